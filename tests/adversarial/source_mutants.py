@@ -68,7 +68,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
             ("datasets/layouts.py", 'raise AssertionError("a layout must define has_delimiter")'),
             ("datasets/layouts.py", 'raise AssertionError("a layout must define sequence_lengths")'),
             ("training/compiled_steps.py", "raise AssertionError"),
-            ("processes/header_hmms.py", 'raise AssertionError("a family says how its matrices are drawn")'),
+            ("processes/header_hmms.py", 'raise AssertionError("subclasses define draw")'),
         ),
         "what every kind overrides: for the checker of types, and never reached",
     ),

@@ -228,7 +228,7 @@ def test_any_module_is_accepted(wrap: Callable[[torch.Tensor], Any]) -> None:
         (lambda x: x[:, :-1], "must map tokens"),
         (lambda x: x[:, 0], "must map tokens"),
         (lambda x: x[:1], "must map tokens"),
-        (lambda x: x[..., :3], "gives 3 logits, the corpus has 4 symbols"),
+        (lambda x: x[..., :3], "returns 3 logits, but the dataset has 4 symbols"),
         (lambda x: SimpleNamespace(logits="none"), "must map tokens .* got str"),
         (lambda x: SimpleNamespace(scores=x), "must map tokens .* got SimpleNamespace"),
         (lambda x: None, "must map tokens .* got NoneType"),

@@ -188,11 +188,11 @@ BAD_OBSERVATIONS = [
     (torch.zeros(1, 2, 3, dtype=torch.int64), r"^observations: must have shape"),
     (
         torch.tensor([[0.0, 1.0]]),
-        r"^observations: must be integers, got torch.float32; symbols 0, 1, ... become that by .astype",
+        r"^observations: must be integers, got torch.float32; convert symbols 0, 1, ... by .astype",
     ),
     (
         torch.tensor([[0.5, 1.0]]),
-        r"^observations: must be integers, got torch.float32; numbers are for processes of numbers",
+        r"^observations: must be integers, got torch.float32; real numbers need a real-valued process",
     ),
     (torch.tensor([[True, False]]), r"^observations: must be integers, got torch.bool; symbols"),
     (torch.tensor([[0j, 1j]]), r"^observations: must be integers, got torch.complex64; symbols"),

@@ -312,7 +312,7 @@ def test_bad_observations_are_refused(observations, message):
 @pytest.mark.parametrize("starts", BAD_STARTS, ids=repr)
 @pytest.mark.usefixtures("unchecked")
 def test_bad_starts_are_refused(starts):
-    with pytest.raises(InputError, match=r"^reset_mask: must be 3 truth values of which the first is true$"):
+    with pytest.raises(InputError, match=r"^reset_mask: must be 3 booleans, the first of them True$"):
         check_observations(torch.zeros(2, 3, dtype=torch.int64), Alphabet(None, 2), starts)
 
 

@@ -118,7 +118,7 @@ def test_what_was_not_observed_is_no_condition(seed, sizes):
     assert torch.equal(exact.means[3], hs.kalman_filter(process, observations[3:4]).means[0])  # as by itself
     torch.testing.assert_close(exact.predicted_observation[:, 1:], exact.next_observation[:, :-1])
     assert torch.equal(hs.observe(process, observed).vectors["covariance"], exact.covariances)
-    with pytest.raises(InputError, match=r"observations\[0, 0\]: is not finite"):
+    with pytest.raises(InputError, match=r"observations\[0, 0\]: must be finite"):
         hs.kalman_filter(process, observations / 0)
 
 
@@ -222,7 +222,7 @@ def test_bad_observations_are_refused():
         hs.kalman_filter(process, good[:, :, :4])
     bad = good.clone()
     bad[1, 2, 0] = math.inf
-    with pytest.raises(InputError, match=r"observations\[1, 2\]: is not finite"):
+    with pytest.raises(InputError, match=r"observations\[1, 2\]: must be finite"):
         hs.kalman_filter(process, bad)
     with pytest.raises(InputError, match="initial: must have shape"):
         hs.kalman_filter(process, good, initial=[1.0])

@@ -98,7 +98,7 @@ def test_hmmlearn_refusals():
     refuses(lambda: from_hmmlearn(model), "emissionprob_: must have 2 axes")
     model.emissionprob_ = [["a", "b"]]
     refuses(lambda: from_hmmlearn(model), "emissionprob_: must be an array of numbers")
-    refuses(lambda: to_hmmlearn(hs.make_process("even")), "hmm: must be of kind HMM", "LabelledHMM")
+    refuses(lambda: to_hmmlearn(hs.make_process("even")), "hmm: must be a HMM", "LabelledHMM")
 
 
 def test_without_hmmlearn_the_extra_is_named(monkeypatch):

@@ -327,7 +327,7 @@ def test_the_command_line_looks_at_a_model_that_a_file_makes(
         ({"model": Own(), "process": MESS3, "num_points": 3}, "num_points: must be at least 100"),
         ({"model": Own(), "process": MESS3, "num_samples": 2**63}, "num_samples: must be in [1, 1048576]"),
         ({"model": Own(), "process": MESS3, "num_samples": 0}, "num_samples: must be in [1, 1048576]"),
-        ({"model": Own(num_symbols=2), "process": MESS3, "length": 9}, "model: knows no token 2"),
+        ({"model": Own(num_symbols=2), "process": MESS3, "length": 9}, "model: does not know token 2"),
         ({"model": nn.Linear(3, 3), "process": MESS3, "length": 9}, "model: Linear fails on tokens"),
         ({"model": Own(), "process": MESS3}, "length: Own does not state its training length; pass length="),
     ],

@@ -137,7 +137,10 @@ def test_features_and_sinusoids() -> None:
     expected = torch.tensor([[[0, 0, 1, 1], [math.sin(3), math.sin(0.03), math.cos(3), math.cos(0.03)]]])
     assert waves.shape == (1, 2, 4)
     assert (waves - expected).abs().max() < 1e-7
-    for wrong, message in [(1, "must be at least 2 with input features"), (None, "input features need the number of")]:
+    for wrong, message in [
+        (1, "must be at least 2 with input features"),
+        (None, "input features need the longest input length"),
+    ]:
         with pytest.raises(InputError, match=message):
             make_model("decoder", num_symbols=5, positions="none", max_length=wrong, **SMALL)
 
@@ -153,7 +156,7 @@ def test_without_mlp_norm_and_mask() -> None:
     changed[:, -1] = (changed[:, -1] + 1) % 6
     with torch.no_grad():
         assert ((model(tokens) - model(changed))[:, 0].abs().amax(-1) > 1e-7).all()
-    with pytest.raises(InputError, match="cache: with causal = false"):
+    with pytest.raises(InputError, match="cache: needs causal attention"):
         model(tokens, cache={})
 
 

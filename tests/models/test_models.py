@@ -174,7 +174,7 @@ def test_learned_positions_end(name: str) -> None:
     model = make_model(name, max_length=10, **fields).eval()
     tokens = inputs_of(time=10) % 5
     model(tokens)
-    rule = r"max_length: the model reads positions 0 to 9 and was given 10; build it with max_length=11"
+    rule = r"max_length: the model reads positions 0 to 9, got 10; build it with max_length=11"
     with pytest.raises(InputError, match=rule):
         model(inputs_of(time=11) % 5)
     with pytest.raises(InputError, match=rule):
@@ -183,7 +183,9 @@ def test_learned_positions_end(name: str) -> None:
     model(tokens[:, :7], cache=cache)
     with pytest.raises(InputError, match=rule):
         model(tokens[:, :4], cache=cache)
-    with pytest.raises(InputError, match="max_length: learned positions need the number of columns; give max_length"):
+    with pytest.raises(
+        InputError, match="max_length: learned positions need the longest input length; pass max_length"
+    ):
         make_model(name, **fields)
 
 

@@ -90,8 +90,8 @@ class TimeFirst(nn.Module):
 @pytest.mark.parametrize(
     ("model", "length", "line"),
     [
-        (lambda x: TABLE(x).transpose(0, 1), 17, "batch and time are exchanged"),  # 16 samples of 16 tokens
-        (lambda x: TABLE(x).transpose(1, 2), 4, "time stands last"),  # as many tokens as symbols
+        (lambda x: TABLE(x).transpose(0, 1), 17, "batch and time are swapped"),  # 16 samples of 16 tokens
+        (lambda x: TABLE(x).transpose(1, 2), 4, "time is the last axis"),  # as many tokens as symbols
         (lambda x: TABLE(x).permute(1, 2, 0), 17, r"must map tokens .* to logits \(batch, time, symbol\)"),
     ],
 )
@@ -104,16 +104,16 @@ def test_exchanged_axes_are_found_where_sizes_agree(model: Callable, length: int
 @pytest.mark.parametrize(
     ("model", "line"),
     [
-        (lambda x: TABLE(x.roll(-1, 1)), "the model is not causal: its answer at position"),
+        (lambda x: TABLE(x.roll(-1, 1)), "the model is not causal: its output at position"),
         (lambda x: TABLE(x) + TABLE(x).mean(1, keepdim=True), "the model is not causal"),
         (lambda x: TABLE(x) + TABLE(x[:, -3:-2]), "the model is not causal"),
         (lambda x: F.dropout(TABLE(x), 0.3), "random in evaluation mode"),
         (lambda x: TABLE(x) + float(np.random.rand()), "random in evaluation mode"),  # noqa: NPY002 - what is found
-        (Remembering(), "it keeps a state between calls"),
-        (lambda x: TABLE(x) + TABLE(x).mean(0, keepdim=True), "depend on the other samples of the batch"),
-        (TimeFirst(), "depend on the other samples of the batch"),
-        (lambda x: TABLE(x).softmax(-1), "the model gives probabilities"),
-        (lambda x: 9 * F.one_hot(x, 3).float(), "are its answers shifted by one?"),
+        (Remembering(), "it keeps state between calls"),
+        (lambda x: TABLE(x) + TABLE(x).mean(0, keepdim=True), "depend on other samples of the batch"),
+        (TimeFirst(), "depend on other samples of the batch"),
+        (lambda x: TABLE(x).softmax(-1), "the model returns probabilities"),
+        (lambda x: 9 * F.one_hot(x, 3).float(), "are its outputs shifted by one?"),
     ],
 )
 def test_a_model_that_would_mislead_is_warned_of(model: Callable, line: str) -> None:
@@ -202,11 +202,11 @@ def test_models_of_the_library_are_not_rehearsed() -> None:
 @pytest.mark.parametrize(
     ("model", "line"),
     [
-        (GPT(8), r"model: has 8 positions \(its embedding pos\) and the samples have 11 tokens; .* length=8"),
-        (GPT(32, 2), "model: knows no token 2, which the samples hold; its embedding tok has 2 entries"),
-        (Raw(3, 8), "it runs on 8 tokens a sample and not on 11: choose shorter samples, length=8"),
-        (Raw(2, 32), "it runs where the samples hold tokens up to 1, and these hold 2"),
-        (lambda x, mask: x, r"needs more than the tokens \(mask\)"),
+        (GPT(8), r"model: has 8 positions \(its embedding pos\) but the samples have 11 tokens; .* length <= 8"),
+        (GPT(32, 2), "model: does not know token 2 of the samples; its embedding tok has 2 entries"),
+        (Raw(3, 8), "it runs on 8 tokens per sample but not on 11: use samples with length <= 8"),
+        (Raw(2, 32), "it runs on tokens up to 1, but the samples have token 2"),
+        (lambda x, mask: x, r"needs more arguments than the tokens \(mask\)"),
         (lambda batch: batch["input_ids"], r"fails on tokens \(\d, 11\)"),
     ],
 )
@@ -336,5 +336,5 @@ def test_training_warns_before_it_begins(tmp_path: Path) -> None:
             return super().forward(tokens).transpose(0, 1)
 
     batch = {"batch_size": 9}
-    with pytest.raises(InputError, match="batch and time are exchanged"):
+    with pytest.raises(InputError, match="batch and time are swapped"):
         hs.train("mess3", tmp_path / "other", model=Exchanged(), length=9, num_steps=1, training=batch)

@@ -178,7 +178,7 @@ def test_what_has_no_header_is_refused_in_a_line():
     refused("least: must be in [0, 5]", hs.make_process, "told-hmms", num_states=3, least=6)
     refused("without: unknown 'slowly'", hs.make_process, "told-hmms", without=("slowly",))
     refused(
-        "leave next to nothing",
+        "exclude nearly all HMMs",
         lambda: corpus(transition_concentration=1e-6, emission_concentration=1e-6, without=("sharp",))[0:9],
     )
     process = hs.make_process("told-hmms")

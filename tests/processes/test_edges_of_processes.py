@@ -163,7 +163,9 @@ def test_a_process_that_has_changed_is_told_by_twelve_digits(tmp_path: Path) -> 
     with pytest.raises(DamagedError, match=said):
         registry.build_spec("process", spec | {"digest": other}, "process").build()
     given = registry.build_spec("process", {"name": "given", "kind": "HMM", "digest": other}, "process")
-    with pytest.raises(InputError, match=rf"is a HMM that was handed over \({other[:12]}\); hand it over again"):
+    with pytest.raises(
+        InputError, match=rf"was a HMM object \({other[:12]}\) and is not stored here; pass the object again"
+    ):
         given.build()
 
 
@@ -222,18 +224,23 @@ VECTORS = np.arange(6.0).reshape(3, 2)
 @pytest.mark.parametrize(
     ("given", "coordinates", "lengths", "said"),
     [
-        ([VECTORS, VECTORS[:1]], 2, [3, 1], "lengths: are for arrays; these observations have lengths of their own"),
+        ([VECTORS, VECTORS[:1]], 2, [3, 1], "lengths: must be omitted for a list of arrays, whose lengths are known"),
         ("text", 2, None, r"observations: must be numbers \(batch, time, coordinate\), got 'text'"),
         (VECTORS > 1, 2, None, "observations: must be numbers, got torch.bool"),
         (VECTORS * 1j, 2, None, "observations: must be numbers, got torch.complex128"),
         (VECTORS, 3, None, r"must have shape \(batch, time, 3\), or \(time, 3\) for one sequence, got \(3, 2\)$"),
-        (VECTORS, 1, None, r"got \(3, 2\); X\[..., None\] makes \(sequence, time\) of it"),
+        (VECTORS, 1, None, r"got \(3, 2\); pass X\[..., None\] if X is \(sequence, time\)"),
         (VECTORS[0], 2, None, r"got \(2,\)$"),
         (VECTORS[None, None], 2, None, r"got \(1, 1, 3, 2\)$"),
-        (np.where(VECTORS == 3, np.inf, VECTORS), 2, None, r"observations\[1\]: is not finite; a missing entry is NaN"),
-        (VECTORS, 2, [1, 1], "lengths: must be whole numbers of at least 0 that sum to the 3 rows"),
-        (VECTORS, 2, [4, -1], "lengths: must be whole numbers of at least 0 that sum to the 3 rows"),
-        (VECTORS, 2, [1.5, 1.5], "lengths: must be whole numbers of at least 0 that sum to the 3 rows"),
+        (
+            np.where(VECTORS == 3, np.inf, VECTORS),
+            2,
+            None,
+            r"observations\[1\]: must be finite; use NaN for a missing entry",
+        ),
+        (VECTORS, 2, [1, 1], "lengths: must be integers >= 0 that sum to the 3 rows"),
+        (VECTORS, 2, [4, -1], "lengths: must be integers >= 0 that sum to the 3 rows"),
+        (VECTORS, 2, [1.5, 1.5], "lengths: must be integers >= 0 that sum to the 3 rows"),
         (VECTORS[None], 2, [4], r"lengths: must be 1 integers in \[0, 3\]"),
         (VECTORS[None], 2, [1, 2], r"lengths: must be 1 integers in \[0, 3\]"),
         (VECTORS[None], 2, [1.0], r"lengths: must be 1 integers in \[0, 3\]"),
@@ -280,11 +287,11 @@ def test_what_a_kind_does_not_know_is_said() -> None:
     ):
         with pytest.raises(InputError, match="process: Bare has no "):
             ask()
-    with pytest.raises(InputError, match="a Bare has no matrices of finitely many states"):
+    with pytest.raises(InputError, match="Bare has no finite state matrices"):
         _ = process.params
-    with pytest.raises(InputError, match="path: a Bare cannot be saved"):
+    with pytest.raises(InputError, match="path: Bare has no file format and cannot be saved"):
         process.file_tensors()
-    with pytest.raises(InputError, match="a Bare does not say what follows a belief"):
+    with pytest.raises(InputError, match="Bare has no predictions from beliefs"):
         following(process, torch.ones(1, 2, dtype=torch.float64))
     assert (process.window, process.num_components, process.part("x"), process.subsample_components(2)) == (
         None,
@@ -323,10 +330,10 @@ ROW = [[0.5, 0.5]]
         (lambda: GeneralisedHMM([1.0], [[[np.nan]]]), "labelled: must be finite numbers of at least one symbol"),
         (lambda: GeneralisedHMM([1.0], np.zeros((0, 1, 1))), "labelled: must be finite numbers of at least one symbol"),
         (lambda: GeneralisedHMM([1.0 + 2e-9], [[[1.0]]]), "initial: must sum to 1 within 1e-09"),
-        (lambda: HMMPerSample.from_file({"spec": {"name": "mess3"}}), "spec: must be of a pool of fresh HMMs, got"),
-        (lambda: SwitchingLinearGaussian.from_file({"num_kept": "4"}), "num_kept: must be a whole number, got '4'"),
+        (lambda: HMMPerSample.from_file({"spec": {"name": "mess3"}}), "spec: must describe an unbounded pool of HMMs, got"),
+        (lambda: SwitchingLinearGaussian.from_file({"num_kept": "4"}), "num_kept: must be an integer, got '4'"),
         (lambda: check_observations([[0, 1], [1]], Alphabet(None, 2)), "must be sequences of one length here"),
-        (lambda: check_observations(torch.zeros(1, 0), Alphabet(None, 2)), "observations: hold nothing"),
+        (lambda: check_observations(torch.zeros(1, 0), Alphabet(None, 2)), "observations: are empty"),
         (lambda: check_observations(torch.zeros(1, 2, 3), Alphabet(None, 2)), r"shape \(batch, time\), got \(1, 2, 3\)"),
         (lambda: check_observations("01", Alphabet(None, 2)), r"observations: must be symbols \(batch, time\), got '01'"),
         (lambda: check_observations([[0], [1]], Alphabet(None, 2)), "2 lists of one symbol can be read in two ways"),

@@ -21,7 +21,7 @@ SEEN = torch.zeros(1, 3, dtype=torch.int64)
 LACKING: dict[str, tuple[Callable[[], object], str]] = {
     "memory of a mixture": (
         lambda: hs.memory_beliefs(pool(), SEEN, 2),
-        "process: Mixture has no probabilities of words; GeneralisedHMM, HMM, LabelledHMM have; hmmscope.filter_mixture",
+        "process: Mixture has no probabilities of words; GeneralisedHMM, HMM, LabelledHMM have; use hmmscope.filter_mixture",
     ),
     "filter of a mixture": (
         lambda: hs.filter_beliefs(pool(), SEEN),
@@ -45,7 +45,8 @@ LACKING: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "predictions of sequences": (
         lambda: hs.observe(hs.ProcessDataset(hs.SequenceData(["abab", "ba", "aa"])).process, SEEN),
-        "process: RecordedSequences has no exact predictions (given sequences have no known law; fit an HMM to them); ",
+        "process: RecordedSequences has no exact predictions (the distribution of recorded sequences is unknown; fit an HMM "
+        "to them); ",
     ),
     "forecast of a linear system": (
         lambda: hs.forecast(hs.make_process("ran-lds"), torch.zeros(1, 3, 5), 2),
@@ -53,16 +54,16 @@ LACKING: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a method where the law answers": (
         lambda: hs.load_process("umbrella").observe(SEEN),
-        "process: of HMM exact predictions come from its law: hmmscope.observe(process, observations)",
+        "process: HMM has no method for exact predictions; call hmmscope.observe(process, observations)",
     ),
-    "as an HMM": (lambda: require_process_type(pool(), HMM), "process: must be of kind HMM, got Mixture"),
+    "as an HMM": (lambda: require_process_type(pool(), HMM), "process: must be a HMM, got a Mixture"),
     "as a mixture": (
         lambda: require_process_type(hs.load_process("umbrella"), Mixture),
-        "process: must be of kind Mixture, got HMM",
+        "process: must be a Mixture, got a HMM",
     ),
     "as a linear system": (
         lambda: require_process_type(pool(), LinearGaussian),
-        "process: must be of kind LinearGaussian, got Mixture",
+        "process: must be a LinearGaussian, got a Mixture",
     ),
 }
 
@@ -87,9 +88,9 @@ def test_a_name_of_files_stands_for_one_kind() -> None:
 
     first, again = define("_Kind"), define("_Kind")  # as in a notebook
     assert kinds()["test-kind"] is again is not first
-    with pytest.raises(InputError, match="file_format: 'test-kind' is that of _Kind already; choose another name"):
+    with pytest.raises(InputError, match="file_format: 'test-kind' is already used by _Kind; choose another name"):
         define("_Other")
-    with pytest.raises(InputError, match="file_format: 'hmmscope-hmm' is that of HMM already"):
+    with pytest.raises(InputError, match="file_format: 'hmmscope-hmm' is already used by HMM"):
         type("_Hmm", (hs.Process,), {"file_format": "hmmscope-hmm"})
 
 
@@ -149,9 +150,9 @@ class Drawn(hs.Process):
 @pytest.mark.parametrize(
     "law, said",
     [
-        ((0.5, 0.6), r"observe: predicted\[0, 0\] must be a law, and sums to 1.1"),
-        ((1.5, -0.5), r"observe: predicted\[0, 0\] must be a law, and sums to 1"),
-        ((0.5, torch.nan), r"observe: predicted\[0, 0\] must be a law, and sums to nan"),
+        ((0.5, 0.6), r"observe: predicted\[0, 0\] must be a distribution, but sums to 1.1"),
+        ((1.5, -0.5), r"observe: predicted\[0, 0\] must be a distribution, but sums to 1"),
+        ((0.5, torch.nan), r"observe: predicted\[0, 0\] must be a distribution, but sums to nan"),
     ],
 )
 def test_laws_of_a_kind_of_its_own_are_laws(law: Any, said: str) -> None:
@@ -172,5 +173,5 @@ def test_what_no_rows_of_integers_are_is_not_drawn(rows: Any) -> None:
     half = [[0.5, 0.5], [0.5, 0.5]]
     own = hs.HMM([0.5, 0.5], half, half)
     own.params = replace(own.params, emission_MSV=torch.tensor([rows], dtype=torch.float64))
-    with pytest.raises(InputError, match="law: has rows that are no laws in multiples"):
+    with pytest.raises(InputError, match="params: rows must be distributions in multiples"):
         hs.ProcessDataset(own, length=3)[0:1]

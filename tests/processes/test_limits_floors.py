@@ -259,7 +259,7 @@ def test_bad_matrices_of_products_are_refused():
         hs.MatrixProduct(np.eye(2))
     with pytest.raises(InputError, match="must be finite"):
         hs.MatrixProduct(np.full((1, 2, 2), np.inf))
-    with pytest.raises(InputError, match="samples are numbered"):
+    with pytest.raises(InputError, match=r"must be in \[0, 2\^40\)"):
         hs.make_process("ran-lds").sample_paths(np.array([-1]), np.array([True]), 0)
 
 

@@ -91,7 +91,9 @@ def test_zeros_stay_zero_and_dyadic_numbers_stay():
 
 def test_tiny_probabilities_are_dropped_only_on_request():
     tiny = [[2**-40, 1 - 2**-40], [0.0, 1.0]]
-    with pytest.warns(UserWarning, match=r"1 positive entry below 2\^-32 is 2\^-32 now \(first emission\[0\]\[0\] = 9"):
+    with pytest.warns(
+        UserWarning, match=r"1 positive entry below 2\^-32 was raised to 2\^-32 \(first emission\[0\]\[0\] = 9"
+    ):
         kept = hs.HMM(HALF, EYE, tiny)
     assert kept.emission.tolist() == [[2**-32, 1 - 2**-32], [0.0, 1.0]]
     hmm = hs.HMM(HALF, EYE, tiny, allow_drop_tiny=True)
@@ -265,5 +267,5 @@ def test_the_distance_from_the_given_law_is_its_divergence_and_a_far_one_is_said
     assert hs.HMM([1.0], [[1.0]], emission, allow_drop_tiny=True).quantisation_distance == pytest.approx(1e-12, rel=0.5)
     far = np.full((1, 60), 1e-300)
     far[0, 0] = 1 - far[0, 1:].sum()
-    with pytest.warns(UserWarning, match=r"nats a step from the given one, more than 1e-06; entries below"):
+    with pytest.warns(UserWarning, match=r"nats per step, more than 1e-06; set entries below"):
         assert hs.HMM([1.0], [[1.0]], far).quantisation_distance > 1e-6

@@ -204,5 +204,7 @@ def test_symbols_of_a_start_are_matched_by_name() -> None:
             assert torch.equal(found.emission, expected.emission)
             assert torch.equal(found.transition, expected.transition)
         other = hs.HMM(*laws, [[0.9, 0.1], [0.3, 0.7]], symbols=["a", "c"])
-        with pytest.raises(InputError, match="start: has the symbols a, c, and the source a, b; give both the same"):
+        with pytest.raises(
+            InputError, match="start: has the symbols a, c, but the source has a, b; pass the same symbols"
+        ):
             hs.fit(data, 2, start=other, **options)

@@ -123,7 +123,7 @@ def test_a_run_on_an_object_goes_on_with_the_same_object_only(tmp_path: Path) ->
     with pytest.raises(RefusedError, match="contains a run with another configuration"):
         hs.train(other, tmp_path / "run", model=MODEL, length=7, resume=True, **SHORT)
     (tmp_path / "run" / "process.safetensors").unlink()
-    with pytest.raises(InputError, match="is a HMM that was handed over"):
+    with pytest.raises(InputError, match="was a HMM object"):
         hs.load_run(tmp_path / "run")
 
 
@@ -142,8 +142,8 @@ def test_a_run_on_an_object_goes_on_with_the_same_object_only(tmp_path: Path) ->
         ("umbrella", {"target": "beliefs"}, "target: unknown 'beliefs'"),
         ("umbrella", {"training": {"steps": 3}}, "training.steps: unknown 'steps'"),
         ("golden-mean", {"model": nn.Linear(3, 3)}, "model: Linear fails on tokens"),
-        ("golden-mean", {"model": Net(1)}, "model: knows no token 1, which the samples hold"),
-        ("golden-mean", {"model": Net(2, 1)}, "model: gives 1 logits, the corpus has 2 symbols"),
+        ("golden-mean", {"model": Net(1)}, "model: does not know token 1 of the samples"),
+        ("golden-mean", {"model": Net(2, 1)}, "model: returns 1 logits, but the dataset has 2 symbols"),
         ("golden-mean", {"model": nn.Embedding(2, 2), "training": {"block_length": 2}}, "training.block_length: needs"),
     ],
 )
@@ -253,11 +253,11 @@ def test_models_with_logits_are_models(tmp_path: Path) -> None:
 def test_too_small_a_vocabulary_is_one_line(model: nn.Module) -> None:
     process = hs.HMM([1.0], [[1.0]], [[0.2] * 5])
     with pytest.raises(
-        InputError, match=r"model: knows no token 4, which the samples hold; (it knows|its embedding (net.)?read has)"
+        InputError, match=r"model: does not know token 4 of the samples; (it|its embedding (net.)?read) has"
     ):
         hs.evaluate(model, hs.ProcessDataset(process, 50), num_samples=2)
     layer = "read" if isinstance(model, Net) else "net.read"
-    with pytest.raises(InputError, match="model: knows no token 4"):
+    with pytest.raises(InputError, match="model: does not know token 4"):
         hs.probe(model, hs.ProcessDataset(process, 50), target="previous-0", layers=[layer], num_samples=8)
 
 
@@ -270,7 +270,7 @@ def test_too_few_positions_are_not_too_small_a_vocabulary() -> None:
     assert hs.evaluate(Short(), hs.ProcessDataset(coin(), 8), num_samples=2).loss > 0
     with pytest.raises(
         InputError,
-        match=r"model: Short fails on tokens \(4, 19\): .* it runs on 8 tokens a sample and not on 19: .* length=8",
+        match=r"model: Short fails on tokens \(4, 19\): .* it runs on 8 tokens per sample but not on 19: .* length <= 8",
     ):
         hs.evaluate(Short(), hs.ProcessDataset(coin(), 20), num_samples=2)
 
@@ -342,7 +342,7 @@ def test_padding_is_not_asked_for() -> None:
         target.optimum(batch)
     with pytest.raises(InputError, match="must be observation for recorded sequences"):
         make_target("belief", dataset.process, dataset.layout)
-    with pytest.raises(InputError, match="one a sample; use the layout sequences"):
+    with pytest.raises(InputError, match="one sequence per sample; use the layout sequences"):
         hs.ProcessDataset(words(), layout=hs.PromptLayout())[0:1]
 
 
@@ -645,10 +645,10 @@ def test_modules_that_no_gradient_can_train_are_one_line(tmp_path: Path) -> None
     with torch.inference_mode():
         made = torch.nn.Embedding(3, 2)
     for module, said in (
-        (frozen, "model: has no weights to train; "),
+        (frozen, "model: has no trainable weights; "),
         (Untrainable(3, 2), "model: its output has no gradient; "),
         (inference, "model: its output has no gradient; "),
-        (made, r"model: its weights were made under torch.inference_mode\(\); "),
+        (made, r"model: its weights were created under torch.inference_mode\(\); "),
     ):
         with pytest.raises(InputError, match=said):
             hs.train(coin(), tmp_path / "run", model=module, length=7, **SHORT)

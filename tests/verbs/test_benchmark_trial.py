@@ -96,7 +96,7 @@ class TooNarrow(Embedded):
         (Counts, "parity: model: changes calls when it is only asked"),
         (Draws, "parity: model: gives other answers when it is asked again"),
         (MakesLater, "parity: model: makes weights when it is called"),
-        (Frozen, "parity: model: has no weights to train"),
+        (Frozen, "parity: model: has no trainable weights"),
         (Complex, "parity: model: has weights that are not real numbers"),
         (Lazy, "parity: model: has lazy modules"),
         (TooNarrow, "asked-rarely: model: gives 2 logits"),

@@ -84,7 +84,7 @@ def test_what_the_command_line_can_build_it_analyses_and_looks_at(runs: dict[str
     ):
         told = call(*words)
         assert_one_line(told, 2)
-        assert "own: its model is a Net of your own, which only Python can build" in told.error
+        assert "own: its model is a user module, Net; load it in Python" in told.error
         for advice in (
             "hs.load_run('own', model=Net(...))",
             "hs.probe(run.model,",

@@ -1,1 +1,1 @@
-"""Maps from tokens to logits; ignorant of what generated the tokens."""
+"""Models: maps from tokens to logits."""

@@ -1,4 +1,4 @@
-"""Multi-head softmax attention: what listeners see, the fused forms, rotary positions, and a cache of keys and values."""
+"""Multi-head softmax attention with rotary positions and a key-value cache."""
 
 import math
 
@@ -15,18 +15,16 @@ Rotation = tuple[Tensor, Tensor]
 
 
 class Attention(Mixer):
-    """Multi-head attention, with rotated queries and keys if it is given a rotation.
+    """Multi-head attention, with rotary queries and keys if a rotation is given.
 
-    Taps: ``logits`` before the softmax (batch, head, query, key), -inf where a query may not look; ``pattern`` after it;
-    ``mixed`` (batch, time, width), what the heads give, one after the other. The first two are computed only when somebody
-    listens; otherwise a fused kernel is used: `BlockedAttention` for short inputs with rotary
-    positions on the processor (there it is the fastest), torch's own everywhere else.
+    Taps: ``logits`` before the softmax (batch, head, query, key), -inf where masked; ``pattern`` after it; ``mixed`` (batch,
+    time, width), the concatenated head outputs. Hooking the first two disables the fused kernels.
 
     Args:
         width: of the stream.
-        num_heads: heads; each has width / num_heads coordinates.
-        causal: a query looks at keys up to its own position only.
-        scaled: logits are divided by the square root of the head's width.
+        num_heads: heads of width / num_heads coordinates.
+        causal: mask future keys.
+        scaled: divide logits by the square root of the head width.
     """
 
     def __init__(self, width: int, num_heads: int, *, causal: bool = True, scaled: bool = True) -> None:
@@ -64,7 +62,7 @@ class Attention(Mixer):
         return KeyValues()
 
     def _slowly(self, q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
-        """With the logits and the pattern as tensors, for listeners."""
+        """Compute attention with explicit logits and pattern."""
         logits_BHTU = q_BHTK @ k_BHTK.transpose(2, 3) * self.scale
         if self.causal:
             logits_BHTU = logits_BHTU.masked_fill(_future(q_BHTK.shape[2], k_BHTK), -torch.inf)
@@ -72,17 +70,17 @@ class Attention(Mixer):
 
 
 class KeyValues:
-    """Keys and values of the positions read so far, of one layer."""
+    """Cached keys and values of one layer."""
 
     def __init__(self) -> None:
         self._kept: Tensor | None = None  # (2, batch, head, capacity, head width)
         self.length = 0
 
     def append(self, k_BHTK: Tensor, v_BHTK: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of all positions, these last."""
+        """Append keys and values; return those of all positions."""
         new = torch.stack([k_BHTK, v_BHTK])
         begin, self.length = self.length, self.length + k_BHTK.shape[2]
-        if torch.is_grad_enabled():  # what a gradient flows through is not written into
+        if torch.is_grad_enabled():  # in-place writes would break gradients
             self._kept = new if self._kept is None else torch.cat([self._kept[..., :begin, :], new], -2)
         else:
             if self._kept is None or self._kept.shape[-2] < self.length:
@@ -96,45 +94,45 @@ class KeyValues:
 
 
 class RotaryTable:
-    """Cosines and signed sines of position * base^(-2i / head width), kept for the longest input so far."""
+    """Cached cosines and signed sines of position * base^(-2i / head width)."""
 
     def __init__(self, head_width: int, base: float) -> None:
         self.head_width, self.base = head_width, base
         self._kept: dict[tuple, Rotation] = {}
 
     def first(self, begin: int, end: int, like: Tensor) -> Rotation:
-        """For positions begin .. end - 1, in the type and on the device of `like`."""
+        """Return positions begin .. end - 1, with the type and device of `like`."""
         key = (like.dtype, like.device)
         if key not in self._kept or len(self._kept[key][0]) < end:
-            with torch.inference_mode(False):  # what is kept must do for training as well
+            with torch.inference_mode(False):  # cached tensors must also work in training
                 length = max(end, 64) if key not in self._kept else 2 * end
                 self._kept[key] = self.at(torch.arange(length, device=like.device), like.dtype)
         cos, sin = self._kept[key]
         return cos[begin:end], sin[begin:end]
 
     def at(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
-        """For any positions (time,) or (batch, time)."""
+        """Return positions (time,) or (batch, time)."""
         pairs = torch.arange(0, self.head_width, 2, device=positions.device, dtype=torch.float64)
         angles = positions[..., None] * self.base ** (-pairs / self.head_width)
         cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
         cos, sin = torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
-        return (cos, sin) if positions.ndim == 1 else (cos[:, None], sin[:, None])  # one for all heads
+        return (cos, sin) if positions.ndim == 1 else (cos[:, None], sin[:, None])  # shared by all heads
 
 
 def rotate(x_BHTK: Tensor, rotation: Rotation) -> Tensor:
-    """Turn the pairs (i, i + K/2) of the last axis."""
+    """Rotate the pairs (i, i + K/2) of the last axis."""
     cos, sin = rotation
     first, second = x_BHTK.chunk(2, -1)
     return x_BHTK * cos + torch.cat([second, first], -1) * sin
 
 
 def _is_small(qkv: Tensor) -> bool:
-    """Whether the blocked form is the fastest with rotary positions: short, on the processor, of a type it computes in."""
+    """Return whether `BlockedAttention` is the fastest kernel: short inputs on a CPU."""
     plain = qkv.device.type == "cpu" and qkv.dtype in (torch.float32, torch.float64)
     return plain and qkv.shape[1] <= MAX_BLOCKED_LENGTH and not torch.compiler.is_compiling()
 
 
 def _future(time: int, k_BHTK: Tensor) -> Tensor:
-    """(query, key): keys after the query, where the last `time` of all positions are the queries."""
+    """Return the mask (query, key) of future keys; the queries are the last `time` positions."""
     total = k_BHTK.shape[2]
     return torch.ones(time, total, dtype=torch.bool, device=k_BHTK.device).triu(1 + total - time)

@@ -1,4 +1,4 @@
-"""What models share: what goes in and comes out, named activations, weights from a named generator; models by name."""
+"""The interface of models, hook points, initialization, and models by name."""
 
 import math
 import random
@@ -21,7 +21,7 @@ from hmmscope.seeds import derived_seed, torch_generator
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, and then each of its modules in the mode that it had."""
+    """Put a model in evaluation mode, then restore the mode of each module."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -34,7 +34,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def seeded_generators(seed: int) -> Iterator[None]:
-    """Seed the global generators of torch, NumPy and Python for calls of a user's code, and put them back at the end."""
+    """Seed the global generators of torch, NumPy and Python for user code, then restore them."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 - users' code draws from it
     try:
@@ -50,14 +50,14 @@ def seeded_generators(seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelIO:
-    """What goes into a model and comes out. A model reads tokens or vectors, not both.
+    """Input and output sizes of a model, which reads tokens or vectors.
 
     Attributes:
-        num_outputs: logits, or coordinates of a regression.
-        vocab_size: size of the vocabulary that is read, or None when vectors are read.
-        input_width: coordinates of a vector input, or None when tokens are read.
-        max_length: columns of the longest input; learned positions and input features need it.
-        feedback_width: extra inputs at every position (block chain-of-thought), 0 for none.
+        num_outputs: logits, or regression coordinates.
+        vocab_size: input vocabulary, or None for vectors.
+        input_width: coordinates of an input vector, or None for tokens.
+        max_length: longest input; required by learned positions and input features.
+        feedback_width: extra inputs at each position (block chain-of-thought).
     """
 
     num_outputs: int
@@ -77,41 +77,34 @@ class ModelIO:
 
     @property
     def read_width(self) -> int:
-        """Coordinates of what is read at one position: a one-hot token or a vector."""
+        """Width of one input: a one-hot token or a vector."""
         width = self.input_width if self.vocab_size is None else self.vocab_size
         assert width is not None
         return width
 
 
 class HookPoint(nn.Module):
-    """An activation with a name: passes its input through, and is where instruments listen.
-
-    The name is the module's path (``residual.2``, ``blocks.0.attention.logits``), as for any other module of any model.
-    """
+    """A named identity module, such as ``residual.2`` or ``blocks.0.attention.logits``, for hooks on an activation."""
 
     def forward(self, activation: Tensor) -> Tensor:
         return activation
 
     @property
     def is_hooked(self) -> bool:
-        """Whether somebody listens; what is costly and only for listeners is skipped otherwise."""
+        """True if hooked; costly activations are skipped otherwise."""
         return len(self._forward_hooks) > 0
 
 
 class Mixer(nn.Module):
-    """What moves information between the positions of a block: called with (stream, rotation, past)."""
+    """A module that mixes positions in a block, called with (stream, rotation, past)."""
 
     def empty_past(self) -> Any:
-        """What a cache holds of no position; a call with it as `past` adds its own positions."""
-        raise AssertionError("a mixer says what a cache starts with")
+        """Return an empty cache, which calls with `past` extend."""
+        raise AssertionError("subclasses define empty_past")
 
 
 class Dropout(nn.Module):
-    """Zeroes a fraction `rate` of what passes during training, and scales the rest by 1 / (1 - rate).
-
-    The masks of a step are a function of (the model's seed, step, stream) and of the order of the calls within the
-    step, never of a global generator or of earlier steps: `SequenceModel.set_step` starts a step.
-    """
+    """Dropout whose masks depend on (model seed, step, stream) and the order of calls in a step."""
 
     def __init__(self, rate: float, generator: torch.Generator) -> None:
         super().__init__()
@@ -120,7 +113,7 @@ class Dropout(nn.Module):
         self.set_step(0)
 
     def set_step(self, step: int, stream: int = 0) -> None:
-        """Masks from here on are those of `step`; parts of one step that run apart take different streams."""
+        """Set the step; separate parts of a step use different streams."""
         self._step = (step, stream)
         self._generator: torch.Generator | None = None
 
@@ -135,20 +128,20 @@ class Dropout(nn.Module):
         return x * kept.div_(1 - self.rate)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_generator": None}  # a copy starts its step anew
+        return {**self.__dict__, "_generator": None}  # a copy restarts its step
 
 
 class SequenceModel(nn.Module):
-    """Tokens (batch, time) or vectors (batch, time, input) to outputs at every position (batch, time, output).
+    """A model from tokens (batch, time) or vectors (batch, time, input) to outputs (batch, time, output).
 
     Attributes:
-        model_io: what goes in and comes out.
-        num_symbols: size of the output, ``model_io.num_outputs``.
-        vocab_size: size of the vocabulary that is read, or None when vectors are read.
-        outputs: what the outputs are: "logits", which a regression reads as coordinates, or "law" for probabilities.
-        residual: taps on the stream after the embedding and after every layer, ``residual.0`` to ``residual.<layers>``.
-        spec: what it was built from, so that it can be built again with other weights; None where nobody said.
-        trained_length: observations of a sample of the run that it belongs to; None for a model of no run.
+        model_io: input and output sizes.
+        num_symbols: ``model_io.num_outputs``.
+        vocab_size: input vocabulary, or None for vectors.
+        outputs: "logits" (also for regression), or "law" for probabilities.
+        residual: taps ``residual.0`` (embedding) to ``residual.<layers>``.
+        spec: its spec, to build it with other weights, or None.
+        trained_length: sample length of its run, or None.
     """
 
     outputs: ClassVar[Literal["logits", "law"]] = "logits"
@@ -168,46 +161,39 @@ class SequenceModel(nn.Module):
         feedback: Float[Tensor, "batch time feedback"] | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time output"]:
-        """Outputs at every position, each a function of the inputs up to there.
+        """Compute the outputs at each position from the inputs so far.
 
         Args:
-            inputs: tokens, or vectors of ``model_io.input_width`` coordinates.
-            positions: default to 0, 1, 2, ...; for each sequence or for all. A model without positions ignores them.
-            feedback: extra inputs of ``model_io.feedback_width`` coordinates; None stands for zeros.
-            cache: a dictionary, empty at first, that remembers what was read. These inputs then follow those of the
-                earlier calls with it, and the outputs are those of the new positions only: the same values as for the
-                whole at once, to rounding.
+            inputs: tokens, or vectors (batch, time, ``model_io.input_width``).
+            positions: default: 0, 1, 2, ...; ignored by models without positions.
+            feedback: extra inputs (batch, time, ``model_io.feedback_width``); None for zeros.
+            cache: a dictionary, empty at first; later calls continue the inputs and return the new positions only.
         """
-        raise AssertionError("a model defines forward")
+        raise AssertionError("subclasses define forward")
 
     def _repr_html_(self) -> str:
         taps = [name for name, module in self.named_modules() if isinstance(module, HookPoint)]
         reads = f"{self.vocab_size} tokens" if self.vocab_size else f"vectors of {self.model_io.input_width}"
         facts = {
             "reads": reads,
-            "gives": f"{self.num_symbols} {self.outputs}",
+            "outputs": f"{self.num_symbols} {self.outputs}",
             "parameters": f"{parameter_count(self):,}",
         }
         return html_table(type(self).__name__, facts | {"taps": ", ".join(taps[:12]) + ", ..." * (len(taps) > 12)})
 
     def set_step(self, step: int, stream: int = 0) -> None:
-        """Begin training step `step`: what is random in the forward pass is a function of the seed and the step.
-
-        Parts of one step that run apart (workers, pieces of a batch) take different streams.
-        """
+        """Start a training step, which seeds the randomness; separate parts of a step use different streams."""
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.set_step(step, stream)
 
 
 class EncodedModel(SequenceModel):
-    """A model that first maps what it reads to a stream of `width` coordinates.
-
-    x = embedding(input) + feedback(fed back)       a linear map of vectors; of one-hot tokens it is a table
+    """A model with a linear or table embedding: x = embedding(input) + feedback(feedback).
 
     Attributes:
-        embedding: table of the tokens, or linear map of the vectors.
-        feedback: linear map without a bias, or None if ``model_io.feedback_width`` is 0.
+        embedding: token table, or linear map of vectors.
+        feedback: linear map without a bias, or None.
     """
 
     def __init__(self, model_io: ModelIO, width: int) -> None:
@@ -221,7 +207,7 @@ class EncodedModel(SequenceModel):
         self.feedback = nn.Linear(model_io.feedback_width, width, bias=False) if model_io.feedback_width else None
 
     def encode(self, inputs: Tensor, feedback: Tensor | None) -> Tensor:
-        """The stream before the first layer (batch, time, width)."""
+        """Return the stream before the first layer (batch, time, width)."""
         check_inputs(self.model_io, inputs, feedback)
         x_BTD: Tensor = self.embedding(inputs)
         if self.feedback is not None and feedback is not None:
@@ -231,14 +217,12 @@ class EncodedModel(SequenceModel):
 
 @dataclass(frozen=True)
 class Cost:
-    """What training takes, counted from the sizes without building the model.
+    """Training cost, computed from sizes.
 
     Attributes:
-        parameters: trainable numbers.
-        flops: floating-point operations of forward and backward pass for one sample. Products of matrices only; a product
-            of m × k by k × n counts 2mkn, and the backward pass twice the forward one.
-        kept: numbers that the forward pass of one sample keeps for the backward pass, logits and loss among them; within
-            a tenth of what torch keeps.
+        parameters: trainable parameters.
+        flops: matrix-product FLOPs of forward and backward pass for a sample (2mkn for m × k by k × n; backward twice).
+        kept: activations stored for the backward pass of a sample, within 10 % of torch.
     """
 
     parameters: int
@@ -246,27 +230,27 @@ class Cost:
     kept: int
 
     def step_bytes(self, batch_size: int, *, number_bytes: int = 4) -> int:
-        """Bytes of a training step: weights, gradients, two moments of AdamW, and what the backward pass keeps."""
+        """Return bytes of a training step: weights, gradients, AdamW moments and activations."""
         return 4 * self.parameters * 4 + batch_size * self.kept * number_bytes
 
 
 def cost_of(spec: "ModelSpec", model_io: ModelIO, columns: int, *, device: str = "cpu") -> Cost | None:
-    """What a spec says of its cost for samples of `columns` positions; None where it says nothing (transformers')."""
+    """Return the cost of a spec for samples of `columns` positions; None if unknown."""
     counted = getattr(spec, "cost", None)
     return None if counted is None else counted(model_io, columns, device=device)
 
 
 @runtime_checkable
 class ModelSpec(Protocol):
-    """A frozen dataclass of sizes, registered by name. One that knows its cost has a method ``cost``, see `cost_of`."""
+    """A registered frozen dataclass of sizes, with an optional method ``cost``."""
 
     def build(self, model_io: ModelIO, generator: torch.Generator) -> SequenceModel:
-        """The model with fresh weights from `generator`."""
+        """Build the model with weights from `generator`."""
         ...
 
 
 def check_inputs(model_io: ModelIO, inputs: Tensor, feedback: Tensor | None) -> None:
-    """InputError unless the inputs and what is fed back are what the model was built for."""
+    """Raise an InputError unless inputs and feedback match the model."""
     if model_io.vocab_size is not None:
         if inputs.ndim != 2 or inputs.is_floating_point():
             raise InputError(f"inputs: the model reads tokens (batch, time), got {described(inputs)}")
@@ -279,23 +263,22 @@ def check_inputs(model_io: ModelIO, inputs: Tensor, feedback: Tensor | None) -> 
 
 
 def check_sizes(spec: Any, *fields: str) -> None:
-    """InputError unless each of these fields of a spec is a size."""
+    """Raise an InputError unless these fields are sizes."""
     for name in fields:
         require(1 <= getattr(spec, name) <= 65536, name, "must be in [1, 65536]", getattr(spec, name))
 
 
 def described(tensor: Tensor) -> str:
-    """Type and shape in words, for messages."""
+    """Return the type and shape of a tensor."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 @torch.no_grad()
 def initialise(model: nn.Module, generator: torch.Generator, *, num_residual_writes: int) -> None:
-    """Normal weights of variance 1/fan-in, zero biases, embeddings of standard deviation one half.
+    """Draw normal weights of variance 1/fan-in, zero biases, and embeddings of standard deviation 0.5.
 
-    Linear maps whose attribute is named ``out`` write into the residual stream and are scaled by
-    1/sqrt(num_residual_writes); one named ``head`` gets standard deviation 0.02, so that the first loss is near log V.
-    Those named ``features`` and ``feedback`` stand beside the embedding and have its standard deviation.
+    Maps named ``out`` (into the stream) are divided by sqrt(num_residual_writes), ``head`` has 0.02, ``features`` and
+    ``feedback`` 0.5.
     """
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding):
@@ -315,7 +298,7 @@ def initialise(model: nn.Module, generator: torch.Generator, *, num_residual_wri
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Number of trainable numbers."""
+    """Return the number of trainable parameters."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
@@ -330,20 +313,20 @@ def make_model(
     feedback_width: int = 0,
     **fields: Any,
 ) -> SequenceModel:
-    """Build a registered model with fresh weights, ``make_model("roformer", num_symbols=16, num_layers=4, ...)``.
+    """Build a registered model with new weights, ``make_model("roformer", num_symbols=16, num_layers=4, ...)``.
 
     Args:
         name: of the architecture.
-        num_symbols: size of the output.
-        vocab_size: size of the input vocabulary, if it has a delimiter beside the symbols (``corpus.vocab_size``).
+        num_symbols: number of outputs.
+        vocab_size: input vocabulary, if larger than the symbols (``dataset.vocab_size``).
         seed: of the weights.
-        max_length: columns of the longest input, for architectures with learned positions or input features.
-        input_width: coordinates of an input that is a vector; the model then reads no tokens.
-        feedback_width: extra inputs at every position (block chain-of-thought).
-        fields: of the architecture's spec.
+        max_length: longest input, for learned positions or input features.
+        input_width: coordinates of vector inputs, instead of tokens.
+        feedback_width: extra inputs at each position.
+        fields: of the spec.
 
     Raises:
-        InputError: an unknown name or field, a value out of range, or a package that is not installed.
+        InputError: an unknown name or field, a value out of range, or a missing package.
     """
     spec = registry.build_spec("model", {"name": name, **fields}, "model")
     require_count("num_symbols", num_symbols)
@@ -365,11 +348,11 @@ def make_model(
 def build_model(
     spec: ModelSpec, model_io: ModelIO, seed: int = 0, *, trained_length: int | None = None
 ) -> SequenceModel:
-    """The model of a spec, with weights from the named stream (seed, "weights"); the global generator stays as it is.
+    """Build the model of a spec with weights from the stream (seed, "weights").
 
-    `trained_length` is kept in it: the observations of a sample of its run.
+    `trained_length` is the sample length of its run.
     """
-    with torch.random.fork_rng(devices=[]):  # layers of torch draw from it when they are made
+    with torch.random.fork_rng(devices=[]):  # layers of torch draw from the global generator
         model = spec.build(model_io, torch_generator(seed, "weights"))
     model.spec, model.trained_length = spec, trained_length
     return model

@@ -1,10 +1,9 @@
-"""Block chain-of-thought: after every `block_length` positions a model is told its own answer.
+"""Block chain-of-thought: after every `block_length` positions a model reads its own answer.
 
-Columns 0 .. b are block 0, and columns kb + 1 .. (k + 1)b block k. At the first column of each later block the input has
-[the answer at the column before, 1] as further features, elsewhere zeros; the answer is a law (softmax of the logits) or
-the raw vector, and no gradient flows through it.
+Positions 0 .. b are block 0; positions kb + 1 .. (k + 1)b are block k. The first position of each later block has extra
+features [previous answer, 1], others zeros. The answer is a softmax or the raw vector, without gradients.
 
-Source: [Limits] §4.3 and App. C.2. Not stated there: that the answer enters as n + 1 further features.
+Source: [Limits] §4.3 and App. C.2, which does not state the form of these features.
 """
 
 import torch
@@ -17,31 +16,30 @@ Inputs = Tensor
 
 
 def feedback_width(num_outputs: int) -> int:
-    """Further input features: the answer, and whether there is one."""
+    """Return the number of feedback features: the answer and a flag."""
     return num_outputs + 1
 
 
 def num_blocks(num_columns: int, block_length: int) -> int:
-    """ceil((num_columns - 1) / block_length): full passes of the naive algorithm."""
+    """Return the passes of the naive algorithm, ceil((num_columns - 1) / block_length)."""
     return max(1, -(-(num_columns - 1) // block_length))
 
 
 def block_outputs(
     model: nn.Module, inputs: Inputs, *, kind: str, block_length: int, algorithm: str = "two-phase"
 ) -> Float[Tensor, "batch column output"]:
-    """Outputs of all columns when the model hears its own answers.
+    """Compute the outputs at all positions, with the model's answers fed back.
 
-    naive:     one pass over the whole input for each block, with the answers known so far; the cost is num_blocks passes
-    two-phase: first all answers without gradients, block by block with a cache; then one ordinary pass
+    naive:     one pass over the whole input for each block
+    two-phase: all answers block by block with a cache and no gradients, then one pass
 
-    Both give the same outputs and gradients where the model has no dropout, because answers carry no gradient and the
-    model is causal.
+    Outputs and gradients are equal without dropout.
 
     Args:
-        model: takes ``feedback=`` (batch, column, num_outputs + 1), and ``cache=`` for the first phase.
-        inputs: tokens (batch, column) or vectors (batch, column, coordinate).
-        kind: "law" or "vector", how an output becomes an answer.
-        block_length: b >= 1; from the number of columns on there is no feedback.
+        model: takes ``feedback=`` (batch, position, num_outputs + 1), and ``cache=`` for two-phase.
+        inputs: tokens (batch, position) or vectors (batch, position, coordinate).
+        kind: "law" (softmax) or "vector".
+        block_length: b >= 1; no feedback if b >= the number of positions.
         algorithm: "two-phase" or "naive".
     """
     if algorithm == "naive":
@@ -54,7 +52,7 @@ def block_outputs(
 def own_answers(
     model: nn.Module, inputs: Inputs, *, kind: str, block_length: int
 ) -> Float[Tensor, "batch column feedback"]:
-    """The feedback that a model makes for itself: phase one, without gradients and dropout."""
+    """Compute the feedback features (phase one), without gradients and dropout."""
     with evaluating(model), torch.no_grad():
         return _answers(model, inputs, kind, block_length)
 
@@ -66,12 +64,12 @@ def _answers(model: nn.Module, inputs: Inputs, kind: str, block_length: int) -> 
     outputs = inputs.new_empty(0)
     for begin in [0, *range(block_length + 1, num_columns, block_length)]:
         if begin:
-            answer = _as_answer(outputs[:, -1], kind)  # of the block before
+            answer = _as_answer(outputs[:, -1], kind)  # of the previous block
             feedback = _empty_feedback(inputs, answer) if feedback is None else feedback
             feedback[:, begin] = answer
         end = min(begin + block_length + (begin == 0), num_columns)
         if end == num_columns:
-            break  # nobody hears the answer of the last block
+            break  # the last answer is not fed back
         part = None if feedback is None else feedback[:, begin:end]
         outputs = model(inputs[:, begin:end], feedback=part, cache=cache)
     return _empty_feedback(inputs, _width_of(model)) if feedback is None else feedback
@@ -93,7 +91,7 @@ def _naive(model: nn.Module, inputs: Inputs, kind: str, block_length: int) -> Te
 
 
 def _as_answer(outputs_BN: Tensor, kind: str) -> Tensor:
-    """The law, or the vector, and a one."""
+    """Append a one to the probabilities or the vector."""
     answer = outputs_BN.softmax(-1) if kind == "law" else outputs_BN
     return torch.cat([answer, torch.ones_like(answer[:, :1])], -1)
 

@@ -1,4 +1,4 @@
-"""Causal attention with rotary positions in blocks of queries: what is fastest for short inputs on a processor."""
+"""Causal rotary attention in blocks of queries, for short inputs on a CPU."""
 
 import math
 from typing import Any
@@ -8,30 +8,22 @@ from torch.autograd.function import once_differentiable
 
 from hmmscope.axes import Tensor
 
-#: Longer inputs go to torch's fused kernel, which does not keep the pattern.
+#: Longer inputs use torch's fused kernel, which does not store the pattern.
 MAX_BLOCKED_LENGTH = 512
 
-_BLOCK = 48  # queries; a block looks at the keys up to its own end, so that about half of the square is left out
-_GROUP = 32  # heads of samples at a time, so that their logits stay in the cache
+_BLOCK = 48  # queries; a block reads the keys up to its end, which skips about half of the square
+_GROUP = 32  # heads of samples per group, so that their logits stay in the CPU cache
 
 
 class BlockedAttention(torch.autograd.Function):
-    """Softmax attention of each position over the positions up to it.
+    """Causal softmax attention with rotary queries and keys, equal to ``scaled_dot_product_attention(is_causal=True)``.
 
-        queries, keys <- rotated, queries <- scale * queries
-        pattern = softmax(queries keys^T, where key <= query);  mixed = pattern values
-
-    Same function as rotating and then calling ``scaled_dot_product_attention(..., is_causal=True)``. The pattern is kept
-    for the backward pass (about time^2 / 2 numbers for each head of each sample), which then needs no recomputation.
-    There are first derivatives only; a hook on a tap of `Attention` chooses the plain form, which has all.
+    The pattern (about time^2 / 2 numbers for each head and sample) is stored for the backward pass. First derivatives only.
     """
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, rotation: tuple[Tensor, Tensor], scale: float) -> Tensor:
-        """Mixed values (batch, time, width) from queries, keys, values (batch, time, 3, head, head width).
-
-        `rotation` is cosines and signed sines (time, head width).
-        """
+        """Return mixed values (batch, time, width) from (batch, time, 3, head, head width) and (cosines, signed sines)."""
         batch, time, _, num_heads, head_width = qkv.shape
         own = qkv.new_empty(3, batch * num_heads, time, head_width)
         own.view(3, batch, num_heads, time, head_width).copy_(qkv.permute(2, 0, 3, 1, 4))
@@ -72,7 +64,7 @@ class BlockedAttention(torch.autograd.Function):
                 for into, weights, of in ((dk, dlogits, q), (dv, pattern, mixed)):
                     part = torch.bmm(weights.transpose(1, 2), of[:, begin:end])
                     into[:, :begin] += part[:, :begin]
-                    into[:, begin:end] = part[:, begin:]  # the first block that looks at these keys
+                    into[:, begin:end] = part[:, begin:]  # the first block that reads these keys
         all_NTK[0] *= ctx.scale
         _turn(all_NTK[:2], cos, -sin)
         gradient = q_NTK.new_empty(batch, time, 3, num_heads, head_width)
@@ -81,19 +73,19 @@ class BlockedAttention(torch.autograd.Function):
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Turn the pairs (i, i + K/2) of the last axis, in place; the inverse has -sin."""
+    """Rotate the pairs (i, i + K/2) of the last axis, in place."""
     half = x.shape[-1] // 2
     swapped = torch.cat([x[..., half:], x[..., :half]], -1)
     x.mul_(cos).add_(swapped.mul_(sin))
 
 
 def num_blocks(time: int) -> int:
-    """Blocks that `time` queries are cut into."""
+    """Return the number of query blocks."""
     return max(1, round(time / _BLOCK))
 
 
 def _blocks(time: int) -> list[tuple[int, int]]:
-    """Queries begin .. end - 1 of each block, as equal as possible, the largest first."""
+    """Return (begin, end) of nearly equal blocks."""
     size = -(-time // num_blocks(time))
     return [(begin, min(begin + size, time)) for begin in range(0, time, size)]
 

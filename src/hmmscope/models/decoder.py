@@ -1,7 +1,4 @@
-"""The Transformer decoder: positions, input features, dropout, norms and heads by options.
-
-One choice of them is a RoFormer (Su et al. 2021): rotary positions, pre-LN, GELU MLP.
-"""
+"""The Transformer decoder."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +20,7 @@ from hmmscope.schema import require
 @registry.model("decoder")
 @dataclass(frozen=True, kw_only=True)
 class DecoderSpec:
-    """Transformer decoder after GPT.
+    """A GPT-style Transformer decoder.
 
     x_0 = embedding(inputs) + features(position) + position vector
     x <- x + dropout(attention(norm(x)));  x <- x + dropout(mlp(norm(x)))      in each of `num_layers` blocks
@@ -31,23 +28,20 @@ class DecoderSpec:
 
     Attributes:
         num_layers: blocks.
-        num_heads: heads of each block.
-        width: of the residual stream; a multiple of the number of heads.
-        mlp_ratio: width of the MLP's hidden layer, as a multiple of `width`.
-        positions: "learned" vectors, one for each of the ``max_length`` columns; "sinusoidal" vectors; "rotary" queries
-            and keys; or "none".
-        input_features: sin(πt/4T), cos(πt/4T) and 1 beside the token, for position t of 0 .. T = ``max_length`` - 1. The
-            feature 1 is the bias of the linear encoder.
-        dropout: of the embedding and of what attention and MLP write; the fraction set to zero.
+        num_heads: heads in a block.
+        width: of the residual stream; a multiple of num_heads.
+        mlp_ratio: hidden MLP width / `width`.
+        positions: "learned" (needs ``max_length``), "sinusoidal", "rotary" or "none".
+        input_features: add the features of `input_features` (needs ``max_length``).
+        dropout: rate after embedding, attention and MLP.
         attention_only: no MLP.
-        causal: a position sees itself and what is before it; otherwise everything.
-        norm: "pre" for layer norms before attention, MLP and head; or "none".
-        scale_attention: divide attention logits by the square root of the head's width.
-        rotary_base: base of the rotation frequencies: pair i of a head turns by position * rotary_base^(-2i/head width).
+        causal: mask future positions.
+        norm: "pre" (layer norm before attention, MLP and head) or "none".
+        scale_attention: divide attention logits by the square root of the head width.
+        rotary_base: pair i of a head rotates by position * rotary_base^(-2i/head width).
 
-    Source: [Limits] §2.2, A.1, C.1: width 512, 8 heads, learned positions, input features, dropout 0.1; 1 to 7 layers. With
-    four layers that size has the name "decoder-paper". Not stated there: the MLP's width (four times the stream's), where
-    dropout acts, division by the square root.
+    Source: [Limits] §2.2, A.1, C.1: width 512, 8 heads, learned positions, input features, dropout 0.1; 1 to 7 layers
+    ("decoder-paper" has four). It does not state the MLP width, dropout sites or attention scaling.
     """
 
     num_layers: int = 2
@@ -77,19 +71,15 @@ class DecoderSpec:
         return Decoder(self, model_io, generator)
 
     def cost(self, model_io: ModelIO, columns: int, *, device: str = "cpu", mixing: "Mixing | None" = None) -> Cost:
-        """See `Cost`. With an MLP of 4 width the forward pass of a layer has, for each position,
+        """Compute `Cost`. For mlp_ratio 4, a layer takes 24 width^2 + 2 columns width forward operations for each position.
 
-            24 width^2 + 2 columns width
-
-        operations (causal attention counts for half of the square), and a block 12 width^2 + 13 width parameters. A block
-        keeps, for each position: the stream twice, two norms, what mixing keeps, and the MLP's hidden layer before and
-        after its nonlinearity.
+        A block has 12 width^2 + 13 width parameters.
 
         Args:
-            model_io: what goes in and comes out.
+            model_io: input and output sizes.
             columns: positions of a sample.
-            device: attention keeps its patterns where it is computed in blocks: short inputs on a processor.
-            mixing: of another way to move information between positions than attention.
+            device: short inputs on a CPU use blocked attention, which stores patterns.
+            mixing: operations and activations of another mixer than attention.
         """
         d, normed, mlp = self.width, self.norm == "pre", not self.attention_only
         hidden, norm, dropped = self.mlp_ratio * d, 2 * d * normed, self.dropout > 0
@@ -108,7 +98,7 @@ class DecoderSpec:
         )
 
     def _attention(self, columns: int, device: str) -> "Mixing":
-        """Of softmax attention, which keeps queries, keys, values and what it mixed."""
+        """Return operations and stored activations of softmax attention."""
         flops = 4.0 * columns * self.width * (0.5 if self.causal else 1.0)
         rotary = self.positions == "rotary"
         if device == "cpu" and self.causal and rotary and columns <= MAX_BLOCKED_LENGTH:
@@ -132,22 +122,15 @@ registry.named_size(
 class RoFormerSpec:
     """RoFormer-style decoder: `DecoderSpec` with rotary positions, no input features and no dropout.
 
-    x_0 = embedding(tokens)
-    x <- x + attention(norm(x));  x <- x + mlp(norm(x))      in each of `num_layers` blocks
-    logits = head(norm(x))
-
-    Queries and keys are rotated by their position: pair i of a head turns by position * rotary_base^(-2i/head width),
-    so that attention logits depend on positions through differences only.
-
     Attributes:
         num_layers: blocks.
-        num_heads: heads of each block.
-        width: of the residual stream; a multiple of twice the number of heads.
-        mlp_ratio: width of the MLP's hidden layer, as a multiple of `width`.
+        num_heads: heads in a block.
+        width: of the residual stream; a multiple of 2 * num_heads.
+        mlp_ratio: hidden MLP width / `width`.
         rotary_base: base of the rotation frequencies.
 
-    Source: [MultiTask] §5 (RoFormer; its size, 16 layers, 16 heads, width 1024, has the name "roformer-paper"). Not stated
-    there: pre-LN, GELU MLP of four times the width, rotary base 10000, no dropout.
+    Source: [MultiTask] §5 (RoFormer, 16 layers, 16 heads, width 1024: "roformer-paper"), which does not state norm, MLP,
+    rotary base or dropout.
     """
 
     num_layers: int = 2
@@ -164,7 +147,7 @@ class RoFormerSpec:
 
     @property
     def decoder(self) -> DecoderSpec:
-        """The same architecture as options of the general decoder."""
+        """The equivalent `DecoderSpec`."""
         return DecoderSpec(
             num_layers=self.num_layers,
             num_heads=self.num_heads,
@@ -180,7 +163,7 @@ class RoFormerSpec:
         return Decoder(self.decoder, model_io, generator)
 
     def cost(self, model_io: ModelIO, columns: int, *, device: str = "cpu") -> Cost:
-        """That of the decoder."""
+        """Return the cost of `decoder`."""
         return self.decoder.cost(model_io, columns, device=device)
 
 
@@ -194,21 +177,21 @@ registry.named_size(
 )
 
 
-#: Operations and kept numbers, for each position and layer, of what moves information between positions.
+#: Operations and stored activations of a mixer, for each position and layer.
 Mixing = tuple[float, int | float]
 
 
 class Decoder(EncodedModel):
-    """See `DecoderSpec`. Activations: ``residual.<layer>``, ``blocks.<layer>.attention.{logits,pattern}``.
+    """The decoder of `DecoderSpec`, with taps ``residual.<layer>`` and ``blocks.<layer>.attention.{logits,pattern}``.
 
     Args:
         spec: the architecture.
-        model_io: what goes in and comes out; `max_length` is needed by learned positions and by input features.
+        model_io: input and output sizes.
         generator: of the weights.
-        mixer: what moves information between positions, made once for each block.
+        mixer: factory of the module that mixes positions in a block.
 
     Raises:
-        InputError: no `max_length` though it is needed.
+        InputError: `max_length` is required but missing.
     """
 
     def __init__(
@@ -223,7 +206,7 @@ class Decoder(EncodedModel):
         learned = spec.positions == "learned"
         for needed, what in ((learned, "learned positions"), (spec.input_features, "input features")):
             if needed and model_io.max_length is None:
-                raise InputError(f"max_length: {what} need the number of columns; give max_length")
+                raise InputError(f"max_length: {what} need the longest input length; pass max_length")
         if spec.input_features:
             rule = "must be at least 2 with input features"
             require(
@@ -252,11 +235,10 @@ class Decoder(EncodedModel):
         feedback: Float[Tensor, "batch time feedback"] | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time output"]:
-        """Outputs at every position; see `SequenceModel.forward`.
+        """Compute the outputs, see `SequenceModel.forward`.
 
         Raises:
-            InputError: inputs of another kind than the model's ports, positions beyond `max_length` where it limits
-                them, or a cache though every position sees all others.
+            InputError: inputs that do not match `model_io`, positions >= `max_length`, or a cache without causal attention.
         """
         x_BTD = self.encode(inputs, feedback)
         begin, pasts = self._recall(cache)
@@ -274,22 +256,24 @@ class Decoder(EncodedModel):
         x_BTD: Float[Tensor, "batch time width"],
         positions: Int64[Tensor, "*batch time"],
     ) -> Float[Tensor, "batch time width"]:
-        """The attention of one block on its input, at other positions: how an instrument moves a single layer.
+        """Run the attention of one block at other positions.
 
         Raises:
-            InputError: positions that enter with the embedding, so that no layer reads them by itself.
+            InputError: the positions are not rotary.
         """
         if self.rotary is None:
-            raise InputError("positions: only rotary positions enter every layer, so that one can be moved by itself")
+            raise InputError(
+                "positions: only rotary positions enter each layer separately and can be moved in one layer"
+            )
         moved: Tensor = attention(x_BTD, self.rotary.at(positions, x_BTD.dtype), None)
         return moved
 
     def _recall(self, cache: dict[str, Any] | None) -> tuple[int, list[Any]]:
-        """Number of positions in the cache, and what each block remembers of them."""
+        """Return the cached length and the cache of each block."""
         if cache is None:
             return 0, [None] * len(self.blocks)
         if not self.causal:
-            raise InputError("cache: with causal = false every position sees later ones, so nothing can be kept")
+            raise InputError("cache: needs causal attention; with causal = false every position depends on later ones")
         if "blocks" not in cache:
             cache["blocks"] = [module.empty_past() for module in self.modules() if isinstance(module, Mixer)]
         return cache.get("length", 0), cache["blocks"]
@@ -302,7 +286,7 @@ class Decoder(EncodedModel):
         return self.rotary.first(begin, begin + x_BTD.shape[1], x_BTD)
 
     def _placed(self, x_BTD: Tensor, positions: Tensor | None, begin: int) -> Tensor:
-        """The stream with features and vectors of the positions added."""
+        """Add position features and vectors."""
         if self.features is None and self.positions is None and not self.sinusoidal:
             return x_BTD
         if positions is None:
@@ -315,8 +299,8 @@ class Decoder(EncodedModel):
             assert longest is not None
             if last >= longest:
                 raise InputError(
-                    f"max_length: the model reads positions 0 to {longest - 1} and was given {last}; "
-                    f"build it with max_length={last + 1} or give it shorter inputs"
+                    f"max_length: the model reads positions 0 to {longest - 1}, got {last}; "
+                    f"build it with max_length={last + 1} or pass shorter inputs"
                 )
         if self.features is not None:
             x_BTD = x_BTD + self.features(input_features(positions, self.model_io.max_length or 0, x_BTD.dtype))
@@ -328,7 +312,7 @@ class Decoder(EncodedModel):
 
 
 class Block(nn.Module):
-    """Attention, then a token-wise MLP, each added to the stream."""
+    """Attention, then an MLP, each added to the stream."""
 
     def __init__(self, spec: DecoderSpec, attention: Mixer) -> None:
         super().__init__()
@@ -345,7 +329,7 @@ class Block(nn.Module):
 
 
 class MLP(nn.Module):
-    """out(gelu(hidden(x))), with the exact Gaussian distribution function (on a processor it is also the faster one)."""
+    """An MLP with exact GELU: out(gelu(hidden(x)))."""
 
     def __init__(self, width: int, hidden_width: int) -> None:
         super().__init__()
@@ -359,9 +343,9 @@ class MLP(nn.Module):
 def input_features(
     positions: Int64[Tensor, "*batch time"], max_length: int, dtype: torch.dtype
 ) -> Float[Tensor, "*batch time 3"]:
-    """[sin(πt/4T), cos(πt/4T), 1] for position t, with T = max_length - 1.
+    """Return [sin(πt/4T), cos(πt/4T), 1] for position t, with T = max_length - 1.
 
-    Source: [Limits] §2.2, App. C and the proofs of App. E, which read the position off these coordinates.
+    Source: [Limits] §2.2, App. C and the proofs of App. E.
     """
     angles = positions.double() * (torch.pi / (4 * (max_length - 1)))
     return torch.stack([angles.sin(), angles.cos(), torch.ones_like(angles)], -1).to(dtype)
@@ -370,7 +354,7 @@ def input_features(
 def sinusoids(
     positions: Int64[Tensor, "*batch time"], width: int, dtype: torch.dtype
 ) -> Float[Tensor, "*batch time width"]:
-    """Sines, then cosines, of position * 10000^(-2i / width) (Vaswani et al. 2017)."""
+    """Return sines, then cosines, of position * 10000^(-2i / width) (Vaswani et al. 2017)."""
     rates = 10000.0 ** (-torch.arange(0, width, 2, device=positions.device, dtype=torch.float64) / width)
     angles = positions[..., None].double() * rates
     return torch.cat([angles.sin(), angles.cos()], -1).to(dtype)

@@ -1,4 +1,4 @@
-"""The delta rule: a decoder whose heads carry a matrix, and correct it instead of adding to it."""
+"""Decoders with the gated delta rule instead of attention."""
 
 from dataclasses import dataclass, replace
 
@@ -12,28 +12,27 @@ from hmmscope.models.base import Cost, Mixer, ModelIO
 from hmmscope.models.decoder import Decoder, DecoderSpec
 from hmmscope.models.linear_attention import CHUNK, decoder_without_attention
 
-#: Added to what the gate reads: before training a head forgets about a 150th at each position.
+#: Bias of the gate: before training a head forgets about 1/150 at each position.
 OPEN = 5.0
 
 
 @registry.model("delta-rule")
 @dataclass(frozen=True, kw_only=True)
 class DeltaRuleSpec:
-    """Decoder with the gated delta rule in the place of attention.
+    """Decoder with the gated delta rule instead of attention.
 
     mixed_t = S_t^T q_t    with S_t = a_t (1 - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T
 
-    Queries and keys have length one, a_t = sigmoid(·) or 1, and b_t is sigmoid(·), or twice that: then the eigenvalue
-    a_t (1 - b_t) of the transition along k_t may be negative. Blocks, MLP and head are those of `DecoderSpec`, without
-    positions; there is no convolution. A head's memory is S, whatever the length.
+    Queries and keys have length one; a_t = sigmoid(·) or 1; b_t = sigmoid(·), doubled with `negative`. Otherwise like
+    `DecoderSpec` without positions.
 
     Attributes:
         num_layers: blocks.
-        num_heads: heads of each block.
-        width: of the residual stream; a multiple of the number of heads.
-        mlp_ratio: width of the MLP's hidden layer, as a multiple of `width`.
-        gated: forget by a_t; otherwise a_t = 1.
-        negative: eigenvalues in (-1, 1) instead of (0, 1).
+        num_heads: heads in a block.
+        width: of the residual stream; a multiple of num_heads.
+        mlp_ratio: hidden MLP width / `width`.
+        gated: learn a_t.
+        negative: allow eigenvalues a_t (1 - b_t) in (-1, 1) instead of (0, 1).
 
     Source: Yang et al. 2024 (arXiv:2406.06484, 2412.06464); for `negative` Grazzi et al. 2025 (arXiv:2411.12537).
     """
@@ -46,20 +45,20 @@ class DeltaRuleSpec:
     negative: bool = False
 
     def __post_init__(self) -> None:
-        _ = self.decoder  # refuses the same values
+        _ = self.decoder  # checks the values
 
     @property
     def decoder(self) -> DecoderSpec:
-        """The same architecture as options of the decoder, but for the attention."""
+        """The decoder options, without attention."""
         return decoder_without_attention(self, "none")
 
     def build(self, model_io: ModelIO, generator: torch.Generator) -> Decoder:
         return Decoder(self.decoder, model_io, generator, lambda: DeltaRule(self))
 
     def cost(self, model_io: ModelIO, columns: int, *, device: str = "cpu") -> Cost:
-        """That of the decoder, with a chunk's products of keys with keys and queries, its solution, and the state."""
+        """Return the cost of the decoder with this mixer."""
         chunk, k, gates = min(CHUNK, columns), self.width // self.num_heads, self.num_heads * (1 + self.gated)
-        carried = 1 - chunk / columns  # the share of the positions that a state comes before
+        carried = 1 - chunk / columns  # fraction of positions with an earlier state
         flops = self.num_heads * (7.0 * chunk * k + 6.0 * k * k * carried) + 2 * gates * self.width
         kept = (10 + self.gated + (3 + 2 * self.gated) * carried) * self.width
         kept += self.num_heads * (chunk * (6 if self.gated else 3) + 10)
@@ -68,15 +67,12 @@ class DeltaRuleSpec:
 
 
 class DeltaRule(Mixer):
-    """Mixes positions by `DeltaRuleSpec`, a chunk of positions at a time.
+    """Mixer of `DeltaRuleSpec`, computed in chunks.
 
-    What position t writes beside its key is u_t = b_t (v_t - a_t S_{t-1}^T k_t). In a chunk that begins with the state S,
-    with A_tj = a_{j+1} ... a_t and A_t the product from the chunk's first position on,
+    With u_t = b_t (v_t - a_t S_{t-1}^T k_t), A_tj = a_{j+1} ... a_t and A_t the product from the start of the chunk,
 
         u_t = b_t (v_t - A_t S^T k_t) - b_t Σ_{j<t} A_tj (k_t·k_j) u_j      a triangular system
         S_t = A_t S + Σ_{j≤t} A_tj k_j u_j^T
-
-    With chunks of one position that is the recurrence itself, so the cached and the whole form are the same function.
     """
 
     def __init__(self, spec: DeltaRuleSpec, chunk: int = CHUNK) -> None:
@@ -110,12 +106,12 @@ class DeltaRule(Mixer):
 
 
 class Memory:
-    """S of the positions read so far (batch, head, key, value), None before the first."""
+    """The state S (batch, head, key, value), None at first."""
 
     state: Tensor | None = None
 
     def through(self, q: Tensor, k: Tensor, v: Tensor, b: Tensor, log_a: Tensor | None) -> Tensor:
-        """What a chunk reads (batch, head, time, value), from its queries, keys, values, b and log a; S moves on."""
+        """Read a chunk (batch, head, time, value) and update S."""
         keys, looks, late = b * (k @ k.transpose(2, 3)), (q @ k.transpose(2, 3)).tril(), None
         since, wanted = None, b * v
         if log_a is not None:

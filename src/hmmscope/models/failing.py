@@ -1,4 +1,4 @@
-"""Diagnosis of a model call that fails: the module that failed, and the inputs on which the model runs."""
+"""Diagnosis of failing model calls: the module that failed, and inputs on which the model runs."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from torch import nn
 from hmmscope.axes import Tensor
 from hmmscope.errors import HmmscopeError, InputError
 
-#: Attributes of a module or of its configuration that hold the largest number of positions.
+#: Attribute names for the largest number of positions.
 POSITION_LIMITS = (
     *(
         "block_size",
@@ -25,7 +25,7 @@ POSITION_LIMITS = (
     ),
     *("max_seq_len", "max_seq_length", "max_sequence_length", "max_context", "seq_len", "seq_length", "max_len"),
 )
-#: The same for the length of a training sample.
+#: Attribute names for the length of a training sample.
 TRAINED_LENGTHS = ("trained_length", "train_length", "training_length", "train_seq_len", "train_context_length")
 _CONFIGS = ("config", "cfg", "args", "hparams", "ports")
 _WRAPPED = ("module", "model", "_orig_mod", "original_model")
@@ -33,10 +33,10 @@ _WRAPPED = ("module", "model", "_orig_mod", "original_model")
 
 @contextmanager
 def explained(model: nn.Module, inputs: Tensor) -> Iterator[None]:
-    """Name the token or the embedding where a call of the model fails with an index; other errors stay as they are.
+    """Explain an index error in a model call; other errors pass through.
 
     Raises:
-        InputError: names the module that failed and its size, or the token that the model does not know.
+        InputError: names the module that failed and its size, or the unknown token.
     """
     _require_known(model, inputs)
     try:
@@ -48,13 +48,13 @@ def explained(model: nn.Module, inputs: Tensor) -> Iterator[None]:
 
 
 def failure(model: nn.Module, inputs: Tensor, error: Exception, call: Callable[[Tensor], Any]) -> Exception:
-    """Return the error for a call that failed: an InputError with its cause, as far as smaller inputs show one.
+    """Return an InputError for a failed call, with the cause if smaller inputs reveal one.
 
     Args:
-        model: the module that was called.
-        inputs: tokens (batch, time) or vectors on which it failed.
-        error: what it raised.
-        call: calls the model again, without traces.
+        model: the module.
+        inputs: tokens (batch, time) or vectors.
+        error: the original error.
+        call: calls the model without hooks.
     """
     if isinstance(error, HmmscopeError | MemoryError | torch.OutOfMemoryError | ModuleNotFoundError):
         return error
@@ -65,24 +65,23 @@ def failure(model: nn.Module, inputs: Tensor, error: Exception, call: Callable[[
 
 
 class _Unexplained(InputError):
-    """A failure whose cause the traceback does not show."""
+    """A failure whose cause is not in the traceback."""
 
 
 def _require_known(model: nn.Module, inputs: Tensor) -> None:
-    """InputError for a token beyond the vocabulary of a model of this library, or of a configuration with vocab_size."""
+    """Raise an InputError for a token outside the model's vocabulary."""
     if inputs.is_floating_point() or inputs.numel() == 0:
         return
     largest, config = int(inputs.max()), getattr(model, "config", None)
     known = getattr(model, "vocab_size", None) if hasattr(model, "model_io") else getattr(config, "vocab_size", None)
     if isinstance(known, int) and largest >= known:
         raise InputError(
-            f"model: knows no token {largest}, which the samples hold; it knows {known} tokens: give it "
-            "corpus.vocab_size of them"
+            f"model: does not know token {largest} of the samples; it has {known} tokens but needs dataset.vocab_size"
         )
 
 
 def _failure(model: nn.Module, inputs: Tensor, error: Exception) -> InputError:
-    """The error with the module that raised it; of an embedding its size and the index that it lacks."""
+    """Return the error with the module that raised it."""
     part, local = _innermost(model, error.__traceback__)
     if isinstance(part, nn.Embedding) and isinstance(indices := local.get("input"), Tensor) and indices.numel():
         return embedding_failure(model, part, indices, inputs)
@@ -95,33 +94,31 @@ def _failure(model: nn.Module, inputs: Tensor, error: Exception) -> InputError:
 
 
 def described_inputs(inputs: Tensor) -> str:
-    """``tokens (2, 5)`` or ``vectors (2, 5, 3)``."""
+    """Return ``tokens (2, 5)`` or ``vectors (2, 5, 3)``."""
     return f"{'vectors' if inputs.is_floating_point() else 'tokens'} {tuple(inputs.shape)}"
 
 
 def embedding_failure(model: nn.Module, part: nn.Embedding, indices: Tensor, inputs: Tensor) -> InputError:
-    """Return the error for an embedding that lacks an index: it names the embedding, its size and the remedy."""
+    """Return the error for an index out of range in an embedding."""
     where, size = _name_of(model, part), part.num_embeddings
     own = f"its embedding {where}" if where else "this embedding"
     low, high = (int(end) for end in indices.aminmax())
     odd = high if high >= size else low
     if indices.numel() == inputs.numel() and torch.equal(indices.flatten().sort()[0], inputs.flatten().sort()[0]):
         return InputError(
-            f"model: knows no token {odd}, which the samples hold; {own} has {size} entries: give it corpus.vocab_size "
-            "of them"
+            f"model: does not know token {odd} of the samples; {own} has {size} entries but needs dataset.vocab_size"
         )
     time = inputs.shape[1]
     counted = indices.ndim > 0 and indices.shape[-1] == time and bool((indices.diff(dim=-1) == 1).all())
     if counted and time > size and odd >= size:
         return InputError(
-            f"model: has {size} positions ({own}) and the samples have {time} tokens; choose shorter samples, length={size} "
-            "or less"
+            f"model: has {size} positions ({own}) but the samples have {time} tokens; use samples with length <= {size}"
         )
-    return InputError(f"model: {own} has {size} entries and was asked for entry {odd} on {described_inputs(inputs)}")
+    return InputError(f"model: {own} has {size} entries, got index {odd} on {described_inputs(inputs)}")
 
 
 def _innermost(model: nn.Module, trace: TracebackType | None) -> tuple[nn.Module | None, dict[str, Any]]:
-    """The innermost module of the model in whose forward an error was raised, with the variables there."""
+    """Return the innermost module in the traceback, and its local variables."""
     members = {id(part) for part in model.modules()}
     found: tuple[nn.Module | None, dict[str, Any]] = (None, {})
     while trace is not None:
@@ -134,7 +131,7 @@ def _innermost(model: nn.Module, trace: TracebackType | None) -> tuple[nn.Module
 
 
 def _name_of(model: nn.Module, part: nn.Module | None) -> str:
-    """The dotted name of a part in the model as it was handed over; empty for the model itself."""
+    """Return the dotted name of a part in the user's model."""
     name = next((name for name, one in model.named_modules() if one is part), "")
     for wrapper in ("_orig_mod.", "module.", "model."):
         own = getattr(model, wrapper[:-1], None)
@@ -144,7 +141,7 @@ def _name_of(model: nn.Module, part: nn.Module | None) -> str:
 
 
 def _smaller(inputs: Tensor, call: Callable[[Tensor], Any]) -> str:
-    """The part of a message that says on which smaller inputs the model runs; empty where it runs on none."""
+    """Describe the smaller inputs on which the model runs."""
 
     def runs(some: Tensor) -> bool:
         try:
@@ -157,18 +154,18 @@ def _smaller(inputs: Tensor, call: Callable[[Tensor], Any]) -> str:
     if not inputs.is_floating_point() and (largest := int(inputs.max()) if inputs.numel() else 0):
         known = _most(lambda most: runs(inputs.clamp(max=most)), 0, largest)
         if known is not None:
-            tokens = "token 0 alone" if known == 0 else f"tokens up to {known}"
+            tokens = "only token 0" if known == 0 else f"tokens up to {known}"
             return (
-                f"; it runs where the samples hold {tokens}, and these hold {largest}: give it corpus.vocab_size tokens"
+                f"; it runs on {tokens}, but the samples have token {largest}: build it with dataset.vocab_size tokens"
             )
     most = _most(lambda length: runs(inputs[:, :length]), 1, time)
     if most is None:
         return ""
-    return f"; it runs on {most} tokens a sample and not on {time}: choose shorter samples, length={most} or less"
+    return f"; it runs on {most} tokens per sample but not on {time}: use samples with length <= {most}"
 
 
 def _most(runs: Callable[[int], bool], low: int, high: int) -> int | None:
-    """The largest number in [low, high) for which it runs, by bisection, as `high` fails; None if `low` fails too."""
+    """Bisect for the largest number in [low, high) that runs; None if `low` fails."""
     if high <= low or not runs(low):
         return None
     while high - low > 1:
@@ -178,20 +175,13 @@ def _most(runs: Callable[[int], bool], low: int, high: int) -> int | None:
 
 
 def require_callable_on_tokens(model: nn.Module) -> None:
-    """InputError for a module that no call with tokens alone can run.
-
-    It has weights without numbers (the meta device, lazy modules), or needs a second argument.
-    """
+    """Raise an InputError for a module that needs more than tokens, or has lazy or meta weights."""
     name = type(model).__name__
     for where, weight in model.named_parameters():
         if nn.parameter.is_lazy(weight):
-            raise InputError(
-                f"model: {name} has lazy modules, whose weights ({where}) are not made yet; give their sizes"
-            )
+            raise InputError(f"model: {name} has lazy modules with uninitialized weights ({where}); give their sizes")
         if weight.is_meta:
-            raise InputError(
-                f"model: {where} of {name} is on the meta device, which holds no numbers; load its weights"
-            )
+            raise InputError(f"model: {where} of {name} is on the meta device, without values; load its weights")
     try:
         arguments = inspect.signature(getattr(model, "function", model.forward)).parameters.values()
     except (TypeError, ValueError):  # of a function in C
@@ -202,13 +192,13 @@ def require_callable_on_tokens(model: nn.Module) -> None:
     if len(needed) > 1 or only:
         rest = ", ".join([*needed[1:], *only])
         raise InputError(
-            f"model: {name} needs more than the tokens ({rest}); give a module whose forward takes the tokens alone, or "
-            f"defaults for {rest}"
+            f"model: {name} needs more arguments than the tokens ({rest}); pass a module whose forward takes only the "
+            f"tokens, or add defaults for {rest}"
         )
 
 
 def read_number(model: Any, names: tuple[str, ...]) -> tuple[str, int] | None:
-    """Return the first of these attributes that a model, its configuration, or a module that it wraps has, and its value."""
+    """Return the first of these attributes of a model, its configuration, or a wrapped module, with its value."""
     owners = [model, *(own for name in _WRAPPED if isinstance(own := getattr(model, name, None), nn.Module))]
     for owner in owners:
         for where in (owner, *(config for name in _CONFIGS if (config := getattr(owner, name, None)) is not None)):

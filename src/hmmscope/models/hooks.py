@@ -1,7 +1,4 @@
-"""What passes through modules that were not made to be listened to: attention of any make, layers within a recurrent module.
-
-Functions of torch that attention and recurrent layers go through are taken by what listens, while it listens.
-"""
+"""Hooks inside user modules: attention of any implementation, and layers within recurrent modules."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -16,20 +13,20 @@ from torch.overrides import TorchFunctionMode
 from hmmscope.axes import Tensor
 from hmmscope.models.base import HookPoint
 
-#: Every attention that is not fused goes through one of these.
+#: Unfused attention calls one of these.
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
-#: Modules of several recurrent layers go through one of these.
+#: Modules with several recurrent layers call one of these.
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
-#: From what a module reads or gives to what stands in its place.
+#: Maps an activation to its replacement.
 Pass = Callable[[Tensor], Tensor]
 
 
 class AttentionHookPoint(HookPoint):
-    """What attention writes into the stream; inside are the taps of our own `Attention`.
+    """The attention output, with the taps of `Attention` inside.
 
     Args:
-        mixed: whether what the heads give can be heard.
+        mixed: provide a tap for the head outputs.
     """
 
     def __init__(self, *, mixed: bool = True) -> None:
@@ -39,33 +36,33 @@ class AttentionHookPoint(HookPoint):
 
     @property
     def is_read(self) -> bool:
-        """Whether somebody listens to what only a plain softmax shows."""
+        """True if logits or pattern are hooked."""
         return self.logits.is_hooked or self.pattern.is_hooked
 
     @property
     def is_hooked_within(self) -> bool:
-        """Whether somebody listens to what a fused attention does not show."""
+        """True if an activation inside fused attention is hooked."""
         return self.is_read or (self.mixed is not None and self.mixed.is_hooked)
 
 
 class ModuleHooks:
-    """What is done with the functions that are called inside of a module; by default nothing."""
+    """Callbacks for functions inside a module; identities by default."""
 
     def softmax(self, softmax: Pass, logits: Tensor) -> Tensor:
-        """Of logits (batch, head, query, key)."""
+        """Transform logits (batch, head, query, key)."""
         return softmax(logits)
 
     def mixed(self, mixed: Tensor) -> Tensor:
-        """What the heads give (batch, head, query, head width)."""
+        """Transform head outputs (batch, head, query, head width)."""
         return mixed
 
     def between(self, layer: int, states: Tensor) -> Tensor:
-        """What a recurrent layer within a module gives to the next one, in the order of axes of the module."""
+        """Transform what a recurrent layer passes to the next one."""
         return states
 
 
 class AttentionHooks(ModuleHooks):
-    """Attention through the taps of one layer."""
+    """Attention callbacks that run the taps of a layer."""
 
     def __init__(self, tap: AttentionHookPoint) -> None:
         self._tap = tap
@@ -82,7 +79,7 @@ class AttentionHooks(ModuleHooks):
 
 
 class FunctionInterceptor(TorchFunctionMode):
-    """Attention and recurrent layers that are computed inside of a module of `within` go to what listens there."""
+    """Routes attention and recurrent functions called in these modules to their callbacks."""
 
     def __init__(self, within: Mapping[nn.Module, ModuleHooks]) -> None:
         super().__init__()
@@ -133,7 +130,7 @@ def _plainly(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Attention with its logits and its pattern as tensors; the arguments are those of torch's fused one."""
+    """Compute attention with explicit logits and pattern, with torch's arguments."""
     if enable_gqa:
         key, value = (part.repeat_interleave(query.shape[-3] // part.shape[-3], -3) for part in (key, value))
     logits = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
@@ -172,7 +169,7 @@ def _heads(
     is_causal: bool = False,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None] | None:
-    """What ``torch.nn.MultiheadAttention`` computes, time first; None where it is asked for more than plain attention."""
+    """Compute ``torch.nn.MultiheadAttention`` (time first); None unless it is plain attention."""
     more = bias_k is not None or bias_v is not None or add_zero_attn or use_separate_proj_weight
     if more or in_weight is None or query.ndim != 3 or key_padding_mask is not None or key.shape != query.shape:
         return None
@@ -182,7 +179,7 @@ def _heads(
     q, k, v = (F.linear(x, weight, bias).unflatten(2, (num_heads, -1)).permute(1, 2, 0, 3) for x, weight, bias in parts)
     mask = attn_mask
     if mask is not None and mask.dtype == torch.bool:
-        mask = ~mask  # theirs says where one may not look
+        mask = ~mask  # torch's mask is True where attention is forbidden
     if mask is not None and mask.ndim == 3:
         mask = mask.view(batch, num_heads, time, time)
     seen: list[Tensor] = []
@@ -214,7 +211,7 @@ def _layer_by_layer(
     bidirectional: bool,
     batch_first: bool,
 ) -> Any:
-    """The layers of one recurrent module, one after the other; the same numbers to rounding."""
+    """Run the layers of a recurrent module one by one."""
     states = tuple(begin) if isinstance(begin, tuple | list) else (begin,)
     ends: list[tuple[Tensor, ...]] = []
     each = len(weights) // num_layers
@@ -230,14 +227,14 @@ def _layer_by_layer(
 
 
 def minus_infinity(logits: Tensor) -> Tensor:
-    """Logits with -inf where a mask left about the lowest number of their type, but where all keys are masked."""
+    """Replace the lowest values by -inf, except where all keys are masked."""
     hidden = logits <= torch.finfo(logits.dtype).min / 2
     return logits.masked_fill(hidden & ~hidden.all(-1, keepdim=True), -torch.inf)
 
 
 @contextmanager
 def eager(model: nn.Module) -> Iterator[None]:
-    """A model of transformers with plain attention."""
+    """Run a Transformers model with eager attention."""
     configs: dict[int, Any] = {
         id(found): found for module in model.modules() if (found := getattr(module, "config", None))
     }
@@ -253,7 +250,7 @@ def eager(model: nn.Module) -> Iterator[None]:
 
 
 def writing(tap: Pass, *, time_first: bool = False) -> Callable[..., Any]:
-    """A hook that passes what a module gives, or the first of it, through a tap (batch, time, ...)."""
+    """Return a hook that passes the (first) output of a module through a tap (batch, time, ...)."""
 
     def wrote(module: nn.Module, args: tuple, output: Any) -> Any:
         if isinstance(output, tuple):
@@ -264,7 +261,7 @@ def writing(tap: Pass, *, time_first: bool = False) -> Callable[..., Any]:
 
 
 def reading(tap: Pass, *, time_first: bool = False) -> Callable[..., Any]:
-    """A hook that passes what a module reads first through a tap (batch, time, ...)."""
+    """Return a hook that passes the first input of a module through a tap (batch, time, ...)."""
 
     def read(module: nn.Module, args: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         if args:

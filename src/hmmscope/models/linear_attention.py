@@ -1,4 +1,4 @@
-"""Linear attention: a decoder whose heads carry a matrix instead of all keys."""
+"""Decoders with linear attention."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,12 +11,12 @@ from hmmscope.axes import Tensor
 from hmmscope.models.base import Cost, Mixer, ModelIO
 from hmmscope.models.decoder import Decoder, DecoderSpec
 
-#: Positions taken at once: within a chunk a product of queries and keys, between chunks the state.
+#: Positions in a chunk.
 CHUNK = 64
 
 
 def decoder_without_attention(spec: Any, positions: Literal["learned", "sinusoidal", "none"]) -> DecoderSpec:
-    """A decoder of the layers, heads, width and MLP of a spec, for another way to move information between positions."""
+    """Return decoder options with the sizes of a spec, for another mixer."""
     return DecoderSpec(
         num_layers=spec.num_layers,
         num_heads=spec.num_heads,
@@ -35,14 +35,14 @@ class LinearAttentionSpec:
 
     mixed_t = φ(q_t)·S_t / φ(q_t)·z_t    with S_t = Σ_{s≤t} φ(k_s) v_s^T,  z_t = Σ_{s≤t} φ(k_s),  φ(x) = elu(x) + 1
 
-    Blocks, MLP and head are those of `DecoderSpec`. A head's memory is S and z, whatever the length.
+    Otherwise like `DecoderSpec`.
 
     Attributes:
         num_layers: blocks.
-        num_heads: heads of each block.
-        width: of the residual stream; a multiple of the number of heads.
-        mlp_ratio: width of the MLP's hidden layer, as a multiple of `width`.
-        positions: "learned", "sinusoidal" or "none"; sums do not know the order of what they add.
+        num_heads: heads in a block.
+        width: of the residual stream; a multiple of num_heads.
+        mlp_ratio: hidden MLP width / `width`.
+        positions: "learned", "sinusoidal" or "none".
 
     Source: Katharopoulos et al. 2020, Eq. 9-12.
     """
@@ -54,18 +54,18 @@ class LinearAttentionSpec:
     positions: Literal["learned", "sinusoidal", "none"] = "sinusoidal"
 
     def __post_init__(self) -> None:
-        _ = self.decoder  # refuses the same values
+        _ = self.decoder  # checks the values
 
     @property
     def decoder(self) -> DecoderSpec:
-        """The same architecture as options of the decoder, but for the attention."""
+        """The decoder options, without attention."""
         return decoder_without_attention(self, self.positions)
 
     def build(self, model_io: ModelIO, generator: torch.Generator) -> Decoder:
         return Decoder(self.decoder, model_io, generator, lambda: LinearAttention(self.width, self.num_heads))
 
     def cost(self, model_io: ModelIO, columns: int, *, device: str = "cpu") -> Cost:
-        """That of the decoder, with a chunk's product of queries and keys and two products with the state."""
+        """Return the cost of the decoder with this mixer."""
         chunk, k = min(CHUNK, columns), self.width // self.num_heads
         flops = self.num_heads * (2.0 * chunk * (2 * k + 1) + 4.0 * k * (k + 1))
         kept = 10 * self.width + 2 * self.num_heads * chunk
@@ -73,11 +73,7 @@ class LinearAttentionSpec:
 
 
 class LinearAttention(Mixer):
-    """Mixes positions through the sums S and z of `LinearAttentionSpec`, a chunk of positions at a time.
-
-    Within a chunk the sums are a masked product of queries and keys; what came before enters by the state. With chunks
-    of one position that is the recurrence itself, so the cached and the whole form are the same function.
-    """
+    """Mixer of `LinearAttentionSpec`, computed in chunks: a masked product within, the state between."""
 
     def __init__(self, width: int, num_heads: int, chunk: int = CHUNK) -> None:
         super().__init__()
@@ -109,11 +105,11 @@ class LinearAttention(Mixer):
 
 
 class LinearAttentionState:
-    """S and z of the positions read so far (batch, head, head width, head width + 1), None before the first."""
+    """S and z (batch, head, head width, head width + 1), None at first."""
 
     state: Tensor | None = None
 
 
 def positive(x: Tensor) -> Tensor:
-    """elu(x) + 1, written so that it stays positive where x is far below zero."""
+    """Return elu(x) + 1, positive also for very negative x."""
     return torch.where(x > 0, x + 1, x.clamp(max=0).exp())

@@ -1,4 +1,4 @@
-"""Recurrent networks of torch: RNN, LSTM, GRU, on one-hot tokens or vectors as they are."""
+"""Recurrent networks: RNN, LSTM and GRU, on one-hot tokens or vectors."""
 
 import math
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from hmmscope.models.base import Cost, HookPoint, ModelIO, SequenceModel, check_
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentSpec:
-    """What the recurrent networks share.
+    """Options of recurrent networks.
 
     Attributes:
-        num_layers: each reads the states of the one before.
+        num_layers: stacked layers.
         width: coordinates of a state.
-        learn_initial: the first state is learned, from zero; otherwise it is zero.
-        gates: products with input and state in one step.
-        kept: numbers that the backward pass needs for each coordinate and step; measured.
-        num_states: vectors that a layer carries on.
+        learn_initial: learn the first state, from zero.
+        gates: products with input and state in a step.
+        kept: stored activations for each coordinate and step (measured).
+        num_states: state vectors of a layer.
     """
 
     num_layers: int = 1
@@ -38,18 +38,17 @@ class RecurrentSpec:
         check_sizes(self, "num_layers", "width")
 
     def layer(self, input_width: int) -> nn.RNNBase:
-        """A layer for inputs of that width."""
-        raise AssertionError("a recurrent network says what its layers are")
+        """Return a layer for inputs of that width."""
+        raise AssertionError("subclasses define layer")
 
     def input_widths(self, model_io: ModelIO) -> list[int]:
-        """What each layer reads."""
         return [model_io.read_width + model_io.feedback_width] + [self.width] * (self.num_layers - 1)
 
     def build(self, model_io: ModelIO, generator: torch.Generator) -> "Recurrent":
         return Recurrent(self, model_io, generator)
 
     def cost(self, model_io: ModelIO, columns: int, *, device: str = "cpu") -> Cost:
-        """See `Cost`."""
+        """Compute `Cost`."""
         d, widths, outputs = self.width, self.input_widths(model_io), model_io.num_outputs
         cells = sum(self.gates * d * (width + d + 2) for width in widths)
         states = self.num_states * self.num_layers * d * self.learn_initial
@@ -68,15 +67,15 @@ class RNNSpec(RecurrentSpec):
 
     h_t = nonlinearity(W_i x_t + b_i + W_h h_{t-1} + b_h);  outputs_t = head(h_t)
 
-    x_t is the one-hot token, or the vector, followed by what is fed back.
+    x_t is the one-hot token, or the vector, then the feedback.
 
     Attributes:
-        num_layers: each reads the states of the one before.
+        num_layers: stacked layers.
         width: coordinates of a state.
         nonlinearity: "relu" or "tanh".
-        learn_initial: h_{-1} is learned, from zero; otherwise it is zero.
+        learn_initial: learn h_{-1}, from zero.
 
-    Source: [Limits] §2.2, §4.1: one layer of 64 ReLU units on the raw sequence, linear decoder.
+    Source: [Limits] §2.2, §4.1: one layer of 64 ReLU units.
     """
 
     nonlinearity: Literal["relu", "tanh"] = "relu"
@@ -93,9 +92,9 @@ class LSTMSpec(RecurrentSpec):
     """Long short-term memory, ``torch.nn.LSTM`` (Hochreiter and Schmidhuber 1997), with a linear head.
 
     Attributes:
-        num_layers: each reads the outputs of the one before.
-        width: coordinates of a state, and of a cell.
-        learn_initial: first state and cell are learned, from zero.
+        num_layers: stacked layers.
+        width: coordinates of state and cell.
+        learn_initial: learn the first state and cell, from zero.
     """
 
     gates, kept, num_states = 4, 17, 2
@@ -110,9 +109,9 @@ class GRUSpec(RecurrentSpec):
     """Gated recurrent units, ``torch.nn.GRU`` (Cho et al. 2014), with a linear head.
 
     Attributes:
-        num_layers: each reads the states of the one before.
+        num_layers: stacked layers.
         width: coordinates of a state.
-        learn_initial: the first state is learned, from zero.
+        learn_initial: learn the first state, from zero.
     """
 
     gates, kept = 3, 8
@@ -122,13 +121,13 @@ class GRUSpec(RecurrentSpec):
 
 
 class Recurrent(SequenceModel):
-    """See `RNNSpec`, `LSTMSpec`, `GRUSpec`. Activations: ``residual.0`` is what is read, then the states of each layer.
+    """The network of a `RecurrentSpec`, with taps ``residual.0`` (input) and the states of each layer.
 
-    Weights are uniform in ±1/sqrt(width), as torch draws them; the head is that of the other models.
+    Weights are uniform in ±1/sqrt(width), except the head.
 
     Args:
-        spec: of one of the three.
-        model_io: what goes in and comes out; any length does.
+        spec: RNN, LSTM or GRU.
+        model_io: input and output sizes.
         generator: of the weights.
     """
 
@@ -153,7 +152,7 @@ class Recurrent(SequenceModel):
         feedback: Float[Tensor, "batch time feedback"] | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time output"]:
-        """Outputs at every position; see `SequenceModel.forward`. Positions mean nothing to this model."""
+        """Compute the outputs; `positions` are ignored."""
         check_inputs(self.model_io, inputs, feedback)
         x_BTD = self.residual[0](self._read(inputs, feedback))
         states = {} if cache is None else cache
@@ -165,7 +164,7 @@ class Recurrent(SequenceModel):
         return self.head(x_BTD)
 
     def _read(self, inputs: Tensor, feedback: Tensor | None) -> Tensor:
-        """One-hot tokens or vectors, then what is fed back (batch, time, input)."""
+        """Return one-hot tokens or vectors, then the feedback."""
         dtype = self.head.weight.dtype
         x_BTD = inputs if self.vocab_size is None else F.one_hot(inputs, self.vocab_size).to(dtype)
         if self.model_io.feedback_width == 0:
@@ -175,7 +174,7 @@ class Recurrent(SequenceModel):
         return torch.cat([x_BTD, feedback], -1)
 
     def _first_state(self, layer: int, batch: int) -> Tensor | tuple[Tensor, Tensor] | None:
-        """What torch's layer takes as its state, None for zeros."""
+        """Return the initial state for torch; None for zeros."""
         if self.initial is None:
             return None
         states = self.initial[layer][:, None, None].expand(-1, 1, batch, -1).contiguous()

@@ -1,6 +1,6 @@
-"""Rehearsal: a few small calls of a user's model before a measurement, which find what would make its numbers wrong.
+"""Rehearsal: small calls of a user's model before a measurement, which detect errors that would invalidate its numbers.
 
-The model is left as it was: its mode, buffers, plain attributes (a hidden state that it keeps), random generators and hooks.
+The state of the model, random generators and hooks are restored.
 """
 
 from collections import OrderedDict
@@ -20,19 +20,19 @@ from hmmscope.models.failing import described_inputs, embedding_failure, failure
 from hmmscope.models.user_module import Function, UserModule, logits_of, raw_logits
 from hmmscope.reprs import Shown
 
-#: Samples that a caller hands over; as many of them are used as differ from the number of positions and of outputs.
+#: Samples to pass; the number used differs from the numbers of positions and outputs.
 SAMPLES = 7
-#: A change of outputs that rounding explains, as a share of the largest output, in units of the type's rounding at least.
+#: Tolerance for changed outputs, relative to the largest one, and at least in units of the type's epsilon.
 ROUNDING, EPSILONS = 1e-4, 8.0
-#: Sums of rows that are one to rounding.
+#: Tolerance for rows that sum to one.
 _SUMS = 1e-3
-#: The share of positions at which the answer is the token just read, from which on shifted answers are suspected.
+#: Fraction of positions that repeat the current token, above which answers seem shifted.
 _ECHOES = 0.98
-#: Parts of a module that are no state of the user's.
+#: Module attributes that are not user state.
 _STRUCTURE = frozenset(
     {"_parameters", "_modules", "_buffers", "training", *(name for name in vars(nn.Module()) if "hooks" in name)}
 )
-#: Values whose contents a call may change.
+#: Mutable values.
 _CHANGING = (Tensor, torch.Generator, np.random.Generator, list, dict, set)
 
 
@@ -41,11 +41,11 @@ class Asked(Shown):
     """Expected outputs of a model.
 
     Attributes:
-        num_outputs: the least number of outputs at a position.
-        columns: positions whose outputs count (asked,); None for all.
-        is_law: whether the outputs are logits of a law.
-        next_symbols: whether that is the law of the next symbol.
-        strict: whether a model without logits (batch, time, output) is refused; an instrument of layers needs none.
+        num_outputs: least number of outputs.
+        columns: evaluated positions (position,); None for all.
+        is_law: True if outputs are logits.
+        next_symbols: True if they predict the next symbol.
+        strict: refuse a model without logits (batch, time, output).
     """
 
     num_outputs: int = 1
@@ -56,7 +56,7 @@ class Asked(Shown):
 
 
 def is_of_library(model: nn.Module) -> bool:
-    """Return whether this library made the model with all its parts; such models are not rehearsed."""
+    """Return whether this library built all parts of the model; such models are not rehearsed."""
     model = unwrapped(model)
     if isinstance(model, Function) or not _package(model).startswith("hmmscope"):
         return False
@@ -70,21 +70,21 @@ def _package(thing: object) -> str:
 
 
 def rehearse(model: nn.Module, inputs: Tensor, asked: Asked) -> tuple[str, ...]:
-    """Call a model a few times on a few samples and return warnings about it, a line each.
+    """Call a model on a few samples and return warnings, one line each.
 
     Args:
-        model: a module from tokens (batch, time), or vectors, to logits (batch, time, output).
-        inputs: `SAMPLES` samples (sample, time), or of vectors (sample, time, coordinate); on more the model is called once.
-        asked: what its outputs should be.
+        model: maps tokens (batch, time), or vectors, to logits (batch, time, output).
+        inputs: `SAMPLES` samples (sample, time) or (sample, time, coordinate); with more, one call uses all.
+        asked: expected outputs.
 
     Raises:
-        InputError: the model fails, cannot be called with tokens alone, or exchanges axes; the message says which.
+        InputError: the model fails, needs more than tokens, or swaps axes.
     """
     model = unwrapped(model)
     require_callable_on_tokens(model)
     device = next((p.device for p in model.parameters()), inputs.device)
     with ExitStack() as stack:
-        if device.type == "cuda":  # there an index out of range ends the process's use of the device
+        if device.type == "cuda":  # an index out of range makes the device unusable
             stack.enter_context(_checked_embeddings(model, inputs))
         kept = stack.enter_context(undisturbed(model))
         rehearsed = _Rehearsed(model, inputs.to(device), asked, kept)
@@ -92,10 +92,10 @@ def rehearse(model: nn.Module, inputs: Tensor, asked: Asked) -> tuple[str, ...]:
 
 
 def rehearse_training(net: UserModule, num_columns: int, target: str) -> tuple[str, ...]:
-    """Rehearse a user's module before it is trained, on all tokens or on vectors of zeros, and return warnings.
+    """Rehearse a user's module before training, on all tokens or zero vectors; return warnings.
 
     Raises:
-        InputError: it knows too few tokens, gives another shape, fails, or has no gradients.
+        InputError: too small a vocabulary, a wrong shape, a failure, or no gradients.
     """
     ports, module = net.model_io, net.module
     asked = Asked(num_outputs=ports.num_outputs, is_law=ports.vocab_size is not None and target != "density")
@@ -111,15 +111,17 @@ def rehearse_training(net: UserModule, num_columns: int, target: str) -> tuple[s
 
 
 def _require_gradients(module: nn.Module, inputs: Tensor) -> None:
-    """InputError for a module that no gradient can train."""
+    """Raise an InputError for a module that cannot be trained."""
     weights = list(module.parameters())
     if any(weight.is_inference() for weight in weights):
-        raise InputError("model: its weights were made under torch.inference_mode(); make the module outside of it")
+        raise InputError(
+            "model: its weights were created under torch.inference_mode(); create the module outside of it"
+        )
     if not any(weight.requires_grad for weight in weights):
-        raise InputError("model: has no weights to train; set requires_grad of those that training may change")
+        raise InputError("model: has no trainable weights; set requires_grad on the weights to train")
     device = next((weight.device for weight in weights), None)
     with torch.random.fork_rng(devices=[]), undisturbed(module), torch.enable_grad():
-        module.train()  # a module may leave gradients out in evaluation alone
+        module.train()  # a module may disable gradients in evaluation only
         output = raw_logits(module(inputs.to(device)))
     if isinstance(output, Tensor) and not output.requires_grad:
         raise InputError(
@@ -128,9 +130,9 @@ def _require_gradients(module: nn.Module, inputs: Tensor) -> None:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the user's module within wrappers that only observe, compile or train it."""
+    """Return the user's module inside wrappers."""
     while True:
-        within = getattr(model, "_orig_mod", None)  # of torch.compile, which would compile for each size
+        within = getattr(model, "_orig_mod", None)  # torch.compile would compile for each size
         if isinstance(model, UserModule) or type(model).__name__ == "TappedModule":
             within = model.module
         if not isinstance(within, nn.Module):
@@ -139,7 +141,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def failure_on_few(model: nn.Module) -> str:
-    """Return ``, which fails on tokens (2, 5) (reason)`` for a module that does; empty for one that runs on them."""
+    """Return ``, which fails on tokens (2, 5) (reason)``, or an empty text if the module runs."""
     tokens = torch.zeros(2, 5, dtype=torch.int64, device=next((p.device for p in model.parameters()), None))
     try:
         with undisturbed(model):
@@ -150,8 +152,6 @@ def failure_on_few(model: nn.Module) -> str:
 
 
 class _Rehearsed:
-    """The calls of one rehearsal."""
-
     def __init__(self, model: nn.Module, inputs: Tensor, asked: Asked, kept: "_Kept") -> None:
         self.model, self.asked, self.kept = model, asked, kept
         taken = {inputs.shape[1], inputs.shape[1] - 1, asked.num_outputs, asked.num_outputs + 1}
@@ -173,7 +173,7 @@ class _Rehearsed:
         return tuple(filter(None, found))
 
     def call(self, inputs: Tensor, *, seed: int = 0, again: bool = False) -> Any:
-        """One call from the state that the model had at first, or `again` from the one that the last call left."""
+        """Call from the initial state, or with `again` from the last state."""
         if not again:
             self.kept.put_back()
         with seeded_generators(seed):
@@ -189,7 +189,7 @@ class _Rehearsed:
             raise raised from error
 
     def _logits(self, output: Any, inputs: Tensor) -> Float[Tensor, "batch time output"] | None:
-        """The logits; None for a model that gives none and need not."""
+        """Return the logits; None if the model has none and needs none."""
         logits = raw_logits(output)
         if not self.asked.strict:
             shape = tuple(logits.shape) if isinstance(logits, Tensor) else ()
@@ -201,18 +201,18 @@ class _Rehearsed:
         return logits
 
     def _require_symbols_last(self, first: Tensor) -> None:
-        """InputError for outputs (batch, output, time) that look right as there are as many outputs as positions."""
+        """Raise an InputError for outputs (batch, output, time), which is ambiguous if output equals time."""
         shorter = self.inputs[:, :-1]
         if first.shape[2] != first.shape[1] or shorter.shape[1] < 1:
             return
         try:
             output = self.call(shorter)
-        except Exception:  # a model of one length
+        except Exception:  # the model needs a fixed length
             return
         logits_of(output, shorter, 1)
 
     def _again(self, inputs: Tensor, **options: Any) -> Tensor | None:
-        """The logits of another call; None where it fails, as on a sequence that a process never draws."""
+        """Return the logits of another call; None if it fails."""
         try:
             found = raw_logits(self.call(inputs, **options))
         except Exception:
@@ -220,23 +220,20 @@ class _Rehearsed:
         return found if isinstance(found, Tensor) else None
 
     def _random(self, first: Tensor) -> str:
-        """A warning of answers that differ from call to call, with the reason."""
+        """Warn if answers differ between calls."""
         self._again(self.inputs)
         if (again := self._again(self.inputs, again=True)) is not None and _differ(first, again).any():
             return (
-                "the model gives other answers when it is called again with the same tokens: it keeps a state between calls "
-                "(a hidden state, or a random generator of its own)"
+                "the model's outputs change when it is called again with the same tokens: it keeps state between calls (a "
+                "hidden state or a private random generator)"
             )
         other = self._again(self.inputs, seed=1)
         if other is not None and _differ(first, other).any():
-            return "the model is random in evaluation mode: eval() does not turn off its dropout or noise"
+            return "the model is random in evaluation mode: eval() does not disable its dropout or noise"
         return ""
 
     def _coupled(self, first: Tensor) -> Iterator[str]:
-        """Warnings of answers that depend on later tokens or on other samples.
-
-        In sample 0 the last token is another one, in sample 1 all tokens of the second half; the others stay.
-        """
+        """Warn if answers depend on later tokens or on other samples."""
         time = self.inputs.shape[1]
         changed, begins = self.inputs.clone(), (time - 1, time // 2)
         for sample, begin in enumerate(begins):
@@ -248,14 +245,18 @@ class _Rehearsed:
         for sample, begin in enumerate(begins):
             early = differ[sample, :begin].nonzero()
             if len(early):
-                what = f"the token at position {begin} does" if sample == 0 else f"tokens from position {begin} on do"
-                yield f"the model is not causal: its answer at position {int(early[-1])} changes when {what}"
+                what = (
+                    f"the token at position {begin} changes"
+                    if sample == 0
+                    else f"tokens from position {begin} on change"
+                )
+                yield f"the model is not causal: its output at position {int(early[-1])} changes when {what}"
                 break
         if differ[len(begins) :].any():
-            yield "the model's answers depend on the other samples of the batch (does it read (time, batch)?)"
+            yield "the model's outputs depend on other samples of the batch (does it expect (time, batch)?)"
 
     def _others(self, some: Tensor) -> Tensor:
-        """Another valid token for each, or other vectors."""
+        """Return other valid tokens or vectors."""
         if some.is_floating_point():
             return some + 1
         size = max(int(self.inputs.max()) + 1, 1)
@@ -269,17 +270,17 @@ class _Rehearsed:
         return counted
 
     def _normalised(self, first: Tensor) -> str:
-        """A warning of probabilities where logits are expected."""
+        """Warn if outputs are probabilities, not logits."""
         sums = first.double().sum(-1)
         if first.shape[2] < 2 or not bool((first >= 0).all()) or not bool(((sums - 1).abs() < _SUMS).all()):
             return ""
         return (
-            "the model gives probabilities (its outputs are not negative and sum to one) where logits are expected; return "
-            "their logarithms, or set outputs = 'law' on the module"
+            "the model returns probabilities (nonnegative outputs that sum to one) instead of logits; return their "
+            "logarithms, or set outputs = 'law' on the module"
         )
 
     def _shifted(self, first: Tensor) -> str:
-        """A warning of answers that are the token just read, where the next token is another one."""
+        """Warn if the model answers with the current token instead of the next."""
         if not self.asked.next_symbols or self.inputs.is_floating_point():
             return ""
         tokens, following = self.inputs[:, :-1], self.inputs[:, 1:]
@@ -293,13 +294,13 @@ class _Rehearsed:
         if echoes < _ECHOES or believed - repeats < 0.1 + 1.5 / len(own) ** 0.5:
             return ""
         return (
-            f"the model answers with the token that it has just read ({echoes:.0%} of positions, mean probability "
-            f"{believed:.2f}), which the next token is at {repeats:.0%}: are its answers shifted by one?"
+            f"the model predicts the current token instead of the next ({echoes:.0%} of positions, mean probability "
+            f"{believed:.2f}; the next token repeats at {repeats:.0%}): are its outputs shifted by one?"
         )
 
 
 def _differ(one: Tensor, other: Tensor) -> Bool[Tensor, "batch time"]:
-    """Return the positions where two outputs differ by more than rounding; numbers must be finite in both."""
+    """Return the positions where outputs differ by more than rounding, or are not finite."""
     if one.shape != other.shape:
         return torch.ones(one.shape[:2], dtype=torch.bool, device=one.device)
     finite = one.isfinite() & other.isfinite()
@@ -310,7 +311,7 @@ def _differ(one: Tensor, other: Tensor) -> Bool[Tensor, "batch time"]:
 
 
 class _Kept:
-    """The state of a model outside of its weights: buffers and plain attributes of its modules, and their hooks."""
+    """The state of a model outside its weights: buffers, plain attributes and hooks."""
 
     def __init__(self, model: nn.Module) -> None:
         self._parts = list(dict.fromkeys(model.modules()))
@@ -332,7 +333,7 @@ class _Kept:
 
     @contextmanager
     def without_hooks(self) -> Iterator[None]:
-        """The model without forward hooks: edits and notes of the user's own are not for these samples."""
+        """Disable forward hooks temporarily."""
         for part, _ in self._hooks:
             part._forward_hooks = OrderedDict()
         try:
@@ -351,7 +352,7 @@ def _copied(value: Any) -> Any:
 
 
 def _restore(value: Any, copy: Any) -> None:
-    """Put the contents of a copy back into a tensor, generator or container, where they were changed."""
+    """Restore the contents of a tensor, generator or container."""
     if isinstance(value, torch.Generator):
         value.set_state(copy)
     elif isinstance(value, np.random.Generator):
@@ -370,7 +371,7 @@ def _restore(value: Any, copy: Any) -> None:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[_Kept]:
-    """Calls of a model in evaluation mode without gradients and hooks, after which its state is put back."""
+    """Call a model in evaluation mode without gradients and hooks; restore its state."""
     kept = _Kept(model)
     with evaluating(model), torch.no_grad(), kept.without_hooks():
         try:
@@ -381,7 +382,7 @@ def undisturbed(model: nn.Module) -> Iterator[_Kept]:
 
 @contextmanager
 def _checked_embeddings(model: nn.Module, inputs: Tensor) -> Iterator[None]:
-    """Embeddings that refuse an index that they lack before it reaches a device."""
+    """Check embedding indices before they reach a GPU."""
 
     def check(part: nn.Module, args: tuple[Any, ...]) -> None:
         indices = args[0] if args else None

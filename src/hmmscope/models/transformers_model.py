@@ -1,4 +1,4 @@
-"""Layers of the transformers library between an embedding and a head of ours, with our taps and our weights."""
+"""Layers of the Transformers library as models of this library."""
 
 import importlib
 import math
@@ -14,34 +14,29 @@ from hmmscope.errors import ResourceError
 from hmmscope.models.base import EncodedModel, HookPoint, ModelIO, initialise
 from hmmscope.models.hooks import AttentionHookPoint, AttentionHooks, FunctionInterceptor, ModuleHooks, writing
 
-#: Ends of the names of linear maps that write into the residual stream.
+#: Name endings of linear maps that write into the residual stream.
 _WRITES = ("o_proj", "out_proj", "down_proj", "proj_down", "attention.output", "feed_forward.value")
 
-#: Ends of the names of linear maps whose first values belong to the architecture: step sizes and gates.
+#: Name endings of linear maps with architecture-specific initial values: step sizes and gates.
 _SPECIAL = ("dt_proj", "igate_preact", "fgate_preact")
 
 
 class TransformersModel(EncodedModel):
-    """An architecture of transformers as a model of this library.
+    """An architecture of Transformers between this library's embedding and head.
 
-    Activations: ``residual.<layer>``, and where it has softmax attention ``blocks.<layer>.attention`` with ``.logits``,
-    ``.pattern`` and ``.mixed``, as of `Decoder`.
-
-    Weights: linear maps have the law of our own models (see `initialise`); what makes the architecture (decays, step
-    sizes, gates, convolutions, norms) keeps the first values that its library gives it, drawn from our generator.
-
-    With a cache the inputs so far are kept, and are read again at every call: the same values, without the speed.
+    Taps: ``residual.<layer>``, and with softmax attention those of `Decoder`. Linear maps use `initialise`; decays, gates,
+    convolutions and norms keep Transformers' initialization. A cache re-reads all inputs.
 
     Args:
         config: name of the configuration class.
-        fields: of the configuration, beside the width.
-        body: name of the class of the layers.
+        fields: of the configuration, without the width.
+        body: class name of the layers.
         width: of the residual stream.
-        model_io: what goes in and comes out.
+        model_io: input and output sizes.
         generator: of the weights.
-        reads_positions: whether the layers have positions.
-        attention: the name of the part of a layer that takes a softmax over keys, if there is one.
-        options: handed to the layers at every call.
+        reads_positions: True if the layers have positions.
+        attention: name of the attention in a layer, if any.
+        options: passed to the layers at every call.
 
     Raises:
         ResourceError: transformers is not installed.
@@ -65,10 +60,10 @@ class TransformersModel(EncodedModel):
         common = {"vocab_size": 1, "hidden_size": width, "use_cache": False, "tie_word_embeddings": False}
         ends = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
         settings = getattr(library, config)(**common, **ends, **fields)
-        initialise(self, generator, num_residual_writes=1)  # what reads
+        initialise(self, generator, num_residual_writes=1)  # the embedding
         with _lent(generator):
             layers = getattr(library, body)(settings)
-        layers.set_input_embeddings(nn.Identity())  # it is given vectors
+        layers.set_input_embeddings(nn.Identity())  # inputs are vectors
         _initialise_layers(layers, generator)
         inside = layers.blocks if hasattr(layers, "blocks") else layers.layers
         self.reads_positions, self.options = reads_positions, options or {}
@@ -91,7 +86,7 @@ class TransformersModel(EncodedModel):
         feedback: Float[Tensor, "batch time feedback"] | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time output"]:
-        """Outputs at every position; see `SequenceModel.forward`."""
+        """Compute the outputs, see `SequenceModel.forward`."""
         x_BTD = self.encode(inputs, feedback)
         time = x_BTD.shape[1]
         if cache is not None:
@@ -112,7 +107,7 @@ class TransformersModel(EncodedModel):
 
     @contextmanager
     def _heard(self) -> Iterator[None]:
-        """Attention through its taps while somebody listens to it."""
+        """Route hooked attention through its taps."""
         within: dict[nn.Module, ModuleHooks] = {}
         with ExitStack() as stack:
             for block, layer in zip(self.blocks, self._tapped_layers(), strict=False):
@@ -131,7 +126,7 @@ class TransformersModel(EncodedModel):
 
 
 class HookedLayer(nn.Module):
-    """A layer whose output, or the first of its outputs, passes through a tap."""
+    """A layer whose (first) output passes through a tap."""
 
     def __init__(self, layer: nn.Module, tap: nn.Module) -> None:
         super().__init__()
@@ -145,7 +140,7 @@ class HookedLayer(nn.Module):
 
 
 def transformers() -> Any:
-    """The library, or one line on how to get it."""
+    """Import transformers; ResourceError with the install command if missing."""
     try:
         return importlib.import_module("transformers")
     except ModuleNotFoundError as error:
@@ -156,7 +151,7 @@ def transformers() -> Any:
 
 @contextmanager
 def _lent(generator: torch.Generator) -> Iterator[None]:
-    """What draws from torch's global generator draws from ours, which goes on from there; the global one is put back."""
+    """Use a generator as torch's global generator, then restore the global one."""
     before = torch.get_rng_state()
     torch.set_rng_state(generator.get_state())
     try:
@@ -168,7 +163,7 @@ def _lent(generator: torch.Generator) -> Iterator[None]:
 
 @torch.no_grad()
 def _initialise_layers(layers: nn.Module, generator: torch.Generator) -> None:
-    """Linear maps as in `initialise`; everything else stays."""
+    """Initialize linear maps as in `initialise`."""
     linear = {name: module for name, module in layers.named_modules() if isinstance(module, nn.Linear)}
     num_writes = sum(name.endswith(_WRITES) for name in linear)
     for name, module in linear.items():

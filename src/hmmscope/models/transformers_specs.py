@@ -1,4 +1,4 @@
-"""Architectures that the transformers library has: state spaces, linear recurrences, and a Llama to compare with."""
+"""Architectures from the Transformers library."""
 
 from dataclasses import dataclass
 
@@ -16,11 +16,11 @@ class MambaSpec:
     """Mamba: a selective state space model (Gu and Dao 2023). Needs ``pip install 'hmmscope[models]'``.
 
     Attributes:
-        num_layers: mixer blocks.
+        num_layers: blocks.
         width: of the residual stream.
-        state_size: numbers of state for each inner channel.
-        expand: inner channels, as a multiple of `width`.
-        kernel_size: of the convolution before the recurrence.
+        state_size: state numbers for each inner channel.
+        expand: inner channels / `width`.
+        kernel_size: of the convolution.
     """
 
     num_layers: int = 4
@@ -50,13 +50,13 @@ class Mamba2Spec:
     """Mamba-2: state space duality (Dao and Gu 2024). Needs ``pip install 'hmmscope[models]'``.
 
     Attributes:
-        num_layers: mixer blocks.
-        num_heads: of each block; each has expand * width / num_heads channels and one decay.
+        num_layers: blocks.
+        num_heads: heads of expand * width / num_heads channels.
         width: of the residual stream.
-        state_size: numbers of state for each inner channel.
-        expand: inner channels, as a multiple of `width`.
-        kernel_size: of the convolution before the recurrence.
-        chunk_length: positions that the recurrence takes at once; inputs are padded to a multiple.
+        state_size: state numbers for each inner channel.
+        expand: inner channels / `width`.
+        kernel_size: of the convolution.
+        chunk_length: positions in a chunk.
     """
 
     num_layers: int = 4
@@ -91,12 +91,12 @@ class Mamba2Spec:
 @registry.model("xlstm")
 @dataclass(frozen=True, kw_only=True)
 class XLSTMSpec:
-    """xLSTM of mLSTM blocks, those with a matrix memory (Beck et al. 2024). Needs ``pip install 'hmmscope[models]'``.
+    """xLSTM with mLSTM blocks, which have a matrix memory (Beck et al. 2024). Needs ``pip install 'hmmscope[models]'``.
 
     Attributes:
-        num_layers: blocks, each a memory and a gated MLP of about 8/3 times the width.
-        num_heads: memories of each block.
-        width: of the residual stream; a multiple of twice the number of heads.
+        num_layers: blocks.
+        num_heads: memories in a block.
+        width: of the residual stream; a multiple of 2 * num_heads.
     """
 
     num_layers: int = 4
@@ -112,7 +112,7 @@ class XLSTMSpec:
         fields = {
             "num_hidden_layers": self.num_layers,
             "num_heads": self.num_heads,
-            "mode": "inference",  # the other modes take multiples of a chunk only; gradients are the same
+            "mode": "inference",  # other modes need multiples of a chunk; gradients are equal
             "autocast_kernel_dtype": "float32",
         }
         return TransformersModel(
@@ -126,9 +126,9 @@ class RWKVSpec:
     """RWKV, version 4 (Peng et al. 2023). Needs ``pip install 'hmmscope[models]'``.
 
     Attributes:
-        num_layers: blocks, at least 2 (the first decays are spread over the layers).
+        num_layers: blocks, at least 2.
         width: of the residual stream, at least 2.
-        mlp_ratio: width of the channel mixing's hidden layer, as a multiple of `width`.
+        mlp_ratio: hidden width of the channel mixing / `width`.
     """
 
     num_layers: int = 4
@@ -145,7 +145,7 @@ class RWKVSpec:
             "num_hidden_layers": self.num_layers,
             "intermediate_size": self.mlp_ratio * self.width,
             "context_length": max(1024, model_io.max_length or 0),
-            "rescale_every": 0,  # otherwise weights change whenever training mode does
+            "rescale_every": 0,  # otherwise weights change with the training mode
         }
         return TransformersModel(
             "RwkvConfig", fields, "RwkvModel", width=self.width, model_io=model_io, generator=generator
@@ -155,17 +155,17 @@ class RWKVSpec:
 @registry.model("gated-deltanet")
 @dataclass(frozen=True, kw_only=True)
 class GatedDeltaNetSpec:
-    """Gated delta rule networks (Yang et al. 2024): the linear layers of Qwen3.5 and none of its attention.
+    """Gated delta rule networks (Yang et al. 2024): the linear layers of Qwen3.5 without its attention.
 
     Needs ``pip install 'hmmscope[models]'``.
 
     Attributes:
-        num_layers: blocks, each a gated delta rule and a gated MLP.
-        num_heads: of each block; keys and values have width / num_heads coordinates.
-        width: of the residual stream; a multiple of the number of heads.
-        mlp_ratio: width of the gated MLP's hidden layer, as a multiple of `width`.
-        kernel_size: of the convolution before the recurrence.
-        chunk_length: positions that the recurrence takes at once; inputs are padded to a multiple.
+        num_layers: blocks.
+        num_heads: heads of width / num_heads coordinates.
+        width: of the residual stream; a multiple of num_heads.
+        mlp_ratio: hidden MLP width / `width`.
+        kernel_size: of the convolution.
+        chunk_length: positions in a chunk.
     """
 
     num_layers: int = 4
@@ -205,10 +205,9 @@ class LlamaSpec:
 
     Attributes:
         num_layers: blocks.
-        num_heads: heads of each block.
-        width: of the residual stream; a multiple of twice the number of heads.
-        mlp_ratio: width of the gated MLP's hidden layer, as a multiple of `width`; with 8/3 a block has the 12 width^2
-            weights of a `DecoderSpec` with 4.
+        num_heads: heads in a block.
+        width: of the residual stream; a multiple of 2 * num_heads.
+        mlp_ratio: hidden MLP width / `width`; with 8/3 a block has as many weights as a `DecoderSpec` with 4.
     """
 
     num_layers: int = 4

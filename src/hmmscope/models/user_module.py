@@ -1,4 +1,4 @@
-"""Modules that were handed over: any map from tokens (batch, time) to logits (batch, time, symbol) as a model of ours."""
+"""User modules and functions as models."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,15 +16,13 @@ from hmmscope.seeds import derived_seed
 
 
 def raw_logits(output: Any) -> Any:
-    """Return what a module gave as logits: a tensor, the first of a tuple, or ``logits`` of an object or a dict."""
+    """Return the logits in a module's output: a tensor, the first of a tuple, or ``logits`` of an object or dict."""
     logits = output["logits"] if isinstance(output, dict) and "logits" in output else getattr(output, "logits", output)
     return logits[0] if isinstance(logits, tuple) and logits else logits
 
 
 def logits_of(output: Any, inputs: Tensor, num_outputs: int) -> Float[Tensor, "batch time output"]:
-    """The logits in what a module gave: a tensor, a tuple that begins with one, or ``logits`` of an object or a dict.
-
-    Outputs beyond `num_outputs` (a delimiter) are cut off: probabilities are then given that a symbol follows.
+    """Return the checked logits in a module's output, cut to `num_outputs`.
 
     Raises:
         InputError: no tensor (batch, time, output), or fewer outputs than symbols.
@@ -34,17 +32,17 @@ def logits_of(output: Any, inputs: Tensor, num_outputs: int) -> Float[Tensor, "b
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         rule = f"model: must map tokens {tuple(inputs.shape)} to logits (batch, time, symbol), got {found}"
         if isinstance(logits, Tensor) and logits.ndim == 3 and logits.shape[:2] == (time, batch):
-            rule += ": batch and time are exchanged; return logits.transpose(0, 1)"
+            rule += ": batch and time are swapped; return logits.transpose(0, 1)"
         elif isinstance(logits, Tensor) and logits.ndim == 3 and (logits.shape[0], logits.shape[2]) == (batch, time):
-            rule += ": time stands last, in the place of the symbols; return logits.transpose(1, 2)"
+            rule += ": time is the last axis instead of symbols; return logits.transpose(1, 2)"
         raise InputError(rule)
     if logits.shape[2] < num_outputs:
-        raise InputError(f"model: gives {logits.shape[2]} logits, the corpus has {num_outputs} symbols")
+        raise InputError(f"model: returns {logits.shape[2]} logits, but the dataset has {num_outputs} symbols")
     return logits[..., :num_outputs]
 
 
 class Function(nn.Module):
-    """A plain function from tokens to logits, as a module."""
+    """A function from tokens to logits, as a module."""
 
     stored_name = "hmmscope.models.user_module.Function"
 
@@ -57,7 +55,7 @@ class Function(nn.Module):
 
 
 def as_module(model: Any) -> nn.Module:
-    """A module as it is, and a function from tokens to logits as a module.
+    """Return a module, or wrap a function of tokens.
 
     Raises:
         InputError: neither.
@@ -70,15 +68,12 @@ def as_module(model: Any) -> nn.Module:
 
 
 class UserModule(SequenceModel):
-    """A module of the user, which is trained in place.
-
-    What is random in it (its dropout) draws in training from the global generator; that is set for each step and put
-    back, so that a run is a function of its seed.
+    """A user module, trained in place; its dropout depends on the run's seed and step.
 
     Args:
-        module: tokens (batch, time), or vectors (batch, time, coordinate), to logits; see `logits_of`.
-        model_io: what goes in and comes out.
-        seed: of what is random in it.
+        module: maps tokens (batch, time), or vectors, to logits; see `logits_of`.
+        model_io: input and output sizes.
+        seed: of its randomness.
     """
 
     def __init__(self, module: nn.Module, model_io: ModelIO, seed: int) -> None:
@@ -97,9 +92,9 @@ class UserModule(SequenceModel):
         feedback: Tensor | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time output"]:
-        """As every model; without positions, feedback and cache, of which a module knows nothing."""
+        """Compute the logits; feedback and cache are not supported."""
         if feedback is not None or cache is not None:
-            raise InputError("model: a module that was handed over takes no feedback; train it without block_length")
+            raise InputError("model: a user module takes no feedback; train it without block_length")
         if not self.training:
             return logits_of(self.module(inputs), inputs, self.model_io.num_outputs)
         step, stream = self._step
@@ -110,18 +105,18 @@ class UserModule(SequenceModel):
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The module that was handed over, or the model itself."""
+    """Return the user's module, or the model itself."""
     return model.module if isinstance(model, UserModule) else model
 
 
 @registry.model("given")
 @dataclass(frozen=True, kw_only=True)
 class UserModuleSpec:
-    """A module that was handed over. A configuration has its class and shapes; a run's folder has its first weights.
+    """A user module. A configuration stores its class and shapes, a run its first weights.
 
     Attributes:
-        class_name: of the module, with its package.
-        shapes: ``name 3x4`` of every parameter.
+        class_name: class with its package.
+        shapes: ``name 3x4`` of each parameter.
     """
 
     class_name: str
@@ -130,44 +125,44 @@ class UserModuleSpec:
 
     @classmethod
     def of(cls, module: nn.Module) -> "UserModuleSpec":
-        """The spec of an object."""
+        """Return the spec of a module."""
         name = vars(type(module)).get("stored_name") or f"{type(module).__module__}.{type(module).__qualname__}"
         if any(nn.parameter.is_lazy(one) for one in module.parameters()):
-            raise InputError("model: has lazy modules; give their sizes")
+            raise InputError("model: has lazy modules with unknown shapes; give their sizes")
         shapes = tuple(f"{key} {'x'.join(map(str, p.shape)) or 1}" for key, p in module.named_parameters())
         spec = cls(class_name=name, shapes=shapes)
         object.__setattr__(spec, "module", module)
         return spec
 
     def with_module(self, module: nn.Module) -> "UserModuleSpec":
-        """This spec with its module in hand again.
+        """Return the spec with this module attached.
 
         Raises:
-            InputError: a module of other parameters.
+            InputError: its parameters differ.
         """
         other = UserModuleSpec.of(module)
         if other.shapes != self.shapes:
             odd = next(iter(set(self.shapes) ^ set(other.shapes)), "their order")
-            raise InputError(f"model: is not the {self.class_name} of the run, their parameters differ: {shown(odd)}")
+            raise InputError(f"model: does not match the {self.class_name} of the run; parameters differ: {shown(odd)}")
         object.__setattr__(other, "class_name", self.class_name)
         return other
 
     def refusal(self, path: Any) -> str:
-        """Why a run cannot be loaded without its module, and what can be done, in a line."""
+        """Return one line on how to load a run that needs its module."""
         name = model_name(self)
         return (
-            f"{path}: its model is a {name} of your own, which only Python can build: run = hs.load_run({str(path)!r}, "
-            f"model={name}(...)), then run.report(), hs.probe(run.model, run.corpus('probe'), ...) and the other "
-            f"instruments; on the command line, hmmscope look FILE.py:{name} {path}"
+            f"{path}: its model is a user module, {name}; load it in Python with run = hs.load_run({str(path)!r}, "
+            f"model={name}(...)), then call run.report(), hs.probe(run.model, run.dataset('probe'), ...) or another "
+            f"instrument; on the command line run hmmscope look FILE.py:{name} {path}"
         )
 
     def build(self, model_io: ModelIO, generator: torch.Generator) -> UserModule:
         if self.module is None:
-            raise InputError(f"model: is a {self.class_name} that was handed over; hand it over again")
+            raise InputError(f"model: was a {self.class_name} object and is not stored; pass the object again")
         return UserModule(self.module, model_io, int(torch.randint(2**32, (), generator=generator)))
 
 
 def model_name(spec: Any) -> str:
-    """What a model is called: its registered name, or the class of a module that was handed over."""
+    """Return the registered name, or the class name of a user module."""
     name: str = spec.class_name.rpartition(".")[2] if isinstance(spec, UserModuleSpec) else spec.name
     return name

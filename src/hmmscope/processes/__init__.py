@@ -1,1 +1,1 @@
-"""What generates: hidden Markov models, mixtures of them, and the families they are drawn from."""
+"""Processes: hidden Markov models, mixtures, and random families."""

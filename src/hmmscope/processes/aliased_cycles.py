@@ -1,4 +1,4 @@
-"""Noisy cycles whose states share symbols evenly, so that counting symbols tells nothing."""
+"""Noisy cycles whose states share symbols evenly, so that symbol frequencies carry no information."""
 
 from dataclasses import dataclass
 
@@ -21,20 +21,19 @@ from hmmscope.system_info import require_memory
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyCyclesSpec:
-    """A cycle through all states, followed most of the time, and symbols that equally many states show.
+    """A cycle through all states, usually followed, and symbols shared by equally many states.
 
     transition[s] = follow * (next of s on the cycle) + (1 - follow) * uniform
     emission[s] = show * (symbol of s) + (1 - show) * uniform
 
-    The transition matrix is doubly stochastic in its integers, so that the uniform law is stationary, exactly, and every
-    symbol is equally likely at every time, in every component.
+    The transition matrix is exactly doubly stochastic, so every symbol is equally likely at every time.
 
     Attributes:
         num_states: S, a multiple of num_symbols.
         num_symbols: V.
-        follow: probability that the cycle is followed; else the next state is uniform over all.
-        show: probability that a state shows its symbol; else a uniform one.
-        seed: of the cycles and of what else is drawn; cycle number m is a function of (seed, m) alone.
+        follow: probability of following the cycle.
+        show: probability of emitting the state's symbol.
+        seed: cycle m depends on (seed, m) only.
     """
 
     num_states: int = 16
@@ -53,33 +52,32 @@ class NoisyCyclesSpec:
             require(0 <= getattr(self, field) <= 1, field, "must be in [0, 1]", getattr(self, field))
 
     def require_room(self, num_components: int) -> None:
-        """ResourceError if the matrices of so many components cannot fit."""
+        """Raise a ResourceError if so many components do not fit in memory."""
         size = num_components * self.num_states * (self.num_states + self.num_symbols)
         advice = "take fewer components, num_states or num_symbols"
         require_memory(f"process ({num_components} components)", 8 * size, advice)
 
     def initial(self, num_components: int) -> Float64[Tensor, "component state"]:
-        """The uniform law on states, rounded to multiples of 2^-32, for every component."""
+        """Return the uniform distribution for every component."""
         initial_S = torch.from_numpy(quantise_rows(np.full(self.num_states, 1 / self.num_states)) / UNIT)
         return initial_S.expand(num_components, -1)
 
     def cycles(self, numbers: NDArray[np.int64]) -> Int64[Tensor, "cycle state"]:
-        """`[m, s]` = the state after s on cycle numbers[m], uniform over the (S - 1)! cycles."""
+        """Return `[m, s]` = the state after s on cycle numbers[m], uniform over the (S - 1)! cycles."""
         order = random_permutations(philox_key(self.seed, "cycle"), numbers, 1, self.num_states)[:, 0]
         following = np.empty_like(order)
         np.put_along_axis(following, order, np.roll(order, -1, 1), 1)
         return torch.from_numpy(following)
 
     def transitions(self, numbers: NDArray[np.int64]) -> Float64[Tensor, "cycle state state"]:
-        """Transition matrices of the cycles of these numbers."""
+        """Return the transition matrices of these cycles."""
         return mostly(self.cycles(numbers), self.num_states, self.follow)
 
 
 def mostly(choices: Int64[Tensor, "*row"], num_outcomes: int, probability: float) -> Float64[Tensor, "*row outcome"]:
-    """Rows that give `choices` with `probability` and else a uniform outcome, as multiples of 2^-32.
+    """Return rows that give `choices` with `probability`, else a uniform outcome, in multiples of 2^-32.
 
-    All other outcomes of a row have the same integer weight, so that a matrix whose choices are a permutation has the same
-    column sums too. An entry is at most num_outcomes / 2 units from its probability.
+    Unchosen outcomes have equal weights, so column sums are equal if the choices are a permutation.
     """
     other = round(UNIT * (1 - probability) / num_outcomes)
     chosen = torch.nn.functional.one_hot(choices, num_outcomes).double()
@@ -88,10 +86,10 @@ def mostly(choices: Int64[Tensor, "*row"], num_outcomes: int, probability: float
 
 @dataclass(frozen=True, kw_only=True)
 class AliasedSpec(NoisyCyclesSpec):
-    """Noisy cycles in which state s shows symbol s mod V."""
+    """Noisy cycles in which state s emits symbol s mod V."""
 
     def components(self, numbers: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
-        """Initial, transition and emission of the given component numbers; each depends on its own number only."""
+        """Return initial, transition and emission of these components."""
         self.require_room(len(numbers))
         shown_S = torch.arange(self.num_states) % self.num_symbols
         emission_SV = mostly(shown_S, self.num_symbols, self.show)
@@ -102,9 +100,9 @@ class AliasedSpec(NoisyCyclesSpec):
 @registry.process("aliased-cycles")
 @dataclass(frozen=True, kw_only=True)
 class AliasedCyclesSpec(AliasedSpec):
-    """One noisy cycle on S states of which S / V show each symbol: the last symbol does not name the state.
+    """One noisy cycle on S states, of which S / V emit each symbol, so that the last symbol does not reveal the state.
 
-    Source: ours.
+    Source: this project.
     """
 
     def build(self) -> HMM:
@@ -115,12 +113,12 @@ class AliasedCyclesSpec(AliasedSpec):
 @registry.process("aliased-cycles-mixture")
 @dataclass(frozen=True, kw_only=True)
 class AliasedCyclesMixtureSpec(AliasedSpec):
-    """A pool of noisy cycles, equally likely, in which state s shows symbol s mod V.
+    """A pool of noisy cycles, equally likely, in which state s emits symbol s mod V.
 
-    All components have the same law of a symbol and differ in the order of states alone. Component m depends on (seed, m)
-    alone: `first_component` beyond the pool gives held-out HMMs of the same prior.
+    Components differ only in the order of states. Component m depends on (seed, m) only: `first_component` beyond the
+    pool gives held-out HMMs.
 
-    Source: ours.
+    Source: this project.
     """
 
     num_components: int = 64

@@ -1,4 +1,4 @@
-"""Deterministic automata driven by uniform symbols, and the word problems of finite groups."""
+"""Deterministic automata driven by uniform symbols, and word problems of finite groups."""
 
 import itertools
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from hmmscope.seeds import check_seed, numpy_generator
 
 
 def automaton(next_state_SV: Int64[Tensor, "state symbol"], *, title: str, source: str = "") -> LabelledHMM:
-    """The automaton as a process: symbols are uniform, state t = next_state[state_{t-1}, symbol t], start in state 0."""
+    """Build the process state_t = next_state[state_{t-1}, symbol_t], with uniform symbols, from state 0."""
     num_states, num_symbols = next_state_SV.shape
     labelled_VSS = torch.zeros(num_symbols, num_states, num_states, dtype=torch.float64)
     symbols = torch.arange(num_symbols)
@@ -29,7 +29,7 @@ def automaton(next_state_SV: Int64[Tensor, "state symbol"], *, title: str, sourc
 @registry.process("random-automaton")
 @dataclass(frozen=True, kw_only=True)
 class RandomAutomatonSpec:
-    """A deterministic automaton whose transitions are uniform random states, driven by uniform symbols.
+    """A deterministic automaton with uniform random transitions, driven by uniform symbols.
 
     Source: the semiautomata of Liu, Ash, Goel, Krishnamurthy and Zhang (2023), "Transformers learn shortcuts to automata".
     """
@@ -57,10 +57,8 @@ class RandomAutomatonSpec:
 class WordProblemSpec:
     """The word problem of a finite group: symbols are group elements, the state is their product so far.
 
-    State t = symbol_t * state_{t-1} (latest on the left); element 0 is the identity, where it starts. `num_generators`
-    picks that many elements other than the identity at random as the symbols; zero takes all elements.
-
-    Z2 is parity. Z60 is solvable and abelian, A5 and S5 are not solvable, so their word problem is complete for NC1.
+    State t = symbol_t * state_{t-1}, from the identity (element 0). `num_generators` > 0 picks that many random symbols.
+    Z2 is parity. The word problem of A5 and S5, which are not solvable, is complete for NC1.
 
     Source: Barrington (1989); as a test of state tracking Merrill, Petty and Sabharwal (2024), "The illusion of state in
     state-space models".
@@ -91,7 +89,7 @@ class WordProblemSpec:
 
 
 def multiplication_table(group: str) -> np.ndarray:
-    """`[a, b]` = number of the product a * b (first b, then a, as permutations); element 0 is the identity."""
+    """Return `[a, b]` = number of the product a * b (b acts first); element 0 is the identity."""
     if group.startswith("Z"):
         order = int(group[1:])
         return np.add.outer(np.arange(order), np.arange(order)) % order

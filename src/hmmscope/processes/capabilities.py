@@ -1,4 +1,4 @@
-"""What may be known exactly of a process, and what an observer knows who knows the process."""
+"""Names of capabilities, and the output of the Bayes-optimal predictor."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.reprs import Shown
 
-#: What may be known exactly of a process, as `Process.answered` names it.
+#: Capabilities: quantities that may be known exactly, as in `Process.capabilities`.
 PREDICTIONS, BELIEFS, SMOOTHING, PATHS, MEMORY = (
     "exact predictions",
     "beliefs",
@@ -20,9 +20,9 @@ WORDS, STATES, COMPONENTS = "probabilities of words", "hidden states", "componen
 FORECASTS, GAPS = "forecasts", "laws of what is missing"
 MIXING, VECTORS, DRIVING = "mixing time", "driven vectors", "driving matrices"
 HEADERS = "headers"
-#: Those that inference answers from the law of hidden states.
+#: Capabilities that inference computes from `params`.
 OF_STATES = frozenset({PREDICTIONS, BELIEFS, SMOOTHING, PATHS, MEMORY, WORDS, FORECASTS, STATES, GAPS, MIXING})
-#: The functions that answer from a law, and the methods by which a kind answers itself.
+#: The functions that compute capabilities from `params`, and the methods that a class may define instead.
 BY_PARAMS = {
     PREDICTIONS: "hmmscope.observe(process, observations)",
     SMOOTHING: "hmmscope.smooth_beliefs(process, observations)",
@@ -45,11 +45,11 @@ OWN = {
 
 
 class PriorProcess(NamedTuple):
-    """What the ideal observer of a process believes instead of the process itself.
+    """The process assumed by the Bayes-optimal predictor.
 
     Attributes:
-        process: where samples come from as far as anybody can know.
-        weight: probability under it that a sample comes from the part that is observed.
+        process: the assumed source of samples.
+        weight: probability that a sample comes from the observed part.
     """
 
     process: Any
@@ -57,31 +57,31 @@ class PriorProcess(NamedTuple):
 
 
 class HeaderFormat(NamedTuple):
-    """How the component of a sample is told in integers, see the layout `header`.
+    """The integer format of headers.
 
     Attributes:
-        num_entries: integers of a header.
-        num_values: what each may be, 0 .. num_values - 1.
+        num_entries: integers in a header.
+        num_values: possible values of each.
     """
 
     num_entries: int
     num_values: int
 
 
-#: By how much the sum of a law may be off.
+#: Tolerance for the sum of a distribution.
 ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, repr=False)
 class ObserverOutput(Shown):
-    """What an observer knows who knows the process, after each observation.
+    """Predictions and beliefs of the Bayes-optimal predictor after each observation.
 
     Attributes:
-        predicted_observation: P(o_t | o_0..o_{t-1}) (batch, time, symbol); of vectors the mean (batch, time, coordinate).
-        next_observation: the same of o_{t+1} given o_0..o_t.
-        log_likelihood_terms: log P(o_t | o_0..o_{t-1}), or log density (batch, time), nats; -inf where it is impossible.
-        probs: what else is believed after each observation, as laws (batch, time, outcome) by name, such as "belief".
-        vectors: the same that are no laws (batch, time, ...), such as the "mean" of a state.
+        predicted_observation: P(o_t | o_0..o_{t-1}) (batch, time, symbol), or the mean vector.
+        next_observation: the same for o_{t+1} given o_0..o_t.
+        log_likelihood_terms: log P(o_t | o_0..o_{t-1}) or log density (batch, time), nats; -inf if impossible.
+        probs: other distributions (batch, time, outcome), by name, such as "belief".
+        vectors: other vectors (batch, time, ...), by name, such as the "mean" of a state.
     """
 
     predicted_observation: Float64[Tensor, "batch time outcome"]
@@ -92,7 +92,7 @@ class ObserverOutput(Shown):
 
     @property
     def belief(self) -> Tensor | None:
-        """What is believed of the hidden state: its law, or the vector or the mean that stands for it; None if nothing."""
+        """The belief state, or the vector or mean that replaces it, or None."""
         return self.probs.get("belief", self.vectors.get("vector", self.vectors.get("mean")))
 
     @classmethod
@@ -102,16 +102,18 @@ class ObserverOutput(Shown):
         predicted: Float64[Tensor, "batch time_and_one symbol"],
         **laws: Tensor,
     ) -> "ObserverOutput":
-        """From the law of each symbol given those before it, one more than there are observations.
+        """Build the output from predictive distributions, one more than observations.
 
         Raises:
-            InputError: what is no law: rows that do not sum to one, or to zero where the past is impossible.
+            InputError: rows that do not sum to one (or zero, after an impossible past).
         """
         for name, law in {"predicted": predicted, **laws}.items():
             total = law.sum(-1)
             wrong = (law < -ROUNDING).any(-1) | ~(((total - 1).abs() <= ROUNDING) | (total == 0))
             if bool(wrong.any()):
                 place = wrong.nonzero()[0].tolist()
-                raise InputError(f"observe: {name}{place} must be a law, and sums to {float(total[tuple(place)]):g}")
+                raise InputError(
+                    f"observe: {name}{place} must be a distribution, but sums to {float(total[tuple(place)]):g}"
+                )
         terms = predicted[:, :-1].gather(2, observations[..., None])[..., 0].log()
         return cls(predicted[:, :-1], predicted[:, 1:], terms, laws)

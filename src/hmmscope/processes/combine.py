@@ -1,4 +1,4 @@
-"""Processes made of processes: independent products, and observation through a noisy channel."""
+"""Independent products of processes, and noisy channels."""
 
 import torch
 
@@ -12,10 +12,9 @@ from hmmscope.processes.process import Process
 
 
 def product(first: HMM | LabelledHMM, second: HMM | LabelledHMM) -> HMM | LabelledHMM:
-    """Both processes at once, independent of each other.
+    """Return both processes at once, independent of each other.
 
-    Symbol (v, w) is v * num_symbols of the second + w, and states likewise. Two HMMs give an HMM; else the transitions
-    emit. Probabilities are rounded again to multiples of 2^-32.
+    Symbol (v, w) is v * num_symbols of the second + w, likewise for states. Two HMMs give an HMM, else transitions emit.
     """
     title = f"{first.title or 'process'} x {second.title or 'process'}"
     initial = torch.kron(first.initial, second.initial)
@@ -31,7 +30,7 @@ def product(first: HMM | LabelledHMM, second: HMM | LabelledHMM) -> HMM | Labell
 
 
 def noisy(process: HMM | LabelledHMM, channel: object) -> HMM | LabelledHMM:
-    """The process seen through a channel `[v, w]` = P(w is seen given v was emitted), (V, W) with rows that sum to one."""
+    """Observe a process through a channel `[v, w]` = P(w seen given v emitted), (V, W)."""
     channel_VW, _ = stochastic_rows("channel", channel, (process.num_symbols, None))
     title = f"{process.title or 'process'} through a noisy channel"
     if isinstance(process, HMM):
@@ -44,17 +43,16 @@ def noisy(process: HMM | LabelledHMM, channel: object) -> HMM | LabelledHMM:
 
 
 def uniform_noise(num_symbols: int, probability: float) -> Float64[Tensor, "symbol symbol"]:
-    """The channel that replaces a symbol by a uniform one with `probability`."""
+    """Return the channel that replaces a symbol by a uniform one with `probability`."""
     if not 0 <= probability <= 1:
         raise InputError(f"probability: must be in [0, 1], got {probability!r}")
     return (1 - probability) * torch.eye(num_symbols, dtype=torch.float64) + probability / num_symbols
 
 
 def as_labelled(process: Process) -> LabelledHMM:
-    """The same law of observations with transitions that emit: labelled[v, i, j] = emission[i, v] * transition[i, j].
+    """Convert to emitting transitions: labelled[v, i, j] = emission[i, v] * transition[i, j], rounded to 2^-32.
 
-    State t of the result is the state after observation t, which is state t + 1 of the HMM. Products are rounded again to
-    multiples of 2^-32, so that likelihoods change in the tenth digit.
+    State t of the result is state t + 1 of the HMM.
     """
     if isinstance(process, LabelledHMM):
         return process

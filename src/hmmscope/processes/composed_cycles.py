@@ -1,4 +1,4 @@
-"""HMMs made of two parts, a cycle and an emission: a pool of some pairs, the pairs that it leaves out, and new parts."""
+"""HMMs composed of a cycle and an emission, with held-out pairs and new parts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from hmmscope.processes.process import PriorProcess
 from hmmscope.schema import parse_spec, require, spec_to_data
 from hmmscope.seeds import philox_key
 
-#: Where the numbers of cycles and of emissions begin, in parts: 0 for those of the pool, 1 for new ones.
+#: Offsets of cycle and emission numbers, in multiples of K: 0 for parts of the pool, 1 for new ones.
 _NEW = {"new-cycles": (1, 0), "new-emissions": (0, 1), "new": (1, 1)}
 
 
@@ -27,8 +27,8 @@ class ComposedCycles(Mixture):
     """Equally likely pairs of a cycle and an emission.
 
     Attributes:
-        pairs_M: numbers of the cycle and of the emission of each component (component, 2).
-        spec: what it was made from.
+        pairs_M: cycle and emission numbers of each component (component, 2).
+        spec: the spec.
     """
 
     stored_name = "ComposedCycles"
@@ -41,7 +41,6 @@ class ComposedCycles(Mixture):
     spec: "ComposedCyclesSpec"
 
     def file_tensors(self) -> dict[str, Tensor]:
-        """None: a pool is a function of the fields of its spec, and so is its prior."""
         return {}
 
     def file_texts(self) -> dict[str, Any]:
@@ -54,7 +53,7 @@ class ComposedCycles(Mixture):
 
     @cached_property
     def prior(self) -> PriorProcess | None:  # type: ignore[override]
-        """For held-out pairs all pairs, because nobody who saw the others can know which ones are left; else None."""
+        """For held-out pairs, the pool of all pairs, since training does not reveal which ones are held out; else None."""
         if self.spec.pool != "held-out":
             return None
         everything = replace(self.spec, pool="all").build()
@@ -64,18 +63,17 @@ class ComposedCycles(Mixture):
 @registry.process("composed-cycles")
 @dataclass(frozen=True, kw_only=True)
 class ComposedCyclesSpec(NoisyCyclesSpec):
-    """K noisy cycles and K balanced emissions make K^2 HMMs; a pool is some of these pairs, equally likely.
+    """A pool of equally likely pairs from K noisy cycles and K balanced emissions, which make K^2 HMMs.
 
-    A balanced emission lets S / V random states show each symbol. Cycle number a and emission number b are functions of
-    (seed, a) and (seed, b) alone. Which pairs are for training is a function of (seed, K).
+    S / V random states emit each symbol. Cycle a and emission b depend on (seed, a) and (seed, b) only, and the split on
+    (seed, K).
 
     Attributes:
-        num_parts: K, the number of cycles, and of emissions.
-        pool: "train" is a random half of the K^2 pairs, "held-out" the other half, "all" both. "new-cycles" pairs K cycles
-            that are in none of these with the K emissions, "new-emissions" the K cycles with new emissions, and "new" has
-            new parts only.
+        num_parts: K.
+        pool: "train" (a random half of the pairs), "held-out" (the other half), "all", "new-cycles", "new-emissions", or
+            "new" (both parts new).
 
-    Source: ours.
+    Source: this project.
     """
 
     num_parts: int = 32
@@ -86,7 +84,7 @@ class ComposedCyclesSpec(NoisyCyclesSpec):
         require(2 <= self.num_parts <= 256, "num_parts", "must be in [2, 256]", self.num_parts)
 
     def pairs(self) -> Int64[Tensor, "component 2"]:
-        """Numbers of the cycle and of the emission of each component of the pool, in ascending order."""
+        """Return the cycle and emission numbers of the pool, ascending."""
         size = self.num_parts
         grid_M = np.arange(size**2)
         if self.pool in ("train", "held-out"):
@@ -97,7 +95,7 @@ class ComposedCyclesSpec(NoisyCyclesSpec):
         return torch.from_numpy(np.stack([grid_M // size + cycle * size, grid_M % size + emission * size], 1))
 
     def emissions(self, numbers: NDArray[np.int64]) -> Float64[Tensor, "emission state symbol"]:
-        """Emission matrices of these numbers; each symbol is shown by S / V states."""
+        """Return the emission matrices of these numbers."""
         order = random_permutations(philox_key(self.seed, "emission"), numbers, 1, self.num_states)[:, 0]
         shown = np.empty_like(order)
         np.put_along_axis(shown, order, np.broadcast_to(np.arange(self.num_states) % self.num_symbols, order.shape), 1)

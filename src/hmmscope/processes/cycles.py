@@ -1,4 +1,4 @@
-"""Random cycles on the states, the group that they generate, and systems that are driven by uniform symbols."""
+"""Random cycles on states, and systems driven by uniform symbols."""
 
 import math
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed, philox_key
 
-#: Draws of cycles among which some must generate a group of the order that is asked for.
+#: Largest number of draws to find a group of the required order.
 _DRAWS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class CyclesSpec:
-    """Sizes and seed of the cycles of the Cyclic processes: one cycle through all states for each action.
+    """Sizes and seed of the Cyclic processes: one cycle through all states for each action.
 
     Attributes:
-        num_states: n, states of the automaton.
+        num_states: n, states.
         num_symbols: m, actions.
-        distinct: draw the cycles without replacement.
-        group_order: elements of the group that the cycles generate (60 for A5), drawn again until they do; 0 for any.
+        distinct: draw without replacement.
+        group_order: order of the generated group (60 for A5); 0 for any.
         seed: of the instance.
     """
 
@@ -61,25 +61,21 @@ class CyclesSpec:
             if _generate(cycles, self.group_order):
                 return cycles
         raise InputError(
-            f"group_order: {_DRAWS} times {count} random cycles of {self.num_states} states never generated a group of "
-            f"{self.group_order} elements"
+            f"group_order: {count} random cycles of {self.num_states} states never generated a group of {self.group_order} "
+            f"elements in {_DRAWS} draws; choose another order or 0"
         )
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """Names of the actions."""
         return tuple(f"a{a}" for a in range(self.num_symbols))
 
 
 def random_cycles(
     seed: int, num_states: int, num_actions: int, *, distinct: bool = False
 ) -> Int64[Tensor, "action state"]:
-    """Independent cycles, exactly uniform over the (num_states - 1)! of them; with `distinct`, without replacement.
+    """Draw cycles uniformly from the (num_states - 1)! cycles; more actions keep the first ones.
 
-    cycle[order[j]] = order[j + 1 mod num_states], with `order` a uniform permutation
-
-    Cycle a is number a of an endless sequence for (seed, num_states), so more actions leave the first ones as they were;
-    `distinct` passes over a cycle that was there before.
+    cycle[order[j]] = order[j + 1 mod num_states] for a uniform permutation `order`
     """
     key = philox_key(seed, "cycle")
     cycles: list[tuple[int, ...]] = []
@@ -98,15 +94,14 @@ def random_cycles(
 
 
 def group_order(permutations_AS: Int64[Tensor, "action state"], *, limit: int = 10**6) -> int:
-    """Number of elements of the group that the permutations generate; InputError beyond `limit`.
+    """Return the order of the group that permutations generate; InputError above `limit`.
 
-    Five random cycles of 5 states generate A_5 (order 60, not solvable) unless all are powers of one of them: with
-    probability 1295/1296. Three states give Z_3, four at most S_4, both solvable.
+    Five random cycles of 5 states generate A_5 (order 60) with probability 1295/1296.
     """
     generators = [tuple(row) for row in permutations_AS.tolist()]
     identity = tuple(range(permutations_AS.shape[1]))
     if any(tuple(sorted(generator)) != identity for generator in generators):
-        raise InputError("permutations: every row must hold each state once")
+        raise InputError("permutations: each row must contain each state once")
     found, new = {identity}, [identity]
     while new:
         products = {tuple(generator[s] for s in element) for element in new for generator in generators}
@@ -118,19 +113,16 @@ def group_order(permutations_AS: Int64[Tensor, "action state"], *, limit: int = 
 
 
 def _generate(permutations_AS: Int64[Tensor, "action state"], order: int) -> bool:
-    """Whether permutations generate a group of so many elements."""
     try:
         return group_order(permutations_AS, limit=order) == order
-    except InputError:  # it has more
+    except InputError:  # larger
         return False
 
 
 def never_meeting_pairs(cycles_AS: Int64[Tensor, "action state"]) -> list[tuple[int, int]]:
-    """Pairs of states that stay apart for ever under any actions, if each step may go forward or back on its cycle.
+    """Return pairs of states that never meet under any actions with steps forward or back.
 
-    Two copies of Cyclic-RND see the same actions and slip independently. A pair that cannot meet is told apart by the
-    observations for ever, so the process never forgets. With an odd number of states every pair meets. With an even one
-    none does whose distance is odd, if all cycles alternate between the same two halves of the states.
+    Observations distinguish such a pair forever, so Cyclic-RND never forgets; every pair meets if num_states is odd.
     """
     num_states = cycles_AS.shape[1]
     moves = [(cycle, cycle.argsort()) for cycle in cycles_AS]
@@ -152,7 +144,7 @@ def driven(
     title: str = "",
     source: str = "",
 ) -> LabelledHMM:
-    """A system driven by uniform actions, which are the symbols; it starts in state 0.
+    """Build a system that starts in state 0 and is driven by uniform actions.
 
     labelled[a] = kernels[a] / num_actions
 
@@ -171,7 +163,7 @@ def permutation_matrices(permutations_AS: Int64[Tensor, "action state"]) -> Floa
 
 @dataclass(frozen=True)
 class Edge:
-    """One possible step: from a state, with a symbol, to a state."""
+    """A transition."""
 
     state: int
     symbol: int
@@ -180,6 +172,6 @@ class Edge:
 
 
 def transition_edges(process: LabelledHMM) -> list[Edge]:
-    """The steps of positive probability: the data of a transition diagram as in [Limits] Fig. 1."""
+    """List the transitions of positive probability, as in [Limits] Fig. 1."""
     found = process.labelled.transpose(0, 1).nonzero().tolist()
     return [Edge(i, v, j, float(process.labelled[v, i, j])) for i, v, j in found]

@@ -1,4 +1,4 @@
-"""Cyclic-DET: a deterministic automaton of cycles."""
+"""Cyclic-DET: an automaton of cycles."""
 
 from dataclasses import dataclass
 
@@ -14,8 +14,8 @@ class CyclicDetSpec(CyclesSpec):
 
     state_t = cycle[symbol_t][state_{t-1}], from state 0
 
-    The observer always knows the state; a model has to multiply permutations. For five states these generate A_5 almost
-    surely, which is not solvable, so the word problem is complete for NC1; for up to four states they cannot.
+    The observer always knows the state. Five states generate A_5 almost surely, whose word problem is complete for NC1;
+    up to four states give solvable groups.
 
     Source: [Limits] §2.2 and App. C (Cyclic-DET).
     """

@@ -1,4 +1,4 @@
-"""Cyclic-HARD: the state is asked for only now and then."""
+"""Cyclic-HARD: the state must be predicted only occasionally."""
 
 from dataclasses import dataclass
 
@@ -13,22 +13,21 @@ from hmmscope.schema import require
 @registry.process("cyclic-hard")
 @dataclass(frozen=True, kw_only=True)
 class CyclicHardSpec(CyclesSpec):
-    """Cyclic-DET whose state shows only when asked: after a star comes the name of the state.
+    """Cyclic-DET whose state is shown only when queried: after a star comes the name of the state.
 
     stage 0 -> 0 with 1 - prediction_rate: an action, uniform, moves the state
             -> 1 with prediction_rate: the symbol *
     stage 1 -> 2: the symbol that names the state
     stage 2 -> 0: an action, uniform, moves the state
 
-    The first `num_symbols` symbols are the actions, then `*`, then a symbol for each state. Hidden state
-    stage * num_states + s is (s, stage); it starts in (0, 0). Only the symbol after a star is hard to predict, and it is
-    certain to one who has multiplied all actions so far.
+    Symbols are the `num_symbols` actions, `*`, then the states. Hidden state stage * num_states + s is (s, stage), from
+    (0, 0).
 
     Attributes:
         prediction_rate: of the star after an action; 1 / length in [Limits].
 
-    Source: [Limits] §2.2, App. B and C (Cyclic-HARD). As App. B decodes it, the state
-    moves by each action that is seen; in the printed definition an action would be seen twice after each answer.
+    Source: [Limits] §2.2, App. B and C (Cyclic-HARD). As in App. B each action moves the state once; in the printed
+    definition an action would be seen twice after each answer.
     """
 
     prediction_rate: float = 1 / 120

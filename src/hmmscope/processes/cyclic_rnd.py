@@ -1,4 +1,4 @@
-"""Cyclic-RND: cycles that sometimes slip back."""
+"""Cyclic-RND: cycles with occasional backward steps."""
 
 from dataclasses import dataclass
 
@@ -17,15 +17,12 @@ class CyclicRndSpec(CyclesSpec):
 
     kernel[a] = (1 - backward_probability) * cycle[a] + backward_probability * inverse cycle[a]
 
-    Symbols say nothing about the state, so the belief needs no normalising and flattens to the uniform law, which is
-    stationary. (Up to quantisation: probabilities are multiples of 2^-32, so a symbol says about 10^-9.)
-
-    With `augmented` the hidden states are pairs (state, action just taken), number action * num_states + state, of an
-    HMM whose states emit: the same law of observations and the same belief about the state.
+    Symbols carry no information on the state, so the belief flattens to the uniform stationary distribution. With
+    `augmented` the hidden states are pairs (state, last action), number action * num_states + state.
 
     Attributes:
-        backward_probability: of the predecessor; 0.01 in [Limits], and 0.03, 0.05, 0.1, 0.15 in its Table 1.
-        augmented: hidden pairs instead of states.
+        backward_probability: 0.01 in [Limits], and 0.03, 0.05, 0.1, 0.15 in its Table 1.
+        augmented: hidden pairs in a state-emitting HMM.
 
     Source: [Limits] §2.2 and App. C (Cyclic-RND).
     """

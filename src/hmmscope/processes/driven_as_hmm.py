@@ -1,4 +1,4 @@
-"""Input-driven systems as HMMs whose states emit: pairs (state, symbol)."""
+"""Input-driven systems as state-emitting HMMs."""
 
 from typing import Literal
 
@@ -11,19 +11,16 @@ from hmmscope.processes.labelled import LabelledHMM
 
 
 def augment(process: LabelledHMM, pairing: Literal["post", "pre"] = "post") -> HMM:
-    """The same process with hidden states (s, v), number v * num_states + s, which emit their v.
+    """Build the same process with hidden pairs (s, v), number v * num_states + s, which emit v.
 
     post: transition[(s, v), (s', v')] = labelled[v', s, s'];  initial[(s', v')] = sum_s initial[s] * labelled[v', s, s']
     pre:  transition[(s, v), (s', v')] = P(s' | s, v) * P(v' | s');  initial[(s, v)] = initial[s] * P(v | s)
 
-    with P(v | s) = sum_j labelled[v, s, j] and P(s' | s, v) = labelled[v, s, s'] / P(v | s). In `post` the pair at time t
-    is (state after observation t, observation t): its filter gives the belief of the labelled process in the block of
-    the symbol just seen. In `pre` it is (state before observation t, observation t), and the state that observation t
-    leads to belongs to the pair at t + 1.
+    with P(v | s) = sum_j labelled[v, s, j] and P(s' | s, v) = labelled[v, s, s'] / P(v | s). State s in the pair at t
+    follows (`post`) or precedes (`pre`) observation t.
 
-    Source: [Limits] Prop. A.1, where the kernel of `pre` is printed with the trajectory of `post`: these two do not
-    agree. Either pairing alone has exactly the law of the system, up to rounding to multiples of 2^-32 (`post` with
-    uniform symbols: none, the integers are the same).
+    Source: [Limits] Prop. A.1, which prints the kernel of `pre` with the trajectory of `post`. Both pairings have the
+    distribution of the system, up to rounding to multiples of 2^-32.
 
     Raises:
         InputError: another pairing.
@@ -36,7 +33,7 @@ def augment(process: LabelledHMM, pairing: Literal["post", "pre"] = "post") -> H
         initial = torch.from_numpy(product(process.initial[None].numpy(), block.numpy()))[0]
         transition = block.repeat(num_symbols, 1)
     elif pairing == "pre":
-        # A pair of probability zero is never entered; its row only has to be a law.
+        # A pair of probability zero is never entered; its row only has to be a valid distribution.
         own = torch.eye(num_states, dtype=torch.float64)
         arrive_VSS = torch.where(symbol_VS[:, :, None] > 0, labelled_VSS / symbol_VS[:, :, None], own)
         transition = (arrive_VSS[:, :, None, :] * symbol_VS[None, None]).flatten(2).flatten(0, 1)

@@ -1,4 +1,4 @@
-"""Factored processes: several Mess3 at once, independent or each driven by the one before it."""
+"""Factored processes: several Mess3, independent or coupled."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,15 +15,13 @@ from hmmscope.schema import require
 @registry.process("factored-mess3")
 @dataclass(frozen=True, kw_only=True)
 class FactoredMess3Spec:
-    """Mess3 factors side by side; a symbol says the symbols of all of them (first factor slowest), a state the states.
+    """Mess3 factors side by side, whose joint symbol determines all factor symbols (first factor slowest).
 
-    ``independent``: nothing passes between factors. ``conditional``: a factor goes to another state with probability
-    `driven` each, instead of `switch`, where the factor before it emits symbol 0. ``hidden``: where that factor goes to
-    state 0. In the first two, the belief is the product of the beliefs of the factors, whatever was seen; in the last it
-    is not.
+    ``independent``: no coupling. ``conditional``: a factor switches with probability `driven` where the previous one emits
+    symbol 0; ``hidden``: where the previous one goes to state 0. Beliefs are products of factor beliefs in all but the
+    last.
 
-    Source: the processes of Shai et al. (2026), "Transformers learn factored representations", are of these three kinds;
-    the numbers are ours.
+    Source: after the processes of Shai et al. (2026), "Transformers learn factored representations".
     """
 
     num_factors: int = 2
@@ -59,7 +57,7 @@ class FactoredMess3Spec:
 def factor_beliefs(
     beliefs: Float64[Tensor, "*batch state"], num_factors: int
 ) -> list[Float64[Tensor, "*batch factor_state"]]:
-    """The marginal belief of each factor of equally many states, from the belief of all at once."""
+    """Return the marginal belief of each factor."""
     size = round(beliefs.shape[-1] ** (1 / num_factors))
     apart = beliefs.unflatten(-1, (size,) * num_factors)
     first = beliefs.ndim - 1

@@ -1,8 +1,4 @@
-"""Processes from files, and those that are shipped. Reading never runs anything from the file.
-
-A file names its kind in the field `format`, and holds arrays, names and texts; each kind of process says which, and how
-it is made of them (`file_arrays`, `file_fields`, `file_tensors` and `from_file` of its class).
-"""
+"""Processes from files and shipped ones. Reading never runs code from a file."""
 
 import os
 from importlib import resources
@@ -18,19 +14,19 @@ _TEXTS = ("title", "source", "about")
 
 
 def shipped_processes() -> dict[str, Path]:
-    """The HMMs that come with the library, by name."""
+    """Return the paths of the shipped HMMs, by name."""
     folder = Path(str(resources.files("hmmscope") / "data"))
     return {path.stem: path for path in sorted(folder.glob("*.json"))}
 
 
 def load_process(source: object, *, allow_drop_tiny: bool = False) -> Process:
-    """A process from a shipped name (``"umbrella"``) or a file ending in .json, .npz or .safetensors.
+    """Load a process from a shipped name (``"umbrella"``) or a .json, .npz or .safetensors file.
 
-    The arrays of a mixture in safetensors stay in the file, which is mapped into memory: do not change it meanwhile.
+    A mixture in safetensors stays memory-mapped: do not change the file meanwhile.
 
     Raises:
-        InputError: no such file or name, an unknown ending, format or field, or arrays that are no such process.
-        DamagedError: the file is not what its ending says.
+        InputError: no such file or name, an unknown ending, format or field, or invalid arrays.
+        DamagedError: the content does not match the ending.
     """
     shipped = shipped_processes()
     path = shipped.get(str(source), Path(str(source)))

@@ -1,4 +1,4 @@
-"""Plain data and arrays as one file: JSON for people, NPZ and safetensors for programs. Reading never runs anything."""
+"""Plain data and arrays in one file: JSON, NPZ or safetensors."""
 
 import io
 import json
@@ -15,24 +15,24 @@ from hmmscope.storage import store
 from hmmscope.storage.mapped import map_tensors, read_npz
 
 ENDINGS = (".json", ".npz", ".safetensors")
-#: Numbers that a JSON file holds at most: what `store.read_json` reads again.
+#: Most numbers in a JSON file, which `store.read_json` can read.
 _MOST_IN_JSON = 2_500_000
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The texts and arrays of a file, by name. Arrays of safetensors stay in the file, which is mapped into memory.
+    """Read the texts and arrays of a file; safetensors stay memory-mapped.
 
     Raises:
-        DamagedError: the file is not what its ending says.
+        DamagedError: the content does not match the ending.
     """
     return _READERS[path.suffix](path)
 
 
 def write_file(path: Path, texts: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> None:
-    """Write what `read_file` finds again, bit for bit.
+    """Write a file that `read_file` restores bit for bit.
 
     Raises:
-        InputError: an unknown ending, or more numbers than JSON is for.
+        InputError: an unknown ending, or too many numbers for JSON.
         RefusedError: the file exists.
     """
     if path.suffix not in ENDINGS:

@@ -1,4 +1,4 @@
-"""A user's own process, or a shipped one, as the process of a configuration: from a file, or handed over as it is."""
+"""Processes of configurations: from files, or given as objects."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -12,15 +12,15 @@ from hmmscope.processes.process import Process
 @registry.process("file")
 @dataclass(frozen=True, kw_only=True)
 class FileSpec:
-    """A process of any kind from a file (.json, .npz, .safetensors), or a shipped one by name.
+    """A process from a file (.json, .npz, .safetensors), or a shipped one by name.
 
     Attributes:
         path: the file, or the name.
-        allow_drop_tiny: round positive probabilities below 2^-32, most of them to zero.
-        digest: what the process must have, or empty.
+        allow_drop_tiny: round positive probabilities below 2^-32, mostly to zero.
+        digest: required digest, or empty.
     """
 
-    #: A run keeps a copy of the process in its folder.
+    #: A run stores a copy of the process in its folder.
     keeps_copy: ClassVar[bool] = True
 
     path: str
@@ -38,7 +38,7 @@ class FileSpec:
 @registry.process("given")
 @dataclass(frozen=True, kw_only=True)
 class ObjectSpec:
-    """A process that was handed over as an object. The folder of a run keeps a copy; a configuration has its digest only.
+    """A process given as an object; a run stores a copy, and its configuration the digest.
 
     Attributes:
         kind: HMM, Mixture, ...
@@ -53,7 +53,7 @@ class ObjectSpec:
 
     @classmethod
     def of(cls, process: Process) -> "ObjectSpec":
-        """The spec of an object."""
+        """Return the spec of an object."""
         spec = cls(kind=process.stored_name, digest=process.digest)
         object.__setattr__(spec, "process", process)
         return spec
@@ -61,8 +61,8 @@ class ObjectSpec:
     def build(self) -> Process:
         if self.process is None:
             raise InputError(
-                f"process: is a {self.kind} that was handed over ({self.digest[:12]}); hand it over again, or save it and "
-                "name the file"
+                f"process: was a {self.kind} object ({self.digest[:12]}) and is not stored here; pass the object again, or "
+                "save it and give the path"
             )
         process: Process = self.process
         return process

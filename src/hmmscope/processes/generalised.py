@@ -1,4 +1,4 @@
-"""Generalised hidden Markov models: the same products of matrices, whose entries may be negative."""
+"""Generalised hidden Markov models."""
 
 import cmath
 import math
@@ -25,23 +25,21 @@ from hmmscope.processes.process import Process, SampledPaths, check_samples
 from hmmscope.schema import require
 from hmmscope.seeds import philox_key
 
-#: Words whose probabilities are looked at before a process is believed.
+#: Number of words whose probabilities are checked.
 _MOST_WORDS = 20_000
 
 
 class GeneralisedHMM(Process):
-    """A process of the form of a `LabelledHMM` whose matrices may have negative entries, as long as no word has.
+    """A process like a `LabelledHMM` whose matrices may have negative entries.
 
         P(o_0 .. o_T) = initial · labelled[o_0] ··· labelled[o_T] · (1, .., 1)
 
-    The vector after a word, divided by its sum, is the predictive vector: what the belief is to an HMM, though its entries
-    are no probabilities of anything. `filter_beliefs` gives it. There are no hidden states: those of a sample are zeros.
-    Quantum models, and others that no HMM with finitely many states equals, are of this kind. Entries are floats: the last
-    bits of probabilities are the platform's, and those below 1e-12 count as zero when symbols are drawn.
+    The normalized vector after a word replaces the belief state; sampled states are zeros. Entries are floats;
+    probabilities below 1e-12 count as zero in sampling.
 
     Attributes:
-        initial: predictive vector before the first symbol, sums to one.
-        labelled: one matrix for each symbol; the entries `[:, i, :]` sum to one for each i.
+        initial: predictive vector before the first symbol.
+        labelled: matrix of each symbol; for each i, the entries `[:, i, :]` sum to one.
 
     Args:
         initial: (S,).
@@ -49,8 +47,7 @@ class GeneralisedHMM(Process):
         title, source: free text.
 
     Raises:
-        InputError: other shapes or sums, or a word with a negative probability. The shortest words are looked at, about
-            twenty thousand; whether all are non-negative cannot be decided in general.
+        InputError: wrong shapes or sums, or a negative probability among the 20,000 shortest words.
 
     Source: Upper (1997), "Theory and algorithms for hidden Markov models and generalized hidden Markov models"; the
     observable operator models of Jaeger (2000).
@@ -85,13 +82,13 @@ class GeneralisedHMM(Process):
 
     @classmethod
     def in_frame(cls, start: Tensor, step: Tensor, end: Tensor, frame: Tensor, **named: str) -> "GeneralisedHMM":
-        """The process start · step[o_0] ··· step[o_T] · end, with vectors written as sums of the rows of `frame`.
+        """Build the process start · step[o_0] ··· step[o_T] · end in the basis of the rows of `frame`.
 
         Args:
             start: (S,).
             step: (V, S, S).
             end: (S,).
-            frame: S independent rows, each with row · end = 1 (S, S).
+            frame: (S, S), independent rows with row · end = 1.
             named: title and source.
         """
         back = torch.linalg.pinv(frame)
@@ -99,7 +96,7 @@ class GeneralisedHMM(Process):
 
     @cached_property
     def params_digest(self) -> str:
-        """sha256 of sizes and matrices, these rounded to multiples of 2^-32."""
+        """sha256 of sizes and matrices, rounded to multiples of 2^-32."""
         header = f"hmmscope-process/1/GeneralisedHMM/{self.num_states}/{self.num_symbols}"
         return float_digest(header, self.initial, self.labelled)
 
@@ -113,7 +110,7 @@ class GeneralisedHMM(Process):
     def sample_paths(
         self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """As for every process; symbols by inversion of P(o_t | o_0..o_{t-1}), and zeros as states."""
+        """Draw symbols by inverting their conditional distribution; states are zeros."""
         check_samples(indices)
         drawn = uniforms(philox_key(seed, stream), indices, len(reset_mask), 1)[..., 0]
         symbols = generalised_paths(self.initial.numpy(), self.labelled.numpy(), drawn, reset_mask, ROUNDING)
@@ -125,16 +122,15 @@ class GeneralisedHMM(Process):
 
 
 def without_rounding(law: Float64[Tensor, "*batch symbol"]) -> Float64[Tensor, "*batch symbol"]:
-    """Probabilities of symbols as products of signed numbers give them; those up to `ROUNDING` are zero, as for samples."""
+    """Set probabilities up to `ROUNDING` to zero, as in sampling."""
     return law.masked_fill(law <= ROUNDING, 0.0)
 
 
 def _row_sums(matrices: NDArray[np.float64]) -> list[tuple[str, float]]:
-    """For each row of the matrices its name in errors and its sum over symbols and columns."""
     return [(f"labelled[:, {i}]", float(total)) for i, total in enumerate(matrices.sum((0, 2)))]
 
 
-#: Corners of a triangle around the unit circle, by one and the two coordinates: where Bloch vectors lie inside.
+#: Corners (1, x, z) of a triangle around the unit circle, which contains the Bloch vectors.
 _TRIANGLE: Float64[Tensor, "3 3"] = torch.tensor(
     [[1.0, 2 * math.cos(turn), 2 * math.sin(turn)] for turn in (math.pi / 2, 7 * math.pi / 6, 11 * math.pi / 6)],
     dtype=torch.float64,
@@ -144,13 +140,13 @@ _TRIANGLE: Float64[Tensor, "3 3"] = torch.tensor(
 @registry.process("bloch-walk")
 @dataclass(frozen=True, kw_only=True)
 class BlochWalkSpec:
-    """A walk of one qubit, watched through four weak measurements along two axes: no HMM of finitely many states.
+    """A qubit under four weak measurements along two axes, which no finite HMM equals.
 
-    Kraus operators (alpha 1 ± beta σ) / √(4 (alpha² + beta²)) with the Pauli matrices σ_z (symbols 0, 1) and σ_x (2, 3). The
-    qubit stays in the x-z plane: its predictive vector has two dimensions, in a triangle around Bloch's disc.
+    Kraus operators (alpha 1 ± beta σ) / √(4 (alpha² + beta²)) with σ_z (symbols 0, 1) and σ_x (2, 3). The predictive
+    vector has two dimensions.
 
     Source: Riechers, Elliott and Shai (2025), "Neural networks leverage nominally quantum and post-quantum
-    representations", where alpha is 1 and beta √51: much weaker measurements, in which the past is worth .007 nats a symbol.
+    representations", with alpha 1 and beta √51.
     """
 
     alpha: float = 1.0
@@ -176,14 +172,13 @@ class BlochWalkSpec:
 @registry.process("post-quantum")
 @dataclass(frozen=True, kw_only=True)
 class PostQuantumSpec:
-    """Three dimensions that not even a quantum model of finitely many dimensions has.
+    """A process of dimension three that no finite-dimensional quantum model equals.
 
-    On vectors (x, 1, ln x), with weights: symbols 1 and 2 multiply x by `grow` and by `shrink`; symbol 0 has the weight
-    x - 1 - ln x >= 0 and begins anew from x = 1. All is divided by the largest eigenvalue of the sum. The curve is no
-    solution of polynomials, as the states of quantum models are.
+    On vectors (x, 1, ln x): symbols 1 and 2 multiply x by `grow` and by `shrink`; symbol 0 has weight x - 1 - ln x and
+    resets to x = 1. The sum is normalized by its largest eigenvalue.
 
     Source: after Fanizza, Lumbreras and Winter (2024), "Quantum theory in finite dimension cannot explain every general
-    process with finite memory"; the logarithms of the two factors have to be no rational multiples of one another.
+    process with finite memory"; the logarithms of the factors must not be rational multiples of each other.
     """
 
     grow: float = 2.0
@@ -210,7 +205,7 @@ class PostQuantumSpec:
 
 
 def _leading(matrix: Tensor) -> tuple[float, Tensor]:
-    """The eigenvalue of largest real part, which is real here, and its right eigenvector."""
+    """Return the (real) leading eigenvalue and its right eigenvector."""
     values, vectors = np.linalg.eig(matrix.numpy())
     first = int(values.real.argmax())
     return float(values[first].real), torch.from_numpy(np.ascontiguousarray(vectors[:, first].real))
@@ -219,11 +214,10 @@ def _leading(matrix: Tensor) -> tuple[float, Tensor]:
 @registry.process("probability-clock")
 @dataclass(frozen=True, kw_only=True)
 class ProbabilityClockSpec:
-    """Three dimensions that no HMM of finitely many states has, if `angle` is no rational part of 2π.
+    """A process of dimension three that no finite HMM equals, if `angle` is no rational multiple of 2π.
 
-    Symbol 1 turns a vector by the angle (radians) and weakens it by `damping`; symbol 0 brings it back. So the probability
-    of a 0 after n ones oscillates with n for ever, at a period that no finite chain has. `height` of the oscillation is at
-    most (1 - damping) / |1 - damping exp(i angle)|, so that no probability is negative.
+    Symbol 1 rotates a vector by `angle` (radians) and damps it; symbol 0 resets it, so P(0 after n ones) oscillates.
+    The amplitude `height` is at most (1 - damping) / |1 - damping exp(i angle)|.
 
     Source: the probability clock of Jaeger (2000), "Observable operator models for discrete stochastic time series".
     """
@@ -241,7 +235,7 @@ class ProbabilityClockSpec:
         c, s = math.cos(self.angle), math.sin(self.angle)
         turn = torch.tensor([[1, 0, 0], [0, c, -s], [0, s, c]], dtype=torch.float64)
         ones = self.damping * turn
-        # Weight of the state after n ones: damping^n (1 + height cos(n angle)); what is missing to one is the 0.
+        # Weight of the state after n ones: damping^n (1 + height cos(n angle)); symbol 0 has the remaining probability.
         end = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
         start = torch.tensor([1.0, self.height, 0.0], dtype=torch.float64) / (1 + self.height)
         step = torch.stack([torch.outer(end - ones @ end, start), ones])

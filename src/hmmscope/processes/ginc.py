@@ -1,4 +1,4 @@
-"""A mixture after GINC: each concept moves through pairs of an entity and a property."""
+"""A GINC-like mixture."""
 
 from dataclasses import dataclass
 
@@ -16,14 +16,13 @@ from hmmscope.seeds import check_seed, numpy_generator
 @registry.process("ginc")
 @dataclass(frozen=True, kw_only=True)
 class GINCSpec:
-    """A GINC-like mixture: a hidden state is (property, entity), and the memory names its symbol without noise.
+    """A GINC-like mixture: a hidden state is (property, entity), and a memory maps it to its symbol without noise.
 
-    Each concept has its own property transitions, a convex combination of random permutations (without fixed points where
-    possible); entities keep their place with probability `stay` and else follow a combination shared by all concepts. The
-    symbol of (property, entity) is drawn once from the vocabulary and shared; property 0 always gives symbol 0.
+    Each concept has its own property transitions, a convex combination of random permutations; entities stay with
+    probability `stay`, else follow a shared combination. The memory is random and shared; property 0 gives symbol 0.
 
-    Source: Xie, Raghunathan, Liang and Ma (2022), "An explanation of in-context learning as implicit Bayesian inference".
-    Sizes are reduced (there: 10 properties, 10 entities, vocabularies of 50 to 150, 5 concepts), and the start is uniform.
+    Source: Xie, Raghunathan, Liang and Ma (2022), "An explanation of in-context learning as implicit Bayesian inference",
+    with smaller sizes and a uniform start.
     """
 
     num_components: int = 5
@@ -65,7 +64,7 @@ class GINCSpec:
         return Mixture([1 / self.num_components] * self.num_components, hmms)
 
     def _mixed(self, rng: np.random.Generator, size: int) -> Tensor:
-        """A convex combination of random permutation matrices, weights softmax(uniform / temperature)."""
+        """Mix random permutation matrices with weights softmax(uniform / temperature)."""
         logits = rng.uniform(size=self.num_permutations) / self.temperature
         weights = np.exp(logits - logits.max())
         matrix = np.zeros((size, size))

@@ -1,4 +1,4 @@
-"""Fresh HMMs that a header can tell: their rows are multiples of 1/16, say, so that few integers are the whole law."""
+"""HMMs for each sample whose rows fit exactly into a header of integers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,29 +22,26 @@ from hmmscope.seeds import check_seed, philox_key
 
 #: Matrices (component, state, outcome), before they are rounded.
 Matrices = NDArray[np.float64]
-#: The parts of parameter space that a family may leave out, so that they are new to whoever was trained on it.
+#: Regions of parameter space that training may exclude, to test on them.
 REGIONS: dict[str, Callable[[Matrices, Matrices], NDArray[np.bool_]]] = {
     "slow": lambda transition, emission: np.einsum("...ss->...", transition) >= 0.75 * transition.shape[-1],
     "sharp": lambda transition, emission: (transition.max(-1).mean(-1) + emission.max(-1).mean(-1)) / 2 >= 0.875,
 }
-#: HMMs that are drawn, at most, until one lies outside of the regions that are left out.
+#: Largest number of draws until an HMM lies outside the excluded regions.
 _ATTEMPTS = 2**12
 
 
 class HeaderHMMs(HMMPerSample):
-    """A fresh pool of HMMs with uniform initial law whose other rows are multiples of 1 / denominator.
+    """A new HMM for each sample, with a uniform start and rows in multiples of 1 / denominator.
 
-    The header of a component is the numerators of its transition matrix, row by row, and of its emission matrix, without
-    the last of each row, which the others tell. It is the law, exactly: `decode_header` is the inverse of `encode_header`.
-
-    In plain sequences nobody knows the optimum, as of every fresh pool. In the layout `header` it is the filter of the HMM
-    that is told.
+    A header holds the numerators of transition and emission rows, without the last of each row. The optimum is known
+    in the layout `header` only.
     """
 
     stored_name = "ToldHMMs"
 
     no_optimum_reason: ClassVar[str | None] = (
-        "the integral over HMMs of the prior has no closed form; the layout header tells the HMM, which has one"
+        "the integral over HMMs of the prior has no closed form; the layout header encodes the HMM, whose filter is exact"
     )
     file_format = "hmmscope-told-hmms"
 
@@ -56,16 +53,15 @@ class HeaderHMMs(HMMPerSample):
         self.header_format = HeaderFormat(entries, self.denominator + 1)
 
     def encode_header(self, components: Int64[Tensor, "batch"]) -> Int64[Tensor, "batch entry"]:
-        """Numerators of the rows of these components, without the last of each row."""
         _, *matrices = self.spec.components(components.cpu().numpy())
         parts = [(matrix[..., :-1] * self.denominator).round().long().flatten(1) for matrix in matrices]
         return torch.cat(parts, 1).to(components.device)
 
     def decode_header(self, entries: Int64[Tensor, "batch entry"]) -> Mixture:
-        """The HMMs that headers tell, one a sample.
+        """Decode headers into a mixture with one HMM for each sample.
 
         Raises:
-            InputError: another number of entries, or a row whose entries are no law.
+            InputError: a wrong number of entries, or an invalid row.
         """
         assert self.header_format is not None
         if entries.ndim != 2 or entries.shape[1] != self.header_format.num_entries:
@@ -90,14 +86,12 @@ class HeaderHMMs(HMMPerSample):
 
 
 def uniform(count: int) -> NDArray[np.float64]:
-    """The uniform law, rounded to multiples of 2^-32."""
     law: NDArray[np.float64] = quantise_rows(np.full(count, 1 / count)) / UNIT
     return law
 
 
 def round_rows(rows: Matrices, denominator: int, least: int = 0) -> NDArray[np.int64]:
-    """Numerators (..., outcome), each at least `least`, that sum to the denominator; what is left goes to the largest
-    remainders, the lowest index first among equals."""
+    """Round rows to numerators >= `least` that sum to the denominator, by largest remainder."""
     spare = denominator - least * rows.shape[-1]
     exact = rows / rows.sum(-1, keepdims=True) * spare
     found = np.floor(exact).astype(np.int64)
@@ -108,14 +102,14 @@ def round_rows(rows: Matrices, denominator: int, least: int = 0) -> NDArray[np.i
 
 @dataclass(frozen=True, kw_only=True)
 class HeaderSpec:
-    """A family of HMMs by number, rounded so that a header tells them. A family says how matrices are drawn: `draw`.
+    """A numbered family of HMMs, rounded to fit a header.
 
     Attributes:
         num_states: S.
         num_symbols: V.
-        denominator: of all entries of the matrices, a power of two.
-        least: least numerator of an entry; from 1 on every observation is possible under every HMM of the family.
-        seed: of the matrices; component number m is a function of (seed, m) alone.
+        denominator: of all entries, a power of two.
+        least: smallest numerator.
+        seed: component m depends on (seed, m) only.
     """
 
     num_states: int = 2
@@ -135,11 +129,11 @@ class HeaderSpec:
         require(0 <= self.least <= most, "least", rule, self.least)
 
     def draw(self, numbers: NDArray[np.int64]) -> tuple[Matrices, Matrices]:
-        """Transition (component, S, S) and emission (component, S, V), which each depend on their own number only."""
-        raise AssertionError("a family says how its matrices are drawn")
+        """Draw transition (component, S, S) and emission (component, S, V)."""
+        raise AssertionError("subclasses define draw")
 
     def components(self, numbers: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
-        """Initial, transition and emission of the given component numbers; each depends on its own number only."""
+        """Return initial, transition and emission of these components."""
         initial = torch.from_numpy(uniform(self.num_states)).expand(len(numbers), -1)
         rounded = (round_rows(rows, self.denominator, self.least) / self.denominator for rows in self.draw(numbers))
         transition, emission = (torch.from_numpy(rows) for rows in rounded)
@@ -151,7 +145,7 @@ class HeaderSpec:
     def dirichlet(
         self, purpose: str, numbers: NDArray[np.int64], concentration: float, attempts: int = 1
     ) -> NDArray[np.float64]:
-        """Matrices with Dirichlet rows (component, attempt * S, outcome) of "transition" or "emission"."""
+        """Draw Dirichlet rows (component, attempt * S, outcome)."""
         outcomes = self.num_states if purpose == "transition" else self.num_symbols
         key = philox_key(self.seed, purpose)
         return dirichlet_rows(key, numbers, attempts * self.num_states, outcomes, concentration)
@@ -159,7 +153,7 @@ class HeaderSpec:
     def lean(
         self, purpose: str, numbers: NDArray[np.int64], choices: NDArray[np.int64], least: float
     ) -> NDArray[np.float64]:
-        """Rows that give `choices` (component, S) a probability drawn from [least, 1], and the rest by Dirichlet(1/2)."""
+        """Draw rows with a probability from [least, 1] for `choices` (component, S), else Dirichlet(1/2)."""
         rest = self.dirichlet(purpose, numbers, 0.5)
         column = 0 if purpose == "transition" else 1
         drawn = uniforms(philox_key(self.seed, "lean"), numbers, self.num_states, 2)[..., column, None]
@@ -176,15 +170,13 @@ def _check_shares(spec: object, *fields: str) -> None:
 @registry.process("told-hmms")
 @dataclass(frozen=True, kw_only=True)
 class HeaderHMMsSpec(HeaderSpec):
-    """An HMM with Dirichlet rows for every sample anew, in sixteenths, so that the layout `header` can tell it exactly.
+    """A new HMM with Dirichlet rows for each sample, in sixteenths, which the layout `header` encodes exactly.
 
     Attributes:
-        transition_concentration, emission_concentration: of the Dirichlet laws; small ones make rows sparse.
-        without: regions of parameter space that are left out, by drawing again: "slow" (states stay with probability 3/4 on
-            average, as all of `told-slow-hmms` do), "sharp" (the largest entry of a row is 7/8 on average, as in
-            `told-sharp-hmms`). What is said of a region holds before rounding.
+        transition_concentration, emission_concentration: of the Dirichlet rows.
+        without: excluded regions: "slow" (mean self-transition >= 3/4), "sharp" (mean largest row entry >= 7/8).
 
-    Source: ours; after Agarwal, Dalal and Misra (2025), arXiv 2512.22471, whose matrices have hundredths, at least .05.
+    Source: after Agarwal, Dalal and Misra (2025), arXiv 2512.22471, with hundredths >= 0.05.
     """
 
     transition_concentration: float = 0.5
@@ -219,16 +211,18 @@ class HeaderHMMsSpec(HeaderSpec):
                 return transition[chosen], emission[chosen]
             attempts *= 16
             if attempts > _ATTEMPTS:
-                raise InputError(f"without: {', '.join(self.without)} leave next to nothing of this family")
+                raise InputError(
+                    f"without: {', '.join(self.without)} exclude nearly all HMMs of this family; exclude fewer regions"
+                )
 
 
 @registry.process("told-sparse-hmms")
 @dataclass(frozen=True, kw_only=True)
 class HeaderSparseHMMsSpec(HeaderSpec):
-    """As `told-hmms`, with at most `support` outcomes in each row, at random places; all other entries are zero.
+    """Like `told-hmms`, with at most `support` nonzero entries in each row.
 
     Attributes:
-        support: outcomes of a row that may be.
+        support: nonzero entries in a row.
     """
 
     support: int = 2
@@ -254,11 +248,11 @@ class HeaderSparseHMMsSpec(HeaderSpec):
 @registry.process("told-cycles")
 @dataclass(frozen=True, kw_only=True)
 class HeaderCyclesSpec(HeaderSpec):
-    """A noisy cycle for every sample anew, in sixteenths; states show symbols evenly, in an order of their own.
+    """A new noisy cycle for each sample, in sixteenths; states share symbols evenly.
 
     Attributes:
-        follow: each state follows the cycle with a probability drawn from [follow, 1].
-        show: and shows its symbol with one drawn from [show, 1].
+        follow: each state follows the cycle with probability from [follow, 1].
+        show: and emits its symbol with probability from [show, 1].
     """
 
     follow: float = 0.75
@@ -279,10 +273,10 @@ class HeaderCyclesSpec(HeaderSpec):
 @registry.process("told-sharp-hmms")
 @dataclass(frozen=True, kw_only=True)
 class HeaderSharpHMMsSpec(HeaderSpec):
-    """A nearly deterministic HMM for every sample anew, in sixteenths: one outcome of each row is likely.
+    """A new nearly deterministic HMM for each sample, in sixteenths.
 
     Attributes:
-        sharp: each row gives one random outcome a probability drawn from [sharp, 1].
+        sharp: largest entry of each row, drawn from [sharp, 1].
     """
 
     sharp: float = 0.875
@@ -304,11 +298,11 @@ class HeaderSharpHMMsSpec(HeaderSpec):
 @registry.process("told-slow-hmms")
 @dataclass(frozen=True, kw_only=True)
 class HeaderSlowHMMsSpec(HeaderSpec):
-    """A slowly mixing HMM for every sample anew, in sixteenths: states are left rarely.
+    """A new slowly mixing HMM for each sample, in sixteenths.
 
     Attributes:
-        stay: each state stays with a probability drawn from [stay, 1].
-        emission_concentration: of the Dirichlet law of the rows of the emission.
+        stay: self-transition probabilities, drawn from [stay, 1].
+        emission_concentration: of the Dirichlet emission rows.
     """
 
     stay: float = 0.875

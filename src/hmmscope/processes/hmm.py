@@ -16,37 +16,31 @@ from hmmscope.sequences.read_options import ReadOptions
 from hmmscope.text import in_a_line, in_brief
 from hmmscope.ties import descending, steady
 
-#: States whose likeliest symbols are listed.
+#: Number of states whose most likely symbols are listed.
 _LISTED = 40
 
 
 class HMM(Process):
-    """A state-emitting hidden Markov model, quantised to multiples of 2^-32 (the quantised process is the process).
+    """A state-emitting hidden Markov model, quantised to multiples of 2^-32.
 
     state_0 ~ initial;  state_{t+1} ~ transition[state_t];  observation_t ~ emission[state_t]
 
     Attributes:
-        initial: law of state 0, float64.
-        transition: `[i, j]` = P(next j given now i).
-        emission: `[i, v]` = P(symbol v given state i).
-        quantisation_change: largest absolute change of a probability by quantisation (below 2^-32).
-        quantisation_distance: at most so many nats a symbol from the law that was given (KL); above 1e-6 a warning says so.
+        initial, transition, emission: float64; `emission[i, v]` = P(symbol v given state i).
+        quantisation_change: largest change of a probability.
+        quantisation_distance: KL bound to the given distribution, nats per symbol.
         symbols, states: names, or None.
         title, source: free text.
-        reading: of an HMM fitted to sequences, how these were read.
+        reading: how the data of a fitted HMM were read.
 
     Args:
-        initial: (S,), sums to 1.
-        transition: (S, S), rows sum to 1.
-        emission: (S, V), rows sum to 1.
-        symbols: V names, if the symbols have names.
-        states: S names, if the states have names.
-        title, source: what it is and where it comes from.
-        allow_drop_tiny: round positive probabilities below 2^-32, most of them to zero; else they become 2^-32, which a
-            warning says.
+        initial, transition, emission: (S,), (S, S) and (S, V); rows sum to 1.
+        symbols, states: V and S names, or None.
+        title, source: free text.
+        allow_drop_tiny: round positive probabilities below 2^-32, mostly to zero, instead of raising them to 2^-32.
 
     Raises:
-        InputError: see `Quantiser`; names that are empty, double or of the wrong number.
+        InputError: see `Quantiser`; invalid names.
     """
 
     stored_name = "HMM"
@@ -81,15 +75,15 @@ class HMM(Process):
         self.title, self.source = title, source
 
     def with_initial(self, initial: object) -> "HMM":
-        """The same from another initial law."""
+        """Return a copy with another initial distribution."""
         return HMM(initial, self.transition, self.emission, allow_drop_tiny=True)
 
     def replaced(self, **arrays: Any) -> "HMM":
-        """The same with other arrays: `initial`, `transition`, `emission`."""
+        """Return a copy with other arrays."""
         return HMM(**self.file_tensors() | arrays, symbols=self.symbols, states=self.states, allow_drop_tiny=True)
 
     def card(self) -> list[str]:
-        """What each state does: how often it starts, what it emits, and where it goes."""
+        """Describe each state in a line."""
         states = tuple(map(in_brief, self.states or (f"state {s}" for s in range(self.num_states))))
         symbols = tuple(map(in_brief, self.symbols or map(str, range(self.num_symbols))))
         rows = zip(states, self.initial.tolist(), self.emission.tolist(), self.transition.tolist(), strict=True)
@@ -104,7 +98,7 @@ class HMM(Process):
         return f"HMM(num_states={self.num_states}, num_symbols={self.num_symbols}{title})"
 
     def __str__(self) -> str:
-        """The line of `repr` and the matrices, or their picture; of many symbols those that each state likes to emit."""
+        """Return `repr` and the matrices, as numbers or a picture."""
         *chain, emission = self._tables()
         lines = [line for table in chain for line in as_text(*table)]
         if self.num_symbols <= FEW_COLUMNS:
@@ -120,7 +114,6 @@ class HMM(Process):
         return "".join([super()._repr_html_(), *(as_html(*table) for table in self._tables())])
 
     def _tables(self) -> Iterator[tuple[str, list[str], list[str], Tensor]]:
-        """Title, rows, columns and entries of each matrix."""
         states = brief_names(self.states, self.num_states, "state ")
         symbols = brief_names(self.symbols, self.num_symbols, "")
         yield "starts in", [""], states, self.initial[None]
@@ -139,23 +132,22 @@ class HMM(Process):
 
 
 def _likeliest(law: list[float], names: Sequence[str], count: int) -> str:
-    """The largest entries of a law, those above zero."""
     return ", ".join(f"{names[i]} {steady(law[i]):.3f}" for i in descending(law)[:count] if law[i] > 0)
 
 
 def texts(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Names, title and source of a file, those that are given."""
+    """Return names, title and source of a file."""
     return {key: data[key] for key in ("symbols", "states", "title", "source") if data.get(key) is not None}
 
 
 def matched_by_name(start: Any, symbols: Sequence[str] | None) -> Any:
-    """The process with its symbols in the order of `symbols`; InputError if both have names, and these differ."""
+    """Reorder the symbols of a process to match `symbols`; InputError if the names differ."""
     names = start.symbols if isinstance(start, HMM) else None
     if names is None or symbols is None or tuple(names) == tuple(symbols):
         return start
     if sorted(names) != sorted(symbols):
         ours, theirs = (", ".join(map(in_brief, some[:6])) + ", ..." * (len(some) > 6) for some in (names, symbols))
-        raise InputError(f"start: has the symbols {ours}, and the source {theirs}; give both the same symbols=")
+        raise InputError(f"start: has the symbols {ours}, but the source has {theirs}; pass the same symbols= for both")
     emission_SV = start.emission[:, [names.index(one) for one in symbols]]
     arrays = (start.initial, start.transition, emission_SV)
     return HMM(
@@ -164,7 +156,6 @@ def matched_by_name(start: Any, symbols: Sequence[str] | None) -> Any:
 
 
 def asked_after(data: Mapping[str, Any], num_symbols: int) -> int | None:
-    """The field `evaluated_after` of a file."""
     symbol = data.get("evaluated_after")
     if symbol is not None and not (isinstance(symbol, int) and 0 <= symbol < num_symbols):
         raise InputError(f"evaluated_after: must be a symbol in [0, {num_symbols}), got {shown(symbol)}")
@@ -172,7 +163,7 @@ def asked_after(data: Mapping[str, Any], num_symbols: int) -> int | None:
 
 
 def check_names(field: str, names: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
-    """The names as a tuple; InputError unless they are `count` different non-empty texts."""
+    """Return names as a tuple; InputError unless `count` different non-empty texts."""
     if names is None:
         return None
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):

@@ -1,4 +1,4 @@
-"""Unbounded pools: every sample has an HMM of its own, never seen before or again."""
+"""Unbounded pools: a new HMM for every sample."""
 
 import hashlib
 from collections.abc import Mapping
@@ -25,29 +25,26 @@ from hmmscope.processes.random_hmm import DirichletSpec
 from hmmscope.schema import spec_to_data
 from hmmscope.seeds import philox_key
 
-#: Matrix entries that are drawn together.
+#: Matrix entries per chunk of samples.
 _ENTRIES = 2**20
 
 
 @runtime_checkable
 class HMMFamily(Protocol):
-    """HMMs by number."""
+    """A numbered family of HMMs."""
 
     @property
     def num_states(self) -> int: ...
     @property
     def num_symbols(self) -> int: ...
     def components(self, indices: NDArray[np.int64], /) -> tuple[Tensor, Tensor, Tensor]:
-        """Initial, transition and emission of the given component numbers."""
+        """Return initial, transition and emission."""
 
 
 class HMMPerSample(Process):
-    """Sample i comes from component i of an endless pool, which is drawn for it and forgotten.
+    """A process that draws a new HMM for each sample, so that none can be retrieved from memory.
 
-    Component numbers are sample numbers plus 2^40 times the code of the stream, so streams never share one. No predictor
-    can retrieve a component here; an observer who knows them filters with `mixture(components)`.
-
-    Nobody knows the best that an observer can do who knows the prior only.
+    Component numbers are sample numbers plus 2^40 times the code of the stream. The optimum given the prior is unknown.
     """
 
     stored_name = "FreshHMMs"
@@ -62,33 +59,31 @@ class HMMPerSample(Process):
 
     @property
     def params(self) -> HMMParams:
-        """The first component, which stands for the pool in digests."""
+        """The first component, for digests."""
         return StateEmissionParams(*self.spec.components(np.array([0])))
 
     @cached_property
     def params_digest(self) -> str:
-        """sha256 of the first component, marked as that of a pool."""
         return hashlib.sha256(f"hmmscope-fresh/1/{super().params_digest}".encode()).hexdigest()
 
     def file_tensors(self) -> dict[str, Tensor]:
-        """None: a pool is a function of the fields of its spec."""
         return {}
 
     def file_texts(self) -> dict[str, Any]:
         name = getattr(self.spec, "name", None)
         if name is None:
-            raise InputError("path: a pool of HMMs is saved as its registered spec, and this one has none")
+            raise InputError("path: the spec of this pool is not registered, so it cannot be saved")
         return {"spec": {"name": name, **spec_to_data(self.spec)}}
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "HMMPerSample":
         found = registry.build_spec("process", data.get("spec", {}), "spec").build()
         if not isinstance(found, cls):
-            raise InputError(f"spec: must be of a pool of fresh HMMs, got {found!r}")
+            raise InputError(f"spec: must describe an unbounded pool of HMMs, got {found!r}")
         return found
 
     def mixture(self, components: NDArray[np.int64]) -> Mixture:
-        """The given components as a mixture, for oracles that know them."""
+        """Return the given components as a mixture."""
         return Mixture.from_law(
             np.full(len(components), 1 / len(components)), StateEmissionParams(*self.spec.components(components))
         )
@@ -127,7 +122,7 @@ class HMMPerSample(Process):
 @registry.process("fresh-hmms")
 @dataclass(frozen=True, kw_only=True)
 class HMMPerSampleSpec(DirichletSpec):
-    """An HMM with Dirichlet rows for every sample anew: the unbounded limit of `random-mixture`. No optimum is known."""
+    """A new HMM with Dirichlet rows for each sample, the unbounded limit of `random-mixture`; the optimum is unknown."""
 
     num_states: int = 8
     num_symbols: int = 8
@@ -139,9 +134,9 @@ class HMMPerSampleSpec(DirichletSpec):
 @registry.process("fresh-aliased-cycles")
 @dataclass(frozen=True, kw_only=True)
 class AliasedCyclesPerSampleSpec(AliasedSpec):
-    """A noisy cycle for every sample anew: the unbounded limit of `aliased-cycles-mixture`. No optimum is known.
+    """A new noisy cycle for each sample, the unbounded limit of `aliased-cycles-mixture`; the optimum is unknown.
 
-    Source: ours.
+    Source: this project.
     """
 
     def build(self) -> HMMPerSample:
@@ -149,12 +144,10 @@ class AliasedCyclesPerSampleSpec(AliasedSpec):
 
 
 class MarkovChainPerSample(HMMPerSample):
-    """A fresh pool of Markov chains that are seen directly, with Dirichlet rows and a uniform first state.
-
-    The posterior of a row is Dirichlet again, so that the optimum is known: see `hmmscope.processes.polya_urn`.
+    """A new observed Markov chain for each sample, with Dirichlet rows; see `polya_urn` for its exact optimum.
 
     Attributes:
-        concentration: of the Dirichlet law of the rows.
+        concentration: of the Dirichlet rows.
     """
 
     stored_name = "FreshMarkovChains"
@@ -167,7 +160,7 @@ class MarkovChainPerSample(HMMPerSample):
 
     def observe(self, observations: Int64[Tensor, "batch time"], *, reset_mask: object = None) -> ObserverOutput:
         seen, mask = check_observations(observations, self.alphabet, reset_mask)
-        longer = torch.nn.functional.pad(seen, (0, 1))  # one more, to predict what comes after the last
+        longer = torch.nn.functional.pad(seen, (0, 1))  # one more, to predict the next symbol
         begins = torch.nn.functional.pad(mask, (0, 1)) if len(mask) else torch.ones(1, dtype=torch.bool)
         predicted = dirichlet_chain_predictions(longer, self.num_symbols, self.concentration, reset_mask=begins)
         return ObserverOutput.of_symbols(seen, predicted)
@@ -176,9 +169,9 @@ class MarkovChainPerSample(HMMPerSample):
 @registry.process("fresh-markov-chains")
 @dataclass(frozen=True, kw_only=True)
 class MarkovChainPerSampleSpec(DirichletSpec):
-    """A Markov chain with Dirichlet rows for every sample anew, seen directly, with a uniform first state.
+    """A new observed Markov chain with Dirichlet rows for each sample; the optimum is exact.
 
-    The unbounded limit of `markov-mixture`; `emission_concentration` has no meaning here. The optimum is exact.
+    The unbounded limit of `markov-mixture`; `emission_concentration` is unused.
 
     Source: Edelman et al. (2024), "The evolution of statistical induction heads: in-context learning Markov chains".
     """

@@ -1,4 +1,4 @@
-"""The Kalman filter: exact inference in linear systems with Gaussian noise, general and in the isotropic special case."""
+"""The Kalman filter."""
 
 import math
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from hmmscope.schema import refuse_masked, require, shown
 
 @runtime_checkable
 class LinearSystem(Protocol):
-    """The matrices of a linear system with Gaussian noise, as `hmmscope.LinearGaussian` has them."""
+    """The matrices of a linear system with Gaussian noise, as in `hmmscope.LinearGaussian`."""
 
     num_states: int
     num_symbols: int
@@ -30,16 +30,15 @@ class LinearSystem(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class KalmanResult(Shown):
-    """What is known after each observation.
+    """Filtered states and predictions after each observation.
 
     Attributes:
         means: E[state t | o_0..o_t] (batch, time, state).
-        covariances: Cov[state t | o_0..o_t] (batch, time, state, state); gaps change them, values do not.
-        predicted_observation: E[o_t | o_0..o_{t-1}] (batch, time, observed).
-        next_observation: E[o_{t+1} | o_0..o_t] (batch, time, observed).
-        innovation_covariances: Cov[o_t | o_0..o_{t-1}] (batch, time, observed, observed).
-        log_likelihood_terms: log density of what was observed of o_t given that of o_0..o_{t-1} (batch, time), nats; 0 where
-            nothing was.
+        covariances: Cov[state t | o_0..o_t].
+        predicted_observation: E[o_t | o_0..o_{t-1}].
+        next_observation: E[o_{t+1} | o_0..o_t].
+        innovation_covariances: Cov[o_t | o_0..o_{t-1}].
+        log_likelihood_terms: log density of the observed part of o_t given the past (batch, time), nats.
         log_likelihood: their sum (batch,).
     """
 
@@ -54,12 +53,12 @@ class KalmanResult(Shown):
 
 @dataclass(frozen=True, repr=False)
 class KalmanStep(Shown):
-    """The part of one step that is the same for all observations.
+    """The data-independent part of one step.
 
     Attributes:
-        innovation_covariance: Cov[o_t | o_0..o_{t-1}] (observed, observed).
+        innovation_covariance: Cov[o_t | o_0..o_{t-1}].
         gain: (state, observed).
-        covariance: Cov[state t | o_0..o_t] (state, state).
+        covariance: Cov[state t | o_0..o_t].
     """
 
     innovation_covariance: Float64[Tensor, "observed observed"]
@@ -72,17 +71,15 @@ def kalman_steps(
     covariance: Float64[Tensor, "state state"],
     seen_TY: Bool[Tensor, "time observed"] | None = None,
 ) -> Iterator[KalmanStep]:
-    """Gains and covariances of the steps that follow a state known up to `covariance`, without end.
+    """Yield gains and covariances of the steps after a state known up to `covariance`, without end.
 
     predicted = A P A^T + state_noise;  S = B predicted B^T + output_noise;  K = predicted B^T S^-1
-    P = (1 - K B) predicted (1 - K B)^T + K output_noise K^T   (Joseph's form, positive whatever the rounding)
-
-    Of coordinates that are not seen the gain is zero, and that of the others is with their part of S.
+    P = (1 - K B) predicted (1 - K B)^T + K output_noise K^T   (Joseph's form)
 
     Args:
-        process: n coordinates of the state, m of an observation.
+        process: n state and m observed coordinates.
         covariance: before the first step.
-        seen_TY: which coordinates of each observation are seen, and then there are so many steps; None for all.
+        seen_TY: mask of observed coordinates, one row for each step; None for all.
     """
     transition, output = process.transition, process.output
     eye = torch.eye(process.num_states, dtype=torch.float64)
@@ -98,7 +95,6 @@ def kalman_steps(
 
 
 def _gain(cross: Float64[Tensor, "observed state"], innovation: Tensor, seen_Y: Tensor | None) -> Tensor:
-    """(state, observed); zeros for what is not seen."""
     if seen_Y is None or bool(seen_Y.all()):
         return torch.cholesky_solve(cross, torch.linalg.cholesky(innovation)).T
     gain = torch.zeros_like(cross.T)
@@ -115,26 +111,24 @@ def kalman_filter(
     initial: object = None,
     initial_covariance: object = None,
 ) -> KalmanResult:
-    """Mean and covariance of the state after each observation.
+    """Compute the mean and covariance of the state after each observation.
 
-    predict: mean = A mean;  update: mean = mean + K (o_t - B mean)   with K of `kalman_steps`
+    predict: mean = A mean;  update: mean = mean + K (o_t - B mean)   with K from `kalman_steps`
 
-    A coordinate that is NaN was not observed: the update is by the others, and where there are none it is left out. So
-    means, covariances and likelihood are those given what was observed, exactly.
+    NaN coordinates are unobserved.
 
     Source: Kalman (1960); [Limits] App. C for RanLDS.
 
     Args:
-        process: n coordinates of the state, m of an observation.
-        observations: (batch, time, m), or one sequence (time, m), finite; NaN where nothing was observed.
-        initial: mean of the state before time 0 (n,), or one for each sequence (batch, n); that of the process, if not
-            given.
-        initial_covariance: its covariance (n, n); zero if not given, as the process starts in a known state.
+        process: n state and m observed coordinates.
+        observations: (batch, time, m) or (time, m), finite or NaN.
+        initial: state mean before time 0, (n,) or (batch, n).
+        initial_covariance: (n, n); default: zero.
 
     Raises:
-        InputError: another kind of process; a wrong shape, or an infinite number.
+        InputError: not a linear system; a wrong shape; an infinite number.
 
-    Cost: O(time * (n + m)^3 + batch * time * n * (n + m)); the first for each pattern of gaps among the sequences.
+    Cost: O(time * (n + m)^3 + batch * time * n * (n + m)); the first term for each pattern of gaps.
     """
     if not isinstance(process, LinearSystem):
         raise InputError(f"process: must be a linear system with Gaussian noise, got {shown(process)}")
@@ -183,7 +177,7 @@ def _followed(
     steps: list[KalmanStep],
     seen_TY: Bool[Tensor, "time observed"],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Means, predicted observations and log-densities of sequences of which the same is seen."""
+    """Filter sequences with the same gaps: means, predictions and log densities."""
     means = torch.empty(*observations.shape[:2], process.num_states, dtype=torch.float64)
     predicted, terms_BT = torch.empty_like(observations), torch.empty(observations.shape[:2], dtype=torch.float64)
     for t, (step, seen_Y) in enumerate(zip(steps, seen_TY, strict=True)):
@@ -199,20 +193,19 @@ def _followed(
 
 
 def _of_each(matrices: list[Tensor], which_B: Tensor, size: int) -> Float64[Tensor, "batch time row column"]:
-    """Matrices of each pattern of gaps (time, row, column) for each sequence; one pattern is not copied."""
     if len(matrices) == 1:
         return matrices[0].expand(len(which_B), -1, -1, -1)
     return torch.stack(matrices)[which_B] if matrices else torch.zeros(0, 0, size, size, dtype=torch.float64)
 
 
 def check_vectors(observations: Float64[Tensor, "batch time observed"], size: int) -> None:
-    """InputError unless the observations are finite vectors of that size."""
+    """Raise an InputError unless observations are finite vectors."""
     if observations.ndim != 3 or observations.shape[2] != size:
         raise InputError(f"observations: must have shape (batch, time, {size}), got {tuple(observations.shape)}")
     bad = ~observations.isfinite()
     if bool(bad.any()):
         b, t, _ = bad.nonzero()[0].tolist()
-        raise InputError(f"observations[{b}, {t}]: is not finite")
+        raise InputError(f"observations[{b}, {t}]: must be finite")
 
 
 def _log_density(innovation: Float64[Tensor, "batch observed"], covariance: Tensor) -> Float64[Tensor, "batch"]:
@@ -227,11 +220,9 @@ def _stack(matrices: list[Tensor], size: int) -> Tensor:
 
 
 def isotropic_gains(num_steps: int) -> Float64[Tensor, "time"]:
-    """Gains of a system with orthogonal matrices and unit noise, from a known state: F_2 / F_3, F_4 / F_5, ...
+    """Return the scalar gains for orthogonal matrices and unit noise.
 
-    p = gain_{t-1} (0 at first);  gain_t = (p + 1) / (p + 2)
-
-    They are ratios of Fibonacci numbers, 1/2, 3/5, 8/13, 21/34, ..., and tend to 1 / golden ratio.
+    gain_t = (p + 1) / (p + 2) with p = gain_{t-1}, from 0: 1/2, 3/5, 8/13, ..., towards 1 / golden ratio.
     """
     gains, variance = [], 0.0
     for _ in range(num_steps):
@@ -243,14 +234,14 @@ def isotropic_gains(num_steps: int) -> Float64[Tensor, "time"]:
 def isotropic_means(
     process: LinearSystem, observations: Float64[Tensor, "batch time observed"]
 ) -> Float64[Tensor, "batch time state"]:
-    """The filter's means where both matrices are orthogonal and both noises the identity, with scalar gains.
+    """Compute the filter means with scalar gains, for orthogonal matrices and unit noise.
 
     mean_t = A mean_{t-1} + gain_t B^T (o_t - B A mean_{t-1})
 
-    Source: [Limits] App. C (RanLDS), where the matrix form is printed.
+    Source: [Limits] App. C (RanLDS).
 
     Raises:
-        InputError: a matrix is not orthogonal, or a noise not the identity.
+        InputError: a matrix is not orthogonal, or a noise is not the identity.
     """
     check_vectors(observations, process.num_symbols)
     require_isotropic(process)
@@ -264,7 +255,7 @@ def isotropic_means(
 
 
 def require_isotropic(process: LinearSystem) -> None:
-    """InputError unless both matrices are orthogonal and both noises the identity."""
+    """Raise an InputError unless both matrices are orthogonal and both noises the identity."""
     eye = torch.eye(process.num_states, dtype=torch.float64)
     for name in ("transition", "output"):
         matrix = getattr(process, name)
@@ -276,10 +267,10 @@ def require_isotropic(process: LinearSystem) -> None:
 
 
 def steady_step(process: LinearSystem, *, tolerance: float = 1e-14, max_steps: int = 100_000) -> KalmanStep:
-    """The step to which gain and covariance converge.
+    """Return the step to which gain and covariance converge.
 
     Raises:
-        InputError: no convergence within `max_steps` (a part of the state that grows and is not seen).
+        InputError: no convergence within `max_steps`.
     """
     covariance = torch.zeros(process.num_states, process.num_states, dtype=torch.float64)
     for step, _ in zip(kalman_steps(process, covariance), range(max_steps), strict=False):
@@ -287,13 +278,15 @@ def steady_step(process: LinearSystem, *, tolerance: float = 1e-14, max_steps: i
         if change <= tolerance * (1 + float(step.covariance.abs().max())):
             return step
         covariance = step.covariance
-    raise InputError(f"process: the Kalman gain has not converged in {max_steps} steps")
+    raise InputError(
+        f"process: the Kalman gain has not converged in {max_steps} steps; an unobserved part of the state grows"
+    )
 
 
 def forgetting_factor(process: LinearSystem) -> float:
-    """Spectral radius of (1 - K B) A in the steady state: what one step leaves of an error in the mean.
+    """Compute the factor by which a step shrinks an error in the mean: the spectral radius of (1 - K B) A.
 
-    With orthogonal matrices and unit noise it is 1 - 1 / golden ratio = 0.3819660.
+    It is 1 - 1 / golden ratio for orthogonal matrices and unit noise.
     """
     left = torch.eye(process.num_states, dtype=torch.float64) - steady_step(process).gain @ process.output
     return float(torch.linalg.eigvals(left @ process.transition).abs().max())

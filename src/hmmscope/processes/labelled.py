@@ -15,16 +15,16 @@ from hmmscope.schema import require
 
 
 class LabelledHMM(Process):
-    """An edge-emitting hidden Markov model, given by its labelled transition matrices.
+    """An edge-emitting hidden Markov model, with labelled transition matrices.
 
     start ~ initial;  (observation_t, state_t) ~ labelled[:, state_{t-1}, :]
 
-    State t is the state after observation t. Input-driven systems are of this kind: the input is the observation.
+    In input-driven systems the input is the observation.
 
     Attributes:
-        initial: law of the start state, float64.
-        labelled: `[v, i, j]` = P(emit v and go to j given i), float64.
-        quantisation_change: largest absolute change of a probability by quantisation (below 2^-32).
+        initial: distribution of the start state.
+        labelled: `[v, i, j]` = P(emit v and go to j given i).
+        quantisation_change: largest change of a probability.
         symbols, states: names, or None.
         title, source: free text.
 
@@ -71,16 +71,16 @@ class LabelledHMM(Process):
         self.title, self.source = title, source
 
     def with_initial(self, initial: object) -> "LabelledHMM":
-        """The same from another initial law."""
+        """Return a copy with another initial distribution."""
         return LabelledHMM(initial, self.labelled, allow_drop_tiny=True)
 
     def driving_matrices(self) -> tuple[Float64[Tensor, "symbol state state"], Float64[Tensor, "state"], bool]:
-        """Of a deterministic one: where symbol v takes i to j, A_v[j, i] = 1, and the initial law.
+        """Return A_v[j, i] = 1 where symbol v takes i to j, and the initial distribution, of a deterministic process.
 
-        Where symbols are as likely in every state, the belief is linear in the start; otherwise only a known start is.
+        The belief is linear in the start only if symbols are equally likely in every state.
 
         Raises:
-            InputError: state and symbol do not fix the next state.
+            InputError: the process is not deterministic.
         """
         matrices = (self.labelled > 0).mT.to(torch.float64).contiguous()
         most = int(matrices.sum(1).max())

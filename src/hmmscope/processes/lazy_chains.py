@@ -1,4 +1,4 @@
-"""Lazy noisy chains: how fast they mix and how clearly they speak are two numbers."""
+"""Lazy noisy chains, with two parameters for mixing time and noise."""
 
 from dataclasses import dataclass
 
@@ -19,14 +19,11 @@ from hmmscope.seeds import check_seed, numpy_generator, philox_key
 @registry.process("lazy-chain")
 @dataclass(frozen=True, kw_only=True)
 class LazyChainSpec:
-    """A chain that stays where it is with probability `stay` at least; a symbol names its state, but for `noise`.
+    """A chain that stays in its state with probability >= `stay`; the symbol is the state, except for `noise`.
 
     transition = stay I + (1 - stay) D,   emission = (1 - noise) I + noise D',   D and D' with rows from Dirichlet(1)
 
-    The longer it stays the slower it mixes; the noisier its symbols, the higher its entropy. The uniform law begins.
-
-    Source: ours, after the knobs of Dai et al. (2025), "Pre-trained large language models learn to predict hidden Markov
-    models in-context".
+    Source: after Dai et al. (2025), "Pre-trained large language models learn to predict hidden Markov models in-context".
     """
 
     num_states: int = 4
@@ -51,11 +48,11 @@ class LazyChainSpec:
 @registry.process("fresh-lazy-chains")
 @dataclass(frozen=True, kw_only=True)
 class LazyChainPerSampleSpec:
-    """A lazy noisy chain for every sample anew, how lazy and how noisy drawn with it. No optimum is known.
+    """A new lazy noisy chain for each sample, with random `stay` and `noise`; the optimum is unknown.
 
-    stay ~ uniform on [least_stay, most_stay],  noise ~ uniform on [least_noise, most_noise],  the rest as `LazyChainSpec`
+    stay ~ uniform on [least_stay, most_stay],  noise ~ uniform on [least_noise, most_noise],  see `LazyChainSpec`
 
-    Source: ours.
+    Source: this project.
     """
 
     num_states: int = 4
@@ -75,11 +72,10 @@ class LazyChainPerSampleSpec:
 
     @property
     def num_symbols(self) -> int:
-        """As many as states."""
         return self.num_states
 
     def components(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
-        """Initial, transition and emission of the given component numbers; each depends on its own number only."""
+        """Return initial, transition and emission of these components."""
         size, eye = self.num_states, np.eye(self.num_states)
         drawn = uniforms(philox_key(self.seed, "choices"), indices, 1, 2)
         stay = self.least_stay + (self.most_stay - self.least_stay) * drawn[:, :, :1]

@@ -1,4 +1,4 @@
-"""Linear systems with Gaussian noise: vectors are observed, and the Kalman filter is the exact answer."""
+"""Linear systems with Gaussian noise."""
 
 import math
 from collections.abc import Mapping
@@ -26,34 +26,29 @@ from hmmscope.schema import refuse_masked, require
 from hmmscope.seeds import check_seed, philox_key
 from hmmscope.ties import steady
 
-#: The share of an error in the mean that is left after the mixing time: [Limits] Table 1.
+#: Fraction of an error in the mean that is left after the mixing time: [Limits] Table 1.
 LINEAR_THRESHOLD = 0.05
 _ARRAYS = ("transition", "output", "initial", "state_noise", "output_noise")
 
 
 class LinearGaussian(VectorProcess):
-    """state_t = transition @ state_{t-1} + N(0, state_noise);  observation_t = output @ state_t + N(0, output_noise)
+    """A linear system with Gaussian noise, filtered exactly by the Kalman filter.
 
-    from a known state `initial` before time 0. States and observations of a sample are float64 vectors. They are
-    functions of (seed, stream, sample, time) by counters, like the integers of other processes, whatever the batch; but
-    their last bits are the platform's.
+    state_t = transition @ state_{t-1} + N(0, state_noise);  observation_t = output @ state_t + N(0, output_noise)
 
-    `num_states` and `num_symbols` are the numbers of coordinates, n of the state and m of an observation. Matrices act
-    on column vectors.
+    `num_states` is n, `num_symbols` is m. The last bits of samples depend on the platform.
 
     Attributes:
         initial, transition, output, state_noise, output_noise: float64; the noises are covariances.
 
     Args:
-        transition: (n, n).
-        output: (m, n).
-        initial: (n,); the first unit vector if not given.
-        state_noise: (n, n), symmetric positive definite; the identity if not given.
-        output_noise: (m, m), likewise.
+        transition, output: (n, n) and (m, n).
+        initial: state before time 0 (n,); default: the first unit vector.
+        state_noise, output_noise: (n, n) and (m, m), positive definite; default: identities.
         title, source: free text.
 
     Raises:
-        InputError: a wrong shape, a number that is not finite, a covariance that is not positive definite.
+        InputError: a wrong shape, a non-finite number, or an invalid covariance.
     """
 
     stored_name = "LinearGaussian"
@@ -88,7 +83,7 @@ class LinearGaussian(VectorProcess):
 
     @cached_property
     def params_digest(self) -> str:
-        """sha256 of sizes and matrices, these rounded to multiples of 2^-32."""
+        """sha256 of sizes and matrices, rounded to multiples of 2^-32."""
         sizes = f"{self.num_states}/{self.num_symbols}"
         parts = (self.initial, self.transition, self.output, self.state_noise, self.output_noise)
         return float_digest(f"hmmscope-process/1/LinearGaussian/{sizes}", *parts)
@@ -110,7 +105,7 @@ class LinearGaussian(VectorProcess):
     def sample_paths(
         self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """As for every process, with float64 vectors: observations (batch, time, m), states (batch, time, n)."""
+        """Draw float64 observations and states."""
         check_samples(indices)
         size = self.num_states
         normals = standard_normals(philox_key(seed, stream), indices, len(reset_mask), size + self.num_symbols)
@@ -130,10 +125,7 @@ class LinearGaussian(VectorProcess):
     def observe(
         self, observations: Float64[Tensor, "batch time observed"], *, reset_mask: object = None
     ) -> ObserverOutput:
-        """By the Kalman filter, anew where a sequence begins: vectors "mean" and "covariance" of the state.
-
-        A coordinate that is NaN was not observed; its sequence is filtered by all others, exactly.
-        """
+        """Run the Kalman filter: "mean" and "covariance" of the state; NaN coordinates are unobserved."""
         refuse_masked("starts", reset_mask)
         begins = [] if reset_mask is None else torch.as_tensor(reset_mask).nonzero()[1:, 0].tolist()
         parts = [kalman_filter(self, part) for part in observations.tensor_split(begins, 1)]
@@ -151,11 +143,10 @@ class LinearGaussian(VectorProcess):
         return beliefs @ (self.output @ self.transition).T
 
     def mixing_time(self) -> float:
-        """Steps to a twentieth of an error in the mean: ln(0.05) / ln(`forgetting_factor`)."""
+        """Return ln(0.05) / ln(`forgetting_factor`): steps until 5 % of an error in the mean is left."""
         return math.log(LINEAR_THRESHOLD) / math.log(forgetting_factor(self))
 
     def facts(self) -> list[tuple[str, str]]:
-        """Of a linear system everything is exact and cheap."""
         variance = float(steady_step(self).innovation_covariance.diagonal().mean())
         return [
             ("mixing time", f"{steady(self.mixing_time()):.6f} steps (to a twentieth of an error)"),
@@ -175,7 +166,6 @@ class LinearGaussian(VectorProcess):
 
 
 def _factor(name: str, covariance: Float64[Tensor, "size size"]) -> NDArray[np.float64]:
-    """The lower triangular square root."""
     factor, failed = torch.linalg.cholesky_ex(covariance)
     if int(failed) or not bool(torch.allclose(covariance, covariance.T)):
         raise InputError(f"{name}: must be a symmetric positive definite matrix")
@@ -185,9 +175,9 @@ def _factor(name: str, covariance: Float64[Tensor, "size size"]) -> NDArray[np.f
 @registry.process("ran-lds")
 @dataclass(frozen=True, kw_only=True)
 class RanLDSSpec:
-    """A linear system with independent random orthogonal matrices (Haar's law) and unit noise, from e_1.
+    """A linear system with independent random orthogonal matrices (Haar measure) and unit noise, from e_1.
 
-    Source: [Limits] §2.1 and App. C (RanLDS). Its x_0 stands before our time 0: observation t here is its y_{t+1}.
+    Source: [Limits] §2.1 and App. C (RanLDS); observation t here is its y_{t+1}.
     """
 
     dimension: int = 5

@@ -1,4 +1,4 @@
-"""HMMs of [MultiTask]'s assumptions: transitions of low rank, emissions of chosen observability."""
+"""HMMs under the assumptions of [MultiTask]: low rank and given observability."""
 
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ class _LowRankFields(DirichletSpec):
             self.require_square()
 
     def component(self, index: int) -> HMM:
-        """Component number `index`, started from its stationary law."""
+        """Return component `index`, with a stationary start."""
         numbers = np.array([index])
 
         def rows(purpose: str, count: int, width: int) -> NDArray[np.float64]:
@@ -55,11 +55,9 @@ class _LowRankFields(DirichletSpec):
 @registry.process("low-rank-hmm")
 @dataclass(frozen=True, kw_only=True)
 class LowRankHMMSpec(_LowRankFields):
-    """An HMM with transition = left @ right, (S, rank) by (rank, S), both with Dirichlet rows; stationary start.
+    """An HMM with transition = left @ right, (S, rank) by (rank, S), with Dirichlet rows and a stationary start.
 
-    A positive `observability` gamma makes the emission the symmetric channel gamma * identity + (1 - gamma) / S, whose
-    observability coefficient is gamma; zero draws Dirichlet rows. More states than symbols give weakly revealing
-    emissions, with observability zero at one step.
+    `observability` > 0 selects the symmetric channel with that coefficient; 0 draws Dirichlet emission rows.
 
     Source: [MultiTask] Assumptions 1, 2 and 4.
     """
@@ -71,7 +69,7 @@ class LowRankHMMSpec(_LowRankFields):
 @registry.process("low-rank-mixture")
 @dataclass(frozen=True, kw_only=True)
 class LowRankMixtureSpec(_LowRankFields):
-    """A pool of low-rank HMMs (see `low-rank-hmm`), equally likely.
+    """A pool of equally likely low-rank HMMs (see `low-rank-hmm`).
 
     Source: [MultiTask] Assumptions 1, 2 and 4.
     """
@@ -91,5 +89,5 @@ class LowRankMixtureSpec(_LowRankFields):
 
 
 def symmetric_channel(size: int, observability: float) -> Float64[Tensor, "state symbol"]:
-    """observability * identity + (1 - observability) / size, whose observability coefficient is `observability`."""
+    """Return observability * identity + (1 - observability) / size."""
     return observability * torch.eye(size, dtype=torch.float64) + (1 - observability) / size

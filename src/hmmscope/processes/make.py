@@ -1,4 +1,4 @@
-"""Processes by name, from files, and as they are."""
+"""Processes from names, files and objects."""
 
 import inspect
 import os
@@ -23,13 +23,13 @@ def make_process(name: str, **fields: Any) -> Process:
     """Build a registered process, ``make_process("random-mixture", num_components=256, seed=0)``.
 
     Raises:
-        InputError: an unknown name or field (the message gives the nearest known one), or a value out of range.
+        InputError: an unknown name or field, or a value out of range.
     """
     return built(registry.build_spec("process", {"name": name, **fields}, "process"))
 
 
 def built(spec: Any) -> Process:
-    """The process of a spec; of a registered law it knows the first paragraph of what the name means."""
+    """Build the process of a spec, with the first paragraph of its docstring as `about`."""
     process: Process = spec.build()
     if not process.about and not getattr(spec, "keeps_copy", False):
         process.about = " ".join((inspect.getdoc(spec) or "").partition("\n\n")[0].split())
@@ -37,7 +37,7 @@ def built(spec: Any) -> Process:
 
 
 def as_process(source: object) -> Process:
-    """A process, `SequenceData`, or the name or path of one, as a process.
+    """Convert a name, a path, `SequenceData` or a process to a process.
 
     Raises:
         InputError: none of these.
@@ -47,7 +47,7 @@ def as_process(source: object) -> Process:
     if isinstance(source, SequenceData):
         return RecordedSequences(source)
     if not isinstance(source, Process):
-        hint = "; make sequences of your own hmmscope.SequenceData(...)" if hasattr(source, "__len__") else ""
+        hint = "; wrap sequences in hmmscope.SequenceData(...)" if hasattr(source, "__len__") else ""
         raise InputError(
             f"process: must be a process, SequenceData, or the name or path of one, got {shown(source)}{hint}"
         )
@@ -55,12 +55,12 @@ def as_process(source: object) -> Process:
 
 
 def is_process(value: object) -> bool:
-    """Whether it generates as it is."""
+    """Return whether a value is a process."""
     return isinstance(value, Process)
 
 
 def process_spec(value: Any) -> Any:
-    """Names, paths, sequences and processes as specs, or as mappings of their fields; all else as it is."""
+    """Convert names, paths, sequences and processes to specs or field mappings; return others unchanged."""
     if isinstance(value, SequenceData):
         value = RecordedSequences(value)
     if isinstance(value, Process):
@@ -69,7 +69,7 @@ def process_spec(value: Any) -> Any:
 
 
 def process_data(source: str) -> dict[str, Any]:
-    """A registered name, a shipped one, or the path of a file with a process or with sequences, as a mapping of fields."""
+    """Map a registered or shipped name, or a path, to spec fields."""
     if source in registry.entries("process"):
         return {"name": source}
     ending = Path(source).suffix.lower()
@@ -82,7 +82,7 @@ def process_data(source: str) -> dict[str, Any]:
 
 
 def _holds_sequences(source: str) -> bool:
-    """Whether an .npz or .safetensors is of arrays of sequences, or a .json a list of them, not of a process."""
+    """Return whether the file holds sequences, not a process."""
     path = Path(source)
     if not path.is_file():
         return False

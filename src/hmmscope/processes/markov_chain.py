@@ -1,4 +1,4 @@
-"""Markov chains: the states themselves are seen."""
+"""Observed Markov chains."""
 
 from dataclasses import dataclass
 
@@ -16,9 +16,9 @@ from hmmscope.processes.stationary import stationary_law
 @registry.process("markov-chain")
 @dataclass(frozen=True, kw_only=True)
 class MarkovChainSpec(DirichletSpec):
-    """A Markov chain with Dirichlet rows, seen directly (identity emission), started from its stationary law.
+    """An observed Markov chain with Dirichlet rows and a stationary start.
 
-    `num_symbols` is `num_states`; `emission_concentration` has no meaning here.
+    `num_symbols` is `num_states`; `emission_concentration` is unused.
     """
 
     num_states: int = 5
@@ -37,7 +37,7 @@ class MarkovChainSpec(DirichletSpec):
 @registry.process("markov-mixture")
 @dataclass(frozen=True, kw_only=True)
 class MarkovMixtureSpec(DirichletSpec):
-    """A pool of Markov chains with Dirichlet rows, seen directly, equally likely, with a uniform first state.
+    """A pool of equally likely observed Markov chains with Dirichlet rows and uniform first states.
 
     Source: Edelman et al. (2024), "The evolution of statistical induction heads: in-context learning Markov chains".
     """

@@ -1,4 +1,4 @@
-"""Matrices of probabilities as people read them: numbers while they are few, and a picture when they are many."""
+"""Display of probability matrices: numbers if small, a picture if large."""
 
 from collections.abc import Sequence
 from html import escape
@@ -7,25 +7,25 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.text import in_brief
 from hmmscope.ties import steady
 
-#: Rows and columns whose numbers are shown.
+#: Largest matrix that is shown as numbers.
 FEW_ROWS, FEW_COLUMNS = 10, 12
-#: Rows and columns of a picture on a terminal, and of one on a page; more are taken together, by their largest entry.
+#: Largest pictures (rows, columns) on a terminal and on a page; larger matrices are max-pooled.
 _TEXT, _PAGE = (40, 72), (96, 96)
-#: Characters of a name.
+#: Longest name, in characters.
 _NAME = 14
-#: From these probabilities on an entry is drawn so.
+#: Smallest probability of each shade.
 _SHADES = ((0.6, "█"), (0.3, "▓"), (0.1, "▒"), (0.02, "░"))
 LEGEND = ", ".join(f"{mark} from {least:g}" for least, mark in reversed(_SHADES))
 
 
 def brief_names(names: Sequence[str] | None, count: int, kind: str) -> list[str]:
-    """Names in a line each, cut where they are long; numbers where there are no names."""
+    """Return names shortened to one line, or numbers without names."""
     shown = [f"{kind}{number}" for number in range(count)] if names is None else names
     return [in_brief(name, _NAME) for name in shown]
 
 
 def as_text(title: str, rows: Sequence[str], columns: Sequence[str], law: Float64[Tensor, "row column"]) -> list[str]:
-    """A matrix as lines: numbers with the names of rows and columns, or characters whose darkness is the probability."""
+    """Render a matrix as lines of numbers, or of characters shaded by probability."""
     if len(rows) <= FEW_ROWS and len(columns) <= FEW_COLUMNS:
         cells = [[f"{steady(value):.3f}" for value in row] for row in law.tolist()]
         left = max(map(len, (title, *rows)))
@@ -44,7 +44,7 @@ def as_text(title: str, rows: Sequence[str], columns: Sequence[str], law: Float6
 
 
 def as_html(title: str, rows: Sequence[str], columns: Sequence[str], law: Float64[Tensor, "row column"]) -> str:
-    """A matrix for a notebook or a page, in the colours of its text: a table whose cells are shaded, or a picture."""
+    """Render a matrix as a shaded HTML table, or an SVG picture."""
     if len(rows) <= FEW_ROWS and len(columns) <= FEW_COLUMNS:
         head = "".join(f"<th>{escape(column)}</th>" for column in columns)
         lines = "".join(
@@ -75,7 +75,7 @@ def _cell(value: float) -> str:
 
 
 def _pooled(law: Float64[Tensor, "row column"], most_rows: int, most_columns: int) -> list[list[float]]:
-    """The entries, or the largest of each block of so many rows and columns that what is left fits."""
+    """Max-pool the entries to fit."""
     rows, columns = (-(-size // most) for size, most in zip(law.shape, (most_rows, most_columns), strict=True))
     parts = [band.amax(0) for band in law.split(rows)]
     return [[float(block.max()) for block in band.split(columns)] for band in parts]

@@ -1,4 +1,4 @@
-"""Products of orthogonal matrices, driven by uniform symbols."""
+"""Matrix products driven by uniform symbols."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,15 +20,14 @@ from hmmscope.seeds import check_seed, philox_key
 
 
 class MatrixProduct(Process):
-    """Uniform symbols, each of which multiplies a vector by its matrix.
+    """Uniform symbols, each of which multiplies a vector by its matrix; models predict the vector.
 
     vector_t = matrices[observation_t] @ vector_{t-1}, from the first unit vector
 
-    Symbols have the law of a hidden Markov model with one state, so `states` of a sample are zeros; what a model is asked
-    for are the `vectors`. Matrices and vectors are floats: their last bits are the platform's.
+    States are zeros. The last bits of vectors depend on the platform.
 
     Attributes:
-        matrices: one square matrix for each symbol, float64.
+        matrices: square matrix of each symbol, float64.
         dimension: of the vectors.
 
     Args:
@@ -36,7 +35,7 @@ class MatrixProduct(Process):
         title, source: free text.
 
     Raises:
-        InputError: another shape, or a number that is not finite.
+        InputError: a wrong shape, or a non-finite number.
     """
 
     stored_name = "MatrixProduct"
@@ -69,13 +68,13 @@ class MatrixProduct(Process):
 
     @cached_property
     def params_digest(self) -> str:
-        """sha256 of sizes and matrices, these rounded to multiples of 2^-32."""
+        """sha256 of sizes and matrices, rounded to multiples of 2^-32."""
         return float_digest(f"hmmscope-process/1/MatrixProduct/{tuple(self.matrices.shape)}", self.matrices)
 
     def vectors(
         self, observations: Int[Tensor, "batch time"], *, reset_mask: object = None
     ) -> Float64[Tensor, "batch time dimension"]:
-        """The vector after each observation; where `reset_mask` (time,) is true it begins anew, as it does at time 0.
+        """Return the vector after each observation, reset where `reset_mask` (time,) is True.
 
         Raises:
             InputError: a symbol outside [0, V).
@@ -99,7 +98,7 @@ class MatrixProduct(Process):
     def driving_matrices(
         self,
     ) -> tuple[Float64[Tensor, "symbol dimension dimension"], Float64[Tensor, "dimension"], bool]:
-        """The matrices, and the first unit vector, of which symbols tell nothing."""
+        """Return the matrices and the first unit vector; symbols reveal nothing."""
         return self.matrices, torch.eye(self.dimension, dtype=torch.float64)[0], False
 
     def __repr__(self) -> str:
@@ -109,7 +108,7 @@ class MatrixProduct(Process):
 @registry.process("matmul")
 @dataclass(frozen=True, kw_only=True)
 class MatmulSpec:
-    """Products of random orthogonal matrices (Haar's law), one for each symbol; symbols are uniform.
+    """Products of random orthogonal matrices (Haar measure), one for each uniform symbol.
 
     Source: [Limits] §2.2 and App. C (MatMul).
     """

@@ -1,4 +1,4 @@
-"""A mixture of Mess3 processes that differ in how fast they move and how clearly they speak."""
+"""A mixture of Mess3 processes that differ in speed and noise."""
 
 from dataclasses import dataclass
 
@@ -15,14 +15,13 @@ from hmmscope.seeds import check_seed, numpy_generator
 @registry.process("mess3-mixture")
 @dataclass(frozen=True, kw_only=True)
 class Mess3MixtureSpec:
-    """Mess3 with other numbers in each component, equally likely; component m depends on (seed, m) alone.
+    """A mixture of Mess3 processes with random parameters, equally likely; component m depends on (seed, m) only.
 
     switch ~ uniform on [least_switch, most_switch],  emission ~ uniform on [least_emission, most_emission]
 
-    The states of all components mean the same: symbol j is emitted on the way to state j most often. So the belief of an
-    observer who does not know the component lies in the same triangle.
+    All components share the meaning of states, so beliefs lie in one triangle.
 
-    Source: see `Mess3Spec`; the mixture is ours.
+    Source: see `Mess3Spec`.
     """
 
     num_components: int = 8

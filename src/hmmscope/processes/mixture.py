@@ -1,4 +1,4 @@
-"""A mixture of hidden Markov models over the same states and symbols: one component a sample."""
+"""Mixtures of hidden Markov models."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -16,27 +16,27 @@ from hmmscope.processes.process import Process
 
 
 class Mixture(Process):
-    """component ~ weights, drawn once a sample (a sequence, or a whole prompt); then the process of that component.
+    """A mixture of HMMs: component ~ weights once for each sample, then the process of that component.
 
     Attributes:
-        component_weights: law of the component.
-        law: the components, stacked, float64, multiples of 2^-32.
-        symbols, states: names that all components share, or None.
+        component_weights: distribution of the component.
+        law: the stacked parameters, multiples of 2^-32.
+        symbols, states: names shared by all components, or None.
 
     Args:
         weights: (M,), sums to 1.
-        components: M HMMs, or M labelled HMMs, with equal numbers of states and symbols.
-        title, source: what it is and where it comes from.
+        components: M HMMs or M labelled HMMs of equal sizes.
+        title, source: free text.
 
     Raises:
-        InputError: no components, different sizes, or symbols of different names.
+        InputError: no components, different sizes, or different symbol names.
     """
 
     stored_name = "Mixture"
 
     uses_hmm_inference = frozenset({PREDICTIONS, BELIEFS, SMOOTHING, PATHS, COMPONENTS, FORECASTS, GAPS})
     suggestion = (
-        "hmmscope.filter_mixture has it of all; or take one of its HMMs: mixture[0].save(FILE), or --component 0"
+        "use hmmscope.filter_mixture for the mixture, or one of its HMMs: mixture[0].save(FILE), or --component 0"
     )
     file_format = "hmmscope-mixture"
     file_arrays: ClassVar[tuple[str, ...]] = ("weights", "initial")
@@ -61,7 +61,7 @@ class Mixture(Process):
         alphabets = {hmm.symbols for hmm in components}
         if len(alphabets - {None}) > 1:
             listed = " and ".join(", ".join(names[:8]) for names in sorted(alphabets - {None})[:2])  # type: ignore[index, type-var]
-            raise InputError(f"components: must name their symbols alike, got {listed}")
+            raise InputError(f"components: must have the same symbol names, got {listed}")
         self._set(weights, stack([hmm.params for hmm in components]))
         states = {hmm.states for hmm in components}
         self.symbols = alphabets.pop() if len(alphabets) == 1 else None
@@ -79,7 +79,7 @@ class Mixture(Process):
         title: str = "",
         source: str = "",
     ) -> "Mixture":
-        """A mixture from stacked arrays that are already multiples of 2^-32 (not checked again)."""
+        """Build a mixture from stacked arrays, which must be multiples of 2^-32 (unchecked)."""
         mixture = cls.__new__(cls)
         mixture._set(weights, law)
         mixture.symbols = check_names("symbols", symbols, mixture.num_symbols)
@@ -98,7 +98,7 @@ class Mixture(Process):
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "Mixture":
-        """Rows that are exact already stay where they are, so that a mapped file is not read into memory."""
+        """Build from a file; exact rows of a mapped file are not copied."""
         quantiser = Quantiser("Mixture", allow_drop_tiny=allow_drop_tiny)
         initial = quantiser.exact("initial", data["initial"], (None, None))
         count, size = initial.shape
@@ -133,7 +133,6 @@ class Mixture(Process):
         return kind(*(array[component] for array in self.params.arrays().values()), **names)
 
     def component(self, number: int) -> HMM | LabelledHMM:
-        """`mixture[number]`."""
         return self[number]
 
     def select_components(self, components: Tensor) -> tuple[Process, Tensor]:
@@ -143,7 +142,7 @@ class Mixture(Process):
         return self.first(min(count, len(self)))
 
     def first(self, count: int) -> "Mixture":
-        """The first `count` components, equally likely."""
+        """Return the first `count` components, equally likely."""
         if not 1 <= count <= self.num_components:
             raise InputError(f"count: must be in [1, {self.num_components}], got {count}")
         law = self.params.select(torch.arange(count))

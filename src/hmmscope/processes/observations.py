@@ -1,8 +1,4 @@
-"""Observations as they are given: checked once, before any filter sees them.
-
-A missing observation is `MISSING` in what is given, and the symbol V in what is checked: one behind the last, of which a
-law with gaps has a column (`hmmscope.processes.params.HMMParams.with_gaps`).
-"""
+"""Input checks for observations."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,15 +16,15 @@ from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.encoding import Alphabet
 from hmmscope.sequences.gaps import MISSING
 
-#: Sequences of symbols: a batch, one sequence, or what `SequenceData` is made of, by itself or already read.
+#: Sequences of symbols: a batch, one sequence, a `SequenceData`, or anything that `SequenceData` accepts.
 Symbols = Int[Tensor, "batch time"] | Int[Tensor, "time"] | SequenceData | NDArray[Any] | Sequence[Any]
 
-#: Symbols, or vectors of real-valued processes: a batch, one sequence, or one of a single coordinate.
+#: Symbols, or vectors of real-valued processes: a batch, one sequence, or one sequence with a single coordinate.
 Observations = Symbols | Float[Tensor, "batch time coordinate"] | Float[Tensor, "row coordinate"] | Float[Tensor, "row"]
 
 
 def as_counts(lengths: Any) -> Tensor:
-    """Lengths as a tensor, unchecked: of a column of a frame those in its order, whatever labels its rows have."""
+    """Convert lengths to a tensor, unchecked and in order, without the index of a frame."""
     refuse_masked("lengths", lengths)
     try:
         return lengths if isinstance(lengths, Tensor) else torch.as_tensor(np.asarray(lengths))
@@ -39,14 +35,13 @@ def as_counts(lengths: Any) -> Tensor:
 def as_batch(
     observations: object, alphabet: Alphabet, lengths: object = None
 ) -> tuple[Tensor, Int64[Tensor, "batch"] | None]:
-    """Symbols (batch, time), unchecked, and the lengths of the sequences where these are known.
+    """Return symbols (batch, time), unchecked, and the lengths of the sequences if known.
 
-    Tensors are (batch, time). All else is read as `SequenceData` reads it: an array of one dimension is one sequence, and so
-    is a column (time, 1) and a list of the alphabet's names; of lists of one symbol both readings are said, unless there
-    are `lengths`. Masked entries of NumPy are `MISSING`.
+    Tensors are (batch, time); other input is read as by `SequenceData`. A 1-d array, a column (time, 1) or a list of names
+    is one sequence. Masked entries become `MISSING`.
 
     Raises:
-        InputError: what is no batch of symbols, can be read in two ways, or has names that the alphabet has not.
+        InputError: not a batch of symbols, ambiguous (lists of one symbol, without `lengths`), or unknown names.
     """
     observations = as_row(observations)
     if isinstance(observations, np.ndarray) and observations.ndim == 2 and observations.shape[1] == 1:
@@ -55,8 +50,8 @@ def as_batch(
         if lengths is None:
             count, how = len(observations), "hmmscope.SequenceData(rows, axis=0)"  # type: ignore[arg-type]
             raise InputError(
-                f"observations: {count} lists of one symbol can be read in two ways: as one sequence of {count}, which "
-                f"{how} is, or with axis=1 as {count} of 1"
+                f"observations: {count} lists of one symbol can be read in two ways: pass {how} for one sequence of {count}, "
+                f"or axis=1 for {count} sequences of 1"
             )
         observations = [row[0] for row in observations]  # type: ignore[attr-defined]
     elif (
@@ -78,7 +73,6 @@ def as_batch(
 
 
 def _is_column(rows: object) -> bool:
-    """Whether these are several lists of one symbol."""
     return (
         isinstance(rows, list | tuple)
         and len(rows) > 1
@@ -87,21 +81,20 @@ def _is_column(rows: object) -> bool:
 
 
 def _read(rows: object, alphabet: Alphabet) -> SequenceData:
-    """Lists that are no array; InputError says where they cannot be read, and for a text or path, which no filter reads."""
+    """Read ragged lists; InputError if they cannot be read, or for texts and paths."""
     how = "hmmscope.SequenceData(rows, symbols=hmm.symbols)"
     rows = rows.tolist() if isinstance(rows, np.ndarray) else rows
     if not isinstance(rows, list | tuple):
         raise InputError(f"observations: must be symbols (batch, time), got {shown(rows)}; {how} reads texts and files")
     if all(isinstance(name, str) and name in (alphabet.names or ()) for name in rows):
-        rows = [rows]  # of names, as of numbers: one sequence
+        rows = [rows]  # a list of names is one sequence, as for numbers
     try:
         return SequenceData(rows, symbols=alphabet.names or alphabet.count, title="observations")
     except InputError as error:
-        raise InputError(f"observations: must be symbols (batch, time), or what {how} reads: {error}") from None
+        raise InputError(f"observations: must be symbols (batch, time), or rows for {how}: {error}") from None
 
 
 def _coded(data: SequenceData, alphabet: Alphabet) -> SequenceData:
-    """Sequences by the numbers that the alphabet gives their names."""
     if data.symbols is None or alphabet.names is None or data.symbols == alphabet.names:
         return data
     unknown = [name for name in data.symbols if name not in alphabet.names]
@@ -113,22 +106,22 @@ def _coded(data: SequenceData, alphabet: Alphabet) -> SequenceData:
 def check_observations(
     observations: object, alphabet: Alphabet, reset_mask: object = None, *, gaps: bool = False
 ) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, "time"]]:
-    """The observations as int64, where they are, and the starts as a mask on the processor.
+    """Return int64 observations and the reset mask on the CPU.
 
     Args:
         observations: sequences of one length, see `as_batch`.
-        alphabet: of V symbols.
+        alphabet: V symbols.
         reset_mask: mask (time,), or None.
-        gaps: whether missing observations can be answered for; they become the symbol V.
+        gaps: if True, missing observations are allowed and become the symbol V.
 
     Raises:
-        InputError: names the first wrong entry, or the first missing one where that cannot be answered for.
+        InputError: names the first wrong or unsupported missing entry.
     """
     return checked(whole_batch(observations, alphabet), alphabet.count or 0, reset_mask, gaps=gaps)
 
 
 def whole_batch(observations: object, alphabet: Alphabet) -> Tensor:
-    """`as_batch` of sequences of one length, or vectors as they are; InputError for different lengths."""
+    """Run `as_batch`; InputError for sequences of different lengths."""
     batch, lengths = as_batch(observations, alphabet)
     if lengths is not None and bool((lengths < batch.shape[1]).any()):
         raise InputError(
@@ -140,21 +133,19 @@ def whole_batch(observations: object, alphabet: Alphabet) -> Tensor:
 def checked(
     observations: Tensor, num_symbols: int, reset_mask: object = None, *, gaps: bool = False
 ) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, "time"]]:
-    """`check_observations` of a tensor."""
+    """Run `check_observations` on a tensor."""
     if observations.ndim != 2:
         raise InputError(f"observations: must have shape (batch, time), got {tuple(observations.shape)}")
     if observations.dtype.is_floating_point and not observations.numel():
-        raise InputError(
-            "observations: hold nothing; a batch of empty sequences is an array of whole numbers (batch, 0)"
-        )
+        raise InputError("observations: are empty; pass an integer array (batch, 0) for a batch of empty sequences")
     if observations.dtype.is_floating_point and bool(observations.isnan().any()):
         b, t = observations.isnan().nonzero()[0].tolist()
         how = "hmmscope.SequenceData(X, missing='nan') reads it as a missing observation"
         raise InputError(f"observations[{b}, {t}]: is NaN; {how}")
     if observations.dtype.is_floating_point or observations.dtype.is_complex or observations.dtype == torch.bool:
-        how = "symbols 0, 1, ... become that by .astype(int), of a tensor by .long()"
+        how = "convert symbols 0, 1, ... by .astype(int), or .long() for a tensor"
         if observations.dtype.is_floating_point and not torch.equal(observations, observations.round()):
-            how = "numbers are for processes of numbers, such as the hmm of hmmscope.fit(X, 2, emission='gaussian')"
+            how = "real numbers need a real-valued process, such as the hmm of hmmscope.fit(X, 2, emission='gaussian')"
         raise InputError(f"observations: must be integers, got {observations.dtype}; {how}")
     observations = observations.to(torch.int64)
     lowest, highest = map(int, observations.aminmax()) if observations.numel() else (0, -1)
@@ -162,7 +153,9 @@ def checked(
         missing = observations == MISSING
         if not gaps:
             b, t = missing.nonzero()[0].tolist()
-            raise InputError(f"observations[{b}, {t}]: is missing, and there is no exact answer with gaps here")
+            raise InputError(
+                f"observations[{b}, {t}]: is missing; this function has no exact answer for missing observations"
+            )
         seen = observations[~missing]
         lowest = int(seen.amin()) if seen.numel() else 0
         if lowest >= 0 and highest < num_symbols:
@@ -187,20 +180,20 @@ def _starts(reset_mask: object, time: int) -> Bool[Tensor, "time"]:
     except (TypeError, ValueError, RuntimeError):
         mask = torch.zeros(0)
     if mask.shape != (time,) or mask.dtype != torch.bool or (time and not mask[0]):
-        raise InputError(f"reset_mask: must be {time} truth values of which the first is true")
+        raise InputError(f"reset_mask: must be {time} booleans, the first of them True")
     return mask
 
 
 def as_vectors(
     observations: object, num_coordinates: int, lengths: object = None
 ) -> tuple[Float64[Tensor, "batch time coordinate"], Int64[Tensor, "batch"] | None]:
-    """Vectors (batch, time, coordinate), padded with NaN, and the lengths of the sequences where these are known.
+    """Return vectors (batch, time, coordinate), padded with NaN, and the lengths of the sequences if known.
 
-    NaN is a missing entry. One sequence may be (time, coordinate), and of one coordinate (time,); lists of such arrays are
-    sequences of any lengths. With lengths that sum to the rows of (rows, coordinate), as in hmmlearn, these are cut so.
+    NaN is a missing entry. Accepts (time, coordinate), (time,) for one coordinate, a list of arrays, or rows that
+    `lengths` split, as in hmmlearn.
 
     Raises:
-        InputError: another number of coordinates; an infinite number; what is no array of numbers; bad lengths.
+        InputError: a wrong number of coordinates, an infinite number, not an array of numbers, or bad lengths.
     """
     if isinstance(observations, np.ma.MaskedArray):
         observations = np.ma.filled(observations.astype(np.float64), np.nan)
@@ -209,9 +202,9 @@ def as_vectors(
     if isinstance(observations, list | tuple) and any(isinstance(one, Tensor | np.ndarray) for one in observations):
         each = [as_vectors(one, num_coordinates)[0][0] for one in observations]
         if lengths is not None:
-            raise InputError("lengths: are for arrays; these observations have lengths of their own")
+            raise InputError("lengths: must be omitted for a list of arrays, whose lengths are known")
         return pad_sequence(each, batch_first=True, padding_value=torch.nan), torch.tensor(list(map(len, each)))
-    try:  # of lists torch would make float32
+    try:  # torch would convert lists to float32
         found = torch.as_tensor(np.asarray(observations) if isinstance(observations, list | tuple) else observations)
     except (ValueError, TypeError, RuntimeError):
         raise InputError(
@@ -224,18 +217,18 @@ def as_vectors(
         found = found[:, None]
     if found.ndim not in (2, 3) or found.shape[-1] != num_coordinates:
         of = f"(batch, time, {num_coordinates}), or (time, {num_coordinates}) for one sequence"
-        also = "; X[..., None] makes (sequence, time) of it" if found.ndim == 2 and num_coordinates == 1 else ""
+        also = "; pass X[..., None] if X is (sequence, time)" if found.ndim == 2 and num_coordinates == 1 else ""
         raise InputError(f"observations: must have shape {of}, got {tuple(found.shape)}{also}")
     if bool(found.isinf().any()):
         where = found.isinf().nonzero()[0].tolist()
-        raise InputError(f"observations{where[:-1]}: is not finite; a missing entry is NaN")
+        raise InputError(f"observations{where[:-1]}: must be finite; use NaN for a missing entry")
     if lengths is None:
         return (found[None] if found.ndim == 2 else found), None
     counts = as_counts(lengths)
     whole = counts.ndim == 1 and not counts.is_floating_point() and bool((counts >= 0).all())
     if found.ndim == 2:
         if not whole or int(counts.sum()) != len(found):
-            raise InputError(f"lengths: must be whole numbers of at least 0 that sum to the {len(found)} rows")
+            raise InputError(f"lengths: must be integers >= 0 that sum to the {len(found)} rows")
         return pad_sequence(list(found.split(counts.tolist())), batch_first=True, padding_value=torch.nan), counts
     if not whole or counts.shape != found.shape[:1] or bool((counts > found.shape[1]).any()):
         raise InputError(f"lengths: must be {len(found)} integers in [0, {found.shape[1]}]")

@@ -12,10 +12,9 @@ from hmmscope.kernels.random_arrays import standard_normals
 
 
 def haar_orthogonal(key: tuple[int, int], count: int, size: int) -> Float64[Tensor, "matrix row column"]:
-    """Independent orthogonal matrices from Haar's (the uniform) law; matrix i depends on (key, size, i) alone.
+    """Draw independent orthogonal matrices from Haar measure; matrix i depends on (key, size, i) only.
 
-    Q of the QR decomposition of independent N(0, 1) numbers, with the signs that make the diagonal of R positive; the same
-    bits on every processor, for samples follow from them.
+    Q of the QR decomposition of N(0, 1) numbers, with a positive diagonal of R; the same bits on every CPU.
 
     Source: Mezzadri (2007), "How to generate random matrices from the classical compact groups".
     """
@@ -25,10 +24,7 @@ def haar_orthogonal(key: tuple[int, int], count: int, size: int) -> Float64[Tens
 
 
 def float_digest(header: str, *matrices: Float64[Tensor, "..."]) -> str:
-    """sha256 of a header and of matrices rounded to multiples of 2^-32, little-endian.
-
-    Rounded, because the last bits of floats differ between platforms.
-    """
+    """Return sha256 of a header and of matrices rounded to multiples of 2^-32, for equal digests on all platforms."""
     sha = hashlib.sha256(header.encode())
     for matrix in matrices:
         sha.update((matrix * UNIT).round().to(torch.int64).numpy().astype("<i8").tobytes())

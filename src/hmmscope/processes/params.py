@@ -1,7 +1,4 @@
-"""The arrays of a family of hidden Markov models, component first, in the two forms that processes come in.
-
-Inference asks a law for what it needs by the methods below, and does not look which form it has.
-"""
+"""Parameter arrays of hidden Markov models."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -15,24 +12,23 @@ from hmmscope.kernels import cpu
 from hmmscope.reprs import Shown
 from hmmscope.system_info import require_memory
 
-#: How far sums of signed laws may be from one, and a probability below zero; below it a probability counts as zero.
+#: Rounding tolerance for sums and signs of signed params; smaller probabilities count as zero.
 ROUNDING = 1e-12
 
-#: From laws of the state that emits next (component, batch, state), and symbols, to P(symbol, state).
+#: Maps distributions of the next emitting state (component, batch, state), and symbols, to P(symbol, state).
 Absorb = Callable[[Tensor, Tensor], Tensor]
 
 
 class HMMParams(Shown, ABC):
-    """The arrays of components over the same states and symbols.
+    """Parameter arrays of components over the same states and symbols.
 
     Attributes:
-        digest_name: what digests of processes call this form. It never changes, whatever the class is called; a class that
-            does not set it has its own name there.
-        file_arrays: what files call the arrays.
-        initial_MS: law of the state that emits first, or before the first transition that emits.
-        states_emit: whether states emit, or transitions.
-        signed: whether entries may be negative, so that vectors are no laws of states; see `GeneralisedHMM`.
-        sample: the compiled sampler of this form.
+        digest_name: fixed name of the form in digests; default: the class name.
+        file_arrays: names of the arrays in files.
+        initial_MS: distribution of the state before (edges) or at (states) the first emission.
+        states_emit: True if states emit, False if transitions do.
+        signed: True if entries may be negative, see `GeneralisedHMM`.
+        sample: the compiled sampler.
     """
 
     digest_name: ClassVar[str] = "Law"
@@ -42,7 +38,7 @@ class HMMParams(Shown, ABC):
     sample: ClassVar[Callable[..., Any]]
 
     initial_MS: Float64[Tensor, "component state"]
-    # of one of the forms
+    # defined by one of the forms only
     transition_MSS: Float64[Tensor, "component state state"]
     emission_MSV: Float64[Tensor, "component state symbol"]
     labelled_MVSS: Float64[Tensor, "component symbol state state"]
@@ -54,85 +50,78 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def rows(self) -> tuple[Tensor, ...]:
-        """The arrays, each stochastic along its last axis: the initial law first."""
+        """Return the arrays, stochastic along the last axis, initial distribution first."""
 
     @abstractmethod
     def symbols(self) -> Float64[Tensor, "component state symbol"]:
-        """P(next symbol | state that is about to emit)."""
+        """Return P(next symbol | state about to emit)."""
 
     @abstractmethod
     def transitions(self) -> Float64[Tensor, "component state state"]:
-        """P(next state | state)."""
+        """Return P(next state | state)."""
 
     @abstractmethod
     def after(self, beliefs: Float64[Tensor, "component batch state"]) -> Float64[Tensor, "component batch state"]:
-        """Law of the state that emits next, from that of the state after an observation."""
+        """Map beliefs after an observation to the distribution of the next emitting state."""
 
     @abstractmethod
     def transition(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch state"]:
-        """`after` in the first component."""
+        """Compute `after` in the first component."""
 
     @abstractmethod
     def predictive(self) -> Float64[Tensor, "component state symbol"]:
-        """P(next symbol | state after an observation)."""
+        """Return P(next symbol | state after an observation)."""
 
     @abstractmethod
     def predictive_in(self, component: int) -> Float64[Tensor, "state symbol"]:
-        """`predictive` of a component."""
+        """Return `predictive` of one component."""
 
     @abstractmethod
     def steps(self) -> Float64[Tensor, "symbol state state"]:
-        """`[v, i, j]` = P(emit v, and j emits next | i is about to emit), of the first component.
-
-        For states that emit, emission[i, v] * transition[i, j]: a product of multiples of 2^-32, so not itself one.
-        """
+        """Return `[v, i, j]` = P(emit v, next emitting state j | i), of the first component."""
 
     @abstractmethod
     def arrivals(self) -> Float64[Tensor, "symbol state state"]:
-        """`[v, i, j]` = P(observation v, and state j | the state before is i), of the first component."""
+        """Return `[v, i, j]` = P(observation v, state j | previous state i), of the first component."""
 
     @abstractmethod
     def tables(self, component: int) -> tuple[Tensor, Tensor, Tensor]:
-        """P(observation 0, state 0) (V, S), steps (1 or V, S, S) and what is multiplied after a step (V or 0, S)."""
+        """Return P(observation 0, state 0) (V, S), steps (1 or V, S, S) and factors after a step (V or 0, S)."""
 
     def all_tables(self) -> tuple[Tensor, Tensor, Tensor]:
-        """`tables` of all components, each with them as its first axis."""
+        """Return `tables` stacked over components."""
         each = [self.tables(component) for component in range(len(self.initial_MS))]
         first, steps, after = (torch.stack(part) for part in zip(*each, strict=True))
         return first, steps, after
 
     @abstractmethod
     def absorber(self) -> Absorb:
-        """What takes up an observation: for each component the same symbols (1, batch), or its own (component, batch)."""
+        """Return the observation update, for symbols (1, batch) or (component, batch)."""
 
     @abstractmethod
     def factors(
         self, components: Int64[Tensor, "row"], symbols: Int64[Tensor, "row"]
     ) -> tuple[Float64[Tensor, "row state state"], Float64[Tensor, "row state"]]:
-        """Of chosen components and symbols the matrix of a step, and what its result is multiplied by."""
+        """Return the step matrix and its elementwise factor for each (component, symbol)."""
 
     @abstractmethod
     def from_each_state(self) -> "HMMParams":
-        """Of the first component a family with one component for each state, where it stands before the first transition."""
+        """Return one component for each start state, from the first component."""
 
     @abstractmethod
     def contractions(self, memory_length: int) -> tuple[Float64[Tensor, "matrix state state"], int]:
-        """Matrices, of the first component, that beliefs are multiplied by while so much is seen, and how often but once."""
+        """Return the belief maps of a memory window (first component), and their number."""
 
     @abstractmethod
     def with_gaps(self) -> "HMMParams":
-        """The same with one symbol more, V, that stands for a missing observation: whatever it was, summed over.
-
-        It is read, and never predicted: `symbols`, `predictive` and `num_symbols` are those of the V others.
-        """
+        """Add a symbol V for a missing observation, which is summed over and never predicted."""
 
     @property
     def num_symbols(self) -> int:
-        """V."""
         return self.symbols().shape[2]
 
     def arrays(self) -> dict[str, Tensor]:
-        """The arrays by their names in files."""
+        """Return the arrays by name in files."""
         arrays = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
         return dict(zip(self.file_arrays, arrays, strict=True))
 
@@ -140,23 +129,21 @@ class HMMParams(Shown, ABC):
         return type(self)(*arrays)
 
     def with_initial(self, initial_MS: Float64[Tensor, "component state"]) -> "HMMParams":
-        """The same from other initial laws."""
         return self._made(initial_MS, *list(self.arrays().values())[1:])
 
     def select(self, components: Int64[Tensor, "chosen"]) -> "HMMParams":
-        """The family of the chosen components."""
+        """Return the chosen components."""
         return self._made(*(array[components] for array in self.arrays().values()))
 
     def to(self, device: torch.device) -> "HMMParams":
-        """The same on a device."""
         return self._made(*(array.to(device) for array in self.arrays().values()))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StateEmissionParams(HMMParams):
-    """States emit: state_0 ~ initial, state_{t+1} ~ transition[state_t], observation_t ~ emission[state_t].
+    """Parameters with emitting states.
 
-    Every entry is a multiple of 2^-32 and rows sum to one.
+    state_0 ~ initial, state_{t+1} ~ transition[state_t], observation_t ~ emission[state_t]
     """
 
     digest_name: ClassVar[str] = "StateEmitting"
@@ -228,10 +215,9 @@ class StateEmissionParams(HMMParams):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EdgeEmissionParams(HMMParams):
-    """Transitions emit: from a start state drawn from initial, (observation_t, state_t) ~ labelled[:, state_{t-1}].
+    """Parameters with emitting transitions: (observation_t, state_t) ~ labelled[:, state_{t-1}].
 
-    ``labelled[m, v, i, j]`` = P(emit v and go to j given i) in component m; multiples of 2^-32; for each i the entries
-    over (v, j) sum to one. State t is the state after observation t; the start state is not among them.
+    ``labelled[m, v, i, j]`` = P(emit v and go to j given i). State t follows observation t.
     """
 
     digest_name: ClassVar[str] = "EdgeEmitting"
@@ -243,7 +229,7 @@ class EdgeEmissionParams(HMMParams):
     labelled_MVSS: Float64[Tensor, "component symbol state state"]
 
     def rows(self) -> tuple[Tensor, ...]:
-        """Initial law, and for each state its law over (symbol, next state), symbol-major."""
+        """Return the initial distribution and each state's distribution over (symbol, next state)."""
         return self.initial_MS, self.labelled_MVSS.transpose(1, 2).flatten(2)
 
     @property
@@ -312,14 +298,14 @@ class EdgeEmissionParams(HMMParams):
 
 
 class SignedParams(EdgeEmissionParams):
-    """The same with entries of any sign, as long as no word has a negative probability: see `GeneralisedHMM`."""
+    """Signed edge-emission parameters; see `GeneralisedHMM`."""
 
     digest_name: ClassVar[str] = "Signed"
     signed: ClassVar[bool] = True
 
 
 class _StatesWithGaps(StateEmissionParams):
-    """The last column of the emissions, ones, is of a missing observation."""
+    """State-emission parameters whose last symbol is a missing observation."""
 
     digest_name: ClassVar[str] = "_StatesWithGaps"
 
@@ -328,7 +314,7 @@ class _StatesWithGaps(StateEmissionParams):
 
 
 class _EdgesWithGaps(EdgeEmissionParams):
-    """The last matrix, the sum of the others, is of a missing observation."""
+    """Edge-emission parameters whose last symbol is a missing observation."""
 
     digest_name: ClassVar[str] = "_EdgesWithGaps"
 
@@ -349,22 +335,22 @@ class _SignedWithGaps(_EdgesWithGaps):
 
 
 def seeing(law: HMMParams, observations: Int64[Tensor, "*batch"]) -> HMMParams:
-    """The law that reads these checked observations: with `HMMParams.with_gaps` where one of them is missing."""
+    """Return the params, with gaps if an observation is missing."""
     return law.with_gaps() if any_missing(observations, law.num_symbols) else law
 
 
 def any_missing(observations: Int64[Tensor, "*batch"], num_symbols: int) -> bool:
-    """Whether one of these checked observations is the symbol behind the last."""
+    """Return whether checked observations contain the symbol V."""
     return observations.numel() > 0 and int(observations.max()) == num_symbols
 
 
 def symbol_probs(law: HMMParams) -> Float64[Tensor, "component state symbol"]:
-    """P(next symbol | state that is about to emit)."""
+    """Return P(next symbol | state about to emit)."""
     return law.symbols()
 
 
 def stack(laws: list[HMMParams]) -> HMMParams:
-    """Families of one form as one family."""
+    """Concatenate params of one form."""
     first = type(laws[0])
     assert all(type(law) is first for law in laws)
     return first(*(torch.cat(parts) for parts in zip(*(law.arrays().values() for law in laws), strict=True)))

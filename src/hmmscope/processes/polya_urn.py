@@ -1,4 +1,4 @@
-"""The exact Bayes predictor of Markov chains whose rows are drawn from a Dirichlet law: Pólya's urns."""
+"""The exact Bayes predictor of Markov chains with Dirichlet rows (Pólya urns)."""
 
 import torch
 
@@ -12,26 +12,23 @@ from hmmscope.system_info import require_memory_on
 def dirichlet_chain_predictions(
     observations: Int[Tensor, "batch time"], num_symbols: int, concentration: float, *, reset_mask: object = None
 ) -> Float64[Tensor, "batch time symbol"]:
-    """P(o_t | o_0..o_{t-1}) for a chain whose rows are independent draws of Dirichlet(concentration, ..., concentration).
-
-    A row has seen counts n_ij of steps from i to j; its posterior is Dirichlet(concentration + n_i), whose mean is
+    """Compute P(o_t | o_0..o_{t-1}) for a chain with independent Dirichlet(concentration, ..., concentration) rows.
 
     P(o_t = j | o_0..o_{t-1}) = (concentration + n_ij) / (V * concentration + sum_j n_ij),  i = o_{t-1}
 
-    and 1 / V where a sequence starts. Steps from one sequence to the next are none. Chains here have rows that are rounded
-    to multiples of 2^-32 after the draw, which no prediction of this size can tell.
+    with transition counts n_ij within sequences, and 1 / V where a sequence starts.
 
     Source: the Pólya urn scheme; for in-context learning Edelman et al. (2024).
 
     Args:
-        observations: symbols in [0, V), shape (batch, time); every row has a chain of its own.
+        observations: symbols in [0, V), shape (batch, time), one chain for each row.
         num_symbols: V.
-        concentration: of the symmetric Dirichlet law, positive.
-        reset_mask: optional mask (time,), true where a new sequence of the same chain begins; the first is true.
+        concentration: positive.
+        reset_mask: (time,), True where a new sequence of the chain starts, or None.
 
     Raises:
-        InputError: a symbol outside [0, V), bad starts, or a concentration that is not positive.
-        ResourceError: the counts (batch, V, V) would not fit in memory.
+        InputError: an invalid symbol, mask or concentration.
+        ResourceError: the counts (batch, V, V) do not fit in memory.
 
     Cost: O(batch * time * V), memory O(batch * V * (time + V)).
     """

@@ -1,4 +1,4 @@
-"""Rows of probabilities as multiples of 2^-32: what is accepted, and what has to move."""
+"""Validation of probability rows, and rounding to multiples of 2^-32."""
 
 import warnings
 from collections.abc import Sequence
@@ -15,28 +15,26 @@ from hmmscope.schema import refuse_masked, require
 
 _TENSOR_TYPES = {torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 
-#: Rows may sum to one up to this without being divided by their sum: what is read back has the same bits.
+#: Rows whose sums are this close to one are not normalized, so that stored rows keep their bits.
 _ROUNDING = 1e-13
-#: How far from one a row may sum before it is refused, and how much of a row may move to keep what is possible possible.
+#: Tolerance of a row sum, and of the change of a row to keep positive entries positive.
 ROW_SUM_TOLERANCE = 1e-6
-#: Nats a step from the given law, above which a process says so.
+#: Nats per step between the given and the quantised distribution, above which a warning appears.
 FAR = 1e-6
 
 
 class Quantiser:
-    """Reads the rows of one process, moves them to the nearest law of multiples of 2^-32, and says once what that moved.
+    """Rounds the rows of a process to multiples of 2^-32, and warns once about large changes.
 
-    Exact zeros stay zero and what is possible stays possible: a positive entry below 2^-32 becomes 2^-32, and its row's
-    largest entry gives up the difference. All other entries move by less than 2^-32 (largest remainder).
+    Zeros stay zero. Positive entries below 2^-32 become 2^-32, at the cost of the row's largest entry.
 
     Args:
-        what: the kind of process, for the warning.
-        allow_drop_tiny: round entries below 2^-32 like all others instead, most of them to zero, without a word.
+        what: name of the process class, for the warning.
+        allow_drop_tiny: round tiny entries like all others.
 
     Attributes:
-        change: the largest change of an entry so far.
-        distance: at most so many nats a step does the law of paths differ: over all arrays so far the sum of the largest
-            KL(quantised row | given row), which no law of the states can exceed.
+        change: largest change of an entry.
+        distance: bound on the KL divergence of the path distribution, nats per step.
     """
 
     def __init__(self, what: str, *, allow_drop_tiny: bool = False) -> None:
@@ -44,16 +42,15 @@ class Quantiser:
         self._raised, self._moved, self._first = 0, 0.0, ""
 
     def rows(self, name: str, rows: object, shape: tuple[int | None, ...]) -> Tensor:
-        """Rows checked and quantised.
+        """Validate and quantise rows.
 
         Args:
             name: the matrix, for messages.
-            rows: anything NumPy reads as numbers.
-            shape: required shape; None for any size of at least one.
+            rows: numbers.
+            shape: required shape; None for any positive size.
 
         Raises:
-            InputError: wrong shape; an entry that is NaN, infinite, negative; a row that does not sum to one within
-                1e-6; a row in which so many entries lie below 2^-32 that more than 1e-6 would have to move.
+            InputError: a wrong shape; a NaN, infinite or negative entry; row sums, or tiny entries, off by more than 1e-6.
         """
         array = as_float64(name, rows)
         require_shape(name, array, shape)
@@ -78,14 +75,14 @@ class Quantiser:
         return torch.from_numpy(quantised)
 
     def exact(self, name: str, rows: object, shape: tuple[int | None, ...]) -> Tensor:
-        """As `rows`; what holds multiples of 2^-32 already, with sums of one, is returned as it is and not copied."""
+        """Run `rows`; exact input is not copied."""
         tensor = as_tensor(name, rows, shape)
         if all(_is_exact(part) for part in tensor.split(max(1, _CHUNK // max(1, tensor[0].numel())))):
             return tensor
         return self.rows(name, tensor, shape)
 
     def _keep_possible(self, name: str, wanted: NDArray[np.float64], weights: NDArray[np.int64]) -> None:
-        """Give every positive entry a weight of at least one, at the cost of the largest of its row, in place."""
+        """Raise the weights of positive entries to at least one, in place."""
         tiny = (wanted > 0) & (wanted * UNIT < 1)
         if not tiny.any():
             return
@@ -94,8 +91,8 @@ class Quantiser:
         if moved.max() > ROW_SUM_TOLERANCE:
             row = np.unravel_index(int(moved.argmax()), moved.shape)
             raise InputError(
-                f"{name}{_indices(row)}: {int(tiny[row].sum())} entries are positive but below 2^-32; to keep them "
-                f"possible would move {moved[row]:.2g} of the row, more than {ROW_SUM_TOLERANCE:g}; set them to 0 or pass "
+                f"{name}{_indices(row)}: {int(tiny[row].sum())} positive entries are below 2^-32; raising them to 2^-32 "
+                f"would change the row by {moved[row]:.2g}, more than {ROW_SUM_TOLERANCE:g}; set them to 0 or pass "
                 "allow_drop_tiny"
             )
         weights += raised
@@ -112,29 +109,26 @@ class Quantiser:
         self._moved = max(self._moved, float(moved.max()))
 
     def finish(self) -> float:
-        """`change`, after one warning if entries were raised, and one if the law of paths has moved far."""
+        """Warn if entries were raised or the distribution moved far; return `change`."""
         if self._raised:
             several = self._raised > 1
             warnings.warn(
                 f"{self.what}: {self._raised} positive {'entries' if several else 'entry'} below 2^-32 "
-                f"{'are' if several else 'is'} 2^-32 now (first {self._first}); this moved at most {self._moved:.2g} of a "
-                "row; allow_drop_tiny rounds to zero instead",
+                f"{'were' if several else 'was'} raised to 2^-32 (first {self._first}), which changed a row by at most "
+                f"{self._moved:.2g}; pass allow_drop_tiny to round to zero instead",
                 stacklevel=3,
             )
         if self.distance > FAR:
             warnings.warn(
-                f"{self.what}: on the grid of 2^-32 its law is up to {self.distance:.2g} nats a step from the given one, "
-                f"more than {FAR:g}; entries below 2^-32 that are to be impossible should be 0",
+                f"{self.what}: rounding to multiples of 2^-32 changed the distribution by up to {self.distance:.2g} nats "
+                f"per step, more than {FAR:g}; set entries below 2^-32 to 0 if they are meant to be impossible",
                 stacklevel=3,
             )
         return self.change
 
 
 def _divergence(quantised: NDArray[np.float64], wanted: NDArray[np.float64]) -> float:
-    """The largest KL(quantised row | wanted row), nats: sum of q log(q / p) - q + p, whose terms are all at least 0.
-
-    Where p is not small a term is at most (q - p)^2 / p, and that is taken: below 2^-44.
-    """
+    """Bound KL(quantised row | given row), nats: sum of q log(q / p) - q + p, or (q - p)^2 / p for large p."""
     away = quantised - wanted
     small = wanted < 2.0**-20
     terms = np.divide(away * away, wanted, out=np.zeros_like(wanted), where=~small)
@@ -144,7 +138,7 @@ def _divergence(quantised: NDArray[np.float64], wanted: NDArray[np.float64]) -> 
     return float(terms.sum(-1).max())
 
 
-#: Numbers that are checked at once.
+#: Numbers per chunk of a check.
 _CHUNK = 2**22
 
 
@@ -155,7 +149,7 @@ def _is_exact(rows: Tensor) -> bool:
 
 
 def as_tensor(name: str, rows: object, shape: tuple[int | None, ...]) -> Tensor:
-    """Real numbers of that shape as float64; a float64 tensor is returned as it is. InputError for anything else."""
+    """Return real numbers of that shape as float64."""
     if not (isinstance(rows, torch.Tensor) and rows.dtype == torch.float64):
         rows = torch.from_numpy(as_float64(name, rows))
     if rows.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, rows.shape, strict=True)):
@@ -168,14 +162,14 @@ def as_tensor(name: str, rows: object, shape: tuple[int | None, ...]) -> Tensor:
 def stochastic_rows(
     name: str, rows: object, shape: tuple[int | None, ...], *, allow_drop_tiny: bool = False
 ) -> tuple[Tensor, float]:
-    """One array of rows, quantised by a `Quantiser` of its own, and the largest change that this made."""
+    """Quantise one array; return it and the largest change."""
     quantiser = Quantiser(name, allow_drop_tiny=allow_drop_tiny)
     quantised = quantiser.rows(name, rows, shape)
     return quantised, quantiser.finish()
 
 
 def laws_of(name: str, rows: object, shape: tuple[int | None, ...]) -> Float64[Tensor, "*row outcome"]:
-    """Laws in floats, divided by their sums where these are not one; InputError unless every row is one within 1e-6."""
+    """Return normalized float distributions; InputError unless rows sum to one within 1e-6."""
     array = numbers_of(name, rows, shape)
     require(bool((array >= 0).all()), name, "must not be negative", float(array.min()))
     sums = array.sum(-1, keepdim=True)
@@ -185,12 +179,12 @@ def laws_of(name: str, rows: object, shape: tuple[int | None, ...]) -> Float64[T
 
 
 def numbers_of(name: str, numbers: object, shape: tuple[int | None, ...]) -> Float64[Tensor, "..."]:
-    """Finite numbers of that shape, None for any size of at least one; InputError for anything else."""
+    """Return finite numbers of that shape; InputError otherwise."""
     array = as_float64(name, numbers)
     require_shape(name, array, shape)
     if array.size == 0:
         raise InputError(f"{name}: is empty; a process has at least one state and one coordinate")
-    require(bool(np.isfinite(array).all()), name, "must be finite", "a number that is not")
+    require(bool(np.isfinite(array).all()), name, "must be finite", "NaN or infinity")
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
@@ -199,7 +193,7 @@ def _indices(where: Sequence[Any]) -> str:
 
 
 def require_shape(name: str, array: NDArray[np.float64], shape: tuple[int | None, ...]) -> None:
-    """InputError unless the array has that shape; None stands for any size."""
+    """Raise an InputError for another shape; None matches any size."""
     if array.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, array.shape, strict=True)):
         wanted = " x ".join("any" if size is None else str(size) for size in shape)
         found = " x ".join(map(str, array.shape)) or "a single number"
@@ -207,7 +201,7 @@ def require_shape(name: str, array: NDArray[np.float64], shape: tuple[int | None
 
 
 def as_float64(name: str, rows: object) -> NDArray[np.float64]:
-    """Lists, arrays or tensors of real numbers in 32 bits or more, as an array; InputError for anything else."""
+    """Convert real numbers of 32 bits or more to an array."""
     if isinstance(rows, torch.Tensor):
         if rows.dtype not in _TENSOR_TYPES:
             raise InputError(f"{name}: must hold real numbers in 32 bits or more, got {rows.dtype}")

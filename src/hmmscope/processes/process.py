@@ -1,4 +1,4 @@
-"""What every process offers: exact sampling by (seed, purpose, sample), sizes, and a digest."""
+"""The base class of processes."""
 
 import hashlib
 import json
@@ -46,14 +46,14 @@ from hmmscope.sequences.encoding import Alphabet
 from hmmscope.sequences.read_options import ReadOptions
 from hmmscope.text import in_brief
 
-#: Of files of processes, and what in them is no part of the law.
+#: Version of process files, and the texts that are not hashed into digests.
 FILE_VERSION = 1
 _TITLES = ("title", "source", "symbols", "states")
 _kinds: dict[str, type["Process"]] = {}
 
 
 class SampledPaths(NamedTuple):
-    """Sampled hidden and visible paths: symbols and state numbers, or vectors of a linear process."""
+    """Sampled observations and hidden states: symbols and state numbers, or vectors."""
 
     observations: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time observed"]
     states: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time hidden"]
@@ -63,29 +63,28 @@ class SampledPaths(NamedTuple):
 class Process(ABC):
     """A probability distribution over observation sequences.
 
-    A subclass defines `num_states`, `num_symbols` and `file_format`, and either `params`, from which it is sampled and
-    `hmmscope.inference` computes what `uses_hmm_inference` lists, or `sample_paths`, and `observe` if its predictions are
-    known. The methods below (`smooth`, `viterbi`, ...) are optional capabilities; a missing one raises an error that lists
-    the processes that have it. `file_tensors` and `from_file` save and load it.
+    A subclass defines `num_states`, `num_symbols`, `file_format`, and `params` (for sampling and the capabilities in
+    `uses_hmm_inference`) or `sample_paths`, with `observe` for exact predictions. Other methods (`smooth`, `viterbi`, ...)
+    are optional capabilities.
 
     Attributes:
         num_states, num_symbols: S and V; V is the number of coordinates of real-valued observations.
         uses_hmm_inference: capabilities that inference computes from `params`.
-        group: the name in errors of classes with the same capabilities.
-        real_valued: whether observations are real vectors instead of symbols.
-        default_target: the target of training by default: "observation" or "belief".
-        no_optimum_reason, suggestion: why the optimal predictions are unknown, and what to use instead; for errors.
-        data: the recorded sequences that samples are windows of, or None.
-        component_weights: probabilities of the components, (1,) for a single process.
-        params: initial distribution and transitions of every component, multiples of 2^-32.
+        group: name in errors of classes with the same capabilities.
+        real_valued: True if observations are real vectors.
+        default_target: default training target, "observation" or "belief".
+        no_optimum_reason, suggestion: why exact predictions are unknown, and an alternative.
+        data: recorded sequences that samples are windows of, or None.
+        component_weights: probabilities of the components; (1,) for a single process.
+        params: parameter arrays, multiples of 2^-32.
         evaluated_after: the only symbol after which predictions are evaluated, or None.
-        prior, header_format: the process that the optimum assumes, if another; the format of headers; or None.
+        prior, header_format: process assumed by the optimum, and format of headers, or None.
         symbols, states: names, or None.
-        title, about, source: short name, description and origin; not part of any digest.
-        read_options: how the sequences of a fitted process were read, or None; "reading" in files; not part of any digest.
-        file_format: the format name in files; `hmmscope.load_process` reads files of each subclass that defines one.
-        stored_name: the fixed name of this class in configurations; by default the name of the class.
-        file_arrays, file_fields: the required arrays and optional fields of such a file.
+        title, about, source: descriptions, not hashed.
+        read_options: how the data of a fitted process were read, not hashed.
+        file_format: format name in files.
+        stored_name: fixed class name in configurations.
+        file_arrays, file_fields: required arrays and optional fields of a file.
     """
 
     file_format: ClassVar[str] = ""
@@ -118,8 +117,8 @@ class Process(ABC):
         if name := vars(cls).get("file_format"):
             other = _kinds.setdefault(name, cls)
             if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-                raise InputError(f"file_format: {name!r} is that of {other.__name__} already; choose another name")
-            _kinds[name] = cls  # defined again, as in a notebook
+                raise InputError(f"file_format: {name!r} is already used by {other.__name__}; choose another name")
+            _kinds[name] = cls  # redefined, as in a notebook
 
     @cached_property
     def component_weights(self) -> Float64[Tensor, "component"]:
@@ -127,25 +126,25 @@ class Process(ABC):
 
     @cached_property
     def params(self) -> HMMParams:
-        """The arrays of finitely many states; InputError where a process has none."""
-        raise InputError(f"process: a {type(self).__name__} has no matrices of finitely many states")
+        """The parameter arrays; InputError without finitely many states."""
+        raise InputError(f"process: {type(self).__name__} has no finite state matrices")
 
     @classmethod
     def capabilities(cls) -> frozenset[str]:
-        """What is known exactly: from the law, or by methods of its own."""
+        """Return the exactly known quantities, from `params` or from methods of the class."""
         methods = {n for n, names in OWN.items() if any(getattr(cls, m) is not getattr(Process, m) for m in names)}
         return cls.uses_hmm_inference | methods
 
     def require_capability(self, capability: str, option: str = "") -> None:
-        """InputError with the kinds that know what is asked for, unless it is answered; `option` is what needs it."""
+        """Raise an InputError if a capability is missing; `option` names the option that needs it."""
         if capability not in self.capabilities():
             raise self.missing_capability_error(capability, option)
 
     def missing_capability_error(self, capability: str, option: str = "") -> InputError:
-        """The error that says what it does not know, and which kinds do; or that inference has it from the law."""
+        """Return the error for a missing capability; it lists alternatives."""
         if capability in self.uses_hmm_inference:
             function = BY_PARAMS.get(capability, "hmmscope.inference")
-            return InputError(f"process: of {type(self).__name__} {capability} come from its law: {function}")
+            return InputError(f"process: {type(self).__name__} has no method for {capability}; call {function}")
         kinds()
         named = (kind for kind in _below(Process) if vars(kind).get("file_format") and kind.__name__[0] != "_")
         having = sorted({kind.group or kind.__name__ for kind in named if capability in kind.capabilities()})
@@ -157,13 +156,11 @@ class Process(ABC):
         return InputError(f"process: {needed}{type(self).__name__} has {what}{why}{which}{instead}")
 
     def observe(self, observations: Tensor, *, reset_mask: object = None) -> ObserverOutput:
-        """What the observer knows who knows the process, but not what is hidden.
-
-        `hmmscope.observe` asks it of kinds that have no law of finitely many states, and answers itself for the others.
+        """Compute the predictions and beliefs of the Bayes-optimal predictor; `hmmscope.observe` calls it.
 
         Args:
-            observations: symbols (batch, time), checked to be of this process, or vectors (batch, time, coordinate).
-            reset_mask: mask (time,), true where a new sequence begins, or None; the first is true.
+            observations: valid symbols (batch, time), or vectors (batch, time, coordinate).
+            reset_mask: (time,), True where a new sequence starts (always True first), or None.
         """
         raise self.missing_capability_error(PREDICTIONS)
 
@@ -172,80 +169,78 @@ class Process(ABC):
         raise self.missing_capability_error(SMOOTHING)
 
     def viterbi(self, observations: Tensor, *, reset_mask: object = None) -> tuple[Tensor, Tensor]:
-        """The likeliest states (batch, time), and their joint log-probability with the observations (batch,), nats."""
+        """Return the Viterbi path (batch, time) and its joint log-probability (batch,), nats."""
         raise self.missing_capability_error(PATHS)
 
     def sample_posterior_paths(
         self, observations: Tensor, *, num_paths: int, seed: int, reset_mask: object = None
     ) -> Tensor:
-        """Draws of the hidden states given all observations (path, batch, time)."""
+        """Sample hidden paths given all observations, shape (path, batch, time)."""
         raise self.missing_capability_error(PATHS)
 
     def fixed_memory_predictions(self, observations: Tensor, memory_length: int) -> ObserverOutput:
-        """`observe` by an observer who keeps the last `memory_length` observations."""
+        """Compute `observe` from the last `memory_length` observations only."""
         raise self.missing_capability_error(MEMORY)
 
     def mixing_time(self) -> float:
-        """Steps after which an observer has forgotten where it began."""
+        """Return the steps after which the initial belief is forgotten."""
         raise self.missing_capability_error(MIXING)
 
     def vectors(self, observations: Tensor, *, reset_mask: object = None) -> Float64[Tensor, "batch time dimension"]:
-        """The vector that the observations have driven so far."""
+        """Compute the vector that the observations have driven so far."""
         raise self.missing_capability_error(VECTORS)
 
     def driving_matrices(
         self,
     ) -> tuple[Float64[Tensor, "symbol dimension dimension"], Float64[Tensor, "dimension"], bool]:
-        """One matrix a symbol that acts on columns, the vector before the first, and whether symbols tell where it is."""
+        """Return the matrix of each symbol (acting on columns), the initial vector, and if symbols reveal the state."""
         raise self.missing_capability_error(DRIVING)
 
     def card(self) -> list[str]:
-        """What it is made of, in lines for readers; `hmmscope show` prints them."""
+        """Describe the parameters in lines."""
         return []
 
     def facts(self) -> list[tuple[str, str]]:
-        """(name, value) of what follows without data, for readers; `hmmscope infer` prints it."""
+        """Return (name, value) pairs of exact properties."""
         return []
 
     def facts_data(self) -> dict[str, Any]:
-        """The same as plain data, for files."""
         return dict(self.facts())
 
     def component(self, number: int) -> "Process":
-        """A component, as a process of its own."""
         raise self.missing_capability_error(COMPONENTS)
 
     def select_components(self, components: Tensor) -> "tuple[Process, Tensor] | None":
-        """A mixture that holds these components of samples, and their numbers in it; None where samples draw none."""
+        """Return a mixture of the components of these samples, and their indices in it; None without components."""
         return None
 
     def subsample_components(self, count: int) -> "Process | None":
-        """A mixture of at most `count` of the components that samples draw; None where they draw none."""
+        """Return a mixture of at most `count` components; None without components."""
         return None
 
     def encode_header(self, components: Tensor) -> Int64[Tensor, "batch entry"]:
-        """The header of each of these components; `decode_header` is its inverse."""
+        """Encode each of these components as a header."""
         raise self.missing_capability_error(HEADERS)
 
     def decode_header(self, entries: Tensor) -> "Process":
-        """What headers (batch, entry) tell, as a mixture of one component a sample."""
+        """Decode headers (batch, entry) into a mixture, one component for each sample."""
         raise self.missing_capability_error(HEADERS)
 
     def standardize(self, observations: Tensor) -> Tensor:
-        """Observations as networks read them: as they are."""
+        """Return observations as networks read them."""
         return observations
 
     def part(self, stream: str) -> Any:
-        """The sequences that a stream takes its windows from; None for a process that draws them."""
+        """Return the recorded sequences of a stream; None if the process is sampled."""
         return None
 
     @property
     def window(self) -> int | None:
-        """Observations of a sample where nobody says how many; None if somebody has to."""
+        """Default sample length; None if the user must choose."""
         return None
 
     def num_different(self, stream: str, length: int) -> int | None:
-        """How many samples of a stream differ; None for no end."""
+        """Return the number of distinct samples in a stream, None if unlimited."""
         return None
 
     @property
@@ -255,17 +250,15 @@ class Process(ABC):
 
     @cached_property
     def alias_tables(self) -> tuple[NDArray[np.uint32], ...]:
-        """Integer tables of the component, of the initial law and of the rest of `params.rows`, built on first use."""
+        """Integer alias tables of the component and of `params.rows`."""
         return tuple(alias_tables(drawn_weights(rows)) for rows in (self.component_weights, *self.params.rows()))
 
     @property
     def has_custom_sampler(self) -> bool:
-        """Whether it draws otherwise than by `params`."""
         return type(self).sample_paths is not Process.sample_paths
 
     @property
     def alphabet(self) -> Alphabet:
-        """The symbols as readers and checks take them."""
         return Alphabet(self.symbols, self.num_symbols)
 
     @cached_property
@@ -277,7 +270,7 @@ class Process(ABC):
         return {}
 
     def params_on(self, device: torch.device) -> HMMParams:
-        """The law with its arrays on a device, where they stay."""
+        """Return `params` on a device (cached)."""
         if device.type == "cpu":
             return self.params
         if device not in self._laws:
@@ -286,7 +279,7 @@ class Process(ABC):
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of the law, and of the names of symbols and states if there are any. Titles are no part of it."""
+        """sha256 of the distribution and the names of symbols and states."""
         names = {key: getattr(self, key) for key in ("symbols", "states") if getattr(self, key) is not None}
         if not names:
             return self.params_digest
@@ -295,10 +288,7 @@ class Process(ABC):
 
     @cached_property
     def params_digest(self) -> str:
-        """sha256 of form, sizes and integer weights, little-endian: what the numbers of a sample depend on.
-
-        Of a kind without a law, of what its files hold.
-        """
+        """sha256 of form, sizes and integer weights (little-endian), or of the file content."""
         if "params" not in vars(self) and type(self).params is Process.params:
             texts = {name: text for name, text in self.file_texts().items() if name not in _TITLES}
             header = json.dumps([self.file_format, self.num_states, self.num_symbols, texts], ensure_ascii=False)
@@ -310,7 +300,7 @@ class Process(ABC):
         return sha.hexdigest()
 
     def file_texts(self) -> dict[str, Any]:
-        """What a file holds beside the arrays: names, texts and other plain data that differ from their defaults."""
+        """Return the non-default texts and plain data of a file."""
         attribute = {"reading": "read_options"}
         texts = (name for name in self.file_fields if name not in self.file_tensors())
         found = {name: getattr(self, attribute.get(name, name), None) for name in texts}
@@ -325,30 +315,27 @@ class Process(ABC):
         }
 
     def file_tensors(self) -> dict[str, Tensor]:
-        """The arrays that a file of this process holds, by name: its attributes called as `file_arrays` says.
+        """Return the arrays of a file.
 
         Raises:
-            InputError: a kind of process that has no file.
+            InputError: the process cannot be saved.
         """
         if not self.file_format:
-            raise InputError(f"path: a {type(self).__name__} cannot be saved")
+            raise InputError(f"path: {type(self).__name__} has no file format and cannot be saved")
         return {name: getattr(self, name) for name in self.file_arrays}
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "Process":
-        """The process from the arrays, names and texts of a file: made of the arrays, in the order of `file_arrays`."""
+        """Build the process from the content of a file."""
         return cls(*(torch.as_tensor(data[name]) for name in cls.file_arrays))
 
     def save(self, path: object) -> None:
-        """Write to `path`, as JSON, NPZ or safetensors by its ending; refused if it exists.
-
-        `hmmscope.load_process` finds the same bits again.
-        """
+        """Write to a new file (.json, .npz or .safetensors); `hmmscope.load_process` restores the same bits."""
         header = {"format": self.file_format, "version": FILE_VERSION, **self.file_texts()}
         write_file(Path(str(path)), header | ({"about": self.about} if self.about else {}), self.file_tensors())
 
     def describe(self) -> str:
-        """A line for readers: the title, and how many components, states and symbols there are."""
+        """Return one line with title and sizes."""
         counts = {"component": self.num_components, "state": self.num_states, "symbol": self.num_symbols}
         said = [f"{count:,} {name}{'s' * (count != 1)}" for name, count in counts.items() if count]
         return ", ".join([self.title, *said] if self.title else said)
@@ -364,7 +351,7 @@ class Process(ABC):
         return html_table(repr(self).partition("(")[0], {k: x for k, x in facts.items() if x not in (None, "")})
 
     def sample_components(self, indices: NDArray[np.int64], seed: int, stream: str) -> NDArray[np.int64]:
-        """Component (B,) of each sample index (B,); zeros for a single process."""
+        """Sample the component (B,) of each sample; zeros for a single process."""
         if self.num_components is None:
             return np.zeros(len(indices), np.int64)
         return cpu.sample_components(philox_key(seed, stream), indices, self.alias_tables[0])
@@ -372,7 +359,7 @@ class Process(ABC):
     def uniforms(
         self, indices: NDArray[np.int64], time: int, seed: int, stream: str = "corpus", count: int = 1
     ) -> NDArray[np.float64]:
-        """Uniform numbers (batch, time, count) in [0, 1) by (seed, stream, sample, time): what a sampler is made of.
+        """Return uniform numbers (batch, time, count) in [0, 1), keyed by (seed, stream, sample, time).
 
         Raises:
             InputError: sample numbers outside [0, 2^40).
@@ -382,13 +369,13 @@ class Process(ABC):
     def sample_paths(
         self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """Sample number `indices[b]` of the stream, the same bits on every device, in any order and batch.
+        """Draw samples `indices` of a stream; the bits do not depend on device, order or batch.
 
         Args:
             indices: sample numbers (B,) in [0, 2^40).
-            reset_mask: (T,), true where a new sequence of the same component begins; `reset_mask[0]` is true.
+            reset_mask: (T,), True where a new sequence of the same component starts; `reset_mask[0]` is True.
             seed: in [0, 2^32).
-            stream: a purpose of `seeds.PURPOSES`; streams of one seed are independent.
+            stream: a purpose in `seeds.PURPOSES`; streams of a seed are independent.
         """
         check_samples(indices)
         components = self.sample_components(indices, seed, stream)
@@ -410,13 +397,12 @@ class Process(ABC):
     def sample_paths_on(
         self, samples: Int64[Tensor, "batch"], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """`sample_paths` on the device of the sample numbers, the same bits: nothing is copied from the host.
+        """Draw the samples of `sample_paths` on the device of the sample numbers, with the same bits.
 
-        The tables go to the device at the first call and stay. Processes with a sampler of their own (vectors, a fresh
-        HMM for every sample) draw on the processor and are copied.
+        Processes with a custom sampler draw on the CPU and copy.
 
         Args:
-            samples: sample numbers (B,) in [0, 2^40), which is not checked on a GPU.
+            samples: sample numbers (B,) in [0, 2^40), unchecked on a GPU.
             reset_mask, seed, stream: as in `sample_paths`.
         """
         device = samples.device
@@ -432,14 +418,14 @@ class Process(ABC):
 
 
 def check_samples(indices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers of samples; InputError unless they are in [0, 2^40)."""
+    """Return sample numbers; InputError unless in [0, 2^40)."""
     if indices.size and (indices.min() < 0 or indices.max() >= MAX_SAMPLES):
-        raise InputError(f"indices: samples are numbered from 0 to 2^40 - 1, got {indices.min()}..{indices.max()}")
+        raise InputError(f"indices: must be in [0, 2^40), got {indices.min()}..{indices.max()}")
     return indices
 
 
 def kinds() -> dict[str, type[Process]]:
-    """The kinds of process that have files, by what these call themselves: ours, and those of other packages."""
+    """Return the process classes with files, by format name."""
     registry.entries("process")  # imports the modules that define them
     return dict(sorted(_kinds.items()))
 

@@ -1,4 +1,4 @@
-"""The random HMM of [Limits]: one of three laws of the rows, started in a known state."""
+"""The random HMM of [Limits]."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -19,15 +19,13 @@ class RanHMMSpec:
 
     transition[i], emission[i] ~ law, independent rows;  initial = transition[0]
 
-    In the paper s_0 is fixed, a placeholder stands at position 0, and o_t is emitted by s_t for t >= 1. State t and
-    observation t here are its s_{t+1} and o_{t+1}: hence the initial law, which is one step from state 0.
+    State t and observation t are s_{t+1} and o_{t+1} of the paper.
 
-    Source: [Limits] §2.1 and App. C (RanHMM). The law is not stated there: `dirichlet` (the default) is uniform over
-    stochastic rows, `softmax` is that of N(0, 1) numbers, `uniform` normalises U(0, 1) numbers.
+    Source: [Limits] §2.1 and App. C (RanHMM), which does not state the row distribution.
 
     Attributes:
         num_states, num_symbols: n and m of the paper.
-        law: dirichlet, softmax or uniform.
+        law: dirichlet (uniform over stochastic rows), softmax (of N(0, 1) numbers) or uniform (normalized U(0, 1) numbers).
         seed: of the instance.
     """
 
@@ -44,7 +42,7 @@ class RanHMMSpec:
         require(self.law in known, "law", f"must be one of {', '.join(known)}", self.law)
 
     def rows(self, purpose: str, num_columns: int) -> np.ndarray:
-        """`num_states` random rows."""
+        """Draw `num_states` random rows."""
         key, number = philox_key(self.seed, purpose), np.array([0])
         if self.law == "dirichlet":
             return dirichlet_rows(key, number, self.num_states, num_columns, 1.0)[0]

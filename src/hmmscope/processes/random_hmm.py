@@ -1,4 +1,4 @@
-"""HMMs with Dirichlet rows, alone and in mixtures."""
+"""HMMs with Dirichlet rows."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from hmmscope.schema import require
 from hmmscope.seeds import check_seed, philox_key
 from hmmscope.system_info import require_memory
 
-#: Entries drawn at a time: what is only needed on the way stays small beside the result.
+#: Entries per chunk, which keeps intermediate arrays small.
 _CHUNK_ENTRIES = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class DirichletSpec:
-    """Sizes and concentrations of HMMs with Dirichlet rows; component m is a function of (seed, m) alone."""
+    """Sizes and concentrations of HMMs with Dirichlet rows; component m depends on (seed, m) only."""
 
     num_states: int = 5
     num_symbols: int = 5
@@ -39,23 +39,22 @@ class DirichletSpec:
             require(1e-9 <= getattr(self, field) <= 1e6, field, "must be in [1e-9, 1e6]", getattr(self, field))
 
     def require_square(self) -> None:
-        """InputError unless there are as many symbols as states."""
+        """Raise an InputError unless num_symbols equals num_states."""
         rule = f"must equal num_states = {self.num_states}"
         require(self.num_symbols == self.num_states, "num_symbols", rule, self.num_symbols)
 
     @staticmethod
     def require_pool(num_components: int, first_component: int) -> None:
-        """InputError unless the numbers of the pool are in range."""
+        """Raise an InputError unless the pool is in range."""
         require(1 <= num_components <= 65536, "num_components", "must be in [1, 65536]", num_components)
         require(0 <= first_component < 2**40, "first_component", "must be in [0, 2^40)", first_component)
 
     @staticmethod
     def pool(num_components: int, first_component: int) -> np.ndarray:
-        """Component numbers of the pool."""
         return np.arange(first_component, first_component + num_components)
 
     def components(self, indices: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        """Initial, transition and emission of the given component numbers; each depends on its own number only."""
+        """Return initial, transition and emission of these components."""
 
         size = len(indices) * self.num_states * (self.num_states + self.num_symbols + 1)
         advice = "take fewer num_components, num_states or num_symbols"
@@ -86,10 +85,9 @@ class DirichletSpec:
 @registry.process("random-hmm")
 @dataclass(frozen=True, kw_only=True)
 class RandomHMMSpec(DirichletSpec):
-    """One HMM: uniform initial distribution, rows of transition and emission from symmetric Dirichlet laws.
+    """One HMM with a uniform initial distribution and symmetric Dirichlet rows.
 
-    Source: [Limits] §2.1 (RanHMM; the law of the rows is not stated there, Dirichlet(1) is the uniform law on
-    stochastic matrices); with small concentrations one component of [MultiTask].
+    Source: [Limits] §2.1 (RanHMM; Dirichlet(1) is uniform over stochastic matrices); [MultiTask].
     """
 
     def build(self) -> HMM:
@@ -100,11 +98,11 @@ class RandomHMMSpec(DirichletSpec):
 @registry.process("random-mixture")
 @dataclass(frozen=True, kw_only=True)
 class RandomMixtureSpec(DirichletSpec):
-    """A pool of HMMs with Dirichlet rows, equally likely; the uniform law on states begins every sequence.
+    """A pool of equally likely HMMs with Dirichlet rows and uniform initial states.
 
-    Component m depends on (seed, m) alone: `first_component` beyond the pool gives held-out HMMs of the same prior.
+    Component m depends on (seed, m) only: `first_component` beyond the pool gives held-out HMMs.
 
-    Source: [MultiTask] §5 (8192 HMMs, 128 states, 16 symbols; concentrations are not stated there).
+    Source: [MultiTask] §5 (8192 HMMs, 128 states, 16 symbols; no concentrations stated).
     """
 
     num_components: int = 8192

@@ -1,4 +1,4 @@
-"""Sequences that are given, as what generates: samples are windows of them, and nobody knows their law."""
+"""Recorded sequences as a process: samples are windows of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,34 +21,29 @@ from hmmscope.sequences.encoding import Alphabet, apart, encode_numbers
 from hmmscope.sequences.gaps import MISSING
 from hmmscope.sequences.read_options import ReadOptions
 
-#: Streams of training, and streams of judgement, which is on other sequences.
+#: Streams for training, and for evaluation on other sequences.
 TRAINING, JUDGING = ("train", "counting"), ("evaluate", "probe", "test")
 
 
 class RecordedSequences(Process):
-    """Windows of given sequences. The stream "train" has their `train` part, "test" their `test` part, and "evaluate" and
-    "probe" their `validation` part.
+    """Windows of recorded sequences, whose distribution is unknown.
 
-    A window is a piece of one sequence, as long as the sample; where the sequence ends before, the rest of the sample is
-    padding: symbol 0 with state -1. A missing observation is `hmmscope.MISSING`. All other states are zeros, for nothing is
-    known of them.
-
-    "train":   each sample draws a piece, ceil(n / length) of them for a sequence of n, and where in the sequence it lies
-    others:    the pieces themselves, side by side, each once in an order drawn from the seed; then again from the first
+    Stream "train" reads the `train` part, "test" the `test` part, "evaluate" and "probe" the `validation` part. Training
+    windows are random; others are consecutive, each once, in random order. A window lies in one sequence; padding is
+    symbol 0 with state -1.
 
     Args:
         data: the sequences.
-        law: the process that they are taken to come from, if one is known: the optimum is that of its observer.
+        law: their assumed process, which defines the optimum, or None.
 
     Raises:
-        InputError: another number of symbols than `law` has; of the streams that need a split, too few sequences for one
-            (see `SequenceData.split`).
+        InputError: another number of symbols than `law` has; too few sequences for a split.
     """
 
     stored_name = "GivenSequences"
 
     num_states = 1
-    no_optimum_reason = "given sequences have no known law; fit an HMM to them"
+    no_optimum_reason = "the distribution of recorded sequences is unknown; fit an HMM to them"
     file_format = "hmmscope-sequences"
     file_arrays = ("tokens", "lengths", "num_symbols")
     file_fields = ("symbols", "title", "split_seed", "reading", "gaps")
@@ -63,21 +58,19 @@ class RecordedSequences(Process):
 
     @property
     def window(self) -> int:
-        """Observations of a sample where nobody says how many: those of the longest sequence, from 2 to 256."""
+        """Default sample length: the longest sequence, clipped to 2..256."""
         return max(2, min(256, self.data.longest))
 
     @cached_property
     def digest(self) -> str:
-        """That of the data."""
         return self.data.digest
 
     @cached_property
     def params_digest(self) -> str:
-        """That of the data, names included."""
         return self.data.digest
 
     def part(self, stream: str) -> SequenceData:
-        """The sequences that a stream takes its windows from."""
+        """Return the sequences of a stream."""
         if stream in TRAINING:
             return self.data.train
         if stream == "test":
@@ -85,11 +78,11 @@ class RecordedSequences(Process):
         return self.data.validation if stream in JUDGING else self.data
 
     def num_different(self, stream: str, length: int) -> int | None:
-        """The number of windows of that length; no end in a stream of training, which draws them."""
+        """Return the number of windows; None for training streams."""
         return None if stream in TRAINING else len(self._windows(stream, length))
 
     def _windows(self, stream: str, length: int) -> NDArray[np.int64]:
-        """(piece, [sequence, begin]); a last piece of one symbol is left out if its sequence has others."""
+        """Return (window, [sequence, begin]), without a last window of one symbol."""
         if (stream, length) not in self._pieces:
             pieces = [
                 (number, begin)
@@ -103,14 +96,14 @@ class RecordedSequences(Process):
     def sample_paths(
         self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """As for every process; `states` are 0, and -1 beyond the end of a sequence.
+        """Draw windows; states are 0, and -1 in padding.
 
         Raises:
-            InputError: more than one sequence a sample.
+            InputError: more than one sequence in a sample.
         """
         check_samples(indices)
         if int(reset_mask.sum()) > 1:
-            raise InputError("layout: given sequences come one a sample; use the layout sequences")
+            raise InputError("layout: recorded sequences need one sequence per sample; use the layout sequences")
         length, part, key = len(reset_mask), self.part(stream), philox_key(seed, stream)
         windows = self._windows(stream, length)
         if stream in TRAINING:
@@ -159,18 +152,18 @@ class RecordedSequences(Process):
 @registry.process("data")
 @dataclass(frozen=True, kw_only=True)
 class DataSpec:
-    """Sequences from a file: text, FASTA, CSV, JSON lines, NPZ, safetensors, Parquet. Nobody knows their law.
+    """Sequences from a file: text, FASTA, CSV, JSON lines, NPZ, safetensors, Parquet; their distribution is unknown.
 
     Attributes:
         path: the file.
-        unit, column, group, axis, missing: how it is read, see `hmmscope.SequenceData`; empty to find out.
-        symbols: names of the symbols; none for those that occur.
-        cut: cut sequences into pieces of this length before they are split; 0 to leave them.
-        split_seed: of the split into training, validation and test.
-        digest: what the sequences must have, or empty.
+        unit, column, group, axis, missing: reading options, see `hmmscope.SequenceData`.
+        symbols: names of the symbols; default: those in the file.
+        cut: length of pieces before the split; 0 for whole sequences.
+        split_seed: seed of the split.
+        digest: required digest, or empty.
     """
 
-    #: A run keeps a copy of the process in its folder.
+    #: A run stores a copy of the process in its folder.
     keeps_copy: ClassVar[bool] = True
 
     path: str

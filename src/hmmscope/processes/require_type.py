@@ -1,4 +1,4 @@
-"""A process as the kind that a caller needs, for code that reads the matrices of that kind itself."""
+"""Type checks for code that needs a specific class of process."""
 
 from typing import TypeVar
 
@@ -10,12 +10,12 @@ P = TypeVar("P", bound=Process)
 
 
 def require_process_type(process: Process, kind: type[P], field: str = "process") -> P:
-    """The same process, of that kind, such as `HMM` or `Mixture`; InputError, of that field, for another one."""
+    """Return the process; InputError, naming `field`, unless it has type `kind`."""
     if not isinstance(process, kind):
-        raise InputError(f"{field}: must be of kind {kind.__name__}, got {type(process).__name__}")
+        raise InputError(f"{field}: must be a {kind.__name__}, got a {type(process).__name__}")
     return process
 
 
 def as_composed_cycles(process: Process) -> ComposedCycles | None:
-    """The same process, a pool of pairs of parts; None for another kind."""
+    """Return the process if it is a `ComposedCycles`, else None."""
     return process if isinstance(process, ComposedCycles) else None

@@ -1,4 +1,4 @@
-"""Semi-Markov chains: how long a state lasts has a law of its own, up to a longest duration, so that it is an exact HMM."""
+"""Semi-Markov chains with bounded durations, as exact HMMs."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,12 +16,12 @@ from hmmscope.seeds import check_seed, philox_key
 
 
 class Durations(NamedTuple):
-    """A semi-Markov chain as a chain of pairs (state, steps that are left, this one among them).
+    """A semi-Markov chain as a Markov chain of pairs (state, remaining steps).
 
     Attributes:
-        initial, transition: laws of the pairs (pair,), (pair, pair).
-        states: of which state each pair is (pair,): ``means[states]`` are rows of a family for the pairs.
-        left: steps that are left (pair,).
+        initial, transition: (pair,) and (pair, pair).
+        states: state of each pair (pair,); index family parameters with it, as in ``means[states]``.
+        left: remaining steps, this one included (pair,).
     """
 
     initial: Float64[Tensor, "pair"]
@@ -31,25 +31,24 @@ class Durations(NamedTuple):
 
 
 def with_durations(initial: object, transition: object, durations: object) -> Durations:
-    """A visit of state i takes d steps with probability durations[i, d - 1], and then transition[i, j] leads to j.
+    """Build the chain in which a visit of state i lasts d steps with probability durations[i, d - 1].
 
-    (i, d) -> (i, d - 1) for certain;  (i, 1) -> (j, d) with transition[i, j] durations[j, d - 1]
+    (i, d) -> (i, d - 1) surely;  (i, 1) -> (j, d) with transition[i, j] durations[j, d - 1]
 
-    A sequence begins with a new visit and may end within one. Pairs that no visit of their state reaches are left out. On
-    the diagonal of `transition` is the probability that another visit of the same state follows.
+    A sequence starts with a new visit. Unreachable pairs are left out. The diagonal of `transition` repeats a visit.
 
     Source: Yu (2010), "Hidden semi-Markov models"; as an HMM: Johnson (2005), "Capacity and complexity of HMM duration
     modeling techniques".
 
     Args:
         initial: of the first state (S,).
-        transition: from visit to visit (S, S).
-        durations: laws of the lengths 1 to D of a visit (S, D).
+        transition: between visits (S, S).
+        durations: distributions of the lengths 1 to D (S, D).
 
     Raises:
-        InputError: rows that are no laws; a wrong shape.
+        InputError: invalid rows, or a wrong shape.
 
-    Cost: S D pairs, and matrices of as many rows: filters take O(time S^2 D^2), or what their zeros leave of it.
+    Cost: up to S D pairs; filters take O(time S^2 D^2), less for zeros.
     """
     first_S = laws_of("initial", initial, (None,))
     size = len(first_S)
@@ -69,17 +68,17 @@ def with_durations(initial: object, transition: object, durations: object) -> Du
 @registry.process("semi-markov")
 @dataclass(frozen=True, kw_only=True)
 class SemiMarkovSpec:
-    """States that last a number of steps of their own, so that an observer keeps time as well as the state.
+    """States with random durations, so that the observer must track time as well as the state.
 
-    A visit of state i takes 1 + Binomial(longest - 1, p_i) steps, p_i evenly from 1 / (S + 1) to S / (S + 1); the next state
-    is another one, by rows from Dirichlet(1); a symbol names its state, but for `noise`. The uniform law begins.
+    A visit of state i takes 1 + Binomial(longest - 1, p_i) steps, with p_i evenly spaced from 1 / (S + 1) to S / (S + 1);
+    another state follows, by Dirichlet(1) rows. The symbol is the state, except for `noise`.
 
-    Source: ours; the kind is that of Yu (2010), "Hidden semi-Markov models".
+    Source: after Yu (2010), "Hidden semi-Markov models".
 
     Attributes:
         num_states: S, also the number of symbols.
-        longest: steps of the longest visit; 1 is a chain without durations.
-        noise: probability that a symbol is uniform instead.
+        longest: longest visit; 1 for no durations.
+        noise: probability of a uniform symbol.
         seed: of the rows.
     """
 

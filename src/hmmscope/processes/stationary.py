@@ -1,4 +1,4 @@
-"""The stationary law of a finite chain, each entry right to a few roundings however small."""
+"""Stationary distributions with small relative errors."""
 
 import numpy as np
 import torch
@@ -7,20 +7,19 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.kernels.fixed_order import eliminate
 
-#: Up to so many states nothing is compiled for it: that takes longer.
+#: Up to this many states the uncompiled function is faster than compiling.
 _FEW = 8
 
 
 def stationary_law(transition_SS: Float64[Tensor, "state state"]) -> Float64[Tensor, "state"]:
-    """The law with law @ transition = law; transient states have exactly zero, periodic chains have one too.
+    """Compute law = law @ transition; transient states have exactly zero.
 
-    By elimination without subtraction, so that every entry has a relative error of about S * 2^-53: a state visited once
-    in 10^50 steps is not taken for one that is never visited. The bits are the same on every processor.
+    Elimination without subtraction: each entry has a relative error of about S * 2^-53, with the same bits on every CPU.
 
     Source: Grassmann, Taksar and Heyman (1985), "Regenerative analysis and steady state distributions".
 
     Raises:
-        InputError: several closed classes of states (the message lists them), so that the law is not unique.
+        InputError: several closed classes, listed in the message.
 
     Cost: O(S^3).
     """
@@ -30,7 +29,7 @@ def stationary_law(transition_SS: Float64[Tensor, "state state"]) -> Float64[Ten
             str(members[:6]).replace("]", ", ...]" if len(members) > 6 else "]") for members in classes[:6]
         )
         more = ", ..." if len(classes) > 6 else ""
-        raise InputError(f"stationary law: not unique, {len(classes)} sets of states are never left: {shown}{more}")
+        raise InputError(f"stationary distribution: not unique, {len(classes)} closed sets of states: {shown}{more}")
     members = classes[0]
     law_S = torch.zeros(len(transition_SS), dtype=torch.float64)
     own_S = np.zeros(len(members))
@@ -41,10 +40,10 @@ def stationary_law(transition_SS: Float64[Tensor, "state state"]) -> Float64[Ten
 
 
 def closed_classes(transition_SS: Float64[Tensor, "state state"]) -> list[list[int]]:
-    """Sets of states that reach one another and are never left, each ascending."""
+    """Return the closed communicating classes, each ascending."""
     reach = (transition_SS > 0) | torch.eye(len(transition_SS), dtype=torch.bool)
     for _ in range(len(reach).bit_length()):
-        further = (reach.float() @ reach.float()) > 0  # counts of ways, of which only the sign matters
+        further = (reach.float() @ reach.float()) > 0  # path counts; only the sign matters
         if further.equal(reach):
             break
         reach = further

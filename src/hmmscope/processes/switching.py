@@ -1,4 +1,4 @@
-"""Linear systems with Gaussian noise that switch between modes: the exact filter while it is small, and merged beyond."""
+"""Switching linear systems with Gaussian noise."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,37 +20,31 @@ from hmmscope.schema import refuse_masked
 from hmmscope.seeds import philox_key
 
 _ARRAYS = ("mode_initial", "mode_transition", "transition", "output", "initial", "state_noise", "output_noise")
-#: Gaussians that are kept if nobody says how many.
+#: Default number of Gaussians.
 NUM_KEPT = 256
 
 
 class SwitchingLinearGaussian(VectorProcess):
-    """A Markov chain of modes, and a linear system whose matrices go by the mode:
+    """A linear system whose matrices depend on a Markov chain of modes.
 
     state_t = transition[mode_t] @ state_{t-1} + N(0, state_noise[mode_t])
     observation_t = output[mode_t] @ state_t + N(0, output_noise[mode_t])
 
-    from a known state `initial` before time 0; mode 0 is drawn from `mode_initial`. Samples are functions of (seed, stream,
-    sample, time) by counters, as those of a `LinearGaussian`. What is hidden, and the belief, is the mode: `num_states` is
-    the number K of modes, `num_symbols` that of coordinates of an observation. `observe` is `switching_filter`: exact for
-    `num_exact` observations, and beyond them by merging Gaussians, with the error that `switching_filter` says.
+    The belief is about the mode; `observe` calls `switching_filter`.
 
     Source: Ackerson and Fu, IEEE Trans. Automatic Control 15 (1970); Murphy, "Switching Kalman filters" (1998).
 
     Args:
         mode_transition: (K, K), rows sum to one.
-        transition: (K, n, n).
-        output: (K, m, n).
-        mode_initial: (K,); uniform if not given.
-        initial: (n,); zeros if not given.
-        state_noise: (K, n, n), each symmetric positive definite; identities if not given.
-        output_noise: (K, m, m), likewise.
-        num_kept: Gaussians that the filter keeps, at least K^2.
+        transition, output: (K, n, n) and (K, m, n).
+        mode_initial: (K,); default: uniform.
+        initial: state before time 0 (n,); default: zeros.
+        state_noise, output_noise: (K, n, n) and (K, m, m), positive definite; default: identities.
+        num_kept: Gaussians in the filter, at least K^2.
         title, source: free text.
 
     Raises:
-        InputError: a wrong shape, rows that are no laws, a number that is not finite, a covariance that is not positive
-            definite, fewer Gaussians than K^2.
+        InputError: a wrong shape, invalid rows, a non-finite number, an invalid covariance, or fewer Gaussians than K^2.
     """
 
     stored_name = "SwitchingLinearGaussian"
@@ -94,7 +88,7 @@ class SwitchingLinearGaussian(VectorProcess):
 
     @property
     def num_exact(self) -> int | None:
-        """Observations of a sequence up to which `observe` is exact; None for any number of them."""
+        """Observations for which `observe` is exact; None for any number."""
         return None if self.num_states == 1 else num_apart(self.num_states, self.num_kept) + 1
 
     def file_tensors(self) -> dict[str, Tensor]:
@@ -105,17 +99,17 @@ class SwitchingLinearGaussian(VectorProcess):
         arrays: dict[str, Any] = {name: as_float64(name, data[name]) for name in _ARRAYS if name in data}
         kept = data.get("num_kept", NUM_KEPT)
         if not isinstance(kept, int):
-            raise InputError(f"num_kept: must be a whole number, got {kept!r}")
+            raise InputError(f"num_kept: must be an integer, got {kept!r}")
         return cls(**arrays, num_kept=kept, **texts(data))
 
     def sample_paths(
         self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """As for every process: observations (batch, time, m) of float64, and modes (batch, time)."""
+        """Draw float64 observations (batch, time, m) and modes (batch, time)."""
         check_samples(indices)
         size, time = len(self.initial), len(reset_mask)
         normals = standard_normals(philox_key(seed, stream), indices, time, size + self.num_symbols + 1)
-        drawn = torch.special.ndtr(torch.from_numpy(normals[..., -1])).numpy()  # whose law is the uniform one
+        drawn = torch.special.ndtr(torch.from_numpy(normals[..., -1])).numpy()  # uniform
         normals = normals[..., :-1]
         first, following = (rows.numpy().cumsum(-1) for rows in (self.mode_initial, self.mode_transition))
         transition, output, begin = self.transition.numpy(), self.output.numpy(), self.initial.numpy()
@@ -136,8 +130,7 @@ class SwitchingLinearGaussian(VectorProcess):
     def observe(
         self, observations: Float64[Tensor, "batch time observed"], *, reset_mask: object = None
     ) -> ObserverOutput:
-        """By `switching_filter`, anew where a sequence begins: the law "belief" of the mode, and of the state the vectors
-        "mean" and "covariance"."""
+        """Run `switching_filter`: "belief" of the mode, "mean" and "covariance" of the state."""
         refuse_masked("starts", reset_mask)
         begins = [] if reset_mask is None else torch.as_tensor(reset_mask).nonzero()[1:, 0].tolist()
         parts = [switching_filter(self, part, error=False) for part in observations.tensor_split(begins, 1)]
@@ -155,12 +148,12 @@ class SwitchingLinearGaussian(VectorProcess):
 
     def following(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch coordinate"]:
         raise InputError(
-            "process: what follows in a switching system depends on its state, not on the belief of its mode alone"
+            "process: the next observation of a switching system depends on its state, not only on the mode belief"
         )
 
     def facts(self) -> list[tuple[str, str]]:
         exact = "any number of observations" if self.num_exact is None else f"{self.num_exact} observations"
-        return [("exact", f"for {exact}, with {self.num_kept} Gaussians; merged beyond")]
+        return [("exact", f"for {exact}, with {self.num_kept} Gaussians; merged afterwards")]
 
     def facts_data(self) -> dict[str, Any]:
         return {"num_kept": self.num_kept, "num_exact": self.num_exact}
@@ -171,7 +164,6 @@ def _or(given: object, otherwise: object) -> object:
 
 
 def _noise(name: str, given: object, modes: int, size: int) -> Float64[Tensor, "mode size size"]:
-    """Covariances of each mode."""
     found = numbers_of(name, _or(given, torch.eye(size).expand(modes, size, size)), (modes, size, size))
     failed = torch.linalg.cholesky_ex(found)[1]
     if bool(failed.any()) or not bool(torch.allclose(found, found.mT)):
@@ -180,6 +172,6 @@ def _noise(name: str, given: object, modes: int, size: int) -> Float64[Tensor, "
 
 
 def _each(matrices: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """One matrix times one vector, for each of a batch: sums in the order of the columns, whatever the batch."""
+    """Multiply in a fixed order of summation."""
     found: NDArray[np.float64] = sum(matrices[..., j] * vectors[..., j, None] for j in range(vectors.shape[-1]))  # type: ignore[assignment]
     return found

@@ -1,4 +1,4 @@
-"""The filter of linear systems that switch: a Kalman step of each Gaussian and mode, and Gaussians that are merged."""
+"""The filter of switching linear systems."""
 
 import math
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from hmmscope.schema import require, shown
 
 @runtime_checkable
 class SwitchingSystem(Protocol):
-    """The matrices of a switching linear system, as `hmmscope.SwitchingLinearGaussian` has them; K modes."""
+    """The matrices of a switching linear system with K modes."""
 
     num_states: int
     num_symbols: int
@@ -31,18 +31,16 @@ class SwitchingSystem(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class SwitchingResult(Shown):
-    """What is known after each observation.
+    """Filtered modes and states after each observation.
 
     Attributes:
         mode_beliefs: P(mode t | o_0..o_t) (batch, time, mode).
-        means, covariances: of the state given o_0..o_t (batch, time, state), (batch, time, state, state).
-        predicted_observation, next_observation: E[o_t | o_0..o_{t-1}] and E[o_{t+1} | o_0..o_t] (batch, time, observed).
-        log_likelihood_terms: log density of what was observed of o_t given o_0..o_{t-1} (batch, time), nats.
+        means, covariances: of the state given o_0..o_t.
+        predicted_observation, next_observation: E[o_t | o_0..o_{t-1}] and E[o_{t+1} | o_0..o_t].
+        log_likelihood_terms: log density of o_t given the past (batch, time), nats.
         log_likelihood: their sum (batch,).
-        num_exact: observations of these sequences up to which all this is exact.
-        error: by how much the log-likelihood of a sequence changes if one mode fewer is kept apart (batch,), nats; zero
-            where nothing is merged then, None if it was not asked for. What is lost by merging usually falls geometrically
-            in how many modes are kept apart, and then this is more than what is lost with all of them.
+        num_exact: number of first observations for which all this is exact.
+        error: change of the log-likelihood (batch,) if one mode fewer is tracked, usually a bound of the merging error.
     """
 
     mode_beliefs: Float64[Tensor, "batch time mode"]
@@ -58,19 +56,19 @@ class SwitchingResult(Shown):
 
 @dataclass(frozen=True)
 class _Gaussians:
-    """A mixture for each sequence: log weights (batch, Gaussian), means and covariances. The newest mode counts fastest."""
+    """A mixture for each sequence; the newest mode varies fastest."""
 
     weights: Float64[Tensor, "batch gaussian"]
     means: Float64[Tensor, "batch gaussian state"]
     covariances: Float64[Tensor, "batch gaussian state state"]
 
     def merged(self, groups: int) -> "_Gaussians":
-        """Of `groups` Gaussians, each of the mean and covariance of those whose numbers differ by multiples of `groups`."""
+        """Merge Gaussians whose indices differ by multiples of `groups`, matching mean and covariance."""
         weights, means, covariances = (
             part.unflatten(1, (-1, groups)) for part in (self.weights, self.means, self.covariances)
         )
         total = weights.logsumexp(1)
-        share = (weights - total[:, None]).exp().nan_to_num(0.0)  # of what is impossible nothing is left
+        share = (weights - total[:, None]).exp().nan_to_num(0.0)  # impossible Gaussians
         mean = (share[..., None] * means).sum(1)
         apart = means - mean[:, None]
         spread = covariances + apart[..., :, None] * apart[..., None, :]
@@ -78,7 +76,7 @@ class _Gaussians:
 
 
 def num_apart(modes: int, kept: int) -> int:
-    """Modes that are kept apart by so many Gaussians: the largest n with K^n <= kept; one mode is always the same."""
+    """Return the largest n with K^n <= kept."""
     return 1 if modes == 1 else next(n for n in range(63, 0, -1) if modes**n <= kept)
 
 
@@ -89,24 +87,23 @@ def switching_filter(
     num_kept: int | None = None,
     error: bool = True,
 ) -> SwitchingResult:
-    """Modes and state of a switching linear system after each observation.
+    """Filter the modes and the state of a switching linear system.
 
-    The law of the state is a mixture of K^t Gaussians. Those that differ in modes longer ago than the n last ones, K^n <=
-    num_kept, are merged into one of their mean and covariance (generalised pseudo-Bayes of order n + 1). So the filter is
-    exact for n + 1 observations. A coordinate that is NaN was not observed; the rest is filtered without it.
+    The K^t Gaussians are merged if their last n modes agree, K^n <= num_kept (generalised pseudo-Bayes of order n + 1), so
+    n + 1 observations are exact.
 
     Source: Ackerson and Fu, IEEE Trans. Automatic Control 15 (1970); Bar-Shalom and Li, Estimation and Tracking (1993).
 
     Args:
         process: K modes.
-        observations: vectors (batch, time, m), or one sequence (time, m).
-        num_kept: Gaussians that are kept between observations, at least K^2; those of the process if not given.
-        error: whether all is done once more with one mode fewer kept apart, to say what merging costs.
+        observations: vectors (batch, time, m) or (time, m); NaN if missing.
+        num_kept: number of Gaussians, at least K^2.
+        error: also estimate the merging error.
 
     Raises:
-        InputError: another kind of process; vectors of another size, or infinite; fewer Gaussians than K^2.
+        InputError: not a switching system; wrong or infinite vectors; fewer Gaussians than K^2.
 
-    Cost: O(batch * time * num_kept * K * (n + m)^3) for n coordinates of the state.
+    Cost: O(batch * time * num_kept * K * (n + m)^3) for n state coordinates.
     """
     if not isinstance(process, SwitchingSystem):
         raise InputError(f"process: must be a switching linear system, got {shown(process)}")
@@ -125,12 +122,11 @@ def switching_filter(
 
 
 def require_kept(modes: int, kept: int) -> None:
-    """InputError unless at least two modes are kept apart."""
+    """Raise an InputError unless at least two modes are tracked."""
     require(kept >= modes**2, "num_kept", f"must be at least {modes**2}, the square of the number of modes", kept)
 
 
 def _filtered(process: SwitchingSystem, observations: Tensor, apart: int) -> dict[str, Tensor]:
-    """The tensors of a result; the last `apart` modes are kept apart."""
     batch, time, modes, size = *observations.shape[:2], process.num_states, len(process.initial)
     shapes = {"mode_beliefs": (modes,), "means": (size,), "covariances": (size, size), "log_likelihood_terms": ()}
     shapes |= dict.fromkeys(("predicted_observation", "next_observation"), (process.num_symbols,))
@@ -159,13 +155,12 @@ def _filtered(process: SwitchingSystem, observations: Tensor, apart: int) -> dic
 
 
 def _ahead(process: SwitchingSystem, known: _Gaussians, chances_GK: Tensor) -> Float64[Tensor, "batch observed"]:
-    """The mean of the next observation."""
     weights = (known.weights[..., None] + chances_GK).exp()
     return torch.einsum("bgk,kyi,kij,bgj->by", weights, process.output, process.transition, known.means)
 
 
 def _step(process: SwitchingSystem, known: _Gaussians, chances_GK: Tensor, seen_BY: Tensor) -> _Gaussians:
-    """Each Gaussian and next mode after an observation: a Kalman step, and a weight of the density of what was observed."""
+    """Update each Gaussian and next mode by a Kalman step."""
     inside: Bool[Tensor, "batch observed"] = ~seen_BY.isnan()
     mask = inside.to(torch.float64)[:, None, None]
     output = process.output * mask[..., None]
@@ -187,5 +182,4 @@ def _step(process: SwitchingSystem, known: _Gaussians, chances_GK: Tensor, seen_
 
 
 def _even(matrices: Tensor) -> Tensor:
-    """Symmetric, which rounding undoes."""
     return (matrices + matrices.mT) / 2

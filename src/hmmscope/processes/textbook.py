@@ -1,4 +1,4 @@
-"""Edge-emitting processes of computational mechanics, each with its stationary law as the start."""
+"""Edge-emitting processes of computational mechanics, with stationary starts."""
 
 from dataclasses import dataclass
 
@@ -15,10 +15,7 @@ from hmmscope.schema import require
 def labelled_from_edges(
     states: str, edges: list[tuple[str, int, str, float]], *, title: str, source: str
 ) -> LabelledHMM:
-    """A labelled HMM from edges (from, symbol, to, probability), started from its stationary law.
-
-    `states` names them, a letter each, and edges refer to these letters.
-    """
+    """Build a stationary labelled HMM from edges (from, symbol, to, probability)."""
     num_symbols = 1 + max(symbol for _, symbol, _, _ in edges)
     labelled_VSS = torch.zeros(num_symbols, len(states), len(states), dtype=torch.float64)
     for origin, symbol, target, probability in edges:
@@ -27,7 +24,7 @@ def labelled_from_edges(
 
 
 def stationary_start(labelled_VSS: Tensor, **names: object) -> LabelledHMM:
-    """A labelled HMM whose start state has the stationary law of its chain."""
+    """Build a labelled HMM that starts stationary."""
     transition_SS = torch.from_numpy(total(labelled_VSS.numpy()))
     return LabelledHMM(stationary_law(transition_SS), labelled_VSS, allow_drop_tiny=True, **names)  # type: ignore[arg-type]
 
@@ -35,13 +32,13 @@ def stationary_start(labelled_VSS: Tensor, **names: object) -> LabelledHMM:
 @registry.process("mess3")
 @dataclass(frozen=True, kw_only=True)
 class Mess3Spec:
-    """Mess3: three hidden states that no finite past reveals; its beliefs fill a fractal in the triangle.
+    """Mess3: three hidden states that no finite past reveals; its beliefs form a fractal in the triangle.
 
-    The next state is another one with probability `switch` each; symbol j is emitted on the way to state j with
-    probability `emission`, each other symbol with (1 - emission) / 2.
+    Each other state follows with probability `switch`; on the way to state j, symbol j is emitted with probability
+    `emission`, each other one with (1 - emission) / 2.
 
-    Source: Marzen and Crutchfield (2017), "Nearly maximally predictive features and their dimensions"; the values are
-    those of Shai et al. (2024), "Transformers represent belief state geometry in their residual stream".
+    Source: Marzen and Crutchfield (2017), "Nearly maximally predictive features and their dimensions"; values from Shai et
+    al. (2024), "Transformers represent belief state geometry in their residual stream".
     """
 
     switch: float = 0.05
@@ -62,8 +59,9 @@ class Mess3Spec:
 @registry.process("rrxor")
 @dataclass(frozen=True, kw_only=True)
 class RRXORSpec:
-    """Random-random-XOR: two fair bits, then their exclusive or, over and over.
-    In S a triple begins; A and B stand for its first bit, 0 or 1; X and Y for the exclusive or that comes next, 0 or 1.
+    """Random-random-XOR: two fair bits, then their exclusive or, repeated.
+
+    States: S starts, A and B hold the first bit, X and Y the exclusive or.
 
     Source: Crutchfield and Feldman (2003), "Regularities unseen, randomness observed".
     """
@@ -78,7 +76,7 @@ class RRXORSpec:
 @registry.process("golden-mean")
 @dataclass(frozen=True, kw_only=True)
 class GoldenMeanSpec:
-    """The golden mean process: no two zeros in a row; a Markov chain of order one.
+    """The golden mean process: no two zeros in a row.
 
     Entropy rate at one half: (2/3) ln 2.
 
@@ -99,7 +97,7 @@ class GoldenMeanSpec:
 @registry.process("even")
 @dataclass(frozen=True, kw_only=True)
 class EvenSpec:
-    """The even process: blocks of ones have even length; no Markov chain of finite order.
+    """The even process: blocks of ones have even length.
 
     Entropy rate at one half: (2/3) ln 2.
 
@@ -120,7 +118,7 @@ class EvenSpec:
 @registry.process("z1r")
 @dataclass(frozen=True, kw_only=True)
 class Z1RSpec:
-    """Zero, one, random, and again. Entropy rate: (1/3) ln 2; the phase is found after a few symbols.
+    """Zero, one, random, repeated; the entropy rate is (1/3) ln 2.
 
     Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream".
     """
@@ -133,7 +131,7 @@ class Z1RSpec:
 @registry.process("simple-nonunifilar")
 @dataclass(frozen=True, kw_only=True)
 class SimpleNonunifilarSpec:
-    """The simple non-unifilar source: a zero does not tell which of two states follows, so beliefs never repeat until a one.
+    """The simple non-unifilar source: a zero does not reveal the next state.
 
     Source: Crutchfield (1994), "The calculi of emergence"; Marzen and Crutchfield (2015), "Informational and causal
     architecture of discrete-time renewal processes".

@@ -1,4 +1,4 @@
-"""What processes of vectors share: how networks read their observations, and which densities say what comes next."""
+"""The base class of real-valued processes."""
 
 from abc import abstractmethod
 from typing import ClassVar
@@ -11,12 +11,12 @@ from hmmscope.processes.process import Process
 
 
 class VectorProcess(Process):
-    """A process whose observations are vectors of numbers.
+    """A process whose observations are real vectors.
 
     Attributes:
-        density: what its next observation is a mixture of, given the past: "gaussian", "poisson" or "symbols".
-        num_mixture_components: of how many such laws.
-        scale: centre and width of each coordinate, by which networks read and say numbers.
+        density: components of its predictive density: "gaussian", "poisson" or "symbols".
+        num_mixture_components: number of these components.
+        scale: centre and width of each coordinate, to standardize network inputs.
     """
 
     stored_name = "VectorProcess"
@@ -36,19 +36,17 @@ class VectorProcess(Process):
     def standardize(
         self, observations: Float64[Tensor, "batch time coordinate"]
     ) -> Float64[Tensor, "batch time coordinate"]:
-        """What a network reads: each coordinate less its centre, over its width."""
+        """Return (observations - centre) / width."""
         centre_Y, width_Y = (one.to(observations.device) for one in self.scale)
         return (observations - centre_Y) / width_Y
 
     @abstractmethod
     def following(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch coordinate"]:
-        """E[o_{t+1}] of an observer with these beliefs, or this mean, of state t."""
+        """Return E[o_{t+1}] given beliefs, or the mean, of state t."""
 
 
 def following(process: Process, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch coordinate"]:
-    """`VectorProcess.following` of a process; InputError for a kind that does not say it."""
+    """Run `VectorProcess.following`; InputError for other processes."""
     if not isinstance(process, VectorProcess):
-        raise InputError(
-            f"process: a {type(process).__name__} does not say what follows a belief; a VectorProcess does"
-        )
+        raise InputError(f"process: {type(process).__name__} has no predictions from beliefs; pass a VectorProcess")
     return process.following(beliefs)
