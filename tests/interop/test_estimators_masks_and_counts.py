@@ -116,7 +116,7 @@ def test_masked_truths_floats_and_lists_are_missing_symbols() -> None:
         assert hs.SequenceData(source).flat.tolist() == [2, 1, 1, 0, 1]
     names = np.ma.array(["x", "a", "b"], mask=[True, False, False])
     for named in ([names], [list(names)]):
-        with pytest.raises(InputError, match=r"sequence 1, symbol 1: is None.* say missing='none'"):
+        with pytest.raises(InputError, match=r"sequence 1, symbol 1: is None.* pass missing='none'"):
             hs.SequenceData(named)
         data = hs.SequenceData(named, missing="none")
         assert (data.symbols, data.flat.tolist()) == (("a", "b"), [2, 0, 1])

@@ -163,7 +163,7 @@ def test_long_records_come_in_pieces(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text, options, message",
     [
-        ("ab\n", {}, r"unit: text that is read part by part needs one \(--unit\): 'characters'"),
+        ("ab\n", {}, r"unit: is required for streamed text \(--unit\): 'characters'"),
         ("\n \n", {"unit": "words"}, "holds no sequence"),
         ("ab\nxy\n", {"unit": "characters", "symbols": "ab"}, "'x' is not one of a, b"),
         ("ab\n", {"unit": "characters", "batch": 0}, "batch: must be at least 1"),
@@ -174,7 +174,7 @@ def test_streams_that_are_none(text: str, options: dict, message: str, tmp_path:
     with pytest.raises(InputError, match=message):
         list(hs.SequenceStream(tmp_path / "a.txt", **options))
     (tmp_path / "a.csv").write_text("1,2\n")
-    with pytest.raises(InputError, match="a stream is text, FASTA"):
+    with pytest.raises(InputError, match="streams read text, FASTA"):
         hs.SequenceStream(tmp_path / "a.csv")
 
 

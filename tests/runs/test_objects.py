@@ -459,7 +459,7 @@ def test_training_reads_as_fit_and_study_do(tmp_path: Path) -> None:
         assert run.process.digest == digest
         assert run.process.data.num_steps == 72
     for source, options, message in (
-        (wanted, {"unit": "words"}, "unit: is for what is still to be read"),
+        (wanted, {"unit": "words"}, "unit: applies to unread sources only"),
         (coin(), {"column": "a"}, "column: applies only to sequences that are read here"),
         ("umbrella", {"column": "a"}, "column: applies only to sequences that are read here, got 'umbrella'"),
         (rows, {"colum": "a"}, "option: unknown 'colum'; did you mean 'column'"),

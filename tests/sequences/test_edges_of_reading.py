@@ -73,7 +73,7 @@ def test_the_unit_of_a_text_is_the_only_sensible_one(lines: list[str], symbols: 
 def test_most_words_are_numbers_or_not() -> None:
     """Where fewer than half are names, the names may be mistakes."""
     assert SequenceData("1 x 2 y\n").symbols == ("1", "2", "x", "y")
-    with pytest.raises(InputError, match="'x' is no whole number, and most of 5 words are"):
+    with pytest.raises(InputError, match="'x' is not a whole number, but most of 5 words are"):
         SequenceData("1 x 2 y 3\n")
 
 
@@ -101,7 +101,7 @@ def test_a_number_has_at_most_nine_digits() -> None:
         ([[1], [2, 3]], "lengths: must be whole numbers"),
         ([[1, 2]], "lengths: must be whole numbers"),
         ([-1, 2], "lengths: must be whole numbers"),
-        ([2, 0], "lengths: sequence 2 has no symbol"),
+        ([2, 0], "lengths: sequence 2 is empty"),
         ([2, 2], "lengths: must be 1 numbers, none above the length of its row, or sum to 3"),
         ([4], "lengths: must be 1 numbers, none above the length of its row, or sum to 3"),
         ([3], [[0, 1, 2]]),
@@ -133,9 +133,9 @@ def test_lengths_of_several_rows() -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: SequenceData([[0.0, float("nan")]]), "symbol 2: is nan, which is no symbol"),
-        (lambda: SequenceData([[0, None]]), "symbol 2: is None, which is no symbol"),
-        (lambda: SequenceData([np.array([0.0, np.nan])]), "symbol 2: is nan, which is no symbol"),
+        (lambda: SequenceData([[0.0, float("nan")]]), "symbol 2: is nan, which is not a symbol"),
+        (lambda: SequenceData([[0, None]]), "symbol 2: is None, which is not a symbol"),
+        (lambda: SequenceData([np.array([0.0, np.nan])]), "symbol 2: is nan, which is not a symbol"),
         (lambda: SequenceData([]), "sequences: holds no sequence"),
         (lambda: SequenceData([], lengths=[]), "sequences: holds no sequence"),
         (lambda: SequenceData(np.zeros((0, 3), int)), "sequences: holds no sequence"),
@@ -145,7 +145,7 @@ def test_lengths_of_several_rows() -> None:
         (lambda: SequenceData([[0, 1]])[1.5], "index: must be a number, a slice or a list of numbers, got 1.5"),
         (lambda: SequenceData([[0, 1]])[True], "index: must be a number, a slice or a list of numbers, got True"),
         (lambda: SequenceData([[0, 1]])[[]], "index: must be a number, a slice or a list of numbers"),
-        (lambda: SequenceData([[0, 1]])[1:], "index: chooses no sequence"),
+        (lambda: SequenceData([[0, 1]])[1:], "index: must select at least one sequence"),
         (lambda: SequenceData([[0, 1]]).cut(0), "length: must be at least 1, got 0"),
         (lambda: SequenceData([[0, 1]]).chunks(0), "length: must be at least 1, got 0"),
         (lambda: SequenceData([[0, 1]]).prefixes(0), "length: must be at least 1, got 0"),
@@ -153,11 +153,11 @@ def test_lengths_of_several_rows() -> None:
         (lambda: SequenceData([[0], [1], [0, 1]]).split(0.0), "train: and validation must leave a rest, got 0.0"),
         (lambda: SequenceData([[0], [1], [0, 1]]).split(0.5, 0.0), "train: and validation must leave a rest, got 0.5"),
         (lambda: SequenceData([[0, 1]]).split(), "2 observations .* cannot be split into three parts"),
-        (lambda: SequenceData([[0, 1, 0]]).split(), r"1 sequence cannot .*, such as data.cut\(1\)"),
+        (lambda: SequenceData([[0, 1, 0]]).split(), r"1 sequence cannot .*, for example with data.cut\(1\)"),
         (lambda: SequenceData([[0] * 30, [1] * 30]).split(), r"2 different sequences cannot .* data.cut\(3\)"),
         (lambda: read_as([[0, 1]], {"uint": "lines"}, ["seed"]), "option: unknown 'uint'"),
-        (lambda: read_as(SequenceData([[0, 1]]), {"unit": "lines"}), "unit: is for what is still to be read"),
-        (lambda: SequenceData(SequenceData([[0, 1]]), unit="lines"), "unit: is for what is still to be read"),
+        (lambda: read_as(SequenceData([[0, 1]]), {"unit": "lines"}), "unit: applies to unread sources only"),
+        (lambda: SequenceData(SequenceData([[0, 1]]), unit="lines"), "unit: applies to unread sources only"),
         (lambda: ReadOptions(axis=2), "axis: of time must be 0"),
         (lambda: Missing.of([True]), "missing: must be names or numbers"),
         (lambda: SequenceData({"a": [[0]], "b": [[1]]}), "holds no array 'observations' but a, b"),
@@ -182,13 +182,13 @@ def test_a_text_without_an_end_or_a_table_that_is_none_is_said_by_its_name(tmp_p
         ("a.csv", b'x,y\n"0,1\n', "^a.csv: not CSV"),
         ("b.csv", b"\n\n", "^b.csv: holds no sequence"),
         ("a.json", b"{", "^a.json: not JSON"),
-        ("a.json", b"{}", "^a.json: must hold a list of sequences"),
+        ("a.json", b"{}", "^a.json: must contain a list of sequences"),
         ("a.fq", b"\n\n", "^a.fq: holds no sequence"),
         ("a.fq", b"@1\n\n+\n\n", "^a.fq: holds no sequence"),
-        ("a.fq", b"@1\nAC\n+\nII\nx\n", "^a.fq: line 5: a record of FASTQ begins"),
-        ("a.fq", b"@1\nAC\n+\nI\n", "record of line 1 has 2 letters, and 1 characters of quality"),
-        ("a.fq", b"@1\nAC\n+\nIII\n", "record of line 1 has 2 letters, and 3 characters of quality"),
-        ("a.fa", b"AC\n>1\n", "^a.fa: line 1: FASTA begins with a header"),
+        ("a.fq", b"@1\nAC\n+\nII\nx\n", "^a.fq: line 5: a FASTQ record must begin"),
+        ("a.fq", b"@1\nAC\n+\nI\n", "record at line 1 has 2 letters but 1 quality characters"),
+        ("a.fq", b"@1\nAC\n+\nIII\n", "record at line 1 has 2 letters but 3 quality characters"),
+        ("a.fa", b"AC\n>1\n", "^a.fa: line 1: FASTA must begin with a header"),
         ("a.fa", b">1\n\n", "^a.fa: holds no sequence"),
         ("a.txt", b"\xff", "is not UTF-8 text"),
     ):
@@ -258,14 +258,14 @@ def test_a_stream_is_cut_where_it_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "options", "said"),
     [
-        ("a.txt", "ab\n", {}, "unit: text that is read part by part needs one"),
+        ("a.txt", "ab\n", {}, "unit: is required for streamed text"),
         ("a.txt", "ab\n", {"unit": "lines"}, "unit: unknown 'lines'"),
         ("a.txt", "ab\n", {"unit": "words", "batch": 0}, "batch: must be at least 1, got 0"),
         ("a.txt", "ab\n", {"unit": "words", "longest": 1}, "longest: must be at least 2, got 1"),
         ("a.txt", "\n", {"unit": "words"}, "a.txt: holds no sequence"),
         ("a.txt", "x\n", {"unit": "numbers"}, "a.txt: holds no sequence"),
         ("a.txt", "x\n", {"unit": "words", "missing": "x"}, "a.txt: holds no sequence"),
-        ("a.csv", "0\n", {}, "a stream is text, FASTA or .safetensors; read .csv with SequenceData"),
+        ("a.csv", "0\n", {}, "streams read text, FASTA or .safetensors; read .csv with SequenceData"),
     ],
 )
 def test_a_stream_needs_to_know(tmp_path: Path, name: str, text: str, options: dict[str, Any], said: str) -> None:
@@ -278,10 +278,10 @@ def test_a_stream_of_a_file_of_ours_takes_its_symbols(tmp_path: Path, monkeypatc
     header = {"sequences": json.dumps({"symbols": ["a", "b"]})}
     path = tmp_path / "a.safetensors"
     for tensors, said in (
-        ({"tokens": torch.tensor([0, 1])}, "is no file of SequenceData.save"),
+        ({"tokens": torch.tensor([0, 1])}, "must be a file from SequenceData.save"),
         (
             {"tokens": torch.tensor([[0, 1]]), "lengths": torch.tensor([2])},
-            r"must be one sequence .*, got shape \(1, 2\)",
+            r"must be concatenated sequences .*, got shape \(1, 2\)",
         ),
         (
             {"tokens": torch.tensor([0, 1]), "lengths": torch.tensor([1])},
@@ -294,7 +294,7 @@ def test_a_stream_of_a_file_of_ours_takes_its_symbols(tmp_path: Path, monkeypatc
         path.unlink()
     store.write_tensors(path, {"tokens": torch.tensor([0, 1]), "lengths": torch.tensor([2])}, header)
     assert SequenceStream(path, symbols=["a", "b"]).symbols == ("a", "b")
-    with pytest.raises(InputError, match="symbols: of a stream are those of its file, a, b; leave them out"):
+    with pytest.raises(InputError, match="symbols: must match the file's, a, b; leave them out"):
         SequenceStream(path, symbols=["b", "a"])
     monkeypatch.setattr(streaming, "_MAX_LINE", 4)
     (tmp_path / "a.txt").write_text("abc\nabcd")
@@ -319,7 +319,7 @@ def test_a_column_of_decimals_is_no_column_of_symbols(tmp_path: Path, group: str
     path.write_text("t,x\n0,0.25\n0,NA\n1,-1e3\n1,2\n")
     asked = {"column": "x", "group": group, "missing": "NA"}
     with pytest.raises(
-        InputError, match=r"a\.csv: column x: holds numbers with decimals, no symbols; .*emission='gaussian'"
+        InputError, match=r"a\.csv: column x: contains decimal numbers instead of symbols; .*emission='gaussian'"
     ):
         SequenceData(path, **asked)
     assert SequenceData(path, unit="lines", **asked).symbols == ("-1e3", "0.25", "2")
@@ -338,7 +338,7 @@ def test_a_number_far_above_all_others_is_no_symbol() -> None:
     """A mark for what is missing, or a slip, would make a table of millions of symbols."""
     for source in ([[0, 1, 999999]], np.array([[0, 1, 999999]])):
         with pytest.raises(
-            InputError, match=r"999999 would make 1000000 symbols of 3 observations; say symbols=1000000"
+            InputError, match=r"symbol 999999 implies 1000000 symbols for 3 observations; pass symbols=1000000"
         ):
             SequenceData(source)
     assert SequenceData([[0, 1, 999999]], symbols=1000000).num_symbols == 1000000

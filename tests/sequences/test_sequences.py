@@ -155,13 +155,13 @@ def test_arrays_in_files(tmp_path: Path) -> None:
     assert numbers(SequenceData(tmp_path / "two.npz", column="b")) == array.tolist()
     refused(lambda: SequenceData(tmp_path / "two.npz"), "no array 'observations' but a, b", "column=")
     hs.load_process("umbrella").save(tmp_path / "p.npz")
-    refused(lambda: SequenceData(tmp_path / "p.npz"), "holds a process ('hmmscope-hmm'), not sequences")
+    refused(lambda: SequenceData(tmp_path / "p.npz"), "contains a process ('hmmscope-hmm'), not sequences")
     hs.Mixture([0.5, 0.5], [hs.load_process("umbrella")] * 2).save(tmp_path / "p.json")
-    refused(lambda: SequenceData(tmp_path / "p.json"), "holds a process ('hmmscope-mixture'), not sequences")
+    refused(lambda: SequenceData(tmp_path / "p.json"), "contains a process ('hmmscope-mixture'), not sequences")
     (tmp_path / "l.json").write_text("[[0, 1, 2], [1, 0]]")
     assert SequenceData(tmp_path / "l.json").digest == SequenceData([[0, 1, 2], [1, 0]]).digest
     (tmp_path / "o.json").write_text('{"a": [1]}')
-    refused(lambda: SequenceData(tmp_path / "o.json"), "must hold a list of sequences")
+    refused(lambda: SequenceData(tmp_path / "o.json"), "must contain a list of sequences")
     (tmp_path / "n.json").write_text("[[0, 1")
     refused(lambda: SequenceData(tmp_path / "n.json"), "not JSON")
 
@@ -237,13 +237,13 @@ def test_two_readings_are_both_said(tmp_path: Path, name: str, text: str, both: 
         ("a.txt", "0 99999999999\n", {}, "symbol 2: '99999999999' is not one of the numbers"),
         ("a.txt", "ab\n", {"unit": "letters"}, "unit: unknown 'letters'"),
         ("a.txt", "ab\n", {"symbols": ["a", "a"]}, "symbols: must be different names"),
-        ("a.fa", "ACGT\n", {}, "FASTA begins with a header"),
+        ("a.fa", "ACGT\n", {}, "FASTA must begin with a header"),
         ("a.fa", ">only\n", {}, "holds no sequence"),
         ("a.csv", "id,s\n1,ab\n2\n", {"column": "s"}, "row 3: 1 cells where the header has 2"),
         ("a.csv", "id,s\n1,ab\n", {"column": "t"}, "column: unknown 't'"),
         ("a.csv", "id,s\n1,ab\n", {"group": "id"}, "group: needs column"),
         ("a.csv", "id,s\n1,ab\n", {"column": "s", "group": "u"}, "group: unknown 'u'"),
-        ("a.txt", "ab\n", GROUPED, "group: has no columns"),
+        ("a.txt", "ab\n", GROUPED, "group: needs a table"),
         ("a.csv", "0\n1\n1\n", {}, "3 lists of one symbol can be read in two ways"),
         ("a.csv", "a\nb\n", {"unit": "words"}, "2 lists of one symbol can be read in two ways"),
         (
@@ -252,7 +252,7 @@ def test_two_readings_are_both_said(tmp_path: Path, name: str, text: str, both: 
             {"column": "s", "unit": "lines"},
             "row 3: column s: is empty; if nothing was observed",
         ),
-        ("a.csv", "id,s\n1,ab\n2,\n", {"column": "s"}, "row 3: is empty; leave it out, or say unit='lines'"),
+        ("a.csv", "id,s\n1,ab\n2,\n", {"column": "s"}, "row 3: is empty; leave it out, or pass unit='lines'"),
         ("a.csv", "a,b\n1,0\n,\n", {"column": "a", "unit": "lines"}, "row 3: column a: is empty"),
         ("a.csv", "id,s\n\n1,ab\n\n2,\n", {"column": "s"}, "row 5: is empty"),  # as an editor counts them
         ("a.csv", "0,1\n\n0,-\n", {"symbols": 2, "unit": "words"}, "row 3, symbol 2: '-' is not one of"),
@@ -264,7 +264,7 @@ def test_two_readings_are_both_said(tmp_path: Path, name: str, text: str, both: 
             "a.txt",
             "0 1 1\n1 0 x 1\n",
             {},
-            "a.txt: 'x' is no whole number, and most of 7 words are: if all are names, say",
+            "a.txt: 'x' is not a whole number, but most of 7 words are; if all are names, pass",
         ),
         ("a.jsonl", '{"u": 1, "s": [0]}\n', GROUPED, "with group= each row must be one name or whole number"),
         ("a.jsonl", '{"observations": [0.5]}\n', {}, "row 1: must be a list of whole numbers"),
@@ -297,7 +297,9 @@ def test_names_that_may_be_gaps_are_said(tmp_path: Path) -> None:
 def test_objects_that_are_no_sequences() -> None:
     refused(lambda: SequenceData(3), "must be lists, an array, a tensor, a table or a path, got 3")
     refused(lambda: SequenceData([]), "holds no sequence")
-    refused(lambda: SequenceData([[0, -1]]), "sequence 1, symbol 2: -1 is no symbol", "give lengths if it is padding")
+    refused(
+        lambda: SequenceData([[0, -1]]), "sequence 1, symbol 2: -1 is not a symbol", "give lengths if it is padding"
+    )
     refused(lambda: SequenceData([[0, 1.5]]), "sequence 1: must be a list of whole numbers")
     refused(
         lambda: SequenceData(np.zeros((2, 2, 2))),
@@ -327,7 +329,7 @@ def test_arrays_of_hmmlearn() -> None:
     """X is (time, 1), with the lengths of its sequences: one column is one sequence, and lengths cut it."""
     column, rows = np.array([[0], [1], [1], [2]]), np.array([[0, 1], [1, 2]])
     assert numbers(SequenceData(column)) == numbers(SequenceData(torch.tensor(column))) == [[0, 1, 1, 2]]
-    assert "its column one sequence" in SequenceData(column).how
+    assert "whose column is one sequence" in SequenceData(column).how
     assert numbers(SequenceData(column, lengths=[3, 1])) == [[0, 1, 1], [2]]
     assert numbers(SequenceData(column[:, 0], lengths=np.array([1, 3]))) == [[0], [1, 1, 2]]
     assert numbers(SequenceData(column, axis=1)) == [[0], [1], [1], [2]]
@@ -339,7 +341,7 @@ def test_arrays_of_hmmlearn() -> None:
     assert numbers(SequenceData([["b", "a", "b"]], lengths=[2])) == [[1, 0]]
     refused(lambda: SequenceData(column, lengths=[3, 2]), "lengths: must be 1 numbers", "or sum to 4, got [3, 2]")
     refused(lambda: SequenceData(column, axis=2), "axis: of time must be 0")
-    refused(lambda: SequenceData(["abba"], lengths=[2]), "lengths: are of arrays and lists of symbols, not of text")
+    refused(lambda: SequenceData(["abba"], lengths=[2]), "lengths: apply to arrays and lists of symbols, not to text")
     floats = np.array([[0.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
     refused(
         lambda: SequenceData(floats), "float64 (3, 2) can be read in two ways", "axis=0 as 2 of 3", "axis=1 as 3 of 2"
@@ -351,7 +353,7 @@ def test_arrays_of_hmmlearn() -> None:
     assert numbers(SequenceData(floats, lengths=[2, 1, 1])) == [[0, 1], [2], [1]]
     assert numbers(SequenceData(floats[:, :1], lengths=[1, 2])) == [[0], [2, 1]]
     assert numbers(SequenceData(floats[:, 0])) == numbers(SequenceData([0.0, 2.0, 1.0])) == [[0, 2, 1]]
-    refused(lambda: SequenceData(np.array([0, np.nan])), "symbol 2: is nan, which is no symbol", "missing='none'")
+    refused(lambda: SequenceData(np.array([0, np.nan])), "symbol 2: is nan, which is not a symbol", "missing='none'")
     for odd in (0.5, np.inf, 1e300):
         refused(lambda odd=odd: SequenceData(np.array([0, odd])), "must be a list of whole numbers")  # type: ignore[misc]
 
@@ -420,9 +422,9 @@ def test_what_is_read_is_read_again_by_its_names() -> None:
     assert SequenceData(gaps) == gaps
     assert numbers(SequenceData(gaps, symbols=["a", "b"])) == [[0, hs.MISSING, 1]]
     refused(lambda: SequenceData(sky, symbols=["rain", "sun", "fog"][:1]), "'sun' is not one of rain")
-    refused(lambda: SequenceData(gaps, symbols=1), "1 is no symbol in [0, 1)")
-    refused(lambda: SequenceData(sky, unit="words"), "unit: is for what is still to be read")
-    refused(lambda: SequenceData(gaps, lengths=[1, 2]), "lengths: is for what is still to be read")
+    refused(lambda: SequenceData(gaps, symbols=1), "1 is not a symbol in [0, 1)")
+    refused(lambda: SequenceData(sky, unit="words"), "unit: applies to unread sources only")
+    refused(lambda: SequenceData(gaps, lengths=[1, 2]), "lengths: applies to unread sources only")
 
 
 class Column:
@@ -470,7 +472,7 @@ def test_a_fitted_hmm_knows_how_to_read(tmp_path: Path, ending: str) -> None:
     data = SequenceData(path, symbols_from=loaded)
     assert numbers(data) == [[1, 0, 1, 0, 0, 1]]
     assert "column weather: each line is one symbol" in data.how
-    assert "read as those of the process, --unit lines --column weather" in data.how
+    assert "read with options of the process, --unit lines --column weather" in data.how
     assert numbers(SequenceData(written(tmp_path, "t.txt", "rain\nsun\n"), symbols_from=loaded)) == [[0, 1]]
     assert numbers(SequenceData(written(tmp_path, "j.jsonl", '{"observations": ["sun"]}'), symbols_from=loaded)) == [
         [1]
@@ -485,10 +487,10 @@ def test_a_fitted_hmm_knows_how_to_read(tmp_path: Path, ending: str) -> None:
     for source in (written(tmp_path, "drawn.txt", "\n".join(lines)), lines):
         again = SequenceData(source, symbols_from=loaded)
         assert numbers(again) == drawn.tolist()
-        assert "words apart by spaces" in again.how
+        assert "words separated by spaces" in again.how
     refused(
         lambda: SequenceData(written(tmp_path, "no.txt", "sun\nNA\n"), symbols_from=loaded),
-        "sequence 1, symbol 2: 'NA' is not one of rain, sun; if nothing was observed there, say missing='NA'",
+        "sequence 1, symbol 2: 'NA' is not one of rain, sun; if nothing was observed there, pass missing='NA'",
         "--unit lines --column weather",
     )
     odd = json.dumps(
@@ -514,9 +516,12 @@ def test_fastq_is_its_sequences(tmp_path: Path) -> None:
     assert "without their quality" in data.how
     assert numbers(SequenceData(written(tmp_path, "b.fq", text), symbols="TGCA")) == [[3, 2, 1, 0, 0], [1, 1]]
     refused(
-        lambda: SequenceData(written(tmp_path, "c.fq", "@r\nACGT\n+\nII\n")), "line 1 has 4 letters, and 2 characters"
+        lambda: SequenceData(written(tmp_path, "c.fq", "@r\nACGT\n+\nII\n")),
+        "line 1 has 4 letters but 2 quality characters",
     )
-    refused(lambda: SequenceData(written(tmp_path, "d.fq", "ACGT\n")), "line 1: a record of FASTQ begins with a header")
+    refused(
+        lambda: SequenceData(written(tmp_path, "d.fq", "ACGT\n")), "line 1: a FASTQ record must begin with a header"
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -628,7 +633,7 @@ def test_half_a_character_is_no_text(tmp_path: Path) -> None:
         lambda: hs.HMM([1.0], [[1.0]], [[1.0]], symbols=[half]),
         lambda: hs.HMM([1.0], [[1.0]], [[1.0]], states=[half]),
     ):
-        refused(call, "holds half a surrogate pair")
+        refused(call, "contains an unpaired surrogate")
 
 
 @pytest.mark.parametrize("ending", ["", ".txt", ".npz", ".npy", ".safetensors", ".jsonl", ".fa", ".csv"])
@@ -673,7 +678,7 @@ def test_indexing_and_batches() -> None:
     assert data[1:3].num_symbols == 3
     with pytest.raises(IndexError):
         data[4]
-    refused(lambda: data[9:], "chooses no sequence")
+    refused(lambda: data[9:], "must select at least one sequence")
     tokens, lengths = data.padded()
     assert tokens.tolist() == [[0, 1, 2], [1, 0, 0], [2, 2, 0], [0, 0, 0]]
     assert lengths.tolist() == [3, 1, 2, 2]
@@ -719,7 +724,7 @@ def test_the_split_is_of_sequences_and_not_of_their_order() -> None:
 def test_few_sequences_are_not_split() -> None:
     refused(
         lambda: SequenceData(["abba"], unit="words").train,
-        "1 observations (words apart by",
+        "1 observations (words separated by",
         "cannot be split into three parts",
     )
     refused(lambda: SequenceData([[0, 1] * 50]).train, "1 sequence cannot be split into three parts", "data.cut(10)")

@@ -276,7 +276,7 @@ def test_oracle_of_vectors_with_gaps(ending: str, call: Callable) -> None:
     called = call(*asked)
     assert called.code == 2
     assert (
-        "sequence 0, observation 1: is not a number; if nothing was observed there, say missing='none'" in called.error
+        "sequence 0, observation 1: is not a number; if nothing was observed there, pass missing='none'" in called.error
     )
     called = call(*asked, "--missing", "none", "--out", "o.jsonl")
     assert called.code == 0, called.error
@@ -439,7 +439,7 @@ def test_one_long_sequence_is_read_alike_by_every_verb(call: Callable) -> None:
     assert call("fit", "w.csv", "--states", 2, "--out", "h.json", *options).code == 0
     said = call("infer", "h.json", "w.csv").out
     assert "w.csv: 400 observations in 1 sequence of 400" in said
-    assert "read as those of the process, --unit lines --column sky" in said
+    assert "read with options of the process, --unit lines --column sky" in said
     assert said.count("\nsequence ") == 1
     assert "fitted to        sequences read with options --unit lines --column sky" in call("show", "h.json").out
     configured = run_config("w.csv", {"process.column": "sky", "process.unit": "lines"})
@@ -468,7 +468,7 @@ def test_arrays_of_hmmlearn_are_fitted(call: Callable) -> None:
     both = hs.fit(x, 2, lengths=[4, 6], **options)
     assert both.log_likelihood == rows.log_likelihood
     assert hs.fit(x, 2, **options).log_likelihood == hs.fit(x[:, 0], 2, **options).log_likelihood
-    with pytest.raises(InputError, match="lengths: is for what is still to be read"):
+    with pytest.raises(InputError, match="lengths: applies to unread sources only"):
         hs.fit(hs.SequenceData(x), 2, lengths=[4, 6])
     np.save("x.npy", x)
     for flags, lengths in (([], 1), (["--axis", 1], 10)):
@@ -581,7 +581,7 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
     "ragged rows": (2, ["infer", "ran-lds", "ragged.jsonl"], "rows have different lengths"),
     "missing array": (2, ["infer", "umbrella", "none.npz"], "none.npz: cannot be read (No such file"),
     "torn array": (4, ["infer", "umbrella", "torn.npz"], "not a readable NPZ"),
-    "symbol out of range": (2, ["infer", "umbrella", "w.npz"], "sequence 1, symbol 3: 7 is no symbol in [0, 2)"),
+    "symbol out of range": (2, ["infer", "umbrella", "w.npz"], "sequence 1, symbol 3: 7 is not a symbol in [0, 2)"),
     "no vectors": (2, ["infer", "umbrella", "empty.jsonl"], "holds no sequence"),
     "fit without states": (2, ["fit", "w.txt", "--out", "new.json"], "required: --states"),
     "fit of no states": (2, ["fit", "w.txt", "--states", 0, "--out", "new.json"], "states: must be at least 1"),

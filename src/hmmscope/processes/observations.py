@@ -50,8 +50,8 @@ def as_batch(
         if lengths is None:
             count, how = len(observations), "hmmscope.SequenceData(rows, axis=0)"  # type: ignore[arg-type]
             raise InputError(
-                f"observations: {count} lists of one symbol can be read in two ways: pass {how} for one sequence of {count}, "
-                f"or axis=1 for {count} sequences of 1"
+                f"observations: {count} lists of one symbol can be read in two ways: pass {how} for one sequence of "
+                f"{count}, or axis=1 for {count} sequences of 1"
             )
         observations = [row[0] for row in observations]  # type: ignore[attr-defined]
     elif (

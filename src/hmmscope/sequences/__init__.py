@@ -1,1 +1,1 @@
-"""Sequences of symbols that users bring: read, checked, said in a line, and handed to everything else."""
+"""Symbol sequences from users: reading, checks and alphabets."""

@@ -1,4 +1,4 @@
-"""Cells of a table in a file, and columns of a frame."""
+"""Cells of tables, and columns of frames."""
 
 import csv
 import io
@@ -10,21 +10,21 @@ import torch
 
 from hmmscope.errors import InputError
 
-#: Characters of a text, and of a cell: a cell may be a gene.
+#: Most characters of a text, and of a cell.
 MAX_TEXT = 1 << 30
 
 
 class TableCells(NamedTuple):
-    """The rows of a table that hold something, of which an empty cell is something, and their numbers from 1 on."""
+    """The nonempty rows of a table, and their row numbers from 1."""
 
     cells: list[list[str]]
     numbers: list[int]
 
 
 def read_cells(text: str, what: str, delimiter: str) -> TableCells:
-    """The cells of a table without the spaces around them.
+    """Return the stripped cells of a table.
 
-    In a table of one column a blank line is an empty cell, but at the end.
+    A blank line in a table of one column is an empty cell, except at the end.
 
     Raises:
         InputError: not CSV.
@@ -44,7 +44,7 @@ def read_cells(text: str, what: str, delimiter: str) -> TableCells:
 
 
 def as_row(source: Any) -> Any:
-    """Whole numbers or truths in a column of a frame as an array, whatever labels its rows have; anything else as it is."""
+    """Convert an integer or boolean column of a frame to an array; return anything else unchanged."""
     kind = str(getattr(source, "dtype", ""))
     plain = isinstance(source, np.ndarray | torch.Tensor) or getattr(source, "ndim", None) != 1
     return source if plain or not re.fullmatch(r"u?int(8|16|32|64)|bool", kind) else np.asarray(source)

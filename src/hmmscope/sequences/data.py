@@ -1,4 +1,4 @@
-"""Sequences of symbols with their alphabet: what users bring, ready for fitting, filtering and training."""
+"""Sequences of symbols with their alphabet, for fitting, filtering and training."""
 
 import hashlib
 import io
@@ -31,18 +31,18 @@ from hmmscope.storage import store
 from hmmscope.text import in_a_line
 
 _ENDINGS = (".safetensors", ".npz", ".jsonl")
-#: Options of `SequenceData` that say how a source is read.
+#: Reading options of `SequenceData`.
 READING_OPTIONS = ("symbols", "unit", "column", "group", "axis", "missing", "lengths", "symbols_from")
-#: Symbols, and characters of a first line, that are shown.
+#: Numbers of symbols, and of characters of the first line, in `describe`.
 _SHOWN_SYMBOLS, _SHOWN_LINE = 12, 60
-#: Blocks that few long sequences are cut into, and symbols of the shortest.
+#: Number of blocks of long sequences, and the shortest block.
 _BLOCKS, _SHORTEST_BLOCK = 50, 16
-#: A tenth of fewer pieces says little.
+#: Fewest pieces whose tenth is a useful sample.
 _FEW_PIECES = 30
 
 
 class Parts(NamedTuple):
-    """Sequences apart for training, for choices while training, and for the last judgement."""
+    """Disjoint sequences for training, model selection and testing."""
 
     train: "SequenceData"
     validation: "SequenceData"
@@ -50,43 +50,38 @@ class Parts(NamedTuple):
 
 
 class SequenceData(Dataset[Tensor]):
-    """Sequences of symbols 0 to V - 1, of any lengths and with gaps, with the names of the symbols if they have names.
+    """Sequences of symbols 0 to V - 1, of any lengths and with gaps, with optional symbol names.
+
+    Indexing gives a sequence (``data[3]``) or a subset (``data[3:10]``, ``data[[5, 3]]``). It is a PyTorch dataset:
+    ``DataLoader(data, collate_fn=data.collate)``.
 
     Args:
-        source: lists of symbols (names or whole numbers), texts, an array or tensor (sequence, time) of whole numbers, a
-            table with a column of such (`datasets.Dataset`, a frame, a mapping), the path of a file (text, FASTA, .csv,
-            .tsv, .jsonl, .npz, .npy, .safetensors, .parquet), or `SequenceData`, to be given other names.
-        symbols: the names of all symbols in their order, or how many there are. By default names are those that occur,
-            sorted, and numbers go up to the largest.
-        unit: of text: "characters", "words", "numbers", or "lines" (one symbol a line).
-        column: of a table or file with several arrays, the one to take; by default ``observations``, or the only one.
-        group: of a table with one observation a row, the column that says of which sequence.
-        axis: of an array of two dimensions, the axis along which time runs: 0 if each column is a sequence, 1 if each row
-            is. By default (time, 1) is one sequence, as in hmmlearn, and (sequence, time) has one a row.
-        missing: what stands for an observation that was not made: a name or number, or several: "NA", -1, NaN, [None],
-            "" for an empty cell of a table. One of None, NaN and "nan" stands for all that is no value. Masked entries of
-            NumPy, and `hmmscope.MISSING`, are missing in any case.
-        lengths: number of symbols of each row of a padded array; or of each of the sequences that lie one after the other in
-            one row or column, as in hmmlearn's ``X, lengths``.
-        symbols_from: a process, or other `SequenceData`, whose symbols these have; without other options, the sequences are
-            read as it was read.
-        title: what it is; by default the name of the file.
+        source: lists of symbols, texts, an integer array or tensor (sequence, time), a table with such a column
+            (`datasets.Dataset`, a frame, a mapping), a path (text, FASTA, .csv, .tsv, .jsonl, .npz, .npy, .safetensors,
+            .parquet), or `SequenceData`.
+        symbols: all names in order, or their number; default: sorted names, or numbers up to the largest.
+        unit: of text: "characters", "words", "numbers", or "lines" (one symbol per line).
+        column: of a table or file with several arrays; default: ``observations``, or the only one.
+        group: column with the sequence of each row, in a table with one observation per row.
+        axis: time axis of a 2-d array: 0 if columns are sequences, 1 if rows are. By default (time, 1) is one sequence.
+        missing: values of missing observations, such as "NA", -1, NaN, [None] or "". One of None, NaN and "nan" means all.
+            Masked entries and `hmmscope.MISSING` are always missing.
+        lengths: of padded rows, or of sequences concatenated in one row or column, as in hmmlearn.
+        symbols_from: a process or `SequenceData` whose symbols, and reading options, to use.
+        title: default: the file name.
         seed: of `train`, `validation` and `test`.
-
-    ``len(data)`` is the number of sequences, ``data[3]`` one of them, ``data[3:10]`` and ``data[[5, 3]]`` some of them
-    as data of their own. It is a data set of PyTorch: ``DataLoader(data, collate_fn=data.collate)``.
 
     Attributes:
         symbols: names (V,), or None.
         num_symbols: V.
-        lengths: of the sequences (sequence,), missing observations counted too.
-        title, how: what it is, and how it was read.
-        read_options: the options with which another source is read alike.
+        lengths: of the sequences (sequence,), with missing observations.
+        title, how: title, and how the source was read.
+        read_options: options that read another source in the same way.
 
     Raises:
-        InputError: nothing to read, a symbol that is not in the alphabet, a file that is missing, no regular file, or too
-            large; or a source that can be read in two ways: the message says both, and the option that chooses.
-        DamagedError: a binary file that is not whole.
+        InputError: nothing to read, an unknown symbol, a missing or too large file, or an ambiguous source (the message
+            names the option that decides).
+        DamagedError: a truncated binary file.
     """
 
     def __init__(
@@ -125,7 +120,7 @@ class SequenceData(Dataset[Tensor]):
             if kept is None or not kept.to_data():
                 raise
             raise InputError(
-                f"{error} (read as those of the process, {kept.flags()}; the options choose another way)"
+                f"{error} (read with the options of the process, {kept.flags()}; pass other options to change that)"
             ) from None
         self._set(asked.understood(encoded), what if title is None else title, seed)
 
@@ -138,26 +133,26 @@ class SequenceData(Dataset[Tensor]):
 
     @classmethod
     def from_encoded(cls, encoded: Encoded, title: str, seed: int = 0) -> "SequenceData":
-        """From sequences that are numbers already."""
+        """Build from encoded sequences."""
         data = cls.__new__(cls)
         data._set(encoded, title, seed)
         return data
 
-    # -- what is in it
+    # -- contents
 
     @property
     def num_observations(self) -> int:
-        """Symbols in all; missing ones are not counted."""
+        """Number of observations, without missing ones."""
         return self.num_steps - self.num_missing
 
     @property
     def num_steps(self) -> int:
-        """Observations in all, and missing ones."""
+        """Number of observations, with missing ones."""
         return int(self._starts[-1])
 
     @cached_property
     def steps_since_gap(self) -> NDArray[np.int64]:
-        """Observations before each one in its sequence, since the last gap (observation,); -1 where it is missing."""
+        """Observations since the start or last gap (observation,); -1 where missing."""
         steps, gaps = np.arange(self.num_steps), self.flat == self.num_symbols
         begins = np.zeros(self.num_steps + 1, np.bool_)
         begins[self._starts[:-1]] = True
@@ -167,17 +162,15 @@ class SequenceData(Dataset[Tensor]):
 
     @cached_property
     def num_missing(self) -> int:
-        """Observations that were not made."""
         return num_equal(self.flat, self.num_symbols)
 
     @property
     def longest(self) -> int:
-        """Length of the longest sequence."""
         return int(self.lengths.max())
 
     @property
     def flat(self) -> NDArray[np.integer]:
-        """All symbols, one sequence after the other (observation,); V where one is missing."""
+        """All symbols, concatenated (observation,); V where missing."""
         return self._encoded.flat
 
     def __len__(self) -> int:
@@ -203,7 +196,7 @@ class SequenceData(Dataset[Tensor]):
 
     def _chosen(self, numbers: NDArray[np.int64]) -> "SequenceData":
         if len(numbers) == 0:
-            raise InputError("index: chooses no sequence")
+            raise InputError("index: must select at least one sequence")
         parts = [self.flat[self._starts[n] : self._starts[n + 1]] for n in numbers.tolist()]
         return self._with(np.concatenate(parts), self._encoded.lengths[numbers])
 
@@ -212,13 +205,13 @@ class SequenceData(Dataset[Tensor]):
         return self.from_encoded(replace(self._encoded, flat=flat, lengths=lengths, first=first), self.title, self.seed)
 
     def as_text(self, sequence: Any) -> str:
-        """Symbols as text: names, side by side if each is one character."""
+        """Return symbols as text."""
         names = self.symbols or tuple(map(str, range(self.num_symbols)))
         glue = "" if self.symbols and all(len(name) == 1 for name in names) else " "
         return glue.join(names[code] if 0 <= code < len(names) else "?" for code in map(int, sequence))
 
     def renamed(self, symbols: Sequence[str]) -> "SequenceData":
-        """The same with symbols numbered as in `symbols`, which hold all names that these have."""
+        """Renumber symbols as in `symbols`, which contain all names."""
         names = self.symbols or ()
         codes = np.array([*(symbols.index(name) for name in names), len(symbols)])
         flat = codes[self.flat.astype(np.int64)]
@@ -228,7 +221,7 @@ class SequenceData(Dataset[Tensor]):
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of the symbols, of their names and number, and of the lengths."""
+        """sha256 of symbols, names and lengths."""
         header = json.dumps([self.num_symbols, self.symbols], ensure_ascii=False)
         sha = hashlib.sha256(f"{FORMAT}/1/{len(self)}/{header}".encode())
         sha.update(self._encoded.lengths.astype("<i8").tobytes())
@@ -242,10 +235,10 @@ class SequenceData(Dataset[Tensor]):
     def __hash__(self) -> int:
         return hash(self.digest)
 
-    # -- what it says
+    # -- description
 
     def describe(self) -> str:
-        """What was understood: sequences, lengths, symbols, and the first line as it was read; two lines."""
+        """Describe the sequences and the first line, in two lines."""
         names = self.symbols or ()
         listed = " ".join(map(in_a_line, names[:_SHOWN_SYMBOLS])) + (" ..." if len(names) > _SHOWN_SYMBOLS else "")
         total = f"{self.num_observations} observations in {summary(self._encoded)}"
@@ -264,15 +257,15 @@ class SequenceData(Dataset[Tensor]):
         names = {} if self.symbols is None else {"symbols": ", ".join(map(in_a_line, self.symbols[:40]))}
         return html_table("SequenceData", facts | names | {"first": in_a_line(self._encoded.first)})
 
-    # -- in batches
+    # -- batches
 
     def padded(self, length: int | None = None) -> tuple[Int64[Tensor, "sequence time"], Int64[Tensor, "sequence"]]:
-        """All sequences as one array with zeros beyond their ends, and their lengths; cut to `length` if it is given."""
+        """Return all sequences as a zero-padded array, cut to `length`, and their lengths."""
         return self.collate([self[number] for number in range(len(self))], length)
 
     @staticmethod
     def collate(sequences: Sequence[Tensor], length: int | None = None) -> tuple[Tensor, Tensor]:
-        """Some sequences as (tokens, lengths), padded with zeros: the `collate_fn` of a DataLoader."""
+        """Pad sequences with zeros to (tokens, lengths), for a DataLoader."""
         counts = torch.tensor(
             [len(sequence) if length is None else min(len(sequence), length) for sequence in sequences]
         )
@@ -282,7 +275,7 @@ class SequenceData(Dataset[Tensor]):
         return tokens, counts
 
     def batches(self, batch_size: int, *, shuffle: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """(tokens, lengths) of `batch_size` sequences at a time, all of them once; in an order of the seed `shuffle`."""
+        """Yield (tokens, lengths) of `batch_size` sequences, shuffled by a seed if given."""
         require_count("batch_size", batch_size)
         order = np.arange(len(self))
         if shuffle is not None:
@@ -290,10 +283,10 @@ class SequenceData(Dataset[Tensor]):
         for begin in range(0, len(self), batch_size):
             yield self.collate([self[int(number)] for number in order[begin : begin + batch_size]])
 
-    # -- in parts
+    # -- parts
 
     def cut(self, length: int) -> "SequenceData":
-        """The same symbols in pieces of at most `length`."""
+        """Cut into pieces of at most `length`."""
         require_count("length", length)
         lengths = [
             min(length, count - begin) for count in self._encoded.lengths.tolist() for begin in range(0, count, length)
@@ -303,21 +296,21 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def block_length(self) -> int:
-        """Length of about 50 blocks of all symbols, but not below 16: what few long sequences are cut into by itself."""
+        """Length that gives about 50 blocks, at least 16."""
         count = max(1, min(_BLOCKS, self.num_steps // _SHORTEST_BLOCK))
         return -(-self.num_steps // count)
 
     def chunks(self, length: int) -> "SequenceData":
-        """Longer sequences cut into pieces of `length`, or of `block_length` if fewer than 30 pieces would be left."""
+        """Cut into pieces of `length`, or of `block_length` if fewer than 30 pieces would remain."""
         require_count("length", length)
         if sum(-(-count // length) for count in self.lengths.tolist()) < _FEW_PIECES:
             length = min(length, self.block_length)
         return self.cut(length) if self.longest > length else self
 
     def in_blocks(self) -> "SequenceData":
-        """Sequences of which some can be held out: these if three of them differ, else cut into blocks (`block_length`).
+        """Return at least three different sequences, cut by `block_length` if needed.
 
-        Blocks are not quite independent: the hidden state at the end of one says something of the next.
+        Neighbouring blocks are not quite independent.
         """
         different: set[bytes] = set()
         for begin, end in pairwise(self._starts.tolist() if len(self) >= 3 else ()):
@@ -330,24 +323,23 @@ class SequenceData(Dataset[Tensor]):
         return self.from_encoded(replace(self._encoded, how=f"{self.how}; {more}"), self.title, self.seed)
 
     def prefixes(self, length: int) -> "SequenceData":
-        """Of each sequence the first `length` symbols."""
+        """Return the first `length` symbols of each sequence."""
         require_count("length", length)
         lengths = np.minimum(self._encoded.lengths, length)
         kept = np.arange(self.num_steps) - np.repeat(self._starts[:-1], self._encoded.lengths) < length
         return self._with(self.flat[kept], lengths)
 
     def split(self, train: float = 0.8, validation: float = 0.1, *, seed: int = 0) -> Parts:
-        """Three parts with no sequence in common; what is neither `train` nor `validation` is test.
+        """Split into disjoint training, validation and test parts.
 
-        The order of the sequences does not matter: they are sorted by the sha256 of the seed and their symbols, and equal
-        ones stay together. Each part has one sequence at least.
+        The split sorts sequences by sha256 of seed and symbols, so their order is irrelevant and equal ones stay together.
 
         Args:
-            train, validation: shares of the different sequences.
-            seed: another seed is another split.
+            train, validation: fractions of the different sequences; the rest is the test part.
+            seed: of the split.
 
         Raises:
-            InputError: fewer than three different sequences, or shares that leave nothing.
+            InputError: fewer than three different sequences, or no rest.
         """
         require(
             train > 0 and validation > 0 and train + validation < 1, "train", "and validation must leave a rest", train
@@ -364,8 +356,8 @@ class SequenceData(Dataset[Tensor]):
                 )
             found = "sequence" if len(order) == 1 else "different sequences"
             raise InputError(
-                f"{self.title}: {len(order)} {found} cannot be split into three parts; cut long ones first, such as "
-                f"data.cut({max(1, self.longest // 10)})"
+                f"{self.title}: {len(order)} {found} cannot be split into three parts; cut long ones first, for example "
+                f"with data.cut({max(1, self.longest // 10)})"
             )
         num_validation, num_test = (max(1, round(share * len(order))) for share in (validation, 1 - train - validation))
         num_train = max(1, len(order) - num_validation - num_test)
@@ -374,7 +366,7 @@ class SequenceData(Dataset[Tensor]):
         return Parts(*(self._chosen(np.flatnonzero(parts == part)) for part in range(3)))
 
     def seeded(self, seed: int) -> "SequenceData":
-        """The same sequences with another seed of `train`, `validation` and `test`."""
+        """Return the same sequences with another split seed."""
         return self.from_encoded(self._encoded, self.title, seed)
 
     @cached_property
@@ -383,23 +375,23 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def train(self) -> "SequenceData":
-        """Eight tenths of the sequences, see `split`."""
+        """80 % of the sequences, see `split`."""
         return self._parts.train
 
     @property
     def validation(self) -> "SequenceData":
-        """A tenth of the sequences, see `split`."""
+        """10 % of the sequences."""
         return self._parts.validation
 
     @property
     def test(self) -> "SequenceData":
-        """A tenth of the sequences, see `split`."""
+        """10 % of the sequences."""
         return self._parts.test
 
-    # -- as a file
+    # -- files
 
     def save(self, path: object) -> None:
-        """Write to a new .safetensors or .npz, or to .jsonl (names as they are); `SequenceData` reads them back equal.
+        """Write to a new .safetensors, .npz or .jsonl file, which `SequenceData` reads back equal.
 
         Raises:
             InputError: another ending.
@@ -430,15 +422,15 @@ class SequenceData(Dataset[Tensor]):
 
 
 def read_as(source: Any, read_options: Mapping[str, Any], beside: Iterable[str] = ()) -> SequenceData:
-    """`SequenceData` of a source and options of reading.
+    """Build `SequenceData` from a source and reading options.
 
     Args:
-        source: of `SequenceData`, or such.
-        read_options: its options, by name.
-        beside: names of options that the caller takes besides, which are told with these where one is unknown.
+        source: `SequenceData`, or its source.
+        read_options: options by name.
+        beside: other valid option names, for the error.
 
     Raises:
-        InputError: an unknown option, or options where all is read already.
+        InputError: an unknown option, or options for data that are already read.
     """
     for name in read_options:
         if name not in READING_OPTIONS:
@@ -446,5 +438,7 @@ def read_as(source: Any, read_options: Mapping[str, Any], beside: Iterable[str] 
     if not isinstance(source, SequenceData):
         return SequenceData(source, **read_options)
     if read_options:
-        raise InputError(f"{next(iter(read_options))}: is for what is still to be read, and SequenceData is read")
+        raise InputError(
+            f"{next(iter(read_options))}: applies to unread sources only, and SequenceData is already read"
+        )
     return source

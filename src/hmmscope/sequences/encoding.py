@@ -1,4 +1,4 @@
-"""Rows of words, characters or numbers as symbol numbers with their alphabet."""
+"""Conversion of words, characters and numbers to symbol numbers."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,11 +21,11 @@ from hmmscope.text import is_text
 #: How a line of text becomes symbols.
 UNITS = {
     "characters": "each character is a symbol",
-    "words": "words apart by spaces or commas are symbols",
-    "numbers": "whole numbers apart by spaces or commas are symbols",
+    "words": "words separated by spaces or commas are symbols",
+    "numbers": "whole numbers separated by spaces or commas are symbols",
     "lines": "each line is one symbol, and blank lines separate sequences",
 }
-#: Of so many texts, one that comes twice makes it likely that each is one symbol.
+#: Up to this many texts, a single repetition suggests that each text is one symbol.
 _FEW_TEXTS = 10
 
 
@@ -34,13 +34,13 @@ class Encoded(Shown):
     """Sequences as numbers.
 
     Attributes:
-        flat: all symbols, one sequence after the other (observation,); V where an observation is missing.
+        flat: all symbols, concatenated (observation,); V where missing.
         lengths: of the sequences (sequence,).
-        symbols: names, or None for numbered symbols.
+        symbols: names, or None.
         num_symbols: V.
-        how: what was understood, in words.
-        first: the first sequence as it was read, or its beginning.
-        read_options: how it was read, for another source.
+        how: how the source was read.
+        first: beginning of the first sequence, as text.
+        read_options: options for another source.
     """
 
     flat: NDArray[np.integer]
@@ -54,7 +54,7 @@ class Encoded(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Alphabet(Shown):
-    """What the caller says about symbols: their names, their number, or nothing; and what stands for a missing one."""
+    """Known symbol names or their number, and the names of missing observations."""
 
     names: tuple[str, ...] | None = None
     count: int | None = None
@@ -62,7 +62,7 @@ class Alphabet(Shown):
 
     @classmethod
     def of(cls, symbols: object, missing: Missing | None = None) -> "Alphabet":
-        """From a list of names, a number, or None."""
+        """Build from names, a number, or None."""
         missing = missing or Missing()
         if symbols is None:
             return cls(missing=missing)
@@ -74,24 +74,24 @@ class Alphabet(Shown):
         if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
             raise InputError(f"symbols: must be different names, or how many there are, got {shown(symbols)}")
         if "" in names:
-            raise InputError(f"symbols: name {names.index('') + 1} is empty; a symbol needs one character at least")
+            raise InputError(f"symbols: name {names.index('') + 1} is empty; each name needs at least one character")
         check_text(names)
         missing.check(names)
         return cls(names, len(names), missing)
 
 
 def check_text(names: Sequence[str], field: str = "symbols") -> None:
-    """InputError for half a character: what no file could hold, and no digest could be of."""
+    """Raise an InputError for unpaired surrogates."""
     if not is_text("".join(names)):
         odd = next(name for name in names if not is_text(name))
-        raise InputError(f"{field}: {shown(odd)} holds half a surrogate pair, which is no text")
+        raise InputError(f"{field}: {shown(odd)} contains an unpaired surrogate, which is not valid text")
 
 
 def apart(flat: object, lengths: object) -> list[NDArray[Any]]:
-    """Sequences that lie one after the other in `flat`; InputError unless `lengths` are positive and sum to its symbols."""
+    """Split concatenated sequences; InputError unless `lengths` are positive with the right sum."""
     try:
         tokens = np.asanyarray(flat)
-    except (ValueError, TypeError):  # lists of different lengths, a type that NumPy has not
+    except (ValueError, TypeError):  # lists of different lengths, or a type that NumPy lacks
         tokens = np.array(None)
     if tokens.ndim != 1:
         raise InputError(f"tokens: must be whole numbers, one sequence after the other, got {shown(flat)}")
@@ -99,7 +99,7 @@ def apart(flat: object, lengths: object) -> list[NDArray[Any]]:
 
 
 def filling_lengths(lengths: object, total: int) -> NDArray[np.int64]:
-    """Lengths (sequence,) of sequences that lie one after the other; InputError unless positive with that sum."""
+    """Return lengths; InputError unless positive with that sum."""
     counts = whole_lengths(lengths)
     if not len(counts) or bool((counts < 1).any()) or sum(counts.tolist()) != total:
         raise InputError(f"lengths: must be positive and sum to the number of tokens, {total}, got {shown(lengths)}")
@@ -107,7 +107,7 @@ def filling_lengths(lengths: object, total: int) -> NDArray[np.int64]:
 
 
 def whole_lengths(lengths: object) -> NDArray[np.int64]:
-    """Lengths of sequences (sequence,); InputError unless they are a list of whole numbers from 0 on."""
+    """Return lengths (sequence,); InputError unless integers >= 0."""
     refuse_masked("lengths", lengths)
     try:
         counts = np.asarray(lengths)
@@ -115,21 +115,21 @@ def whole_lengths(lengths: object) -> NDArray[np.int64]:
     except (ValueError, TypeError, OverflowError):
         good = False
     if not good:
-        raise InputError(f"lengths: must be whole numbers, one a sequence, got {shown(lengths)}")
+        raise InputError(f"lengths: must be whole numbers, one per sequence, got {shown(lengths)}")
     return counts.astype(np.int64)
 
 
 def within(rows: Sequence[Any], lengths: object) -> list[Any]:
-    """Rows without their padding; or of one row, the sequences that it is cut into, as hmmlearn's ``X, lengths``.
+    """Remove padding from rows, or split one row by lengths.
 
     Raises:
-        InputError: lengths that are neither one a row, none above its row, nor sum to the only row.
+        InputError: lengths that match neither the rows nor the only row.
     """
     if lengths is None:
         return list(rows)
     counts = whole_lengths(lengths).tolist()
     if 0 in counts:
-        raise InputError(f"lengths: sequence {counts.index(0) + 1} has no symbol; leave it out")
+        raise InputError(f"lengths: sequence {counts.index(0) + 1} is empty; leave it out")
     if len(counts) != len(rows) and len(rows) == sum(counts) and all(len(row) == 1 for row in rows):
         rows = [[row[0] for row in rows]]  # a column, given as lists
     if len(rows) == 1 and sum(counts) == len(rows[0]):
@@ -143,10 +143,10 @@ def within(rows: Sequence[Any], lengths: object) -> list[Any]:
 
 
 def encode_numbers(rows: Sequence[object], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
-    """Rows of symbol numbers.
+    """Encode rows of symbol numbers.
 
     Raises:
-        InputError: something else than whole numbers from 0 to V - 1; `where` says in which row.
+        InputError: entries that are not integers in [0, V); `where` names the row.
     """
     arrays = [_whole(row, alphabet.missing, partial(where, number)) for number, row in enumerate(rows)]
     if not arrays:
@@ -161,7 +161,7 @@ def encode_numbers(rows: Sequence[object], alphabet: Alphabet, how: str, where: 
         place = int(bad.argmax())
         row = int(np.searchsorted(counts.cumsum(), place, side="right"))
         column = place - int(counts[:row].sum())
-        rule = f"{int(flat[place])} is no symbol in [0, {count})"
+        rule = f"{int(flat[place])} is not a symbol in [0, {count})"
         advice = alphabet.missing.advice(flat[place])
         hint = f"; give lengths if it is padding; {advice}" if flat[place] < 0 else ""
         raise InputError(f"{where(row)}, symbol {column + 1}: {rule}{hint}")
@@ -172,7 +172,7 @@ def encode_numbers(rows: Sequence[object], alphabet: Alphabet, how: str, where: 
 
 
 def _whole(row: object, missing: Missing, where: Callable[[], str]) -> NDArray[np.int64]:
-    """A row of whole numbers as int64, `MISSING` where an observation is missing; InputError for anything else."""
+    """Convert a row to int64 with `MISSING`; InputError unless integers."""
     cells: Any = row
     odd = None
     if isinstance(row, list | tuple):
@@ -190,7 +190,7 @@ def _whole(row: object, missing: Missing, where: Callable[[], str]) -> NDArray[n
             odd = int(np.isnan(array).argmax())
     if odd is not None:
         value = None if isinstance(row, list | tuple) and row[odd] is None else math.nan
-        raise InputError(f"{where()}, symbol {odd + 1}: is {value}, which is no symbol; {missing.advice(value)}")
+        raise InputError(f"{where()}, symbol {odd + 1}: is {value}, which is not a symbol; {missing.advice(value)}")
     if array.dtype.kind == "f" and bool((np.floor(array) == array).all()):
         whole = array.astype(np.float64)
         array = whole.astype(np.int64) if bool((np.abs(whole) < 2**53).all()) else array
@@ -198,7 +198,7 @@ def _whole(row: object, missing: Missing, where: Callable[[], str]) -> NDArray[n
         numbers = f"; {FOR_NUMBERS}" if array.dtype.kind == "f" else ""
         raise InputError(f"{where()}: must be a list of whole numbers, got {shown(row)}{numbers}")
     if array.dtype == np.uint64 and int(array.max()) >= 2**63:
-        raise InputError(f"{where()}: {array.max()} is no symbol; they are below {MAX_SYMBOLS}")
+        raise InputError(f"{where()}: {array.max()} is not a symbol; symbols must be below {MAX_SYMBOLS}")
     return array.astype(np.int64)
 
 
@@ -207,10 +207,10 @@ def _has_gaps(row: Sequence[Any], missing: Missing) -> bool:
 
 
 def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
-    """Rows of names; the alphabet is theirs in sorted order, unless it is given.
+    """Encode rows of names; the default alphabet is sorted.
 
     Raises:
-        InputError: a name outside a given alphabet; `where` says in which row.
+        InputError: an unknown name; `where` names the row.
     """
     different = {word for row in rows for word in row}
     gaps = {word for word in different if alphabet.missing.has(word)}
@@ -238,15 +238,15 @@ def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Cal
 
 
 def _no_name(word: object, known: tuple[str, ...], alphabet: Alphabet, where: str) -> InputError:
-    """The error for what is none of the names."""
+    """Return the error for an unknown name."""
     if is_nothing(word) or word == "":
         said = word if word != "" else "empty"
-        return InputError(f"{where}: is {said}, which is no symbol; {alphabet.missing.advice(word)}")
+        return InputError(f"{where}: is {said}, which is not a symbol; {alphabet.missing.advice(word)}")
     return InputError(f"{where}: {shown(word)} is not one of {listed(known)}{alphabet.missing.hint(word)}")
 
 
 def encode_characters(lines: list[str], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
-    """Lines of characters; the alphabet is theirs in the order of Unicode, unless it is given."""
+    """Encode lines of characters; the default alphabet is in Unicode order."""
     if alphabet.names is None and alphabet.count is not None:
         return encode_words([list(line) for line in lines], alphabet, how, where)
     points = np.frombuffer("".join(lines).encode("utf-32-le", "surrogatepass"), np.uint32)
@@ -257,7 +257,7 @@ def encode_characters(lines: list[str], alphabet: Alphabet, how: str, where: Cal
         return encode_words([list(line) for line in lines], alphabet, how, where)
     if alphabet.names is not None:
         if not set(names) <= set(alphabet.names):
-            return encode_words([list(line) for line in lines], alphabet, how, where)  # which says where
+            return encode_words([list(line) for line in lines], alphabet, how, where)  # raises the error
         code = {name: code for code, name in enumerate(alphabet.names)}
         flat, names = np.array([code[name] for name in names])[flat], alphabet.names
     counts = np.array([len(line) for line in lines])
@@ -265,24 +265,24 @@ def encode_characters(lines: list[str], alphabet: Alphabet, how: str, where: Cal
 
 
 def _small(flat: NDArray[np.integer], count: int) -> NDArray[np.integer]:
-    """In the smallest type that holds the symbols, and `count` for a missing one where there is any."""
+    """Convert to the smallest sufficient type."""
     return flat.astype(smallest(count + bool((flat == count).any())))
 
 
 def encode_lines(
     lines: list[str], alphabet: Alphabet, unit: str | None, what: str, where: Callable[[int], str]
 ) -> Encoded:
-    """Lines of text: in the unit that is asked for, in the only one that fits the alphabet, or in the only sensible one.
+    """Encode lines of text with the given unit, or the only one that fits.
 
     Args:
-        lines: without line ends; blank ones are passed over.
-        alphabet: what is known.
-        unit: one of `UNITS`, or None to find out.
+        lines: without line ends; blank ones are skipped.
+        alphabet: known symbols.
+        unit: one of `UNITS`, or None.
         what: the source, for messages.
-        where: names a line by its number among `lines`.
+        where: names a line by its index.
 
     Raises:
-        InputError: two readings are possible: both are said, with the option that chooses; or nothing to read.
+        InputError: an ambiguous unit, or nothing to read.
     """
     if unit is not None and unit not in UNITS:
         raise unknown_name("unit", unit, UNITS)
@@ -299,7 +299,7 @@ def encode_lines(
 def _in_unit(
     unit: str, texts: list[str], kept: list[int], alphabet: Alphabet, what: str, where: Callable[[int], str]
 ) -> Encoded:
-    """Lines of characters, words or numbers, none of them blank, whose numbers are `kept`."""
+    """Encode nonblank lines with indices `kept`."""
 
     def place(number: int) -> str:
         return where(kept[number] if number >= 0 else number)
@@ -341,7 +341,7 @@ def _words(text: str, alphabet: Alphabet) -> list[str]:
 
 
 def _columns(lines: list[str], alphabet: Alphabet, what: str) -> Encoded:
-    """Each line a symbol; a blank line begins another sequence."""
+    """Encode one symbol per line; blank lines separate sequences."""
     rows: list[list[str]] = [[]]
     for line in lines:
         if line.strip():
@@ -362,7 +362,7 @@ def _columns(lines: list[str], alphabet: Alphabet, what: str) -> Encoded:
 
 
 def _unit_of(texts: list[str], alphabet: Alphabet, what: str) -> str:
-    """The unit of lines of text that nobody named."""
+    """Infer the unit of lines of text."""
     rows = [_words(text, alphabet) for text in texts]
     if alphabet.names is not None:
         return _unit_of_names(texts, rows, alphabet, alphabet.names, what)
@@ -394,20 +394,20 @@ def _unit_of(texts: list[str], alphabet: Alphabet, what: str) -> str:
 
 
 def _repeat(texts: list[str]) -> bool:
-    """Whether texts come again so often that each may be one symbol."""
+    """Return whether texts repeat often enough to be symbols."""
     different = len(set(texts))
     return 2 * different <= len(texts) or different < len(texts) <= _FEW_TEXTS
 
 
 def _require_alike(rows: list[list[str]], alphabet: Alphabet, what: str) -> None:
-    """InputError where most words are numbers and some are not: the others may be names, gaps, or mistakes."""
+    """Raise an InputError if most words are numbers but some are not."""
     names = {word for row in rows for word in row if not _is_number(word)}.difference(alphabet.missing.names)
     total, odd = sum(map(len, rows)), sum(word in names for row in rows for word in row)
     if not 2 * odd < total:
         return
     name = next(word for row in rows for word in row if word in names)
     raise InputError(
-        f"{what}: {shown(name)} is no whole number, and most of {total} words are: if all are names, say unit='words' "
+        f"{what}: {shown(name)} is not a whole number, but most of {total} words are; if all are names, pass unit='words' "
         f"(--unit); {alphabet.missing.advice(name)}"
     )
 
@@ -415,9 +415,9 @@ def _require_alike(rows: list[list[str]], alphabet: Alphabet, what: str) -> None
 def _unit_of_names(
     texts: list[str], rows: list[list[str]], alphabet: Alphabet, names: tuple[str, ...], what: str
 ) -> str:
-    """The unit of lines of text whose symbols have these names."""
+    """Infer the unit of lines from the symbol names."""
     known = {*names, *alphabet.missing.names}
-    if all(text in known for text in texts):  # a symbol a line
+    if all(text in known for text in texts):  # one symbol per line
         if not all(word in known for row in rows for word in row):
             return "lines"
         if len(texts) > 1:
@@ -426,7 +426,7 @@ def _unit_of_names(
 
 
 def _ambiguous(texts: list[str], alphabet: Alphabet, what: str, *units: str) -> InputError:
-    """The error that says both readings."""
+    """Return the error that describes both readings."""
 
     def number(name: int) -> str:
         return f"{what}: line {name + 1}"
@@ -440,7 +440,7 @@ def _ambiguous(texts: list[str], alphabet: Alphabet, what: str, *units: str) -> 
 
 
 def summary(found: Encoded) -> str:
-    """``30 sequences of 40, 27 symbols``."""
+    """Return ``30 sequences of 40, 27 symbols``."""
     count, shortest, longest = len(found.lengths), int(found.lengths.min()), int(found.lengths.max())
     lengths = f"of {shortest}" if shortest == longest else f"of {shortest} to {longest}"
     plural = "sequence" if count == 1 else "sequences"

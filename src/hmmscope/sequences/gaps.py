@@ -1,4 +1,4 @@
-"""Missing observations: what a person says stands for one, and where it stands."""
+"""Missing observations."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,27 +10,27 @@ from numpy.typing import NDArray
 from hmmscope.errors import InputError
 from hmmscope.schema import shown
 
-#: A missing observation in an array or tensor of symbols. Within `SequenceData.flat` and a checked batch it is V.
+#: A missing observation in arrays of symbols; in `SequenceData.flat` and checked batches it is V.
 MISSING = -(2**31)
 
-#: Names that often stand for a missing observation: they are symbols unless somebody says so, and that is said.
+#: Names that often mean a missing observation; they are read as symbols, with a note.
 USUAL_GAPS = frozenset({"na", "n/a", "nan", "null", "none", "<na>", "nat", "missing"})
 
-#: What is said where symbols are wanted and numbers are given.
-FOR_NUMBERS = "hmmscope.fit(X, num_states, emission='gaussian') is for numbers, and networks train on its .hmm"
+#: Advice for numbers where symbols are expected.
+FOR_NUMBERS = "for real numbers use hmmscope.fit(X, num_states, emission='gaussian'); networks can train on its .hmm"
 
-#: Letters that do in sequences of letters.
+#: Characters that often mean a missing letter.
 _USUAL_LETTERS = frozenset("-.?*nN")
 
-#: What None and NaN themselves are kept as: the name of no value that is least likely to be a symbol's too.
+#: The stored name of None and NaN.
 _NO_VALUE = "<na>"
 
-#: One name of these says that None, NaN, and what pandas and polars have in their place, are missing observations.
+#: Names that declare all null values as missing.
 _NOTHING = frozenset({"none", "null", "nan", "<na>", "nat"})
 
 
 def is_nothing(value: object) -> bool:
-    """Whether it is None, NaN, a masked entry, or the NA or NaT of pandas."""
+    """Return whether a value is None, NaN, masked, or pandas' NA or NaT."""
     if value is None or value is np.ma.masked or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float | np.floating) and bool(value != value)
@@ -38,11 +38,11 @@ def is_nothing(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Missing:
-    """What stands for a missing observation.
+    """The values that represent a missing observation.
 
     Attributes:
-        names: texts, numbers as texts, ``"nan"`` or ``"none"`` for whatever is no value; ``""`` for an empty cell.
-        nothing: None and NaN are missing whatever the names are, as in files of this library.
+        names: texts and numbers as text; ``"nan"`` or ``"none"`` for any null value, ``""`` for an empty cell.
+        nothing: None and NaN are missing whatever the names.
     """
 
     names: tuple[str, ...] = ()
@@ -50,14 +50,14 @@ class Missing:
 
     @classmethod
     def of(cls, given: object) -> "Missing":
-        """From a name, a number, or a list of such; None is nothing that was said, and [None] is None in the data."""
+        """Build from a name, a number, or a list; None means no missing values, [None] means None in the data."""
         if given is None:
             return cls()
         items = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
         names = []
         for item in items:
             if isinstance(item, bool) or not (isinstance(item, str | int | float | np.number) or is_nothing(item)):
-                raise InputError(f"missing: must be names or numbers that stand for a gap, got {shown(item)}")
+                raise InputError(f"missing: must be names or numbers of missing observations, got {shown(item)}")
             names.append(
                 _NO_VALUE if is_nothing(item) else f"{item:g}" if isinstance(item, float) else str(item).strip()
             )
@@ -65,11 +65,11 @@ class Missing:
 
     @property
     def takes_nothing(self) -> bool:
-        """Whether None and NaN are missing observations."""
+        """True if None and NaN are missing observations."""
         return self.nothing or any(name.lower() in _NOTHING for name in self.names)
 
     def has(self, value: object) -> bool:
-        """Whether a value of a row stands for a missing observation."""
+        """Return whether a value is a missing observation."""
         if isinstance(value, str):
             return value.strip() in self.names
         if is_nothing(value):
@@ -79,7 +79,7 @@ class Missing:
         return isinstance(value, float | np.floating) and f"{value:g}" in self.names
 
     def marked(self, array: NDArray[Any]) -> NDArray[Any]:
-        """An array of numbers with `MISSING` in the place of what is missing; floats that are whole become integers."""
+        """Replace missing numbers by `MISSING`; whole floats become integers."""
         if isinstance(array, np.ma.MaskedArray):
             mask, array = np.ma.getmaskarray(array), array.data
         else:
@@ -100,24 +100,24 @@ class Missing:
         return np.where(mask, MISSING, np.where(mask, 0, array).astype(np.int64))
 
     def check(self, names: Iterable[str] | None) -> None:
-        """InputError if a symbol has the name of a missing observation."""
+        """Raise an InputError if a symbol has the name of a missing observation."""
         both = [name for name in names or () if name in self.names]
         if both:
-            raise InputError(f"missing: {shown(both[0])} is one of the symbols, and cannot stand for a gap as well")
+            raise InputError(f"missing: {shown(both[0])} is also one of the symbols; choose one meaning")
 
     def advice(self, value: object) -> str:
-        """How to say that this value is missing, beside what was named already: for an error."""
+        """Return how to declare this value as missing."""
         names = [*self.names, "none" if is_nothing(value) else str(value)]
         given = repr(names[0] if len(names) == 1 else names)
-        return f"if nothing was observed there, say missing={given} (--missing {','.join(names) or shown('')})"
+        return f"if nothing was observed there, pass missing={given} (--missing {','.join(names) or shown('')})"
 
     def hint(self, name: object) -> str:
-        """`advice`, behind what is said of a name that is no symbol; nothing where the name seldom stands for a gap."""
+        """Return `advice` if the name often means a missing observation, else an empty text."""
         usual = str(name).lower() in USUAL_GAPS or name in _USUAL_LETTERS
         return f"; {self.advice(name)}" if usual else ""
 
     def said(self) -> str:
-        """The names, for readers."""
+        """Return the names as text."""
         return ", ".join(name if name else "an empty cell" for name in self.names)
 
 

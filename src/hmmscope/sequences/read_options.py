@@ -1,4 +1,4 @@
-"""The reading rule: how sequences are read from a source, kept so that another source is read alike."""
+"""Reading options, stored so that other sources are read in the same way."""
 
 import shlex
 from collections.abc import Mapping
@@ -10,17 +10,14 @@ from hmmscope.schema import parse_spec, require, to_stored
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """How sequences were read, or are to be read: what a person chose, and what was found where only one way made sense.
+    """How sequences were read, or are to be read; None for unspecified.
 
     Attributes:
         unit: of text, one of `encoding.UNITS`.
-        column: of a table, or of a file with several arrays, the one with the symbols.
-        group: of a table with one observation a row, the column that says of which sequence.
-        axis: of an array of two dimensions, the one along which time runs: 0 if each column is a sequence, 1 if each row is.
-
-        missing: what stands for an observation that was not made, see `hmmscope.sequences.gaps.Missing`.
-
-    None for what is open, or does not apply.
+        column: the column or array with the symbols.
+        group: the column with the sequence of each row.
+        axis: time axis of a 2-d array: 0 if columns are sequences, 1 if rows are.
+        missing: values of missing observations, see `hmmscope.sequences.gaps.Missing`.
     """
 
     unit: str | None = None
@@ -34,16 +31,16 @@ class ReadOptions:
 
     @classmethod
     def of_file(cls, data: Mapping[str, Any]) -> "ReadOptions | None":
-        """That of the file of a process; None if it has none."""
+        """Return the options in a process file, or None."""
         return parse_spec(cls, data["reading"], "reading") if data.get("reading") is not None else None
 
     def to_data(self) -> dict[str, Any]:
-        """What is not open, as plain data."""
+        """Return the specified options as plain data."""
         values = to_stored(self)
         values |= {} if self.missing is None else {"missing": list(self.missing)}
         return {name: value for name, value in values.items() if value is not None}
 
     def flags(self) -> str:
-        """As it is written on the command line: ``--unit lines --column weather``."""
+        """Return command-line flags: ``--unit lines --column weather``."""
         values = self.to_data() | ({} if self.missing is None else {"missing": ",".join(self.missing)})
         return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in values.items())

@@ -1,4 +1,4 @@
-"""What a caller asks for, and what follows from it for rows, tables and text of any source."""
+"""A request to read sequences: options, alphabet, and error locations."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,23 +26,21 @@ from hmmscope.sequences.read_options import ReadOptions
 
 #: A number, as tables write it.
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-#: Of files of sequences.
+#: Format name of sequence files.
 FORMAT = "hmmscope-sequences"
-#: The field that is taken if nothing is said, as `hmmscope sample` writes it.
+#: Default field, which `hmmscope sample` writes.
 OBSERVATIONS = "observations"
 
 
 class ReadRequest:
-    """What the caller says about a source, and where errors are.
+    """Reading options of a caller, and the names of error locations.
 
     Args:
         what: the source, for messages.
-        alphabet: what is known of the symbols.
-        read_options: what is asked for.
-        lengths: of padded rows, or of the sequences that one row is cut into.
-        kept: how other sequences were read that these are to be like: it decides what `read_options` leaves open. Its unit
-        is
-            for text, and its column and group are for tables that have that column.
+        alphabet: known symbols.
+        read_options: requested options.
+        lengths: of padded rows, or of the sequences in one row.
+        kept: options of similar sequences, for what `read_options` leaves open.
     """
 
     def __init__(
@@ -63,13 +61,13 @@ class ReadRequest:
         if self.axis is None:
             self.axis = self.kept.axis
         self.missing = alphabet.missing
-        self.own = False  # whether its file is one of this library's
-        self.has_gaps = False  # whether its file says that V stands for a missing observation
-        self.row_numbers: Sequence[int] | None = None  # of the rows of a file, as an editor or spreadsheet counts them
-        self.has_axes = False  # whether it is an array of two dimensions, whose axis of time matters
+        self.own = False  # True for files of this library
+        self.has_gaps = False  # True if V is a missing observation in the file
+        self.row_numbers: Sequence[int] | None = None  # row numbers in the file, from 1
+        self.has_axes = False  # True for 2-d arrays
 
     def understood(self, found: Encoded) -> Encoded:
-        """What was found, with how it was read: what was asked for, what was kept and applied, and the unit of its text."""
+        """Add the applied options to the result."""
         reading = replace(
             found.read_options,
             column=self.column,
@@ -80,14 +78,16 @@ class ReadRequest:
         asked, kept = self.read_options.to_data(), self.kept.to_data()
         found_now = reading.to_data()
         applied = {name: value for name, value in found_now.items() if name not in asked and kept.get(name) == value}
-        how = f"{found.how}; read as those of the process, {ReadOptions(**applied).flags()}" if applied else found.how
+        how = (
+            f"{found.how}; read with options of the process, {ReadOptions(**applied).flags()}" if applied else found.how
+        )
         gaps = [name for name in found.symbols or () if name.lower() in USUAL_GAPS and self.alphabet.names is None]
         if gaps:
             how += f"; {' and '.join(gaps)} too, unless --missing {','.join(gaps)}"
         return replace(found, read_options=reading, how=how)
 
     def choose(self, fields: Iterable[object]) -> list[str]:
-        """The names of the columns or arrays; of what was kept, the column is taken where they have it."""
+        """Return column names; select the stored column if present."""
         names = [str(field) for field in fields]
         if self.column is None and self.kept.column in names:
             self.column, self.group = self.kept.column, self.group or self.kept.group
@@ -96,7 +96,7 @@ class ReadRequest:
         return names
 
     def of_file(self, header: Mapping[str, Any]) -> Alphabet | None:
-        """Take the alphabet that a file states; where the caller names another one, that is returned, to be renamed to."""
+        """Adopt the alphabet of a file; return the caller's if it differs."""
         self._check_header(header)
         self.own = "format" in header
         if header.get("gaps"):
@@ -109,10 +109,10 @@ class ReadRequest:
         return None if wanted.count is None or wanted.names == self.alphabet.names else wanted
 
     def _check_header(self, header: Mapping[str, Any]) -> None:
-        """InputError for a format, version, list of names or number that is not as this library writes it."""
+        """Raise an InputError for an invalid header."""
         found = header.get("format", FORMAT)
         if found != FORMAT:
-            raise InputError(f"{self.what}: holds a process ({shown(found)}), not sequences")
+            raise InputError(f"{self.what}: contains a process ({shown(found)}), not sequences")
         if header.get("version", 1) != 1:
             raise InputError(f"{self.what}: version: must be 1 of {FORMAT}, got {shown(header['version'])}")
         names, count = header.get("symbols"), header.get("num_symbols")
@@ -127,7 +127,7 @@ class ReadRequest:
             raise InputError(f"{self.what}: num_symbols: must be the number of names, {known}, got {shown(count)}")
 
     def field(self, fields: list[str]) -> str:
-        """The field to take: the one asked for, `observations`, or the only one."""
+        """Return the requested field, `observations`, or the only one."""
         if self.column is not None:
             if self.column not in fields:
                 raise unknown_name("column", self.column, fields)
@@ -140,7 +140,7 @@ class ReadRequest:
         )
 
     def at(self, noun: str) -> Callable[[int], str]:
-        """Names row `number`; the whole source for -1. Rows of a file are named by their number there."""
+        """Return a function that names row `number`, or the source for -1."""
         known = self.row_numbers if noun == "row" else None
         return lambda n: self.what if n < 0 else f"{self.what}: {noun} {n + 1 if known is None else known[n]}"
 
@@ -148,11 +148,7 @@ class ReadRequest:
         return encode_numbers(within(rows, self.lengths), self.alphabet, how, self.at(noun))
 
     def whole(self, array: NDArray[Any], lengths: object, how: str) -> Encoded | None:
-        """What `numbers` makes of the rows of an array (sequence, time), or of the sequences that one row is cut into.
-
-        Nothing else of its size is made, and an array that nobody can write to, of the smallest type, is kept as it is.
-        None if something may be missing, or is no symbol.
-        """
+        """Encode an array (sequence, time), or one row cut by lengths, without copies; None if `numbers` must check it."""
         plain = array.dtype.kind in "iu" and array.ndim == 2 and not isinstance(array, np.ma.MaskedArray)
         if not plain or not array.size or self.missing.names or (lengths is not None and len(array) != 1):
             return None
@@ -176,22 +172,22 @@ class ReadRequest:
 
     def lines(self, lines: list[str], noun: str = "line", unit: str | None = None) -> Encoded:
         if self.lengths is not None:
-            raise InputError(f"{self.what}: lengths: are of arrays and lists of symbols, not of text")
+            raise InputError(f"{self.what}: lengths: apply to arrays and lists of symbols, not to text")
         return encode_lines(lines, self.alphabet, unit or self._unit_of(lines), self.what, self.at(noun))
 
     def _unit_of(self, texts: Sequence[object]) -> str | None:
-        """The unit that is asked for, or was kept; "lines" is kept only where one of the texts at least is a symbol."""
+        """Return the requested or stored unit; stored "lines" needs a text that is a symbol."""
         if self.read_options.unit is None and self.unit == "lines" and self.alphabet.count is not None:
             symbols = {*(self.alphabet.names or map(str, range(self.alphabet.count))), *self.missing.names}
             return self.unit if any(str(text).strip() in symbols for text in texts) else None
         return self.unit
 
     def characters(self, lines: list[str], noun: str) -> Encoded:
-        """Text whose symbols are characters whatever was kept of other text, unless another unit is asked for."""
+        """Encode characters, unless another unit is requested."""
         return self.lines(lines, noun, self.read_options.unit or "characters")
 
     def rows(self, rows: Sequence[Any], how: str, noun: str = "sequence") -> Encoded:
-        """Rows of any kind: texts, lists of names, or lists of numbers."""
+        """Encode texts, lists of names, or lists of numbers."""
         values = [plain(row) for row in rows]
         if not values:
             raise InputError(f"{self.what}: holds no sequence")
@@ -205,16 +201,16 @@ class ReadRequest:
         return self.cells(self.along(values), how, noun)
 
     def cells(self, values: Sequence[Any], how: str, noun: str = "sequence") -> Encoded:
-        """Lists of names, or lists of numbers."""
+        """Encode lists of names or of numbers."""
         if self._names(word for row in values for word in row):
             return self.words(values, f"{how} of names", noun)
         return self.numbers(values, f"{how} of numbers", noun)
 
     def _texts(self, values: list[Any], noun: str) -> Encoded:
-        """Texts; with the unit "lines" the symbols of one sequence, of which some may be missing.
+        """Encode texts; with the unit "lines" they are the symbols of one sequence.
 
         Raises:
-            InputError: an empty one, or None, that is no missing symbol.
+            InputError: an empty text or None that is not declared missing.
         """
         whole = self._unit_of(values) == "lines"
         for number, value in enumerate(values):
@@ -222,7 +218,7 @@ class ReadRequest:
             if whole and empty and not self.missing.has(value):
                 raise InputError(f"{self.at(noun)(number)}: {_emptiness(value)}; {self.missing.advice(value)}")
             if not whole and (empty or not isinstance(value, str)):
-                advice = "leave it out, or say unit='lines' (--unit) if each is one symbol"
+                advice = "leave it out, or pass unit='lines' (--unit) if each is one symbol"
                 raise InputError(f"{self.at(noun)(number)}: {_emptiness(value)}; {advice}")
         if not whole:
             return self.lines(values, noun)
@@ -230,7 +226,7 @@ class ReadRequest:
         return replace(self._symbols([cells], UNITS["lines"]), read_options=ReadOptions(unit="lines"))
 
     def _symbols(self, rows: list[list[Any]], how: str) -> Encoded:
-        """Rows of cells of a table: names, or whole numbers, also as text, unless these are given as names."""
+        """Encode table cells as names or whole numbers."""
         has = self.missing.has
         seen = [value for row in rows for value in row if not has(value)]
         words = all(isinstance(value, str) for value in seen)
@@ -239,10 +235,10 @@ class ReadRequest:
         return self.words(rows, how)
 
     def along(self, values: list[Any]) -> list[Any]:
-        """Lists along the axis of time; lists of one symbol each may be one sequence, as a column of an array is.
+        """Return lists along time; with axis=0 lists of one symbol are one sequence.
 
         Raises:
-            InputError: several of them, where neither axis nor lengths say, with both readings.
+            InputError: several lists of one symbol, without axis or lengths.
         """
         if self.own or self.lengths is not None or len(values) < 2 or any(len(row) != 1 for row in values):
             return values
@@ -258,15 +254,15 @@ class ReadRequest:
         return isinstance(value, int | float) and not isinstance(value, bool)
 
     def _names(self, values: Iterable[object]) -> bool:
-        """Whether these are names, but for what is missing or no value."""
+        """Return whether all values are names or missing."""
         return all(isinstance(value, str) or is_nothing(value) or self.missing.has(value) for value in values)
 
     def table(self, fields: Iterable[object], take: Callable[[str], Any]) -> Encoded:
-        """A table's column of sequences, or with `group` of symbols, whose rows of one group are a sequence in their order.
+        """Encode a column of sequences, or with `group` a column of symbols.
 
         Args:
             fields: names of the columns.
-            take: gives a column by its name.
+            take: returns a column by name.
         """
         names = self.choose(fields)
         name = self.field(names)
@@ -276,8 +272,8 @@ class ReadRequest:
         column, values = f"column {_short(name)}", self._cells(take, name)
         if self.unit is None and self.alphabet.names is None and _decimals(values, self.missing):
             raise InputError(
-                f"{self.what}: {column}: holds numbers with decimals, no symbols; {FOR_NUMBERS}; if each value is one "
-                "symbol say unit='lines' (--unit)"
+                f"{self.what}: {column}: contains decimal numbers instead of symbols; {FOR_NUMBERS}; if each value is one "
+                "symbol, pass unit='lines' (--unit)"
             )
         if self.group is None:
             if self.unit == "lines":
@@ -309,7 +305,7 @@ class ReadRequest:
         return self._symbols(rows, how)
 
     def _cells(self, take: Callable[[str], Any], name: str) -> list[Any]:
-        """A column as a list of plain values: of pyarrow, polars, pandas, datasets, NumPy, or any iterable."""
+        """Return a column as a list of plain values."""
         column = take(name)
         cells = plain(column)
         if isinstance(cells, str) or not isinstance(cells, Iterable):
@@ -317,7 +313,7 @@ class ReadRequest:
         return list(cells)
 
     def _no_gap(self, cells: list[Any], column: str, advice: str = "") -> None:
-        """Refuse an empty cell where each row has one symbol: it would be a symbol, or the end of a sequence."""
+        """Raise an InputError for an empty cell that is not declared missing."""
         for number, cell in enumerate(cells):
             empty = is_nothing(cell) or (isinstance(cell, str) and not cell.strip())
             if empty and (advice or not self.missing.has(cell)):
@@ -325,25 +321,27 @@ class ReadRequest:
                 raise InputError(f"{self.at('row')(number)}: {said}")
 
     def no_group(self) -> None:
-        """Refuse a group where there are no columns."""
+        """Raise an InputError if `group` is given without columns."""
         if self.read_options.group is not None:
-            raise InputError(f"{self.what}: group: has no columns; it is for tables with one observation a row")
+            raise InputError(
+                f"{self.what}: group: needs a table with one observation per row; this source has no columns"
+            )
 
 
 def _named(column: Any) -> str | None:
-    """The name of a column; frames have numbers too."""
+    """Return a column name as text."""
     return column if column is None else str(column)
 
 
 def _decimals(values: Sequence[object], missing: Missing) -> bool:
-    """Whether these are texts of numbers, of which one at least has a point or an exponent."""
+    """Return whether these are number texts, some with decimals."""
     seen = [str(value).strip() for value in values if not (is_nothing(value) or missing.has(value))]
     texts = all(isinstance(value, str) or is_nothing(value) or missing.has(value) for value in values)
     return texts and bool(seen) and all(map(_NUMBER.fullmatch, seen)) and any(set(one) & set(".eE") for one in seen)
 
 
 def plain(values: Any) -> Any:
-    """As Python's own lists, numbers and texts, of any library; masked is `MISSING`, whole numbers (time, 1) a column."""
+    """Convert to Python lists; masked entries become `MISSING`."""
     if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "iubf":
         values = Missing().marked(values) if np.ma.is_masked(values) else values.data
     elif isinstance(values, list | tuple) and any(value is np.ma.masked for value in values):
@@ -356,15 +354,15 @@ def plain(values: Any) -> Any:
 
 
 def _emptiness(value: object) -> str:
-    """What is said of a text that is no symbol."""
+    """Describe an invalid text."""
     return f"is {value}" if is_nothing(value) else "is empty" if not str(value).strip() else f"is {shown(value)}"
 
 
 def _short(name: str) -> str:
-    """The name of a column as it is said."""
+    """Shorten a column name."""
     return name if len(name) <= 100 else f"{name[:97]}..."
 
 
 def is_whole(cell: str) -> bool:
-    """Whether a cell of a table is a whole number as numbers are written; 01 is the name of another symbol than 1."""
+    """Return whether a cell is a canonical whole number; 01 is a different name from 1."""
     return cell.isascii() and cell.isdigit() and len(cell) <= 9 and (cell == "0" or cell[0] != "0")

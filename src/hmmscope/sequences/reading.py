@@ -1,4 +1,4 @@
-"""From files and objects to encoded sequences. Every read is bounded, and of a regular file."""
+"""Encoding of files and objects. Reads are bounded, and of regular files only."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from hmmscope.storage import disk, store
 from hmmscope.storage.mapped import map_tensors, read_npy, read_npz
 from hmmscope.system_info import require_memory
 
-#: What is said of text that begins as FASTA does.
+#: Error for text that starts like FASTA.
 TWO_WAYS = "can be read in two ways: as FASTA, if it is named .fasta, or as text with unit='characters' (--unit)"
 TEXT, FASTA, FASTQ = (".txt", ".text"), (".fa", ".fasta", ".fna", ".faa", ".ffn"), (".fq", ".fastq")
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
@@ -31,11 +31,11 @@ ENDINGS = (*TEXT, *FASTA, *FASTQ, *TABLES, *ARRAYS)
 
 
 def read_file(path: Path, asked: ReadRequest) -> Encoded:
-    """The sequences of a file, by its ending; an unknown ending is text.
+    """Read the sequences of a file by its ending; unknown endings are text.
 
     Raises:
-        InputError: missing, no regular file, too large, not what its ending says, or readable in several ways.
-        DamagedError: a binary file that is not whole.
+        InputError: a missing, too large or ambiguous file, or one that does not match its ending.
+        DamagedError: a truncated binary file.
         ResourceError: Parquet without pyarrow.
     """
     ending = path.suffix.lower()
@@ -62,7 +62,7 @@ def read_file(path: Path, asked: ReadRequest) -> Encoded:
 
 
 def _read_json(text: str, asked: ReadRequest) -> Encoded:
-    """A list of sequences."""
+    """Read a list of sequences."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -71,25 +71,25 @@ def _read_json(text: str, asked: ReadRequest) -> Encoded:
         wanted = asked.of_file(found)
         return _renamed(_saved(found, asked), wanted, asked)
     if not isinstance(found, list):
-        raise InputError(f"{asked.what}: must hold a list of sequences; one record a line is .jsonl")
+        raise InputError(f"{asked.what}: must contain a list of sequences; use .jsonl for one record per line")
     return asked.rows(found, "list")
 
 
 def is_fasta(text: str) -> bool:
-    """Whether the first line that is neither blank nor a comment begins as a record of FASTA does."""
+    """Return whether the first line, without blanks and comments, is a FASTA header."""
     lines = (line for line in text.splitlines() if line.strip() and not line.startswith(";"))
     return next(lines, "").startswith(">")
 
 
 def _read_fasta(text: str, asked: ReadRequest) -> Encoded:
-    """Records of FASTA; small letters (masked parts) are read as capitals."""
+    """Read FASTA records; lower case (masked parts) becomes upper case."""
     records: list[list[str]] = []
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith(">"):
             records.append([])
         elif line.strip() and not line.startswith(";"):
             if not records:
-                raise InputError(f"{asked.what}: line {number}: FASTA begins with a header, '>name'")
+                raise InputError(f"{asked.what}: line {number}: FASTA must begin with a header, '>name'")
             records[-1].append("".join(line.split()).upper())
     sequences = ["".join(record) for record in records]
     if not any(sequences):
@@ -98,14 +98,14 @@ def _read_fasta(text: str, asked: ReadRequest) -> Encoded:
 
 
 def _read_fastq(text: str, asked: ReadRequest) -> Encoded:
-    """Records of FASTQ: a header, lines of the sequence, ``+``, and as many characters of quality, which are left out."""
+    """Read FASTQ records without their quality."""
     lines = iter(enumerate(text.splitlines(), 1))
     sequences: list[str] = []
     for number, line in lines:
         if not line.strip():
             continue
         if not line.startswith("@"):
-            raise InputError(f"{asked.what}: line {number}: a record of FASTQ begins with a header, '@name'")
+            raise InputError(f"{asked.what}: line {number}: a FASTQ record must begin with a header, '@name'")
         record, quality = "", 0
         for _, part in lines:
             if part.startswith("+"):
@@ -117,8 +117,8 @@ def _read_fastq(text: str, asked: ReadRequest) -> Encoded:
                 break
             quality += len(part.strip())
         if quality != len(record):
-            rule = f"{len(record)} letters, and {quality} characters of quality"
-            raise InputError(f"{asked.what}: the record of line {number} has {rule}; FASTQ has one for each letter")
+            rule = f"{len(record)} letters but {quality} quality characters"
+            raise InputError(f"{asked.what}: the record at line {number} has {rule}; FASTQ needs one for each letter")
         sequences.append(record)
     if not any(sequences):
         raise InputError(f"{asked.what}: holds no sequence")
@@ -127,7 +127,7 @@ def _read_fastq(text: str, asked: ReadRequest) -> Encoded:
 
 
 def _letters(sequences: list[str], asked: ReadRequest, how: str) -> Encoded:
-    """Records of letters; what may stand for a gap, and is read as a letter, is said, and so are empty records."""
+    """Encode records of letters; note possible gap symbols and empty records."""
     found = asked.characters(sequences, "record")
     letters = set(found.symbols or ())
     gaps = sorted(letters & {"-", "."}) + (["N"] if "N" in letters and letters <= set("ACGTUN-.") else [])
@@ -139,8 +139,7 @@ def _letters(sequences: list[str], asked: ReadRequest, how: str) -> Encoded:
 
 
 def _read_csv(text: str, asked: ReadRequest, delimiter: str) -> Encoded:
-    """Rows of cells are sequences; with `column`, the first row names columns, and each cell, or with `group` each run of
-    rows of one group, is a sequence."""
+    """Read rows as sequences, or with `column`, cells or groups of rows."""
     rows, numbers = read_cells(text, asked.what, delimiter)
     if not rows:
         raise InputError(f"{asked.what}: holds no sequence")
@@ -159,8 +158,8 @@ def _read_csv(text: str, asked: ReadRequest, delimiter: str) -> Encoded:
         if asked.unit != "words":
             raise InputError(
                 f"{asked.what}: can be read in two ways: as {len(rows)} rows whose cells are symbols, or as a table whose "
-                f"first row names columns; choose with unit='words' (--unit) or {named} (--column). Numbers that are no "
-                "symbols: fit with emission='gaussian' (--emission)"
+                f"first row names columns; choose with unit='words' (--unit) or {named} (--column). For numbers that are "
+                "not symbols, fit with emission='gaussian' (--emission)"
             )
         return replace(asked.words(asked.along(cells), "rows of names", "row"), read_options=ReadOptions(unit="words"))
     asked.row_numbers = numbers[1:]
@@ -172,7 +171,7 @@ def _read_csv(text: str, asked: ReadRequest, delimiter: str) -> Encoded:
 
 def _read_json_lines(text: str, asked: ReadRequest) -> Encoded:
     rows, numbers = [], []
-    for number, line in enumerate(text.split("\n"), 1):  # a string may hold other ends of lines
+    for number, line in enumerate(text.split("\n"), 1):  # strings may contain other line ends
         if line.strip():
             numbers.append(number)
             try:
@@ -193,7 +192,7 @@ def _read_json_lines(text: str, asked: ReadRequest) -> Encoded:
 
 
 def _column(asked: ReadRequest, name: str, rows: list[Any]) -> list[Any]:
-    """One field of rows that are mappings."""
+    """Return one field of rows that are mappings."""
     for number, row in enumerate(rows):
         if name not in row:
             raise InputError(f"{asked.at('row')(number)}: has no field {shown(name)}")
@@ -201,7 +200,7 @@ def _column(asked: ReadRequest, name: str, rows: list[Any]) -> list[Any]:
 
 
 def _read_arrays(path: Path, asked: ReadRequest) -> Encoded:
-    """An array of symbols (sequence, time), with `lengths` if it is padded, and names if the file has them."""
+    """Read an array (sequence, time), with optional `lengths` and names."""
     header: dict[str, Any] = {}
     arrays: Mapping[str, Any]
     if path.suffix == ".npy":
@@ -224,14 +223,14 @@ def _read_arrays(path: Path, asked: ReadRequest) -> Encoded:
 
 
 def _is_own(header: Mapping[str, Any], asked: ReadRequest) -> bool:
-    """Whether a header says that a file is one of this library's with sequences; InputError for one with a process."""
+    """Return whether the header is from `SequenceData.save`; InputError for a process."""
     if "format" in header and header["format"] != FORMAT:
-        raise InputError(f"{asked.what}: holds a process ({shown(header['format'])}), not sequences")
+        raise InputError(f"{asked.what}: contains a process ({shown(header['format'])}), not sequences")
     return "format" in header
 
 
 def _saved(arrays: Mapping[str, Any], asked: ReadRequest) -> Encoded:
-    """Sequences that lie one after the other in `tokens`, with `lengths`, as `SequenceData.save` writes them."""
+    """Read the concatenated `tokens` and `lengths` of `SequenceData.save`."""
     try:
         tokens, whole = arrays.get("tokens"), None
         if isinstance(tokens, np.ndarray) and tokens.ndim == 1 and asked.lengths is None and not asked.has_gaps:
@@ -247,12 +246,12 @@ def _saved(arrays: Mapping[str, Any], asked: ReadRequest) -> Encoded:
 
 
 def _numbers(values: Any) -> NDArray[Any]:
-    """An array of any library; types that NumPy has not become float32."""
+    """Convert to NumPy; bfloat16 becomes float32."""
     return values.float().numpy() if getattr(values, "dtype", None) is torch.bfloat16 else np.asarray(values)
 
 
 def _closed(values: Any) -> Any:
-    """An array of a file, to which nobody writes, so that it may be kept as it is; a type that NumPy has not stays."""
+    """Return a read-only view of a file's array."""
     if getattr(values, "dtype", None) is torch.bfloat16:
         return values
     found = np.asarray(values).view()
@@ -261,11 +260,11 @@ def _closed(values: Any) -> Any:
 
 
 def _renamed(found: Encoded, wanted: Alphabet | None, asked: ReadRequest) -> Encoded:
-    """What was found under the names of its file, under the names that the caller gives."""
+    """Convert to the names that the caller gave."""
     if wanted is None or found.symbols is None:
         return found
     split = np.split(found.flat, _ends(found))
-    names = [*found.symbols, None]  # the last for a missing one
+    names = [*found.symbols, None]  # None for a missing observation
     words = [[names[code] for code in row.tolist()] for row in split]
     wanted = replace(wanted, missing=replace(wanted.missing, nothing=True))
     return replace(encode_words(words, wanted, found.how, asked.at("sequence")), read_options=found.read_options)
@@ -282,11 +281,10 @@ def header_of(path: Path, text: str) -> dict[str, Any]:
 
 
 def read_array(array: NDArray[Any], asked: ReadRequest, how: str, *, managed: bool = False) -> Encoded:
-    """One sequence (time,), or the sequences of an array of two dimensions, each along the axis of time.
+    """Read a 1-d array as one sequence, or a 2-d array along its time axis.
 
-    Where nothing says which axis that is, (time, 1) is one sequence, as in hmmlearn, and (sequence, time) has one a row;
-    files of the library's own always have one a row. Floats, which may as well be (time, feature), are refused with both
-    readings unless `axis` or `lengths` say; whole numbers among them are symbols.
+    By default (time, 1) is one sequence and (sequence, time) has rows of sequences. Floats need `axis` or `lengths`,
+    because they may be (time, feature).
     """
     kind, shape = array.dtype.kind, array.shape
     if kind in "USO" and array.ndim == 1:
@@ -303,7 +301,7 @@ def read_array(array: NDArray[Any], asked: ReadRequest, how: str, *, managed: bo
         )
         raise InputError(
             f"{asked.what}: {array.dtype} {shape} can be read in two ways: with axis=0 as {down}, or with axis=1 as {along}"
-            "; choose one (--axis), or give lengths. Numbers that are no symbols: hmmscope.fit(X, num_states, "
+            "; choose one (--axis), or give lengths. For numbers that are not symbols, use hmmscope.fit(X, num_states, "
             "emission='gaussian')"
         )
     if array.ndim == 2:
@@ -312,7 +310,7 @@ def read_array(array: NDArray[Any], asked: ReadRequest, how: str, *, managed: bo
         asked.has_axes = given is not None
         axis = given if given is not None else 0 if is_column and not managed else 1
         array = array if axis == 1 else array.T
-        how += "" if axis == 1 else ", its column one sequence" if is_column else ", each column a sequence"
+        how += "" if axis == 1 else ", whose column is one sequence" if is_column else ", each column a sequence"
     array = np.atleast_2d(array)
     found = asked.whole(array, asked.lengths, how)
     if found is not None:
@@ -324,7 +322,7 @@ def read_array(array: NDArray[Any], asked: ReadRequest, how: str, *, managed: bo
 
 
 def _require_whole(array: NDArray[Any], asked: ReadRequest) -> None:
-    """InputError for numbers that are no symbols, whichever way they are read."""
+    """Raise an InputError for fractional numbers."""
     values = np.ma.getdata(array)[~np.ma.getmaskarray(array)]
     odd = values[np.isfinite(values) & (np.floor(values) != values)]
     if odd.size:
@@ -350,14 +348,14 @@ def _read_parquet(path: Path, asked: ReadRequest) -> Encoded:
 
 
 def read_again(found: Encoded, asked: ReadRequest) -> Encoded:
-    """Sequences that are read already, with the names, or the number of symbols, that the caller gives.
+    """Apply names or a number of symbols to encoded sequences.
 
     Raises:
-        InputError: options of reading; a name, or a number, that is none of those that are given.
+        InputError: reading options, or an unknown name or number.
     """
     wanted, options = asked.alphabet, asked.read_options.to_data() | ({} if asked.lengths is None else {"lengths": 0})
     if options:
-        raise InputError(f"{next(iter(options))}: is for what is still to be read, and SequenceData is read")
+        raise InputError(f"{next(iter(options))}: applies to unread sources only, and SequenceData is already read")
     if wanted.count is None or (wanted.names, wanted.count) == (found.symbols, found.num_symbols):
         return found
     if found.symbols is not None and wanted.names is not None:
@@ -367,12 +365,12 @@ def read_again(found: Encoded, asked: ReadRequest) -> Encoded:
 
 
 def _ends(found: Encoded) -> NDArray[np.int64]:
-    """Where sequences end, but for the last."""
+    """Return the ends of all sequences but the last."""
     return np.cumsum(found.lengths)[:-1]
 
 
 def read_object(source: Any, asked: ReadRequest) -> Encoded:
-    """Lists, arrays, tensors, and tables with named columns (data sets of Hugging Face, frames)."""
+    """Read lists, arrays, tensors, and tables with named columns."""
     if isinstance(source, bytes | bytearray):
         raise InputError(
             f"{asked.what}: bytes can be read in two ways: as text, source.decode(), or as numbers, list(source)"
@@ -390,7 +388,7 @@ def read_object(source: Any, asked: ReadRequest) -> Encoded:
         names = getattr(source, "columns", None)
     if isinstance(names, Mapping):
         splits = " or ".join(f"source[{name!r}]" for name in list(names)[:3])
-        raise InputError(f"{asked.what}: has several splits; give one of them, {splits}")
+        raise InputError(f"{asked.what}: has several splits; pass one of them, {splits}")
     if names is not None and hasattr(source, "__getitem__"):
         keys = {str(name): name for name in names}  # columns may be numbers
         return asked.table(names, lambda name: source[keys[name]])
@@ -404,7 +402,7 @@ def read_object(source: Any, asked: ReadRequest) -> Encoded:
         return read_object(source[name], asked)
     asked.no_group()
     if isinstance(source, set | frozenset):
-        raise InputError(f"{asked.what}: must be lists, whose order counts; a set has none")
+        raise InputError(f"{asked.what}: must be ordered, such as lists; got a set")
     try:
         rows = list(plain(source))
     except TypeError:

@@ -1,4 +1,4 @@
-"""Files of sequences that are larger than memory, read part by part."""
+"""Sequence files that are larger than memory."""
 
 import io
 import os
@@ -21,36 +21,35 @@ from hmmscope.sequences.reading import FASTA, TEXT, TWO_WAYS, header_of, is_fast
 from hmmscope.storage import disk
 from hmmscope.storage.mapped import map_tensors
 
-#: Bytes of the longest line of text that is read.
+#: Longest line, bytes.
 _MAX_LINE = 2**26
 _STREAMED = (*TEXT, *FASTA, ".safetensors")
 _UNITS = ("characters", "words", "numbers")
 
 
 class SequenceStream:
-    """The sequences of a file in parts that fit into memory, in their order; it can be gone through again.
+    """The sequences of a file in chunks that fit into memory; it can be iterated again.
 
-    Text and FASTA are gone through once before, to find the symbols, unless they are given. A safetensors file is one that
-    `SequenceData.save` has written; it is mapped.
+    Text and FASTA are read once before to find the symbols, unless given. A safetensors file from `SequenceData.save` is
+    memory-mapped.
 
     Args:
-        path: .txt or other text, FASTA, or .safetensors.
-        symbols: names of all symbols, or how many numbers.
-        unit: of text: "characters", "words" or "numbers"; of FASTA "characters".
-        missing: what stands for an observation that was not made, see `SequenceData`.
-        batch: observations in a part, about.
-        longest: sequences that are longer come in pieces of so many symbols; lines of words and numbers stay whole.
+        path: text, FASTA, or .safetensors.
+        symbols: all names, or their number.
+        unit: of text: "characters", "words" or "numbers".
+        missing: values of missing observations, see `SequenceData`.
+        batch: approximate observations in a chunk.
+        longest: longer sequences are cut to this length, except lines of words and numbers.
 
     Attributes:
         symbols: names (V,), or None.
         num_symbols: V.
         size: of the file, bytes.
-        position: bytes that the last pass has read.
-        read_options: how another source is read alike.
+        position: bytes read in the last pass.
+        read_options: options for another source.
 
     Raises:
-        InputError: another kind of file, no unit, nothing to read, a line above 64 MiB; while it is gone through, symbols
-            that are not in the alphabet.
+        InputError: another kind of file, no unit, nothing to read, a line above 64 MiB; during iteration, unknown symbols.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class SequenceStream:
         require_count("longest", longest, 2)
         ending = self.path.suffix.lower()
         if ending not in _STREAMED:
-            raise InputError(f"{self.path}: a stream is text, FASTA or .safetensors; read {ending} with SequenceData")
+            raise InputError(f"{self.path}: streams read text, FASTA or .safetensors; read {ending} with SequenceData")
         with disk.reading(self.path, managed=False) as file:
             self.size, self._is_fasta = os.fstat(file.fileno()).st_size, ending in FASTA
             if ending in TEXT and unit is None and is_fasta(file.read(2**16).decode("utf-8-sig", "replace")):
@@ -85,10 +84,10 @@ class SequenceStream:
             given, self._has_gaps = header.get("symbols", header.get("num_symbols")), bool(header.get("gaps"))
             alphabet = Alphabet.of(given if symbols is None else symbols, self._missing)
             if isinstance(given, list) and alphabet.names not in (None, tuple(given)):
-                raise InputError(f"symbols: of a stream are those of its file, {listed(given)}; leave them out")
+                raise InputError(f"symbols: must match the file's, {listed(given)}; leave them out")
         elif self.unit is None:
             units = ", ".join(f"{name!r} ({UNITS[name]})" for name in _UNITS)
-            raise InputError(f"unit: text that is read part by part needs one (--unit): {units}")
+            raise InputError(f"unit: is required for streamed text (--unit): {units}")
         elif self.unit not in _UNITS:
             raise unknown_name("unit", self.unit, _UNITS)
         elif alphabet.count is None:
@@ -126,11 +125,11 @@ class SequenceStream:
     def _mapped(self) -> Iterator[SequenceData]:
         arrays, _ = map_tensors(self.path)
         if not {"tokens", "lengths"} <= set(arrays):
-            raise InputError(f"{self.path}: is no file of SequenceData.save (it has no tokens and lengths)")
+            raise InputError(f"{self.path}: must be a file from SequenceData.save, with tokens and lengths")
         flat = arrays["tokens"]
         if flat.ndim != 1:
             raise InputError(
-                f"{self.path}: tokens: must be one sequence after the other, got shape {tuple(flat.shape)}"
+                f"{self.path}: tokens: must be concatenated sequences (observation,), got shape {tuple(flat.shape)}"
             )
         ends = filling_lengths(arrays["lengths"], len(flat)).cumsum()
         bounds = [b for a, e in zip([0, *ends[:-1]], ends, strict=True) for b in range(a, e, self.longest)]
@@ -147,7 +146,7 @@ class SequenceStream:
                 rows, begun = [], end
 
     def _found(self) -> Alphabet:
-        """The symbols that occur."""
+        """Collect the symbols in the file."""
         names: set[str] = set()
         largest = -1
         for text in self._texts():
@@ -162,7 +161,7 @@ class SequenceStream:
         return Alphabet.of(sorted(names), self._missing) if names else Alphabet()
 
     def _texts(self) -> Iterator[str]:
-        """Lines without what surrounds them, or records of FASTA in pieces."""
+        """Yield stripped lines, or FASTA records in pieces."""
         with disk.reading(self.path, managed=False) as file:
             self.position = 0
             if not self._is_fasta:
@@ -184,7 +183,7 @@ class SequenceStream:
         while line := file.readline(_MAX_LINE + 1):
             self.position += len(line)
             if len(line) > _MAX_LINE:
-                raise InputError(f"{self.path}: a line is longer than {_MAX_LINE} bytes; break it, or give an array")
+                raise InputError(f"{self.path}: a line is longer than {_MAX_LINE} bytes; split it, or pass an array")
             try:
                 yield from line.decode("utf-8-sig" if self.position == len(line) else "utf-8").splitlines()
             except UnicodeDecodeError:
