@@ -56,7 +56,9 @@ def members(states: Int64[Tensor, "row"], num_states: int) -> Float64[Tensor, "r
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NormalInverseWishart(Shown):
-    """covariance ~ inverse Wishart(degrees, degrees * spread),  mean | covariance ~ N(centre, covariance / strength)
+    """Normal-inverse-Wishart prior of means and covariances.
+
+    covariance ~ inverse Wishart(degrees, degrees * spread),  mean | covariance ~ N(centre, covariance / strength)
 
     For "diag" and "spherical" it is the normal-inverse-gamma prior. After n rows with sums s of z = x - centre and Q of
     z z^T, prior strength and degrees grow by n, and
@@ -216,7 +218,9 @@ def _log_wishart(degrees: Tensor, scale: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GammaRates(Shown):
-    """rate ~ Gamma(strength, strength / mean), with posterior Gamma(strength + sum x, rate + n)
+    """Gamma prior of Poisson rates.
+
+    rate ~ Gamma(strength, strength / mean), with posterior Gamma(strength + sum x, rate + n)
 
     Attributes:
         centre: Mean rates (coordinate,).

@@ -34,7 +34,9 @@ _HORIZON = 64
 
 
 class EmissionHMM(VectorProcess):
-    """state_0 ~ initial;  state_{t+1} ~ transition[state_t];  observation_t ~ emission of state_t
+    """HMM with vector emissions; base class of the emission families.
+
+    state_0 ~ initial;  state_{t+1} ~ transition[state_t];  observation_t ~ emission of state_t
 
     A family is a subclass with its array names in `file_arrays`, `probability_arrays` (arrays whose rows are
     distributions), `num_symbols` (coordinates) and the methods below. Probabilities are not rounded.

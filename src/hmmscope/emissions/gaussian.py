@@ -31,7 +31,9 @@ _BY_AXES = {1: "spherical", 2: "diag", 3: "full"}
 
 
 class GaussianHMM(EmissionHMM):
-    """observation_t ~ N(means[state_t], covariance of state_t), Y coordinates
+    """HMM with Gaussian emissions.
+
+    observation_t ~ N(means[state_t], covariance of state_t), with Y coordinates
 
     Source: Rabiner (1989), section IV.A; covariance types as in hmmlearn.
 

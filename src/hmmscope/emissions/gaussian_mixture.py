@@ -24,7 +24,9 @@ from hmmscope.schema import is_count, require
 
 
 class GaussianMixtureHMM(EmissionHMM):
-    """observation_t ~ sum_k weights[state_t, k] N(means[state_t, k], covariance of (state_t, k)), Y coordinates
+    """HMM with Gaussian mixture emissions.
+
+    observation_t ~ sum_k weights[state_t, k] N(means[state_t, k], covariance of (state_t, k)), Y coordinates
 
     Source: Juang, Levinson and Sondhi (1986); covariance types as in hmmlearn.
 

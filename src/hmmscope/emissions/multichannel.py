@@ -19,7 +19,9 @@ _SMALLEST = 2.0**-40
 
 
 class MultichannelHMM(EmissionHMM):
-    """Channel c of observation_t is a symbol in 0..sizes[c] - 1; channels are independent given the state
+    """HMM with one symbol per channel.
+
+    Channel c emits a symbol in 0..sizes[c] - 1; channels are independent given the state. NaN is a missing channel.
 
     Attributes:
         emissions: Per channel, `[i, v]` = P(symbol v given state i).

@@ -21,7 +21,9 @@ MOST = 1e6
 
 
 class PoissonHMM(EmissionHMM):
-    """Coordinate y of observation_t ~ Poisson(rates[state_t, y]), independent given the state
+    """HMM with Poisson emissions.
+
+    Coordinate y of observation_t ~ Poisson(rates[state_t, y]), independent given the state
 
     Source: Zucchini, MacDonald and Langrock (2016), *Hidden Markov Models for Time Series*.
 

@@ -9,7 +9,7 @@ from hmmscope.reprs import Shown
 
 @dataclass(frozen=True, repr=False)
 class MarkovChainParams(Shown):
-    """state_0 ~ initial;  state_{t+1} ~ transition[state_t]
+    """Markov chain: state_0 ~ initial;  state_{t+1} ~ transition[state_t].
 
     Attributes:
         initial, transition: Rows sum to one.

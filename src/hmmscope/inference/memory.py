@@ -57,7 +57,7 @@ def memory_beliefs(
 
     Returns:
         Filter result. `log_likelihood_terms[t]` is log P(o_t | preceding memory_length observations). Beliefs are zero
-            where the prior forbids the window; later positions may be possible again.
+        where the prior forbids the window; later positions may be possible again.
 
     Raises:
         InputError: A symbol, `memory_length` or `prior` is invalid, or the default prior is not unique.
