@@ -24,7 +24,7 @@ def column_bits(num_outcomes: int) -> int:
 
 
 def alias_tables(weights: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Build tables (..., 2^c) of weights (..., K) whose rows sum to 2^32."""
+    """Build tables (..., 2^c) of weights (..., K) with row sums 2^32."""
     num_outcomes = weights.shape[-1]
     bits = column_bits(num_outcomes)
     if bits > 16:
