@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The campaign of protocols/README.md, from where it was left, on one processor core; stop it at any time, and commit results/.
+# Continue the campaign of protocols/README.md on one processor core. Stop it at any time, and commit results/.
 #
-#     nice bash scripts/campaign.sh                     all of it
-#     nice bash scripts/campaign.sh header-filtering    what begins so
+#     nice bash scripts/campaign.sh                    everything
+#     nice bash scripts/campaign.sh limits-fig3@T64    experiments whose name begins with this
 #
-# What results/medium/ has of an experiment is taken over, whatever machine it was measured on; what it has not is begun by the
-# protocol of the same name in protocols/. Each part is kept in results/medium/ when its experiment comes to its end or seed.
+# Parts in results/medium/ are reused, whatever machine measured them. A new experiment begins with the protocol of the same name in
+# protocols/. Each finished seed of an experiment is stored in results/medium/.
 set -euo pipefail
 
 # step EXPERIMENT[@SETTING] SEEDS HOW-MANY [OPTION...]: the first seeds of an experiment, or as far as its pool has them
@@ -15,7 +15,7 @@ step() {
   [[ $name = "$only"* ]] || return 0
   [ -f "protocols/$name.json" ] || { echo "$name: waits for its protocol, see protocols/README.md" && return 0; }
   begin="--protocol protocols/$name.json"
-  [ -d "results/medium/$name" ] && begin="--from results/medium/$name"
+  [ -d "results/medium/$name" ] && begin="--reuse results/medium/$name"
   # shellcheck disable=SC2086
   hmmscope run "${name%@*}" --scale medium --seeds "$seeds" --only-first "$first" --jobs 1 --out "runs/medium/$name" --resume $begin "$@"
   python scripts/write_pages.py --only --keep "runs/medium/$name"
@@ -23,12 +23,12 @@ step() {
 
 export OMP_NUM_THREADS=1
 only=${1:-}
-for seeds in 1 2 3 4 5; do
-  step header-filtering 20,21,22,23,24 "$seeds"
-  step header-filtering@others 20,21,22,23,24 "$seeds" --plan.sizes 2,3 \
-    --plan.architectures gru,transformer-none,transformer-learned,linear-attention,delta-rule,mamba2
-  step limits-law 8,9,10,11,12 $((seeds < 2 ? 2 : seeds))
+for seeds in 1 2 3 4 5 6 7 8; do
+  step limits-fig3@T64 40,41,42,43,44,45,46,47 "$seeds" --plan.tasks cyclic-det,cyclic-hard --plan.length 64
+done
+for seeds in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do
   for name in multitask-fig1 multitask-fig3b multitask-fig3a multitask-fig2 multitask-fig7; do
-    step "$name" 5,6,7,8,9 "$seeds" --plan.parts 224 --plan.cycles 12/6 --training.num_steps 24000
+    step "$name@fifteen" 10,11,12,13,14,15,16,17,18,19,20,21,22,23,24 "$seeds" --plan.parts 224 --plan.cycles 12/6 \
+      --training.num_steps 24000
   done
 done

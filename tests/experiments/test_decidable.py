@@ -53,6 +53,12 @@ def test_the_plan_of_figure_1_at_the_papers_scale() -> None:
     assert {"learned", "converged"} <= {*five["multitask-high-accuracy"].pending}
 
 
+def test_a_claim_about_a_construction_has_no_gate_on_the_pool() -> None:
+    small = by_name(plan_of("multitask-fig3b", "medium", {"plan.parts": "224", "plan.cycles": "12/6"}, 5), kept=[])
+    assert not any("HMM" in gate.text for gate in small["multitask-construction-gathers"].gates)
+    assert any("HMM" in gate.text for gate in small["multitask-peak-moves-up"].gates)
+
+
 def test_ratios_that_the_plan_fixes_close_their_claims() -> None:
     small = by_name(plan_of("multitask-fig1", "medium", {"plan.parts": "16", "plan.cycles": "12/6"}, 5), kept=[])
     assert not any(one.decides for one in small.values())

@@ -79,9 +79,11 @@ class PoolFigure(Experiment):
 
     def planned_gates(self, configs: Mapping[str, Any], claim: Any) -> tuple[Gate, ...]:
         """In how many prompts each HMM is shown, and how many HMMs the pool has, of the model that the claims are about."""
+        if "prompts_per_hmm" not in claim.parameters:
+            return ()
         tables = {"setting": Rows(row for label, config in configs.items() for row in planned_setting(label, config))}
         own = in_regime(tables)
-        return (few_prompts(own), large_pool(own)) if "prompts_per_hmm" in claim.parameters else ()
+        return few_prompts(own), large_pool(own)
 
     @abstractmethod
     def look(self, run: Run, sizes: dict[str, Any]) -> MeasuredTables:
