@@ -1,23 +1,22 @@
-"""Rows that need no training, added to kept tables that were measured before an experiment had them.
+"""Add rows that need no training to stored tables measured before an experiment had them.
 
-    python scripts/add_rows.py results/medium/multitask-fig1@16-8 [SISTER ...]   counting at its best
-    python scripts/add_rows.py results/small/multitask-heads                     counting at its best, of other studies
-    python scripts/add_rows.py results/small/limits-fig4-cot                     the constant answer
+    python scripts/add_rows.py results/medium/multitask-fig1@16-8 [SISTER ...]   tuned n-gram baselines
+    python scripts/add_rows.py results/small/multitask-heads                     tuned n-gram baselines of other studies
+    python scripts/add_rows.py results/small/limits-fig4-cot                     constant answer
 
-Samples are functions of a seed, so they are drawn again; what was kept of something untrained shows that they are the same.
+Samples are functions of a seed, so they are drawn again; a stored untrained result must be reproduced.
 
-*Counting*: n-grams are tuned for each order on other prompts of the pool, context trees are weighted, and their rows take
-the place of those of n-grams of one strength; gains over counting follow. Sisters are folders of experiments that looked
-into the same runs: they get the gains in their tables "setting". The filter that is told the HMM has to be as it was kept.
-Gains are differences of two means whose pairs are not kept: their intervals are those of unpaired ones, and too wide.
+*N-grams* are tuned for each order on other prompts of the pool, with context trees, and replace the rows of n-grams of
+one strength; gains over them follow. Sisters are folders of experiments on the same runs; they get the gains in their
+tables "setting". The filter given the HMM must equal the stored one. Gains are differences of unpaired means, so their
+intervals are too wide.
 
-Of the studies of heads, positions and rank, and of learning in context, counting takes the place of n-grams of one strength
-in the tables "end", "predictions" and "convergence". The untrained network, and of chains the exact filter, have to be as
-kept.
+In the studies of heads, positions and rank, and of learning in context, they replace n-grams of one strength in the tables
+"end", "predictions" and "convergence". The untrained network, and for chains the exact filter, must equal the stored one.
 
-*The constant answer* of limits-fig4-cot: the untrained network has to be as it was kept.
+*Constant answer* of limits-fig4-cot: the untrained network must equal the stored one.
 
-In parts.jsonl stands with which version of the measurement the rows were added.
+parts.jsonl records the version of the measurement that added the rows.
 """
 
 import argparse
@@ -46,16 +45,16 @@ from hmmscope_papers.multitask.studies import PromptStudy, end_rows
 from hmmscope_papers.multitask.training_setting import OVER_COUNTING, RIGHT_OVER_COUNTING
 
 Row = dict[str, Any]
-#: Plan, seed and tables of a part, to the tables that are other ones.
+#: Maps plan, seed and tables of a part to its changed tables.
 Change = Callable[[ExperimentPlan, int, dict[str, list[Row]]], dict[str, list[Row]]]
 TOLD, AXES = "known-component", ("demonstrations", "positions")
-#: Effects and quantities by metric: the sign is that of the network in the difference.
+#: Effects and quantities by metric, with the network's sign in the difference.
 GAINS = {"loss": ("gain over counting", -1), "accuracy": ("accuracy over counting", 1)}
 QUANTITIES = {"loss": OVER_COUNTING, "accuracy": RIGHT_OVER_COUNTING}
 
 
 def same(kept: Rows, again: Rows, along: str) -> bool:
-    """Whether both have the same values along an axis, to the rounding of float32."""
+    """Return whether values along an axis agree to float32 rounding."""
     pairs = zip(kept, again, strict=False)
     return len(kept) == len(again) > 0 and all(
         one[along] == other[along] and math.isclose(one["value"], other["value"], rel_tol=1e-6) for one, other in pairs
@@ -63,10 +62,10 @@ def same(kept: Rows, again: Rows, along: str) -> bool:
 
 
 def counted(config: RunConfig, own: dict[str, Rows], sizes: Row) -> dict[str, list[Row]]:
-    """Rows of what counts by axis, of one model.
+    """Return rows of n-gram baselines by axis, for one model.
 
     Raises:
-        ValueError: the prompts are not those that were kept.
+        ValueError: The prompts differ from the stored ones.
     """
     process = config.process.build()
     run = Run(Path(), config, process, untrained_model(config, process), None)
@@ -85,9 +84,9 @@ def counted(config: RunConfig, own: dict[str, Rows], sizes: Row) -> dict[str, li
 
 
 def gain(network: Rows, counting: Rows, sign: int) -> Row:
-    """A network's mean less that of the best that counts, or the other way round, with the interval of unpaired means.
+    """Return a network's mean minus that of the best n-gram baseline, times the sign, with the interval of unpaired means.
 
-    Of several positions the mean, with intervals of positions that stand or fall together.
+    Several positions are averaged, with fully dependent errors.
     """
     metric = network[0]["metric"]
     means = {name: [row["value"] for row in rows] for name, rows in counting.by("predictor").items()}
@@ -98,12 +97,12 @@ def gain(network: Rows, counting: Rows, sign: int) -> Row:
 
 
 def _mean(rows: Rows) -> tuple[float, float]:
-    """Mean, and half of the interval."""
+    """Return the mean, and half of the interval."""
     return fmean(row["value"] for row in rows), fmean((row["high"] - row["low"]) / 2 for row in rows)
 
 
 def of_model(own: dict[str, Rows], made: dict[str, list[Row]]) -> tuple[list[Row], dict[str, Row]]:
-    """Effects of a model by network and pool, and its gains by quantity."""
+    """Return a model's effects by network and pool, and its gains by quantity."""
     end = Rows(made["demonstrations"])
     end, ends = end.where(x=max(end.values("x"))), own["demonstrations"]
     ends = ends.where(x=max(ends.values("x")))
@@ -126,7 +125,7 @@ def of_model(own: dict[str, Rows], made: dict[str, list[Row]]) -> tuple[list[Row
 
 
 def replaced(rows: Rows, old: Any, new: list[Row]) -> list[Row]:
-    """The rows but the old ones, and the new ones in the place of the first of them, with the columns of its model."""
+    """Replace the old rows with new ones at the place of the first."""
     first = next((place for place, row in enumerate(rows) if old(row)), len(rows))
     kept = [row for row in rows if not old(row)]
     place = sum(not old(row) for row in rows[:first])
@@ -134,10 +133,10 @@ def replaced(rows: Rows, old: Any, new: list[Row]) -> list[Row]:
 
 
 def constant_rows(plan: ExperimentPlan, seed: int, part: dict[str, list[Row]]) -> dict[str, list[Row]]:
-    """The table "errors" with the constant answer.
+    """Add the constant answer to the table "errors".
 
     Raises:
-        ValueError: the samples are not those that were kept.
+        ValueError: The samples differ from the stored ones.
     """
     kept, rows = Rows(part["errors"]), list(part["errors"])
     for config in plan.of_seed(seed).values():
@@ -152,10 +151,10 @@ def constant_rows(plan: ExperimentPlan, seed: int, part: dict[str, list[Row]]) -
 
 
 def study_rows(plan: ExperimentPlan, seed: int, part: dict[str, list[Row]]) -> dict[str, list[Row]]:
-    """The table "end" of a study on prompts with counting at its best; models on the same prompts share it.
+    """Add tuned n-gram baselines to the table "end" of a study; models on the same prompts share them.
 
     Raises:
-        ValueError: the prompts are not those that were kept.
+        ValueError: The prompts differ from the stored ones.
     """
     assert isinstance(plan.experiment, PromptStudy)
     rows, samples = Rows(part["end"]), plan.sizes["samples"]
@@ -175,10 +174,10 @@ def study_rows(plan: ExperimentPlan, seed: int, part: dict[str, list[Row]]) -> d
 
 
 def context_rows(plan: ExperimentPlan, seed: int, part: dict[str, list[Row]]) -> dict[str, list[Row]]:
-    """The tables of learning in context with counting at its best.
+    """Add tuned n-gram baselines to the tables of learning in context.
 
     Raises:
-        ValueError: the samples are not those that were kept.
+        ValueError: The samples differ from the stored ones.
     """
     rows, ends = Rows(part["predictions"]), Rows(part["convergence"])
     (config,) = plan.of_seed(seed).values()
@@ -198,7 +197,7 @@ def context_rows(plan: ExperimentPlan, seed: int, part: dict[str, list[Row]]) ->
     return {"predictions": rows, "convergence": ends}
 
 
-#: What is added to the tables of an experiment that has no sisters, and how it is called.
+#: Rows added to experiments without sisters, and their names.
 ALONE: dict[str, tuple[Change, str]] = {
     "limits-fig4-cot": (constant_rows, "constant"),
     "multitask-heads": (study_rows, "counting"),
@@ -209,7 +208,7 @@ ALONE: dict[str, tuple[Change, str]] = {
 
 
 def rewrite(folder: Path, change: Change, what: str) -> None:
-    """Keep a folder's tables with other rows: `change` gives those tables of a part that are other ones."""
+    """Store a folder's tables with the tables that `change` returns."""
     about, seal = store.read_json(folder / "experiment.json"), open_sealed(folder)
     assert seal is not None, f"{folder}: has no seal"
     plan = ExperimentPlan.from_data(about["experiment"], about["scale"], about["config"])
@@ -234,7 +233,7 @@ def rewrite(folder: Path, change: Change, what: str) -> None:
 
 
 def by_model(change: Callable[[ExperimentPlan, int, str, dict[str, Rows]], dict[str, list[Row]]]) -> Change:
-    """A change of the tables of a part, by that of those of each of its models."""
+    """Apply a change to each model's tables of a part."""
 
     def of_part(plan: ExperimentPlan, seed: int, part: dict[str, list[Row]]) -> dict[str, list[Row]]:
         made = dict(part)
@@ -250,7 +249,7 @@ def by_model(change: Callable[[ExperimentPlan, int, str, dict[str, Rows]], dict[
 
 
 def main() -> None:
-    """See above."""
+    """Add the rows to a folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     first, *sisters = parser.parse_args().folders

@@ -1,9 +1,9 @@
-"""The reproduction report as a PDF: docs/article/article.tex with numbers, tables and figures from the ledger and results/.
+"""Typeset the reproduction report: docs/article/article.tex with numbers, tables and figures from the ledger and results/.
 
     python scripts/article.py [--out build/article]       what `make article` runs
 
-It needs pdflatex, of Debian's texlive-latex-recommended, texlive-fonts-recommended and lmodern. Everything
-generated lies beside the PDF.
+Needs pdflatex (Debian: texlive-latex-recommended, texlive-fonts-recommended and lmodern). Generated files are next to the
+PDF.
 """
 
 import argparse
@@ -33,7 +33,7 @@ SOURCE, LEDGER = ROOT / "docs" / "article" / "article.tex", ROOT / "results" / "
 HEADLINES = ROOT / "tests" / "evidence" / "headlines.txt"
 PLANS = ROOT / "protocols" / "undecided.toml"
 
-#: Experiments whose first figure is shown, and the folder it is drawn from.
+#: Folders of the experiments whose first figure is shown.
 FIGURES = {
     "limits": ("medium/limits-fig2", "medium/limits-fig3", "medium/limits-fig6", "small/limits-law"),
     "multitask": (
@@ -46,19 +46,19 @@ FIGURES = {
 
 
 def markdown(text: str) -> str:
-    """A cell of a table in our pages as LaTeX."""
+    """Convert a Markdown table cell to LaTeX."""
     text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", text).replace("**", "")
     parts = text.split("`")
     return "".join(code(part) if number % 2 else as_latex(part) for number, part in enumerate(parts))
 
 
 def code(text: str) -> str:
-    """A name or a command, which may break after its hyphens and before its options."""
+    """Format a name or command, breakable after hyphens and before options."""
     return r"\texttt{" + re.sub(r"(?<=\w)-", r"-\\allowbreak{}", as_latex(text)).replace("--", "-{}-") + "}"
 
 
 def table(widths: Iterable[float], head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table over pages; `widths` are shares of the line, cells are LaTeX."""
+    """Format a table over pages; `widths` are fractions of the line, cells are LaTeX."""
     wide = "".join(rf"L{{{width}\linewidth}}" for width in widths)
     lines = ["{}" + " & ".join(row) + r" \tabularnewline" for row in rows]
     first = " & ".join(rf"\textbf{{{name}}}" for name in head)
@@ -69,31 +69,31 @@ def table(widths: Iterable[float], head: Iterable[str], rows: Iterable[Iterable[
 
 
 def number(value: float) -> str:
-    """Three digits."""
+    """Format three digits."""
     shown = f"{value:.3g}"
     return as_latex(shown if "e" not in shown else f"{value:.1e}").replace("-", "$-$")
 
 
 def effect(row: dict[str, Any]) -> str:
-    """Value, interval and unit."""
+    """Format value, interval and unit."""
     if row["low"] is None:
         return "none"
     return f"{number(row['value'])} [{number(row['low'])}, {number(row['high'])}] {as_latex(row['unit'] or '')}"
 
 
 def where(row: dict[str, Any]) -> str:
-    """The experiment, its scale and seeds."""
+    """Format the experiment, its scale and seeds."""
     seeds = f", {row['seeds']} seeds" if row["seeds"] else ""
     return f"{code(row['experiment'])}, {row['scale']}{seeds}"
 
 
 def short(text: str) -> str:
-    """The first sentence, which says which gate was closed or what was seen."""
+    """Return the first sentence of a finding."""
     return re.split(r"(?<=[a-z0-9)\]%])\. (?=[A-Z])", text.removeprefix("Not tested: "))[0].rstrip(".") + "."
 
 
 def decided(rows: list[dict[str, Any]]) -> str:
-    """Headlines with a verdict, the strongest first."""
+    """Tabulate decided headlines, the strongest first."""
     order = ("reproduced", "reproduced in sign", "not reproduced", "not at this budget")
     found = sorted((row for row in rows if row["verdict"] in order), key=lambda row: order.index(row["verdict"]))
     cells = (
@@ -109,20 +109,20 @@ def decided(rows: list[dict[str, Any]]) -> str:
 
 
 def verdict(row: dict[str, Any]) -> str:
-    """With its marks."""
+    """Format the verdict with its marks."""
     marks = [mark for mark, has in (("exploratory", row["exploratory"]), ("fragile", row["fragile"])) if has]
     return rf"\textbf{{{row['verdict']}}}" + (f" ({', '.join(marks)})" if marks else "")
 
 
 def undecided(rows: list[dict[str, Any]]) -> str:
-    """Headlines without."""
+    """Tabulate undecided headlines."""
     found = [row for row in rows if row["verdict"] not in DECIDED]
     cells = ((as_latex(row["says"]), row["verdict"], as_latex(short(row["text"])), where(row)) for row in found)
     return table((0.31, 0.1, 0.34, 0.19), ("headline", "verdict", "why", "where"), cells)
 
 
 def hours_a_seed(folder: str, rows: list[dict[str, Any]]) -> float:
-    """Core-hours that a kept folder has cost a seed."""
+    """Return core-hours per seed of a stored folder."""
     seeds = next(row["seeds"] for row in rows if row["folder"] == f"results/{folder}")
     found = core_hours(read_tables(ROOT / "results" / folder)[1])
     if not found:
@@ -131,7 +131,7 @@ def hours_a_seed(folder: str, rows: list[dict[str, Any]]) -> float:
 
 
 def what_decides(plan: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str, str]:
-    """What to run, and which machine does it at what cost."""
+    """Return what to run, and the machine and cost."""
     begin = "" if plan.get("sure", True) else "To be tried first, and not sure to decide: "
     if "cost" in plan:
         return begin + plan["what"] + ".", plan["cost"]
@@ -144,7 +144,7 @@ def what_decides(plan: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str,
 
 
 def deciding(rows: list[dict[str, Any]]) -> str:
-    """Each undecided headline with what would decide it; SystemExit where nobody has said it."""
+    """Tabulate plans for undecided headlines; SystemExit if one has no plan."""
     plans = tomllib.loads(PLANS.read_text())["plans"].values()
     told = {name: plan for plan in plans for name in plan["headlines"]}
     open_rows = [row for row in rows if row["verdict"] not in DECIDED]
@@ -160,7 +160,7 @@ def deciding(rows: list[dict[str, Any]]) -> str:
 
 
 def sensitivity(rows: list[dict[str, Any]]) -> str:
-    """Power, and what turns a verdict."""
+    """Tabulate power, and changes that turn a verdict."""
     cells = (
         (
             code(row["claim"]),
@@ -175,14 +175,14 @@ def sensitivity(rows: list[dict[str, Any]]) -> str:
 
 
 def appendix(rows: list[dict[str, Any]]) -> str:
-    """Every headline whole."""
+    """Return a paragraph for every headline."""
     plans = tomllib.loads(PLANS.read_text())["plans"].values()
     told = {name: what_decides(plan, rows) for plan in plans for name in plan["headlines"]}
     return "\n".join(headline(row, told.get(row["claim"])) for row in rows)
 
 
 def headline(row: dict[str, Any], told: tuple[str, str] | None) -> str:
-    """A paragraph, which begins with the verdict; of an undecided one it ends with what would decide it."""
+    """Return a headline's paragraph: verdict first; if undecided, the deciding plan last."""
     parts = [
         rf"\paragraph{{\texttt{{{as_latex(row['claim'])}}}}} {verdict(row)}. {as_latex(row['source'])}.",
         as_latex(row["says"]),
@@ -201,18 +201,18 @@ def headline(row: dict[str, Any], told: tuple[str, str] | None) -> str:
 
 
 def folders(rows: list[dict[str, Any]]) -> list[Path]:
-    """Those that the rows are of, each once."""
+    """Return the folders of the rows, each once."""
     return sorted({ROOT / row["folder"] for row in rows})
 
 
 def core_hours(tables: dict[str, Any]) -> dict[str, float]:
-    """Of each training of a folder, by the table of its runs; experiments may share a training, which has its name then."""
+    """Return core-hours of each training of a folder, by run name, which experiments may share."""
     runs = ((row["run"], row.get("processor_seconds")) for row in tables.get("runs", ()))
     return {name: seconds / 3600 for name, seconds in runs if seconds is not None}
 
 
 def runs(rows: list[dict[str, Any]]) -> tuple[str, str, float]:
-    """The table of what was run, that of core-hours by paper and scale, and all core-hours; a training counts once."""
+    """Return tables of runs and of core-hours by paper and scale, and the total; each training counts once."""
     seeds = {row["folder"]: row["seeds"] for row in rows}
     cells, trained, parts = [], dict[str, float](), dict[tuple[str, str], dict[str, float]]()
     for folder in folders(rows):
@@ -241,7 +241,7 @@ def runs(rows: list[dict[str, Any]]) -> tuple[str, str, float]:
 
 
 def figures(paper: str, out: Path) -> str:
-    """The lead figures of a paper, drawn from what is kept."""
+    """Draw the lead figures of a paper from stored tables."""
     parts = []
     for name in FIGURES[paper]:
         folder = ROOT / "results" / name
@@ -251,7 +251,7 @@ def figures(paper: str, out: Path) -> str:
         drawn = figures_of(about["experiment"], tables)
         if not drawn:
             continue
-        width = r"\linewidth" if columns(without_choices(drawn[0])) > 1 else r".5\linewidth"  # as large as it is drawn
+        width = r"\linewidth" if columns(without_choices(drawn[0])) > 1 else r".5\linewidth"  # at its drawn size
         file = f"{name.replace('/', '-').replace('@', '-')}.pdf"
         (out / file).write_bytes(next(data for path, data in pdf_of(drawn[0])))
         caption = (
@@ -265,12 +265,12 @@ def figures(paper: str, out: Path) -> str:
 
 
 def pdf_of(figure: Any) -> Iterator[tuple[str, bytes]]:
-    """The vector drawing of a figure."""
+    """Return the vector drawing of a figure."""
     return ((name, data) for name, data in figure_files(figure).items() if name.endswith("pdf"))
 
 
 def table_in(page: Path, heading: str, widths: tuple[float, ...]) -> str:
-    """The first table under a heading of one of our pages."""
+    """Return the first table under a heading of a page."""
     lines = page.read_text().split(heading + "\n", 1)[1].splitlines()
     begin = next(i for i, line in enumerate(lines) if line.startswith("|"))
     end = next((i for i in range(begin, len(lines)) if not lines[i].startswith("|")), len(lines))
@@ -279,12 +279,12 @@ def table_in(page: Path, heading: str, widths: tuple[float, ...]) -> str:
 
 
 def address(repository: str) -> str:
-    """Where the sources are, in words."""
+    """Return the place of the sources as text."""
     return rf"at \url{{{repository}}}" if repository else "in the source distribution of this version"
 
 
 def generate(out: Path) -> None:
-    """Write everything that the source includes."""
+    """Write all files that the LaTeX source includes."""
     names = HEADLINES.read_text().split()
     ledger = {row["claim"]: row for row in json.loads(LEDGER.read_text())}
     rows = [ledger[name] for name in names]
@@ -342,7 +342,7 @@ def generate(out: Path) -> None:
 
 
 def typeset(out: Path) -> None:
-    """Run pdflatex until references are right; its first complaint in one line."""
+    """Run pdflatex until references are stable; report its first error on one line."""
     for _ in range(3):
         done = subprocess.run(
             ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", SOURCE.name],
@@ -358,7 +358,7 @@ def typeset(out: Path) -> None:
 
 
 def main() -> None:
-    """See above."""
+    """Generate and typeset the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "article")
     out = parser.parse_args().out

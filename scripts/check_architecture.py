@@ -1,11 +1,11 @@
-"""How the house stands, counted from its source. With ``--check`` it fails where something is above its limit.
+"""Measure the architecture from the source; with ``--check``, fail where a quantity exceeds its limit.
 
     python scripts/check_architecture.py [--check] [--write]
 
-With ``--write`` the parts of CONTRIBUTING.md that say the same are made from the tables here.
+``--write`` writes the generated parts of CONTRIBUTING.md from the tables here.
 
-A section is a function from the modules to the places that count, with the most that there may be. What is counted is
-said in the docstring of the function. Add a section by adding it to `SECTIONS`.
+A section is a function from modules to places, with the largest number allowed; its docstring defines the quantity. Add a
+section to `SECTIONS`.
 """
 
 import argparse
@@ -33,36 +33,36 @@ Modules = Mapping[str, str]
 
 
 def sources() -> dict[str, str]:
-    """Every module of the three rings."""
+    """Read every module of the three rings."""
     own = {str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
     return own | {str(path.relative_to(PAPERS.parent)): path.read_text() for path in sorted(PAPERS.rglob("*.py"))}
 
 
 def module_name(path: str) -> str:
-    """``models/base.py`` as ``hmmscope.models.base``."""
+    """Return ``hmmscope.models.base`` for ``models/base.py``."""
     parts = path.removesuffix(".py").split("/")
     package = [] if parts[0] == PAPERS.name else ["hmmscope"]
     return ".".join([*package, *parts[: -1 if parts[-1] == "__init__" else None]])
 
 
 def ring(path: str) -> str:
-    """The ring that a module belongs to: papers, lab or library."""
+    """Return the ring of a module: papers, lab or library."""
     first = path.partition("/")[0]
     return {PAPERS.name: "papers", "lab": "lab"}.get(first, "library")
 
 
 def of_ring(name: str) -> Callable[[Modules], list[str]]:
-    """The lines of a ring."""
+    """Return a function for the lines of a ring."""
 
     def lines(modules: Modules) -> list[str]:
-        """Lines of Python, blank ones too."""
+        """Count lines of Python, including blank ones."""
         return [line for path, text in modules.items() if ring(path) == name for line in text.splitlines()]
 
     return lines
 
 
 def outward(modules: Modules) -> list[str]:
-    """Imports from a ring of one that is further out; only the two front doors may name the lab."""
+    """List imports from a ring of one further out; only the two front doors may name the lab."""
     order = ("library", "lab", "papers")
     found = []
     for path, text in modules.items():
@@ -75,12 +75,12 @@ def outward(modules: Modules) -> list[str]:
 
 
 def lab(name: str) -> bool:
-    """Whether a dotted name is of the lab."""
+    """Return whether a dotted name belongs to the lab."""
     return f"{name}.".startswith("hmmscope.lab.")
 
 
 def paper_names(modules: Modules) -> list[str]:
-    """The names of library and lab that the papers use: imported ones, and attributes of imported modules."""
+    """List names of library and lab that the papers use: imports, and attributes of imported modules."""
     doors = {module_name(path) for path in modules}
     return sorted(
         {name for path, text in modules.items() if ring(path) == "papers" for name in used(path, text, doors)}
@@ -88,13 +88,15 @@ def paper_names(modules: Modules) -> list[str]:
 
 
 def private_paper_names(modules: Modules) -> list[str]:
-    """Those of `paper_names` that are not public."""
+    """List names in `paper_names` that are not public."""
     return sorted(set(paper_names(modules)) - public(modules))
 
 
 def public(modules: Modules) -> set[str]:
-    """What a front door gives: names that ``hmmscope``, ``hmmscope.lab`` and the packages that they name have in their
-    ``__init__.py``, and what modules define that these name. What makes a door, `hmmscope.facade`, is no name of it."""
+    """Return public names: those in ``__init__.py`` of ``hmmscope``, ``hmmscope.lab`` and their packages and modules.
+
+    Names of `hmmscope.facade` are left out.
+    """
     found: set[str] = set()
     left, doors = ["hmmscope", "hmmscope.lab"], {module_name(path): path for path in modules}
     while left:
@@ -111,9 +113,9 @@ def public(modules: Modules) -> set[str]:
 
 
 def used(path: str, text: str, doors: set[str]) -> set[str]:
-    """Dotted names of library and lab that a module uses; of a module that it imports, the attributes that it asks for.
+    """Return dotted names of library and lab that a module uses, including attributes of imported modules.
 
-    A module that is handed on, or whose attributes are asked for by a text, is a name itself. `doors` are all modules.
+    A module that is passed on, or whose attributes are looked up by string, is a name itself. `doors` are all modules.
     """
     found, known = set[str](), dict[str, str]()
     for one in read(path, text).imports:
@@ -134,25 +136,25 @@ def used(path: str, text: str, doors: set[str]) -> set[str]:
 
 
 def twice(modules: Modules) -> list[str]:
-    """Names of modules that stand twice or more."""
+    """List module names that occur more than once."""
     names = [path.rpartition("/")[2] for path in modules if not path.endswith("__init__.py")]
     return sorted({name for name in names if names.count(name) > 1})
 
 
 def kept_megabytes(modules: Modules) -> list[str]:
-    """A place for each megabyte (1000 kB) of results/ that is begun."""
+    """Return one place for each started megabyte (1000 kB) of results/."""
     size = sum(path.stat().st_size for path in (ROOT / "results").rglob("*") if path.is_file())
     return ["results/"] * -(-size // 1_000_000)
 
 
 def long_modules(modules: Modules) -> list[str]:
-    """Modules of more than 450 lines."""
+    """List modules of more than 450 lines."""
     lengths = {path: len(text.splitlines()) for path, text in modules.items()}
     return [f"{path}: {length} lines" for path, length in lengths.items() if length > MAX_LINES]
 
 
 def long_functions(modules: Modules) -> list[str]:
-    """Functions of more than 80 lines."""
+    """List functions of more than 80 lines."""
     return [
         f"{path}:{line}: {name}, {length} lines"
         for path, text in modules.items()
@@ -165,7 +167,7 @@ MAX_LINES, MAX_FUNCTION = 450, 80
 
 
 def undefined(modules: Modules) -> list[str]:
-    """Names that nothing defines, as ruff finds them (F821), but for those in texts: axes of tensors are such."""
+    """List undefined names, as found by ruff (F821), except in strings, which name axes of tensors."""
     with tempfile.TemporaryDirectory() as folder:
         for path, text in modules.items():
             place = Path(folder, path)
@@ -188,7 +190,7 @@ def undefined(modules: Modules) -> list[str]:
 
 @cache
 def _texts(text: str) -> frozenset[tuple[int, int]]:
-    """Rows and columns of a module that are of literal texts."""
+    """Return rows and columns of a module inside string literals."""
     literal = (one for one in tokenize.generate_tokens(io.StringIO(text).readline) if one.type == tokenize.STRING)
     return frozenset(
         (row, column)
@@ -201,21 +203,21 @@ def _texts(text: str) -> frozenset[tuple[int, int]]:
     )
 
 
-#: Longer than any line.
+#: Above the length of any line.
 MAX_COLUMNS = 200
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Layout
 
-#: Small modules at the top, that everything may build on.
+#: Small top-level modules that every module may import.
 SMALL = {"errors", "synonyms", "facade", "schema", "registry", "seeds", "axes", "text", "ties"}
 PROBABILITY = {"kernels", "processes", "inference", "emissions", "datasets", "sequences"}
 COMPONENTS = PROBABILITY | {"models", "training", "analysis"}
-#: What the frame of experiments and the papers build on.
+#: Packages that the experiment framework and the papers may import.
 LABORATORY = SMALL | COMPONENTS | {"constructions", "runs", "storage", "system_info", "interop", "reprs"}
 
-#: Of each package, and each module at the top: what it holds, and what its modules may import besides each other.
+#: Content of each package and top-level module, and what it may import besides itself.
 LAYOUT: dict[str, tuple[str, set[str]]] = {
     "errors": ("errors with exit codes, each one line", set()),
     "synonyms": ("terms of the glossary with their synonyms", set()),
@@ -336,7 +338,7 @@ MAY_IMPORT = {name: allowed for name, (_, allowed) in LAYOUT.items()}
 
 
 def layout_part() -> str:
-    """The table of packages for CONTRIBUTING."""
+    """Return the table of packages for CONTRIBUTING."""
     small = ", ".join(f"`{name}`" for name in LAYOUT if name in SMALL)
     lines = [f"*Small* modules: {small}.", "", "| | holds | may import |", "|---|---|---|"]
     for name, (holds, allowed) in LAYOUT.items():
@@ -349,7 +351,7 @@ def layout_part() -> str:
 
 
 def limits_part() -> str:
-    """The table of limits for CONTRIBUTING."""
+    """Return the table of limits for CONTRIBUTING."""
     lines, above = ["| quantity | limit |", "|---|---|"], ""
     for section in SECTIONS:
         inner = section.name.startswith(" ")
@@ -360,7 +362,7 @@ def limits_part() -> str:
     return "\n".join(lines)
 
 
-#: What stands in CONTRIBUTING between ``<!-- name: ... -->`` and ``<!-- end -->``.
+#: Generated parts of CONTRIBUTING between ``<!-- name: ... -->`` and ``<!-- end -->``.
 PARTS = {"layout": layout_part, "limits": limits_part}
 
 
@@ -371,7 +373,7 @@ def _part(name: str) -> re.Pattern[str]:
 
 
 def parts_that_differ(modules: Modules, page: Path = CONTRIBUTING) -> list[str]:
-    """Parts of CONTRIBUTING that are not what is made from the tables here."""
+    """List outdated parts of CONTRIBUTING."""
     text = page.read_text("utf-8")
     found = {name: _part(name).search(text) for name in PARTS}
     return [
@@ -382,7 +384,7 @@ def parts_that_differ(modules: Modules, page: Path = CONTRIBUTING) -> list[str]:
 
 
 def write_parts(page: Path = CONTRIBUTING) -> None:
-    """Make the parts of CONTRIBUTING anew."""
+    """Write the generated parts of CONTRIBUTING."""
     text = page.read_text("utf-8")
     for name, made in PARTS.items():
         part = _part(name).search(text)
@@ -392,19 +394,19 @@ def write_parts(page: Path = CONTRIBUTING) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is read in a module: all at once, for parsing takes the time
+# Reading of a module, all at once because parsing is slow
 
 
 @dataclass(frozen=True)
 class Import:
-    """One name that a module imports.
+    """One imported name.
 
     Attributes:
-        line: where.
-        name: dotted; names in ``from package import name`` are appended.
-        known_as: the name in the module.
-        at_import: whether it runs when the module is imported: not in a function, not for type checkers.
-        at_all: whether it ever runs: not for type checkers.
+        line: Line number.
+        name: Dotted name; names in ``from package import name`` are appended.
+        known_as: Name in the module.
+        at_import: Whether it runs at import: not in a function, not for type checkers.
+        at_all: Whether it ever runs: not for type checkers.
     """
 
     line: int
@@ -416,17 +418,16 @@ class Import:
 
 @dataclass(frozen=True)
 class Reading:
-    """What the sections ask of a module.
+    """Facts of a module that the sections use.
 
     Attributes:
-        imports: by statements, and by `import_module` of a text that stands there.
-        attributes: (line, of what, name) of those that begin with a single underscore.
-        chains: dotted names, ``a.b.c``, from a name through its attributes.
-        defined: functions and classes at the top.
-        functions: (line, name, lines) of all.
-        bases: of each class, the last parts of the names of its bases.
-        asked: (line, names) of each question whether something is of a kind, by the names that it asks for. `ANY_KIND`
-            is among them where it asks for whatever only some kinds have.
+        imports: Imports, by statement and by `import_module` of a literal.
+        attributes: (line, object, name) of attributes with a leading underscore.
+        chains: Dotted names, ``a.b.c``.
+        defined: Top-level functions and classes.
+        functions: (line, name, lines) of all functions.
+        bases: Last parts of the base names of each class.
+        asked: (line, names) of each type test; `ANY_KIND` for attributes that only some types have.
     """
 
     imports: tuple[Import, ...]
@@ -443,7 +444,7 @@ ANY_KIND = "*"
 
 @cache
 def read(path: str, text: str) -> Reading:
-    """Read a module."""
+    """Parse a module."""
     tree = ast.parse(text)
     imports: list[Import] = []
     attributes: list[tuple[int, str, str]] = []
@@ -485,7 +486,7 @@ def read(path: str, text: str) -> Reading:
     return Reading(tuple(imports), tuple(attributes), frozenset(chains), defined, tuple(functions), bases, tuple(asked))
 
 
-#: In place of what is no name, in the chain of the attributes of it.
+#: Start of an attribute chain that does not begin with a name.
 NAMELESS = "()"
 
 
@@ -496,7 +497,7 @@ def _dotted(node: ast.AST) -> str:
 
 
 def _imported(path: str, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[int, str, str]]:
-    """Line, name and the name in the module of what a statement imports."""
+    """Yield line, imported name and local name of an import."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             yield node.lineno, alias.name, alias.asname or alias.name.split(".")[0]
@@ -511,7 +512,7 @@ def _imported(path: str, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[in
 
 
 def _kinds_asked_for(node: ast.AST) -> frozenset[str]:
-    """The names of what may be kinds of process, if the node asks whether something is of one."""
+    """Return class names that a node tests for, if it tests a type."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) >= 2:
         if node.func.id in ("isinstance", "issubclass"):
             return _names(node.args[1])
@@ -539,14 +540,13 @@ def _names(node: ast.AST) -> frozenset[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Circles
+# Import cycles
 
 
 def circles(modules: Modules) -> list[str]:
-    """Sets of modules each of which imports the others, directly or not, whenever that is: late imports count too.
+    """List sets of modules that import each other, directly or not; late imports count.
 
-    An import for type checkers does not, nor does the front door ``hmmscope/__init__.py``, which names what stands
-    outward and imports it when it is asked for.
+    Imports for type checkers and the front door ``hmmscope/__init__.py``, which imports on first use, do not count.
     """
     names = {module_name(path) for path in modules} - {"hmmscope"}
     graph: dict[str, set[str]] = {}
@@ -571,14 +571,14 @@ def _reached(name: str, graph: Mapping[str, set[str]]) -> set[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Kinds of process
+# Process types
 
-#: Where kinds may be told apart.
+#: Packages that may test process types.
 KINDS_MAY_BE_KNOWN = ("processes/", "kernels/")
 
 
 def kinds_of_process(modules: Modules) -> set[str]:
-    """Names of the classes that derive from `Process`, and of the forms of their laws."""
+    """Return the names of subclasses of `Process` and of the parameter classes."""
     bases = {name: of for path, text in modules.items() for name, of in read(path, text).bases.items()}
     found = {"Process", "StateEmitting", "EdgeEmitting"} & set(bases)
     while more := {name for name, of in bases.items() if of & found} - found:
@@ -587,8 +587,10 @@ def kinds_of_process(modules: Modules) -> set[str]:
 
 
 def kind_tests(modules: Modules) -> list[str]:
-    """Questions after the kind of a process: `isinstance`, `issubclass`, `match`, comparisons of a kind or of its name,
-    and `hasattr` or `getattr` of a ``process``, ``hmm``, ``mixture`` or ``law``."""
+    """List type tests of processes: `isinstance`, `issubclass`, `match`, comparisons of a type or its name.
+
+    Also `hasattr` or `getattr` of a ``process``, ``hmm``, ``mixture`` or ``law``.
+    """
     kinds = kinds_of_process(modules) | {ANY_KIND}
     return [
         f"{path}:{line}: {text.splitlines()[line - 1].strip()}"
@@ -599,17 +601,17 @@ def kind_tests(modules: Modules) -> list[str]:
 
 
 def kind_tests_elsewhere(modules: Modules) -> list[str]:
-    """Those of `kind_tests` that stand outside of `KINDS_MAY_BE_KNOWN`."""
+    """List type tests outside of `KINDS_MAY_BE_KNOWN`."""
     return [place for place in kind_tests(modules) if not place.startswith(KINDS_MAY_BE_KNOWN)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rooms
+# Modules on the path from train to its first step
 
 
 @dataclass
 class Call:
-    """A call of a function of hmmscope, by another one of hmmscope."""
+    """A call between functions of hmmscope."""
 
     module: str
     function: str
@@ -634,9 +636,9 @@ class _FirstStep(BaseException):
 
 @cache
 def calls_to_first_step() -> tuple[tuple[Call, ...], tuple[Call, ...]]:
-    """The calls of hmmscope within ``hmmscope.train`` before the first step of the optimiser, and those that are turns.
+    """Trace calls within ``hmmscope.train`` before the first optimiser step, and those that are stages.
 
-    A small training by the torch engine is traced, of a process by its name and the model that is the default.
+    Traces a small training by the torch engine, of a named process and the default model.
     """
     import hmmscope
     import hmmscope.runs.training as entry
@@ -677,7 +679,7 @@ def calls_to_first_step() -> tuple[tuple[Call, ...], tuple[Call, ...]]:
 
 
 def on_the_way() -> list[Call]:
-    """The calls that are open at one of the turns."""
+    """Return the calls that are open at one of the stages."""
     found = {id(call): call for turn in calls_to_first_step()[1] for call in _to_the_top(turn)}
     return list(found.values())
 
@@ -690,33 +692,32 @@ def _to_the_top(call: "Call | None") -> Iterator[Call]:
 
 
 def rooms(modules: Modules) -> list[str]:
-    """Modules that the way from ``hmmscope.train`` to the first step of the optimiser leads through.
+    """List modules on the path from ``hmmscope.train`` to the first optimiser step.
 
-    The way is what becomes of a source: each of `TURNS` happens within calls of functions, from `train` down, and their
-    modules are the rooms. What a function on the way asks of others besides (disk, memory, progress, the score of other
-    samples) is not the way; `rooms_beside` counts it.
+    The path consists of the open calls at each of `TURNS`, from `train` down. Other calls of these functions (disk, memory,
+    progress, evaluation) are not on the path; `rooms_beside` lists them.
     """
     return sorted({call.module for call in on_the_way()})
 
 
 def rooms_beside(modules: Modules) -> list[str]:
-    """Further modules of which a function on that way calls one directly before the first step."""
+    """List further modules called directly from that path before the first step."""
     way = {id(call) for call in on_the_way()}
     return sorted({call.module for call in calls_to_first_step()[0] if id(call.caller) in way} - set(rooms(modules)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is printed and held
+# Sections
 
 
 @dataclass(frozen=True)
 class Section:
-    """Something that is counted.
+    """A measured quantity.
 
     Attributes:
-        name: of what is counted.
-        find: the places where it is.
-        most: how many there may be; None where there is no limit.
+        name: Name of the quantity.
+        find: Finds its places.
+        most: Largest number allowed; None for no limit.
     """
 
     name: str
@@ -724,7 +725,7 @@ class Section:
     most: int | None = None
 
     def line(self, count: int) -> str:
-        """The count beside its limit."""
+        """Format the count and its limit."""
         return f"{self.name:<34} {count:>6}" + ("" if self.most is None else f"   at most {self.most}")
 
 
@@ -750,7 +751,7 @@ SECTIONS = (
 
 
 def above(found: Mapping[Section, list[str]]) -> Iterator[str]:
-    """A line for each section that is above its limit, and one for each place of it."""
+    """Yield a line for each section above its limit, and one for each place."""
     for section, places in found.items():
         if section.most is not None and len(places) > section.most:
             yield section.line(len(places))

@@ -1,10 +1,10 @@
-"""Whether the package works where nothing else is: built, installed from its wheel into an empty environment, and tried.
+"""Check that the package works in an empty environment: build it, install its wheel, and run every verb.
 
     python scripts/check_package.py [--keep DIR]
 
-It needs the extra `package`. The sdist is built from the tree and the wheel from the sdist; both are checked by twine. The
-wheel goes, with the extra `pages`, into a new environment with the pinned torch. Each verb runs there at its smallest, in a
-folder outside the checkout. The first command that fails ends it.
+Needs the extra `package`. The sdist is built from the tree and the wheel from the sdist; twine checks both. The wheel is
+installed with the extra `pages` and the pinned torch into a new environment. Each verb runs there at its smallest size,
+outside the checkout. The first failing command ends the check.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-#: A line each; what stands before a line must be there for it.
+#: Commands, one per line; later ones use the files of earlier ones.
 COMMANDS = """
 --version
 check
@@ -47,7 +47,7 @@ report paper/limits-fig3 --style web --figures figures -q
 
 
 def call(*words: object, cwd: Path) -> str:
-    """What a command prints; SystemExit with it if it fails."""
+    """Run a command and return its output; SystemExit with the output if it fails."""
     bare = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
         [*map(str, words)], cwd=cwd, env=bare, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -58,15 +58,15 @@ def call(*words: object, cwd: Path) -> str:
 
 
 def untried(help_text: str) -> list[str]:
-    """Verbs of `hmmscope --help` that no line of `COMMANDS` tries; all of them if the help names none."""
+    """Return verbs of `hmmscope --help` missing from `COMMANDS`; all if the help names none."""
     names = re.findall(r"^    (\w+) ", help_text, re.MULTILINE)
     return sorted({*names} - {line.split()[0] for line in COMMANDS.strip().splitlines()}) if names else ["all"]
 
 
 def check(folder: Path) -> None:
-    """Everything, with `folder` for what is made."""
+    """Run all checks in `folder`."""
     if missing := untried(call(sys.executable, "-m", "hmmscope", "--help", cwd=ROOT)):
-        raise SystemExit(f"verbs that are not tried: {', '.join(missing)}")
+        raise SystemExit(f"COMMANDS: untested verbs: {', '.join(missing)}")
     dist, work = folder / "dist", folder / "work"
     work.mkdir()
     call(sys.executable, "-m", "build", "--outdir", dist, ROOT, cwd=folder)

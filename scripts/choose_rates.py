@@ -1,4 +1,4 @@
-"""Learning rates of campaigns: the best of several by layers or architecture, from pilots on a seed of their own.
+"""Choose learning rates of campaigns by layers or architecture, from pilots on a separate seed.
 
 Run from the root of the repository, after one pilot for each rate:
 

@@ -1,12 +1,12 @@
-"""Compares what is kept in results/ with what an earlier revision kept: every row, finding, figure and verdict.
+"""Compare results/ with that of an earlier revision: every row, finding, figure and verdict.
 
 Run from the root of the repository:
 
-    python scripts/compare_results.py REVISION            prints the differences, and ends with 1 if there is one
+    python scripts/compare_results.py REVISION            print the differences; exit with 1 if there are any
     python scripts/compare_results.py REVISION --out compared.md
 
-The marks by which findings know their rules are left out. Figures that either side does not keep are drawn of its tables by
-the experiments as they are now.
+Marks that identify rules are ignored. Figures that a side does not store are drawn from its tables by the present
+experiments.
 """
 
 import argparse
@@ -26,14 +26,14 @@ RESULTS = Path("results")
 
 
 def checked_out(revision: str, place: Path) -> Path:
-    """The folder results/ of a revision, in `place`."""
+    """Extract results/ of a revision into `place`."""
     archive = subprocess.run(["git", "archive", revision, "results"], check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x", "-C", str(place)], input=archive, check=True)
     return place / "results"
 
 
 def figures(folder: Path, tables: dict[str, list[dict]]) -> list[Any]:
-    """The data of all figures of a folder, kept or drawn."""
+    """Return the data of all figures of a folder, stored or drawn."""
     if (folder / "figures").is_dir():
         return [store.read_json(path) for path in sorted((folder / "figures").glob("*.json"))]
     name = store.read_json(folder / "experiment.json")["experiment"]
@@ -42,7 +42,7 @@ def figures(folder: Path, tables: dict[str, list[dict]]) -> list[Any]:
 
 
 def compare(before: Path, now: Path, counts: Counter[str]) -> list[str]:
-    """What differs between two folders of one experiment and scale; what is compared is counted."""
+    """List differences between two folders of an experiment and scale, counting what is compared."""
     old, new = packed.read_tables(before), packed.read_tables(now)
     found = [f"table {name}" for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
     counts["tables"] += len(old)
@@ -60,7 +60,7 @@ def compare(before: Path, now: Path, counts: Counter[str]) -> list[str]:
 
 
 def judged(folder: Path) -> list[dict] | None:
-    """The findings of a folder, without the marks of their rules; None without findings."""
+    """Return the findings of a folder without the marks of their rules, or None."""
     if not (folder / "findings.json").exists():
         return None
     return [{k: v for k, v in one.items() if k != "rule_version"} for one in store.read_json(folder / "findings.json")]
@@ -103,7 +103,7 @@ def main() -> int:
 
 
 def by_claim(ledger: list[dict], both: list[list[dict]]) -> list[dict | None]:
-    """The rows of one ledger, in the order of all claims of both."""
+    """Return the rows of one ledger in the order of all claims of both."""
     own = {(row["claim"], row.get("scale")): row for row in ledger}
     return [own.get(key) for key in dict.fromkeys((row["claim"], row.get("scale")) for one in both for row in one)]
 

@@ -1,18 +1,18 @@
-"""Measure how often an untrained network seems to hold more of the belief than its controls, and a trained one does.
+"""Measure how often an untrained network, and a trained one, seems to encode more of the belief than its controls.
 
-    nice -n 10 python scripts/control_rates.py --measure    measure it anew, about half an hour of one core
-    python scripts/control_rates.py                         print the table of what was measured
+    nice -n 10 python scripts/control_rates.py --measure    measure again, about half an hour of one core
+    python scripts/control_rates.py                         print the table of stored counts
 
-Networks of three kinds begin from six initializations, a sixth of the draws each: torch's defaults, and of every matrix
-normal weights of standard deviation .02 or .1, Xavier, Kaiming and orthogonal ones, with biases of zero. Each is judged
-as `belief_map` does it, with controls from a factory and from the module alone.
+Networks of three kinds start from six initializations, a sixth of the draws each: torch's defaults, normal matrices with
+standard deviation .02 or .1, Xavier, Kaiming and orthogonal ones, with zero biases. Each is evaluated as by `belief_map`,
+with controls from a factory and from the module alone.
 
     untrained   never trained, on Mess3: the verdict "more" is a false positive
-    trained     on RRXOR, whose belief untrained networks hold little of. The effect is known where the loss comes a quarter
-                of the way from log 2 to the optimum on other samples, and there "more" is right; others are "not learned"
+    trained     on RRXOR, whose belief untrained networks encode little. "More" is right if the held-out loss closes a
+                quarter of the gap between log 2 and the optimum; other networks are "not learned"
 
-The numbers of draws are fixed before any is made, and nothing is kept of a part of them. Bounds are the ends of Clopper
-and Pearson's one-sided 95 % intervals, pooled over initializations. Counts are in results/control-rates/.
+The numbers of draws are fixed beforehand, and partial measurements are not stored. Bounds are ends of one-sided 95 %
+Clopper-Pearson intervals, pooled over initializations. Counts are in results/control-rates/.
 """
 
 import argparse

@@ -1,14 +1,14 @@
-"""Networks that learned nothing, measured as trained ones are: the tables by which no claim on training may be decided.
+"""Measure networks that learned nothing like trained ones; no claim about training may be decided by their tables.
 
-    make controls                                                  all that is not there yet, within two core-hours
-    python scripts/controls.py --seconds 600 untrained/mechanisms  some of them, as long as there is time
+    make controls                                                  everything missing, within two core-hours
+    python scripts/controls.py --seconds 600 untrained/mechanisms  some of them, within a time limit
 
-    untrained   as drawn: no step moves a weight
-    one-step    one step at the full learning rate, and none after it
-    mispaired   trained on the answers of another prompt than the one that is read
+    untrained   initial weights: no step changes them
+    one-step    one step at the full learning rate, then none
+    mispaired   trained on the answers of another prompt
 
-All have a record of a whole training, so that nothing is refused for want of one. Work is done in runs/controls/, and goes
-on there; results/controls/ has the tables, which tests/evidence/test_controls.py reads.
+All have a complete training record, so no gate closes for lack of one. Work happens in runs/controls/ and is resumed there;
+results/controls/ has the tables that tests/evidence/test_controls.py reads.
 """
 
 import argparse
@@ -34,12 +34,12 @@ from hmmscope.training.trainer import BatchSchedule
 Row = dict[str, Any]
 ROOT = Path(__file__).parents[1]
 KEPT, AT_WORK = ROOT / "results" / "controls", ROOT / "runs" / "controls"
-#: The scale, its seeds, and steps and evaluations of a training: of one that learns nothing few are as good as many.
+#: Scale, seeds, steps and evaluations of a training; few steps are enough for a network that learns nothing.
 SCALE, SEEDS, STEPS, EVALUATIONS = "small", [0, 1, 2], {"untrained": 10, "one-step": 10, "mispaired": 40}, 10
 _GRID = {"plan.layers": "0,1,2"}
 _FLOORS = {"measurements.floor_samples": "50", "measurements.floor_instances": "2"}
 _POOL = {"plan.parts": "96"}
-#: Whose claims speak of learning, the cheapest first, with what makes them cheap: few samples tell as much as many.
+#: Experiments with claims about learning, the cheapest first, with small sizes.
 EXPERIMENTS: dict[str, dict[str, str]] = {
     "limits-table4": {"plan.layers": "1", "measurements.samples": "512", **_FLOORS},
     "constrained-updates": {},
@@ -73,12 +73,12 @@ EXPERIMENTS: dict[str, dict[str, str]] = {
 
 
 def path_of(control: str, experiment: str) -> Path:
-    """What is kept."""
+    """Return the path of a stored control."""
     return KEPT / control / f"{experiment}.json.xz"
 
 
 def overrides(control: str, experiment: str) -> dict[str, str]:
-    """Changes to the plan of an experiment: a short training, evaluated as often as a long one."""
+    """Return plan changes for a short training with the evaluations of a long one."""
     steps = STEPS[control]
     every, training = steps // EVALUATIONS, {"num_steps": steps, "warmup_steps": steps // 10, "checkpoint_every": steps}
     training |= {"evaluate_every": every, "evaluate_samples": 64}
@@ -89,7 +89,7 @@ def overrides(control: str, experiment: str) -> dict[str, str]:
 
 @contextmanager
 def learning_nothing(control: str) -> Iterator[None]:
-    """Trainings are those of a control."""
+    """Replace trainings with those of a control."""
     if control == "mispaired":
         with patch.object(BatchSchedule, "batch", mispaired(BatchSchedule.batch)):
             yield
@@ -106,7 +106,7 @@ def learning_nothing(control: str) -> Iterator[None]:
 
 
 def mispaired(batch_of: Callable[..., tuple[Batch, Target]]) -> Callable[..., tuple[Batch, Target]]:
-    """The batches of a training in which each prompt is read with the answers of the next one."""
+    """Pair each prompt of a training batch with the answers of the next one."""
 
     def batch(*given: Any) -> tuple[Batch, Target]:
         found, target = batch_of(*given)
@@ -116,7 +116,7 @@ def mispaired(batch_of: Callable[..., tuple[Batch, Target]]) -> Callable[..., tu
 
 
 def make(control: str, experiment: str) -> None:
-    """Train, measure and keep the tables."""
+    """Train, measure and store the tables."""
     out, kept = AT_WORK / control / experiment, path_of(control, experiment)
     with learning_nothing(control):
         run_experiment(
@@ -137,9 +137,9 @@ def make(control: str, experiment: str) -> None:
 
 
 def read_by_claims(experiment: str, tables: dict[str, list[Row]]) -> dict[str, dict[str, list[Any]]]:
-    """The tables and columns without which a claim says otherwise, by column; a row without the column has null there.
+    """Return the tables and columns that claims need, by column; missing entries are null.
 
-    A rule that reads more than it did lacks it, and its test says so.
+    A rule that reads more than before lacks it, and its test fails.
     """
     claims = claims_of(experiment)
     said = {claim.name: claim.evaluate(tables, power=False) for claim in claims}
@@ -166,7 +166,7 @@ def _by_column(rows: list[Row]) -> dict[str, list[Any]]:
 
 
 def _short(row: Row) -> Row:
-    """Four digits of each number."""
+    """Round numbers to four digits."""
     return {key: _digits(value) for key, value in row.items()}
 
 
@@ -177,7 +177,7 @@ def _digits(value: Any) -> Any:
 
 
 def main() -> None:
-    """See above."""
+    """Make the missing controls."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=7200.0, help="of the processor, after which nothing is begun")
     parser.add_argument("wanted", nargs="*", help="CONTROL/EXPERIMENT")

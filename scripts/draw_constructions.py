@@ -1,14 +1,13 @@
-"""Draw the pictures of docs/lecture-theorem1.md from the network itself, and take over those of experiments' runs.
+"""Draw the pictures of docs/lecture-theorem1.md from the network, and copy those of experiment runs.
 
 Run from the root of the repository:
 
     OMP_NUM_THREADS=1 python scripts/draw_constructions.py --out docs/img
     OMP_NUM_THREADS=1 python scripts/draw_constructions.py --out docs/img --runs FOLDER
 
-Five pictures of one prompt: the layout of the residual stream and what each layer reads and writes; the stream while
-windows are gathered; the stream while weights are learned; attention; and the error beside its bound. Everything in them is
-read from the network. FOLDER holds runs of experiments, one a folder named like the experiment, as
-`hmmscope run EXPERIMENT --out FOLDER/EXPERIMENT` writes them.
+Five pictures of one prompt: the layout of the residual stream with each layer's reads and writes; the stream while windows
+are gathered; the stream while weights are learned; attention; and the error with its bound. FOLDER holds runs of
+experiments, as written by `hmmscope run EXPERIMENT --out FOLDER/EXPERIMENT`.
 """
 
 import argparse
@@ -30,7 +29,7 @@ from hmmscope.constructions.regression import RegressionSamples
 from hmmscope.lab.report.series_style import GREY, INK, RULE
 
 LETTERS = "ABC|"
-#: Of the lecture: shape of the prompt, memory, steps of the walk, steps of the error curve, step size.
+#: Lecture sizes: prompt, memory, steps of the walk, steps of the error curve, step size.
 NUMBER, LENGTH, TEST, MEMORY, STEPS, MANY_STEPS, RATE = 4, 6, 4, 3, 8, 120, 0.9
 SEED = 5
 COLORS = {
@@ -59,20 +58,20 @@ TAKEN = {
 
 
 def process() -> hs.HMM:
-    """A noisy cycle A -> B -> C -> A, seen through a symmetric channel."""
+    """Return a noisy cycle A -> B -> C -> A, observed through a symmetric channel."""
     cycle = [[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]]
     return hs.HMM([1 / 3, 1 / 3, 1 / 3], cycle, [[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]])
 
 
 def prompt() -> torch.Tensor:
-    """The one prompt of the lecture (1, column)."""
+    """Return the lecture's prompt (1, position)."""
     layout = hs.PromptLayout(num_demonstrations=NUMBER, demonstration_length=LENGTH, test_length=TEST)
     tokens: torch.Tensor = hs.ProcessDataset(process(), layout=layout, seed=SEED)[0:1].tokens
     return tokens
 
 
 def network(num_steps: int, learning_rate: float | None) -> MultiTaskTransformer:
-    """Theorem 1 for that prompt."""
+    """Build the network of Theorem 1 for that prompt."""
     shape = {"num_demonstrations": NUMBER, "demonstration_length": LENGTH, "test_length": TEST}
     net: MultiTaskTransformer = constructions.multitask_theorem1(
         3, MEMORY, num_steps, learning_rate=learning_rate, **shape
@@ -81,7 +80,7 @@ def network(num_steps: int, learning_rate: float | None) -> MultiTaskTransformer
 
 
 def kind(block: str) -> str:
-    """ "slot" of "slot-2"."""
+    """Return "slot" for "slot-2"."""
     return block.partition("-")[0]
 
 
@@ -90,7 +89,7 @@ def kind(block: str) -> str:
 
 
 def draw_layout(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) -> None:
-    """Blocks as a strip, and below it a line a layer: what is read (outlined) and written (filled)."""
+    """Draw blocks as a strip, and a line for each layer with what it reads (outlined) and writes (filled)."""
     embedded = net.stream(tokens)[0]
     at_start = tuple(name for name in net.subspaces if bool(embedded[..., net.subspaces[name]].any()))
     lines: list[tuple[str, tuple[str, ...], tuple[str, ...], str]] = [("embedding", (), at_start, "")]
@@ -186,7 +185,7 @@ def _stream_panel(
     title: str,
     limit: float,
 ):  # type: ignore[no-untyped-def]
-    """Rows of `blocks` after a layer; the blocks that it wrote are framed."""
+    """Draw rows of `blocks` after a layer, with written blocks framed."""
     stream = net.stream(tokens)
     rows = [row for name in blocks for row in net.layout.rows(name)]
     image = axes.imshow(stream[layer][0, :, rows].T.numpy(), cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
@@ -220,14 +219,14 @@ def _bar(figure, image, panels, shrink: float) -> None:  # type: ignore[no-untyp
 
 
 def draw_gathering(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) -> None:
-    """The first twenty rows after the embedding and after each softmax layer."""
+    """Draw the first twenty rows after the embedding and each softmax layer."""
     blocks = [name for name in net.subspaces if name not in ("weights", "prediction")]
     labels = {name: name for name in blocks if name not in ("one", "test")} | {"one": "one, test"}
     titles = [
-        "Embedding: each column knows its token and its position",
-        "Layer 1: the token one column to the left",
-        "Layer 2: the token two columns to the left",
-        "Layer 3: the token one column to the right, the label",
+        "Embedding: each position has its token and its place",
+        "Layer 1: the token one position to the left",
+        "Layer 2: the token two positions to the left",
+        "Layer 3: the token one position to the right, the label",
     ]
     figure, panels = plt.subplots(4, 1, figsize=(9.5, 12.0), layout="constrained")
     for layer, (axes, title) in enumerate(zip(panels, titles, strict=True)):
@@ -237,12 +236,12 @@ def draw_gathering(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) 
 
 
 def draw_learning(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) -> None:
-    """The rows of weights and prediction after the first and the last gradient layer, and after the last layer."""
+    """Draw rows of weights and prediction after the first and last gradient layer, and the last layer."""
     last = net.num_layers - 1
     titles = {
-        last - net.num_steps + 1: f"Layer {last - net.num_steps + 1}: one gradient step, the same in every column",
+        last - net.num_steps + 1: f"Layer {last - net.num_steps + 1}: one gradient step, the same at every position",
         last: f"Layer {last}: {net.num_steps} gradient steps",
-        last + 1: f"Layer {last + 1}: each column multiplies its own window; right of the last line the test sequence",
+        last + 1: f"Layer {last + 1}: each position multiplies its window; the test sequence is right of the last line",
     }
     figure, panels = plt.subplots(3, 1, figsize=(9.5, 11.0), layout="constrained")
     for axes, (layer, title) in zip(panels, titles.items(), strict=True):
@@ -261,7 +260,7 @@ def draw_learning(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) -
 
 
 def draw_attention(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) -> None:
-    """Whole patterns of the softmax layers; of ReLU layers one line a head, as all queries (or all keys) are alike."""
+    """Draw softmax patterns; ReLU layers need one line per head, because all queries or keys are alike."""
     names = attention_taps(net, "pattern")
     patterns = [found[0].double() for found in capture_activations(net, names, tokens, lambda x: x).values()]
     figure = plt.figure(figsize=(10.5, 8.6), layout="constrained")
@@ -273,25 +272,25 @@ def draw_attention(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) 
         _sequence_lines(axes, tokens, vertical=True)
         _sequence_names(axes)
         axes.set_title(title, fontsize=9.5, loc="left", color=INK)
-        axes.set_xlabel("key column, by demonstration", fontsize=8.5, color=GREY)
+        axes.set_xlabel("key position, by demonstration", fontsize=8.5, color=GREY)
         if layer == 0:
-            axes.set_ylabel("query column", fontsize=8.5, color=GREY)
+            axes.set_ylabel("query position", fontsize=8.5, color=GREY)
     last = net.num_layers - 1
     first = last - net.num_steps
     strips = [
         (
             first,
-            f"Layer {first + 1}, first gradient step: ReLU score of each key column, the same for every query column",
+            f"Layer {first + 1}, first gradient step: ReLU score of each key position, the same for every query",
             0,
         ),
-        (last - 1, f"Layer {last}, step {net.num_steps}: the same; what is left are the residuals", 0),
-        (last, f"Layer {last + 1}, prediction: ReLU score of each query column, the same with every key column", 1),
+        (last - 1, f"Layer {last}, step {net.num_steps}: the same scores, now residuals", 0),
+        (last, f"Layer {last + 1}, prediction: ReLU score of each query position, the same for every key", 1),
     ]
     heads = [f"{LETTERS[head % 3]} {'−' if head < 3 else '+'}" for head in range(6)]
     for row, (layer, title, axis) in enumerate(strips, start=1):
         pattern_HTU = patterns[layer]
         alike = pattern_HTU.narrow(1 + axis, 0, 1)
-        assert float((pattern_HTU - alike).abs().max()) < 1e-12  # one line says it all
+        assert float((pattern_HTU - alike).abs().max()) < 1e-12  # all lines are equal
         shown = alike.squeeze(1 + axis).numpy() * (tokens.shape[1] if axis else 1)
         axes = figure.add_subplot(grid[row, :])
         image = axes.imshow(shown, cmap="Blues", vmin=0, aspect="auto")
@@ -309,7 +308,7 @@ def draw_attention(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) 
 
 
 def draw_error(tokens: torch.Tensor, path: Path) -> None:
-    """Learned weights after some steps, and their distance from least squares beside the bound."""
+    """Draw learned weights, and their distance from least squares with its bound."""
     starts = 1 + (LENGTH + 1) * torch.arange(NUMBER)
     demonstrations = tokens[0, starts[:, None] + torch.arange(LENGTH)]
     samples = RegressionSamples.of(demonstrations, 3, MEMORY)
@@ -366,7 +365,7 @@ def _save(figure: plt.Figure, path: Path) -> None:
 
 
 def take_over(runs: Path, out: Path) -> None:
-    """One picture of each run, as it drew it; narrow ones in the middle of a page's width."""
+    """Copy one picture of each run; narrow ones are centred on the page's width."""
     for experiment, name in TAKEN.items():
         found = sorted((runs / experiment / "figures").glob(f"*-{name}.png"))
         if not found:

@@ -36,7 +36,7 @@ Edge = tuple[int, int, str]
 
 
 def turned(vector: NDArray, degrees: float) -> NDArray:
-    """The vector, turned anticlockwise."""
+    """Rotate a vector anticlockwise."""
     angle = math.radians(degrees)
     return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]) @ vector
 
@@ -50,10 +50,9 @@ def diagram(
     radius: float = 0.2,
     bends: dict[tuple[int, int], tuple[float, float]] | None = None,
 ) -> None:
-    """States as circles, edges as bent arrows with their text beside them; loops point away from the middle.
+    """Draw states as circles and edges as bent arrows with text; loops point away from the middle.
 
-    Edges bend to their right where there is one back, else outwards; `bends` gives (bend, share of the way at which the
-    text stands) for single edges.
+    Edges with a return edge bend right, others outwards; `bends` sets (bend, text position) of single edges.
     """
     middle = places.mean(0)
     both_ways = {(a, b) for a, b, _ in edges} & {(b, a) for a, b, _ in edges}
@@ -82,13 +81,13 @@ def diagram(
 
 
 def chance(probability: float) -> str:
-    """A probability as a small fraction if it is one."""
+    """Format a probability as a small fraction if it is one."""
     fraction = Fraction(probability).limit_denominator(6)
     return str(fraction) if abs(float(fraction) - probability) < 1e-6 else f"{probability:.3g}"
 
 
 def emitting_edges(process: hs.LabelledHMM) -> list[Edge]:
-    """Edges with their symbols and probabilities, several symbols on one edge in lines."""
+    """Return edges with symbols and probabilities, one line per symbol."""
     lines: dict[tuple[int, int], list[str]] = {}
     for v, i, j in (process.labelled > 0).nonzero().tolist():
         lines.setdefault((i, j), []).append(f"{v} : {chance(float(process.labelled[v, i, j]))}")
@@ -96,13 +95,13 @@ def emitting_edges(process: hs.LabelledHMM) -> list[Edge]:
 
 
 def ring(count: int, scale: float, start: float = 90.0) -> NDArray:
-    """Places on a circle, clockwise from `start` degrees."""
+    """Return places on a circle, clockwise from `start` degrees."""
     angles = np.radians(start) - 2 * math.pi * np.arange(count) / count
     return scale * np.stack([np.cos(angles), np.sin(angles)], 1)
 
 
 def draw_textbook(path: Path) -> None:
-    """The small processes of computational mechanics: symbol and probability on each edge."""
+    """Draw the small processes of computational mechanics, with symbol and probability on each edge."""
     two = np.array([[-0.65, 0.0], [0.65, 0.0]])
     five = np.array([[-1.9, 0.0], [0.0, 0.75], [0.0, -0.75], [1.9, 0.75], [1.9, -0.75]])
     around = {(3, 0): (0.45, 0.5), (4, 0): (-0.45, 0.5), (1, 4): (0.0, 0.24), (2, 3): (0.0, 0.24)}
@@ -128,7 +127,7 @@ def draw_textbook(path: Path) -> None:
 
 
 def draw_mess3(path: Path) -> None:
-    """What observers of Mess3 believe, one point a position."""
+    """Draw beliefs of Mess3, one point per position."""
     panels = []
     for switch, emission in ((0.05, 0.85), (0.05, 0.7), (0.15, 0.6)):
         process = hs.make_process("mess3", switch=switch, emission=emission)
@@ -140,7 +139,7 @@ def draw_mess3(path: Path) -> None:
 
 
 def heat(axes: Axes, matrix: NDArray, title: str, *, top: float | None = None) -> None:
-    """A stochastic matrix, rows downwards, with a scale."""
+    """Draw a stochastic matrix, rows downwards, with a scale."""
     picture = axes.imshow(matrix, cmap=HEAT, vmin=0, vmax=top or matrix.max(), interpolation="nearest")
     axes.set_title(title, fontsize=10, color=INK)
     axes.set_xlabel("next state", fontsize=9, color=GREY)
@@ -152,7 +151,7 @@ def heat(axes: Axes, matrix: NDArray, title: str, *, top: float | None = None) -
 
 
 def draw_random(path: Path) -> None:
-    """Transition matrices: one component of the paper's mixture, one with mild rows, one of rank two."""
+    """Draw transition matrices: the paper's concentration, a milder one, and rank two."""
     sizes = {"num_components": 1, "num_states": 32, "num_symbols": 16}
     sharp = hs.make_process("random-mixture", transition_concentration=0.01, **sizes)
     mild = hs.make_process("random-mixture", transition_concentration=1.0, **sizes)
@@ -166,7 +165,7 @@ def draw_random(path: Path) -> None:
 
 
 def draw_ginc(path: Path) -> None:
-    """How two concepts move between properties, and all of one concept's states."""
+    """Draw property transitions of two concepts, and all states of one."""
     mixture = hs.make_process("ginc", num_components=2)
     assert isinstance(mixture, hs.Mixture)
     figure, parts = plt.subplots(1, 3, figsize=(11.0, 3.3), layout="constrained")
@@ -179,7 +178,7 @@ def draw_ginc(path: Path) -> None:
 
 
 def orders(table: NDArray) -> list[int]:
-    """The order of each element of a group."""
+    """Return the order of each element of a group."""
     found = []
     for element in range(len(table)):
         power, count = element, 1
@@ -190,7 +189,7 @@ def orders(table: NDArray) -> list[int]:
 
 
 def draw_groups(path: Path) -> None:
-    """State transitions of word problems with two generators: S3 as a prism, A5 as a truncated icosahedron."""
+    """Draw state transitions of word problems with two generators: S3 (prism), A5 (truncated icosahedron)."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.0, 4.4))
     table = multiplication_table("S3")
     order = orders(table)
@@ -218,7 +217,7 @@ def draw_groups(path: Path) -> None:
 
 
 def _draw_a5(axes: Axes) -> None:
-    """Generators a of order 5 and b of order 2 with (ab)^3 = 1; places are eigenvectors, so the graph shows its shape."""
+    """Draw generators a of order 5 and b of order 2 with (ab)^3 = 1, placed by eigenvectors."""
     table = multiplication_table("A5")
     order = orders(table)
     pairs = itertools.product((a for a in range(60) if order[a] == 5), (b for b in range(60) if order[b] == 2))
@@ -228,7 +227,7 @@ def _draw_a5(axes: Axes) -> None:
     for a, b, kind in edges:
         adjacency[a, b] = adjacency[b, a] = 1.2 if kind == 0 else 1.0
     vectors = np.linalg.eigh(adjacency)[1][:, -4:-1]  # the three after the constant one
-    frame, _ = np.linalg.qr(vectors[[0, 7, 23]].T)  # a view that does not depend on signs and order of eigenvectors
+    frame, _ = np.linalg.qr(vectors[[0, 7, 23]].T)  # a view independent of signs and order of eigenvectors
     solid = vectors @ frame * np.sign(vectors[0] @ frame)
     tilt = np.radians(17)
     solid = solid @ np.array([[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]])
@@ -242,7 +241,7 @@ def _draw_a5(axes: Axes) -> None:
 
 
 def draw_shipped(path: Path) -> None:
-    """Umbrella and casino: transitions above, emissions below."""
+    """Draw umbrella and casino, transitions above emissions."""
     figure, parts = plt.subplots(2, 2, figsize=(8.6, 4.6), height_ratios=[1.5, 1])
     places = np.array([[-0.85, 0.0], [0.85, 0.0]])
     for column, name in enumerate(("umbrella", "dishonest-casino")):

@@ -1,9 +1,9 @@
-"""The picture that moves on the first page: what an affine map reads from one layer of a Transformer while it trains.
+"""Draw the animation of the first page: an affine map's readings from a layer of a Transformer during training.
 
     python scripts/draw_first_picture.py [FOLDER]     about two minutes of one core; writes docs/img/first-picture.gif
 
-Each frame is at a step whose weights have stayed, the first weights included. The beliefs that are drawn are of samples that
-neither the training nor the map has seen. FOLDER keeps the run, and a second call draws it again.
+Each frame is a stored step, including the initial weights. Beliefs belong to samples unseen by training and map. FOLDER
+stores the run; a second call draws it again.
 """
 
 import io
@@ -19,7 +19,7 @@ import hmmscope as hs
 
 OUT = Path(__file__).parents[1] / "docs" / "img" / "first-picture.gif"
 LAYER, POINTS, COLOURS = "residual.2", 20_000, 48
-#: Milliseconds that a frame stays, the first and the last of them longer.
+#: Milliseconds of a frame, and of the first and the last.
 SHOWN, ENDS = 450, 2600
 
 
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def frame(one: "hs.analysis.BeliefMap", last: "hs.analysis.BeliefMap") -> Image.Image:
-    """The exact beliefs beside those that are read at one step."""
+    """Draw the exact beliefs and those read at one step."""
     figure = Figure(figsize=(7.2, 3.3), dpi=100, layout="constrained", facecolor="white")
     learned = f"step {one.step} of {last.step}" if one.step else "before training"
     panels = {

@@ -4,8 +4,8 @@ Run from the root of the repository:
 
     OMP_NUM_THREADS=1 python scripts/draw_processes.py --out docs/img
 
-The first is [Limits] Fig. 1 for an instance of Cyclic-DET with four states and two actions. The second shows what the
-ideal observer of a random HMM with three states believes: one point for each observation of many sequences.
+The first is [Limits] Fig. 1 for an instance of Cyclic-DET with four states and two actions. The second shows exact
+beliefs of a random HMM with three states, one point per observation.
 """
 
 import argparse
@@ -28,7 +28,7 @@ CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(3) / 2]])
 
 
 def draw_cyclic_det(path: Path) -> None:
-    """States on a circle, one colour and line style for each action."""
+    """Draw states on a circle, with a colour and line style for each action."""
     process = hs.make_process("cyclic-det", num_states=4, num_symbols=2, distinct=True, seed=DIAGRAM_SEED)
     assert isinstance(process, hs.LabelledHMM)
     assert process.states is not None
@@ -69,7 +69,7 @@ def draw_cyclic_det(path: Path) -> None:
 
 
 def draw_simplex(path: Path) -> None:
-    """Beliefs about three states as points of a triangle, coloured by the last symbol."""
+    """Draw beliefs about three states in a triangle, coloured by the last symbol."""
     hmm = hs.make_process("ran-hmm", num_states=3, num_symbols=3, seed=SIMPLEX_SEED)
     assert isinstance(hmm, hs.HMM)
     observations = hs.ProcessDataset(hmm, length=40, seed=0)[0:400].observations

@@ -1,12 +1,12 @@
-"""Draw the pictures of docs/speed.md from what `python -m bench curve --out FILE` and `bench people --out FILE` wrote.
+"""Draw the pictures of docs/speed.md from tables of `python -m bench curve --out FILE` and `bench people --out FILE`.
 
 Run from the root of the repository:
 
     python scripts/draw_speed.py results/bench/curve-cpu.json --out docs/img
     python scripts/draw_speed.py results/bench/people-*.json.xz --out docs/img/experiments --page docs/speed.md
 
-Cost of a token against tokens, states and symbols: level lines are costs linear in tokens, the dashed lines rise with the
-square of the states. Of what people do, by machine: ours over the fastest peer, and shares of the processor's peak.
+Costs per token against tokens, states and symbols: level lines are linear in tokens, dashed lines rise with the square of
+the states. Common uses by machine: our speed divided by the fastest peer's, and fractions of the processor's peak.
 """
 
 import argparse
@@ -36,12 +36,12 @@ MACHINES = (("#d55e00", "o"), ("#0072b2", "s"), ("#009e73", "^"))
 
 
 def size_of(row: dict) -> int:
-    """What a point stands above: tokens for lengths and batches."""
+    """Return a point's abscissa: tokens for lengths and batches."""
     return row["batch"] * row["length"] if row["axis"] in ("length", "batch") else row[row["axis"]]
 
 
 def draw_panel(axes: Axes, rows: list[dict], names: tuple[str, ...], label: str) -> None:
-    """One line for each work and axis, nanoseconds a token."""
+    """Draw nanoseconds per token, a line for each work and axis."""
     for work, (color, marker) in LOOKS.items():
         for name in names:
             curve = [row for row in rows if (row["work"], row["axis"]) == (work, name)]
@@ -70,20 +70,20 @@ def draw_panel(axes: Axes, rows: list[dict], names: tuple[str, ...], label: str)
 
 
 def name_of(line: dict) -> str:
-    """What was done, as it is shown."""
+    """Return the display name of a work."""
     threads = f", {line['threads']} threads" if line["threads"] > 1 else ""
     return f"{line['work'].partition(' (')[0]}{threads}"
 
 
 def machine_of(table: dict) -> str:
-    """The processor and the date, as a column is headed."""
+    """Return processor and date, for a column heading."""
     machine = table["machine"]
     maker, model = machine["processor"].partition("(R)")[0], machine["processor_model"].partition(" step")[0]
     return f"{maker}, {model}, {machine['date']}"
 
 
 def shown_by_machine(tables: list[dict]) -> dict[str, dict[str, dict]]:
-    """Lines with a peer or a share of peak by what was done and by machine, in the order of the first that has them."""
+    """Group lines with a peer or a fraction of peak by work and machine."""
     found: dict[str, dict[str, dict]] = {}
     for table in tables:
         for line in table["summary"]:
@@ -93,7 +93,7 @@ def shown_by_machine(tables: list[dict]) -> dict[str, dict[str, dict]]:
 
 
 def draw_people(tables: list[dict], path: Path) -> None:
-    """A point for each machine beside each work: ours over the fastest peer, and the share of the processor's peak."""
+    """Draw, by machine, our speed divided by the fastest peer's, and the fraction of the processor's peak."""
     shown, machines = shown_by_machine(tables), [machine_of(table) for table in tables]
     figure, both = plt.subplots(1, 2, figsize=(10.5, 1.2 + 0.17 * len(shown)), sharey=True, layout="constrained")
     for (key, factor), axes in zip((("ratio", 1), ("share_of_peak", 100)), both, strict=True):
@@ -111,7 +111,7 @@ def draw_people(tables: list[dict], path: Path) -> None:
             axes.spines[side].set_visible(False)
     both[0].axvline(1, color=INK, linewidth=1)
     both[0].set(
-        xscale="log", xlabel="ours over the fastest peer", yticks=range(0, -len(shown), -1), yticklabels=list(shown)
+        xscale="log", xlabel="our speed / fastest peer", yticks=range(0, -len(shown), -1), yticklabels=list(shown)
     )
     both[1].set(xlim=(0, 105), xlabel="% of the processor's peak")
     figure.legend(*both[0].get_legend_handles_labels(), loc="outside upper left", frameon=False, fontsize=8, ncols=2)
@@ -119,7 +119,7 @@ def draw_people(tables: list[dict], path: Path) -> None:
 
 
 def people(tables: list[dict]) -> list[str]:
-    """The same as a table in Markdown, by machine: million a second, share of peak, the fastest peer and ours over it."""
+    """Return the table in Markdown: million per second, fraction of peak, fastest peer, and our speed divided by it."""
     machines = [machine_of(table) for table in tables]
     lines = [
         "| work | " + " | ".join(f"{machine}: million a second | over the fastest peer" for machine in machines) + " |",
@@ -139,14 +139,14 @@ def people(tables: list[dict]) -> list[str]:
 
 
 def read(path: Path) -> dict:
-    """What the bench wrote, or that as .xz."""
+    """Read a table of the benchmark, as .json or .xz."""
     written = path.read_bytes()
     found: dict = json.loads(lzma.decompress(written) if path.suffix == ".xz" else written)
     return found
 
 
 def put_table(page: Path, tables: list[dict]) -> None:
-    """Write the table into the place for it in a page."""
+    """Write the table into its place in a page."""
     begin, end = "<!-- people: made by scripts/draw_speed.py -->", "<!-- end -->"
     before, _, rest = page.read_text("utf-8").partition(begin)
     after = rest.partition(end)[2]
@@ -154,11 +154,11 @@ def put_table(page: Path, tables: list[dict]) -> None:
 
 
 def main() -> None:
-    """Draw the picture of what the file holds."""
+    """Draw the pictures of a benchmark table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tables", type=Path, nargs="+", help="what bench curve or people --out wrote, or that as .xz")
     parser.add_argument("--out", type=Path, required=True, help="folder for the picture")
-    parser.add_argument("--page", type=Path, help="page whose table of what people do is written")
+    parser.add_argument("--page", type=Path, help="page whose table of common uses is written")
     arguments = parser.parse_args()
     tables = [read(path) for path in arguments.tables]
     table = tables[0]
@@ -171,9 +171,9 @@ def main() -> None:
     figure, panels = plt.subplots(1, 3, figsize=(10.5, 3.6), sharey=True, layout="constrained")
     for axes, (names, label) in zip(panels, PANELS, strict=True):
         draw_panel(axes, rows, names, label)
-    panels[0].set_ylabel("nanoseconds a token", color=INK)
+    panels[0].set_ylabel("nanoseconds per token", color=INK)
     panels[1].set_title("dashed: states squared", fontsize=9, color=GREY)
-    panels[0].set_title("dashed: longer; whole: more sequences", fontsize=9, color=GREY)
+    panels[0].set_title("dashed: longer; solid: more sequences", fontsize=9, color=GREY)
     handles = [panels[2].get_lines()[i] for i in range(len(LOOKS))]
     panels[2].legend(handles=handles, frameon=False, fontsize=8, loc="upper left")
     path = arguments.out / "cost-curve.png"

@@ -1,9 +1,9 @@
-"""Draw every registered process in small: samples as rows of colours, and what an exact observer believes along them.
+"""Draw every registered process in small: samples as rows of colours, and exact beliefs along them.
 
     python scripts/draw_zoo.py [--out docs/img]     writes processes.png: a minute of one core
 
-Beliefs are points: in the triangle of three states, else along the two axes in which they spread most. A process of
-vectors shows one coordinate of a few samples; one whose exact belief nobody has without more, its samples alone.
+Beliefs are points in the triangle of three states, or on the two axes with the largest variance. A vector process shows one
+coordinate of a few samples; a process without known beliefs shows samples only.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import hmmscope as hs
 from hmmscope import registry
 
 ROWS, LENGTH, POINTS, COLUMNS = 14, 28, 2400, 5
-#: What the default of some is too large for.
+#: Smaller sizes for processes with large defaults.
 SIZES: dict[str, dict[str, Any]] = {
     "random-mixture": {"num_components": 8, "num_states": 6, "num_symbols": 4},
     "composed-cycles": {"num_parts": 6, "num_states": 8, "num_symbols": 4},
@@ -31,7 +31,7 @@ TRIANGLE = np.array([[0.5, np.sqrt(0.75)], [0.0, 0.0], [1.0, 0.0]])
 
 
 def beliefs(process: Any, corpus: hs.ProcessDataset) -> np.ndarray | None:
-    """Exact beliefs after each observation, or of the component, or the predictive vector; None if none is known."""
+    """Return exact beliefs, component posteriors or predictive vectors; None if none is known."""
     batch = corpus[0 : -(-POINTS // LENGTH)]
     try:
         laws = hs.observe(process, batch.observations).probs
@@ -44,7 +44,7 @@ def beliefs(process: Any, corpus: hs.ProcessDataset) -> np.ndarray | None:
 
 
 def places(points: np.ndarray) -> np.ndarray:
-    """Points of the plane."""
+    """Project points to the plane."""
     if points.shape[1] == 3:
         return points @ TRIANGLE
     centred = points - points.mean(0)
@@ -52,7 +52,7 @@ def places(points: np.ndarray) -> np.ndarray:
 
 
 def draw(name: str, left: Any, right: Any) -> None:
-    """Samples to the left, beliefs to the right."""
+    """Draw samples to the left, beliefs to the right."""
     process = hs.make_process(name, **SIZES.get(name, {}))
     dataset = hs.ProcessDataset(process, length=LENGTH, seed=1)
     seen = dataset[0:ROWS].observations.numpy()
@@ -85,7 +85,7 @@ def draw(name: str, left: Any, right: Any) -> None:
 
 
 def main() -> None:
-    """See the module."""
+    """Draw all registered processes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs" / "img")
     out = parser.parse_args().out

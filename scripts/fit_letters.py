@@ -25,24 +25,23 @@ import numpy as np
 from hmmlearn.hmm import CategoricalHMM
 from numpy.typing import NDArray
 
-SPACE = "_"  # the space, written so that symbols survive splitting a line at white space
+SPACE = "_"  # the space, as a visible symbol
 SYMBOLS = (SPACE, *string.ascii_lowercase)
-SMALLEST_PROBABILITY = 1e-6  # below it an entry becomes exactly 0; the library's grid of probabilities is 2**-32
+SMALLEST_PROBABILITY = 1e-6  # smaller entries become exactly 0; probabilities have a grid of 2**-32
 VOWELS = frozenset("aeiou")
 
 
 def encode(text: str) -> NDArray[np.int64]:
-    """Symbols of a text: a-z in lower case, every run of other characters one space, none at the ends."""
+    """Convert a text to symbols: a-z in lower case, runs of other characters as one space, none at the ends."""
     normalised = re.sub("[^a-z]+", SPACE, text.lower()).strip(SPACE)
     index = {symbol: v for v, symbol in enumerate(SYMBOLS)}
     return np.array([index[symbol] for symbol in normalised])
 
 
 def fit(train: NDArray[np.int64], num_states: int, seed: int, num_iterations: int, tolerance: float) -> CategoricalHMM:
-    """One Baum-Welch run from a random start; it stops when an iteration gains less than `tolerance` nats.
+    """Run Baum-Welch from a random start, until an iteration gains less than `tolerance` nats.
 
-    The initial distribution stays uniform: one long sequence says nothing about it, and Baum-Welch would put all its
-    mass on the first letter of the text. `finish` replaces it by the stationary law.
+    The initial distribution stays uniform, because one long sequence does not determine it; `finish` replaces it.
     """
     model = CategoricalHMM(
         num_states,
@@ -59,7 +58,7 @@ def fit(train: NDArray[np.int64], num_states: int, seed: int, num_iterations: in
 
 
 def fit_best(train: NDArray[np.int64], num_states: int, args: argparse.Namespace) -> tuple[CategoricalHMM, int]:
-    """The run with the largest log-likelihood of `train` among seeds 0 .. restarts - 1, and its seed."""
+    """Return the run with the largest log-likelihood of `train` over seeds 0 .. restarts - 1, and its seed."""
     best: tuple[float, int, CategoricalHMM] | None = None
     for seed in range(args.restarts):
         model = fit(train, num_states, seed, args.iterations, args.tolerance)
@@ -79,7 +78,7 @@ def prune(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def stationary_law(transition_SS: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The law pi with pi = pi @ transition, by least squares on the equations and the sum."""
+    """Return the distribution pi with pi = pi @ transition, by least squares."""
     num_states = len(transition_SS)
     equations = np.vstack([transition_SS.T - np.eye(num_states), np.ones(num_states)])
     law_S = np.linalg.lstsq(equations, np.append(np.zeros(num_states), 1.0), rcond=None)[0]
@@ -87,7 +86,7 @@ def stationary_law(transition_SS: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def finish(model: CategoricalHMM) -> CategoricalHMM:
-    """The model to ship: pruned rows, stationary initial distribution, states by falling stationary probability."""
+    """Return the model to ship: pruned, stationary initial distribution, states by falling probability."""
     transition_SS, emission_SV = prune(model.transmat_), prune(model.emissionprob_)
     initial_S = stationary_law(transition_SS)
     order = np.argsort(-initial_S, kind="stable")
@@ -99,7 +98,7 @@ def finish(model: CategoricalHMM) -> CategoricalHMM:
 
 
 def state_name(state: int, emission_V: NDArray[np.float64]) -> str:
-    """`S3:aeiou`: the number, then the likeliest symbols, up to five, until they hold 90 % of the probability."""
+    """Return `S3:aeiou`: the number and up to five most likely symbols, covering 90 % of the probability."""
     order = np.argsort(-emission_V, kind="stable")
     held = np.cumsum(emission_V[order])
     count = min(5, int(np.searchsorted(held, 0.9)) + 1)
@@ -112,13 +111,13 @@ def per_letter(log_likelihood: float, symbols: NDArray[np.int64]) -> str:
 
 
 def unigram_log_likelihood(train: NDArray[np.int64], symbols: NDArray[np.int64]) -> float:
-    """Log-likelihood of `symbols` drawn independently with the frequencies of `train`."""
+    """Return the log-likelihood of `symbols` under the symbol frequencies of `train`."""
     frequency_V = np.bincount(train, minlength=len(SYMBOLS)) / len(train)
     return float(np.log(frequency_V[symbols]).sum())
 
 
 def print_split(model: CategoricalHMM) -> None:
-    """The letters of each state of a two-state model: those that it emits with more probability than the other."""
+    """Print the letters that each state of a two-state model emits with more probability than the other."""
     for state in range(2):
         own = [SYMBOLS[v] for v in np.flatnonzero(model.emissionprob_[state] > model.emissionprob_[1 - state])]
         print(f"  state {state}: {' '.join(own)}")
@@ -127,7 +126,7 @@ def print_split(model: CategoricalHMM) -> None:
 
 
 def print_table(model: CategoricalHMM, names: list[str]) -> None:
-    """One line a state: its stationary probability | symbols of 0.02 or more | states that follow with 0.05 or more."""
+    """Print stationary probability, symbols of 0.02 or more, and successors of 0.05 or more for each state."""
     for state, name in enumerate(names):
         emission_V, transition_S = model.emissionprob_[state], model.transmat_[state]
         letters = np.argsort(-emission_V, kind="stable")[: (emission_V >= 0.02).sum()]
@@ -138,7 +137,7 @@ def print_table(model: CategoricalHMM, names: list[str]) -> None:
 
 
 def record(model: CategoricalHMM, names: list[str], source: str) -> dict[str, Any]:
-    """The file as the library's loader reads it."""
+    """Return the file content for the library's loader."""
     return {
         "format": "hmmscope-hmm",
         "version": 1,
@@ -155,11 +154,15 @@ def record(model: CategoricalHMM, names: list[str], source: str) -> dict[str, An
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, default=Path("src/hmmscope/data/letters/alice.txt"))
-    parser.add_argument("--out", type=Path, required=True, help="where to write the JSON file; must not exist")
+    parser.add_argument("--out", type=Path, required=True, help="path of the JSON file; must not exist")
     parser.add_argument("--states", type=int, default=12, help="number of states of the model written")
-    parser.add_argument("--restarts", type=int, default=10, help="random starts, seeds 0, 1, ...")
-    parser.add_argument("--iterations", type=int, default=500, help="most Baum-Welch iterations of one start")
-    parser.add_argument("--tolerance", type=float, default=1.0, help="stop below this gain, in nats of the whole text")
+    parser.add_argument("--restarts", type=int, default=10, help="number of restarts, seeds 0, 1, ...")
+    parser.add_argument(
+        "--iterations", type=int, default=500, help="largest number of Baum-Welch iterations of a restart"
+    )
+    parser.add_argument(
+        "--tolerance", type=float, default=1.0, help="stop below this gain of the log-likelihood, in nats"
+    )
     parser.add_argument("--date", default=datetime.date.today().isoformat(), help="date recorded in the file")
     args = parser.parse_args()
     if args.out.exists():
@@ -175,11 +178,11 @@ def main() -> None:
     for part, observed in (("train", train), ("held-out", held_out)):
         print(f"unigram   {part:8}  {per_letter(unigram_log_likelihood(train, observed), observed)}")
 
-    print("two states, every random start:")
+    print("two states, all restarts:")
     two_states, _ = fit_best(train, 2, args)
     print_split(two_states)
 
-    print(f"{args.states} states, every random start:")
+    print(f"{args.states} states, all restarts:")
     fitted, seed = fit_best(train, args.states, args)
     model = finish(fitted)
     names = [state_name(state, emission_V) for state, emission_V in enumerate(model.emissionprob_)]

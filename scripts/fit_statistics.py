@@ -1,16 +1,16 @@
-"""How often what is said of a fit is right, on planted data: number of states, its interval, and intervals of every entry.
+"""Measure how often results of a fit are right on simulated data: number of states, its interval, intervals of entries.
 
-    python scripts/fit_statistics.py --sets 1000    go on to 1000 data sets of each kind; stop it and start it at will:
-                                                    first those that are missing, then those of an earlier version
-    python scripts/fit_statistics.py                print the table of those that were made
+    python scripts/fit_statistics.py --sets 1000    continue to 1000 data sets of each kind; it can be stopped and restarted:
+                                                    missing ones first, then those of an earlier version
+    python scripts/fit_statistics.py                print the table of existing ones
 
-A data set is one sequence of 1,000 to 20,000 symbols (evenly in the logarithm) of an HMM of 1 to 5 states and 6 symbols.
-States stay with one probability and show a symbol of their own with another: .9 and .88 ("separated"), or one of .7, .8, .9
-and one of .6, .7 ("weaker"). Or all rows are drawn from uniform laws ("drawn"), the prior of the evidence: of these alone a
-share of .95 is promised. It is fitted as by a user, `hs.fit(symbols, [1, ..., 6])`; and of the first two kinds also with the
-planted number of states, whose posterior (2 chains of 250 draws) gives the intervals of entries; what a posterior holds of
-drawn laws is for `tests/inference/calibration.py`. Rows are in results/fit-statistics/. Those without a version had
-another evidence and other ends of intervals: of them only what BIC and held-out sequences say is counted.
+A data set is one sequence of 1,000 to 20,000 symbols (uniform in the logarithm) of an HMM of 1 to 5 states and 6 symbols.
+States persist with one probability and emit their preferred symbol with another: .9 and .88 ("separated"), or one of .7,
+.8, .9 and one of .6, .7 ("weaker"). Or all rows are drawn from uniform distributions ("drawn"), the prior of the
+evidence; only these promise a coverage of .95. Each is fitted by `hs.fit(symbols, [1, ..., 6])`, and the first two kinds
+also with the true number of states, whose posterior (2 chains of 250 draws) gives intervals of entries;
+`tests/inference/calibration.py` covers drawn ones. Rows are in results/fit-statistics/. Rows without a version used
+another evidence and other intervals; only their BIC and held-out results are used.
 """
 
 import argparse
@@ -37,12 +37,12 @@ KEPT = Path(__file__).resolve().parents[1] / "results" / "fit-statistics" / "fit
 SIZES, NUM_SYMBOLS = range(1, 7), 6
 KINDS = ("separated", "weaker", "drawn")
 PARTS = ("initial", "transition", "emission")
-#: Of rows whose intervals are by what the package does now.
+#: Version of rows with the package's current intervals.
 VERSION = 2
 
 
 def planted(num_states: int, stay: float, own: float) -> hs.HMM:
-    """States that stay, and show a symbol of their own; the rest is shared equally."""
+    """Return an HMM with persistent states and one preferred symbol each."""
     transition = np.full((num_states, num_states), (1 - stay) / max(1, num_states - 1))
     np.fill_diagonal(transition, stay if num_states > 1 else 1.0)
     emission = np.full((num_states, NUM_SYMBOLS), (1 - own) / (NUM_SYMBOLS - 1))
@@ -51,7 +51,7 @@ def planted(num_states: int, stay: float, own: float) -> hs.HMM:
 
 
 def measured(kind: str, number: int) -> dict[str, Any]:
-    """One data set: what is planted, what is said, and how long it took (seconds of this process)."""
+    """Fit one data set; return planted values, estimates and seconds."""
     random = np.random.default_rng((KINDS.index(kind), number))
     size, length = 1 + number % 5, round(math.exp(random.uniform(math.log(1000), math.log(20_000))))
     row: dict[str, Any] = {"kind": kind, "set": number, "states": size, "length": length}
@@ -78,7 +78,7 @@ def measured(kind: str, number: int) -> dict[str, Any]:
 
 
 def entries(truth: hs.HMM, symbols: torch.Tensor, chosen: FitResult) -> dict[str, Any]:
-    """How many entries of each array their intervals hold, of how many; labels are matched by what states emit."""
+    """Count entries of each array inside their intervals; labels are matched by emissions."""
     same = chosen.hmm.num_states == truth.num_states
     fit = chosen if same else hs.fit(symbols.tolist(), truth.num_states, symbols=NUM_SYMBOLS)
     begun = time.process_time()
@@ -98,7 +98,7 @@ def entries(truth: hs.HMM, symbols: torch.Tensor, chosen: FitResult) -> dict[str
 
 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Shares of right numbers, of intervals that hold the planted number, and of entries in their intervals."""
+    """Yield fractions of right numbers, of intervals with the planted number, and of entries in their intervals."""
     lines = [
         "| | sets | BIC right | one-error rule right | largest held-out right | sets | interval holds | its width | "
     ]
@@ -132,7 +132,7 @@ def _mean(values: Sequence[float]) -> str:
 
 
 def _share(right: Iterable[bool]) -> str:
-    """A share with its 95 % interval (Wilson)."""
+    """Format a fraction with its 95 % interval (Wilson)."""
     found = list(right)
     if not found:
         return ""
@@ -143,7 +143,7 @@ def _share(right: Iterable[bool]) -> str:
 
 
 def _error(rows: Sequence[dict[str, Any]], part: str) -> float:
-    """Standard error of a share of entries, those of one set together."""
+    """Return the standard error of a fraction of entries, clustered by data set."""
     counts = np.array([row[part] for row in rows if row[part][1]], np.float64).reshape(-1, 2)
     if len(counts) < 2:
         return math.nan
@@ -152,22 +152,22 @@ def _error(rows: Sequence[dict[str, Any]], part: str) -> float:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file, one a line, compressed; none where it is not there."""
+    """Read compressed rows, one per line; none if the file is missing."""
     return [json.loads(line) for line in lzma.decompress(path.read_bytes()).splitlines()] if path.exists() else []
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """All rows, in the place of those that were there."""
+    """Write all rows, replacing the file."""
     text = "".join(json.dumps(row) + "\n" for row in rows)
     store.write_bytes(path, lzma.compress(text.encode(), preset=3))
     seals.cover(path)
 
 
 def main() -> None:
-    """Make what is missing, then print the table."""
+    """Make missing data sets, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", type=int, default=0, metavar="N", help="data sets of each kind")
-    parser.add_argument("--kinds", default=",".join(KINDS), metavar="NAMES", help="kinds to go on with")
+    parser.add_argument("--sets", type=int, default=0, metavar="N", help="number of data sets of each kind")
+    parser.add_argument("--kinds", default=",".join(KINDS), metavar="NAMES", help="kinds to continue")
     parser.add_argument("--out", type=Path, default=KEPT, metavar="FILE")
     options = parser.parse_args()
     kept = read_rows(options.out)

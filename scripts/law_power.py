@@ -1,10 +1,10 @@
-"""How often the rules of limits-law say what is so, in worlds that are planted: the power of a protocol, before its data.
+"""Simulate how often the rules of limits-law are right in worlds with known growth: the power of a protocol before its data.
 
     python scripts/law_power.py                                    the plan of scale medium
     python scripts/law_power.py --length 64 --doublings 6 --seeds 3
 
-Fit lengths by depth and budget are drawn with the spread of the kept ones of scale small, instances and noise apart, cut off
-at the end of the sequence, and judged by the rules as they are now. Printed are the shares of verdicts, by world and claim.
+Fit lengths by depth and budget are drawn with the spread of those stored at scale small, for instances and noise separately,
+cut at the end of the sequence, and evaluated by the present rules. Prints fractions of verdicts by world and claim.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.experiments.experiment import experiment_named
 
 NAME, BATCH = "limits-law", 64
-#: log2 of the length of a depth after so many doublings of the first budget; 14 more than 7 doublings lead to the paper's.
+#: log2 of a depth's fit length after doublings of the first budget; the paper's is 14 doublings after the seventh.
 World = Callable[[int, float], float]
 
 
 def rests(at: Callable[[int], float], rate: float = 0.5) -> World:
-    """A length that a depth comes to, half of what is missing closer every 1 / rate doublings."""
+    """Return a world with lengths that converge, halving the distance every 1 / rate doublings."""
     return lambda layers, x: at(layers) - 1.5 * 2 ** (-rate * x)
 
 
@@ -42,7 +42,7 @@ WORLDS: dict[str, World] = {
 
 
 def spread() -> tuple[float, float]:
-    """Standard deviations of log2 of the kept lengths: between instances, and of what is left by depth and budget."""
+    """Return standard deviations of log2 of the stored lengths: between instances, and residual."""
     rows = Rows(
         row
         for row in read_tables(Path("results/small") / NAME)[1]["fit-lengths"].where(predictor="model", error_rate=0.1)
@@ -61,7 +61,7 @@ def spread() -> tuple[float, float]:
 
 
 def drawn(world: World, options: argparse.Namespace, draw: random.Random) -> Tables:
-    """The table of fit lengths of an experiment in a world."""
+    """Draw the table of fit lengths of an experiment in a world."""
     between, noise = options.spread
     rows = Rows()
     for seed in range(options.seeds):

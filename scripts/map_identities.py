@@ -1,15 +1,14 @@
-"""Write into the records of claims which marks of older files stand for which version. Run once, when versions began.
+"""Record which marks of older files belong to which version of claims and measurements. Run once, when versions began.
 
-Until 0.2 the mark of a rule and of a measurement was a digest of syntax. It told moved lines from changed numbers no better
-than chance, so it is no identity. But files have such marks, and they say what was fixed before the data. This script asks a
-checkout of that time for the digests of its own code, and notes them as ``once`` in src/hmmscope/experiments/claims:
+Until 0.2 the mark of a rule or measurement was a digest of syntax, which cannot distinguish moved lines from changed
+numbers. Stored files have such marks, and they record what was fixed before the data. This script gets the digests from a
+checkout of that time and writes them as ``once`` into src/hmmscope/experiments/claims:
 
     git worktree add /tmp/before f8663e6
     PYTHONPATH=/tmp/before/src python scripts/map_identities.py
 
-A rule does what it did then, so its digest of then stands for version 1. Of measurements the digest of then stands for the
-present version; other digests that parts in results/ have are of versions before it, in the order of the days on which they
-measured. A mark that is in no record stands for nothing: nobody can name the rule or the measurement any more.
+The digest of a rule belongs to version 1, because rules did not change. The digest of a measurement belongs to its present
+version; other digests in results/ belong to earlier versions, by date. Marks without a record belong to no version.
 """
 
 # ruff: noqa: I001 - modules of that time
@@ -26,7 +25,7 @@ CLAIMS = ROOT / "src/hmmscope/experiments/claims"
 
 
 def marks_of_parts(experiment: str) -> list[str]:
-    """The marks that kept parts of an experiment have, the oldest first."""
+    """Return the marks of an experiment's stored parts, the oldest first."""
     found: dict[str, str] = {}
     for index in sorted(ROOT.glob(f"results/*/{experiment}/parts.jsonl")):
         for line in index.read_text().splitlines():
@@ -36,12 +35,12 @@ def marks_of_parts(experiment: str) -> list[str]:
 
 
 def table(marks: dict[str, int]) -> str:
-    """A mapping in one line of TOML."""
+    """Format a mapping as one line of TOML."""
     return "{ " + ", ".join(f'"{mark}" = {version}' for mark, version in marks.items()) + " }"
 
 
 def measurement(experiment: str) -> str:
-    """The section on what an experiment measures."""
+    """Return the section on an experiment's measurement."""
     present = measurement_code(experiment_named(experiment))
     older = [mark for mark in marks_of_parts(experiment) if mark != present]
     once = {mark: number for number, mark in enumerate([*older, present], 1)}

@@ -1,11 +1,10 @@
-"""What only the owner knows (repository, authors, DOI, contact), from its one place into every file that says it.
+"""Copy the owner's metadata (repository, authors, DOI, contact) from one place into every file that states it.
 
-    python scripts/project_metadata.py             print each field that is not filled in, and each file that differs
+    python scripts/project_metadata.py             print each empty field, and each file that differs
     python scripts/project_metadata.py --write     write the fields of [tool.hmmscope.owner] in pyproject.toml into
                                                    pyproject.toml, CITATION.cff, README.md, CODE_OF_CONDUCT.md, docs/index.md
 
-Exit code 1 if a file differs from what is filled in; what is missing is told, and is no failure. Nothing is made up: what is
-not filled in stands nowhere.
+Exits with 1 if a file differs; empty fields are listed and are no failure. Nothing is invented for them.
 """
 
 import argparse
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-#: What is asked, and an example.
+#: Fields, with an example.
 ASKED = {
     "authors": '["Ada Lovelace <ada@example.org>"]',
     "repository": '"https://github.com/OWNER/hmmscope"',
@@ -27,7 +26,7 @@ FALLBACK = "the private report of the repository that you obtained hmmscope from
 
 
 def owner(root: Path) -> dict[str, Any]:
-    """The table, checked: every key is there, and no other."""
+    """Return the checked table of the owner."""
     table = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["hmmscope"]["owner"]
     odd = sorted(set(table) ^ set(ASKED))
     if odd:
@@ -45,7 +44,7 @@ def owner(root: Path) -> dict[str, Any]:
 
 
 def missing(table: dict[str, Any]) -> list[str]:
-    """A line for each thing that is not filled in."""
+    """Return a line for each empty field."""
     return [
         f"pyproject.toml: tool.hmmscope.owner.{name}: not filled in; such as {name} = {example}"
         for name, example in ASKED.items()
@@ -54,13 +53,13 @@ def missing(table: dict[str, Any]) -> list[str]:
 
 
 def _people(table: dict[str, Any]) -> list[tuple[str, str]]:
-    """(name, address or nothing) of each author."""
+    """Return (name, address or nothing) of each author."""
     found = [re.fullmatch(r"\s*([^<>]+?)\s*(?:<([^<>]+)>)?\s*", one) for one in table["authors"]]
     return [(one[1], one[2] or "") for one in found if one] or [("The hmmscope authors", "")]
 
 
 def _between(text: str, begin: str, end: str, new: str) -> str:
-    """`text` with `new` between two marks, which stay."""
+    """Replace the text between two marks."""
     pattern = re.compile(rf"({re.escape(begin)}\n).*?({re.escape(end)})", re.DOTALL)
     if not pattern.search(text):
         raise SystemExit(f"no {begin!r} ... {end!r}")
@@ -68,7 +67,7 @@ def _between(text: str, begin: str, end: str, new: str) -> str:
 
 
 def filled(root: Path, table: dict[str, Any]) -> dict[str, str]:
-    """Each file that says something of the owner, as it has to be."""
+    """Return the files that name the owner, with the table's values."""
     people = _people(table)
     links = {"Repository": table["repository"], "Documentation": table["documentation"]}
     links |= {"DOI": f"https://doi.org/{table['doi']}" if table["doi"] else ""}
@@ -96,7 +95,7 @@ def filled(root: Path, table: dict[str, Any]) -> dict[str, str]:
 
 
 def main() -> int:
-    """See the module."""
+    """Check or write the files."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)

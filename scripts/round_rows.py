@@ -1,10 +1,10 @@
-"""Kept numbers with as many digits as networks in float32 have, which takes half of the room.
+"""Round stored numbers to the digits of float32 networks, which halves their size.
 
     python scripts/round_rows.py results/medium/limits-fig2 epochs distances
     python scripts/round_rows.py results/paper/multitask-fig7 offsets value
 
-A number is an average over samples of what a network in float32 says: its seventh digit is the last that says anything.
-In parts.jsonl and in the seal stands when it was done.
+Numbers are averages over samples of float32 outputs, so seven digits are enough. parts.jsonl and the seal record the
+rounding.
 """
 
 import argparse
@@ -17,19 +17,19 @@ DIGITS = 7
 
 
 def shorter(value: Any) -> Any:
-    """A number, or a list of numbers, with so many digits; anything else as it is."""
+    """Round a number or list of numbers; leave anything else."""
     if isinstance(value, list):
         return [shorter(one) for one in value]
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def rounded(table: str, column: str) -> Change:
-    """A change that rounds what stands in a column of a table."""
+    """Return a change that rounds a column of a table."""
     return lambda plan, seed, part: {table: [row | {column: shorter(row[column])} for row in part[table]]}
 
 
 def main() -> None:
-    """See above."""
+    """Round a column of a folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("table", metavar="TABLE")

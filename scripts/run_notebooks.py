@@ -1,7 +1,7 @@
-"""Run the notebooks of the documentation, each in an empty folder and with one thread, and keep what they show.
+"""Run the notebooks of the documentation, each in an empty folder with one thread, and store their outputs.
 
 python scripts/run_notebooks.py                      all, in place
-python scripts/run_notebooks.py --check [FILE...]    only whether they run
+python scripts/run_notebooks.py --check [FILE...]    only check that they run
 """
 
 import argparse
@@ -17,10 +17,10 @@ NOTEBOOKS = Path("docs/notebooks")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("--check", action="store_true", help="only check that notebooks run")
     parser.add_argument("files", nargs="*", type=Path, help="default: all of docs/notebooks")
     options = parser.parse_args()
-    os.environ["OMP_NUM_THREADS"] = "1"  # for the kernels: sums in another order are other numbers
+    os.environ["OMP_NUM_THREADS"] = "1"  # for the kernels: another order of sums changes digits
     for path in options.files or sorted(NOTEBOOKS.glob("*.ipynb")):
         notebook = nbformat.read(path, 4)
         with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,9 @@
-"""How long a reader waits for the first picture of a page: milliseconds from navigation to the frame that shows it.
+"""Measure the time to the first picture of a page: milliseconds from navigation to the frame that shows it.
 
     python scripts/time_pages.py runs/demo/report.html look.html
 
-Each page is opened five times in a browser that has nothing in its cache, from disk; the median and the longest are printed,
-and how busy the machine was. Needs Playwright and Chromium (the extra e2e).
+Opens each page from disk five times with an empty cache; prints the median, the longest time and the load of the machine.
+Needs Playwright and Chromium (the extra e2e).
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-#: Notes the frame after the first chart, triangle or tape has something in it.
+#: Records the frame after the first chart, triangle or tape has content.
 WATCH = """
 window.firstPicture = new Promise((resolve) => {
   const drawn = () => document.querySelector(".plot > svg > *, .triangle svg > *, .maps canvas, .chips > *");

@@ -1,24 +1,24 @@
-"""The pages of the experiments and the ledger, made from the experiments themselves and from what is kept in results/.
+"""Write the pages of the experiments and the ledger, from the experiments and from results/.
 
 Run from the root of the repository:
 
-    python scripts/write_pages.py                       every page again, and the verdicts by the rules as they are now
-    python scripts/write_pages.py --keep runs/small/*   first take over the small files of these experiments
-    python scripts/write_pages.py --only --keep runs/*  take them over, and write no page
-    python scripts/write_pages.py --since OLD.json      print the rows whose verdict is another than in an older ledger
-    python scripts/write_pages.py --pictures            draw the figures that the pages show, as `make docs` does
+    python scripts/write_pages.py                       write every page, with verdicts by the present rules
+    python scripts/write_pages.py --keep runs/small/*   first store the small files of these experiments
+    python scripts/write_pages.py --only --keep runs/*  store them, and write no page
+    python scripts/write_pages.py --since OLD.json      print the rows whose verdict differs from an older ledger's
+    python scripts/write_pages.py --pictures            draw the figures of the pages, as `make docs` does
 
-    results/<scale>/<experiment>/               experiment.json, findings.json, and its tables, packed and written once
-    results/<scale>/<experiment>@<setting>/     the same of another plan, which stands beside it: of a folder of that name
-    docs/experiments/<experiment>.md            what it varies, measures and claims, and what was found
-    docs/experiments/notes/<experiment>.md      what is written by hand, which the page includes
-    docs/img/experiments/<experiment>-*.png     the figures; they follow from results/, and are not in the history
-    docs/experiments/ledger.md, results/ledger/             all claims that results/ decides
-    src/hmmscope/lab/verbs/catalogue.json           what the verbs list, show and claims print
-    docs/gallery.md                             every figure, with the command that makes it
-    docs/benchmark.md                           the leaderboard in it, of the cards in results/hmm-bench
+    results/<scale>/<experiment>/               experiment.json, findings.json, and packed tables, written once
+    results/<scale>/<experiment>@<setting>/     the same for another plan, named like its folder
+    docs/experiments/<experiment>.md            what it varies, measures and claims, and its results
+    docs/experiments/notes/<experiment>.md      hand-written notes, included by the page
+    docs/img/experiments/<experiment>-*.png     figures, made from results/ and not in the history
+    docs/experiments/ledger.md, results/ledger/             all claims decided by results/
+    src/hmmscope/lab/verbs/catalogue.json           output of the verbs list, show and claims
+    docs/gallery.md                             every figure, with its command
+    docs/benchmark.md                           its leaderboard, from the cards in results/hmm-bench
 
-Weights stay where they are. What was kept of the same experiment, scale and setting is replaced.
+Weights are not copied. Stored files of the same experiment, scale and setting are replaced.
 """
 
 import argparse
@@ -55,7 +55,7 @@ from hmmscope.storage.seals import open_sealed, read_seal, remove_seal, write_se
 from hmmscope.system_info import environment, machine, machine_line
 from hmmscope.ties import alike
 
-#: Before the setting of a plan that is not the scale's own, in the name of a folder.
+#: Separates the setting of another plan in a folder's name.
 BESIDE = "@"
 RESULTS, PAGES, PICTURES = Path("results"), Path("docs/experiments"), Path("docs/img/experiments")
 LEDGER = RESULTS / "ledger" / "ledger.json"
@@ -63,9 +63,9 @@ CARDS, BENCH, BOARD_PICTURE = RESULTS / "hmm-bench", Path("docs/benchmark.md"), 
 
 
 def keep(folder: Path) -> None:
-    """Keep what an experiment measured, finished or not, and seal it, bound to what the experiment was bound to.
+    """Store and seal what an experiment measured, finished or not, with the bindings of its seal.
 
-    Its tables are packed, and what is packed already stays as it is; figures follow from them.
+    Tables are packed; figures follow from them.
     """
     seal = open_sealed(folder)
     about = store.read_json(folder / "experiment.json")
@@ -83,7 +83,7 @@ def keep(folder: Path) -> None:
 
 
 def _measured_on(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
-    """This machine, where a part was measured on it or nobody says where; else the day and the machines, in words."""
+    """Return this machine if a part was measured on it or no machine is recorded, else the day and the machines."""
     parts = store.read_table(folder / INDEX) if (folder / INDEX).exists() else []
     lines = list(dict.fromkeys(part["machine"] for part in parts if part.get("machine")))
     if lines and machine_line() not in lines:
@@ -92,8 +92,11 @@ def _measured_on(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def kept(name: str) -> list[Path]:
-    """The folders in results/ of an experiment that have findings: finished ones first, then those of several seeds, then by
-    scale, the largest first; another plan at a scale that has none of its own after plans of as many seeds."""
+    """Return the results folders of an experiment that have findings.
+
+    Finished folders come first, then those of several seeds, then larger scales; other plans follow main plans with as many
+    seeds.
+    """
     found = [
         folder
         for scale in reversed(SCALES)
@@ -109,28 +112,28 @@ def kept(name: str) -> list[Path]:
 
 
 def _plan_of_scale(folder: Path) -> Path:
-    """The folder of the scale's own plan, beside which a folder stands; or itself."""
+    """Return the folder of the scale's main plan."""
     return folder.with_name(folder.name.partition(BESIDE)[0])
 
 
 def _whole(folder: Path) -> bool:
-    """Whether all seeds are."""
+    """Return whether all seeds are finished."""
     return "whole_seeds" not in store.read_json(folder / "experiment.json")
 
 
 def _num_seeds(folder: Path) -> int:
-    """Seeds of an experiment; 2, as several are, where nothing is trained."""
+    """Return the number of seeds; 2, as for several seeds, if nothing is trained."""
     return len(store.read_json(folder / "experiment.json").get("config", {}).get("seeds") or (0, 1))
 
 
 def _outdone(folder: Path, others: Sequence[Path]) -> bool:
-    """Whether a plan beside that of the scale has no more seeds than a whole one of an experiment's own plans."""
+    """Return whether another plan has no more seeds than a finished main plan of the experiment."""
     own = [one for one in others if one == _plan_of_scale(one) and one != folder and _whole(one)]
     return folder != _plan_of_scale(folder) and any(_num_seeds(one) >= _num_seeds(folder) for one in own)
 
 
 def page(name: str) -> list[str]:
-    """The lines of an experiment's page."""
+    """Return the lines of an experiment's page."""
     experiment, folders = experiment_named(name), kept(name)
     lines = [f"# {name}: {experiment.title}", "", experiment.summary, ""]
     if folders:
@@ -144,7 +147,7 @@ def page(name: str) -> list[str]:
 
 
 def _lead(folder: Path) -> list[str]:
-    """The first figure, which shows what was found, and how many claims have which verdict."""
+    """Return the first figure, and the number of claims by verdict."""
     about, verdicts = store.read_json(folder / "experiment.json"), Counter[str]()
     for data in store.read_json(folder / "findings.json"):
         verdicts[Finding.from_data(data).verdict] += 1
@@ -157,7 +160,7 @@ def _lead(folder: Path) -> list[str]:
 
 
 def _answer(experiment: Experiment, folders: list[Path]) -> list[str]:
-    """What the experiment says by all that is kept of it, at the largest scale at which it says something."""
+    """Return the experiment's answer from all stored tables, at the largest scale that has one."""
     if type(experiment).answer is Experiment.answer:
         return []
     for scale in reversed(SCALES):
@@ -173,7 +176,7 @@ def _answer(experiment: Experiment, folders: list[Path]) -> list[str]:
 
 @functools.cache
 def figures(folder: Path) -> list[Figure]:
-    """What the experiment draws of the tables that are kept."""
+    """Draw an experiment's figures from stored tables."""
     about, tables = read_tables(folder)
     return figures_of(about["experiment"], tables)
 
@@ -190,7 +193,7 @@ def _heading(folder: Path, about: dict[str, Any]) -> str:
 
 
 def _with(folder: Path) -> str:
-    """`` with 16-8``, the setting of a folder that stands beside that of the scale, or nothing."""
+    """Return `` with 16-8`` for a folder with another setting, or nothing."""
     setting = folder.name.partition(BESIDE)[2]
     return f" with {setting}" if setting else ""
 
@@ -228,7 +231,7 @@ def _listed(value: Any) -> str:
 
 
 def _found(folder: Path, *, leads: bool) -> list[str]:
-    """The verdicts and figures of a folder in results/; of the first, the lead figure stands at the top of the page."""
+    """Return the verdicts and figures of a results folder; the lead figure is at the top of the page."""
     about, facts = store.read_json(folder / "experiment.json"), store.read_json(folder / "machine.json")
     where = facts.get("machine")
     if where is None:
@@ -256,14 +259,14 @@ def _picture(folder: Path, figure: Figure) -> str:
 
 
 def pictures() -> dict[str, Figure]:
-    """The figures of all pages by the names of their pictures."""
+    """Return the figures of all pages by the names of their pictures."""
     folders = [folder for name in registry.entries("experiment") for folder in kept(name)]
     of_experiments = {_picture(folder, figure): figure for folder in folders for figure in figures(folder)}
     return of_experiments | {BOARD_PICTURE: board_figure(board.read_cards(CARDS))}
 
 
 def draw() -> None:
-    """The figures that have no picture made of them, as PNG with a palette, a third of the size."""
+    """Draw the figures without an up-to-date picture, as PNG with a palette."""
     for name, figure in pictures().items():
         data = store.json_bytes(figure.to_data(), figure.name)
         picture, digest = PICTURES / name, hashlib.sha256(data).hexdigest()
@@ -277,7 +280,7 @@ def draw() -> None:
         store.write_bytes(picture, buffer.getvalue())
 
 
-#: What the gallery begins with: picture, title, page, and what makes it.
+#: First cards of the gallery: picture, title, page, and script.
 FIRST = (
     ("mess3-beliefs.png", "What can be believed of Mess3", "processes", "`scripts/draw_processes.py`"),
     ("first-picture.gif", "A network while it learns", "other-models", "`scripts/draw_first_picture.py`"),
@@ -290,7 +293,7 @@ FIRST = (
         "`scripts/draw_constructions.py`",
     ),
 )
-#: The question of which an experiment's first figure is the answer.
+#: Questions answered by the first figure of an experiment.
 LEAD = {
     "belief-geometry": "Is the belief in the stream?",
     "belief-interventions": "Does the network use it?",
@@ -302,7 +305,7 @@ LEAD = {
 
 
 def gallery() -> list[str]:
-    """Beliefs as pictures, a lead figure of each question, and all figures of the largest scale that is kept."""
+    """Return the gallery: beliefs as pictures, lead figures, and all figures of the largest stored scale."""
     lines = ["# Gallery", "", "::::{grid} 1 1 2 2", ":gutter: 2", ""]
     for picture, title, page, said in FIRST:
         lines += [
@@ -340,7 +343,7 @@ def gallery() -> list[str]:
 
 
 def board_figure(cards: list[dict[str, Any]]) -> Figure:
-    """What each model of the leaderboard solves of each task, and how far beyond the length of its training."""
+    """Draw how much of each task each model solves, and how far beyond the training length."""
     tasks, counted = list(cards[0]["tasks"]), board.counting_row(cards[0])
     scores = [{(row["task"], row["score"]): row["value"] for row in card["scores"]} for card in cards]
     solved = [[own[task, "share_solved"] for task in tasks] for own in scores]
@@ -375,7 +378,7 @@ _BOARD_CAPTION = (
 
 
 def with_board(text: str) -> str:
-    """The page of the bench with the leaderboard as the cards have it."""
+    """Return the benchmark page with the leaderboard from the cards."""
     mark, end = "<!-- board: made by scripts/write_pages.py -->", "<!-- end -->"
     before, _, rest = text.partition(mark)
     table = board.markdown(board.read_cards(CARDS)).partition("## light track")[2].strip()
@@ -386,8 +389,10 @@ def with_board(text: str) -> str:
 
 
 def decided() -> list[Path]:
-    """The folders in results/ that decide claims, by name and scale; of another plan if that of the scale is not whole, and
-    it has more seeds than any whole own plan of the experiment."""
+    """Return the results folders that decide claims, by name and scale.
+
+    Another plan decides if the main plan is unfinished and it has more seeds than any finished main plan of the experiment.
+    """
     papers = sorted(registry.entries("experiment"), key=lambda name: not name.startswith(("multitask-", "limits-")))
     found = []
     for folders in (kept(name) for name in papers if claims_of(name)):
@@ -401,7 +406,7 @@ def decided() -> list[Path]:
 
 
 def changes(before: list[dict[str, Any]], entries: Sequence[LedgerRow]) -> list[str]:
-    """The rows whose verdict is another than in an older ledger, with what decides now; questions by what they became."""
+    """List rows whose verdict differs from an older ledger's, with the reason; group questions by their new verdict."""
     known = {row["claim"]: row.get("verdict") for row in before}
     lines = ["| claim | before | now | what decides now |", "|---|---|---|---|"]
     became: dict[str, list[str]] = {}
@@ -420,7 +425,7 @@ def changes(before: list[dict[str, Any]], entries: Sequence[LedgerRow]) -> list[
 
 
 def _why(entry: LedgerRow) -> str:
-    """The rule of `docs/experiments.md` that decides a row now."""
+    """Return the rule of `docs/experiments.md` that decides a row now."""
     finding, what = entry.finding, {"learned": "learned on every side", "regime": "a gate of the data"}
     assert finding is not None
     closed = next((gate for gate in finding.gates if not gate.is_open), None)

@@ -239,4 +239,4 @@ def test_the_sheet_of_those_who_judge_has_what_its_seed_draws() -> None:
     written = judged.sheet(asked, LEDGER)
     for name, said in asked["headlines"].items():
         assert said["sentence"] in judged.SHEET.read_text(), name
-        assert said.get("answer", "not judged yet") in written, name
+        assert said.get("answer", "not reviewed yet") in written, name
