@@ -121,7 +121,7 @@ def test_its_page_and_findings(study: studies.StudyResult) -> None:
     page = write_page([study.path], study.path / "report.html").read_text()
     assert "A study of pairs" in page
     assert all(
-        title in page for title in ("How well the next symbol is predicted", "Loss by the number of symbols seen")
+        title in page for title in ("Loss of all predictors of the next symbol", "Loss by the number of symbols seen")
     )
 
 
@@ -178,9 +178,9 @@ def test_it_goes_on_where_it_was(
     assert torch.equal(again.hmm.transition, study.hmm.transition)
     with pytest.raises(RefusedError, match="exists"):
         hs.study(data, study.path, **SMALL)
-    with pytest.raises(RefusedError, match=r"holds another study \(study\.order"):
+    with pytest.raises(RefusedError, match=r"contains another study \(study\.order"):
         hs.study(data, study.path, resume=True, **SMALL | {"order": 1})
-    with pytest.raises(RefusedError, match="holds another study"):
+    with pytest.raises(RefusedError, match="contains another study"):
         hs.study(data[:40], study.path, resume=True, **SMALL)
 
 
@@ -200,7 +200,7 @@ def test_a_study_that_was_begun_before_searches_were_noted_goes_on(
     assert [row["num_states"] for row in rows] == [1, 2]
     assert again.table() == study.table()
     size = again.hmm.num_states
-    assert fitted_hmm({size: again.hmm}, data.cut(12).test, [], size)["why"].endswith("which predicts best.")
+    assert fitted_hmm({size: again.hmm}, data.cut(12).test, [], size)["why"].endswith("the best predictor.")
 
 
 @pytest.mark.parametrize("part", ["_fit_all", "_train_all", "_measure_all"])
@@ -267,7 +267,7 @@ def test_one_long_sequence_goes_through_to_its_page(tmp_path: Path, capsys: pyte
     assert "cut into 50 pieces of at most 16" in out
     assert (tmp_path / "w" / "report.html").is_file()
     about = json.loads((tmp_path / "w" / "experiment.json").read_text())
-    assert "over the test part, 5 of 50 pieces into which 1 sequence was cut" in about["intervals"]
+    assert "over the test part, 5 of 50 pieces cut from 1 sequence" in about["intervals"]
     hmm = hs.load_process(tmp_path / "w" / "hmms" / "1.json")
     assert hs.SequenceData(tmp_path / "w.csv", symbols_from=hmm).lengths.tolist() == [800]
 
@@ -292,7 +292,7 @@ def test_one_piece_of_a_test_part_decides_nothing(tmp_path: Path, capsys: pytest
     ]
     assert main(line) == 0
     out = capsys.readouterr().out
-    assert "* One piece of the test part does not tell whether the best network beats the best HMM" in out
+    assert "* With one test piece it is undecided whether the best network beats the best HMM" in out
     assert "[" not in out
     assert "(HMM of 1 state)" in out
     about = json.loads((tmp_path / "a" / "experiment.json").read_text())

@@ -93,7 +93,7 @@ def test_layers_hold_what_geometry_reads_beside_twins_and_before_training(tmp_pa
         assert own["twins"] == pytest.approx(row["twins"], abs=0.05)  # of other draws
     first = look(run.untrained(), run.dataset("probe"), num_points=100, num_samples=8)
     assert [row["r2_before"] for row in page.layers] == pytest.approx([row["r2"] for row in first.layers])
-    assert "this network with its first weights" in page.html()
+    assert "this network with its initial weights" in page.html()
     told = page.data["beliefs"]
     live = page.data["live"]
     assert live["beyond"] == {key: told[key] for key in ("verdict", "text", "r2", "twins")}
@@ -121,7 +121,7 @@ def test_a_module_of_a_known_kind_runs_in_the_page_and_any_other_does_not() -> N
         np.testing.assert_array_equal(weights, model.layers.weight_hh_l0.detach())
     other = look(Gated(), MESS3, **FEW)  # the same parts, other answers
     assert other.data["live"] is None
-    assert any("the page cannot compute it" in line for line in other.unknown)
+    assert any("the page cannot compute this model" in line for line in other.unknown)
 
 
 def test_one_sequence_and_one_intervention_stand_in_for_a_model_that_does_not_run() -> None:
@@ -235,13 +235,13 @@ def test_training_and_the_page_of_a_model_need_no_matplotlib() -> None:
 
 def test_what_cannot_be_known_says_so() -> None:
     told = "\n".join(look(Filter(RRXOR), RRXOR, **FEW).unknown)
-    assert "What training added: not identifiable: " in told
-    assert "Filter has no softmax attention" in told
+    assert "The contribution of training: not identifiable: " in told
+    assert "no softmax attention was found in Filter" in told
     data = hs.SequenceData(hs.ProcessDataset("golden-mean", 9)[0:60].observations)
     page = look(hs.make_model("rnn", num_symbols=2, width=4), data, num_samples=4)
     told = "\n".join(page.unknown)
     assert "The optimum: " in told
-    assert "The belief: nobody knows the law of given sequences" in told
+    assert "The belief: the distribution of recorded sequences is unknown" in told
     assert page.layers == []
     assert {row["role"] for row in page.losses} >= {"model", "ngram"}
     mixture = hs.make_process("random-mixture", num_components=3, num_states=3, num_symbols=3)

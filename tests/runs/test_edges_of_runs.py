@@ -292,7 +292,7 @@ def test_threads_and_determinism_are_as_before_afterwards(monkeypatch: pytest.Mo
         ),
         (
             lambda: configure("umbrella", layout="prompts", training={"curriculum": [2]}),
-            "training.curriculum: cuts plain",
+            "training.curriculum: applies to plain",
         ),
         (lambda: configure("umbrella", model=5), "model: must be a registered model or a mapping with its name, got 5"),
         (
@@ -345,7 +345,7 @@ def test_what_a_finished_run_has_lost_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"model: .* contains its model, rnn"):
         load_run(run.path, model=nn.Linear(1, 1))
     with pytest.raises(
-        InputError, match=r"has no intermediate checkpoints; train again with --training\.milestones 20"
+        InputError, match=r"has no intermediate checkpoints; train again with --training\.num_log_checkpoints 20"
     ):
         run.checkpoint_steps()
     last = sorted((run.path / "checkpoints").iterdir())[-1]
@@ -389,7 +389,7 @@ def test_a_module_that_goes_on_has_the_weights_that_it_began_with(tmp_path: Path
         (lambda: hs.study([[0, 1], [1, 0]] * 9, 5), "out: must be a path, got 5"),
         (lambda: hs.benchmark("rnn", 5), "out: must be a path, got 5"),
         (lambda: hs.benchmark("rnn", "never", tasks=5), "--tasks: must be a list of names, got 5"),
-        (lambda: hs.over_training(5, "probe"), r"run: must be a run, as .*, got 5"),
+        (lambda: hs.over_training(5, "probe"), r"run: must be a run, such as .*, got 5"),
     ],
 )
 def test_what_is_no_path_and_no_run_is_named(call: Any, words: str) -> None:

@@ -138,7 +138,7 @@ def test_ctrl_c_saves_and_leaves_no_worker(tmp_path: Path, capsys: pytest.Captur
     os.killpg(driver.pid, signal.SIGINT)
     _, error = driver.communicate(timeout=100)
     assert driver.returncode == 130
-    assert error == f"error[130] {out}: stopped by SIGINT; the same command goes on\n"
+    assert error == f"error[130] {out}: stopped by SIGINT; repeat the command to resume\n"
     assert len(workers) == 2
     assert not any(map(alive, [server, *workers]))
     assert [RunTask(out, p.name).state() for p in points] == ["partial", "partial"]
@@ -194,7 +194,7 @@ def test_workers_say_why_they_fail(tmp_path: Path) -> None:
     assert found[points[2].name].reason.startswith(f"error[2] runs/{points[2].name}: no such run folder")
     assert engine.active == 0
     for name, reason in (
-        (points[1].name, "ended unseen: the process that starts workers was killed"),
+        (points[1].name, "exit code unknown: the fork server was killed"),
         (points[0].name, "error[2]"),
     ):
         step = RunTask(out, name).saved()

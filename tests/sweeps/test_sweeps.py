@@ -146,14 +146,14 @@ def test_a_grid_file_with_its_base_beside_it(tmp_path: Path) -> None:
         ({"vary": {"training.num_steps": "5"}}, r"vary\.training\.num_steps: must be a list"),
         ({"vary": {"training.num_steps": []}}, r"vary\.training\.num_steps: must not be empty"),
         ({"vary": {"training.num_steps": ["five"]}}, r"training\.num_steps: must be an integer, got 'five'"),
-        ({"vary": {"loss": {"a": {"model.width": "8"}}}}, r"vary\.loss: must be another name"),
+        ({"vary": {"loss": {"a": {"model.width": "8"}}}}, r"vary\.loss: is a reserved name"),
         ({"vary": {"size": {"a": {"model.width": {}}}}}, r"vary\.size\.a\.model\.width: must be one value"),
-        ({"vary": {"model.width": ["8"], "size": {"a": {"model.width": "8"}}}}, r"vary: must set a key once"),
+        ({"vary": {"model.width": ["8"], "size": {"a": {"model.width": "8"}}}}, r"vary: must set each key once"),
         (
             {"vary": {"model": [{"name": "rnn"}], "model.width": ["8"]}},
-            r"model\.width: must not change besides the whole",
+            r"model\.width: must not change together with the whole section",
         ),
-        ({"vary": {"seed": ["1"]}, "seeds": "2"}, r"seeds: seed: must not vary besides"),
+        ({"vary": {"seed": ["1"]}, "seeds": "2"}, r"seeds: seed: is set by seeds and must not vary"),
         ({"seeds": "0"}, r"seeds: must be in \[1, 100000\], got 0"),
         ({"seeds": ["1", "-1"]}, r"seeds\[1\]: must be an integer in"),
         ({"instances": True}, "instances: needs seeds"),
@@ -234,7 +234,7 @@ def test_an_altered_grid_is_damage(tmp_path: Path) -> None:
     make_folder(out, expand(RATES))
     text = (out / "grid.json").read_text()
     (out / "grid.json").write_text(text.replace('"batch_size": 4', '"batch_size": 5', 1))
-    with pytest.raises(DamagedError, match="holds another configuration"):
+    with pytest.raises(DamagedError, match="has another configuration"):
         load_points(out)
     (out / "grid.json").write_text(text.replace('"batch_size"', '"batch_sise"', 1))
     with pytest.raises(DamagedError, match="did you mean 'batch_size'"):
@@ -433,7 +433,7 @@ def test_a_run_without_its_seal_is_not_believed(tmp_path: Path, capsys: pytest.C
     told = capsys.readouterr()
     (line,) = [line for line in told.out.splitlines() if "0.125" in line]
     assert "unsealed" in line
-    assert f"{run.name}: runs/{run.name}: has no seal; remove it to have it trained again" in told.out
+    assert f"{run.name}: runs/{run.name}: has no seal; remove it to train it again" in told.out
     assert "error[5] 1 of 3 runs are damaged or unsealed" in told.err
     assert Board(out, points)._best > -1.0  # no best run
 
@@ -695,8 +695,7 @@ def test_a_run_that_says_nothing_for_long_is_told_of_once(tmp_path: Path, capsys
         board.at_work({"one": Heartbeat(7, age, "12 on host"), "two": Heartbeat(None, 1.0, "")})
     said = capsys.readouterr().err
     assert said == (
-        "silent   one: step 7, 1000 s ago, process 12 on host; "
-        "--heartbeat-timeout SECONDS has such runs killed and tried again\n"
+        "silent   one: step 7, 1000 s ago, process 12 on host; add --heartbeat-timeout SECONDS to restart such runs\n"
     )
 
 
@@ -727,7 +726,7 @@ def test_a_stopped_worker_is_killed_after_its_silence(tmp_path: Path, monkeypatc
     outcome = job.poll()
     assert outcome is not None
     assert (outcome.exit_code, outcome.kind, outcome.final) == (-9, "failed", False)
-    assert outcome.reason == "killed after 5 s without a step (silence)"
+    assert outcome.reason == "killed after 5 s without progress (heartbeat timeout)"
 
 
 @pytest.mark.parametrize("hours", [-1, 1])

@@ -1,1 +1,1 @@
-"""One model beside its exact optimum, on one page."""
+"""The model page: one model compared with its exact optimum."""

@@ -1,4 +1,4 @@
-"""What process and model are, for who reads their names for the first time: in words, and by matrices where they are few."""
+"""Plain descriptions of process and model, with matrices where they are small."""
 
 from typing import Any
 
@@ -10,47 +10,48 @@ from hmmscope.processes.process import Process
 from hmmscope.text import in_brief
 from hmmscope.ties import steady
 
-#: States and symbols whose probabilities are listed, moves that a cell lists, and the least probability in it.
+#: Maximum states and symbols with listed probabilities, maximum transitions per cell, and minimum listed probability.
 MOST_STATES, MOST_SYMBOLS, MOST_MOVES, LEAST = 8, 6, 4, 0.005
 
 
 def explained(process: Process) -> dict[str, Any]:
-    """Sentences about a process, and a table of its states; the table is None where it is too large, or there is none.
+    """Return sentences about a process, and a table of its states or None.
 
-    The table has a row for each state: what it emits and where it goes, or of a process whose moves emit, where it goes
-    with each symbol. Probabilities below `LEAST` are left out, and the page says so.
+    A row lists the emissions and transitions of a state, or, for a process that emits on transitions, the next states
+    by symbol.
+    Probabilities below `LEAST` are left out, as the page states.
     """
     words = [process.about] if process.about else []
     counted = f"{_count(process.num_states, 'hidden state')} and {_count(process.num_symbols, 'symbol')}"
     if process.real_valued:
         words.append(f"Its observations are vectors of {_count(process.num_symbols, 'number')}.")
     elif process.data is not None:
-        words.append(f"Given sequences of {_count(process.num_symbols, 'symbol')}, whose law nobody knows.")
+        words.append(f"Recorded sequences of {_count(process.num_symbols, 'symbol')}, with unknown distribution.")
     elif COMPONENTS in process.uses_hmm_inference:
         words.append(
-            f"Each sample comes from one of {process.num_components:,} HMMs, its component, drawn before it begins and "
-            f"never shown; each has {counted}."
+            f"Each sample comes from one of {process.num_components:,} HMMs, its component, which is drawn at its start and "
+            f"not observed; each has {counted}."
         )
     elif STATES in process.uses_hmm_inference:
-        words.append(f"It has {counted}, and only the symbols are shown.")
+        words.append(f"It has {counted}; only the symbols are observed.")
     table = _table(process) if STATES in process.uses_hmm_inference else None
     return {"words": " ".join(words), "table": table}
 
 
-#: What sizes are called in specs of ours, in configurations of transformers, and in those of TransformerLens.
+#: Names of sizes in specs of hmmscope, and in configurations of Transformers and TransformerLens.
 _SIZES = (
     ("layer", ("num_layers", "num_hidden_layers", "n_layers")),
     ("attention head", ("num_heads", "num_attention_heads", "n_heads")),
     ("width", ("width", "hidden_size", "d_model")),
 )
-#: Parts of a module that are named.
+#: Maximum parts of a module that are named.
 MOST_PARTS = 6
 
 
 def architecture(model: nn.Module) -> str:
-    """A sentence on a model: what it is made of, and how many parameters it has.
+    """Describe a model: its components and number of parameters.
 
-    Sizes are those of its spec or configuration; of any other module its parts are named as torch prints them.
+    Sizes come from its spec or configuration; for other modules, the parts are named as torch prints them.
     """
     model = unwrapped(model)
     number = sum(parameter.numel() for parameter in model.parameters())
@@ -69,7 +70,6 @@ def architecture(model: nn.Module) -> str:
 
 
 def _part(name: str, part: nn.Module) -> str:
-    """``lstm = LSTM(16, 32)``; of what holds others how many."""
     inner = len(list(part.children()))
     shown = f"{type(part).__name__} of {_count(inner, 'module')}" if inner else in_brief(repr(part), 60)
     return f"{name} = {shown}"
@@ -100,7 +100,7 @@ def _table(process: Process) -> dict[str, Any] | None:
 
 
 def _listed(law: list[float], names: list[str]) -> str:
-    """``A .77, B .04``: the likeliest first, of equals in their order; a dash where nothing is possible."""
+    """Format probabilities as ``A .77, B .04``, the largest first; a dash for none."""
     found = sorted(((p, -n) for n, p in enumerate(map(steady, law)) if p >= LEAST), reverse=True)
     shown = [f"{names[-n]} {_share(p)}" for p, n in found[:MOST_MOVES]]
     return ", ".join([*shown, *(["…"] if len(found) > MOST_MOVES else [])]) or "–"

@@ -1,4 +1,4 @@
-"""One intervention, computed beforehand: the belief that is read from a layer is moved towards a state, step by step."""
+"""Precomputed intervention: move the belief regressed from a layer towards a state in steps."""
 
 from typing import Any
 
@@ -13,19 +13,18 @@ from hmmscope.analysis.interventions import add, intervene
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.text import in_digits
 
-#: Steps of the way, states that are pushed to, and samples that the map is fitted to.
+#: Steps towards a state, maximum target states, and samples for the map.
 STEPS, MOST_STATES, SAMPLES = 10, 8, 512
-#: Samples of `used`, of which the last quarter are changed, and positions in each.
+#: Samples of `used`, of which the last quarter are changed, and positions per sample.
 USED, POSITIONS = 256, 2
 
 
 def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
-    """What the model answers where the belief at one position of one layer is moved towards each state.
+    """Return the model's predictions after moving the belief at one position of one layer towards each state.
 
-    At share a of the way to state s the belief b' = (1 - a) b + a e_s is to be read there, and x + (b' - read(x)) G stands
-    in the place of x; see `belief_interventions`. Beside the model's answer stands that of an observer who believes b'.
-
-    The process is one HMM.
+    With fraction a towards state s, the new belief is b' = (1 - a) b + a e_s, and x becomes x + (b' - read(x)) G; see
+    `belief_interventions`. The prediction of a Bayes-optimal predictor with belief b' is returned for comparison. The
+    process is one HMM.
     """
     process = dataset.process
     taken, times = registry.adapted(model, [layer]), belief_times(dataset)
@@ -69,10 +68,11 @@ def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, A
 
 
 def used(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
-    """Over many held-out sequences: how far the answer goes where the belief of another sequence is written into a layer.
+    """Measure how far predictions move when the belief of another held-out sequence is written into a layer.
 
-    The share of the way to the answer that this belief calls for, in total variation, beside that of random changes of the
-    same length; see `belief_interventions`.
+    Returns the fraction of the way to the prediction of that belief, in total variation, and that of random changes
+    of equal length; see
+    `belief_interventions`.
     """
     asked: dict[str, Any] = {"num_samples": USED, "num_positions": POSITIONS, "interventions": ("set",)}
     rows = belief_interventions(model, dataset, layers=[layer], **asked)

@@ -1,4 +1,4 @@
-"""`look`: from a model and what it was trained on to its page."""
+"""`look`: write the page of a model and its training process."""
 
 import html
 import json
@@ -29,19 +29,19 @@ from hmmscope.schema import require, require_count, require_path, shown
 from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import seals
 
-#: Held-out samples at most, of which losses need far fewer.
+#: Maximum number of held-out samples.
 MOST_SAMPLES = 2**20
-#: What stands before training where a run has kept its first weights, and where it has not.
-FIRST_WEIGHTS, A_TWIN = "this network with its first weights", "an untrained network of the same architecture"
+#: Description of the network before training, with and without stored initial weights.
+FIRST_WEIGHTS, A_TWIN = "this network with its initial weights", "an untrained network of the same architecture"
 
 
 @dataclass(frozen=True, repr=False)
 class ModelPage:
-    """A model beside its optimum: what was measured, and its page.
+    """A model compared with its optimum: measurements and page.
 
     Attributes:
-        data: everything that the page shows.
-        path: of the page, where it was written.
+        data: Everything on the page.
+        path: Path of the page, if written.
     """
 
     data: dict[str, Any]
@@ -49,12 +49,14 @@ class ModelPage:
 
     @property
     def losses(self) -> list[dict[str, Any]]:
-        """Rows (name, role, value, low, high): the optimum, the model, counting, untrained twins."""
+        """Return rows (name, role, value, low, high) for optimum, model, n-gram baseline and untrained controls."""
         return list(self.data["losses"])
 
     @property
     def layers(self) -> list[dict[str, Any]]:
-        """Rows of R² by layer, of the model, its twins and before training, and the share beyond the twins."""
+        """Return rows of R² by layer for the model, its controls and the model before training, with explained
+        fractions.
+        """
         beliefs = self.data["beliefs"]
         drawn = ("after", "before")
         return (
@@ -63,20 +65,20 @@ class ModelPage:
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about a user's model, one line each; models of this library have none."""
+        """Return warnings about a user's model, one line each; hmmscope's models have none."""
         return list(self.data["warnings"])
 
     @property
     def unknown(self) -> list[str]:
-        """What the page cannot know, a sentence each."""
+        """Return what the page cannot determine, one sentence each."""
         return list(self.data["unknown"])
 
     def html(self) -> str:
-        """The page."""
+        """Return the page."""
         return render_look(self.data)
 
     def save(self, out: str | Path) -> Path:
-        """Write the page, at once and whole.
+        """Write the page atomically.
 
         Raises:
             InputError: `out` does not end in .html.
@@ -93,7 +95,6 @@ class ModelPage:
         return f"Look({about}: {rows} {self.data['unit']}{read}{told}{where})"
 
     def _repr_html_(self) -> str:
-        """The page inline, in a frame of its own."""
         page = html.escape(self.html(), quote=True)
         frame = "width:100%;height:760px;border:1px solid #ccc;border-radius:8px"
         return f'<iframe title="hmmscope look" sandbox="allow-scripts" style="{frame}" srcdoc="{page}"></iframe>'
@@ -112,31 +113,33 @@ def look(
     controls: Controls | None = None,
     seed: int = 0,
 ) -> ModelPage:
-    """Look at one model beside its exact optimum: one offline page, or inline in a notebook.
+    """Compare one model with its exact optimum on one offline page, or inline in a notebook.
 
-    The page has the loss beside the optimum, counting at its best and untrained twins; belief maps by layer with a switch
-    between before and after training, and what training added to them; attention; and one intervention to drag. Where the
-    page can compute the model (our decoders and recurrent networks, modules of one's own that are an embedding, an RNN, LSTM
-    or GRU, and a head), it does so on symbols of the reader's; of others it shows what was computed. What it cannot know
-    stands on it.
+    The page shows the losses of model, optimum, best n-gram baseline and untrained controls; belief maps by layer
+    before and after
+    training, and the fraction that training explains; attention; and an interactive intervention. If it can compute
+    the model (hmmscope's
+    decoders and recurrent networks; user modules of an embedding, an RNN, LSTM or GRU, and a head), it accepts
+    symbols of the reader. The
+    page lists what it cannot determine.
 
     Args:
-        model: any module from tokens (batch, time) to logits, of transformers or TransformerLens, a construction; a run, or
-            the folder of one.
-        process: what the model was trained on: a process, its name or file, a corpus, or sequences. Of a run its own.
-        out: where the page is written, ending in .html.
-        layers: names of modules in which the belief is read; by default the residual stream.
-        length: observations of a sample, as in training; needed where a module stands beside a process, unless the module
-            states the length of its training, as models of runs do (`hmmscope.analysis.belief_map.dataset_for`).
-        num_samples: held-out samples of the losses.
-        num_points: beliefs that are drawn.
-        num_controls: untrained twins, at least three; 0 for none.
-        controls: a function without arguments that makes the untrained module, ``lambda: Mine()``; without it twins
-            are drawn as `draw_controls` says.
-        seed: of samples and twins.
+        model: Any module from tokens (batch, time) to logits, also of Transformers or TransformerLens; a run, or its
+            folder.
+        process: The training process (object, name or file), a dataset, or sequences. A run has its own.
+        out: Path of the page, ending in .html.
+        layers: Names of modules for belief regression; by default the residual stream.
+        length: Observations per sample, as in training; required for a module with a process, unless the module
+            states its training
+            length (`hmmscope.analysis.belief_map.dataset_for`).
+        num_samples: Held-out samples for the losses.
+        num_points: Number of belief states to draw.
+        num_controls: Number of untrained controls, at least three; 0 for none.
+        controls: A function that returns an untrained module, ``lambda: Mine()``; by default see `draw_controls`.
+        seed: Seed of samples and controls.
 
     Raises:
-        InputError: no model, process or length, a model that does not fit the process, or `out` without .html.
+        InputError: Missing model, process or length, a model that does not fit the process, or `out` without .html.
     """
     if out is not None and require_path("out", out).suffix not in (".html", ".htm"):
         raise InputError(f"out: must end in .html, got {os.fspath(out)!r}")
@@ -159,7 +162,7 @@ def look(
 def _of_module(
     model: nn.Module, process: Any, num_controls: int, controls: Controls | None, length: int | None, seed: int
 ) -> PageInputs:
-    """A model alone: nobody knows its first weights, so a twin stands before training."""
+    """Return the inputs of a module; an untrained control replaces its unknown initial weights."""
     probe = dataset_for(model, process, length, seed)
     layout = probe.layout
     target = make_target("observation", probe.process, layout)
@@ -184,9 +187,8 @@ def _of_module(
 
 
 def _of_run(run: Run, process: Any, num_controls: int, controls: Controls | None, length: int | None) -> PageInputs:
-    """A run on its own process and layout."""
     if process is not None or length is not None:
-        raise InputError("process: a run has its own, and its own length; look at run.model to choose others")
+        raise InputError("process: a run has its own process and length; pass run.model to choose others")
     block_length = run.config.training.block_length
     lines = () if block_length else rehearsed(run.model, run.dataset("probe"), run.target)
     before = run.untrained()
@@ -208,7 +210,6 @@ def _of_run(run: Run, process: Any, num_controls: int, controls: Controls | None
 
 
 def _made(run: Run) -> dict[str, Any]:
-    """What a run's files say of it: its curves, facts, configuration, and what makes it again."""
     found = description(run)
     sealed = seals.open_sealed(run.path, weights=False) is not None
     return {

@@ -1,4 +1,4 @@
-"""What a page shows of one model: losses, belief maps before and after training, attention, one trace, one intervention."""
+"""Measurements of the model page: losses, belief maps, attention, one trace, one intervention."""
 
 import base64
 from collections.abc import Sequence
@@ -27,27 +27,27 @@ from hmmscope.lab.model_page.trace_panel import traced
 from hmmscope.processes.capabilities import STATES
 from hmmscope.runs.page_export import ControlScores, live_model_data
 
-#: Layers that are drawn, heads whose attention is drawn, and columns of it.
+#: Maximum layers shown, heads with attention shown, and positions of attention.
 MOST_LAYERS, MOST_HEADS, MOST_COLUMNS = 7, 16, 64
-#: Samples of the losses of twins, and steps of the grid on which points are drawn.
+#: Samples for losses of controls, and steps of the grid of points.
 TWIN_SAMPLES, GRID = 64, 65_535
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageInputs:
-    """What is looked at.
+    """Inputs of a model page.
 
     Attributes:
-        model: as it was handed over.
-        name: in a few words.
-        probe, held_out, training: samples: for maps, for losses, and in which counting counts.
-        target: what the model was trained for.
-        block_length: of block chain-of-thought.
-        controls: untrained networks of the same architecture.
-        before: the model before training.
-        before_is: what that is, in words.
-        steps: of the training, where it is known.
-        warnings: of the rehearsal, a line each.
+        model: The model as given.
+        name: Short name.
+        probe, held_out, training: Samples for maps, for losses, and for n-gram baselines.
+        target: Prediction target of the model.
+        block_length: Block length of chain-of-thought.
+        controls: Untrained networks of the same architecture.
+        before: The model before training.
+        before_is: Description of that model.
+        steps: Number of training steps, if known.
+        warnings: Warnings of the rehearsal, one line each.
     """
 
     model: nn.Module
@@ -67,7 +67,7 @@ class PageInputs:
 def measured(
     subject: PageInputs, *, num_samples: int, num_points: int, layers: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Everything that the page shows, as plain data; what cannot be known stands in ``unknown``, a sentence each."""
+    """Return everything on the page as plain data; ``unknown`` lists what cannot be determined."""
     unknown: list[str] = []
     process = subject.probe.process
     score = evaluate(
@@ -95,7 +95,7 @@ def measured(
         "before": subject.before_is,
     }
     if subject.controls.reason:
-        unknown.append(f"What training added: {subject.controls.reason}.")
+        unknown.append(f"The contribution of training: {subject.controls.reason}.")
     found["beliefs"], reader = _beliefs(subject, num_points, layers, unknown)
     found["attention"] = _attention(subject, unknown)
     found["live"] = _live(subject, found["beliefs"], unknown)
@@ -109,33 +109,35 @@ def measured(
             found["push"] = None if found["live"] else pushed(subject.model, subject.probe, best)
             found["used"] = used(subject.model, subject.probe, best)
         except InputError as error:
-            unknown.append(f"Whether the model uses the belief that is read, here: {error}.")
+            unknown.append(f"The model's use of the regressed belief: {error}.")
     unknown += [
-        "Whether another seed would do the same: this is one network.",
-        "Anything beyond the length of these samples and the process that is named here.",
+        "Results for another seed: this page shows one network.",
+        "Results beyond the length of these samples, or for another process.",
     ]
     return found | {"unknown": unknown}
 
 
 def _require_pushable(subject: PageInputs) -> None:
-    """InputError where no belief is moved: the model answers something else, or the belief is of no single HMM."""
+    """Raise InputError unless the model predicts observations of a single HMM."""
     if not isinstance(subject.target, NextObservation) or subject.block_length:
-        raise InputError("the page moves the belief of models that predict the next observation")
+        raise InputError("the page can move the belief only for models that predict the next observation")
     if STATES not in subject.probe.process.uses_hmm_inference:
-        raise InputError("the page moves the belief about the state of one HMM, and this process is none")
+        raise InputError(
+            "the page can move only the belief about the state of a single HMM, and this process is not one"
+        )
 
 
 def _losses(subject: PageInputs, score: Score, unknown: list[str]) -> list[dict[str, Any]]:
-    """Mean losses with 95 % intervals over samples: what can be reached, the model, counting, and no training.
+    """Return mean losses with 95 % intervals over samples for optimum, model, n-gram baseline and untrained controls.
 
-    ``above`` is how far each is above the optimum on the same samples; None where no optimum is known.
+    ``above`` is the distance to the optimum on the same samples; None without a known optimum.
     """
     by_sample = {name: np.nanmean(measured["loss"], 1) for name, measured in score.measures.items()}
     floor = by_sample.get("optimum")
     best = score.baseline
     named = [("optimum", "the exact optimum", "exact"), ("model", subject.name, "model")]
     if best is not None:
-        named.append((best[0], f"counting at its best ({best[0].replace('-', ' ')})", "ngram"))
+        named.append((best[0], f"the best n-gram baseline ({best[0].replace('-', ' ')})", "ngram"))
     rows = [
         {"name": name, "role": role, **_mean(by_sample[key])}
         | {"above": None if floor is None else _mean(by_sample[key] - floor)}
@@ -148,7 +150,7 @@ def _losses(subject: PageInputs, score: Score, unknown: list[str]) -> list[dict[
     if twins:
         whole = _range([loss for loss, _ in twins])
         above = None if floor is None else _range([loss - optimum for loss, optimum in twins])
-        rows.append({"name": f"{len(twins)} untrained twins", "role": "twin", **whole, "above": above})
+        rows.append({"name": f"{len(twins)} untrained controls", "role": "twin", **whole, "above": above})
     return rows
 
 
@@ -162,14 +164,13 @@ def _range(values: list[float]) -> dict[str, float]:
 
 
 def _loss_of_twin(subject: PageInputs, twin: nn.Module) -> tuple[float, float]:
-    """Its loss, and that of the optimum on the same samples, NaN where nobody knows it."""
+    """Return the loss of a control, and of the optimum on the same samples (NaN if unknown)."""
     asked = {"num_samples": TWIN_SAMPLES, "target": subject.target, "block_length": subject.block_length}
     score = evaluate(twin, subject.held_out, baselines=False, **asked)  # type: ignore[arg-type]
     return score.loss, np.nan if score.bayes_loss is None else score.bayes_loss
 
 
 def _ahead(score: Score) -> dict[str, float] | None:
-    """How far the model's loss is below that of the best counting, on the same samples."""
     if score.baseline is None:
         return None
     counting, model = (np.nanmean(score.measures[name]["loss"], 1) for name in (score.baseline[0], "model"))
@@ -177,13 +178,13 @@ def _ahead(score: Score) -> dict[str, float] | None:
 
 
 def _learned(subject: PageInputs, unknown: list[str]) -> dict[str, str] | None:
-    """How far the losses have come; None where that is not told."""
+    """Return the progress of the losses; None if undecided."""
     try:
         if subject.target.kind != "law" or not subject.target.exact or subject.block_length:
             return None
         gone = learned(subject.model, subject.held_out, subject.training)
     except InputError as error:
-        unknown.append(f"How far it has come from what needs no memory: {error}.")
+        unknown.append(f"The progress from a memoryless baseline: {error}.")
         return None
     return {"verdict": gone.verdict, "bar": gone.bar, "text": str(gone)}
 
@@ -191,11 +192,11 @@ def _learned(subject: PageInputs, unknown: list[str]) -> dict[str, str] | None:
 def _beliefs(
     subject: PageInputs, num_points: int, layers: Sequence[str] | None, unknown: list[str]
 ) -> tuple[dict[str, Any] | None, BeliefReader | None]:
-    """Points and shares by layer, after training and before, and what reads them; None where there is nothing to read."""
+    """Return points and R² by layer, after and before training, and the regression; None without beliefs."""
     if subject.probe.process.data is not None:
         unknown.append(
-            "The belief: nobody knows the law of given sequences. Fit an HMM, hs.fit(data, ...).hmm, and hand it over as "
-            "the process."
+            "The belief: the distribution of recorded sequences is unknown. Fit an HMM, hs.fit(data, ...).hmm, and pass it "
+            "as the process."
         )
         return None, None
     try:
@@ -222,7 +223,7 @@ def _beliefs(
         names[own.chosen], reader.points, reader.points, None, 1.0, 1.0, 1.0, whole, reader.from_prediction
     )
     if plane.note:
-        unknown.append(f"Whether there is a belief beside the prediction. {plane.note}")
+        unknown.append(f"A belief distinct from the prediction. {plane.note}")
     exact = plane.coordinates(reader.points)
     box = _box(exact, triangle=reader.points.shape[1] == 3)
     states = subject.probe.process.states or tuple(map(str, range(reader.points.shape[1])))
@@ -265,17 +266,16 @@ def _layer(name: str, own: Readout, first: Readout | None, share: ExplainedFract
 
 
 def _chosen(names: list[str]) -> list[str]:
-    """At most so many layers, evenly spaced, the last one among them."""
     places = np.linspace(0, len(names) - 1, min(len(names), MOST_LAYERS)).round().astype(int)
     return [names[place] for place in dict.fromkeys(places.tolist())]
 
 
 def _attention(subject: PageInputs, unknown: list[str]) -> dict[str, Any] | None:
-    """The patterns of one held-out sample (head, query, key) as bytes; None where there is no softmax attention."""
+    """Return the patterns of one held-out sample (head, query, key) as bytes; None without softmax attention."""
     model = registry.adapted(subject.model)
     names = [name for name, _ in model.named_modules() if name.endswith(".attention.pattern")]
     if not names:
-        unknown.append(f"Where it looks: {type(subject.model).__name__} has no softmax attention that was found.")
+        unknown.append(f"Attention: no softmax attention was found in {type(subject.model).__name__}.")
         return None
     batch = subject.held_out[0:1]
     with inference_mode(model) as device:
@@ -301,11 +301,8 @@ def _attention(subject: PageInputs, unknown: list[str]) -> dict[str, Any] | None
 
 
 def _live(subject: PageInputs, beliefs: dict[str, Any] | None, unknown: list[str]) -> dict[str, Any] | None:
-    """What the page needs to compute the model itself, where it can."""
     if not isinstance(subject.target, NextObservation) or subject.block_length:
-        unknown.append(
-            "What it would do on symbols of yours: the page computes models that predict the next observation."
-        )
+        unknown.append("Predictions for your symbols: the page computes only models that predict the next observation.")
         return None
     try:
         parts = (subject.probe, subject.held_out, subject.training)
@@ -314,17 +311,17 @@ def _live(subject: PageInputs, beliefs: dict[str, Any] | None, unknown: list[str
         )
     except InputError as error:
         unknown.append(
-            f"What it would do on symbols of yours: the page cannot compute it ({error}), it shows what was computed."
+            f"Predictions for your symbols: the page cannot compute this model ({error}); it shows precomputed results."
         )
         return None
     live["model"]["steps"] = subject.steps
-    if beliefs is not None:  # one number for one thing: that of the headline
+    if beliefs is not None:  # the same number as in the headline
         live["beyond"] = {key: beliefs[key] for key in ("verdict", "text", "r2", "twins")}
     return live
 
 
 def _twinned(probe: ProcessDataset, beliefs: dict[str, Any] | None) -> ControlScores | None:
-    """What the maps have measured; None where they read other observations than the live section, those of one sequence."""
+    """Return measured control scores; None if the interactive section uses observations of one sequence instead."""
     if beliefs is None or len(probe.layout.sequence_lengths) > 1:
         return None
     beyond = {key: beliefs[key] for key in ("verdict", "text", "r2", "twins")}
@@ -332,7 +329,6 @@ def _twinned(probe: ProcessDataset, beliefs: dict[str, Any] | None) -> ControlSc
 
 
 def _box(exact: NDArray[np.float64], *, triangle: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The corner and the sides of what is drawn, with room for what lies outside of the exact beliefs."""
     if triangle:
         return np.array([-0.15, -0.15]), np.array([1.3, 1.2])
     low, high = exact.min(0), exact.max(0)
@@ -341,7 +337,7 @@ def _box(exact: NDArray[np.float64], *, triangle: bool) -> tuple[NDArray[np.floa
 
 
 def _placed(points: NDArray[np.float64], box: tuple[NDArray[np.float64], NDArray[np.float64]]) -> str:
-    """Places in the box as pairs of 16-bit numbers; what lies outside is at its edge."""
+    """Return positions in the box as pairs of 16-bit numbers, clipped to its edge."""
     low, side = box
     return _bytes(np.clip((points - low) / side, 0, 1) * GRID, "<u2")
 

@@ -1,4 +1,4 @@
-"""One held-out sample, symbol by symbol: what is known, what is read from the model, and what both say of the next one."""
+"""Trace of one held-out sample, symbol by symbol: exact belief, regressed belief and both predictions."""
 
 from typing import Any
 
@@ -11,20 +11,20 @@ from hmmscope.analysis.belief_map import BeliefReader
 from hmmscope.analysis.geometry import PREDICTION, belief_targets, belief_times
 from hmmscope.datasets.process_dataset import ProcessDataset
 
-#: States that are drawn as bars, and symbols of the trace.
+#: Maximum states shown as bars, and symbols of the trace.
 MOST_STATES, MOST_SYMBOLS = 64, 96
 
 
 def traced(
     model: nn.Module, held_out: ProcessDataset, reader: BeliefReader | None, layer: str | None
 ) -> dict[str, Any] | None:
-    """Symbols, hidden states, beliefs and laws along the last sequence of a held-out sample, where tokens are read.
+    """Return symbols, hidden states, beliefs and predictions along the last sequence of a held-out sample of tokens.
 
     Args:
-        model: any module.
-        held_out: samples, of which the first is traced.
-        reader: exact beliefs and their maps; None where there are none, and then nothing is traced.
-        layer: from which the belief is read.
+        model: Any module.
+        held_out: Samples, of which the first is traced.
+        reader: Exact beliefs and their regression; None if there are none, and then nothing is traced.
+        layer: Layer of the regression.
     """
     process, layout = held_out.process, held_out.layout
     batch = held_out[0:1]

@@ -1,1 +1,1 @@
-"""The study of sequences whose law nobody knows."""
+"""Studies of sequences with unknown distribution."""

@@ -1,4 +1,4 @@
-"""What the page of a study says of the HMM of BIC: whether data look like it, how sure it is, what comes next."""
+"""Goodness of fit, parameter uncertainty and forecast of the HMM chosen by BIC, for the page of a study."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,18 +14,18 @@ from hmmscope.runs.goodness import goodness_of_fit
 from hmmscope.runs.posterior import FitData
 from hmmscope.sequences.data import SequenceData
 
-#: Draws of each of two chains, and the products of numbers they may take; without them entries have no intervals.
+#: Chains of posterior draws, and the maximum of their operations; above it entries have no intervals.
 CHAINS, MOST = Chains(num_draws=200, num_chains=2, warm_up=100), 2e10
-#: Data sets that are simulated, steps that are forecast, symbols of a forecast, entries of an array that are shown.
+#: Simulated data sets, forecast steps, and maximum symbols of a forecast and entries of an array shown.
 SIMULATIONS, STEPS, SYMBOLS, ENTRIES = 100, 12, 5, 24
 
 
 def tables_of_fit(hmm: HMM, train: SequenceData) -> dict[str, list[dict[str, Any]]]:
-    """The tables `goodness`, `entries` and `forecast`; the last two are empty where draws would take too long.
+    """Compute the tables `goodness`, `entries` and `forecast`; the last two are empty if draws would take too long.
 
     Args:
-        hmm: with the number of states that BIC chose.
-        train: what it was fitted to.
+        hmm: The HMM chosen by BIC.
+        train: The data it was fitted to.
     """
     material, models = FitData(train, restricted=False), [hmm]
     entries: list[dict[str, Any]] = []
@@ -34,7 +34,7 @@ def tables_of_fit(hmm: HMM, train: SequenceData) -> dict[str, list[dict[str, Any
     if sweeps * train.num_observations * hmm.num_states**2 <= MOST:
         try:
             posterior = material.posterior(hmm, DirichletPrior(), CHAINS, {})
-        except InputError:  # matching of labels needs scipy
+        except InputError:  # matching labels needs scipy
             posterior = None
         if posterior is not None:
             models = posterior.models(SIMULATIONS)
@@ -51,7 +51,7 @@ def tables_of_fit(hmm: HMM, train: SequenceData) -> dict[str, list[dict[str, Any
 
 
 def figures_of_fit(tables: Mapping[str, Sequence[dict[str, Any]]]) -> list[Figure]:
-    """Their figures; none of a study that was made before there were such tables."""
+    """Return their figures; none for an older study without these tables."""
     found = []
     if tables.get("goodness"):
         found.append(_goodness(tables["goodness"]))
@@ -74,9 +74,9 @@ def _goodness(rows: Sequence[dict[str, Any]]) -> Figure:
         panels.append(lines(title, of_data, simulated, x_label=x_label, y_label="share"))
     return Figure(
         name="goodness",
-        title="Whether the training part looks like the HMM of BIC",
-        caption=f"Shares in the training part, and bands with 95 % of {SIMULATIONS} simulated ones of the same lengths. p "
-        "is of the largest deviation of a family, times the number of families.",
+        title="Goodness of fit of the HMM chosen by BIC",
+        caption=f"Statistics of the training part (points), and 95 % bands over {SIMULATIONS} simulations of the same "
+        "lengths. p is the p-value of the largest deviation of a family, times the number of families.",
         panels=tuple(panels),
     )
 
@@ -92,9 +92,9 @@ def _entries(rows: Sequence[dict[str, Any]]) -> Figure:
         )
     return Figure(
         name="entries",
-        title="How sure the entries of the HMM of BIC are",
-        caption="Posterior means and 95 % intervals by Gibbs sampling under uniform rows, labels matched to the fit; the "
-        "largest entries. i>j of transitions is from state i to j, of emissions symbol j in state i.",
+        title="Parameter uncertainty of the HMM chosen by BIC",
+        caption="Posterior means and 95 % intervals of the largest entries, by Gibbs sampling with uniform priors on rows "
+        "and state labels matched to the fit. i>j is a transition from state i to j, or symbol j emitted in state i.",
         panels=tuple(panels),
     )
 
@@ -110,8 +110,8 @@ def _forecast(rows: Sequence[dict[str, Any]]) -> Figure:
     ]
     return Figure(
         name="forecast",
-        title="What comes after the last training piece",
-        caption="Probability of the symbols that are likeliest in the end, by the HMM of BIC; bands are 95 % intervals over "
-        "the posterior of its parameters.",
+        title="Forecast after the last training piece",
+        caption="Probability of the symbols that are most likely at the last step, by the HMM chosen by BIC; bands are 95 % "
+        "intervals over the posterior of its parameters.",
         panels=(lines("", *series, x_label="steps ahead", y_label="probability"),),
     )

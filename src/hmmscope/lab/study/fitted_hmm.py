@@ -1,4 +1,4 @@
-"""What the page of a study shows of a fitted HMM: what its states emit, where they lead, and the path through a piece."""
+"""Content of a fitted HMM on the page of a study: emissions, transitions, and the path through a piece."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,25 +13,26 @@ from hmmscope.sequences.gaps import MISSING
 from hmmscope.text import in_brief
 from hmmscope.ties import descending, steady
 
-#: States that are shown, those most visited, symbols of each, and observations of the path.
+#: Maximum states shown (by occupancy), symbols per state, and observations of the path.
 STATES, SYMBOLS, LENGTH = 8, 5, 128
 
 
 def fitted_hmm(
     hmms: Mapping[int, HMM], data: SequenceData, sizes: Sequence[Mapping[str, Any]], best: int
 ) -> dict[str, Any]:
-    """The content of fitted.json: of the HMM with the number of states that the sequences speak for.
+    """Return the content of fitted.json for the HMM with the chosen number of states.
 
     Args:
-        hmms: by their number of states, with the symbols of the data.
-        data: pieces that they were not fitted to: how often states are visited is of these, and the path of the longest.
-        sizes: rows of the table `states`; none of a study that was begun before there was one.
-        best: states of the HMM that predicts best, which is shown then.
+        hmms: HMMs by their number of states, with the symbols of the data.
+        data: Held-out pieces, which give the occupancy of states and, by the longest one, the path.
+        sizes: Rows of the table `states`; empty for older studies.
+        best: Number of states of the best predictor, shown if `sizes` is empty.
 
     Returns:
-        Of each state that is shown its name, the share of time that is spent in it, and the symbols it emits most often;
-        moves between them; the symbols of a piece, "?" where one is missing, with its likeliest path (-1 for a state that
-        is not shown) and the belief about each state given all of the piece (time, state).
+        For each state shown its name, occupancy and most likely symbols; transitions between them; the symbols of a
+        piece, "?" where
+        missing, with its most likely path (-1 for a hidden state) and the posterior of each state given the piece
+        (time, state).
     """
     chosen = next((row["num_states"] for row in sizes if row["chosen"]), best)
     hmm = hmms[chosen]
@@ -47,7 +48,7 @@ def fitted_hmm(
     emission = hmm.emission.tolist()
     return {
         "why": f"The HMM of {chosen} state{'s' * (chosen != 1)}, "
-        + ("the number with the smallest BIC." if sizes else "which predicts best."),
+        + ("the number with the smallest BIC." if sizes else "the best predictor."),
         "num_states": hmm.num_states,
         "states": [
             {

@@ -1,14 +1,14 @@
-"""A study of given sequences: entropies, counting, HMMs and networks on one axis, and what the network knows beyond the HMM.
+"""A study of given sequences: entropies, n-gram baselines, HMMs and networks compared on one axis.
 
     OUT/
-      experiment.json  findings.json     what was done, and what was found
+      experiment.json  findings.json     description and results
       hmms/<states>.json                 the fitted HMMs
-      runs/<network>-seed-<s>-<steps>/   one run folder for each training
+      runs/<network>-seed-<s>-<steps>/   one run folder per training
       tables/<name>.jsonl                measurements
-      fitted.json                        the states and a decoded path of the HMM that the page shows
-      figures/<nn-name>.json             figures as data; `report` draws them and makes the page
+      fitted.json                        states and a decoded path of the HMM on the page
+      figures/<nn-name>.json             figures as data; `report` draws them and writes the page
 
-Each part is written whole when it is finished; an interrupted study goes on where it was.
+Each part is written atomically when finished, so an interrupted study resumes.
 """
 
 import os
@@ -54,32 +54,33 @@ from hmmscope.system_info import environment, machine_line
 from hmmscope.text import say as say_aloud
 from hmmscope.training.spec import TrainingSpec
 
-#: Networks whose sizes are chosen here; others have their own defaults.
+#: Sizes of networks; others use their defaults.
 NETWORKS: dict[str, dict[str, Any]] = {
     **{name: {"num_layers": 1, "width": 128} for name in ("rnn", "gru", "lstm")},
     "roformer": {"num_layers": 2, "width": 64, "num_heads": 4},
 }
-#: Version of what a study measures: raised when its tables on the same data and networks change, never otherwise.
+#: Version of the measurements; raised only if tables change on the same data and networks.
 MEASUREMENT = 4
-#: Passes through the training part that are tried one after the other, as long as more of them help.
+#: Passes through the training part, tried in order as long as more help.
 PASSES = (8, 16, 32, 64)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudySpec:
-    """What a study compares.
+    """Settings of a study.
 
     Attributes:
-        length: longer sequences are cut into pieces of this length, or of a shorter one if there would be fewer than 30
-            (`SequenceData.pieces`). These are split, fitted to and predicted.
-        states: sizes of the HMMs.
-        restarts, iterations: of each fit, at most; restarts end once the best two agree in likelihood.
-        order: longest context of the n-grams and of the context trees.
-        networks: names of models; rnn, gru and lstm have 128 units, roformer has 2 layers of width 64.
-        max_steps: most optimiser steps of a training.
-        batch_size, learning_rate: of trainings.
-        seeds: trainings of each network, from different weights and samples.
-        split_seed: of the split into training (8/10), validation (1/10) and test (1/10).
+        length: Maximum length of pieces, shorter if there would be fewer than 30 (`SequenceData.pieces`). Pieces are
+            split, fitted and
+            predicted.
+        states: Numbers of states of the HMMs.
+        restarts, iterations: Maxima per fit; restarts end once the best two agree in likelihood.
+        order: Longest context of the n-grams and context trees.
+        networks: Names of models; rnn, gru and lstm have 128 units, roformer has 2 layers of width 64.
+        max_steps: Maximum optimizer steps per training.
+        batch_size, learning_rate: Training settings.
+        seeds: Trainings per network, with different weights and samples.
+        split_seed: Seed of the split into training (8/10), validation (1/10) and test (1/10).
     """
 
     length: int = 128
@@ -101,7 +102,7 @@ class StudySpec:
         require(0 <= self.order <= 16, "order", "must be in [0, 16]", self.order)
         for name in ("states", "networks"):
             value = getattr(self, name)
-            require(len(set(value)) == len(value) > 0, name, "must be one or several, all different", value)
+            require(len(set(value)) == len(value) > 0, name, "must be one or several distinct values", value)
         for network in self.networks:
             registry.lookup("model", network, "networks")
         check_seed(self.split_seed, "split_seed")
@@ -112,9 +113,9 @@ class StudyResult:
     """A finished study.
 
     Attributes:
-        path: its folder.
-        hmm: the HMM that stands against the networks; the table `states` has the number of states by BIC.
-        run: the best network by the validation part.
+        path: Its folder.
+        hmm: The HMM compared with the networks; the table `states` has the number of states by BIC.
+        run: The best network on the validation part.
     """
 
     path: Path
@@ -122,11 +123,11 @@ class StudyResult:
     run: Run
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each predictor: what it loses on the test part, nats a symbol, with its interval."""
+        """Return a row per predictor: test loss in nats per symbol, with its interval."""
         return store.read_table(self.path / "tables" / "predictors.jsonl")
 
     def plot(self) -> Any:
-        """A Matplotlib figure of all predictors: test loss over the number of their parameters."""
+        """Return a Matplotlib figure of test loss over the number of parameters."""
         return plot_rows(self.table(), f"Study of {self.path.name}", x="parameters", y="value", by=("family",))
 
     def __repr__(self) -> str:
@@ -145,24 +146,26 @@ def study(
     spec: StudySpec | None = None,
     **fields: Any,
 ) -> StudyResult:
-    """Compare counting, HMMs of growing size and networks on sequences whose law nobody knows.
+    """Compare n-gram baselines, HMMs of growing size and networks on sequences with unknown distribution.
 
-    All are fitted to the training part, and what counts (n-grams with a strength for each order, and the mixture of all
-    context trees) is tuned there. The validation part chooses the order of the n-gram and how long each network is trained.
-    The HMM that stands against the networks is that of BIC, unless another predicts the validation part better by more than
-    a standard error (`hmmscope.inference.num_states.best_predictor`). All losses are of the test part.
-    How many states the sequences speak for is another question: BIC answers it (the table `states`).
+    All are fitted to the training part. The n-grams (with a smoothing strength per order) and the mixture of all
+    context trees are tuned
+    there; the validation part chooses the order of the n-gram and the training length of each network. The HMM
+    compared with the networks
+    is the one chosen by BIC, unless another predicts the validation part better by more than a standard error
+    (`hmmscope.inference.num_states.best_predictor`). Losses are on the test part. BIC estimates the number of states
+    (table `states`).
 
     Args:
-        source: `SequenceData`, or whatever that is made of: the path of a file, lists, an array.
-        out: a new folder, or with `resume` that of the same study.
-        resume: go on with the study in `out`.
-        quiet: show no progress.
-        spec: what is compared; or its `fields` (`StudySpec`), with options of `SequenceData` among them, such as `lengths`.
+        source: `SequenceData` or its sources: a file path, lists, an array.
+        out: A new folder, or with `resume` that of the same study.
+        resume: Resume the study in `out`.
+        quiet: Show no progress.
+        spec: Settings; or its `fields` (`StudySpec`), together with options of `SequenceData` such as `lengths`.
 
     Raises:
-        InputError: no sequences, or too few to be split; a field out of range.
-        RefusedError: `out` exists, or holds another study.
+        InputError: No sequences, too few to split, or a field out of range.
+        RefusedError: `out` exists, or contains another study.
     """
     reading = {name: fields.pop(name) for name in READING_OPTIONS if name in fields}
     path, work = require_path("out", out), prepare(source, spec or StudySpec(**fields), **reading)
@@ -175,7 +178,6 @@ def study(
 
 
 def _carry_out(work: "Prepared", path: Path, say: Callable[[str], None], quiet: bool) -> StudyResult:
-    """Fit, train, measure, and seal the folder."""
     hmms = _fit_all(work, path, say, quiet)
     runs = _train_all(work, path, say, quiet)
     best = _measure_all(work, path, hmms, runs, say)
@@ -188,25 +190,25 @@ def _carry_out(work: "Prepared", path: Path, say: Callable[[str], None], quiet: 
     trained = [{"name": f"training of {run.path.name}", "value": repr(run)} for run in runs]
     measured = {"name": "measured on", "value": machine_line()}
     store.write_json(path / "experiment.json", about | {"facts": [*work.facts(), *trained, measured]})
-    trained_here = sorted(one for one in (path / "runs").iterdir() if one.is_dir())  # those that were tried, too
+    trained_here = sorted(one for one in (path / "runs").iterdir() if one.is_dir())  # including shorter attempts
     seals.write_seal(path, "experiment", {"measured_by": environment(), "runs": seals.digests(trained_here)})
     return StudyResult(path, hmms[best["states"]], next(run for run in runs if run.path.name == best["run"]))
 
 
 def findings_of(tables: Any, seeds: int) -> dict[str, Any]:
-    """What follows from the tables: figures and findings, by the names of their files."""
+    """Return the figures and findings that follow from the tables, by file name."""
     found = {f"figures/{number:02d}-{one.name}.json": one.to_data() for number, one in enumerate(figures(tables), 1)}
     return found | {"findings.json": [one.to_data() for one in findings(tables, seeds)]}
 
 
 class Prepared:
-    """Data in pieces with what is to be done with them.
+    """Data in pieces, and the settings of their study.
 
     Attributes:
-        spec: the numbers.
-        source: the sequences as they were given.
-        data: all pieces.
-        layout: a placeholder and a piece, so that the first symbol is predicted too.
+        spec: The settings.
+        source: The sequences as given.
+        data: All pieces.
+        layout: A placeholder and a piece, so that the first symbol is also predicted.
     """
 
     def __init__(self, source: SequenceData, spec: StudySpec) -> None:
@@ -214,13 +216,13 @@ class Prepared:
         self.data = source.chunks(spec.length).seeded(spec.split_seed)
         self.process = RecordedSequences(self.data)
         self.layout = SequenceLayout(length=max(2, self.data.longest), placeholder=True)
-        self.parts = self.data.train, self.data.validation, self.data.test  # refused at once if there are too few
+        self.parts = self.data.train, self.data.validation, self.data.test  # raises if there are too few
 
     def corpus(self, stream: str) -> ProcessDataset:
         return ProcessDataset(self.process, layout=self.layout, stream=stream)
 
     def config(self, network: str, num_steps: int, seed: int) -> RunConfig:
-        """A training of a network."""
+        """Return the configuration of a training."""
         spec = self.spec
         training = TrainingSpec(
             num_steps=num_steps,
@@ -235,19 +237,19 @@ class Prepared:
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
-        """Optimiser steps of the trainings that are tried, from the shortest on."""
+        """Return the optimizer steps to try, in ascending order."""
         each = self.parts[0].num_observations / (self.spec.batch_size * self.layout.length)
         counts = [max(50, round(passes * each)) for passes in PASSES]
         return tuple(sorted({count for count in counts if count <= self.spec.max_steps})) or (self.spec.max_steps,)
 
     def engine(self, network: str) -> str:
-        """Of all trainings of a network: that of the longest, so that all have the same."""
+        """Return the engine of all trainings of a network: that of the longest."""
         config = self.config(network, self.steps[-1], 0)
         config = replace(config, training=replace(config.training, device="cpu"))
         return engine_of(config, model_io_of(config, make_target(config.target, self.process, self.layout))).engine
 
     def facts(self) -> list[dict[str, str]]:
-        """What the data are."""
+        """Describe the data."""
         train, validation, test = (f"{part.num_observations:,} symbols in {len(part):,} pieces" for part in self.parts)
         lines = self.data.describe().splitlines()
         about = {"data": lines[0], "begins": lines[1].strip().removeprefix("first: ")}
@@ -256,12 +258,11 @@ class Prepared:
 
 
 def prepare(source: Any, spec: StudySpec, **reading: Any) -> Prepared:
-    """The data of a study, read and split; InputError if they cannot be."""
+    """Read and split the data of a study; InputError if impossible."""
     return Prepared(read_as(source, reading), spec)
 
 
 def _claim(path: Path, work: Prepared, resume: bool) -> None:
-    """Make the folder with experiment.json, or check that it holds the same study of the same data."""
     config = {"study": spec_to_data(work.spec), "data": work.data.digest}
     if os.path.lexists(path):
         if not resume:
@@ -270,7 +271,7 @@ def _claim(path: Path, work: Prepared, resume: bool) -> None:
         if before.get("experiment") != "study":
             raise RefusedError(f"{path}: exists and is not the folder of a study; choose another --out")
         if difference := config_difference(before["config"], config):
-            raise RefusedError(f"{path}: holds another study ({'; '.join(difference[:4])}); choose another --out")
+            raise RefusedError(f"{path}: contains another study ({'; '.join(difference[:4])}); choose another --out")
         return
     default = spec_to_data(StudySpec())
     changes = [f"--{k} {_listed(v)}" for k, v in spec_to_data(work.spec).items() if v != default[k]]
@@ -302,13 +303,12 @@ def _listed(value: Any) -> str:
 
 
 def _fit_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bool) -> dict[int, HMM]:
-    """The HMMs by their number of states, each fitted once and kept in a file."""
     spec, hmms = work.spec, {}
     store.make_folder(path / "hmms")
     for size in spec.states:
         file, search = (path / "hmms" / name for name in (f"{size}.json", f"{size}-search.json"))
         kept = require_process_type(load_process(file), HMM) if os.path.lexists(file) else None
-        if kept is None or not search.is_file():  # studies that were begun before searches were noted have only the HMM
+        if kept is None or not search.is_file():  # older studies have no search records
             say(f"study: fitting an HMM of {size} state{'s' * (size != 1)}")
             most, steps = (spec.restarts, spec.iterations) if kept is None else (1, 1)
             options: dict[str, Any] = {"start": kept, "num_restarts": most, "max_iterations": steps}
@@ -322,7 +322,7 @@ def _fit_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bool
 
 
 def _train_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bool) -> list[Run]:
-    """The networks, each trained as long as more passes help on the validation part; further seeds as long as the first."""
+    """Train the networks as long as more passes help on the validation part; further seeds use the same length."""
     kept = []
     for network in work.spec.networks:
         engine = work.engine(network)
@@ -354,9 +354,9 @@ def _train_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bo
 def _measure_all(
     work: Prepared, path: Path, hmms: dict[int, HMM], runs: Sequence[Run], say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Write the tables, unless they are there; the number of states and the run that the validation part chose.
+    """Write missing tables; return the number of states and the run chosen by the validation part.
 
-    The last table says so, and by how many nats the run beats the HMM.
+    The last table stores this choice, and the gain of the run over the HMM in nats.
     """
     file = path / "tables" / "chosen.jsonl"
     made = BuildRecord(path, MEASUREMENT, [run.path for run in runs])
@@ -393,12 +393,11 @@ def _measure_all(
 
 
 def _searches(path: Path, hmms: dict[int, HMM]) -> dict[int, dict[str, Any]]:
-    """What `_fit_all` noted of the fit of each number of states."""
     return {size: store.read_json(path / "hmms" / f"{size}-search.json", managed=True) for size in hmms}
 
 
 def _losses(work: Prepared, stream: str, hmms: dict[int, HMM], runs: Sequence[Run]) -> dict[str, Curves]:
-    """Loss of each predictor at each symbol (piece, position), NaN beyond the end of a piece."""
+    """Return the loss of each predictor by (piece, position); NaN after the end of a piece."""
     dataset = work.corpus(stream)
     found: dict[str, Curves] = {}
     for number, run in enumerate(runs):
@@ -421,7 +420,6 @@ def _losses(work: Prepared, stream: str, hmms: dict[int, HMM], runs: Sequence[Ru
 def _known(
     work: Prepared, hmms: dict[int, HMM], runs: Sequence[Run], test: dict[str, Curves]
 ) -> dict[str, dict[str, Any]]:
-    """What is known of each predictor, by its name: family, size, parameters."""
     num_symbols, train = work.data.num_symbols, work.parts[0]
     known = study_tables.counters(train, [order for order in range(work.spec.order + 1) if f"n-gram-{order}" in test])
     for size in hmms:
@@ -434,7 +432,6 @@ def _known(
 
 
 def _beliefs(work: Prepared, hmm: HMM, run: Run) -> Iterator[dict[str, Any]]:
-    """The belief of the HMM as it is read from the layers of the network, before and after training."""
     dataset = work.corpus("test")
     if hmm.num_states == 1 or dataset.different(8) < 8:
         return

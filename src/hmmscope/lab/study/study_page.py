@@ -1,4 +1,4 @@
-"""What a study found: its figures and findings, from its tables."""
+"""Figures and findings of a study, from its tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,45 +16,46 @@ from hmmscope.lab.study.fit_summary import figures_of_fit
 from hmmscope.ties import descending
 
 SUMMARY = (
-    "Sequences whose law nobody knows, predicted symbol by symbol by n-grams and the mixture of all context trees, by "
-    "hidden Markov models of growing size and by networks. All are fitted to the training part, and the counts are tuned "
-    "there; the validation part chooses the order of the n-gram and how long a network is trained; the HMM against the "
-    "networks is that of BIC, unless another predicts the validation part better by more than a standard error; all losses "
-    "are of the test part. What the best network knows beyond the best HMM is where it loses less; how "
-    "much of the HMM is in the network is how well the HMM's belief can be read from its layers."
+    "This page compares predictors of the next symbol on sequences with an unknown distribution: n-grams, the mixture of "
+    "all context trees, hidden Markov models of growing size, and networks. All are fitted to the training part, where the "
+    "n-gram baselines are also tuned. The validation part chooses the order of the n-gram and the training length of each "
+    "network. The HMM compared with the networks is the one chosen by BIC, unless another predicts the validation part "
+    "better by more than a standard error. All losses are on the test part. Lower losses in some contexts show what the "
+    "best network knows beyond the best HMM. Regression of the HMM's belief on its layers shows how much of the HMM the "
+    "network encodes."
 )
-_NATS = "nats a symbol"
-#: Up to so large a p, times the number of families, the data do not look like simulations.
+_NATS = "nats per symbol"
+#: Adjusted p-value up to which the data differ from simulations.
 LEVEL = 0.05
-#: Contexts that are drawn.
+#: Maximum contexts in the figure.
 _DRAWN = 12
 
 Tables = Mapping[str, Sequence[dict[str, Any]]]
 
 
 def intervals(num_pieces: int, num_sequences: int, num_all: int) -> str:
-    """What the intervals are over.
+    """Describe the units of the intervals.
 
     Args:
-        num_pieces: of the test part.
-        num_sequences: that were given.
-        num_all: pieces that these were cut into.
+        num_pieces: Number of pieces in the test part.
+        num_sequences: Number of given sequences.
+        num_all: Number of all pieces.
     """
     cut = num_all > num_sequences
     of = f"{num_sequences} sequence{'s' * (num_sequences != 1)}"
-    which = f"pieces into which {of} {'were' if num_sequences > 1 else 'was'} cut" if cut else "sequences"
+    which = f"pieces cut from {of}" if cut else "sequences"
     if num_pieces == 1:
-        return f"There are no intervals: the test part is one of {num_all} {which}."
-    alone = "; neighbouring pieces are taken to be independent" if cut else ""
-    law = "by Student's law" if num_pieces < FEW else "by the bootstrap (1000 resamples)"
+        return f"There are no intervals: the test part has only one of {num_all} {which}."
+    alone = "; neighbouring pieces are assumed independent" if cut else ""
+    law = "by Student's t distribution" if num_pieces < FEW else "by the bootstrap (1000 resamples)"
     return (
         f"Intervals are 95 % intervals over the test part, {num_pieces} of {num_all} {which}, {law}{alone}. They do not "
-        "cover what another training would give."
+        "include the variation between trainings."
     )
 
 
 def figures(tables: Tables) -> list[Figure]:
-    """Predictors on one axis, by position, by context, and the belief by layer, each if there are rows."""
+    """Return the figures: predictors, loss by position and by context, and the belief by layer, if there are rows."""
     found = [_predictors(Rows(tables["predictors"]))]
     if tables["positions"]:
         found.append(_positions(tables))
@@ -72,16 +73,16 @@ def _chosen(tables: Tables, family: str) -> Mapping[str, Any]:
 def _predictors(rows: Rows) -> Figure:
     networks = dict.fromkeys(row["network"] for row in rows.where(family="network"))
     families = [
-        curve(rows.where(family="n-gram"), "parameters", "n-grams, by order", "baseline", pool=False),
+        curve(rows.where(family="n-gram"), "parameters", "n-grams by order", "baseline", pool=False),
         curve(rows.where(family="context trees"), "parameters", "context trees", "baseline", pool=False),
-        curve(rows.where(family="HMM"), "parameters", "HMMs, by number of states", "ceiling", pool=False),
+        curve(rows.where(family="HMM"), "parameters", "HMMs by number of states", "ceiling", pool=False),
         *(curve(rows.where(network=name), "parameters", name, "model", pool=False) for name in networks),
     ]
     sizes = rows.where(family="HMM")
     return Figure(
         name="predictors",
-        title="How well the next symbol is predicted",
-        caption="Loss on the test part. Left: all predictors by what they count or learn: different n-grams seen, free "
+        title="Loss of all predictors of the next symbol",
+        caption="Loss on the test part. Left: all predictors by number of parameters: distinct n-grams seen, free "
         "parameters of an HMM, weights of a network. Right: the HMMs on the validation part and on the test part.",
         panels=(
             lines("All predictors", *families, x_label="parameters", y_label=_NATS, log_x=True),
@@ -107,8 +108,8 @@ def _positions(tables: Tables) -> Figure:
     return Figure(
         name="positions",
         title="Loss by the number of symbols seen",
-        caption="The best n-gram, the context trees, the best HMM and the best network on the test part. Who goes on "
-        "falling uses more of the past.",
+        caption="The best n-gram, the context trees, the best HMM and the best network on the test part. A "
+        "curve that keeps falling uses more of the past.",
         panels=(lines("", *series, x_label="symbols seen before", y_label=_NATS),),
     )
 
@@ -124,9 +125,9 @@ def _contexts(rows: Rows) -> Figure:
         panels.append(Bars(title=title, y_label=f"{_NATS} there", categories=names, series=series))
     return Figure(
         name="contexts",
-        title="The loss of the HMM less that of the network, by context",
-        caption="Mean loss of the HMM less that of the network, after the contexts that gain most in all; behind the line "
-        "the next symbol that gains most. The table has more, and those where the HMM is better.",
+        title="Loss of the HMM minus loss of the network, by context",
+        caption="Mean loss of the HMM minus that of the network, after the contexts with the largest total gain; the symbol after "
+        "the bar | gains most. The table has more contexts, including those where the HMM is better.",
         panels=tuple(panels),
     )
 
@@ -143,30 +144,30 @@ def _beliefs(rows: Rows) -> Figure:
         curve(rows.where(network=network, labels=labels), "layer", name, role, y="r2", pool=False)  # type: ignore[arg-type]
         for network, labels, name, role in shown
     ]
-    series.append(level(alone, layers, "from the HMM's next-symbol law alone", "baseline"))
+    series.append(level(alone, layers, "from the HMM's next-symbol distribution alone", "baseline"))
     return Figure(
         name="beliefs",
-        title="The belief of the HMM in the layers of the network",
-        caption="Held-out R² of the HMM's belief state as an affine function of the residual stream.",
+        title="The HMM's belief state in the layers of the network",
+        caption="Held-out R² of the affine regression of the HMM's belief state on the residual stream.",
         panels=(lines("", *series, x_label="layer", y_label="R²", y_min=0.0, y_max=1.0),),
     )
 
 
 def findings(tables: Tables, num_seeds: int) -> list[Finding]:
-    """Who predicts best, where the network gains, and whether the HMM's belief is in it."""
+    """Return findings: the best predictor, where the network gains, and whether it encodes the HMM's belief."""
     gram, tree, hmm, net = (_chosen(tables, family) for family in ("n-gram", "context trees", "HMM", "network"))
     (best,) = tables["chosen"]
     gain = Effect(value=best["value"], low=best["low"], high=best["high"], unit=_NATS)
     title, alone = f"The best network {_compared(gain)} the best HMM", net["pieces"] < 2
-    if alone:  # nobody knows how far its losses are from those of other pieces
-        title = "One piece of the test part does not tell whether the best network beats the best HMM"
+    if alone:  # no estimate of the variation between pieces
+        title = "With one test piece it is undecided whether the best network beats the best HMM"
     seeds = f"{num_seeds} seed{'s' * (num_seeds != 1)} of each network"
     losses = f"{gram['value']:.4f} (n-gram of order {gram['size']}), {tree['value']:.4f} (context trees), "
     losses += f"{hmm['value']:.4f} (HMM of {hmm['size']} state{'s' * (hmm['size'] != 1)})"
     found = [
         _found(
             title,
-            f"Test losses, nats a symbol: {losses}, {net['value']:.4f} ({net['network']}, {net['size']} steps; {seeds}).",
+            f"Test losses in nats per symbol: {losses}, {net['value']:.4f} ({net['network']}, {net['size']} steps; {seeds}).",
             Effect(value=best["value"], unit=_NATS) if alone else gain,
         )
     ]
@@ -177,55 +178,55 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
             high=best["over_counting_high"],
             unit=_NATS,
         )
-        text = f"Against {_called(best['counting'])}, which of the two counts better on the test part."
-        found.append(_found(f"The best network {_compared(over)} counting", text, over))
+        text = f"Compared with {_called(best['counting'])}, the better n-gram baseline on the test part."
+        found.append(_found(f"The best network {_compared(over)} the n-gram baselines", text, over))
     for row in tables.get("states", ()):
         if row["chosen"]:
-            found.append(_found(f"How many states: {row['num_states']}, by BIC", f"{row['reason']}."))
+            found.append(_found(f"Number of states by BIC: {row['num_states']}", f"{row['reason']}."))
     if tables.get("goodness"):
         ps = {row["family"]: row["adjusted"] for row in tables["goodness"]}
         bad = [family for family, p in ps.items() if p <= LEVEL]
-        title = f"The data {'do not look' if bad else 'look'} like the HMM of BIC"
+        title = f"The data {'differ from' if bad else 'are consistent with'} the HMM chosen by BIC"
         each = ", ".join(f"{family} {p:.3f}" for family, p in ps.items())
-        found.append(_found(title, f"p of each family beside simulations, times their number: {each}."))
+        found.append(
+            _found(title, f"p-value of each family of statistics against simulations, times their number: {each}.")
+        )
     first = [row for row in tables["contexts"] if row["symbols_before"] == 2] or list(tables["contexts"])
     surely = [row for row in first if row["low"] > 0]
     if surely and best["low"] > 0 and not alone:
         foremost = [surely[place] for place in descending([row["share"] for row in surely])[:5]]
         shown = ", ".join(f"{row['context']}|{row['next']} ({100 * row['share']:.1f} %)" for row in foremost)
         total = 100 * sum(row["share"] for row in surely)
-        text = f"Largest shares of the whole gain by the symbols before: {shown}. "
-        text += f"{len(surely)} contexts whose interval is above zero make {total:.0f} % of it."
-        found.append(_found("What the network knows beyond the HMM", text))
+        text = f"Largest fractions of the total gain by preceding symbols: {shown}. "
+        text += f"{len(surely)} contexts with an interval above zero account for {total:.0f} % of it."
+        found.append(_found("Gain of the network over the HMM by context", text))
     if tables["beliefs"]:
         rows = Rows(tables["beliefs"]).where(labels="true")
         top, before = (
             ties.largest(rows.where(network=name), lambda row: row["r2"]) for name in ("trained", "untrained")
         )
         text = f"R² {top['r2']:.3f} at {top['layer_name']}; untrained network {before['r2']:.3f} at {before['layer_name']}; "
-        text += f"the HMM's own next-symbol law alone {top['from_prediction']:.3f}."
+        text += f"the HMM's next-symbol distribution alone {top['from_prediction']:.3f}."
         effect = Effect(value=top["r2"], low=top["low"], high=top["high"], unit="R²")
         if top.get("beyond_twins"):
             text += f" {top['beyond_twins'][0].upper()}{top['beyond_twins'][1:]}."
         share = top.get("share")
-        title = "Whether training put the HMM's belief into the network is not identifiable"
+        title = "It is not identifiable whether training made the network encode the HMM's belief"
         if share is not None:
             better = top["share_low"] > 0 and share >= LEAST_SHARE
             how = "better after training" if better else "no better after training than before"
-            title = f"The HMM's belief is read {how}"
+            title = f"Regression recovers the HMM's belief {how}"
         found.append(_found(title, text, effect))
     return found
 
 
 def _compared(gain: Effect) -> str:
-    """What is said of the network by an interval of its gain."""
     assert gain.low is not None
     assert gain.high is not None
-    return "beats" if gain.low > 0 else "does not beat" if gain.high < 0 else "is not seen to differ from"
+    return "beats" if gain.low > 0 else "does not beat" if gain.high < 0 else "does not measurably differ from"
 
 
 def _called(name: str) -> str:
-    """A predictor that counts, in words."""
     return f"the n-gram of order {name.removeprefix('n-gram-')}" if name.startswith("n-gram-") else "the context trees"
 
 

@@ -1,4 +1,4 @@
-"""The tables of a study: what losses and counts say, by predictor, position and context."""
+"""Tables of a study: losses and n-gram baselines by predictor, position and context."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,22 +19,22 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.sequences.data import SequenceData
 from hmmscope.ties import smallest
 
-#: Positions are averaged between these.
+#: Edges of position bins.
 EDGES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
-#: A context counts if it occurs so often in the test part; symbols of a context, and how many contexts are kept.
+#: Minimum occurrences of a context in the test part, its maximum symbols, and the maximum number of contexts.
 _OFTEN, _CONTEXT, _KEPT = 10, 3, 200
 
 Curves = NDArray[np.float64]
 
 
 def per_symbol(losses: Curves) -> tuple[float, float, float]:
-    """Mean over symbols with its 95 % interval over pieces."""
+    """Return the mean over symbols with its 95 % interval over pieces."""
     asked = np.logical_not(np.isnan(losses))
     return bootstrap_ratio(np.where(asked, losses, 0.0).sum(1), asked.sum(1).astype(np.float64))
 
 
 def grams(data: SequenceData, size: int) -> NDArray[np.int64]:
-    """Numbers of all n-grams of a size, within sequences and between gaps."""
+    """Return codes of all n-grams of a size, within sequences and between gaps."""
     flat, place = data.flat.astype(np.int64), data.steps_since_gap
     code = np.zeros(len(flat), np.int64)
     for back in range(size):
@@ -43,7 +43,7 @@ def grams(data: SequenceData, size: int) -> NDArray[np.int64]:
 
 
 def counters(data: SequenceData, orders: Iterable[int]) -> dict[str, dict[str, Any]]:
-    """What the table of predictors says of those that count, by name: the n-grams, and the trees up to the last order."""
+    """Return the table entries of the n-gram baselines by name: n-grams, and context trees of the largest order."""
     found: dict[str, dict[str, Any]] = {}
     for order in orders:
         seen = len(np.unique(grams(data, order + 1)))
@@ -55,13 +55,14 @@ def counters(data: SequenceData, orders: Iterable[int]) -> dict[str, dict[str, A
 def predictor_rows(
     known: Mapping[str, dict[str, Any]], validation: dict[str, Curves], test: dict[str, Curves], against: int
 ) -> list[dict[str, Any]]:
-    """A row for each predictor with its loss; one of each family is chosen, the HMM of `against` states and of the other
-    families by the validation part.
+    """Return a row per predictor with its loss; one per family is chosen.
+
+    The chosen HMM has `against` states; the validation part chooses in the other families.
 
     Args:
-        known: what is known of each predictor, by name, with its ``family``.
-        validation, test: losses, by name.
-        against: number of states.
+        known: Properties of each predictor by name, with its ``family``.
+        validation, test: Losses by name.
+        against: Number of states.
     """
     means = {name: float(np.nanmean(validation[name])) for name in known}
     families = {about["family"] for about in known.values()} - {"HMM"}
@@ -76,14 +77,14 @@ def predictor_rows(
 
 
 def over_counting(rows: Sequence[dict[str, Any]], test: dict[str, Curves], network: str) -> dict[str, Any]:
-    """What a network gains over the one of these rows that counts better on the test part, with its interval."""
+    """Return the gain of a network over the better of these n-gram baselines on the test part, with its interval."""
     name = smallest(rows, lambda row: row["value"])["name"]
     numbers = zip(("value", "low", "high"), per_symbol(test[name] - test[network]), strict=True)
     return {"counting": name} | {f"over_counting_{part}": number for part, number in numbers}
 
 
 def entropies(data: SequenceData, order: int) -> list[dict[str, Any]]:
-    """Entropy of the next symbol given the k before, nats, by counting: too low where contexts are rare."""
+    """Estimate the entropy of the next symbol given the last k, in nats; biased low for rare contexts."""
     rows, before = [{"context": -1, "value": math.log(data.num_symbols), "distinct": 1}], 0.0
     for k in range(order + 1):
         if data.num_symbols ** (k + 1) >= 2**62:
@@ -99,12 +100,12 @@ def entropies(data: SequenceData, order: int) -> list[dict[str, Any]]:
 def num_states(
     searches: dict[int, dict[str, Any]], validation: dict[str, Curves], hmms: Mapping[int, HMM], train: SequenceData
 ) -> list[dict[str, Any]]:
-    """A row for each number of states: its search and BIC, its validation part with a standard error; why one is chosen.
+    """Return a row per number of states: search, BIC, validation loss, and the reason of the choice.
 
     Args:
-        searches: what is known of the fit of each number of states, with its ``bic``.
-        validation: losses of each HMM, by name.
-        hmms: the fits, to `train`.
+        searches: Fit record of each number of states, with its ``bic``.
+        validation: Losses of each HMM by name.
+        hmms: The fits to `train`.
     """
     bics, logs, lengths = _judged(searches, validation)
     work = flat_sequences(train.flat, train.lengths.numpy())
@@ -121,20 +122,19 @@ def num_states(
 
 
 def searched(one: BaumWelchFit) -> dict[str, Any]:
-    """What is noted of a fit: its criterion and its search."""
+    """Return the record of a fit: its criterion and its search."""
     about = {"bic": one.bic, "log_likelihood": one.log_likelihood, "restarts": one.num_restarts}
     return about | {"agreed": one.restarts_agree, "iterations": one.num_iterations, "converged": one.converged}
 
 
 def opponent(searches: dict[int, dict[str, Any]], validation: dict[str, Curves]) -> int:
-    """States of the HMM that stands against the networks, see `best_predictor`; arguments as for `num_states`."""
+    """Return the number of states of the HMM compared with the networks, see `best_predictor`."""
     return best_predictor(*_judged(searches, validation))
 
 
 def _judged(
     searches: dict[int, dict[str, Any]], validation: dict[str, Curves]
 ) -> tuple[dict[int, float], dict[int, Curves], NDArray[np.int64]]:
-    """BIC of each number of states, its log-likelihoods of the pieces of the validation part, and their lengths."""
     losses = {size: validation[f"HMM-{size}"] for size in searches}
     lengths = np.asarray(np.logical_not(np.isnan(next(iter(losses.values()))))).sum(1)
     logs = {size: -np.nansum(loss, 1) for size, loss in losses.items()}
@@ -142,7 +142,7 @@ def _judged(
 
 
 def positions(losses: dict[str, Curves]) -> Iterator[dict[str, Any]]:
-    """Loss of some predictors by the number of symbols seen."""
+    """Yield the loss of some predictors by the number of symbols seen."""
     for name, values in losses.items():
         edges = [edge for edge in EDGES if edge < values.shape[1]] + [values.shape[1]]
         for begin, end in pairwise(edges):
@@ -155,7 +155,7 @@ def positions(losses: dict[str, Curves]) -> Iterator[dict[str, Any]]:
 
 
 def contexts(dataset: ProcessDataset, gain: Curves) -> list[dict[str, Any]]:
-    """Where the network gains most over the HMM, and where it loses: by the symbols before, the largest sums first."""
+    """Return the contexts where the network gains or loses most against the HMM, largest total first."""
     data, num_symbols = dataset.process.data, dataset.num_symbols
     seen = dataset[0 : len(gain)].observations.numpy().astype(np.int64)
     rows = []
@@ -197,7 +197,7 @@ def contexts(dataset: ProcessDataset, gain: Curves) -> list[dict[str, Any]]:
 
 
 def _ratio(top: Curves, bottom: Curves) -> tuple[float, float, float]:
-    """Mean with its interval over the pieces that have the context; without one if only one has it."""
+    """Return a mean with its interval over the pieces that have the context; no interval for one piece."""
     has = bottom > 0
     if has.sum() < 2:
         value = float(top.sum() / bottom.sum())

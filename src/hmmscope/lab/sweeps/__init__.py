@@ -1,1 +1,1 @@
-"""Many runs from one grid, on this machine or a cluster: each a run folder that is recognised by its digest."""
+"""Sweeps: grids of runs on this machine or a cluster, with run folders identified by digests."""

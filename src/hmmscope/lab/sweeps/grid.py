@@ -1,4 +1,4 @@
-"""A grid of runs: a base configuration, what varies, and seeds; expanded to points with names that do not change.
+"""A grid of runs: a base configuration, varied values and seeds, expanded to points with permanent names.
 
 A grid file is small YAML:
 
@@ -8,10 +8,10 @@ A grid file is small YAML:
       size:                          # a name for keys that change together
         small: {model.width: 8}
         large: {model.width: 64, training.batch_size: 64}
-    also:                            # single points besides
+    also:                            # additional points
       - {training.learning_rate: 1e-2}
-    seeds: 3                         # each with seeds 0, 1, 2 (or a list of seeds)
-    instances: true                  # and another process for each: process.seed is the seed
+    seeds: 3                         # seeds 0, 1, 2 for each point (or a list of seeds)
+    instances: true                  # another process per seed: process.seed is the seed
 """
 
 import copy
@@ -38,7 +38,7 @@ from hmmscope.storage.rundir import RunDir, config_difference
 
 GRID_KEYS = ("base", "vary", "also", "seeds", "instances")
 _SECTIONS = ("process", "layout", "model", "target", "training", "seed")
-#: What a run ends with, as `hmmscope.runs.training.summarise` says it.
+#: Summary fields of a run, from `hmmscope.runs.training.summarise`.
 SUMMARY = (
     "steps",
     "parameters",
@@ -50,7 +50,7 @@ SUMMARY = (
     "training_floor",
     "invalid",
 )
-#: Columns of the table that nothing varied may be called.
+#: Reserved column names of the table.
 _TAKEN = {"run", "state", "reason", "seed", *SUMMARY}
 _MAX_POINTS = 100_000
 
@@ -60,9 +60,9 @@ class GridPoint:
     """One run of a grid.
 
     Attributes:
-        name: of its folder; a function of its configuration alone, see `run_name`.
-        varied: the values of what varies in the grid, by key, with the seed last; None where the model has no such field.
-        config: what is trained.
+        name: Name of its folder, determined by its configuration, see `run_name`.
+        varied: Varied values by key, with the seed last; None where the model has no such field.
+        config: Its configuration.
     """
 
     name: str
@@ -71,11 +71,11 @@ class GridPoint:
 
 
 def config_digest(config: RunConfig) -> str:
-    """SHA-256 of the configuration as JSON with sorted keys and no spaces, in hexadecimal.
+    """Return the SHA-256 of the configuration as JSON with sorted keys and no spaces, in hexadecimal.
 
-    ``training.device`` and ``training.engine`` are left out: "auto" becomes another one on another machine, and a sweep
-    that moves there must find its runs again. Of a process in a file the digest stands for the path, see `pinned`.
-    Everything else is in; ``training.num_log_checkpoints`` where there are any.
+    ``training.device`` and ``training.engine`` are excluded, because "auto" depends on the machine and a moved sweep
+    must find its runs.
+    A digest replaces the path of a process file, see `pinned`. ``training.num_log_checkpoints`` is included if set.
     """
     data = config.to_data()
     if data["process"].get("digest"):
@@ -88,16 +88,16 @@ def config_digest(config: RunConfig) -> str:
 
 
 def run_name(config: RunConfig) -> str:
-    """``rnn-random-hmm-seed0-0123456789ab``: model, process, seed, and the first 12 digits of `config_digest`.
+    """Return ``rnn-random-hmm-seed0-0123456789ab``: model, process, seed, and 12 digits of `config_digest`.
 
-    What the grid varies is not in it, so that a grid extended by another key keeps its runs.
+    Varied keys are not included, so that an extended grid keeps its runs.
     """
     label = f"{config.model.name}-{config.process.name}-seed{config.seed}"
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label)}-{config_digest(config)[:12]}"
 
 
 def read_grid(path: Path) -> list[GridPoint]:
-    """The points of a grid file; a base that is a file lies relative to it."""
+    """Read the points of a grid file; a base file is relative to it."""
     data = read_yaml(path)
     if isinstance(data, dict) and isinstance(data.get("base"), str) and _is_file(data["base"]):
         data = data | {"base": str(path.parent / data["base"])}
@@ -105,15 +105,15 @@ def read_grid(path: Path) -> list[GridPoint]:
 
 
 def expand(data: object, overrides: Mapping[str, str] | None = None) -> list[GridPoint]:
-    """The points of a grid, in order: combinations first, then `also`; the seeds of each together.
+    """Expand a grid to points: combinations first, then `also`; seeds of a point are adjacent.
 
     Args:
-        data: the mapping that a grid file holds.
-        overrides: changes to the base, ``{"training.num_steps": "100"}``.
+        data: Mapping of a grid file.
+        overrides: Changes to the base, such as ``{"training.num_steps": "100"}``.
 
     Raises:
-        InputError: an unknown key (with the nearest known one), a value that a configuration refuses, keys that overlap,
-            or two points that are the same run.
+        InputError: Unknown key (suggests the nearest), invalid value, overlapping keys, or two points that are the
+            same run.
     """
     if not isinstance(data, dict):
         raise InputError(f"grid: must be a mapping, got {shown(data)}")
@@ -185,7 +185,7 @@ def _seed_changes(seed: int | None, instances: bool, changes: dict[str, Any]) ->
         return {}
     ours = {"seed": seed} | ({"process.seed": seed} if instances else {})
     for key in ours:
-        require(key not in changes, f"seeds: {key}", "must not vary besides", changes.get(key))
+        require(key not in changes, f"seeds: {key}", "is set by seeds and must not vary as well", changes.get(key))
     return ours
 
 
@@ -198,7 +198,6 @@ def _also(also: object) -> list[object]:
 
 
 def _changes(item: object, where: str) -> dict[str, Any]:
-    """Dotted keys with their values."""
     if not isinstance(item, dict) or not item:
         raise InputError(f"{where}: must be a mapping of keys such as training.learning_rate, got {shown(item)}")
     for key, value in item.items():
@@ -212,11 +211,10 @@ def _check_key(key: str, where: str) -> None:
         raise unknown_name(f"{where}.{key}", key.partition(".")[0], _SECTIONS)
 
 
-Choice = tuple[dict[str, str], dict[str, Any]]  # names of what was chosen, changes of configuration
+Choice = tuple[dict[str, str], dict[str, Any]]  # names of choices, changes to the configuration
 
 
 def _axes(vary: object) -> list[tuple[str, list[Choice]]]:
-    """What varies: its column in the table, and the choices."""
     if vary is None:
         return []
     if not isinstance(vary, dict):
@@ -231,11 +229,13 @@ def _axes(vary: object) -> list[tuple[str, list[Choice]]]:
         if not isinstance(values, dict) or not values:
             raise InputError(f"vary.{key}: must be a list of values, or named mappings, got {shown(values)}")
         taken = key in _TAKEN or key.partition(".")[0] in _SECTIONS
-        require(not taken, f"vary.{key}", "must be another name, this one has a meaning", key)
+        require(not taken, f"vary.{key}", "is a reserved name; choose another name", key)
         axes.append((key, [({key: name}, _changes(item, f"vary.{key}.{name}")) for name, item in values.items()]))
     for (one, left), (two, right) in itertools.combinations(axes, 2):
         shared = {key for _, changes in left for key in changes} & {key for _, changes in right for key in changes}
-        require(not shared, "vary", f"must set a key once, but {one} and {two} both set it", ", ".join(sorted(shared)))
+        require(
+            not shared, "vary", f"must set each key once, but {one} and {two} both set it", ", ".join(sorted(shared))
+        )
     return axes
 
 
@@ -264,7 +264,7 @@ def _columns(varied: list[str], extra: list[dict[str, Any]]) -> list[str]:
 
 
 def _value(config: RunConfig, column: str) -> Any:
-    """What a configuration has under a dotted key; None if it has no such field, or for a name of several keys."""
+    """Return the value of a dotted key; None without such a field, or for a name of several keys."""
     found: Any = config.to_data()
     section, *words = column.split(".")
     spec = getattr(config, section, None)
@@ -276,7 +276,6 @@ def _value(config: RunConfig, column: str) -> Any:
 
 
 def _key_in_files(spec: Any, key: str) -> str:
-    """The key in files of a field that a person may call by its name in code."""
     if not is_dataclass(spec):
         return key
     return next((stored_key(field) for field in fields(spec) if field.name == key), key)
@@ -285,25 +284,28 @@ def _key_in_files(spec: Any, key: str) -> str:
 def _check_overlap(changes: Mapping[str, Any]) -> None:
     for key in changes:
         section = key.partition(".")[0]
-        require(key == section or section not in changes, key, f"must not change besides the whole of {section}", key)
-
-
-def check_run(path: Path, config: RunConfig) -> None:
-    """DamagedError unless a run folder is of this configuration: a folder can be renamed, or brought from elsewhere."""
-    found = config_from_data(RunDir.open(path).config)
-    if config_digest(found) != config_digest(pinned(config)):
-        difference = "; ".join(config_difference(found.to_data(), config.to_data())[:4])
-        raise DamagedError(
-            f"{path}: is the folder of another run ({difference}); move it away to have this one trained"
+        require(
+            key == section or section not in changes,
+            key,
+            f"must not change together with the whole section {section}",
+            key,
         )
 
 
+def check_run(path: Path, config: RunConfig) -> None:
+    """Raise DamagedError unless a run folder has this configuration, because folders can be renamed or moved."""
+    found = config_from_data(RunDir.open(path).config)
+    if config_digest(found) != config_digest(pinned(config)):
+        difference = "; ".join(config_difference(found.to_data(), config.to_data())[:4])
+        raise DamagedError(f"{path}: is the folder of another run ({difference}); move it away to train this one")
+
+
 # ---------------------------------------------------------------------------------------------------------------------
-# The folder of a sweep: grid.json says which runs it has.
+# The folder of a sweep; grid.json lists its runs.
 
 
 def make_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> None:
-    """Make the folder of a sweep, or with `shared` of a pool, with its grid.json, unless there is one.
+    """Create the folder of a sweep, or with `shared` of a pool, unless its grid.json exists.
 
     Raises:
         RefusedError: `out` is something else.
@@ -315,20 +317,20 @@ def make_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> 
             with store.new_folder(out, manifest=False) as folder:
                 store.write_json(folder / "grid.json", _document(kind, _data(points)))
                 store.make_folder(folder / "runs")
-        except RefusedError:  # another process was faster
+        except RefusedError:  # created by another process
             if not os.path.lexists(out):
                 raise
     if not os.path.lexists(out / "grid.json"):
         raise RefusedError(f"{out}: exists and is not the folder of a sweep; choose another --out")
     found = _read_grid(out)["kind"]
     if found not in (kind, None):
-        other = "a pool of runs that experiments share" if found == "pool" else "a sweep"
-        raise RefusedError(f"{out}: holds {other}, not a {kind}; choose another folder")
+        other = "a pool of runs shared by experiments" if found == "pool" else "a sweep"
+        raise RefusedError(f"{out}: contains {other}, not a {kind}; choose another folder")
 
 
 @contextmanager
 def changing_grid(out: Path) -> Iterator[None]:
-    """Of several that change grid.json or what follows from it, one after the other."""
+    """Serialize changes to grid.json and what follows from it."""
     with disk.writing(out, 0):
         lock = disk.open_own(out / "grid.lock", os.O_RDWR | os.O_CREAT)
     try:
@@ -339,25 +341,27 @@ def changing_grid(out: Path) -> Iterator[None]:
 
 
 def extend_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> None:
-    """Have grid.json say that the sweep is of these points, which it may have been of in part.
+    """Set the points of a sweep in grid.json, which may have listed part of them.
 
     Args:
-        out: folder of the sweep.
-        points: its points.
-        shared: keep the runs that it has besides; they are of other grids.
+        out: Folder of the sweep.
+        points: Its points.
+        shared: Keep other runs, which belong to other grids.
 
     Raises:
-        RefusedError: it has runs that `points` has not, and is not shared.
+        RefusedError: It has runs that `points` lacks, and is not shared.
     """
     with changing_grid(out):
         before, data = _read_grid(out), _data(points)
         names = {point.name for point in points}
         others = [point for point in before["points"] if point["name"] not in names]
         if others and not shared:
-            rule = f"has {len(others)} runs that this grid has not, such as {others[0]['name']}"
+            rule = f"has {len(others)} runs that this grid lacks, such as {others[0]['name']}"
             if not names & {point["name"] for point in before["points"]}:
                 rule += f" ({'; '.join(config_difference(others[0]['config'], data[0]['config'])[:4])})"
-            raise RefusedError(f"{out}: {rule}; a sweep can be extended, not cut: add them, or choose another --out")
+            raise RefusedError(
+                f"{out}: {rule}; runs cannot be removed from a sweep: add them to the grid, or choose another --out"
+            )
         if others + data != before["points"] or before["kind"] is None:
             seals.remove_seal(out)
             kind = "pool" if shared else "sweep"
@@ -365,7 +369,7 @@ def extend_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -
 
 
 def begin_work(out: Path, points: Iterable[GridPoint]) -> None:
-    """Take the seal off before any of these runs is trained, if one of them is to be."""
+    """Remove the seal before any of these runs is trained."""
     if any(not os.path.lexists(out / "runs" / point.name / "done.json") for point in points):
         with changing_grid(out):
             seals.remove_seal(out)
@@ -380,25 +384,25 @@ def _data(points: list[GridPoint]) -> list[dict[str, Any]]:
 
 
 def load_points(out: Path) -> list[GridPoint]:
-    """The points of a sweep from its grid.json.
+    """Read the points of a sweep from its grid.json.
 
     Raises:
-        InputError: not the folder of a sweep.
-        DamagedError: grid.json is not as it was written.
+        InputError: Not the folder of a sweep.
+        DamagedError: grid.json is altered.
     """
     return [_point(out, data) for data in _read_grid(out)["points"]]
 
 
 def load_point(out: Path, name: str) -> GridPoint:
-    """One point by its name."""
+    """Read one point by name."""
     for data in _read_grid(out)["points"]:
         if data["name"] == name:
             return _point(out, data)
-    raise InputError(f"{out}: its grid has no run {name}")
+    raise InputError(f"{out}: the grid has no run {name}")
 
 
 def _read_grid(out: Path) -> dict[str, Any]:
-    """Its kind, sweep or pool (None in folders of before 0.3 without a table), and its points."""
+    """Return the type, sweep or pool (None before version 0.3 without a table), and the points."""
     path = out / "grid.json"
     if not os.path.lexists(path):
         raise InputError(f"{out}: not the folder of a sweep (it has no grid.json)")
@@ -413,12 +417,12 @@ def _read_grid(out: Path) -> dict[str, Any]:
     return {"kind": document.get("kind", before), "points": points}
 
 
-_ANEW = "hmmscope sweep GRID --out NEW trains it anew"
+_ANEW = "train it again with hmmscope sweep GRID --out NEW"
 
 
 @functools.lru_cache(maxsize=4096)
 def _read_config(text: str) -> tuple[RunConfig, str]:
-    """A configuration and the name of its run: a grid is read again whenever one of its runs has ended."""
+    """Parse a configuration and its run name; cached, because a grid is read again after each run."""
     config = config_from_data(json.loads(text))
     return config, run_name(config)
 
@@ -431,6 +435,6 @@ def _point(out: Path, data: dict[str, Any]) -> GridPoint:
         raise DamagedError(f"{path}: {shown(data['name'])}: {error}; made by another version? {_ANEW}") from error
     if name != data["name"]:
         raise DamagedError(
-            f"{path}: {shown(data['name'])}: holds another configuration; altered, or made by another version; {_ANEW}"
+            f"{path}: {shown(data['name'])}: has another configuration; altered, or made by another version; {_ANEW}"
         )
     return GridPoint(data["name"], data["varied"], config)

@@ -1,4 +1,4 @@
-"""A run of a sweep or of a pool as a task: a point of grid.json that becomes the run folder OUT/runs/NAME."""
+"""A run of a sweep or pool as a task: a point of grid.json that becomes the folder OUT/runs/NAME."""
 
 import fcntl
 import json
@@ -21,32 +21,31 @@ from hmmscope.storage import disk, store
 from hmmscope.storage.rundir import RunDir
 
 _TAIL = 1 << 16
-#: Kinds of models whose kernels are compiled and loaded in this process.
+#: Model types whose kernels are loaded in this process.
 _WARM: set[type] = set()
 
 
 @dataclass(frozen=True)
 class RunTask(Task):
-    """A run to be trained; its lock lets one process at a time write it."""
+    """A run to train; its lock admits one writing process."""
 
     kind: ClassVar[str] = "run"
 
     @property
     def folder(self) -> Path:
-        """The run folder."""
+        """Return the run folder."""
         return self.out / "runs" / self.name
 
     def is_done(self) -> bool:
-        """Whether the run is complete."""
+        """Return whether the run is finished."""
         return os.path.lexists(self.folder / "done.json")
 
     def is_begun(self) -> bool:
-        """Whether there is a folder."""
+        """Return whether its folder exists."""
         return os.path.lexists(self.folder)
 
     def in_use(self) -> bool:
-        """Whether a process holds the run's lock. (It looks by a shared lock of an instant: who is refused the lock because
-        of it is `TaskLocked`, and tried again.)"""
+        """Return whether a process holds the run's lock. (A process refused by this probe is `TaskLocked` and retries.)"""
         path = self.folder / "lock"
         if not os.path.lexists(path):
             return False
@@ -58,17 +57,17 @@ class RunTask(Task):
         return False
 
     def saved(self) -> int:
-        """Step of the newest checkpoint; 0 if there is none."""
+        """Return the step of the newest checkpoint, or 0."""
         with suppress(OSError, HmmscopeError):
             return max(RunDir(self.folder, {}).checkpoint_steps(), default=0)
         return 0
 
     def growing(self) -> Sequence[Path]:
-        """The journal and the lock."""
+        """Return the journal and the lock."""
         return (self.folder / "metrics.jsonl", self.folder / "lock")
 
     def heartbeat(self, silent: float | None = None) -> Heartbeat:
-        """With its step and its process."""
+        """Return the heartbeat with step and process."""
         step, process = None, ""
         unknown = suppress(OSError, HmmscopeError, LookupError, ValueError, TypeError)
         with unknown, disk.reading(self.folder / "metrics.jsonl", managed=True) as file:
@@ -79,12 +78,12 @@ class RunTask(Task):
         return replace(super().heartbeat(silent), step=step, process=process)
 
     def prepare(self) -> None:
-        """Compile and load the kernels; not beside a GPU, with which torch starts threads that a fork would lose."""
+        """Compile and load the kernels, except next to a GPU, whose torch threads a fork would lose."""
         if not torch.cuda.is_available():
             warm_up([load_point(self.out, self.name).config], _WARM)
 
     def do(self, *, quiet: bool = True) -> None:
-        """Train it to its end, from its newest checkpoint if there is one; see `hmmscope.runs.training.train`."""
+        """Train the run to its end, from its newest checkpoint; see `hmmscope.runs.training.train`."""
         with taking_part(self.out):
             point = load_point(self.out, self.name)
             if self.is_done():
@@ -99,7 +98,7 @@ class RunTask(Task):
 
 
 def shorter(out: Path, config: RunConfig) -> Path | None:
-    """The longest finished run of the grid that is the same but for its number of steps, of the schedule "wsd"."""
+    """Return the longest finished run of the grid that differs only in its steps, for the schedule "wsd"."""
     if config.training.schedule != "wsd":
         return None
     found = [
@@ -113,7 +112,6 @@ def shorter(out: Path, config: RunConfig) -> Path | None:
 
 
 def _as_begun(config: RunConfig, path: Path) -> RunConfig:
-    """With the device and the engine that the run began on, if it was begun: its bits depend on them."""
     if not os.path.lexists(path / "config.json"):
         return config
     begun = RunDir.open(path).config.get("training", {})
@@ -122,7 +120,7 @@ def _as_begun(config: RunConfig, path: Path) -> RunConfig:
 
 
 def _same_run(path: Path, config: RunConfig) -> bool:
-    """Whether the folder holds this configuration, so that the refusal was for its lock."""
+    """Return whether the folder has this configuration, so that only its lock caused the refusal."""
     with suppress(HmmscopeError):
         check_run(path, config)
         return True
@@ -131,7 +129,7 @@ def _same_run(path: Path, config: RunConfig) -> bool:
 
 @contextmanager
 def taking_part(out: Path) -> Iterator[None]:
-    """Hold the shared lock of a sweep, as all its processes do. Whoever comes alone removes what killed ones left."""
+    """Hold the shared lock of a sweep; the only process removes leftovers of killed ones."""
     with disk.writing(out, 0):
         lock = disk.open_own(out / "lock", os.O_RDWR | os.O_CREAT)
     try:

@@ -1,4 +1,4 @@
-"""A sweep from beginning to end: its folder, its runs as tasks, its table and its seal."""
+"""Run a sweep from start to end: folder, tasks, table and seal."""
 
 import os
 from collections.abc import Sequence
@@ -23,25 +23,25 @@ def run_sweep(
     """Train every point of a grid, and write OUT/table.jsonl.
 
     Args:
-        points: of `grid.expand`.
-        out: a new folder, or that of the same sweep, or of a part of it.
-        executor: where.
-        retries: further attempts at a run that failed, see `do_tasks`.
-        watcher: is told what happens.
-        shared: the folder is a pool of runs of several grids: others stay, and no table is written.
+        points: Points of `grid.expand`.
+        out: A new folder, or that of the same sweep or a part of it.
+        executor: The executor.
+        retries: Further attempts per failed run, see `do_tasks`.
+        watcher: Receives progress.
+        shared: The folder is a pool of runs of several grids: other runs stay, and no table is written.
 
     Returns:
-        the rows of the table, see `table.table_rows`; failed runs are among them.
+        The rows of the table, including failed runs; see `table.table_rows`.
 
     Raises:
-        RefusedError: `out` is something else, or has runs that `points` has not.
-        DamagedError: its grid, table or a log is not as it was sealed; without seal.json they are made and sealed anew.
-        FullDiskError, Interrupted: see `do_tasks`.
+        RefusedError: `out` is something else, or has runs that `points` lacks.
+        DamagedError: The sealed grid, table or a log is altered; without seal.json they are written and sealed again.
+        FullDiskError, Interrupted: See `do_tasks`.
     """
     out = out.absolute()
     if not shared and _is_finished(out, points):
         return table_rows(out, points)
-    open_sealed(out)  # what is damaged gets no new seal
+    open_sealed(out)  # never seal damaged files again
     make_folder(out, list(points), shared=shared)
     with taking_part(out):
         extend_folder(out, list(points), shared=shared)
@@ -52,7 +52,7 @@ def run_sweep(
 
 
 def _is_finished(out: Path, points: Sequence[GridPoint]) -> bool:
-    """Whether the folder has all these runs, sealed, and cannot be written; there is then nothing to write."""
+    """Return whether the folder has all these runs, sealed, and is read-only."""
     if not os.path.lexists(out / "grid.json") or os.access(out, os.W_OK):
         return False
     names = {point.name for point in load_points(out)}

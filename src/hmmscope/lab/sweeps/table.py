@@ -1,4 +1,4 @@
-"""What a sweep ends with: a row a run, in the order of the grid; and what a person sees meanwhile."""
+"""The table of a sweep, one row per run in grid order, and the progress display."""
 
 import math
 import os
@@ -17,18 +17,18 @@ from hmmscope.system_info import environment
 from hmmscope.text import in_a_line, tell
 from hmmscope.training.progress import live_console
 
-#: States of runs that are finished and not to be believed.
+#: States of finished runs with unverified numbers.
 DOUBTFUL = ("damaged", "unsealed")
-#: Seconds without a sign of a run at work after which it is told of.
+#: Seconds without progress after which a run is reported.
 SILENT = 600.0
 
 
 def table_rows(out: Path, points: Sequence[GridPoint]) -> list[dict[str, Any]]:
-    """One row for each point: ``run``, what varies, ``seed``, ``state``, ``reason``, and the summary of the run.
+    """Return a row per point: ``run``, varied values, ``seed``, ``state``, ``reason``, and the summary of the run.
 
-    The rows depend on configurations and results alone: not on the engine, on the order in which the runs ended, or on how
-    often they were interrupted. Besides the states of `Task.state` there are two of finished runs: "damaged", and
-    "unsealed", whose numbers are shown, though nothing says that they are those that were written.
+    Rows depend only on configurations and results. In addition to the states of `Task.state`, finished runs may be
+    "damaged", or
+    "unsealed": their numbers are shown but cannot be verified.
     """
     rows = []
     for point in points:
@@ -39,12 +39,12 @@ def table_rows(out: Path, points: Sequence[GridPoint]) -> list[dict[str, Any]]:
                 check_run(task.folder, point.config)
                 summary = RunDir.open(task.folder).done or {}
                 if not RunDir.open(task.folder).sealed:
-                    state, reason = "unsealed", f"runs/{point.name}: has no seal; remove it to have it trained again"
+                    state, reason = "unsealed", f"runs/{point.name}: has no seal; remove it to train it again"
             elif state == "running":
                 reason = str(task.heartbeat())
             elif state == "failed":
                 reason = (task.failure() or {}).get("reason")
-        except (DamagedError, InputError) as error:  # a damaged run is one row, not the end of the table
+        except (DamagedError, InputError) as error:  # a damaged run is one row; the table continues
             state, reason = "damaged", str(error).replace(f"{out}/", "")
         ended = {key: summary.get(key) for key in SUMMARY}
         rows.append({"run": point.name, **point.varied, "state": state, "reason": reason, **ended})
@@ -52,9 +52,9 @@ def table_rows(out: Path, points: Sequence[GridPoint]) -> list[dict[str, Any]]:
 
 
 def write_results(out: Path, *, shared: bool) -> None:
-    """Write OUT/table.jsonl, of all runs that the grid has at this instant, and seal the folder; a pool has no table.
+    """Write OUT/table.jsonl for all runs of the current grid, and seal the folder; a pool has no table.
 
-    What was sealed when all runs were whole stays as it is where one of them is no longer.
+    If a run is no longer complete, an earlier sealed table stays.
     """
     with changing_grid(out):
         points = load_points(out)
@@ -73,7 +73,7 @@ def write_results(out: Path, *, shared: bool) -> None:
 
 
 def _digest(task: RunTask) -> str | None:
-    """Of the seal of a run; None of one that has none or a damaged one."""
+    """Return the digest of the seal of a run; None if it is missing or damaged."""
     try:
         return seals.digest_of(task.folder)
     except DamagedError:
@@ -81,12 +81,12 @@ def _digest(task: RunTask) -> str | None:
 
 
 def table_text(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The table for people: what varies, state, loss, optimum and excess; reasons of failures below."""
+    """Format the table: varied values, state, loss, optimum and excess, then reasons of failures."""
     if not rows:
         return ["no runs"]
     last = ("state", "loss", "bayes_loss", "excess", "excess_low", "excess_high")
     varied = [key for key in rows[0] if key not in (*SUMMARY, "run", "state", "reason")]
-    alike = len({str([row[key] for key in varied]) for row in rows}) < len(rows)  # as in a pool, of several grids
+    alike = len({str([row[key] for key in varied]) for row in rows}) < len(rows)  # as in a pool of several grids
     columns = [*["run"] * alike, *varied, *last]
     cells = [columns, *([_cell(row[column]) for column in columns] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
@@ -103,14 +103,14 @@ def _cell(value: object) -> str:
 
 
 class Board(ProgressListener):
-    """Shows a sweep while it runs: a live table on a terminal, elsewhere a line for each run that ends.
+    """Shows the progress of a sweep: a live table on a terminal, else a line per finished run.
 
     Use it as a context manager.
 
     Args:
-        out: folder of the sweep.
-        points: its runs; the best of those that are done already is known from the start.
-        quiet: show nothing.
+        out: Folder of the sweep.
+        points: Its runs; finished ones count for the best result from the start.
+        quiet: Show nothing.
     """
 
     def __init__(self, out: Path, points: Sequence[GridPoint], *, quiet: bool = False) -> None:
@@ -136,7 +136,7 @@ class Board(ProgressListener):
             self._live.stop()
 
     def update(self, counts: dict[str, int]) -> None:
-        """How many runs are done, running, failed, waiting."""
+        """Show the numbers of done, running, failed and waiting runs."""
         if counts == self._counts:
             return
         self._counts = counts
@@ -144,18 +144,18 @@ class Board(ProgressListener):
             self._live.update(self._table())
 
     def done(self, name: str) -> None:
-        """A run is complete."""
+        """Show a finished run."""
         excess = self._see(name)
         said = "" if excess is None else f"  excess {excess:.4f} (best {self._best:.4f})"
         self._line(f"done     {name}{said}")
 
     def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
-        """An attempt failed."""
-        what = f"attempt {attempts} failed, tried again" if again else f"failed after {attempts} attempts"
+        """Show a failed attempt."""
+        what = f"attempt {attempts} failed, retrying" if again else f"failed after {attempts} attempts"
         self._line(f"{what}: {outcome.name}: {outcome.reason}")
 
     def at_work(self, beats: dict[str, Heartbeat]) -> None:
-        """What the runs at work last said; one that says nothing for long is told of, once."""
+        """Show the heartbeats of running runs; report a silent one once."""
         self._beats = beats
         if self._live is not None:
             self._live.update(self._table())
@@ -164,10 +164,9 @@ class Board(ProgressListener):
                 self._told.discard(name)
             elif name not in self._told:
                 self._told.add(name)
-                self._line(f"silent   {name}: {beat}; --heartbeat-timeout SECONDS has such runs killed and tried again")
+                self._line(f"silent   {name}: {beat}; add --heartbeat-timeout SECONDS to restart such runs")
 
     def _see(self, name: str) -> float | None:
-        """The excess of a run, if it is done; the least one is kept."""
         try:
             folder = RunTask(self._out, name).folder
             excess = (RunDir.open(folder).done or {}).get("excess")

@@ -1,1 +1,1 @@
-"""Tasks: pieces of work that are known by a folder and a name, and who carries them out, here or on a cluster."""
+"""Tasks, identified by a folder and a name, and the executors that run them here or on a cluster."""

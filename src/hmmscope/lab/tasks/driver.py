@@ -1,7 +1,8 @@
-"""The loop over tasks: what waits is submitted, what fails is tried again, what another process does is waited for.
+"""The loop over tasks: submit waiting ones, retry failed ones, wait for other processes.
 
-There is no database. What is done, running or begun is read off the folders, so the work may be killed at any instant,
-started again, extended, moved to another executor, or shared by several machines.
+There is no database: the folders store what is done, running or started. The work may therefore be killed at any
+time, restarted,
+extended, moved to another executor, or shared by several machines.
 """
 
 import shutil
@@ -20,33 +21,33 @@ from hmmscope.training.signals import Interrupted, deferred_signals
 _SECONDS_BETWEEN_LOOKS = 0.05
 _SECONDS_ELSEWHERE = 1.0
 _SECONDS_BETWEEN_BEATS = 5.0
-#: With fewer bytes free a disk is full: another attempt would end in the same way, and so would the record of this one.
+#: Free bytes below which the disk counts as full, so that neither a retry nor its record can succeed.
 _FULL = 1 << 20
 
 
 class Executor(Protocol):
-    """Where tasks are done."""
+    """Runs tasks."""
 
     @property
     def active(self) -> int:
-        """Tasks submitted and not finished."""
+        """Return the number of submitted, unfinished tasks."""
 
     @property
     def free(self) -> int:
-        """How many more tasks to submit now."""
+        """Return how many more tasks may be submitted now."""
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Begin these tasks, or queue them."""
+        """Start or queue these tasks."""
 
     def finished(self) -> list[Outcome]:
-        """Outcomes since the last call."""
+        """Return the outcomes since the last call."""
 
     def stop(self) -> None:
-        """Tell all workers to save and stop, and wait for them."""
+        """Make all workers save and stop, and wait for them."""
 
 
 class InProcessExecutor:
-    """The executor that is this process, one task after the other. A signal ends it as it ends the work itself."""
+    """Runs tasks in this process, one after the other; signals interrupt the work directly."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -54,57 +55,58 @@ class InProcessExecutor:
 
     @property
     def active(self) -> int:
-        """The task whose outcome was not asked for."""
+        """Return the number of tasks whose outcome is not collected."""
         return len(self._outcomes)
 
     @property
     def free(self) -> int:
-        """One at a time."""
+        """Return 1 without an active task, else 0."""
         return 1 - len(self._outcomes)
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Do them."""
+        """Run the tasks."""
         self._outcomes += [attempt(task, self._quiet) for task in tasks]
 
     def finished(self) -> list[Outcome]:
-        """Outcomes since the last call."""
+        """Return the outcomes since the last call."""
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
     def stop(self) -> None:
-        """There is nobody else to tell."""
+        """Do nothing."""
 
 
 class ProgressListener:
-    """Is told what happens; see `table.Board`."""
+    """Receives progress events; see `table.Board`."""
 
     def update(self, counts: dict[str, int]) -> None:
-        """How many tasks are done, running, failed, waiting."""
+        """Receive the numbers of done, running, failed and waiting tasks."""
 
     def done(self, name: str) -> None:
-        """A task is complete."""
+        """Receive a completed task."""
 
     def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
-        """An attempt failed; it is tried again or not."""
+        """Receive a failed attempt, and whether it will be retried."""
 
     def at_work(self, beats: dict[str, Heartbeat]) -> None:
-        """What the tasks at work last said, now and then."""
+        """Receive the heartbeats of running tasks from time to time."""
 
 
 def do_tasks(
     tasks: Sequence[Task], executor: Executor, *, retries: int, watcher: ProgressListener | None = None
 ) -> None:
-    """Do all that is not done, and stop the executor; each that failed has a record of its failure.
+    """Run all unfinished tasks and stop the executor; failed tasks store a failure record.
 
     Args:
-        tasks: in the order in which they are begun; the names differ.
-        executor: where.
-        retries: further attempts at a task that failed, in this call. Bad input, damaged files and non-finite numbers are
-            not tried again. An attempt that saved new work before it ended does not count.
-        watcher: is told what happens.
+        tasks: Tasks in starting order, with distinct names.
+        executor: The executor.
+        retries: Further attempts per failed task in this call. Bad input, damaged files and non-finite numbers are
+            not retried;
+            attempts that saved new work do not count.
+        watcher: Receives progress.
 
     Raises:
-        FullDiskError: the workers have ended.
+        FullDiskError: The disk is full; the workers have ended.
         Interrupted: SIGINT or SIGTERM; the workers have saved and ended.
     """
     require(0 <= retries <= 1000, "retries", "must be in [0, 1000]", retries)
@@ -118,8 +120,6 @@ def do_tasks(
 
 
 class _Loop:
-    """The state of the loop."""
-
     def __init__(self, tasks: Sequence[Task], executor: Executor, retries: int, watcher: ProgressListener) -> None:
         self._tasks = {task.name: task for task in tasks}
         self._executor, self._retries, self._watcher = executor, retries, watcher
@@ -139,7 +139,7 @@ class _Loop:
             if received:
                 self._executor.stop()
                 name, out = signal.Signals(received[0]).name, next(iter(self._tasks.values())).out
-                raise Interrupted(f"{out}: stopped by {name}; the same command goes on", received[0])
+                raise Interrupted(f"{out}: stopped by {name}; repeat the command to resume", received[0])
             for outcome in self._executor.finished():
                 self._take(self._tasks[outcome.name], outcome)
             self._look_elsewhere()
@@ -150,7 +150,7 @@ class _Loop:
         self._tell()
 
     def _submit(self) -> bool:
-        """Whether something was submitted."""
+        """Submit tasks; return whether any was submitted."""
         free = self._executor.free if self._waiting else 0
         chosen: list[Task] = []
         while self._waiting and len(chosen) < free:
@@ -163,7 +163,6 @@ class _Loop:
         return bool(chosen)
 
     def _is_ours(self, task: Task) -> bool:
-        """Whether a task is to be done; it may be done meanwhile, or be in work elsewhere."""
         if task.is_done():
             self._watcher.done(task.name)
         elif task.in_use():
@@ -179,12 +178,14 @@ class _Loop:
             self._watcher.done(name)
         elif outcome.kind == "busy":
             self._elsewhere.append(task)
-        elif not outcome.final and task.saved() > self._saved[name]:  # it came further than before
+        elif not outcome.final and task.saved() > self._saved[name]:  # it made progress
             self._saved[name] = task.saved()
             self._waiting.append(task)
         else:
             if outcome.exit_code == ResourceError.exit_code and shutil.disk_usage(task.out).free < _FULL:
-                raise FullDiskError(f"{task.out}: the disk is full ({outcome.reason}); the same command goes on")
+                raise FullDiskError(
+                    f"{task.out}: the disk is full ({outcome.reason}); free space and repeat the command to resume"
+                )
             self._attempts[name] += 1
             again = not outcome.final and self._attempts[name] <= self._retries
             if again:
@@ -195,7 +196,7 @@ class _Loop:
             self._watcher.failed(outcome, self._attempts[name], again)
 
     def _look_elsewhere(self) -> None:
-        """Tasks that another process had: done by now, or free again."""
+        """Update tasks of other processes: done by now, or free again."""
         if not self._elsewhere or time.monotonic() - self._looked < _SECONDS_ELSEWHERE:
             return
         self._looked = time.monotonic()

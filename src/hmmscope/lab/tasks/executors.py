@@ -1,4 +1,4 @@
-"""Executors by name, with the options of the command line that they know."""
+"""Executors by name, from command-line options."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ EXECUTORS = ("local", "ray", "slurm")
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorOptions:
-    """Where tasks are done, and how many at a time.
+    """Options of an executor.
 
     Attributes:
         name: "local", "ray" or "slurm".
-        jobs: workers at a time; None for as many as processors (local) or places.
-        gpus: of each worker (Ray: a fraction; Slurm: whole).
-        address: of a Ray cluster.
-        slurm: options of sbatch, ``partition=gpu``.
-        heartbeat_timeout: seconds without a step after which a worker is killed, and its task tried again; None for any
-        time.
+        jobs: Maximum parallel workers; None for the number of processors (local) or no limit.
+        gpus: GPUs per worker (Ray: may be a fraction; Slurm: whole).
+        address: Address of a Ray cluster.
+        slurm: Options of sbatch, such as ``partition=gpu``.
+        heartbeat_timeout: Seconds without progress after which a worker is killed and its task retried; None for no
+            limit.
     """
 
     name: str = "local"
@@ -37,19 +37,19 @@ class ExecutorOptions:
         if self.name not in EXECUTORS:
             raise unknown_name("executor", self.name, EXECUTORS)
         if self.address is not None and self.name != "ray":
-            raise InputError("address: is of a Ray cluster; add --executor ray")
+            raise InputError("address: applies to a Ray cluster; add --executor ray")
         if self.slurm and self.name != "slurm":
-            raise InputError("slurm: are options of sbatch; add --executor slurm")
+            raise InputError("slurm: applies to sbatch; add --executor slurm")
         if self.name == "local" and self.gpus:
             raise InputError(
-                "gpus: the local executor leaves GPUs to training.device; use --executor ray to share them out"
+                "gpus: the local executor uses training.device instead; add --executor ray to distribute GPUs"
             )
         if self.heartbeat_timeout is not None and not 1 <= self.heartbeat_timeout <= 1e9:
             raise InputError(f"heartbeat_timeout: must be at least 1 second, got {self.heartbeat_timeout:g}")
         pairs(self.slurm, "slurm")
 
     def make(self, out: Path) -> Executor:
-        """The executor of the tasks in `out`."""
+        """Return the executor for the tasks in `out`."""
         if self.name == "local":
             return LocalExecutor(self.jobs, heartbeat_timeout=self.heartbeat_timeout)
         if self.name == "ray":
@@ -70,7 +70,7 @@ class ExecutorOptions:
 
 
 def pairs(words: Sequence[str], field: str) -> dict[str, str]:
-    """``KEY=VALUE`` words."""
+    """Parse ``KEY=VALUE`` words."""
     found: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")

@@ -1,6 +1,6 @@
-"""Workers of one machine: how they are started, what came of each, and the executor that keeps a few of them at work.
+"""Worker processes on this machine: start, outcome, and the executor that runs several of them.
 
-A fork server imports everything once and forks a worker for each task, see `hmmscope.lab.worker`.
+A fork server imports everything once and forks a worker per task, see `hmmscope.lab.worker`.
 """
 
 import functools
@@ -24,25 +24,25 @@ from hmmscope.storage import disk, store
 
 _TAIL = 1 << 16
 _SAID = re.compile(r"error\[(\d+)\] .*")
-#: Exit code of a worker that nobody saw end.
+#: Exit code of a worker with an unobserved end.
 _UNSEEN = 70
 
 
 class ForkServer:
-    """The server as its user sees it: started with the first worker, and again if it was killed."""
+    """Client of the fork server, which is started with the first worker and restarted if killed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
     def fork(self, task: Task, log: int) -> socket.socket:
-        """Have a worker forked for a task, which writes to the file `log`; the end of its socket that tells of it."""
+        """Fork a worker for a task, writing to the file `log`; return the socket that reports its state."""
         ours, theirs = socket.socketpair()
         with theirs:
             message = json.dumps({"kind": task.kind} | task.given()).encode()
             try:
                 socket.send_fds(self._started(), [message], [theirs.fileno(), log])
-            except OSError:  # it was killed this instant
+            except OSError:  # just killed
                 self.close()
                 socket.send_fds(self._started(), [message], [theirs.fileno(), log])
         return ours
@@ -53,7 +53,7 @@ class ForkServer:
         if self._socket is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                # A session of its own: Ctrl-C reaches the parent alone, which then tells its workers once.
+                # A separate session: Ctrl-C reaches only the parent, which stops its workers.
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-m", "hmmscope.lab.worker"],
                     stdin=theirs.fileno(),
@@ -65,7 +65,7 @@ class ForkServer:
         return self._socket
 
     def close(self) -> None:
-        """End it; its workers go on."""
+        """Stop the server; its workers continue."""
         if self._socket is not None:
             self._socket.close()
         if self._process is not None:
@@ -75,19 +75,19 @@ class ForkServer:
 
 
 def _one_thread() -> dict[str, str]:
-    """The environment of workers: ours, with one thread, alone, and without a CUDA that forks would find spoilt."""
+    """Return the environment of workers: one thread, no torchrun, and no initialized CUDA."""
     kept = {key: value for key, value in os.environ.items() if key not in ("WORLD_SIZE", "RANK", "LOCAL_RANK")}
     one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     return kept | one | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
 class Job:
-    """A worker process. What it prints is added to logs/NAME.log.
+    """A worker process, whose output is appended to logs/NAME.log.
 
     Args:
-        server: forks it.
-        task: what it does.
-        heartbeat_timeout: seconds without a sign of it after which it is killed; None for as long as it takes.
+        server: Server that forks it.
+        task: Its task.
+        heartbeat_timeout: Seconds without progress after which it is killed; None for no limit.
     """
 
     def __init__(self, server: ForkServer, task: Task, heartbeat_timeout: float | None = None) -> None:
@@ -104,27 +104,27 @@ class Job:
 
     @property
     def pid(self) -> int | None:
-        """Of the worker, once it is forked."""
+        """Return the process id of the worker, once forked."""
         self._hear(0)
         return self._numbers[0] if self._numbers else None
 
     def poll(self) -> Outcome | None:
-        """How it ended, or None while it is at work; one that is silent too long is killed."""
+        """Return the outcome, or None while it runs; kill it after the heartbeat timeout."""
         if self._hear(0):
             return self._outcome()
         if self._silence is None or self._watch.silent() <= self._silence:
             return None
         outcome = self.wait(0)
-        rule = f"killed after {self._silence:g} s without a step (silence)"
+        rule = f"killed after {self._silence:g} s without progress (heartbeat timeout)"
         return replace(outcome, reason=rule) if outcome.kind == "failed" else outcome
 
     def terminate(self) -> None:
-        """Tell it to save and stop."""
+        """Tell the worker to save and stop."""
         with suppress(OSError):
             self._line.shutdown(socket.SHUT_WR)
 
     def wait(self, seconds: float) -> Outcome:
-        """How it ended; it is killed if it does not within that time."""
+        """Return the outcome, killing the worker after that time."""
         if not self._hear(seconds) and self._numbers:
             with suppress(ProcessLookupError):
                 os.kill(self._numbers[0], signal.SIGKILL)
@@ -133,11 +133,9 @@ class Job:
 
     @property
     def _numbers(self) -> list[int]:
-        """The process id and the exit code, as far as they are known."""
         return [int(line) for line in self._told.split(b"\n")[:-1]]
 
     def _hear(self, seconds: float | None) -> bool:
-        """Whether it has ended, by then: it said so, or nobody is there any more who could."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while len(self._numbers) < 2:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -152,7 +150,7 @@ class Job:
     def _outcome(self) -> Outcome:
         self._line.close()
         if len(self._numbers) < 2:
-            reason = "ended unseen: the process that starts workers was killed (was there enough memory?)"
+            reason = "exit code unknown: the fork server was killed (was there enough memory?)"
             return self._task.outcome(_UNSEEN, reason)
         code = self._numbers[1]
         if code == 0:
@@ -165,7 +163,7 @@ class Job:
         return self._task.outcome(code, reason)
 
     def _said(self) -> dict[int, str]:
-        """Its last line of each error by exit code, without the folder, so that it is the same wherever that lies."""
+        """Return its last error lines by exit code, without the folder."""
         with suppress(HmmscopeError), disk.reading(self._task.log, managed=True) as file:
             file.seek(max(self._begin, os.fstat(file.fileno()).st_size - _TAIL))
             lines = file.read(_TAIL).decode(errors="replace").splitlines()
@@ -183,14 +181,13 @@ def _signal_name(number: int) -> str:
 
 @functools.cache
 def _server() -> ForkServer:
-    """That of this process, which lives as long: a Ray worker attends to one run after the other."""
     return ForkServer()
 
 
 def attend(task: Task, heartbeat_timeout: float | None = None) -> tuple[str, int, str]:
-    """Run a worker to its end: the fields of `Outcome`. On an exception it is told to stop, and waited for.
+    """Run a worker to its end and return the fields of `Outcome`; on an exception, stop it and wait.
 
-    What executors send to other machines; paths must mean the same there.
+    Executors send this to other machines, where paths must be the same.
     """
     job = Job(_server(), task, heartbeat_timeout)
     try:
@@ -204,11 +201,11 @@ def attend(task: Task, heartbeat_timeout: float | None = None) -> tuple[str, int
 
 
 class LocalExecutor:
-    """Worker processes on this machine, one a task.
+    """Runs tasks in worker processes on this machine.
 
     Args:
-        jobs: how many at a time; by default as many as processors that this process may use.
-        heartbeat_timeout: seconds without a step after which a worker is killed, and its task tried again.
+        jobs: Maximum parallel workers; by default the processors available to this process.
+        heartbeat_timeout: Seconds without progress after which a worker is killed and its task retried.
     """
 
     def __init__(self, jobs: int | None = None, *, heartbeat_timeout: float | None = None) -> None:
@@ -219,34 +216,34 @@ class LocalExecutor:
 
     @property
     def active(self) -> int:
-        """Tasks that are at work."""
+        """Return the number of running tasks."""
         return len(self._jobs)
 
     @property
     def free(self) -> int:
-        """How many more workers to start now."""
+        """Return how many more workers may start now."""
         return self._slots - len(self._jobs)
 
     @property
     def pids(self) -> list[int | None]:
-        """Process ids of the workers, as far as they are forked."""
+        """Return the process ids of the forked workers."""
         return [job.pid for job in self._jobs]
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Start a worker for each."""
+        """Start a worker per task."""
         self._jobs += [Job(self._server, task, self._silence) for task in tasks]
 
     def finished(self) -> list[Outcome]:
-        """Outcomes since the last call."""
+        """Return the outcomes since the last call."""
         ended = [(job, job.poll()) for job in self._jobs]
         self._jobs = [job for job, outcome in ended if outcome is None]
         return [outcome for _, outcome in ended if outcome is not None]
 
     def stop(self) -> None:
-        """Tell the workers to save and stop, and wait until all have ended."""
+        """Make the workers save and stop, and wait for them."""
         for job in self._jobs:
             job.terminate()
-        if None in self.pids:  # the server is compiling, and not yet asked for these
+        if None in self.pids:  # the server is compiling, and has not forked these yet
             self._server.close()
         deadline = time.monotonic() + GRACE
         for job in self._jobs:

@@ -1,11 +1,11 @@
-"""A plan in a line, which is printed before work starts."""
+"""One-line descriptions of plans, printed before work starts."""
 
 import re
 from collections.abc import Collection
 
 
 def in_words(seeds: Collection[int]) -> str:
-    """Seeds in a line: ``3 seeds, 0 to 2`` or ``2 seeds, 5, 7``."""
+    """Describe seeds in one line: ``3 seeds, 0 to 2`` or ``2 seeds, 5, 7``."""
     rows = sorted(seeds)
     consecutive = len(rows) > 2 and rows == list(range(rows[0], rows[0] + len(rows)))
     named = f"{rows[0]} to {rows[-1]}" if consecutive else ", ".join(map(str, rows[:20])) + ", ..." * (len(rows) > 20)
@@ -13,5 +13,5 @@ def in_words(seeds: Collection[int]) -> str:
 
 
 def as_written_now(command: str) -> str:
-    """A command that a folder keeps, with ``--num-seeds 5`` where older versions wrote ``--seeds 5``."""
+    """Rewrite a stored command of older versions, ``--seeds 5``, to ``--num-seeds 5``."""
     return re.sub(r"--seeds (\d+)(?= |$)", r"--num-seeds \1", command)

@@ -1,4 +1,4 @@
-"""The executor of many machines: Ray Core tasks, on a cluster by its address, or on this machine alone."""
+"""The executor for several machines: Ray tasks on a cluster, or on a Ray started here."""
 
 import os
 import time
@@ -10,24 +10,25 @@ from hmmscope.lab.tasks.local import attend
 from hmmscope.lab.tasks.task import GRACE, Outcome, Task
 from hmmscope.schema import require
 
-_QUEUED = 1_000_000  # more than anybody has: Ray keeps the queue
+_QUEUED = 1_000_000  # no limit: Ray queues tasks
 
 
 class RayExecutor:
-    """A Ray task for each task, with one processor and `gpus` of a GPU. It starts a worker process and waits.
+    """Runs each task as a Ray task with one processor and `gpus` GPUs, in a worker process.
 
-    The folder of a task must have the same path on all machines, and hmmscope must be installed on them.
+    Task folders must have the same path on all machines, and hmmscope must be installed there.
 
     Args:
-        jobs: processors of a Ray that is started here; not with `address`.
-        address: of a running cluster ("auto", "host:6379", "ray://host:10001"); by default Ray is started here and ended
-            with the work.
-        gpus: of each task; a fraction lets several share one.
-        heartbeat_timeout: seconds without a step after which a worker is killed, and its task tried again.
+        jobs: Processors of a Ray started here; not with `address`.
+        address: Address of a running cluster ("auto", "host:6379", "ray://host:10001"); by default Ray is started
+            here and stopped
+            after the work.
+        gpus: GPUs per task; tasks may share one by fractions.
+        heartbeat_timeout: Seconds without progress after which a worker is killed and its task retried.
 
     Raises:
         InputError: Ray is not installed.
-        ResourceError: there is no cluster at `address`.
+        ResourceError: There is no cluster at `address`.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class RayExecutor:
             import ray
         except ImportError:
             raise InputError("executor: ray is not installed; pip install 'hmmscope[ray]'") from None
-        require(address is None or jobs is None, "jobs", "is said by the cluster at --address", jobs)
+        require(address is None or jobs is None, "jobs", "is set by the cluster at --address; leave it out", jobs)
         require(jobs is None or 1 <= jobs <= 1024, "jobs", "must be in [1, 1024]", jobs)
         require(0 <= gpus <= 64, "gpus", "must be in [0, 64]", gpus)
         self._ray, self._silence = ray, heartbeat_timeout
@@ -57,27 +58,27 @@ class RayExecutor:
             ray.init(**options)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise ResourceError(f"executor: Ray does not start: {' '.join(str(error).split())}") from error
-        # We count attempts ourselves, and a lost task is an outcome.
+        # The driver counts attempts, and a lost task is an outcome.
         self._attend = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0, max_calls=0)(attend)
         self._tasks: dict[Any, Task] = {}
 
     @property
     def active(self) -> int:
-        """Tasks that are at work or in Ray's queue."""
+        """Return the number of tasks running or queued by Ray."""
         return len(self._tasks)
 
     @property
     def free(self) -> int:
-        """Ray keeps the queue."""
+        """Return a large number, because Ray queues tasks."""
         return _QUEUED - len(self._tasks)
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Queue a Ray task for each."""
+        """Queue a Ray task per task."""
         for task in tasks:
             self._tasks[self._attend.remote(task, self._silence)] = task
 
     def finished(self) -> list[Outcome]:
-        """Outcomes since the last call; a lost machine or a killed Ray worker is a failure of its task."""
+        """Return the outcomes since the last call; a lost machine or killed Ray worker fails its task."""
         if not self._tasks:
             return []
         ended, _ = self._ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=0, fetch_local=False)
@@ -89,7 +90,7 @@ class RayExecutor:
             return Outcome(*self._ray.get(reference))
         except self._ray.exceptions.TaskCancelledError:
             code, reason = 130, "cancelled"
-        except self._ray.exceptions.RayTaskError as error:  # such as hmmscope that is not installed there
+        except self._ray.exceptions.RayTaskError as error:  # for example, hmmscope is not installed there
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             code, reason = 70, f"the Ray task failed ({lines[-1][:200]})"
         except self._ray.exceptions.RayError as error:
@@ -97,7 +98,7 @@ class RayExecutor:
         return task.outcome(code, reason)
 
     def stop(self) -> None:
-        """Cancel all tasks, wait until their workers have saved and ended, and leave Ray."""
+        """Cancel all tasks, wait until their workers have saved and ended, and disconnect."""
         for reference in self._tasks:
             self._ray.cancel(reference, force=False)
         deadline = time.monotonic() + GRACE

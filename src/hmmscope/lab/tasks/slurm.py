@@ -1,4 +1,4 @@
-"""The executor of a Slurm cluster: job arrays through submitit."""
+"""The executor for a Slurm cluster: job arrays through submitit."""
 
 import subprocess
 import time
@@ -19,21 +19,21 @@ _SECONDS_FOR_A_RESULT = 60.0
 
 
 class SlurmWorker:
-    """What a Slurm job does: start a worker and wait for it. Before a preemption or the time limit, have it save."""
+    """A Slurm job: start a worker, wait for it, and make it save before preemption or the time limit."""
 
     def __init__(self, heartbeat_timeout: float | None = None) -> None:
         self._job: Job | None = None
         self._silence = heartbeat_timeout
 
     def __call__(self, task: Task) -> tuple[str, int, str]:
-        """The fields of `Outcome`, as `local.attend` gives them."""
+        """Return the fields of `Outcome`, as `local.attend`."""
         self._job = Job(ForkServer(), task, self._silence)
         while (outcome := self._job.poll()) is None:
             time.sleep(0.2)
         return astuple(outcome)
 
     def checkpoint(self, task: Task) -> Any:
-        """Called by submitit at Slurm's warning: the job goes back into the queue once the worker has saved."""
+        """Requeue the job at Slurm's warning, after the worker has saved; called by submitit."""
         from submitit.helpers import DelayedSubmission
 
         if self._job is not None:
@@ -43,21 +43,21 @@ class SlurmWorker:
 
 
 class SlurmExecutor:
-    """A Slurm job for each task, in job arrays. The jobs outlive this process: started again, the command waits for them.
+    """Runs each task as a Slurm job, in job arrays. Jobs outlive this process; a repeated command waits for them.
 
-    That folder must be on a file system that all nodes share, with working locks (flock).
+    The task folder must be on a file system shared by all nodes, with working locks (flock).
 
     Args:
-        out: folder of the tasks; submitit keeps its own files in OUT/slurm.
-        jobs: how many jobs of an array run at a time.
-        gpus: whole GPUs of each job.
-        parameters: of sbatch by their names there, ``{"partition": "gpu", "time": "120", "account": "a"}``.
-        cluster: "slurm"; or "local" and "debug", submitit's stand-ins without a queue.
-        heartbeat_timeout: seconds without a step after which a worker is killed, and its task tried again.
+        out: Folder of the tasks; submitit's files are in OUT/slurm.
+        jobs: Maximum parallel jobs of an array.
+        gpus: Whole GPUs per job.
+        parameters: Options of sbatch, such as ``{"partition": "gpu", "time": "120", "account": "a"}``.
+        cluster: "slurm"; or "local" and "debug", submitit's substitutes without a queue.
+        heartbeat_timeout: Seconds without progress after which a worker is killed and its task retried.
 
     Raises:
         InputError: submitit is not installed, or does not know a parameter.
-        ResourceError: there is no Slurm here.
+        ResourceError: Slurm is not available.
     """
 
     def __init__(
@@ -98,24 +98,24 @@ class SlurmExecutor:
 
     @property
     def active(self) -> int:
-        """Tasks that are at work or in Slurm's queue."""
+        """Return the number of tasks running or queued by Slurm."""
         return len(self._jobs)
 
     @property
     def free(self) -> int:
-        """Slurm keeps the queue."""
+        """Return a large number, because Slurm queues jobs."""
         return _QUEUED - len(self._jobs)
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Submit these as one job array, a job for each."""
+        """Submit the tasks as one job array."""
         try:
             jobs = self._executor.map_array(SlurmWorker(self._silence), list(tasks))
-        except Exception as error:  # FailedJobError, and whatever sbatch does to it
+        except Exception as error:  # FailedJobError, and any other failure of sbatch
             raise ResourceError(f"executor: sbatch refused: {' '.join(str(error).split())[:300]}") from error
         self._jobs |= dict(zip(tasks, jobs, strict=True))
 
     def finished(self) -> list[Outcome]:
-        """Outcomes since the last call; a job that has left the queue without a result is a failure of its task."""
+        """Return the outcomes since the last call; a job that left the queue without a result fails its task."""
         lost = self._lost()
         outcomes: list[Outcome] = []
         for task, job in list(self._jobs.items()):
@@ -128,7 +128,7 @@ class SlurmExecutor:
         return outcomes
 
     def _outcome(self, task: Task, job: Any | None) -> Outcome:
-        """What a job tells of its task; None for a lost one."""
+        """Return the outcome of a job; None for a lost one."""
         reason = _LOST
         try:
             if job is not None:
@@ -139,7 +139,7 @@ class SlurmExecutor:
         return task.outcome(70, reason)
 
     def _lost(self) -> set[Task]:
-        """Tasks whose jobs Slurm has not listed for a while; sacct would know, but few small sites keep accounts."""
+        """Return tasks whose jobs Slurm no longer lists; small sites often lack the accounts of sacct."""
         if self._cluster != "slurm" or time.monotonic() - self._looked < _SECONDS_BETWEEN_LOOKS:
             return set()
         self._looked = time.monotonic()
@@ -154,7 +154,7 @@ class SlurmExecutor:
         return {task for task, since in self._missing.items() if self._looked - since > _SECONDS_FOR_A_RESULT}
 
     def stop(self) -> None:
-        """Cancel the jobs: Slurm tells the workers to stop, they save, and leave the queue."""
+        """Cancel the jobs; their workers save and leave the queue."""
         for job in self._jobs.values():
             with suppress(Exception):
                 job.cancel(check=False)
@@ -167,7 +167,6 @@ class SlurmExecutor:
 
 
 def _listed() -> set[str] | None:
-    """Our jobs that Slurm has queued or at work; None if it does not answer."""
     command = ["squeue", "--me", "--noheader", "--array", "--format=%i"]
     try:
         return set(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split())

@@ -1,11 +1,11 @@
-"""A task: work that is known by a folder and a name, whose files appear whole, and what came of attempts at it.
+"""Tasks: work identified by a folder and a name, with files that appear atomically, and outcomes of attempts.
 
-A worker is told the kind of a task, its folder and its name, and reads the rest from the folder. What is done is seen in
-the files alone. The locks are the kernel's, which end with the process that holds them; what no process holds any more was
-left by a killed one.
+A worker receives the type of a task, its folder and its name, and reads the rest from the folder. Files show what is
+done. Kernel
+locks end with their process, so unlocked files belong to killed workers.
 
-    OUT/logs/NAME.log            what the processes said that were at work on it
-    OUT/failures/NAME.json       why it failed, after how many attempts
+    OUT/logs/NAME.log            output of its workers
+    OUT/failures/NAME.json       reason of its failure, and number of attempts
 """
 
 import os
@@ -23,29 +23,29 @@ from hmmscope.errors import DamagedError, FullDiskError, code_and_line
 from hmmscope.storage import disk, store
 from hmmscope.training.signals import Interrupted
 
-#: Exit code of a worker whose task another process is at work on.
+#: Exit code of a worker whose task another process is running.
 BUSY = 75
-#: Exit codes of which another attempt would end in the same way: bad input, refused, damaged, non-finite numbers.
+#: Exit codes without retry: bad input, refused, damaged, non-finite numbers.
 _FINAL = {2, 3, 4, 6}
 _STOPPED = {130, 143, -signal.SIGINT, -signal.SIGTERM}
-#: Seconds that a worker has to finish its step and save, when it is told to stop.
+#: Seconds for a worker to finish its step and save after a stop.
 GRACE = 30.0
 
 State = Literal["done", "failed", "running", "partial", "waiting"]
 
 
 class TaskLocked(Exception):
-    """Another process is at work on the task."""
+    """Another process is running the task."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt at a task ended.
+    """The end of an attempt at a task.
 
     Attributes:
-        name: of the task.
-        exit_code: of the worker; negative for the signal that ended it.
-        reason: in a line; empty if it is done.
+        name: Name of the task.
+        exit_code: Exit code of the worker; negative for the signal that ended it.
+        reason: One line; empty if the task is done.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Outcome:
 
     @property
     def kind(self) -> Literal["done", "busy", "stopped", "failed"]:
-        """Done; another process has the task; told to stop (its work is saved); or anything else."""
+        """Return "done", "busy" (another process has the task), "stopped" (saved after a stop), or "failed"."""
         if self.exit_code == 0 and not self.reason:
             return "done"
         if self.exit_code == BUSY:
@@ -63,17 +63,17 @@ class Outcome:
 
     @property
     def final(self) -> bool:
-        """Whether another attempt would fail in the same way."""
+        """Return whether a retry would fail in the same way."""
         return self.exit_code in _FINAL
 
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """A piece of work.
+    """A unit of work.
 
     Attributes:
-        out: the folder that it belongs to.
-        name: of it there, which can name a file.
+        out: Its folder.
+        name: Its name there, a valid file name.
     """
 
     kind: ClassVar[str]
@@ -83,47 +83,47 @@ class Task(ABC):
 
     @abstractmethod
     def is_done(self) -> bool:
-        """Whether its files are there."""
+        """Return whether its files exist."""
 
     @abstractmethod
     def do(self, *, quiet: bool = True) -> None:
-        """Do it, from where an earlier attempt saved it.
+        """Run it, resuming from the saved work of an earlier attempt.
 
         Raises:
-            Busy: another process is at work on it.
-            HmmscopeError: why it failed.
+            Busy: Another process is running it.
+            HmmscopeError: The reason of its failure.
         """
 
     def prepare(self) -> None:  # noqa: B027 - most tasks have nothing to prepare
-        """What tasks like this one would each do for themselves, once for all that are forked from this process."""
+        """Do work shared by similar tasks once for all processes forked from this one."""
 
     def in_use(self) -> bool:
-        """Whether a process is at work on it."""
+        """Return whether a process is running it."""
         return False
 
     def is_begun(self) -> bool:
-        """Whether an attempt has left something."""
+        """Return whether an attempt has left files."""
         return False
 
     def saved(self) -> int:
-        """How far its saved work is; a number that grows."""
+        """Return the progress of its saved work, a growing number."""
         return 0
 
     def heartbeat(self, silent: float | None = None) -> "Heartbeat":
-        """How far it is, how long ago it was last seen to change, and where it runs.
+        """Return its progress, the time since its last change, and its process.
 
-        Who has watched it says how long it has been `silent`, see `StallTimer`; else the clock of its files says so.
+        `silent` is the time measured by a `StallTimer`; without it, file times are used.
         """
         if silent is None:
             silent = time.time() - max((changed for changed, _ in self.signs()), default=0) / 1e9
         return Heartbeat(None, silent, "")
 
     def growing(self) -> Sequence[Path]:
-        """Files that change while it is at work, besides its log."""
+        """Return files that change while it runs, besides its log."""
         return ()
 
     def signs(self) -> list[tuple[int, int]]:
-        """When the files that grow changed, as their file system says (ns), and their sizes."""
+        """Return modification times (ns, by their file system) and sizes of the growing files."""
         found = []
         for path in (*self.growing(), self.log):
             with suppress(OSError):
@@ -133,21 +133,21 @@ class Task(ABC):
 
     @property
     def log(self) -> Path:
-        """What its workers print."""
+        """Return the log of its workers."""
         return self.out / "logs" / f"{self.name}.log"
 
     @property
     def failure_path(self) -> Path:
-        """The record of its failure."""
+        """Return the path of its failure record."""
         return self.out / "failures" / f"{self.name}.json"
 
     @classmethod
     def read(cls, **given: str) -> "Task":
-        """The task of which `given` says all."""
+        """Build the task from the strings of `given`."""
         return cls(Path(given["out"]), given["name"])
 
     def given(self) -> dict[str, str]:
-        """What `read` makes it of, on this machine or on another one where paths mean the same."""
+        """Return the strings for `read`, on this machine or another one with the same paths."""
         return {"out": str(self.out), "name": self.name}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -157,28 +157,28 @@ class Task(ABC):
         return self.name
 
     def write_failure(self, outcome: Outcome, attempts: int) -> None:
-        """Record why it failed: ``reason``, ``exit_code`` (negative: a signal) and ``attempts``."""
+        """Record its failure: ``reason``, ``exit_code`` (negative: a signal) and ``attempts``."""
         if not os.path.isdir(self.failure_path.parent):
             store.make_folder(self.failure_path.parent)
         record = {"reason": outcome.reason, "exit_code": outcome.exit_code, "attempts": attempts}
         store.write_json(self.failure_path, record)
 
     def clear_failure(self) -> None:
-        """Forget why it failed, since it is tried again."""
+        """Remove its failure record before a retry."""
         with suppress(FileNotFoundError):
             disk.unlink(self.failure_path)
 
     def failure(self) -> dict | None:
-        """The record of `write_failure`, or None."""
+        """Return the failure record, or None."""
         if not os.path.lexists(self.failure_path):
             return None
         record = store.read_json(self.failure_path, managed=True)
         if not isinstance(record, dict) or record.keys() != {"reason", "exit_code", "attempts"}:
-            raise DamagedError(f"{self.failure_path}: not the record of a failure")
+            raise DamagedError(f"{self.failure_path}: not a failure record")
         return record
 
     def state(self) -> State:
-        """Where it is, read off its files and its lock."""
+        """Return its state from its files and its lock."""
         if self.is_done():
             return "done"
         if self.in_use():
@@ -188,15 +188,15 @@ class Task(ABC):
         return "partial" if self.is_begun() else "waiting"
 
     def outcome(self, code: int, reason: str) -> Outcome:
-        """The end of a worker as that of its task, which is done if the worker had finished it."""
+        """Convert the end of a worker to the outcome of the task, which may be done already."""
         return Outcome(self.name, 0, "") if self.is_done() else Outcome(self.name, code, reason)
 
 
 def attempt(task: Task, quiet: bool) -> Outcome:
-    """Do a task in this process.
+    """Run a task in this process.
 
     Raises:
-        Interrupted, FullDiskError: no other task would go better.
+        Interrupted, FullDiskError: Other tasks would fail as well.
     """
     try:
         task.do(quiet=quiet)
@@ -214,7 +214,7 @@ def attempt(task: Task, quiet: bool) -> Outcome:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """What a task at work last said: ``step 120, 35 s ago, process 123 on host``."""
+    """Last progress of a running task: ``step 120, 35 s ago, process 123 on host``."""
 
     step: int | None
     age: float
@@ -228,10 +228,10 @@ class Heartbeat:
 
 
 class StallTimer:
-    """How long nothing of a task has been seen to change.
+    """Measures the time without a visible change of a task.
 
-    It is counted by a clock that nobody sets, from the last look that saw a change: neither a wall clock that jumps nor the
-    clock of another machine, which dates the files, makes a task silent.
+    It uses a monotonic clock of this process, because wall clocks may jump and file times may come from another
+    machine.
     """
 
     def __init__(self, task: Task) -> None:
@@ -239,7 +239,7 @@ class StallTimer:
         self._seen, self._since = task.signs(), time.monotonic()
 
     def silent(self) -> float:
-        """Seconds, after a look."""
+        """Look for changes and return the seconds since the last one."""
         if (seen := self._task.signs()) != self._seen:
             self._seen, self._since = seen, time.monotonic()
         return time.monotonic() - self._since
