@@ -126,8 +126,8 @@ def _contexts(rows: Rows) -> Figure:
     return Figure(
         name="contexts",
         title="Loss of the HMM minus loss of the network, by context",
-        caption="Mean loss of the HMM minus that of the network, after the contexts with the largest total gain; the symbol after "
-        "the bar | gains most. The table has more contexts, including those where the HMM is better.",
+        caption="Mean loss of the HMM minus that of the network, after the contexts with the largest total gain; the symbol "
+        "after the bar | gains most. The table has more contexts, including those where the HMM is better.",
         panels=tuple(panels),
     )
 
