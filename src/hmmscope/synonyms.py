@@ -31,101 +31,95 @@ _TABLE = """
 # Processes and data
 process | Process, make_process, load_process
     a source of sequences: an HMM, a mixture, a linear system, a file
-    generative model, data generator, source
+    generative model, data generator
 state | states, num_states
     the hidden variable of a process at one time
-    latent state, hidden state, hidden unit, latent, n_states, n_components
+    latent, latent state, hidden state, hidden unit, n_states
 observation | observations
-    the value that a process emits at one time: a symbol or a vector
+    a symbol or vector, emitted at one time
     emission, datum
 symbol | symbols, num_symbols
     one of the finitely many values of an observation
-    letter, alphabet, category, n_symbols, n_features
+    letter, category, n_features
 sequence | SequenceData
     observations from one start to one end
-    time series, trajectory, episode, sentence
+    time series, trajectory, episode
 time | time
-    the index of an observation in its sequence, from 0
-    time step, timestep
+    the index of an observation, from 0
+    time step
 mixture | Mixture
-    a process that draws one of its HMMs for each sample
+    a process that draws an HMM for each sample
     mixture model, ensemble
 component | components, component
     one HMM of a mixture
     task, expert
 pool | num_components
     the set of HMMs that prompts are drawn from
-    task set, collection
+    task set
 initial distribution | initial
     the probabilities of the state at time 0
-    start probabilities, startprob, prior
+    startprob, prior
 transition matrix | transition
     entry [i, j] is P(next state j, given state i)
-    transmat, transition kernel, transition probabilities
+    transmat, transition probabilities
 emission matrix | emission
     entry [i, v] is P(symbol v, given state i)
-    emissionprob, observation matrix, output matrix
+    emissionprob, observation matrix
 emission family | EmissionHMM
-    the type of distribution of observations given the state
-    observation model, output distribution, observation distribution
+    the type of observation distribution
+    observation model, output distribution
 labelled transition matrices | LabelledHMM
     entry [v, i, j] is P(emit v and go to j, given state i)
-    edge-emitting HMM, Mealy machine, transition-emitting
+    edge-emitting HMM
 generalised HMM | GeneralisedHMM
     a linear model whose matrices may have negative entries
-    observable operator model, weighted automaton, predictive state representation
-channel | MultichannelHMM
-    one of several symbols that are observed at the same time
-    modality, multichannel
+    observable operator model, weighted automaton
 linear Gaussian system | LinearGaussian, kalman_filter
     vectors as states, linear maps and Gaussian noise
-    state-space model, linear dynamical system, Kalman filter
+    state-space model, Kalman filter
 missing observation | MISSING
     an observation that was not recorded
-    gap, NaN, masked value
+    gap, NaN
 sequence start | reset_mask, lengths
     the times at which a new sequence begins
-    episode boundary, reset, segment ids
-variance floor | min_covar
-    the smallest variance that a fitted state may have
-    regularisation constant
+    episode boundary, reset
 stream | stream, seed
-    a named random source; streams of one seed are independent
-    random state, rng, generator
+    a named random source
+    random state, generator
 # Exact inference
 belief state | filter_beliefs, infer
     P(state t, given observations 0..t): the filtered posterior
-    posterior, filtered posterior, filtering, filter, forward algorithm, forward probabilities
+    posterior, filtered posterior, filter, filtering, forward algorithm
 smoothed posterior | smooth_beliefs, infer --smooth
     P(state t, given all observations)
-    smoothing, smooth, smoother, gamma, forward-backward, posterior decoding, backward algorithm
+    smooth, smoothing, gamma, forward-backward, posterior decoding
 most likely states | most_likely_states, infer --viterbi
     the state path of largest probability, given all observations
-    viterbi, Viterbi path, MAP path, MAP, decode, decoding, best path
+    Viterbi, Viterbi path, MAP path, decode, decoding
 state path sample | sample_state_paths, infer --paths
-    a draw of the state path from its posterior
-    posterior sample, backward sampling, FFBS
+    a draw from the posterior of state paths
+    posterior sample, backward sampling
 expected counts | expected_counts
-    posterior means of the numbers of transitions and emissions
+    expected numbers of transitions and emissions
     sufficient statistics, E-step, xi, occupancy
 log-likelihood | log_likelihood, infer
     log P(observations), in nats
-    score, logprob, marginal likelihood, likelihood
+    score, logprob, likelihood
 fit | fit
     maximum-likelihood parameters of an HMM, by EM with restarts
-    Baum-Welch, EM, expectation maximisation, expectation maximization, maximum likelihood, estimate
+    Baum-Welch, EM, expectation maximization, maximum likelihood
 Bayes optimum | optimal_predictions, observe, infer
-    the prediction of the Bayes-optimal predictor, which knows the process but not its hidden states
-    ground truth, oracle, ideal observer, Bayes-optimal predictor, gold answer
+    the prediction of an observer who knows the process but not its states
+    ground truth, oracle, ideal observer, Bayes-optimal predictor
 next-observation distribution | optimal_predictions, predictions
     P(observation t+1, given observations 0..t)
-    predictive distribution, predictive posterior, next-token distribution, predict
+    predictive distribution, predict
 forecast | forecast, infer --forecast
     the distribution of several future observations
-    multi-step prediction, rollout, extrapolate
+    rollout, multi-step prediction
 mixture posterior | filter_mixture
     P(component, given observations 0..t)
-    component posterior, task posterior, task inference
+    component posterior, task inference
 Bayes loss | bayes_loss
     the loss of the Bayes optimum on given samples
     Bayes error, irreducible loss
@@ -133,63 +127,51 @@ entropy rate | entropy_rate
     the mean Bayes loss of long sequences
     entropy, conditional entropy
 stationary distribution | stationary_distribution
-    the state distribution that a transition leaves unchanged
-    steady state, invariant distribution, equilibrium
+    the distribution that transitions leave unchanged
+    steady state, invariant distribution
 mixing time | mixing_time
-    the time after which the first state no longer matters
-    forgetting, relaxation time
+    the time after which the initial state no longer matters
+    forgetting
 fixed memory | memory_beliefs, infer --memory
     inference from the last L observations only
-    context size, context window, sliding window
+    context window, sliding window
 ceiling | ceiling
-    the score of a predictor that is given more information, such as the component
-    upper bound, skyline
+    the score of a predictor with more information
+    upper bound
 # Models and training
 dataset | ProcessDataset
-    numbered samples of a process in a layout, with the exact answers
-    corpus, data set, data loader, dataloader
-sample | num_samples
-    one input of a model: a sequence or a prompt
-    example, data point, training example
+    numbered samples of a process, with exact answers
+    data set, corpus, data loader
 token | tokens
-    one input of a model at one position: a symbol, delimiter or placeholder
-    subword, input id
+    a symbol, delimiter or placeholder at one position
+    input id
 vocabulary size | vocab_size
     the number of different tokens of a model
-    vocabulary, vocab, num tokens
-layout | SequenceLayout, PromptLayout, HeaderLayout
-    the arrangement of observations in a sample
-    prompt format, template
+    vocabulary, vocab
 position | num_positions, positions
     the place of a token in a sample, from 0
-    column, context length, token index
+    column, context length
 prompt | PromptLayout, num_demonstrations
-    several sequences of one component: demonstrations, then a test sequence
-    few-shot prompt, demonstration, in-context example, shots
+    demonstrations of one component, then a test sequence
+    demonstration, in-context example, shots
 model | make_model
     a map from tokens to logits
-    network, net, nn.Module, architecture
+    network, architecture
 width | width
-    the number of coordinates of the residual stream
-    hidden size, d_model, embedding dimension
-density head | DensityHead
-    the output layer for vector observations
-    mixture density network, MDN
-training | train
-    steps of an optimiser on samples
-    learning, optimise, optimize
+    the dimension of the residual stream
+    hidden size, d_model
 engine | training.engine
-    the implementation of a training step: compiled or torch
+    the implementation of training: compiled or torch
     backend
 configuration | RunConfig
     every value that fixes the numbers of a run
-    hyperparameters, config, training arguments
+    hyperparameters, config
 checkpoint | checkpoint_every, num_log_checkpoints
     weights and optimiser state of one step on disk
     snapshot
 run | Run, load_run
     the folder of one trained model
-    training directory, experiment folder
+    training directory
 sweep | sweep
     the runs of a grid of configurations
     grid search, hyperparameter search
@@ -198,50 +180,41 @@ loss | loss
     the negative log-likelihood of the labels, in nats per symbol
     cross-entropy, NLL, perplexity
 excess | excess
-    the KL divergence of a prediction from the Bayes optimum, in nats
+    KL(optimum || prediction), in nats
     regret, KL, KL divergence
 n-gram baselines | ngram_baselines, infer --ngram-baselines
     predictors from counts of the last few symbols
-    n-gram, ngram, ngrams, unigram, bigram, Markov baseline, counting
+    n-gram, ngram, unigram, bigram, Markov baseline, counting
 evaluation | evaluate
-    loss by position, beside the Bayes optimum and the baselines
-    test, validate, benchmark a model, metrics
+    loss by position, with the optimum and baselines
+    test, metrics
 untrained control | untrained_model
-    the same architecture with newly drawn weights, measured by the same instrument
-    random baseline, random network, untrained twin, chance level
+    the same architecture with newly drawn weights
+    random baseline, random network, untrained twin
 instrument | analyse, analysis
     a function of a model and a dataset that returns a table
-    analyser, diagnostic, analyze
+    diagnostic, analyze
 activation | capture_activations
     the output of a module inside a model
-    run_with_cache, hooks, hook, forward hook, cache, hidden representation
+    run_with_cache, hook, cache, hidden representation
 probe | probe
-    a linear or small model that predicts a target from activations
-    linear classifier, decoder probe
+    a linear map from activations to a target
+    linear classifier
 intervention | intervene
-    an edit of an activation during the forward pass
-    activation patching, patching, steering, ablation
+    an edit of an activation
+    patching, activation patching, steering, ablation
 belief map | belief_map
     the affine map from activations to belief states
-    belief regression, belief geometry
-attention map | attention_map
-    mean attention by head, query and key
-    attention pattern, attention weights
+    belief geometry
 fit length | fit_length
-    the largest length up to which the evaluation loss stays below an error rate
-    length generalisation, length generalization
+    the length up to which the loss stays below an error rate
+    length generalization
 model page | look
     one offline page about a model
-    dashboard, visualise, visualize, plot
-study | study
-    n-grams, HMMs and networks compared on your sequences
-    model comparison, model selection
+    dashboard, visualize, plot
 experiment | run, Experiment
     models to train, measurements, figures and claims under one name
     reproduction, benchmark suite
-effect | Effect
-    the number that a claim is about, with its interval
-    effect size, estimate with interval
 claim | claims, claim
     a sentence of a paper with the decision rule for it
     hypothesis, hypothesis test
@@ -251,9 +224,6 @@ gate | gates
 verdict | claims, verdict
     the result of the decision rule
     outcome, conclusion
-power | Power
-    the fraction of simulated experiments in which a rule finds a true effect
-    statistical power
 """
 
 
@@ -314,8 +284,8 @@ RENAMED = {
 
 
 def _plain(word: str) -> str:
-    """A word in lower case without dashes, underscores and a section."""
-    return re.sub(r"[\s_-]+", " ", word.lstrip("-").lower()).strip()
+    """A word in lower case, with spaces for dashes and underscores, and one spelling for British and American words."""
+    return re.sub(r"[\s_-]+", " ", word.lstrip("-").lower().replace("is", "iz")).strip()
 
 
 _BY_WORD = {
