@@ -18,7 +18,7 @@ class Attention(Mixer):
     """Multi-head attention, with rotary queries and keys if a rotation is given.
 
     Taps: ``logits`` before the softmax (batch, head, query, key), -inf where masked; ``pattern`` after it; ``mixed`` (batch,
-    time, width), the concatenated head outputs. Hooking the first two disables the fused kernels.
+    time, width), the head outputs. Hooks on the first two disable fused kernels.
 
     Args:
         width: of the stream.
@@ -62,7 +62,6 @@ class Attention(Mixer):
         return KeyValues()
 
     def _slowly(self, q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
-        """Compute attention with explicit logits and pattern."""
         logits_BHTU = q_BHTK @ k_BHTK.transpose(2, 3) * self.scale
         if self.causal:
             logits_BHTU = logits_BHTU.masked_fill(_future(q_BHTK.shape[2], k_BHTK), -torch.inf)
@@ -77,7 +76,7 @@ class KeyValues:
         self.length = 0
 
     def append(self, k_BHTK: Tensor, v_BHTK: Tensor) -> tuple[Tensor, Tensor]:
-        """Append keys and values; return those of all positions."""
+        """Append keys and values; return all."""
         new = torch.stack([k_BHTK, v_BHTK])
         begin, self.length = self.length, self.length + k_BHTK.shape[2]
         if torch.is_grad_enabled():  # in-place writes would break gradients
@@ -127,12 +126,12 @@ def rotate(x_BHTK: Tensor, rotation: Rotation) -> Tensor:
 
 
 def _is_small(qkv: Tensor) -> bool:
-    """Return whether `BlockedAttention` is the fastest kernel: short inputs on a CPU."""
+    """Return whether `BlockedAttention` is fastest: short inputs on a CPU."""
     plain = qkv.device.type == "cpu" and qkv.dtype in (torch.float32, torch.float64)
     return plain and qkv.shape[1] <= MAX_BLOCKED_LENGTH and not torch.compiler.is_compiling()
 
 
 def _future(time: int, k_BHTK: Tensor) -> Tensor:
-    """Return the mask (query, key) of future keys; the queries are the last `time` positions."""
+    """Return the causal mask (query, key); the queries are the last positions."""
     total = k_BHTK.shape[2]
     return torch.ones(time, total, dtype=torch.bool, device=k_BHTK.device).triu(1 + total - time)

@@ -34,7 +34,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def seeded_generators(seed: int) -> Iterator[None]:
-    """Seed the global generators of torch, NumPy and Python for user code, then restore them."""
+    """Seed the global generators for user code, then restore them."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 - users' code draws from it
     try:
@@ -84,14 +84,13 @@ class ModelIO:
 
 
 class HookPoint(nn.Module):
-    """A named identity module, such as ``residual.2`` or ``blocks.0.attention.logits``, for hooks on an activation."""
+    """A named identity module for hooks, such as ``residual.2`` or ``blocks.0.attention.logits``."""
 
     def forward(self, activation: Tensor) -> Tensor:
         return activation
 
     @property
     def is_hooked(self) -> bool:
-        """True if hooked; costly activations are skipped otherwise."""
         return len(self._forward_hooks) > 0
 
 
@@ -99,12 +98,12 @@ class Mixer(nn.Module):
     """A module that mixes positions in a block, called with (stream, rotation, past)."""
 
     def empty_past(self) -> Any:
-        """Return an empty cache, which calls with `past` extend."""
+        """Return an empty cache."""
         raise AssertionError("subclasses define empty_past")
 
 
 class Dropout(nn.Module):
-    """Dropout whose masks depend on (model seed, step, stream) and the order of calls in a step."""
+    """Dropout with masks that depend on (model seed, step, stream) and the order of calls in a step."""
 
     def __init__(self, rate: float, generator: torch.Generator) -> None:
         super().__init__()
@@ -113,7 +112,6 @@ class Dropout(nn.Module):
         self.set_step(0)
 
     def set_step(self, step: int, stream: int = 0) -> None:
-        """Set the step; separate parts of a step use different streams."""
         self._step = (step, stream)
         self._generator: torch.Generator | None = None
 
@@ -140,7 +138,7 @@ class SequenceModel(nn.Module):
         vocab_size: input vocabulary, or None for vectors.
         outputs: "logits" (also for regression), or "law" for probabilities.
         residual: taps ``residual.0`` (embedding) to ``residual.<layers>``.
-        spec: its spec, to build it with other weights, or None.
+        spec: its spec, or None.
         trained_length: sample length of its run, or None.
     """
 
@@ -182,7 +180,7 @@ class SequenceModel(nn.Module):
         return html_table(type(self).__name__, facts | {"taps": ", ".join(taps[:12]) + ", ..." * (len(taps) > 12)})
 
     def set_step(self, step: int, stream: int = 0) -> None:
-        """Start a training step, which seeds the randomness; separate parts of a step use different streams."""
+        """Start a training step, which seeds the randomness; parallel parts of a step use different streams."""
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.set_step(step, stream)
@@ -207,7 +205,7 @@ class EncodedModel(SequenceModel):
         self.feedback = nn.Linear(model_io.feedback_width, width, bias=False) if model_io.feedback_width else None
 
     def encode(self, inputs: Tensor, feedback: Tensor | None) -> Tensor:
-        """Return the stream before the first layer (batch, time, width)."""
+        """Return the stream before the first layer."""
         check_inputs(self.model_io, inputs, feedback)
         x_BTD: Tensor = self.embedding(inputs)
         if self.feedback is not None and feedback is not None:
@@ -221,8 +219,8 @@ class Cost:
 
     Attributes:
         parameters: trainable parameters.
-        flops: matrix-product FLOPs of forward and backward pass for a sample (2mkn for m × k by k × n; backward twice).
-        kept: activations stored for the backward pass of a sample, within 10 % of torch.
+        flops: matrix-product FLOPs of a training sample; the backward pass counts twice.
+        kept: stored activations of a sample, within 10 % of torch.
     """
 
     parameters: int
@@ -230,22 +228,22 @@ class Cost:
     kept: int
 
     def step_bytes(self, batch_size: int, *, number_bytes: int = 4) -> int:
-        """Return bytes of a training step: weights, gradients, AdamW moments and activations."""
+        """Return bytes of weights, gradients, AdamW moments and activations."""
         return 4 * self.parameters * 4 + batch_size * self.kept * number_bytes
 
 
 def cost_of(spec: "ModelSpec", model_io: ModelIO, columns: int, *, device: str = "cpu") -> Cost | None:
-    """Return the cost of a spec for samples of `columns` positions; None if unknown."""
+    """Return the cost of a spec for samples of `columns` positions, or None."""
     counted = getattr(spec, "cost", None)
     return None if counted is None else counted(model_io, columns, device=device)
 
 
 @runtime_checkable
 class ModelSpec(Protocol):
-    """A registered frozen dataclass of sizes, with an optional method ``cost``."""
+    """A registered dataclass of sizes, with an optional method ``cost``."""
 
     def build(self, model_io: ModelIO, generator: torch.Generator) -> SequenceModel:
-        """Build the model with weights from `generator`."""
+        """Build the model."""
         ...
 
 
@@ -263,13 +261,11 @@ def check_inputs(model_io: ModelIO, inputs: Tensor, feedback: Tensor | None) -> 
 
 
 def check_sizes(spec: Any, *fields: str) -> None:
-    """Raise an InputError unless these fields are sizes."""
     for name in fields:
         require(1 <= getattr(spec, name) <= 65536, name, "must be in [1, 65536]", getattr(spec, name))
 
 
 def described(tensor: Tensor) -> str:
-    """Return the type and shape of a tensor."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
@@ -277,8 +273,7 @@ def described(tensor: Tensor) -> str:
 def initialise(model: nn.Module, generator: torch.Generator, *, num_residual_writes: int) -> None:
     """Draw normal weights of variance 1/fan-in, zero biases, and embeddings of standard deviation 0.5.
 
-    Maps named ``out`` (into the stream) are divided by sqrt(num_residual_writes), ``head`` has 0.02, ``features`` and
-    ``feedback`` 0.5.
+    Maps named ``out`` are divided by sqrt(num_residual_writes); ``head`` has 0.02, ``features`` and ``feedback`` 0.5.
     """
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding):
@@ -348,10 +343,7 @@ def make_model(
 def build_model(
     spec: ModelSpec, model_io: ModelIO, seed: int = 0, *, trained_length: int | None = None
 ) -> SequenceModel:
-    """Build the model of a spec with weights from the stream (seed, "weights").
-
-    `trained_length` is the sample length of its run.
-    """
+    """Build the model of a spec with weights from the stream (seed, "weights")."""
     with torch.random.fork_rng(devices=[]):  # layers of torch draw from the global generator
         model = spec.build(model_io, torch_generator(seed, "weights"))
     model.spec, model.trained_length = spec, trained_length

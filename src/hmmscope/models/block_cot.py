@@ -1,7 +1,7 @@
 """Block chain-of-thought: after every `block_length` positions a model reads its own answer.
 
-Positions 0 .. b are block 0; positions kb + 1 .. (k + 1)b are block k. The first position of each later block has extra
-features [previous answer, 1], others zeros. The answer is a softmax or the raw vector, without gradients.
+The first position of each block after the first has extra features [previous answer, 1], others zeros. The answer is
+a softmax or the raw vector, without gradients.
 
 Source: [Limits] §4.3 and App. C.2, which does not state the form of these features.
 """
@@ -16,7 +16,7 @@ Inputs = Tensor
 
 
 def feedback_width(num_outputs: int) -> int:
-    """Return the number of feedback features: the answer and a flag."""
+    """Return the number of feedback features."""
     return num_outputs + 1
 
 
@@ -52,7 +52,7 @@ def block_outputs(
 def own_answers(
     model: nn.Module, inputs: Inputs, *, kind: str, block_length: int
 ) -> Float[Tensor, "batch column feedback"]:
-    """Compute the feedback features (phase one), without gradients and dropout."""
+    """Compute the feedback features, without gradients."""
     with evaluating(model), torch.no_grad():
         return _answers(model, inputs, kind, block_length)
 
@@ -91,7 +91,6 @@ def _naive(model: nn.Module, inputs: Inputs, kind: str, block_length: int) -> Te
 
 
 def _as_answer(outputs_BN: Tensor, kind: str) -> Tensor:
-    """Append a one to the probabilities or the vector."""
     answer = outputs_BN.softmax(-1) if kind == "law" else outputs_BN
     return torch.cat([answer, torch.ones_like(answer[:, :1])], -1)
 

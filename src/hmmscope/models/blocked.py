@@ -73,19 +73,17 @@ class BlockedAttention(torch.autograd.Function):
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Rotate the pairs (i, i + K/2) of the last axis, in place."""
+    """Rotate the pairs of the last axis, in place."""
     half = x.shape[-1] // 2
     swapped = torch.cat([x[..., half:], x[..., :half]], -1)
     x.mul_(cos).add_(swapped.mul_(sin))
 
 
 def num_blocks(time: int) -> int:
-    """Return the number of query blocks."""
     return max(1, round(time / _BLOCK))
 
 
 def _blocks(time: int) -> list[tuple[int, int]]:
-    """Return (begin, end) of nearly equal blocks."""
     size = -(-time // num_blocks(time))
     return [(begin, min(begin + size, time)) for begin in range(0, time, size)]
 

@@ -32,12 +32,12 @@ class DecoderSpec:
         width: of the residual stream; a multiple of num_heads.
         mlp_ratio: hidden MLP width / `width`.
         positions: "learned" (needs ``max_length``), "sinusoidal", "rotary" or "none".
-        input_features: add the features of `input_features` (needs ``max_length``).
-        dropout: rate after embedding, attention and MLP.
+        input_features: add `input_features` (needs ``max_length``).
+        dropout: rate.
         attention_only: no MLP.
         causal: mask future positions.
-        norm: "pre" (layer norm before attention, MLP and head) or "none".
-        scale_attention: divide attention logits by the square root of the head width.
+        norm: "pre" or "none".
+        scale_attention: divide logits by the square root of the head width.
         rotary_base: pair i of a head rotates by position * rotary_base^(-2i/head width).
 
     Source: [Limits] §2.2, A.1, C.1: width 512, 8 heads, learned positions, input features, dropout 0.1; 1 to 7 layers
@@ -71,15 +71,13 @@ class DecoderSpec:
         return Decoder(self, model_io, generator)
 
     def cost(self, model_io: ModelIO, columns: int, *, device: str = "cpu", mixing: "Mixing | None" = None) -> Cost:
-        """Compute `Cost`. For mlp_ratio 4, a layer takes 24 width^2 + 2 columns width forward operations for each position.
-
-        A block has 12 width^2 + 13 width parameters.
+        """Compute `Cost`.
 
         Args:
             model_io: input and output sizes.
             columns: positions of a sample.
-            device: short inputs on a CPU use blocked attention, which stores patterns.
-            mixing: operations and activations of another mixer than attention.
+            device: short inputs on a CPU store attention patterns.
+            mixing: operations and activations of another mixer.
         """
         d, normed, mlp = self.width, self.norm == "pre", not self.attention_only
         hidden, norm, dropped = self.mlp_ratio * d, 2 * d * normed, self.dropout > 0
@@ -98,7 +96,6 @@ class DecoderSpec:
         )
 
     def _attention(self, columns: int, device: str) -> "Mixing":
-        """Return operations and stored activations of softmax attention."""
         flops = 4.0 * columns * self.width * (0.5 if self.causal else 1.0)
         rotary = self.positions == "rotary"
         if device == "cpu" and self.causal and rotary and columns <= MAX_BLOCKED_LENGTH:
@@ -147,7 +144,6 @@ class RoFormerSpec:
 
     @property
     def decoder(self) -> DecoderSpec:
-        """The equivalent `DecoderSpec`."""
         return DecoderSpec(
             num_layers=self.num_layers,
             num_heads=self.num_heads,
@@ -163,7 +159,6 @@ class RoFormerSpec:
         return Decoder(self.decoder, model_io, generator)
 
     def cost(self, model_io: ModelIO, columns: int, *, device: str = "cpu") -> Cost:
-        """Return the cost of `decoder`."""
         return self.decoder.cost(model_io, columns, device=device)
 
 
@@ -269,7 +264,6 @@ class Decoder(EncodedModel):
         return moved
 
     def _recall(self, cache: dict[str, Any] | None) -> tuple[int, list[Any]]:
-        """Return the cached length and the cache of each block."""
         if cache is None:
             return 0, [None] * len(self.blocks)
         if not self.causal:
@@ -286,7 +280,6 @@ class Decoder(EncodedModel):
         return self.rotary.first(begin, begin + x_BTD.shape[1], x_BTD)
 
     def _placed(self, x_BTD: Tensor, positions: Tensor | None, begin: int) -> Tensor:
-        """Add position features and vectors."""
         if self.features is None and self.positions is None and not self.sinusoidal:
             return x_BTD
         if positions is None:

@@ -49,14 +49,12 @@ class DeltaRuleSpec:
 
     @property
     def decoder(self) -> DecoderSpec:
-        """The decoder options, without attention."""
         return decoder_without_attention(self, "none")
 
     def build(self, model_io: ModelIO, generator: torch.Generator) -> Decoder:
         return Decoder(self.decoder, model_io, generator, lambda: DeltaRule(self))
 
     def cost(self, model_io: ModelIO, columns: int, *, device: str = "cpu") -> Cost:
-        """Return the cost of the decoder with this mixer."""
         chunk, k, gates = min(CHUNK, columns), self.width // self.num_heads, self.num_heads * (1 + self.gated)
         carried = 1 - chunk / columns  # fraction of positions with an earlier state
         flops = self.num_heads * (7.0 * chunk * k + 6.0 * k * k * carried) + 2 * gates * self.width
@@ -111,7 +109,7 @@ class Memory:
     state: Tensor | None = None
 
     def through(self, q: Tensor, k: Tensor, v: Tensor, b: Tensor, log_a: Tensor | None) -> Tensor:
-        """Read a chunk (batch, head, time, value) and update S."""
+        """Read a chunk and update S."""
         keys, looks, late = b * (k @ k.transpose(2, 3)), (q @ k.transpose(2, 3)).tril(), None
         since, wanted = None, b * v
         if log_a is not None:

@@ -1,4 +1,4 @@
-"""Diagnosis of failing model calls: the module that failed, and inputs on which the model runs."""
+"""Diagnosis of failing model calls."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -69,7 +69,6 @@ class _Unexplained(InputError):
 
 
 def _require_known(model: nn.Module, inputs: Tensor) -> None:
-    """Raise an InputError for a token outside the model's vocabulary."""
     if inputs.is_floating_point() or inputs.numel() == 0:
         return
     largest, config = int(inputs.max()), getattr(model, "config", None)
@@ -81,7 +80,6 @@ def _require_known(model: nn.Module, inputs: Tensor) -> None:
 
 
 def _failure(model: nn.Module, inputs: Tensor, error: Exception) -> InputError:
-    """Return the error with the module that raised it."""
     part, local = _innermost(model, error.__traceback__)
     if isinstance(part, nn.Embedding) and isinstance(indices := local.get("input"), Tensor) and indices.numel():
         return embedding_failure(model, part, indices, inputs)
@@ -94,7 +92,6 @@ def _failure(model: nn.Module, inputs: Tensor, error: Exception) -> InputError:
 
 
 def described_inputs(inputs: Tensor) -> str:
-    """Return ``tokens (2, 5)`` or ``vectors (2, 5, 3)``."""
     return f"{'vectors' if inputs.is_floating_point() else 'tokens'} {tuple(inputs.shape)}"
 
 
@@ -118,7 +115,7 @@ def embedding_failure(model: nn.Module, part: nn.Embedding, indices: Tensor, inp
 
 
 def _innermost(model: nn.Module, trace: TracebackType | None) -> tuple[nn.Module | None, dict[str, Any]]:
-    """Return the innermost module in the traceback, and its local variables."""
+    """Return the innermost module in the traceback, with its variables."""
     members = {id(part) for part in model.modules()}
     found: tuple[nn.Module | None, dict[str, Any]] = (None, {})
     while trace is not None:
@@ -131,7 +128,7 @@ def _innermost(model: nn.Module, trace: TracebackType | None) -> tuple[nn.Module
 
 
 def _name_of(model: nn.Module, part: nn.Module | None) -> str:
-    """Return the dotted name of a part in the user's model."""
+    """Return the dotted name in the user's model."""
     name = next((name for name, one in model.named_modules() if one is part), "")
     for wrapper in ("_orig_mod.", "module.", "model."):
         own = getattr(model, wrapper[:-1], None)
@@ -141,8 +138,6 @@ def _name_of(model: nn.Module, part: nn.Module | None) -> str:
 
 
 def _smaller(inputs: Tensor, call: Callable[[Tensor], Any]) -> str:
-    """Describe the smaller inputs on which the model runs."""
-
     def runs(some: Tensor) -> bool:
         try:
             call(some)
@@ -165,7 +160,7 @@ def _smaller(inputs: Tensor, call: Callable[[Tensor], Any]) -> str:
 
 
 def _most(runs: Callable[[int], bool], low: int, high: int) -> int | None:
-    """Bisect for the largest number in [low, high) that runs; None if `low` fails."""
+    """Bisect for the largest working number in [low, high)."""
     if high <= low or not runs(low):
         return None
     while high - low > 1:
@@ -198,7 +193,7 @@ def require_callable_on_tokens(model: nn.Module) -> None:
 
 
 def read_number(model: Any, names: tuple[str, ...]) -> tuple[str, int] | None:
-    """Return the first of these attributes of a model, its configuration, or a wrapped module, with its value."""
+    """Return the first of these attributes in a model, its configuration, or a wrapped module."""
     owners = [model, *(own for name in _WRAPPED if isinstance(own := getattr(model, name, None), nn.Module))]
     for owner in owners:
         for where in (owner, *(config for name in _CONFIGS if (config := getattr(owner, name, None)) is not None)):

@@ -1,4 +1,4 @@
-"""Hooks inside user modules: attention of any implementation, and layers within recurrent modules."""
+"""Hooks inside user modules: attention, and layers of recurrent modules."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -36,12 +36,11 @@ class AttentionHookPoint(HookPoint):
 
     @property
     def is_read(self) -> bool:
-        """True if logits or pattern are hooked."""
         return self.logits.is_hooked or self.pattern.is_hooked
 
     @property
     def is_hooked_within(self) -> bool:
-        """True if an activation inside fused attention is hooked."""
+        """True if an activation hidden by fused attention is hooked."""
         return self.is_read or (self.mixed is not None and self.mixed.is_hooked)
 
 
@@ -62,7 +61,7 @@ class ModuleHooks:
 
 
 class AttentionHooks(ModuleHooks):
-    """Attention callbacks that run the taps of a layer."""
+    """Attention callbacks for the taps of a layer."""
 
     def __init__(self, tap: AttentionHookPoint) -> None:
         self._tap = tap
@@ -130,7 +129,7 @@ def _plainly(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Compute attention with explicit logits and pattern, with torch's arguments."""
+    """Compute attention with explicit logits and pattern."""
     if enable_gqa:
         key, value = (part.repeat_interleave(query.shape[-3] // part.shape[-3], -3) for part in (key, value))
     logits = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
@@ -211,7 +210,6 @@ def _layer_by_layer(
     bidirectional: bool,
     batch_first: bool,
 ) -> Any:
-    """Run the layers of a recurrent module one by one."""
     states = tuple(begin) if isinstance(begin, tuple | list) else (begin,)
     ends: list[tuple[Tensor, ...]] = []
     each = len(weights) // num_layers
@@ -250,7 +248,7 @@ def eager(model: nn.Module) -> Iterator[None]:
 
 
 def writing(tap: Pass, *, time_first: bool = False) -> Callable[..., Any]:
-    """Return a hook that passes the (first) output of a module through a tap (batch, time, ...)."""
+    """Return a hook that passes the (first) output through a tap (batch, time, ...)."""
 
     def wrote(module: nn.Module, args: tuple, output: Any) -> Any:
         if isinstance(output, tuple):
@@ -261,7 +259,7 @@ def writing(tap: Pass, *, time_first: bool = False) -> Callable[..., Any]:
 
 
 def reading(tap: Pass, *, time_first: bool = False) -> Callable[..., Any]:
-    """Return a hook that passes the first input of a module through a tap (batch, time, ...)."""
+    """Return a hook that passes the first input through a tap (batch, time, ...)."""
 
     def read(module: nn.Module, args: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         if args:

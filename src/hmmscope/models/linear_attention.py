@@ -58,14 +58,12 @@ class LinearAttentionSpec:
 
     @property
     def decoder(self) -> DecoderSpec:
-        """The decoder options, without attention."""
         return decoder_without_attention(self, self.positions)
 
     def build(self, model_io: ModelIO, generator: torch.Generator) -> Decoder:
         return Decoder(self.decoder, model_io, generator, lambda: LinearAttention(self.width, self.num_heads))
 
     def cost(self, model_io: ModelIO, columns: int, *, device: str = "cpu") -> Cost:
-        """Return the cost of the decoder with this mixer."""
         chunk, k = min(CHUNK, columns), self.width // self.num_heads
         flops = self.num_heads * (2.0 * chunk * (2 * k + 1) + 4.0 * k * (k + 1))
         kept = 10 * self.width + 2 * self.num_heads * chunk

@@ -1,4 +1,4 @@
-"""Recurrent networks: RNN, LSTM and GRU, on one-hot tokens or vectors."""
+"""Recurrent networks: RNN, LSTM and GRU."""
 
 import math
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ class RecurrentSpec:
     Attributes:
         num_layers: stacked layers.
         width: coordinates of a state.
-        learn_initial: learn the first state, from zero.
-        gates: products with input and state in a step.
-        kept: stored activations for each coordinate and step (measured).
+        learn_initial: learn the first state.
+        gates: products in a step.
+        kept: stored activations for each coordinate and step.
         num_states: state vectors of a layer.
     """
 
@@ -152,7 +152,6 @@ class Recurrent(SequenceModel):
         feedback: Float[Tensor, "batch time feedback"] | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time output"]:
-        """Compute the outputs; `positions` are ignored."""
         check_inputs(self.model_io, inputs, feedback)
         x_BTD = self.residual[0](self._read(inputs, feedback))
         states = {} if cache is None else cache
@@ -164,7 +163,6 @@ class Recurrent(SequenceModel):
         return self.head(x_BTD)
 
     def _read(self, inputs: Tensor, feedback: Tensor | None) -> Tensor:
-        """Return one-hot tokens or vectors, then the feedback."""
         dtype = self.head.weight.dtype
         x_BTD = inputs if self.vocab_size is None else F.one_hot(inputs, self.vocab_size).to(dtype)
         if self.model_io.feedback_width == 0:
@@ -174,7 +172,6 @@ class Recurrent(SequenceModel):
         return torch.cat([x_BTD, feedback], -1)
 
     def _first_state(self, layer: int, batch: int) -> Tensor | tuple[Tensor, Tensor] | None:
-        """Return the initial state for torch; None for zeros."""
         if self.initial is None:
             return None
         states = self.initial[layer][:, None, None].expand(-1, 1, batch, -1).contiguous()

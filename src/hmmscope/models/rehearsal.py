@@ -111,7 +111,6 @@ def rehearse_training(net: UserModule, num_columns: int, target: str) -> tuple[s
 
 
 def _require_gradients(module: nn.Module, inputs: Tensor) -> None:
-    """Raise an InputError for a module that cannot be trained."""
     weights = list(module.parameters())
     if any(weight.is_inference() for weight in weights):
         raise InputError(
@@ -189,7 +188,7 @@ class _Rehearsed:
             raise raised from error
 
     def _logits(self, output: Any, inputs: Tensor) -> Float[Tensor, "batch time output"] | None:
-        """Return the logits; None if the model has none and needs none."""
+        """Return the logits, or None."""
         logits = raw_logits(output)
         if not self.asked.strict:
             shape = tuple(logits.shape) if isinstance(logits, Tensor) else ()
@@ -201,7 +200,7 @@ class _Rehearsed:
         return logits
 
     def _require_symbols_last(self, first: Tensor) -> None:
-        """Raise an InputError for outputs (batch, output, time), which is ambiguous if output equals time."""
+        """Raise an InputError for outputs (batch, output, time)."""
         shorter = self.inputs[:, :-1]
         if first.shape[2] != first.shape[1] or shorter.shape[1] < 1:
             return
@@ -212,7 +211,6 @@ class _Rehearsed:
         logits_of(output, shorter, 1)
 
     def _again(self, inputs: Tensor, **options: Any) -> Tensor | None:
-        """Return the logits of another call; None if it fails."""
         try:
             found = raw_logits(self.call(inputs, **options))
         except Exception:
@@ -220,7 +218,6 @@ class _Rehearsed:
         return found if isinstance(found, Tensor) else None
 
     def _random(self, first: Tensor) -> str:
-        """Warn if answers differ between calls."""
         self._again(self.inputs)
         if (again := self._again(self.inputs, again=True)) is not None and _differ(first, again).any():
             return (
@@ -233,7 +230,7 @@ class _Rehearsed:
         return ""
 
     def _coupled(self, first: Tensor) -> Iterator[str]:
-        """Warn if answers depend on later tokens or on other samples."""
+        """Warn if answers depend on later tokens or other samples."""
         time = self.inputs.shape[1]
         changed, begins = self.inputs.clone(), (time - 1, time // 2)
         for sample, begin in enumerate(begins):
@@ -256,7 +253,6 @@ class _Rehearsed:
             yield "the model's outputs depend on other samples of the batch (does it expect (time, batch)?)"
 
     def _others(self, some: Tensor) -> Tensor:
-        """Return other valid tokens or vectors."""
         if some.is_floating_point():
             return some + 1
         size = max(int(self.inputs.max()) + 1, 1)
@@ -270,7 +266,6 @@ class _Rehearsed:
         return counted
 
     def _normalised(self, first: Tensor) -> str:
-        """Warn if outputs are probabilities, not logits."""
         sums = first.double().sum(-1)
         if first.shape[2] < 2 or not bool((first >= 0).all()) or not bool(((sums - 1).abs() < _SUMS).all()):
             return ""
@@ -280,7 +275,7 @@ class _Rehearsed:
         )
 
     def _shifted(self, first: Tensor) -> str:
-        """Warn if the model answers with the current token instead of the next."""
+        """Warn if the model predicts the current token."""
         if not self.asked.next_symbols or self.inputs.is_floating_point():
             return ""
         tokens, following = self.inputs[:, :-1], self.inputs[:, 1:]
@@ -300,7 +295,7 @@ class _Rehearsed:
 
 
 def _differ(one: Tensor, other: Tensor) -> Bool[Tensor, "batch time"]:
-    """Return the positions where outputs differ by more than rounding, or are not finite."""
+    """Return where outputs differ by more than rounding."""
     if one.shape != other.shape:
         return torch.ones(one.shape[:2], dtype=torch.bool, device=one.device)
     finite = one.isfinite() & other.isfinite()
@@ -311,7 +306,7 @@ def _differ(one: Tensor, other: Tensor) -> Bool[Tensor, "batch time"]:
 
 
 class _Kept:
-    """The state of a model outside its weights: buffers, plain attributes and hooks."""
+    """Buffers, plain attributes and hooks of a model."""
 
     def __init__(self, model: nn.Module) -> None:
         self._parts = list(dict.fromkeys(model.modules()))
@@ -352,7 +347,6 @@ def _copied(value: Any) -> Any:
 
 
 def _restore(value: Any, copy: Any) -> None:
-    """Restore the contents of a tensor, generator or container."""
     if isinstance(value, torch.Generator):
         value.set_state(copy)
     elif isinstance(value, np.random.Generator):

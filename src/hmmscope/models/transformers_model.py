@@ -86,7 +86,6 @@ class TransformersModel(EncodedModel):
         feedback: Float[Tensor, "batch time feedback"] | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time output"]:
-        """Compute the outputs, see `SequenceModel.forward`."""
         x_BTD = self.encode(inputs, feedback)
         time = x_BTD.shape[1]
         if cache is not None:
@@ -107,7 +106,6 @@ class TransformersModel(EncodedModel):
 
     @contextmanager
     def _heard(self) -> Iterator[None]:
-        """Route hooked attention through its taps."""
         within: dict[nn.Module, ModuleHooks] = {}
         with ExitStack() as stack:
             for block, layer in zip(self.blocks, self._tapped_layers(), strict=False):
@@ -126,7 +124,7 @@ class TransformersModel(EncodedModel):
 
 
 class HookedLayer(nn.Module):
-    """A layer whose (first) output passes through a tap."""
+    """A layer with a tap on its (first) output."""
 
     def __init__(self, layer: nn.Module, tap: nn.Module) -> None:
         super().__init__()
@@ -151,7 +149,7 @@ def transformers() -> Any:
 
 @contextmanager
 def _lent(generator: torch.Generator) -> Iterator[None]:
-    """Use a generator as torch's global generator, then restore the global one."""
+    """Use a generator as torch's global one."""
     before = torch.get_rng_state()
     torch.set_rng_state(generator.get_state())
     try:
@@ -163,7 +161,6 @@ def _lent(generator: torch.Generator) -> Iterator[None]:
 
 @torch.no_grad()
 def _initialise_layers(layers: nn.Module, generator: torch.Generator) -> None:
-    """Initialize linear maps as in `initialise`."""
     linear = {name: module for name, module in layers.named_modules() if isinstance(module, nn.Linear)}
     num_writes = sum(name.endswith(_WRITES) for name in linear)
     for name, module in linear.items():

@@ -92,7 +92,6 @@ class UserModule(SequenceModel):
         feedback: Tensor | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time output"]:
-        """Compute the logits; feedback and cache are not supported."""
         if feedback is not None or cache is not None:
             raise InputError("model: a user module takes no feedback; train it without block_length")
         if not self.training:
@@ -105,7 +104,7 @@ class UserModule(SequenceModel):
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the user's module, or the model itself."""
+    """Return the user's module."""
     return model.module if isinstance(model, UserModule) else model
 
 
@@ -125,7 +124,6 @@ class UserModuleSpec:
 
     @classmethod
     def of(cls, module: nn.Module) -> "UserModuleSpec":
-        """Return the spec of a module."""
         name = vars(type(module)).get("stored_name") or f"{type(module).__module__}.{type(module).__qualname__}"
         if any(nn.parameter.is_lazy(one) for one in module.parameters()):
             raise InputError("model: has lazy modules with unknown shapes; give their sizes")

@@ -1,4 +1,4 @@
-"""Noisy cycles whose states share symbols evenly, so that symbol frequencies carry no information."""
+"""Noisy cycles with evenly shared symbols, which have uninformative frequencies."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class NoisyCyclesSpec:
     transition[s] = follow * (next of s on the cycle) + (1 - follow) * uniform
     emission[s] = show * (symbol of s) + (1 - show) * uniform
 
-    The transition matrix is exactly doubly stochastic, so every symbol is equally likely at every time.
+    Transitions are doubly stochastic, so every symbol is always equally likely.
 
     Attributes:
         num_states: S, a multiple of num_symbols.
@@ -52,13 +52,12 @@ class NoisyCyclesSpec:
             require(0 <= getattr(self, field) <= 1, field, "must be in [0, 1]", getattr(self, field))
 
     def require_room(self, num_components: int) -> None:
-        """Raise a ResourceError if so many components do not fit in memory."""
+        """Raise a ResourceError if so many components do not fit."""
         size = num_components * self.num_states * (self.num_states + self.num_symbols)
         advice = "take fewer components, num_states or num_symbols"
         require_memory(f"process ({num_components} components)", 8 * size, advice)
 
     def initial(self, num_components: int) -> Float64[Tensor, "component state"]:
-        """Return the uniform distribution for every component."""
         initial_S = torch.from_numpy(quantise_rows(np.full(self.num_states, 1 / self.num_states)) / UNIT)
         return initial_S.expand(num_components, -1)
 
@@ -70,15 +69,11 @@ class NoisyCyclesSpec:
         return torch.from_numpy(following)
 
     def transitions(self, numbers: NDArray[np.int64]) -> Float64[Tensor, "cycle state state"]:
-        """Return the transition matrices of these cycles."""
         return mostly(self.cycles(numbers), self.num_states, self.follow)
 
 
 def mostly(choices: Int64[Tensor, "*row"], num_outcomes: int, probability: float) -> Float64[Tensor, "*row outcome"]:
-    """Return rows that give `choices` with `probability`, else a uniform outcome, in multiples of 2^-32.
-
-    Unchosen outcomes have equal weights, so column sums are equal if the choices are a permutation.
-    """
+    """Return rows that give `choices` with `probability`, else a uniform outcome, in multiples of 2^-32."""
     other = round(UNIT * (1 - probability) / num_outcomes)
     chosen = torch.nn.functional.one_hot(choices, num_outcomes).double()
     return (other + (UNIT - num_outcomes * other) * chosen) / UNIT
@@ -100,7 +95,7 @@ class AliasedSpec(NoisyCyclesSpec):
 @registry.process("aliased-cycles")
 @dataclass(frozen=True, kw_only=True)
 class AliasedCyclesSpec(AliasedSpec):
-    """One noisy cycle on S states, of which S / V emit each symbol, so that the last symbol does not reveal the state.
+    """One noisy cycle on S states, of which S / V emit each symbol.
 
     Source: this project.
     """
@@ -113,10 +108,9 @@ class AliasedCyclesSpec(AliasedSpec):
 @registry.process("aliased-cycles-mixture")
 @dataclass(frozen=True, kw_only=True)
 class AliasedCyclesMixtureSpec(AliasedSpec):
-    """A pool of noisy cycles, equally likely, in which state s emits symbol s mod V.
+    """A pool of equally likely noisy cycles in which state s emits symbol s mod V.
 
-    Components differ only in the order of states. Component m depends on (seed, m) only: `first_component` beyond the
-    pool gives held-out HMMs.
+    Component m depends on (seed, m) only: `first_component` beyond the pool gives held-out HMMs.
 
     Source: this project.
     """

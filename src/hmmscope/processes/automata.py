@@ -1,4 +1,4 @@
-"""Deterministic automata driven by uniform symbols, and word problems of finite groups."""
+"""Deterministic automata driven by uniform symbols."""
 
 import itertools
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from hmmscope.seeds import check_seed, numpy_generator
 
 
 def automaton(next_state_SV: Int64[Tensor, "state symbol"], *, title: str, source: str = "") -> LabelledHMM:
-    """Build the process state_t = next_state[state_{t-1}, symbol_t], with uniform symbols, from state 0."""
+    """Build state_t = next_state[state_{t-1}, symbol_t], with uniform symbols, from state 0."""
     num_states, num_symbols = next_state_SV.shape
     labelled_VSS = torch.zeros(num_symbols, num_states, num_states, dtype=torch.float64)
     symbols = torch.arange(num_symbols)
@@ -58,7 +58,7 @@ class WordProblemSpec:
     """The word problem of a finite group: symbols are group elements, the state is their product so far.
 
     State t = symbol_t * state_{t-1}, from the identity (element 0). `num_generators` > 0 picks that many random symbols.
-    Z2 is parity. The word problem of A5 and S5, which are not solvable, is complete for NC1.
+    For A5 and S5, which are not solvable, it is complete for NC1.
 
     Source: Barrington (1989); as a test of state tracking Merrill, Petty and Sabharwal (2024), "The illusion of state in
     state-space models".
@@ -89,7 +89,7 @@ class WordProblemSpec:
 
 
 def multiplication_table(group: str) -> np.ndarray:
-    """Return `[a, b]` = number of the product a * b (b acts first); element 0 is the identity."""
+    """Return `[a, b]` = number of the product a * b (b acts first)."""
     if group.startswith("Z"):
         order = int(group[1:])
         return np.add.outer(np.arange(order), np.arange(order)) % order

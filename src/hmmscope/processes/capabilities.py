@@ -1,4 +1,4 @@
-"""Names of capabilities, and the output of the Bayes-optimal predictor."""
+"""Capabilities, and the output of the Bayes-optimal predictor."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -78,10 +78,10 @@ class ObserverOutput(Shown):
 
     Attributes:
         predicted_observation: P(o_t | o_0..o_{t-1}) (batch, time, symbol), or the mean vector.
-        next_observation: the same for o_{t+1} given o_0..o_t.
-        log_likelihood_terms: log P(o_t | o_0..o_{t-1}) or log density (batch, time), nats; -inf if impossible.
-        probs: other distributions (batch, time, outcome), by name, such as "belief".
-        vectors: other vectors (batch, time, ...), by name, such as the "mean" of a state.
+        next_observation: the same for o_{t+1}.
+        log_likelihood_terms: log P(o_t | o_0..o_{t-1}) or log density (batch, time), nats.
+        probs: other distributions (batch, time, outcome), such as "belief".
+        vectors: other vectors (batch, time, ...), such as the "mean" of a state.
     """
 
     predicted_observation: Float64[Tensor, "batch time outcome"]

@@ -1,4 +1,4 @@
-"""Independent products of processes, and noisy channels."""
+"""Products of processes, and noisy channels."""
 
 import torch
 
@@ -14,7 +14,7 @@ from hmmscope.processes.process import Process
 def product(first: HMM | LabelledHMM, second: HMM | LabelledHMM) -> HMM | LabelledHMM:
     """Return both processes at once, independent of each other.
 
-    Symbol (v, w) is v * num_symbols of the second + w, likewise for states. Two HMMs give an HMM, else transitions emit.
+    Symbol (v, w) is v * num_symbols of the second + w, likewise for states.
     """
     title = f"{first.title or 'process'} x {second.title or 'process'}"
     initial = torch.kron(first.initial, second.initial)
@@ -50,7 +50,7 @@ def uniform_noise(num_symbols: int, probability: float) -> Float64[Tensor, "symb
 
 
 def as_labelled(process: Process) -> LabelledHMM:
-    """Convert to emitting transitions: labelled[v, i, j] = emission[i, v] * transition[i, j], rounded to 2^-32.
+    """Convert to emitting transitions: labelled[v, i, j] = emission[i, v] * transition[i, j].
 
     State t of the result is state t + 1 of the HMM.
     """

@@ -53,7 +53,7 @@ class ComposedCycles(Mixture):
 
     @cached_property
     def prior(self) -> PriorProcess | None:  # type: ignore[override]
-        """For held-out pairs, the pool of all pairs, since training does not reveal which ones are held out; else None."""
+        """The pool of all pairs if this one is held out; else None."""
         if self.spec.pool != "held-out":
             return None
         everything = replace(self.spec, pool="all").build()
@@ -84,7 +84,6 @@ class ComposedCyclesSpec(NoisyCyclesSpec):
         require(2 <= self.num_parts <= 256, "num_parts", "must be in [2, 256]", self.num_parts)
 
     def pairs(self) -> Int64[Tensor, "component 2"]:
-        """Return the cycle and emission numbers of the pool, ascending."""
         size = self.num_parts
         grid_M = np.arange(size**2)
         if self.pool in ("train", "held-out"):
@@ -95,7 +94,7 @@ class ComposedCyclesSpec(NoisyCyclesSpec):
         return torch.from_numpy(np.stack([grid_M // size + cycle * size, grid_M % size + emission * size], 1))
 
     def emissions(self, numbers: NDArray[np.int64]) -> Float64[Tensor, "emission state symbol"]:
-        """Return the emission matrices of these numbers."""
+        """Return these emission matrices."""
         order = random_permutations(philox_key(self.seed, "emission"), numbers, 1, self.num_states)[:, 0]
         shown = np.empty_like(order)
         np.put_along_axis(shown, order, np.broadcast_to(np.arange(self.num_states) % self.num_symbols, order.shape), 1)

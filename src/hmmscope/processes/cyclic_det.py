@@ -14,8 +14,7 @@ class CyclicDetSpec(CyclesSpec):
 
     state_t = cycle[symbol_t][state_{t-1}], from state 0
 
-    The observer always knows the state. Five states generate A_5 almost surely, whose word problem is complete for NC1;
-    up to four states give solvable groups.
+    Five states almost surely generate A_5 (word problem complete for NC1), up to four states solvable groups.
 
     Source: [Limits] §2.2 and App. C (Cyclic-DET).
     """

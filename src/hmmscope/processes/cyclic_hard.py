@@ -13,21 +13,20 @@ from hmmscope.schema import require
 @registry.process("cyclic-hard")
 @dataclass(frozen=True, kw_only=True)
 class CyclicHardSpec(CyclesSpec):
-    """Cyclic-DET whose state is shown only when queried: after a star comes the name of the state.
+    """Cyclic-DET with a rare query of the state: after a star comes the name of the state.
 
     stage 0 -> 0 with 1 - prediction_rate: an action, uniform, moves the state
             -> 1 with prediction_rate: the symbol *
     stage 1 -> 2: the symbol that names the state
     stage 2 -> 0: an action, uniform, moves the state
 
-    Symbols are the `num_symbols` actions, `*`, then the states. Hidden state stage * num_states + s is (s, stage), from
-    (0, 0).
+    Symbols are the actions, `*`, then the states. Hidden state stage * num_states + s is (s, stage).
 
     Attributes:
         prediction_rate: of the star after an action; 1 / length in [Limits].
 
-    Source: [Limits] §2.2, App. B and C (Cyclic-HARD). As in App. B each action moves the state once; in the printed
-    definition an action would be seen twice after each answer.
+    Source: [Limits] §2.2, App. B and C (Cyclic-HARD). As in App. B each action moves the state once, unlike the printed
+    definition.
     """
 
     prediction_rate: float = 1 / 120

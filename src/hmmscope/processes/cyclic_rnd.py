@@ -17,12 +17,11 @@ class CyclicRndSpec(CyclesSpec):
 
     kernel[a] = (1 - backward_probability) * cycle[a] + backward_probability * inverse cycle[a]
 
-    Symbols carry no information on the state, so the belief flattens to the uniform stationary distribution. With
-    `augmented` the hidden states are pairs (state, last action), number action * num_states + state.
+    Symbols carry no information on the state, so the belief flattens to uniform.
 
     Attributes:
         backward_probability: 0.01 in [Limits], and 0.03, 0.05, 0.1, 0.15 in its Table 1.
-        augmented: hidden pairs in a state-emitting HMM.
+        augmented: use hidden pairs (state, last action), number action * num_states + state.
 
     Source: [Limits] §2.2 and App. C (Cyclic-RND).
     """

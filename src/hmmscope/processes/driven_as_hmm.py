@@ -16,11 +16,10 @@ def augment(process: LabelledHMM, pairing: Literal["post", "pre"] = "post") -> H
     post: transition[(s, v), (s', v')] = labelled[v', s, s'];  initial[(s', v')] = sum_s initial[s] * labelled[v', s, s']
     pre:  transition[(s, v), (s', v')] = P(s' | s, v) * P(v' | s');  initial[(s, v)] = initial[s] * P(v | s)
 
-    with P(v | s) = sum_j labelled[v, s, j] and P(s' | s, v) = labelled[v, s, s'] / P(v | s). State s in the pair at t
-    follows (`post`) or precedes (`pre`) observation t.
+    State s of the pair at t follows (`post`) or precedes (`pre`) observation t.
 
-    Source: [Limits] Prop. A.1, which prints the kernel of `pre` with the trajectory of `post`. Both pairings have the
-    distribution of the system, up to rounding to multiples of 2^-32.
+    Source: [Limits] Prop. A.1, which prints the kernel of `pre` with the trajectory of `post`; both pairings have the
+    distribution of the system.
 
     Raises:
         InputError: another pairing.

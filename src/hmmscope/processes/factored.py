@@ -15,11 +15,10 @@ from hmmscope.schema import require
 @registry.process("factored-mess3")
 @dataclass(frozen=True, kw_only=True)
 class FactoredMess3Spec:
-    """Mess3 factors side by side, whose joint symbol determines all factor symbols (first factor slowest).
+    """Mess3 factors side by side; the joint symbol encodes all factor symbols (first factor slowest).
 
     ``independent``: no coupling. ``conditional``: a factor switches with probability `driven` where the previous one emits
-    symbol 0; ``hidden``: where the previous one goes to state 0. Beliefs are products of factor beliefs in all but the
-    last.
+    symbol 0; ``hidden``: where it goes to state 0. Except with ``hidden``, beliefs are products of factor beliefs.
 
     Source: after the processes of Shai et al. (2026), "Transformers learn factored representations".
     """

@@ -38,7 +38,7 @@ class FileSpec:
 @registry.process("given")
 @dataclass(frozen=True, kw_only=True)
 class ObjectSpec:
-    """A process given as an object; a run stores a copy, and its configuration the digest.
+    """A process given as an object; a run stores a copy.
 
     Attributes:
         kind: HMM, Mixture, ...
@@ -53,7 +53,6 @@ class ObjectSpec:
 
     @classmethod
     def of(cls, process: Process) -> "ObjectSpec":
-        """Return the spec of an object."""
         spec = cls(kind=process.stored_name, digest=process.digest)
         object.__setattr__(spec, "process", process)
         return spec

@@ -30,20 +30,18 @@ _MOST_WORDS = 20_000
 
 
 class GeneralisedHMM(Process):
-    """A process like a `LabelledHMM` whose matrices may have negative entries.
+    """A process like a `LabelledHMM` with matrices that may have negative entries.
 
         P(o_0 .. o_T) = initial · labelled[o_0] ··· labelled[o_T] · (1, .., 1)
 
-    The normalized vector after a word replaces the belief state; sampled states are zeros. Entries are floats;
-    probabilities below 1e-12 count as zero in sampling.
+    The normalized vector after a word replaces the belief state; sampled states are zeros.
 
     Attributes:
-        initial: predictive vector before the first symbol.
-        labelled: matrix of each symbol; for each i, the entries `[:, i, :]` sum to one.
+        initial, labelled: float64.
 
     Args:
-        initial: (S,).
-        labelled: (V, S, S).
+        initial: predictive vector before the first symbol (S,).
+        labelled: (V, S, S); for each i, the entries `[:, i, :]` sum to one.
         title, source: free text.
 
     Raises:
@@ -85,9 +83,8 @@ class GeneralisedHMM(Process):
         """Build the process start · step[o_0] ··· step[o_T] · end in the basis of the rows of `frame`.
 
         Args:
-            start: (S,).
+            start, end: (S,).
             step: (V, S, S).
-            end: (S,).
             frame: (S, S), independent rows with row · end = 1.
             named: title and source.
         """
@@ -142,8 +139,7 @@ _TRIANGLE: Float64[Tensor, "3 3"] = torch.tensor(
 class BlochWalkSpec:
     """A qubit under four weak measurements along two axes, which no finite HMM equals.
 
-    Kraus operators (alpha 1 ± beta σ) / √(4 (alpha² + beta²)) with σ_z (symbols 0, 1) and σ_x (2, 3). The predictive
-    vector has two dimensions.
+    Kraus operators (alpha 1 ± beta σ) / √(4 (alpha² + beta²)) with σ_z (symbols 0, 1) and σ_x (2, 3).
 
     Source: Riechers, Elliott and Shai (2025), "Neural networks leverage nominally quantum and post-quantum
     representations", with alpha 1 and beta √51.
@@ -175,7 +171,7 @@ class PostQuantumSpec:
     """A process of dimension three that no finite-dimensional quantum model equals.
 
     On vectors (x, 1, ln x): symbols 1 and 2 multiply x by `grow` and by `shrink`; symbol 0 has weight x - 1 - ln x and
-    resets to x = 1. The sum is normalized by its largest eigenvalue.
+    resets to x = 1.
 
     Source: after Fanizza, Lumbreras and Winter (2024), "Quantum theory in finite dimension cannot explain every general
     process with finite memory"; the logarithms of the factors must not be rational multiples of each other.
@@ -205,7 +201,6 @@ class PostQuantumSpec:
 
 
 def _leading(matrix: Tensor) -> tuple[float, Tensor]:
-    """Return the (real) leading eigenvalue and its right eigenvector."""
     values, vectors = np.linalg.eig(matrix.numpy())
     first = int(values.real.argmax())
     return float(values[first].real), torch.from_numpy(np.ascontiguousarray(vectors[:, first].real))
@@ -216,8 +211,8 @@ def _leading(matrix: Tensor) -> tuple[float, Tensor]:
 class ProbabilityClockSpec:
     """A process of dimension three that no finite HMM equals, if `angle` is no rational multiple of 2π.
 
-    Symbol 1 rotates a vector by `angle` (radians) and damps it; symbol 0 resets it, so P(0 after n ones) oscillates.
-    The amplitude `height` is at most (1 - damping) / |1 - damping exp(i angle)|.
+    Symbol 1 rotates a vector by `angle` (radians) and damps it; symbol 0 resets it, so P(0 after n ones) oscillates with
+    amplitude `height`.
 
     Source: the probability clock of Jaeger (2000), "Observable operator models for discrete stochastic time series".
     """

@@ -16,10 +16,10 @@ from hmmscope.seeds import check_seed, numpy_generator
 @registry.process("ginc")
 @dataclass(frozen=True, kw_only=True)
 class GINCSpec:
-    """A GINC-like mixture: a hidden state is (property, entity), and a memory maps it to its symbol without noise.
+    """A GINC-like mixture: a hidden state is (property, entity), which a random memory maps to its symbol.
 
-    Each concept has its own property transitions, a convex combination of random permutations; entities stay with
-    probability `stay`, else follow a shared combination. The memory is random and shared; property 0 gives symbol 0.
+    Concepts differ in property transitions, convex combinations of random permutations; entities stay with probability
+    `stay`. Property 0 gives symbol 0.
 
     Source: Xie, Raghunathan, Liang and Ma (2022), "An explanation of in-context learning as implicit Bayesian inference",
     with smaller sizes and a uniform start.
@@ -64,7 +64,6 @@ class GINCSpec:
         return Mixture([1 / self.num_components] * self.num_components, hmms)
 
     def _mixed(self, rng: np.random.Generator, size: int) -> Tensor:
-        """Mix random permutation matrices with weights softmax(uniform / temperature)."""
         logits = rng.uniform(size=self.num_permutations) / self.temperature
         weights = np.exp(logits - logits.max())
         matrix = np.zeros((size, size))

@@ -1,4 +1,4 @@
-"""HMMs for each sample whose rows fit exactly into a header of integers."""
+"""HMMs for each sample that fit exactly into a header of integers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,8 +34,7 @@ _ATTEMPTS = 2**12
 class HeaderHMMs(HMMPerSample):
     """A new HMM for each sample, with a uniform start and rows in multiples of 1 / denominator.
 
-    A header holds the numerators of transition and emission rows, without the last of each row. The optimum is known
-    in the layout `header` only.
+    A header holds the row numerators, without the last of each row. The optimum is known in the layout `header` only.
     """
 
     stored_name = "ToldHMMs"
@@ -133,7 +132,6 @@ class HeaderSpec:
         raise AssertionError("subclasses define draw")
 
     def components(self, numbers: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return initial, transition and emission of these components."""
         initial = torch.from_numpy(uniform(self.num_states)).expand(len(numbers), -1)
         rounded = (round_rows(rows, self.denominator, self.least) / self.denominator for rows in self.draw(numbers))
         transition, emission = (torch.from_numpy(rows) for rows in rounded)

@@ -1,4 +1,4 @@
-"""A hidden Markov model whose states emit symbols."""
+"""The state-emitting hidden Markov model."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -83,7 +83,6 @@ class HMM(Process):
         return HMM(**self.file_tensors() | arrays, symbols=self.symbols, states=self.states, allow_drop_tiny=True)
 
     def card(self) -> list[str]:
-        """Describe each state in a line."""
         states = tuple(map(in_brief, self.states or (f"state {s}" for s in range(self.num_states))))
         symbols = tuple(map(in_brief, self.symbols or map(str, range(self.num_symbols))))
         rows = zip(states, self.initial.tolist(), self.emission.tolist(), self.transition.tolist(), strict=True)
@@ -98,7 +97,6 @@ class HMM(Process):
         return f"HMM(num_states={self.num_states}, num_symbols={self.num_symbols}{title})"
 
     def __str__(self) -> str:
-        """Return `repr` and the matrices, as numbers or a picture."""
         *chain, emission = self._tables()
         lines = [line for table in chain for line in as_text(*table)]
         if self.num_symbols <= FEW_COLUMNS:
@@ -136,12 +134,11 @@ def _likeliest(law: list[float], names: Sequence[str], count: int) -> str:
 
 
 def texts(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return names, title and source of a file."""
     return {key: data[key] for key in ("symbols", "states", "title", "source") if data.get(key) is not None}
 
 
 def matched_by_name(start: Any, symbols: Sequence[str] | None) -> Any:
-    """Reorder the symbols of a process to match `symbols`; InputError if the names differ."""
+    """Reorder the symbols of a process; InputError if the names differ."""
     names = start.symbols if isinstance(start, HMM) else None
     if names is None or symbols is None or tuple(names) == tuple(symbols):
         return start

@@ -17,7 +17,7 @@ from hmmscope.schema import refuse_masked, require, shown
 
 @runtime_checkable
 class LinearSystem(Protocol):
-    """The matrices of a linear system with Gaussian noise, as in `hmmscope.LinearGaussian`."""
+    """The matrices of a linear system with Gaussian noise."""
 
     num_states: int
     num_symbols: int
@@ -71,7 +71,7 @@ def kalman_steps(
     covariance: Float64[Tensor, "state state"],
     seen_TY: Bool[Tensor, "time observed"] | None = None,
 ) -> Iterator[KalmanStep]:
-    """Yield gains and covariances of the steps after a state known up to `covariance`, without end.
+    """Yield gains and covariances of the steps after a state known up to `covariance`.
 
     predicted = A P A^T + state_noise;  S = B predicted B^T + output_noise;  K = predicted B^T S^-1
     P = (1 - K B) predicted (1 - K B)^T + K output_noise K^T   (Joseph's form)
@@ -79,7 +79,7 @@ def kalman_steps(
     Args:
         process: n state and m observed coordinates.
         covariance: before the first step.
-        seen_TY: mask of observed coordinates, one row for each step; None for all.
+        seen_TY: mask of observed coordinates for each step; None for all, without end.
     """
     transition, output = process.transition, process.output
     eye = torch.eye(process.num_states, dtype=torch.float64)
@@ -115,13 +115,11 @@ def kalman_filter(
 
     predict: mean = A mean;  update: mean = mean + K (o_t - B mean)   with K from `kalman_steps`
 
-    NaN coordinates are unobserved.
-
     Source: Kalman (1960); [Limits] App. C for RanLDS.
 
     Args:
         process: n state and m observed coordinates.
-        observations: (batch, time, m) or (time, m), finite or NaN.
+        observations: (batch, time, m) or (time, m); NaN if missing.
         initial: state mean before time 0, (n,) or (batch, n).
         initial_covariance: (n, n); default: zero.
 
@@ -177,7 +175,6 @@ def _followed(
     steps: list[KalmanStep],
     seen_TY: Bool[Tensor, "time observed"],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Filter sequences with the same gaps: means, predictions and log densities."""
     means = torch.empty(*observations.shape[:2], process.num_states, dtype=torch.float64)
     predicted, terms_BT = torch.empty_like(observations), torch.empty(observations.shape[:2], dtype=torch.float64)
     for t, (step, seen_Y) in enumerate(zip(steps, seen_TY, strict=True)):
@@ -199,7 +196,6 @@ def _of_each(matrices: list[Tensor], which_B: Tensor, size: int) -> Float64[Tens
 
 
 def check_vectors(observations: Float64[Tensor, "batch time observed"], size: int) -> None:
-    """Raise an InputError unless observations are finite vectors."""
     if observations.ndim != 3 or observations.shape[2] != size:
         raise InputError(f"observations: must have shape (batch, time, {size}), got {tuple(observations.shape)}")
     bad = ~observations.isfinite()
@@ -220,10 +216,7 @@ def _stack(matrices: list[Tensor], size: int) -> Tensor:
 
 
 def isotropic_gains(num_steps: int) -> Float64[Tensor, "time"]:
-    """Return the scalar gains for orthogonal matrices and unit noise.
-
-    gain_t = (p + 1) / (p + 2) with p = gain_{t-1}, from 0: 1/2, 3/5, 8/13, ..., towards 1 / golden ratio.
-    """
+    """Return the scalar gains for orthogonal matrices and unit noise: 1/2, 3/5, 8/13, ..., towards 1 / golden ratio."""
     gains, variance = [], 0.0
     for _ in range(num_steps):
         variance = (variance + 1) / (variance + 2)

@@ -1,4 +1,4 @@
-"""A hidden Markov model whose transitions emit symbols."""
+"""The edge-emitting hidden Markov model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,17 +19,14 @@ class LabelledHMM(Process):
 
     start ~ initial;  (observation_t, state_t) ~ labelled[:, state_{t-1}, :]
 
-    In input-driven systems the input is the observation.
-
     Attributes:
-        initial: distribution of the start state.
-        labelled: `[v, i, j]` = P(emit v and go to j given i).
+        initial, labelled: float64; `labelled[v, i, j]` = P(emit v and go to j given i).
         quantisation_change: largest change of a probability.
         symbols, states: names, or None.
         title, source: free text.
 
     Args:
-        initial: (S,), sums to 1.
+        initial: start distribution (S,).
         labelled: (V, S, S); for each state i the entries `[:, i, :]` sum to 1.
         symbols, states, title, source, allow_drop_tiny: as for `HMM`.
 
@@ -76,8 +73,6 @@ class LabelledHMM(Process):
 
     def driving_matrices(self) -> tuple[Float64[Tensor, "symbol state state"], Float64[Tensor, "state"], bool]:
         """Return A_v[j, i] = 1 where symbol v takes i to j, and the initial distribution, of a deterministic process.
-
-        The belief is linear in the start only if symbols are equally likely in every state.
 
         Raises:
             InputError: the process is not deterministic.

@@ -1,4 +1,4 @@
-"""Lazy noisy chains, with two parameters for mixing time and noise."""
+"""Lazy noisy chains."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from hmmscope.seeds import check_seed, numpy_generator, philox_key
 @registry.process("lazy-chain")
 @dataclass(frozen=True, kw_only=True)
 class LazyChainSpec:
-    """A chain that stays in its state with probability >= `stay`; the symbol is the state, except for `noise`.
+    """A chain that stays with probability >= `stay`; the symbol is the state, except for `noise`.
 
     transition = stay I + (1 - stay) D,   emission = (1 - noise) I + noise D',   D and D' with rows from Dirichlet(1)
 
@@ -75,7 +75,6 @@ class LazyChainPerSampleSpec:
         return self.num_states
 
     def components(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return initial, transition and emission of these components."""
         size, eye = self.num_states, np.eye(self.num_states)
         drawn = uniforms(philox_key(self.seed, "choices"), indices, 1, 2)
         stay = self.least_stay + (self.most_stay - self.least_stay) * drawn[:, :, :1]

@@ -23,7 +23,7 @@ def make_process(name: str, **fields: Any) -> Process:
     """Build a registered process, ``make_process("random-mixture", num_components=256, seed=0)``.
 
     Raises:
-        InputError: an unknown name or field, or a value out of range.
+        InputError: an unknown name or field, or an invalid value.
     """
     return built(registry.build_spec("process", {"name": name, **fields}, "process"))
 
@@ -37,7 +37,7 @@ def built(spec: Any) -> Process:
 
 
 def as_process(source: object) -> Process:
-    """Convert a name, a path, `SequenceData` or a process to a process.
+    """Convert a name, path, `SequenceData` or process to a process.
 
     Raises:
         InputError: none of these.
@@ -55,12 +55,11 @@ def as_process(source: object) -> Process:
 
 
 def is_process(value: object) -> bool:
-    """Return whether a value is a process."""
     return isinstance(value, Process)
 
 
 def process_spec(value: Any) -> Any:
-    """Convert names, paths, sequences and processes to specs or field mappings; return others unchanged."""
+    """Convert names, paths, sequences and processes to specs or mappings."""
     if isinstance(value, SequenceData):
         value = RecordedSequences(value)
     if isinstance(value, Process):
@@ -82,7 +81,6 @@ def process_data(source: str) -> dict[str, Any]:
 
 
 def _holds_sequences(source: str) -> bool:
-    """Return whether the file holds sequences, not a process."""
     path = Path(source)
     if not path.is_file():
         return False

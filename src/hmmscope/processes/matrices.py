@@ -25,7 +25,7 @@ def brief_names(names: Sequence[str] | None, count: int, kind: str) -> list[str]
 
 
 def as_text(title: str, rows: Sequence[str], columns: Sequence[str], law: Float64[Tensor, "row column"]) -> list[str]:
-    """Render a matrix as lines of numbers, or of characters shaded by probability."""
+    """Render a matrix as lines of numbers, or of shaded characters."""
     if len(rows) <= FEW_ROWS and len(columns) <= FEW_COLUMNS:
         cells = [[f"{steady(value):.3f}" for value in row] for row in law.tolist()]
         left = max(map(len, (title, *rows)))

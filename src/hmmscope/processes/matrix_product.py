@@ -24,10 +24,8 @@ class MatrixProduct(Process):
 
     vector_t = matrices[observation_t] @ vector_{t-1}, from the first unit vector
 
-    States are zeros. The last bits of vectors depend on the platform.
-
     Attributes:
-        matrices: square matrix of each symbol, float64.
+        matrices: float64.
         dimension: of the vectors.
 
     Args:
@@ -98,7 +96,6 @@ class MatrixProduct(Process):
     def driving_matrices(
         self,
     ) -> tuple[Float64[Tensor, "symbol dimension dimension"], Float64[Tensor, "dimension"], bool]:
-        """Return the matrices and the first unit vector; symbols reveal nothing."""
         return self.matrices, torch.eye(self.dimension, dtype=torch.float64)[0], False
 
     def __repr__(self) -> str:

@@ -20,8 +20,8 @@ class Mixture(Process):
 
     Attributes:
         component_weights: distribution of the component.
-        law: the stacked parameters, multiples of 2^-32.
-        symbols, states: names shared by all components, or None.
+        law: the stacked parameters.
+        symbols, states: shared names, or None.
 
     Args:
         weights: (M,), sums to 1.

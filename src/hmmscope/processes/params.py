@@ -89,14 +89,13 @@ class HMMParams(Shown, ABC):
         """Return P(observation 0, state 0) (V, S), steps (1 or V, S, S) and factors after a step (V or 0, S)."""
 
     def all_tables(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return `tables` stacked over components."""
         each = [self.tables(component) for component in range(len(self.initial_MS))]
         first, steps, after = (torch.stack(part) for part in zip(*each, strict=True))
         return first, steps, after
 
     @abstractmethod
     def absorber(self) -> Absorb:
-        """Return the observation update, for symbols (1, batch) or (component, batch)."""
+        """Return the update by symbols (1, batch) or (component, batch)."""
 
     @abstractmethod
     def factors(
@@ -106,7 +105,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def from_each_state(self) -> "HMMParams":
-        """Return one component for each start state, from the first component."""
+        """Return one component for each start state."""
 
     @abstractmethod
     def contractions(self, memory_length: int) -> tuple[Float64[Tensor, "matrix state state"], int]:
@@ -121,7 +120,6 @@ class HMMParams(Shown, ABC):
         return self.symbols().shape[2]
 
     def arrays(self) -> dict[str, Tensor]:
-        """Return the arrays by name in files."""
         arrays = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
         return dict(zip(self.file_arrays, arrays, strict=True))
 
@@ -132,7 +130,6 @@ class HMMParams(Shown, ABC):
         return self._made(initial_MS, *list(self.arrays().values())[1:])
 
     def select(self, components: Int64[Tensor, "chosen"]) -> "HMMParams":
-        """Return the chosen components."""
         return self._made(*(array[components] for array in self.arrays().values()))
 
     def to(self, device: torch.device) -> "HMMParams":
@@ -229,7 +226,6 @@ class EdgeEmissionParams(HMMParams):
     labelled_MVSS: Float64[Tensor, "component symbol state state"]
 
     def rows(self) -> tuple[Tensor, ...]:
-        """Return the initial distribution and each state's distribution over (symbol, next state)."""
         return self.initial_MS, self.labelled_MVSS.transpose(1, 2).flatten(2)
 
     @property
@@ -305,8 +301,6 @@ class SignedParams(EdgeEmissionParams):
 
 
 class _StatesWithGaps(StateEmissionParams):
-    """State-emission parameters whose last symbol is a missing observation."""
-
     digest_name: ClassVar[str] = "_StatesWithGaps"
 
     def symbols(self) -> Float64[Tensor, "component state symbol"]:
@@ -314,8 +308,6 @@ class _StatesWithGaps(StateEmissionParams):
 
 
 class _EdgesWithGaps(EdgeEmissionParams):
-    """Edge-emission parameters whose last symbol is a missing observation."""
-
     digest_name: ClassVar[str] = "_EdgesWithGaps"
 
     @property
@@ -335,7 +327,7 @@ class _SignedWithGaps(_EdgesWithGaps):
 
 
 def seeing(law: HMMParams, observations: Int64[Tensor, "*batch"]) -> HMMParams:
-    """Return the params, with gaps if an observation is missing."""
+    """Return the params, with gaps if needed."""
     return law.with_gaps() if any_missing(observations, law.num_symbols) else law
 
 
@@ -345,7 +337,6 @@ def any_missing(observations: Int64[Tensor, "*batch"], num_symbols: int) -> bool
 
 
 def symbol_probs(law: HMMParams) -> Float64[Tensor, "component state symbol"]:
-    """Return P(next symbol | state about to emit)."""
     return law.symbols()
 
 

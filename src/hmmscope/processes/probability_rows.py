@@ -82,7 +82,6 @@ class Quantiser:
         return self.rows(name, tensor, shape)
 
     def _keep_possible(self, name: str, wanted: NDArray[np.float64], weights: NDArray[np.int64]) -> None:
-        """Raise the weights of positive entries to at least one, in place."""
         tiny = (wanted > 0) & (wanted * UNIT < 1)
         if not tiny.any():
             return

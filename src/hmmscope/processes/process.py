@@ -136,12 +136,12 @@ class Process(ABC):
         return cls.uses_hmm_inference | methods
 
     def require_capability(self, capability: str, option: str = "") -> None:
-        """Raise an InputError if a capability is missing; `option` names the option that needs it."""
+        """Raise an InputError if a capability, which `option` needs, is missing."""
         if capability not in self.capabilities():
             raise self.missing_capability_error(capability, option)
 
     def missing_capability_error(self, capability: str, option: str = "") -> InputError:
-        """Return the error for a missing capability; it lists alternatives."""
+        """Return the error for a missing capability, with alternatives."""
         if capability in self.uses_hmm_inference:
             function = BY_PARAMS.get(capability, "hmmscope.inference")
             return InputError(f"process: {type(self).__name__} has no method for {capability}; call {function}")
@@ -197,11 +197,11 @@ class Process(ABC):
         raise self.missing_capability_error(DRIVING)
 
     def card(self) -> list[str]:
-        """Describe the parameters in lines."""
+        """Describe the process in lines."""
         return []
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return (name, value) pairs of exact properties."""
+        """Return names and values of exact properties."""
         return []
 
     def facts_data(self) -> dict[str, Any]:
@@ -211,7 +211,7 @@ class Process(ABC):
         raise self.missing_capability_error(COMPONENTS)
 
     def select_components(self, components: Tensor) -> "tuple[Process, Tensor] | None":
-        """Return a mixture of the components of these samples, and their indices in it; None without components."""
+        """Return a mixture of these components, and their indices in it; None without components."""
         return None
 
     def subsample_components(self, count: int) -> "Process | None":
@@ -245,12 +245,11 @@ class Process(ABC):
 
     @property
     def num_components(self) -> int | None:
-        """Number of mixture components; None for a single process."""
+        """Mixture components; None for a single process."""
         return None
 
     @cached_property
     def alias_tables(self) -> tuple[NDArray[np.uint32], ...]:
-        """Integer alias tables of the component and of `params.rows`."""
         return tuple(alias_tables(drawn_weights(rows)) for rows in (self.component_weights, *self.params.rows()))
 
     @property
@@ -326,7 +325,6 @@ class Process(ABC):
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "Process":
-        """Build the process from the content of a file."""
         return cls(*(torch.as_tensor(data[name]) for name in cls.file_arrays))
 
     def save(self, path: object) -> None:
@@ -397,9 +395,7 @@ class Process(ABC):
     def sample_paths_on(
         self, samples: Int64[Tensor, "batch"], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """Draw the samples of `sample_paths` on the device of the sample numbers, with the same bits.
-
-        Processes with a custom sampler draw on the CPU and copy.
+        """Run `sample_paths` on the device of the sample numbers, with the same bits.
 
         Args:
             samples: sample numbers (B,) in [0, 2^40), unchecked on a GPU.

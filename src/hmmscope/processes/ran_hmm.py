@@ -42,7 +42,6 @@ class RanHMMSpec:
         require(self.law in known, "law", f"must be one of {', '.join(known)}", self.law)
 
     def rows(self, purpose: str, num_columns: int) -> np.ndarray:
-        """Draw `num_states` random rows."""
         key, number = philox_key(self.seed, purpose), np.array([0])
         if self.law == "dirichlet":
             return dirichlet_rows(key, number, self.num_states, num_columns, 1.0)[0]

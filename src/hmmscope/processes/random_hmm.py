@@ -23,7 +23,7 @@ _CHUNK_ENTRIES = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class DirichletSpec:
-    """Sizes and concentrations of HMMs with Dirichlet rows; component m depends on (seed, m) only."""
+    """HMMs with Dirichlet rows; component m depends on (seed, m) only."""
 
     num_states: int = 5
     num_symbols: int = 5
@@ -39,13 +39,11 @@ class DirichletSpec:
             require(1e-9 <= getattr(self, field) <= 1e6, field, "must be in [1e-9, 1e6]", getattr(self, field))
 
     def require_square(self) -> None:
-        """Raise an InputError unless num_symbols equals num_states."""
         rule = f"must equal num_states = {self.num_states}"
         require(self.num_symbols == self.num_states, "num_symbols", rule, self.num_symbols)
 
     @staticmethod
     def require_pool(num_components: int, first_component: int) -> None:
-        """Raise an InputError unless the pool is in range."""
         require(1 <= num_components <= 65536, "num_components", "must be in [1, 65536]", num_components)
         require(0 <= first_component < 2**40, "first_component", "must be in [0, 2^40)", first_component)
 
@@ -100,7 +98,7 @@ class RandomHMMSpec(DirichletSpec):
 class RandomMixtureSpec(DirichletSpec):
     """A pool of equally likely HMMs with Dirichlet rows and uniform initial states.
 
-    Component m depends on (seed, m) only: `first_component` beyond the pool gives held-out HMMs.
+    `first_component` beyond the pool gives held-out HMMs.
 
     Source: [MultiTask] §5 (8192 HMMs, 128 states, 16 symbols; no concentrations stated).
     """

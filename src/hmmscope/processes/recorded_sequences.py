@@ -26,11 +26,10 @@ TRAINING, JUDGING = ("train", "counting"), ("evaluate", "probe", "test")
 
 
 class RecordedSequences(Process):
-    """Windows of recorded sequences, whose distribution is unknown.
+    """Windows of recorded sequences, with an unknown distribution.
 
     Stream "train" reads the `train` part, "test" the `test` part, "evaluate" and "probe" the `validation` part. Training
-    windows are random; others are consecutive, each once, in random order. A window lies in one sequence; padding is
-    symbol 0 with state -1.
+    windows are random; others come once each, in random order. Padding is symbol 0 with state -1.
 
     Args:
         data: the sequences.
@@ -70,7 +69,6 @@ class RecordedSequences(Process):
         return self.data.digest
 
     def part(self, stream: str) -> SequenceData:
-        """Return the sequences of a stream."""
         if stream in TRAINING:
             return self.data.train
         if stream == "test":
@@ -78,11 +76,10 @@ class RecordedSequences(Process):
         return self.data.validation if stream in JUDGING else self.data
 
     def num_different(self, stream: str, length: int) -> int | None:
-        """Return the number of windows; None for training streams."""
         return None if stream in TRAINING else len(self._windows(stream, length))
 
     def _windows(self, stream: str, length: int) -> NDArray[np.int64]:
-        """Return (window, [sequence, begin]), without a last window of one symbol."""
+        """Return (window, [sequence, begin])."""
         if (stream, length) not in self._pieces:
             pieces = [
                 (number, begin)

@@ -16,11 +16,11 @@ from hmmscope.seeds import check_seed, philox_key
 
 
 class Durations(NamedTuple):
-    """A semi-Markov chain as a Markov chain of pairs (state, remaining steps).
+    """A Markov chain of pairs (state, remaining steps).
 
     Attributes:
         initial, transition: (pair,) and (pair, pair).
-        states: state of each pair (pair,); index family parameters with it, as in ``means[states]``.
+        states: state of each pair (pair,).
         left: remaining steps, this one included (pair,).
     """
 
@@ -35,7 +35,7 @@ def with_durations(initial: object, transition: object, durations: object) -> Du
 
     (i, d) -> (i, d - 1) surely;  (i, 1) -> (j, d) with transition[i, j] durations[j, d - 1]
 
-    A sequence starts with a new visit. Unreachable pairs are left out. The diagonal of `transition` repeats a visit.
+    A sequence starts with a new visit. Unreachable pairs are left out.
 
     Source: Yu (2010), "Hidden semi-Markov models"; as an HMM: Johnson (2005), "Capacity and complexity of HMM duration
     modeling techniques".
@@ -48,7 +48,7 @@ def with_durations(initial: object, transition: object, durations: object) -> Du
     Raises:
         InputError: invalid rows, or a wrong shape.
 
-    Cost: up to S D pairs; filters take O(time S^2 D^2), less for zeros.
+    Cost: up to S D pairs.
     """
     first_S = laws_of("initial", initial, (None,))
     size = len(first_S)
@@ -70,15 +70,15 @@ def with_durations(initial: object, transition: object, durations: object) -> Du
 class SemiMarkovSpec:
     """States with random durations, so that the observer must track time as well as the state.
 
-    A visit of state i takes 1 + Binomial(longest - 1, p_i) steps, with p_i evenly spaced from 1 / (S + 1) to S / (S + 1);
-    another state follows, by Dirichlet(1) rows. The symbol is the state, except for `noise`.
+    A visit of state i takes 1 + Binomial(longest - 1, p_i) steps, with p_i from 1 / (S + 1) to S / (S + 1); another state
+    follows, by Dirichlet(1) rows.
 
     Source: after Yu (2010), "Hidden semi-Markov models".
 
     Attributes:
         num_states: S, also the number of symbols.
         longest: longest visit; 1 for no durations.
-        noise: probability of a uniform symbol.
+        noise: probability of a uniform symbol instead of the state.
         seed: of the rows.
     """
 

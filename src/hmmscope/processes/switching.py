@@ -25,12 +25,10 @@ NUM_KEPT = 256
 
 
 class SwitchingLinearGaussian(VectorProcess):
-    """A linear system whose matrices depend on a Markov chain of modes.
+    """A linear system with matrices that depend on a Markov chain of modes.
 
     state_t = transition[mode_t] @ state_{t-1} + N(0, state_noise[mode_t])
     observation_t = output[mode_t] @ state_t + N(0, output_noise[mode_t])
-
-    The belief is about the mode; `observe` calls `switching_filter`.
 
     Source: Ackerson and Fu, IEEE Trans. Automatic Control 15 (1970); Murphy, "Switching Kalman filters" (1998).
 
@@ -172,6 +170,5 @@ def _noise(name: str, given: object, modes: int, size: int) -> Float64[Tensor, "
 
 
 def _each(matrices: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Multiply in a fixed order of summation."""
     found: NDArray[np.float64] = sum(matrices[..., j] * vectors[..., j, None] for j in range(vectors.shape[-1]))  # type: ignore[assignment]
     return found

@@ -39,8 +39,8 @@ class SwitchingResult(Shown):
         predicted_observation, next_observation: E[o_t | o_0..o_{t-1}] and E[o_{t+1} | o_0..o_t].
         log_likelihood_terms: log density of o_t given the past (batch, time), nats.
         log_likelihood: their sum (batch,).
-        num_exact: number of first observations for which all this is exact.
-        error: change of the log-likelihood (batch,) if one mode fewer is tracked, usually a bound of the merging error.
+        num_exact: number of exactly filtered observations.
+        error: change of the log-likelihood (batch,) with one mode fewer, usually a bound of the merging error.
     """
 
     mode_beliefs: Float64[Tensor, "batch time mode"]
@@ -63,7 +63,7 @@ class _Gaussians:
     covariances: Float64[Tensor, "batch gaussian state state"]
 
     def merged(self, groups: int) -> "_Gaussians":
-        """Merge Gaussians whose indices differ by multiples of `groups`, matching mean and covariance."""
+        """Merge Gaussians with equal indices modulo `groups`, matching mean and covariance."""
         weights, means, covariances = (
             part.unflatten(1, (-1, groups)) for part in (self.weights, self.means, self.covariances)
         )
@@ -160,7 +160,6 @@ def _ahead(process: SwitchingSystem, known: _Gaussians, chances_GK: Tensor) -> F
 
 
 def _step(process: SwitchingSystem, known: _Gaussians, chances_GK: Tensor, seen_BY: Tensor) -> _Gaussians:
-    """Update each Gaussian and next mode by a Kalman step."""
     inside: Bool[Tensor, "batch observed"] = ~seen_BY.isnan()
     mask = inside.to(torch.float64)[:, None, None]
     output = process.output * mask[..., None]

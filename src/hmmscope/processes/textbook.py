@@ -24,7 +24,6 @@ def labelled_from_edges(
 
 
 def stationary_start(labelled_VSS: Tensor, **names: object) -> LabelledHMM:
-    """Build a labelled HMM that starts stationary."""
     transition_SS = torch.from_numpy(total(labelled_VSS.numpy()))
     return LabelledHMM(stationary_law(transition_SS), labelled_VSS, allow_drop_tiny=True, **names)  # type: ignore[arg-type]
 
@@ -32,10 +31,10 @@ def stationary_start(labelled_VSS: Tensor, **names: object) -> LabelledHMM:
 @registry.process("mess3")
 @dataclass(frozen=True, kw_only=True)
 class Mess3Spec:
-    """Mess3: three hidden states that no finite past reveals; its beliefs form a fractal in the triangle.
+    """Mess3: three hidden states that no finite past reveals; its beliefs form a fractal.
 
     Each other state follows with probability `switch`; on the way to state j, symbol j is emitted with probability
-    `emission`, each other one with (1 - emission) / 2.
+    `emission`.
 
     Source: Marzen and Crutchfield (2017), "Nearly maximally predictive features and their dimensions"; values from Shai et
     al. (2024), "Transformers represent belief state geometry in their residual stream".
@@ -60,8 +59,6 @@ class Mess3Spec:
 @dataclass(frozen=True, kw_only=True)
 class RRXORSpec:
     """Random-random-XOR: two fair bits, then their exclusive or, repeated.
-
-    States: S starts, A and B hold the first bit, X and Y the exclusive or.
 
     Source: Crutchfield and Feldman (2003), "Regularities unseen, randomness observed".
     """

@@ -11,12 +11,12 @@ from hmmscope.processes.process import Process
 
 
 class VectorProcess(Process):
-    """A process whose observations are real vectors.
+    """A process with real vectors as observations.
 
     Attributes:
         density: components of its predictive density: "gaussian", "poisson" or "symbols".
-        num_mixture_components: number of these components.
-        scale: centre and width of each coordinate, to standardize network inputs.
+        num_mixture_components: their number.
+        scale: centre and width of each coordinate.
     """
 
     stored_name = "VectorProcess"

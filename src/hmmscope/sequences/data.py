@@ -133,7 +133,6 @@ class SequenceData(Dataset[Tensor]):
 
     @classmethod
     def from_encoded(cls, encoded: Encoded, title: str, seed: int = 0) -> "SequenceData":
-        """Build from encoded sequences."""
         data = cls.__new__(cls)
         data._set(encoded, title, seed)
         return data
@@ -142,12 +141,12 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def num_observations(self) -> int:
-        """Number of observations, without missing ones."""
+        """Observations, without missing ones."""
         return self.num_steps - self.num_missing
 
     @property
     def num_steps(self) -> int:
-        """Number of observations, with missing ones."""
+        """Observations, with missing ones."""
         return int(self._starts[-1])
 
     @cached_property
@@ -205,13 +204,12 @@ class SequenceData(Dataset[Tensor]):
         return self.from_encoded(replace(self._encoded, flat=flat, lengths=lengths, first=first), self.title, self.seed)
 
     def as_text(self, sequence: Any) -> str:
-        """Return symbols as text."""
         names = self.symbols or tuple(map(str, range(self.num_symbols)))
         glue = "" if self.symbols and all(len(name) == 1 for name in names) else " "
         return glue.join(names[code] if 0 <= code < len(names) else "?" for code in map(int, sequence))
 
     def renamed(self, symbols: Sequence[str]) -> "SequenceData":
-        """Renumber symbols as in `symbols`, which contain all names."""
+        """Renumber symbols as in `symbols`."""
         names = self.symbols or ()
         codes = np.array([*(symbols.index(name) for name in names), len(symbols)])
         flat = codes[self.flat.astype(np.int64)]
@@ -238,7 +236,7 @@ class SequenceData(Dataset[Tensor]):
     # -- description
 
     def describe(self) -> str:
-        """Describe the sequences and the first line, in two lines."""
+        """Describe the sequences in two lines."""
         names = self.symbols or ()
         listed = " ".join(map(in_a_line, names[:_SHOWN_SYMBOLS])) + (" ..." if len(names) > _SHOWN_SYMBOLS else "")
         total = f"{self.num_observations} observations in {summary(self._encoded)}"
@@ -308,10 +306,7 @@ class SequenceData(Dataset[Tensor]):
         return self.cut(length) if self.longest > length else self
 
     def in_blocks(self) -> "SequenceData":
-        """Return at least three different sequences, cut by `block_length` if needed.
-
-        Neighbouring blocks are not quite independent.
-        """
+        """Return at least three different sequences, cut by `block_length` if needed."""
         different: set[bytes] = set()
         for begin, end in pairwise(self._starts.tolist() if len(self) >= 3 else ()):
             different.add(hashlib.sha256(self.flat[begin:end].tobytes()).digest())
@@ -332,10 +327,10 @@ class SequenceData(Dataset[Tensor]):
     def split(self, train: float = 0.8, validation: float = 0.1, *, seed: int = 0) -> Parts:
         """Split into disjoint training, validation and test parts.
 
-        The split sorts sequences by sha256 of seed and symbols, so their order is irrelevant and equal ones stay together.
+        The sequences are sorted by sha256 of seed and symbols, so their order is irrelevant and equal ones stay together.
 
         Args:
-            train, validation: fractions of the different sequences; the rest is the test part.
+            train, validation: fractions of the different sequences.
             seed: of the split.
 
         Raises:
@@ -366,7 +361,7 @@ class SequenceData(Dataset[Tensor]):
         return Parts(*(self._chosen(np.flatnonzero(parts == part)) for part in range(3)))
 
     def seeded(self, seed: int) -> "SequenceData":
-        """Return the same sequences with another split seed."""
+        """Return the same sequences with another split."""
         return self.from_encoded(self._encoded, self.title, seed)
 
     @cached_property
@@ -375,17 +370,15 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def train(self) -> "SequenceData":
-        """80 % of the sequences, see `split`."""
+        """80 % of the sequences, see `split`; `validation` and `test` have 10 % each."""
         return self._parts.train
 
     @property
     def validation(self) -> "SequenceData":
-        """10 % of the sequences."""
         return self._parts.validation
 
     @property
     def test(self) -> "SequenceData":
-        """10 % of the sequences."""
         return self._parts.test
 
     # -- files

@@ -172,7 +172,7 @@ def encode_numbers(rows: Sequence[object], alphabet: Alphabet, how: str, where: 
 
 
 def _whole(row: object, missing: Missing, where: Callable[[], str]) -> NDArray[np.int64]:
-    """Convert a row to int64 with `MISSING`; InputError unless integers."""
+    """Convert a row to int64 with `MISSING`."""
     cells: Any = row
     odd = None
     if isinstance(row, list | tuple):
@@ -238,7 +238,6 @@ def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Cal
 
 
 def _no_name(word: object, known: tuple[str, ...], alphabet: Alphabet, where: str) -> InputError:
-    """Return the error for an unknown name."""
     if is_nothing(word) or word == "":
         said = word if word != "" else "empty"
         return InputError(f"{where}: is {said}, which is not a symbol; {alphabet.missing.advice(word)}")
@@ -265,7 +264,6 @@ def encode_characters(lines: list[str], alphabet: Alphabet, how: str, where: Cal
 
 
 def _small(flat: NDArray[np.integer], count: int) -> NDArray[np.integer]:
-    """Convert to the smallest sufficient type."""
     return flat.astype(smallest(count + bool((flat == count).any())))
 
 
@@ -299,8 +297,6 @@ def encode_lines(
 def _in_unit(
     unit: str, texts: list[str], kept: list[int], alphabet: Alphabet, what: str, where: Callable[[int], str]
 ) -> Encoded:
-    """Encode nonblank lines with indices `kept`."""
-
     def place(number: int) -> str:
         return where(kept[number] if number >= 0 else number)
 
@@ -394,13 +390,13 @@ def _unit_of(texts: list[str], alphabet: Alphabet, what: str) -> str:
 
 
 def _repeat(texts: list[str]) -> bool:
-    """Return whether texts repeat often enough to be symbols."""
+    """Return whether texts repeat often."""
     different = len(set(texts))
     return 2 * different <= len(texts) or different < len(texts) <= _FEW_TEXTS
 
 
 def _require_alike(rows: list[list[str]], alphabet: Alphabet, what: str) -> None:
-    """Raise an InputError if most words are numbers but some are not."""
+    """Raise an InputError if most, but not all, words are numbers."""
     names = {word for row in rows for word in row if not _is_number(word)}.difference(alphabet.missing.names)
     total, odd = sum(map(len, rows)), sum(word in names for row in rows for word in row)
     if not 2 * odd < total:
@@ -415,7 +411,6 @@ def _require_alike(rows: list[list[str]], alphabet: Alphabet, what: str) -> None
 def _unit_of_names(
     texts: list[str], rows: list[list[str]], alphabet: Alphabet, names: tuple[str, ...], what: str
 ) -> str:
-    """Infer the unit of lines from the symbol names."""
     known = {*names, *alphabet.missing.names}
     if all(text in known for text in texts):  # one symbol per line
         if not all(word in known for row in rows for word in row):
@@ -426,8 +421,6 @@ def _unit_of_names(
 
 
 def _ambiguous(texts: list[str], alphabet: Alphabet, what: str, *units: str) -> InputError:
-    """Return the error that describes both readings."""
-
     def number(name: int) -> str:
         return f"{what}: line {name + 1}"
 

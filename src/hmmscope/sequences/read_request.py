@@ -109,7 +109,6 @@ class ReadRequest:
         return None if wanted.count is None or wanted.names == self.alphabet.names else wanted
 
     def _check_header(self, header: Mapping[str, Any]) -> None:
-        """Raise an InputError for an invalid header."""
         found = header.get("format", FORMAT)
         if found != FORMAT:
             raise InputError(f"{self.what}: contains a process ({shown(found)}), not sequences")
@@ -148,7 +147,7 @@ class ReadRequest:
         return encode_numbers(within(rows, self.lengths), self.alphabet, how, self.at(noun))
 
     def whole(self, array: NDArray[Any], lengths: object, how: str) -> Encoded | None:
-        """Encode an array (sequence, time), or one row cut by lengths, without copies; None if `numbers` must check it."""
+        """Encode an array (sequence, time) without copies; None if `numbers` must check it."""
         plain = array.dtype.kind in "iu" and array.ndim == 2 and not isinstance(array, np.ma.MaskedArray)
         if not plain or not array.size or self.missing.names or (lengths is not None and len(array) != 1):
             return None
@@ -176,7 +175,7 @@ class ReadRequest:
         return encode_lines(lines, self.alphabet, unit or self._unit_of(lines), self.what, self.at(noun))
 
     def _unit_of(self, texts: Sequence[object]) -> str | None:
-        """Return the requested or stored unit; stored "lines" needs a text that is a symbol."""
+        """Return the requested or stored unit."""
         if self.read_options.unit is None and self.unit == "lines" and self.alphabet.count is not None:
             symbols = {*(self.alphabet.names or map(str, range(self.alphabet.count))), *self.missing.names}
             return self.unit if any(str(text).strip() in symbols for text in texts) else None
@@ -207,11 +206,7 @@ class ReadRequest:
         return self.numbers(values, f"{how} of numbers", noun)
 
     def _texts(self, values: list[Any], noun: str) -> Encoded:
-        """Encode texts; with the unit "lines" they are the symbols of one sequence.
-
-        Raises:
-            InputError: an empty text or None that is not declared missing.
-        """
+        """Encode texts; with the unit "lines" they are symbols."""
         whole = self._unit_of(values) == "lines"
         for number, value in enumerate(values):
             empty = is_nothing(value) or not str(value).strip()
@@ -226,7 +221,6 @@ class ReadRequest:
         return replace(self._symbols([cells], UNITS["lines"]), read_options=ReadOptions(unit="lines"))
 
     def _symbols(self, rows: list[list[Any]], how: str) -> Encoded:
-        """Encode table cells as names or whole numbers."""
         has = self.missing.has
         seen = [value for row in rows for value in row if not has(value)]
         words = all(isinstance(value, str) for value in seen)
@@ -254,7 +248,6 @@ class ReadRequest:
         return isinstance(value, int | float) and not isinstance(value, bool)
 
     def _names(self, values: Iterable[object]) -> bool:
-        """Return whether all values are names or missing."""
         return all(isinstance(value, str) or is_nothing(value) or self.missing.has(value) for value in values)
 
     def table(self, fields: Iterable[object], take: Callable[[str], Any]) -> Encoded:
@@ -305,7 +298,6 @@ class ReadRequest:
         return self._symbols(rows, how)
 
     def _cells(self, take: Callable[[str], Any], name: str) -> list[Any]:
-        """Return a column as a list of plain values."""
         column = take(name)
         cells = plain(column)
         if isinstance(cells, str) or not isinstance(cells, Iterable):
@@ -313,7 +305,7 @@ class ReadRequest:
         return list(cells)
 
     def _no_gap(self, cells: list[Any], column: str, advice: str = "") -> None:
-        """Raise an InputError for an empty cell that is not declared missing."""
+        """Raise an InputError for an undeclared empty cell."""
         for number, cell in enumerate(cells):
             empty = is_nothing(cell) or (isinstance(cell, str) and not cell.strip())
             if empty and (advice or not self.missing.has(cell)):
@@ -321,7 +313,6 @@ class ReadRequest:
                 raise InputError(f"{self.at('row')(number)}: {said}")
 
     def no_group(self) -> None:
-        """Raise an InputError if `group` is given without columns."""
         if self.read_options.group is not None:
             raise InputError(
                 f"{self.what}: group: needs a table with one observation per row; this source has no columns"
@@ -329,12 +320,11 @@ class ReadRequest:
 
 
 def _named(column: Any) -> str | None:
-    """Return a column name as text."""
     return column if column is None else str(column)
 
 
 def _decimals(values: Sequence[object], missing: Missing) -> bool:
-    """Return whether these are number texts, some with decimals."""
+    """Return whether these are texts of decimal numbers."""
     seen = [str(value).strip() for value in values if not (is_nothing(value) or missing.has(value))]
     texts = all(isinstance(value, str) or is_nothing(value) or missing.has(value) for value in values)
     return texts and bool(seen) and all(map(_NUMBER.fullmatch, seen)) and any(set(one) & set(".eE") for one in seen)
@@ -354,12 +344,10 @@ def plain(values: Any) -> Any:
 
 
 def _emptiness(value: object) -> str:
-    """Describe an invalid text."""
     return f"is {value}" if is_nothing(value) else "is empty" if not str(value).strip() else f"is {shown(value)}"
 
 
 def _short(name: str) -> str:
-    """Shorten a column name."""
     return name if len(name) <= 100 else f"{name[:97]}..."
 
 

@@ -62,7 +62,6 @@ def read_file(path: Path, asked: ReadRequest) -> Encoded:
 
 
 def _read_json(text: str, asked: ReadRequest) -> Encoded:
-    """Read a list of sequences."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -82,7 +81,7 @@ def is_fasta(text: str) -> bool:
 
 
 def _read_fasta(text: str, asked: ReadRequest) -> Encoded:
-    """Read FASTA records; lower case (masked parts) becomes upper case."""
+    """Read FASTA records in upper case."""
     records: list[list[str]] = []
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith(">"):
@@ -98,7 +97,6 @@ def _read_fasta(text: str, asked: ReadRequest) -> Encoded:
 
 
 def _read_fastq(text: str, asked: ReadRequest) -> Encoded:
-    """Read FASTQ records without their quality."""
     lines = iter(enumerate(text.splitlines(), 1))
     sequences: list[str] = []
     for number, line in lines:
@@ -127,7 +125,7 @@ def _read_fastq(text: str, asked: ReadRequest) -> Encoded:
 
 
 def _letters(sequences: list[str], asked: ReadRequest, how: str) -> Encoded:
-    """Encode records of letters; note possible gap symbols and empty records."""
+    """Encode letters; note possible gap symbols and empty records."""
     found = asked.characters(sequences, "record")
     letters = set(found.symbols or ())
     gaps = sorted(letters & {"-", "."}) + (["N"] if "N" in letters and letters <= set("ACGTUN-.") else [])
@@ -192,7 +190,6 @@ def _read_json_lines(text: str, asked: ReadRequest) -> Encoded:
 
 
 def _column(asked: ReadRequest, name: str, rows: list[Any]) -> list[Any]:
-    """Return one field of rows that are mappings."""
     for number, row in enumerate(rows):
         if name not in row:
             raise InputError(f"{asked.at('row')(number)}: has no field {shown(name)}")
@@ -200,7 +197,6 @@ def _column(asked: ReadRequest, name: str, rows: list[Any]) -> list[Any]:
 
 
 def _read_arrays(path: Path, asked: ReadRequest) -> Encoded:
-    """Read an array (sequence, time), with optional `lengths` and names."""
     header: dict[str, Any] = {}
     arrays: Mapping[str, Any]
     if path.suffix == ".npy":
@@ -223,14 +219,13 @@ def _read_arrays(path: Path, asked: ReadRequest) -> Encoded:
 
 
 def _is_own(header: Mapping[str, Any], asked: ReadRequest) -> bool:
-    """Return whether the header is from `SequenceData.save`; InputError for a process."""
+    """Return whether a file is from `SequenceData.save`; InputError for a process."""
     if "format" in header and header["format"] != FORMAT:
         raise InputError(f"{asked.what}: contains a process ({shown(header['format'])}), not sequences")
     return "format" in header
 
 
 def _saved(arrays: Mapping[str, Any], asked: ReadRequest) -> Encoded:
-    """Read the concatenated `tokens` and `lengths` of `SequenceData.save`."""
     try:
         tokens, whole = arrays.get("tokens"), None
         if isinstance(tokens, np.ndarray) and tokens.ndim == 1 and asked.lengths is None and not asked.has_gaps:
@@ -246,12 +241,10 @@ def _saved(arrays: Mapping[str, Any], asked: ReadRequest) -> Encoded:
 
 
 def _numbers(values: Any) -> NDArray[Any]:
-    """Convert to NumPy; bfloat16 becomes float32."""
     return values.float().numpy() if getattr(values, "dtype", None) is torch.bfloat16 else np.asarray(values)
 
 
 def _closed(values: Any) -> Any:
-    """Return a read-only view of a file's array."""
     if getattr(values, "dtype", None) is torch.bfloat16:
         return values
     found = np.asarray(values).view()
@@ -260,7 +253,6 @@ def _closed(values: Any) -> Any:
 
 
 def _renamed(found: Encoded, wanted: Alphabet | None, asked: ReadRequest) -> Encoded:
-    """Convert to the names that the caller gave."""
     if wanted is None or found.symbols is None:
         return found
     split = np.split(found.flat, _ends(found))
@@ -322,7 +314,6 @@ def read_array(array: NDArray[Any], asked: ReadRequest, how: str, *, managed: bo
 
 
 def _require_whole(array: NDArray[Any], asked: ReadRequest) -> None:
-    """Raise an InputError for fractional numbers."""
     values = np.ma.getdata(array)[~np.ma.getmaskarray(array)]
     odd = values[np.isfinite(values) & (np.floor(values) != values)]
     if odd.size:
@@ -365,7 +356,6 @@ def read_again(found: Encoded, asked: ReadRequest) -> Encoded:
 
 
 def _ends(found: Encoded) -> NDArray[np.int64]:
-    """Return the ends of all sequences but the last."""
     return np.cumsum(found.lengths)[:-1]
 
 

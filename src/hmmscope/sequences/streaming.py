@@ -146,7 +146,6 @@ class SequenceStream:
                 rows, begun = [], end
 
     def _found(self) -> Alphabet:
-        """Collect the symbols in the file."""
         names: set[str] = set()
         largest = -1
         for text in self._texts():
@@ -161,7 +160,6 @@ class SequenceStream:
         return Alphabet.of(sorted(names), self._missing) if names else Alphabet()
 
     def _texts(self) -> Iterator[str]:
-        """Yield stripped lines, or FASTA records in pieces."""
         with disk.reading(self.path, managed=False) as file:
             self.position = 0
             if not self._is_fasta:
