@@ -1,1 +1,1 @@
-"""Speed, measured side by side: ours, the peers that are installed, and what the machine itself can do."""
+"""Speed measurements: ours, the installed peers, and the machine's limit."""

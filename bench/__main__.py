@@ -1,4 +1,4 @@
-"""Speed beside peers and the limit of the machine: ``python -m bench [WORK] --peers``, in the root of a checkout."""
+"""Speed compared with peers and the machine's limit: ``python -m bench [WORK] --peers``, in the root of a checkout."""
 
 import argparse
 import sys
@@ -32,7 +32,7 @@ from hmmscope.storage import seals, store
 from hmmscope.system_info import machine
 from hmmscope.text import say
 
-#: What `all` measures.
+#: Works measured by `all`.
 WORKS = (
     "sampling",
     "filtering",
@@ -46,7 +46,7 @@ WORKS = (
     "workers",
     "roads",
 )
-#: What `people` measures: the shapes that users meet, whose file `scripts/draw_speed.py` makes the page of.
+#: Works measured by `people`: common shapes, whose file `scripts/draw_speed.py` shows on a page.
 PEOPLE = ("filtering", "exact", "answers", "estimators", "mixture", "training", "engine", "workers")
 _ON_PROCESSORS = ("exact", "answers", "estimators", "probes", "engine", "workers", "roads")
 
@@ -62,7 +62,7 @@ def bench(
     compile: bool = False,
     shapes: list[str] | None = None,
 ) -> None:
-    """Measure, print a table, and write it if asked to."""
+    """Measure, print a table, and write it on request."""
     for field, value, known in (
         ("work", work, (*WORKS, "curve", "people", "all")),
         ("precision", precision, ("float32", "bfloat16")),
@@ -114,7 +114,6 @@ def bench(
 
 
 def _curve(threads: list[int], repeats: int) -> dict[str, Any]:
-    """Measure and print the cost against each size, with its exponents."""
     points, cache = list(curve.points()), curve.last_cache()
     rows: list[dict] = []
     fits: list[dict] = []
@@ -127,7 +126,6 @@ def _curve(threads: list[int], repeats: int) -> dict[str, Any]:
 
 
 def _rows(contest: Contest, repeats: int, threads: int) -> list[dict]:
-    """Measure a contest and print it."""
     found = contest.rows(repeats=repeats, threads=threads)
     say(f"\n{contest.work}, threads {threads}")
     for row in found:
@@ -142,7 +140,7 @@ def _rows(contest: Contest, repeats: int, threads: int) -> list[dict]:
 
 
 def _print_summary(lines: list[dict]) -> None:
-    """One table of everything, in Markdown; where a peer is ahead, and why."""
+    """Print one Markdown table of everything, with reasons where a peer is faster."""
     say(
         "\n| work | M/s | share of the limit | share of peak | fastest peer | ours over it | |\n"
         "|---|---|---|---|---|---|---|"
@@ -152,9 +150,7 @@ def _print_summary(lines: list[dict]) -> None:
             "" if line[key] is None else f"{100 * line[key]:.0f} %" for key in ("share_of_limit", "share_of_peak")
         )
         ratio = "" if line["ratio"] is None else f"{line['ratio']:.3g}"
-        behind = (
-            f"behind: {line['reason'] or 'not explained'}" if line["ratio"] is not None and line["ratio"] < 1 else ""
-        )
+        behind = f"behind: {line['reason'] or 'unexplained'}" if line["ratio"] is not None and line["ratio"] < 1 else ""
         threads = "" if line["threads"] == 1 else f", {line['threads']} threads"
         say(
             f"| {line['work']}{threads} | {line['rate'] / 1e6:.3g} {line['unit']} | {limit} | {peak} "
@@ -164,23 +160,22 @@ def _print_summary(lines: list[dict]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code, as `hmmscope` does."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="speed: ours, the installed peers, and the machine's own limit, in one run"
+        prog="python -m bench", description="measure our speed, installed peers and the machine's limit in one run"
     )
     parser.add_argument(
         "work",
         nargs="?",
         default="all",
-        help=f"{', '.join(WORKS)}; people, what users meet; curve (default: all)",
+        help=f"{', '.join(WORKS)}; people (common shapes); curve (default: all)",
     )
     parser.add_argument("--peers", action="store_true", help="also measure hmmlearn, dynamax, pomegranate, plain loops")
     parser.add_argument("--threads", type=int, nargs="+", default=[1], metavar="N", help="numbers of threads")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--precision", default="float32", help="of training: float32 or bfloat16")
-    parser.add_argument("--compile", action="store_true", help="of training: also compiled")
-    parser.add_argument("--shapes", nargs="+", metavar="NAME", help="of training: only these")
-    parser.add_argument("--repeats", type=int, default=5, help="rounds; the fastest counts, of curves the median")
+    parser.add_argument("--precision", default="float32", help="training only: float32 or bfloat16")
+    parser.add_argument("--compile", action="store_true", help="training only: also with torch.compile")
+    parser.add_argument("--shapes", nargs="+", metavar="NAME", help="training only: these shapes")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds; reports the fastest, for curves the median")
     parser.add_argument("--out", metavar="FILE", help="write the table as .json, with date and machine")
     options = vars(parser.parse_args(argv))
 

@@ -1,4 +1,4 @@
-"""What people ask of HMMs, by the shapes they bring: one sequence, batches, ragged ones, hundreds of small models."""
+"""Exact answers at common shapes: one sequence, batches, ragged batches, hundreds of small models."""
 
 import functools
 from collections.abc import Callable
@@ -25,9 +25,9 @@ ONE, BATCHES = (
     ((4, 1, 10**6), (64, 1, 20_000), (256, 1, 2000)),
     ((8, 1024, 128), (64, 256, 128), (256, 64, 128), (1024, 16, 64)),
 )
-#: Sequences of 1 to so many symbols, and states.
+#: Longest sequence (lengths from 1), and states.
 RAGGED = (2000, 500, 8)
-#: Models of so many states, each with a sequence of its own.
+#: States of the models, each with one sequence.
 MODELS, SMALL, OWN = 300, 4, 500
 
 CALLS: dict[str, Callable[..., Any]] = {
@@ -38,13 +38,13 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
-    """Whole answers in float64 beside hmmlearn, dynamax (jit, vmap) and a scan of JAX.
+    """Compare float64 answers with hmmlearn, dynamax (jit, vmap) and a JAX scan.
 
     Raises:
-        InputError: a device that is no processor.
+        InputError: The device is not a processor.
     """
     if device != "cpu":
-        raise InputError("device: shapes are measured on the processor")
+        raise InputError("device: bench answers measures the processor; use cpu")
     found = [contest for shape in (*ONE, *BATCHES) for contest in _answers(*shape, peers=peers)]
     return [*found, *_ragged(peers), *_small(peers)]
 
@@ -59,7 +59,7 @@ def _answers(states: int, batch: int, length: int, *, peers: bool) -> list[Conte
     tokens, product = observations.numel(), 2.0 * states**2 if states > 64 else 0.0
     found = {}
     for (name, call), products in zip(CALLS.items(), (product, 2 * product, 0.0), strict=True):
-        reason = "a scan gives beliefs and norms alone, and no predictions, half of our time on one sequence"
+        reason = "the scan returns beliefs and norms without predictions, half of our time on one sequence"
         found[name] = Contest(f"{name}, {states} states, {batch} x {length}", "tokens", reason, products)
         found[name].add("hmmscope", functools.partial(call, hmm, observations), tokens)
     if peers and installed("hmmlearn"):
@@ -80,7 +80,6 @@ def _answers(states: int, batch: int, length: int, *, peers: bool) -> list[Conte
 
 
 def _jax(hmm: HMM, observations: torch.Tensor) -> dict[str, Callable[[], Any]]:
-    """dynamax's filter, smoother and paths, and a filter that is one scan over products of all sequences."""
     import jax
     import jax.numpy as jnp
     from dynamax.hidden_markov_model import hmm_filter, hmm_posterior_mode, hmm_smoother
@@ -131,7 +130,6 @@ def _ragged(peers: bool) -> list[Contest]:
 
 
 def _small(peers: bool) -> list[Contest]:
-    """Each model with a sequence of its own: what is done once for each call counts here."""
     hmms = [_random(SMALL, seed) for seed in range(MODELS)]
     starts = [_random(SMALL, MODELS + seed) for seed in range(MODELS)]
     seen = [ProcessDataset(hmm, length=OWN)[0:1].observations for hmm in hmms]

@@ -1,8 +1,8 @@
-"""The first call of each function on a new machine: ``python -m bench.cold [NAME ...]``, in the root of a checkout.
+"""Time of each function's first call on a new machine: ``python -m bench.cold [NAME ...]``, in the root of a checkout.
 
-Each is called in a process of its own with an empty folder for what is compiled, and then again in another process that
-finds it there; Python's own bytecode is there both times, as an installation leaves it. What is told is processor time from
-the first import of the library on; torch is imported before.
+Each function is called in a new process with an empty cache of compiled code, and again in another process with that cache;
+Python's bytecode is present both times. The result is processor time from the first import of the library; torch is imported
+before.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from hmmscope.text import say
 
 
 def seconds(call: str, folder: str, bytecode: str) -> float:
-    """Processor time of a call in a new process, with what is compiled kept in `folder`, and Python's own in `bytecode`."""
+    """Return the processor time of a call in a new process, with caches in `folder` and `bytecode`."""
     told = "print(sum(os.times()[:4]) - sum(begun[:4]))"
     made = f"from hmmscope.lab.verbs.precompile import CALLS; CALLS[{call!r}]()"
     code = f"import os, torch, numpy; begun = os.times(); {made}; {told}"
@@ -33,7 +33,6 @@ def seconds(call: str, folder: str, bytecode: str) -> float:
 
 
 def main() -> None:
-    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m bench.cold", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", default=list(CALLS), help="; ".join(CALLS))
     say("| first call | s of processor time | once compiled |\n|---|---|---|")

@@ -1,11 +1,10 @@
-"""Contenders on one piece of work, timed in turns: the fastest round of each, ratios, shares of a limit and of the peak.
+"""Contenders on one piece of work, timed in turns: the fastest round of each, ratios, fractions of a limit and of the peak.
 
-The limit is the rate of the library's product, or of copying the result. Where the work is products the processor's own
-peak (`bench.peak`) is measured in the same rounds, and is what every share of peak is of.
+The limit is the rate of the library's product, or of copying the result. If the work consists of products, the processor's
+peak (`bench.peak`) is measured in the same rounds.
 
-With one thread on a processor the time is that of the processor, which other programs on the machine disturb far less than
-the time of the clock; on a machine that does nothing else they are the same. Otherwise it is the clock. Short calls are made
-again and again until they take `LEAST` together: a clock that jumps by a millisecond would make any of them the fastest.
+With one thread on a processor, processor time is used, because other programs disturb it far less than wall time; otherwise
+wall time. Short calls are repeated until they take `LEAST` together, because the clock is coarse.
 """
 
 import importlib.util
@@ -20,19 +19,19 @@ import torch
 
 from bench.peak import burst
 
-#: Seconds that a contender is timed for in each round, if one call does not take longer.
+#: Shortest timing of a contender in a round, in seconds.
 LEAST = 0.05
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to do the work.
+    """One implementation of the work.
 
     Attributes:
-        name: of the library or routine.
-        run: does it once.
-        amount: units of work that one call does.
-        limit: whether it is what the machine can do, and no contender.
+        name: Library or routine.
+        run: Does the work once.
+        amount: Units of work in one call.
+        limit: Whether it is the machine's limit, not a contender.
     """
 
     name: str
@@ -46,12 +45,12 @@ class Contest:
     """One piece of work with its contenders, ours first.
 
     Attributes:
-        work: in words.
-        unit: of `amount` (tokens, FLOP).
-        reason: why a peer may be ahead, where that is known.
-        flops: operations of products in a unit of work; zero where the work is no product.
-        dtype: of the products.
-        by_clock: whether it is timed by the clock in any case, for what other processes do.
+        work: Description.
+        unit: Unit of `amount` (tokens, FLOP).
+        reason: Known reason for a faster peer.
+        flops: Operations of products per unit of work; zero if the work is no product.
+        dtype: Data type of the products.
+        by_clock: Use wall time in any case, for work in other processes.
     """
 
     work: str
@@ -63,11 +62,11 @@ class Contest:
     contenders: list[Contender] = field(default_factory=list)
 
     def add(self, name: str, run: Callable[[], Any], amount: float, *, limit: bool = False) -> None:
-        """Add a contender; it is called once before anything is timed."""
+        """Add a contender, called once before timing."""
         self.contenders.append(Contender(name, run, amount, limit))
 
     def rows(self, *, repeats: int, threads: int) -> list[dict]:
-        """Rates of the fastest of `repeats` rounds, in each of which every contender has its turn."""
+        """Return rates of the fastest of `repeats` rounds, in which contenders take turns."""
         torch.set_num_threads(threads)
         on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
         found = burst(self.dtype, threads) if self.flops and not on_gpu else None
@@ -108,9 +107,9 @@ class Contest:
 
 
 def summary(contests: Sequence[tuple[Contest, list[dict]]]) -> list[dict]:
-    """A line for each piece of work: our rate, its shares, the fastest peer, ours over it, and why if it is ahead.
+    """Return a line for each piece of work: our rate, its fractions, the fastest peer, the ratio and the reason.
 
-    Rows of another routine of ours, which begin with "hmmscope", are no peers.
+    Rows of our other routines, whose names start with "hmmscope", are not peers.
     """
     lines = []
     for contest, rows in contests:
@@ -126,7 +125,6 @@ def summary(contests: Sequence[tuple[Contest, list[dict]]]) -> list[dict]:
 
 
 def _timed(contender: Contender, calls: int, clock: Callable[[], float]) -> float:
-    """Seconds of one of so many calls."""
     _finish()
     begun = clock()
     for _ in range(calls):
@@ -136,17 +134,16 @@ def _timed(contender: Contender, calls: int, clock: Callable[[], float]) -> floa
 
 
 def _finish() -> None:
-    """Wait until a GPU has done all that it was given."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
 def noise(*shape: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Numbers in [-1, 1] without a pattern, for products that are timed: on zeros or ones some chips are faster."""
+    """Return random numbers in [-1, 1] for timed products; some chips are faster on zeros or ones."""
     count = torch.arange(1.0, 1 + math.prod(shape), dtype=torch.float64, device=device)
     return (count * count * 0.6180339887498949).sin().to(dtype).view(shape)
 
 
 def installed(module: str) -> bool:
-    """Whether a peer can be imported."""
+    """Return whether a peer can be imported."""
     return importlib.util.find_spec(module) is not None

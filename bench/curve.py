@@ -1,10 +1,10 @@
-"""The cost of filtering and sampling against batch, length, states and symbols: medians, and the exponents they follow.
+"""Cost of filtering and sampling against batch, length, states and symbols: medians, and fitted exponents.
 
     seconds ~ constant * size^exponent        expected: 1 in tokens, 2 in states for filters, 0 in symbols
 
-The exponent is the slope of the least-squares line through the logarithms, over the sizes whose working set fits the last
-cache; a filter's cost in states is fitted where matrix products are used for all. Small sizes hold costs that do not
-grow (a call, a step), so slopes below the expected ones are no error, but slopes above are.
+The exponent is the least-squares slope of the logarithms, over sizes whose working set fits the last cache; a filter's
+cost in states is fitted where it uses matrix products. Small sizes have constant costs, so smaller slopes are fine and
+larger ones are errors.
 """
 
 import math
@@ -36,20 +36,20 @@ WORK = ("filtering, float32", "filtering, float64", "sampling")
 EXPECTED = {"filtering": {"length": 1, "batch": 1, "states": 2, "symbols": 0}}
 EXPECTED["sampling"] = EXPECTED["filtering"] | {"states": 0}
 
-#: A round repeats a call until it takes this long, seconds.
+#: Shortest round, in seconds; calls are repeated.
 SHORTEST = 0.01
 
 
 @dataclass(frozen=True)
 class Point:
-    """One measurement to make.
+    """One measurement.
 
     Attributes:
-        work: one of `WORK`.
-        axis: which size is varied.
-        sizes: all of them.
-        working_set: bytes that every step touches.
-        run: does the work once.
+        work: One of `WORK`.
+        axis: Varied size.
+        sizes: All sizes.
+        working_set: Bytes used by every step.
+        run: Does the work once.
     """
 
     work: str
@@ -64,7 +64,7 @@ class Point:
 
 
 def points(axes: dict[str, list[int]] | None = None, base: dict[str, int] | None = None) -> Iterator[Point]:
-    """Everything to be measured: each axis with the other sizes at `base`."""
+    """Return all measurements: each axis with the other sizes at `base`."""
     base = base or BASE
     for axis, values in (axes or AXES).items():
         for value in values:
@@ -77,7 +77,6 @@ def points(axes: dict[str, list[int]] | None = None, base: dict[str, int] | None
 
 
 def _working_set(work: str, sizes: dict[str, int]) -> int:
-    """Matrices and laws of a filter, or tables of a sampler."""
     batch, states, symbols = sizes["batch"], sizes["states"], sizes["symbols"]
     matrices = states * (states + symbols)
     if work == "sampling":
@@ -95,7 +94,7 @@ def _work(work: str, hmm: HMM, sizes: dict[str, int]) -> Callable[[], Any]:
 
 
 def measure(found: list[Point], *, repeats: int, threads: int) -> list[dict]:
-    """A row for each point: the median over rounds, each of which runs every point once in turn."""
+    """Return a row for each point: the median over rounds that run every point once."""
     torch.set_num_threads(threads)
     calls = [_calls(point.run) for point in found]
     seconds: list[list[float]] = [[] for _ in found]
@@ -127,7 +126,7 @@ def measure(found: list[Point], *, repeats: int, threads: int) -> list[dict]:
 
 
 def _calls(run: Callable[[], Any]) -> int:
-    """How often a round must call it; the first call, which may compile, is not counted."""
+    """Return the calls per round; the first call, which may compile, is not timed."""
     run()
     begun = time.perf_counter()
     run()
@@ -135,7 +134,7 @@ def _calls(run: Callable[[], Any]) -> int:
 
 
 def exponents(rows: list[dict], last_cache: int | None) -> list[dict]:
-    """The fitted exponent of each work along each axis, over the sizes whose working set fits `last_cache` bytes."""
+    """Return the fitted exponent of each work and axis, over sizes whose working set fits `last_cache` bytes."""
     found = []
     for work in dict.fromkeys(row["work"] for row in rows):
         for axis in dict.fromkeys(row["axis"] for row in rows):
@@ -166,7 +165,7 @@ def exponents(rows: list[dict], last_cache: int | None) -> list[dict]:
 
 
 def last_cache() -> int | None:
-    """Bytes of the largest cache of a processor; None where the system does not say."""
+    """Return the bytes of the processor's largest cache; None if unknown."""
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
     sizes = []
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
@@ -179,7 +178,6 @@ def last_cache() -> int | None:
 
 
 def in_words(rows: list[dict], fits: list[dict]) -> list[str]:
-    """The table and the exponents, a line each."""
     lines = []
     for work, axis in dict.fromkeys((row["work"], row["axis"]) for row in rows):
         lines += [f"\n{work}, by {axis}, threads {rows[0]['threads']}"]

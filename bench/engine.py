@@ -1,4 +1,4 @@
-"""The compiled engine beside torch: steps of small models on a batch at hand, one thread or more."""
+"""Compiled engine compared with torch: steps of small models on a given batch, one thread or more."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,11 +19,10 @@ from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.engines import make_engine
 from hmmscope.training.state import Moments
 
-_STEPS = 4  # of one call, so that a call is no matter of microseconds
+_STEPS = 4  # of one call, so that a call takes more than microseconds
 
 
 def _limits(model: dict[str, Any], columns: int, batch: int = 64) -> dict[str, Any]:
-    """Beliefs of Cyclic-DET, `columns` of them with the placeholder."""
     return {
         "process": {"name": "cyclic-det"},
         "layout": {"name": "sequences", "length": columns - 1, "placeholder": True},
@@ -46,7 +45,7 @@ def _prompts() -> dict[str, Any]:
     }
 
 
-#: Name shown, and configuration.
+#: Display name and configuration.
 SHAPES: dict[str, dict[str, Any]] = {
     **{f"decoder {n} x 64, {t} columns": _limits(_decoder(n), t) for n in (1, 2, 4) for t in (3, 5, 17, 33)},
     "decoder 4 x 128, 17 columns": _limits(_decoder(4, 128), 17),
@@ -60,7 +59,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "RNN 64, 121 columns": _limits({"name": "rnn", "width": 64}, 121, 256),
     "roformer 4 x 64, prompts of 71 columns": _prompts(),
 }
-#: Those that are measured in bfloat16 too, where the processor multiplies pairs.
+#: Shapes also measured in bfloat16, on processors with bfloat16 products.
 ROUNDED = (
     "decoder 4 x 64, 33 columns",
     "decoder 4 x 128, 17 columns",
@@ -71,12 +70,12 @@ ROUNDED = (
 
 
 def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
-    """A contest for each shape: a step of each engine with clipping and AdamW, and the rate of a large product.
+    """Return a contest for each shape: a step of each engine with clipping and AdamW, and the rate of a large product.
 
-    The engines take the threads of the contest; `peers` are not added, because `bench training` has them.
+    `peers` are ignored, because `bench training` has them.
 
     Raises:
-        InputError: a device that is no processor.
+        InputError: The device is not a processor.
     """
     if device != "cpu":
         raise InputError("device: bench engine measures the processor; use cpu")
@@ -87,9 +86,7 @@ def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
 def _contest(name: str, data: dict[str, Any], precision: str = "float32") -> Contest:
     config = config_from_data(data | {"training": {**data["training"], "device": "cpu", "precision": precision}})
     columns, batch = config.layout.context_length, config.training.batch_size
-    reason = (
-        "of few samples a tenth of a step is what is done once, whatever the batch: maps folded, turned and updated"
-    )
+    reason = "for few samples, a tenth of a step is independent of the batch: folding, transposing and updating maps"
     work = f"step, {name}, batch {batch}" + (f", {precision}" if precision != "float32" else "")
     contest = Contest(work, "tokens", reason)
     engines: tuple[Literal["compiled", "torch"], ...] = ("compiled", "torch")
@@ -105,7 +102,7 @@ def _contest(name: str, data: dict[str, Any], precision: str = "float32") -> Con
 
 
 def _steps(config: RunConfig, engine: Literal["compiled", "torch"]) -> Callable[[], None]:
-    """Steps of an engine, again and again on one batch; it is made at the first call, with torch's threads of then."""
+    """Return a function that steps an engine on one batch; the first call builds it with torch's threads of that time."""
     made: dict[int, Callable[[], None]] = {}
 
     def make(threads: int) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""`hmmscope.sklearn.CategoricalHMM` beside hmmlearn's, from the same start, in both of hmmlearn's ways."""
+"""`hmmscope.sklearn.CategoricalHMM` compared with both implementations of hmmlearn's, from the same start."""
 
 import functools
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from hmmscope.processes.process import Process
 ITERATIONS = 3
 #: (states, symbols, sequences, length) of random HMMs.
 SHAPES = ((2, 6, 1, 10**4), (4, 8, 1, 10**5), (8, 8, 256, 128), (16, 16, 1, 3 * 10**4))
-#: The example of hmmlearn's documentation: rolls of a casino of two dice, one half to fit to, 10 iterations.
+#: Example of hmmlearn's documentation: a casino with two dice, fitted to one half, 10 iterations.
 ROLLS, EXAMPLE_ITERATIONS = 15_000, 10
 
 
 def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
-    """Fits, and answers of what was fitted: score, path, posteriors."""
+    """Compare fits, scores, paths and posteriors."""
     if device != "cpu":
         raise InputError("device: estimators run on the processor")
     found = [_example(peers)]

@@ -1,4 +1,4 @@
-"""Exact answers as a user asks for them: filter, smoother, likeliest paths, memory beliefs, mixtures, Baum-Welch."""
+"""Exact answers through the public interface: filter, smoother, Viterbi paths, memory beliefs, mixtures, Baum-Welch."""
 
 import functools
 from collections.abc import Callable
@@ -26,21 +26,21 @@ from hmmscope.processes.make import make_process
 from hmmscope.processes.mixture import Mixture
 from hmmscope.processes.require_type import require_process_type
 
-#: (states, symbols, sequences, length), and how many of the sequences hmmlearn gets.
+#: (states, symbols, sequences, length), and the number of sequences for hmmlearn.
 SHAPES = (((8, 8, 4096, 128), 256), ((128, 16, 512, 256), 8))
 MEMORY, ITERATIONS = 8, 3
 #: (states, sequences, length) of few sequences, of 8 symbols.
 LONG = ((4, 1, 10**6), (4, 2, 10**6), (4, 8, 10**5), (8, 1, 10**6))
-#: (whether the last state leads back to the first, states, sequences, length) of states with three ways out of each.
+#: (cyclic, states, sequences, length) of chains with three transitions from each state.
 SPARSE = ((False, 256, 1, 2000), (True, 256, 1, 2000), (False, 256, 64, 128))
-#: States, and (sequences, length), of answers from log-likelihoods that are given.
+#: States, and (sequences, length), of answers from given log-likelihoods.
 GIVEN, GIVEN_SHAPES = (2, 4, 8, 16, 64), ((1, 10**5), (100, 1000))
 
 
 def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
-    """Whole answers in float64 at 8 and 128 states, of few long sequences, of few ways out, and of a mixture of 64 HMMs."""
+    """Compare float64 answers at 8 and 128 states, few long sequences, sparse transitions, and a mixture of 64 HMMs."""
     if device != "cpu":
-        raise InputError("device: exact answers to users' calls are measured on the processor")
+        raise InputError("device: bench exact measures the processor; use cpu")
     found = [contest for shape, few in SHAPES for contest in _shape(*shape, few=few, peers=peers)]
     found += [contest for shape in LONG for contest in _long(*shape, peers=peers)]
     found += [contest for shape in SPARSE for contest in _sparse(*shape, peers=peers)]
@@ -85,7 +85,7 @@ def _shape(states: int, symbols: int, batch: int, length: int, *, few: int, peer
 
 
 def _sparse(cyclic: bool, states: int, batch: int, length: int, *, peers: bool) -> list[Contest]:
-    """A state stays or goes on by one or two; beside the same over all pairs of states."""
+    """Compare a sparse chain (stay, or move by one or two) with the same over all pairs of states."""
     transition = np.zeros((states, states))
     for state in range(states):
         for ahead, share in enumerate((0.6, 0.3, 0.1)):
@@ -96,7 +96,7 @@ def _sparse(cyclic: bool, states: int, batch: int, length: int, *, peers: bool) 
 
 
 def _long(states: int, batch: int, length: int, *, peers: bool) -> list[Contest]:
-    """States side by side in a register, beside the same with every sequence on a lane."""
+    """Compare states side by side in a register with one sequence per lane."""
     return _calls(_process(states, 8), f"{states} states", batch, length, peers=peers)
 
 
@@ -122,7 +122,7 @@ def _calls(hmm: HMM, name_of: str, batch: int, length: int, *, peers: bool) -> l
 
 
 def _numbers(states: int, batch: int, length: int, *, peers: bool) -> list[Contest]:
-    """Answers of a Gaussian HMM once log-likelihoods are given, beside those of symbols; a filter that computes them too."""
+    """Compare a Gaussian HMM on given log-likelihoods with symbols, and a filter that also computes them."""
     process = require_process_type(make_process("random-gaussian", num_states=states, dimension=2), GaussianHMM)
     seen, tokens = ProcessDataset(process, length=length)[0:batch].observations, batch * length
     chain, logs, hmm = process.chain, process.log_likelihoods(seen), _process(states, 8)
@@ -166,7 +166,6 @@ def _mixture() -> Contest:
 
 
 def _products(batch: int, states: int) -> Callable[[], None]:
-    """The matrix products of sixteen steps of a filter."""
     left, right = noise(batch, states, dtype=torch.float64), noise(states, states, dtype=torch.float64)
     out = torch.empty_like(left)
 
@@ -178,7 +177,6 @@ def _products(batch: int, states: int) -> Callable[[], None]:
 
 
 def _loop(hmm: HMM, observations: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The filter of a careful user: contiguous rows of likelihoods, beliefs, predictions and log-likelihoods."""
     likelihood_VS = hmm.emission.T.contiguous()
     batch, time = observations.shape
     beliefs = torch.empty(batch, time, hmm.num_states, dtype=torch.float64)
@@ -195,7 +193,6 @@ def _loop(hmm: HMM, observations: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _mixture_loop(mixture: Mixture, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The mixture's filter of a careful user: all components as one batched product a step."""
     initial_MS, transition_MSS, emission_MSV = mixture.params.rows()
     likelihood_VMS = emission_MSV.permute(2, 0, 1).contiguous()
     batch, time = observations.shape
@@ -228,7 +225,7 @@ def _fit(start: HMM, observations: torch.Tensor) -> Callable[[], Any]:
 
 
 def hmmlearn_of(hmm: HMM) -> Any:
-    """The same model of hmmlearn's, of `ITERATIONS` iterations."""
+    """Return hmmlearn's equivalent model, with `ITERATIONS` iterations."""
     from hmmlearn.hmm import CategoricalHMM
 
     model = CategoricalHMM(

@@ -1,4 +1,4 @@
-"""Filtering: log-likelihoods, tokens a second, and the share of the machine's matrix-product rate."""
+"""Filtering: log-likelihoods, tokens per second, and the fraction of the machine's matrix-product rate."""
 
 import functools
 from typing import Any
@@ -20,9 +20,9 @@ SHAPES_ON_GPU = (*SHAPES[:2], (128, 16, 65536, 256), (8, 8, 262144, 128))
 
 
 def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
-    """128 states, 1024 x 256; 8 states, 4096 x 128; smaller batches of 32 to 1024 states; in float32 and float64.
+    """Measure 128 states (1024 x 256), 8 states (4096 x 128), and smaller batches of 32 to 1024 states, in both dtypes.
 
-    On a GPU the first two, and also with batches that fill it. Of the peers only the plain torch loop runs there.
+    On a GPU the first two, also with larger batches; of the peers, only the plain torch loop runs there.
     """
     shapes = SHAPES if device == "cpu" else SHAPES_ON_GPU
     return [contest for shape in shapes for contest in _shape(*shape, peers=peers, device=device)]
@@ -37,7 +37,8 @@ def _shape(states: int, symbols: int, batch: int, length: int, *, peers: bool, d
         contest = Contest(
             f"filtering{where}, {states} states, {batch} x {length}, {name}",
             "tokens",
-            "a scan checks no symbol and makes no table, a tenth of our time where tokens are few" * (device == "cpu"),
+            "the scan neither checks symbols nor builds a table, a tenth of our time for few tokens"
+            * (device == "cpu"),
             flops=2.0 * states**2,
             dtype=dtype,
         )
@@ -55,7 +56,6 @@ def _shape(states: int, symbols: int, batch: int, length: int, *, peers: bool, d
 
 
 def _gemm(contest: Contest, batch: int, length: int, states: int, dtype: torch.dtype, device: str) -> None:
-    """The matrix products of the filter and nothing else, a sixteenth of them."""
     left, right = (noise(rows, states, dtype=dtype, device=device) for rows in (batch, states))
     out = torch.empty_like(left)
     steps = length // 16
@@ -81,7 +81,7 @@ def _plain(hmm: HMM, observations: torch.Tensor, dtype: torch.dtype) -> torch.Te
 
 
 def _peers(contest: Contest, hmm: HMM, observations: torch.Tensor, dtype: torch.dtype) -> None:
-    """hmmlearn works in float64, pomegranate in float32, dynamax and a scan of JAX in both; slow ones do fewer sequences."""
+    """Add hmmlearn (float64), pomegranate (float32), dynamax and a JAX scan; slow ones get fewer sequences."""
     batch, length = observations.shape
     double = dtype == torch.float64
     if double and installed("hmmlearn"):
@@ -101,7 +101,6 @@ def _peers(contest: Contest, hmm: HMM, observations: torch.Tensor, dtype: torch.
 
 
 def _dynamax(contest: Contest, hmm: HMM, observations: torch.Tensor, double: bool) -> None:
-    """dynamax's filter, and a filter that is one scan over products of all sequences."""
     import jax
     import jax.numpy as jnp
     from dynamax.hidden_markov_model import hmm_filter
@@ -138,7 +137,7 @@ def _pomegranate(contest: Contest, hmm: HMM, observations: torch.Tensor) -> None
     from pomegranate.hmm import DenseHMM
 
     initial, transition, emission = (part.float() for part in (hmm.initial, hmm.transition, hmm.emission))
-    ends = torch.ones(hmm.num_states)  # otherwise 1/S, and every log-likelihood would be log S less
+    ends = torch.ones(hmm.num_states)  # the default 1/S would lower every log-likelihood by log S
     model = DenseHMM([Categorical(row[None]) for row in emission], edges=transition, starts=initial, ends=ends)
     inputs = observations[:, :, None]
     contest.add("pomegranate", lambda: model.log_probability(inputs), observations.numel())

@@ -1,7 +1,7 @@
-"""Memory of a fit beside its data: ``python -m bench.memory 1e7 1e8 1e9``, in the root of a checkout.
+"""Memory of a fit besides its data: ``python -m bench.memory 1e7 1e8 1e9``, in the root of a checkout.
 
-For each number of tokens a file of one byte a token is drawn, and fitted to in a process of its own, as one sequence and as
-sequences of 1000. What is told is the most memory that was no file, above what the process had before.
+For each number of tokens, a file with one byte per token is written and fitted in a new process, as one sequence and as
+sequences of 1000. Prints the peak of memory without file pages, above that before the fit.
 """
 
 import argparse
@@ -21,18 +21,18 @@ from hmmscope.processes.require_type import require_process_type
 from hmmscope.runs.fitting import fit
 from hmmscope.text import say
 
-#: Symbols of a sequence, and sequences drawn at once.
+#: Symbols per sequence, and sequences drawn at once.
 LENGTH, TOGETHER = 1000, 10**4
 
 
 def anonymous() -> int:
-    """Bytes of this process in memory that belong to no file."""
+    """Return this process's resident bytes that belong to no file."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
 
 
 def draw(path: Path, tokens: int) -> None:
-    """A file (sequence, time) of symbols of a random HMM of 4 states, one byte each."""
+    """Write a file (sequence, time) of symbols of a random HMM of 4 states, one byte each."""
     hmm = require_process_type(make_process("random-hmm", num_states=4, num_symbols=8), HMM)
     dataset, rows = ProcessDataset(hmm, length=LENGTH), tokens // LENGTH
     out = np.lib.format.open_memmap(path, "w+", np.uint8, (rows, LENGTH))
@@ -47,7 +47,7 @@ def measure(path: Path, states: int, iterations: int, whole: bool, found: Any) -
     options: dict[str, Any] = {"start": start, "num_restarts": 1, "max_iterations": iterations, "tolerance": 0.0}
     tokens = np.load(path, mmap_mode="r")
     few = np.concatenate([tokens[:4], np.full((1, LENGTH), 7, np.uint8)])  # with all symbols
-    fit(few, states, axis=1, **options)  # what is compiled is loaded
+    fit(few, states, axis=1, **options)  # load compiled code
     most, done, before = [anonymous()], threading.Event(), anonymous()
 
     def watch() -> None:
@@ -65,12 +65,11 @@ def measure(path: Path, states: int, iterations: int, whole: bool, found: Any) -
 
 
 def main() -> None:
-    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m bench.memory", description=__doc__.splitlines()[0])
     parser.add_argument("tokens", type=float, nargs="+", help="numbers of tokens")
     parser.add_argument("--states", type=int, default=8)
     parser.add_argument("--iterations", type=int, default=1)
-    parser.add_argument("--folder", help="where the file is for a while; by default that of temporary files")
+    parser.add_argument("--folder", help="folder of the temporary file")
     options = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     say("|     tokens | sequences of | MB beyond the file | M tokens a second |\n|---|---|---|---|")

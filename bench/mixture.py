@@ -1,4 +1,4 @@
-"""The mixture oracle: component-tokens a second, and the share of the machine's matrix-product rate."""
+"""Exact filter of a mixture: component-tokens per second, and the fraction of the machine's matrix-product rate."""
 
 from collections.abc import Callable
 
@@ -18,9 +18,9 @@ LENGTH_ON_GPU, COMPONENTS_ON_GPU = 256, 8192
 
 
 def contests(*, peers: bool, device: str = "cpu", components: int | None = None) -> list[Contest]:
-    """`components` HMMs of 128 states and 16 symbols, 1024 sequences of 32; the cost is linear in each number.
+    """Measure `components` HMMs of 128 states and 16 symbols on 1024 sequences of 32; the cost is linear in each number.
 
-    On a GPU 8192 of them and sequences of 256.
+    On a GPU 8192 HMMs and sequences of 256.
     """
     components = (COMPONENTS if device == "cpu" else COMPONENTS_ON_GPU) if components is None else components
     length = LENGTH if device == "cpu" else LENGTH_ON_GPU
@@ -56,7 +56,6 @@ def _contests(components: int, length: int, device: str) -> list[Contest]:
 
 
 def _products(together: int, dtype: torch.dtype, device: str) -> tuple[Callable[[], None], int]:
-    """The matrix products of so many components side by side, 64 times, and how many rows that are."""
     left = noise(together, BATCH, STATES, dtype=dtype, device=device)
     right = noise(together, STATES, STATES, dtype=dtype, device=device)
     out = torch.empty_like(left)

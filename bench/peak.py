@@ -1,9 +1,9 @@
-"""The processor's own peak: fused multiply-adds between registers, in as many independent chains as hide their latency.
+"""Peak of the processor: fused multiply-adds between registers, in enough independent chains to hide their latency.
 
-    sum_i = sum_i x + y        i < chains, whole registers, nothing read or written in between
+    sum_i = sum_i x + y        i < chains, whole registers, no memory access
 
-What a product reaches of it is its share of peak, whichever library multiplies. bfloat16 products have float32 sums: the
-tiles of AMX where the processor has them, else its dot products of pairs.
+A product's rate divided by it is its fraction of peak. bfloat16 products have float32 sums: AMX tiles if available, else dot
+products of pairs.
 """
 
 import ctypes
@@ -25,16 +25,16 @@ from numba.extending import intrinsic
 from hmmscope.kernels.products import LANES
 from hmmscope.system_info import processor
 
-#: Sums side by side: two multipliers with a latency of five steps need ten, and registers hold no more.
+#: Parallel sums: two multipliers with a latency of five steps need ten; registers hold no more.
 CHAINS, _PAIR_CHAINS, _TILES = 12, 24, 6
 _I64, _F32, _BYTES = ir.IntType(64), ir.FloatType(), ir.IntType(8).as_pointer()
-#: Linux: ask for the registers of AMX, which a process has not by itself.
+#: Linux call that requests the AMX registers.
 _ARCH_PRCTL, _ASK, _TILE_DATA = 158, 0x1023, 18
 
 
 @intrinsic
 def _chains(typing, steps, numbers):  # type: ignore[no-untyped-def]
-    """`steps` rounds of `CHAINS` fused multiply-adds with numbers of an array, whose first becomes the sum of all."""
+    """Run `steps` rounds of `CHAINS` fused multiply-adds on an array; its first entry becomes the sum."""
 
     def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         width = 32 * LANES // numbers.dtype.bitwidth
@@ -62,8 +62,6 @@ def _chains(typing, steps, numbers):  # type: ignore[no-untyped-def]
 
 
 def _written(body: str, clobbered: str) -> Any:
-    """A loop in the words of the assembler, which gets a number of steps as $0 and the address of some bytes as $1."""
-
     @intrinsic
     def run(typing, steps, numbers):  # type: ignore[no-untyped-def]
         def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -110,9 +108,9 @@ fused, _paired, _tiled = (_kernel(what) for what in (_chains, _pairs, _tiles))
 
 
 def burst(dtype: torch.dtype, threads: int = 1) -> tuple[Callable[[], object], float] | None:
-    """What keeps the multipliers of so many threads busy for some milliseconds, and its operations.
+    """Return a function that keeps the multipliers of all threads busy for some milliseconds, and its operations.
 
-    None where the processor has no instruction for bfloat16.
+    None if the processor has no bfloat16 instruction.
     """
     has = (processor()["instructions"] or "").split()
     if dtype != torch.bfloat16:

@@ -1,4 +1,4 @@
-"""Logistic probes of all layers of a network: ours at once, scikit-learn's one after the other, the same objective."""
+"""Logistic probes of all layers of a network: ours at once, scikit-learn's sequentially, with the same objective."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ LAYERS, WIDTH, COMPONENTS, SAMPLES, RIDGE = 17, 64, 16, 1024, 1e-3
 
 
 def contests(*, peers: bool, device: str = "cpu", samples: int = SAMPLES) -> list[Contest]:
-    """Which of 16 HMMs a prompt is of, read from each point of the residual stream of a network of 16 layers."""
+    """Probe which of 16 HMMs generated a prompt, at each hook point of a network of 16 layers."""
     if device != "cpu":
         raise InputError("device: bench probes measures the processor; use cpu")
     mixture = make_process("random-mixture", num_components=COMPONENTS, num_states=8, num_symbols=8)
@@ -32,7 +32,7 @@ def contests(*, peers: bool, device: str = "cpu", samples: int = SAMPLES) -> lis
     contest = Contest(
         f"logistic probes, {LAYERS} layers of {WIDTH}, {x.shape[1]} examples, {COMPONENTS} classes",
         "probes",
-        "all layers wait for the line search of the slowest",
+        "all layers wait for the slowest line search",
     )
     contest.add("hmmscope", lambda: fit_logistic(x, y, COMPONENTS, ridge=RIDGE), LAYERS)
     if peers and installed("sklearn"):

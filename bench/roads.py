@@ -1,7 +1,7 @@
-"""The filter over both roads where either may be the faster one: states side by side in registers, and products.
+"""The filter over both implementations near their crossover: states side by side in registers, and matrix products.
 
-Which is taken is a fixed rule (`hmmscope.inference.loop_inputs.few`), so that digits do not depend on the machine; here is
-what it costs on the machine at hand. Numba's variables NUMBA_CPU_NAME and NUMBA_CPU_FEATURES show another processor's.
+A fixed rule (`hmmscope.inference.loop_inputs.few`) selects one, so that digits do not depend on the machine; this
+measures its cost. Numba's variables NUMBA_CPU_NAME and NUMBA_CPU_FEATURES emulate another processor.
 """
 
 from collections.abc import Callable
@@ -18,18 +18,18 @@ from hmmscope.processes.make import make_process
 from hmmscope.processes.require_type import require_process_type
 
 STATES, SEQUENCES, WORK = (24, 32, 48, 64), (1, 4, 16, 96), 4e8
-#: Numbers of states up to which each road is taken.
+#: Settings that force each implementation.
 ROADS = {"registers": {"FEW_STATES": 64}, "products": {"FEW_STATES": 0, "most_side_by_side": 0}}
 
 
 def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
-    """The road that is taken, and each by itself; there is no peer.
+    """Compare the selected implementation with each one; there are no peers.
 
     Raises:
-        InputError: a device that is no processor.
+        InputError: The device is not a processor.
     """
     if device != "cpu":
-        raise InputError("device: roads are those of the processor")
+        raise InputError("device: bench roads measures the processor; use cpu")
     return [_contest(states, count) for states in STATES for count in SEQUENCES]
 
 

@@ -1,4 +1,4 @@
-"""Sampling: tokens a second."""
+"""Sampling, in tokens per second."""
 
 import functools
 import random
@@ -18,15 +18,15 @@ from hmmscope.seeds import philox_key
 
 BATCH, LENGTH, STATES, SYMBOLS = 1024, 256, 128, 16
 
-#: On a GPU: a training batch, and as many as fill the chip.
+#: Batch sizes on a GPU: a training batch, and one that fills the chip.
 BATCHES_ON_GPU, COMPONENTS_ON_GPU = (1024, 2**18), 8192
 
 
 def contests(*, peers: bool, device: str = "cpu", components: int | None = None) -> list[Contest]:
-    """One HMM of 128 states and 16 symbols, 1024 sequences of 256; then the same from a mixture.
+    """Measure an HMM of 128 states and 16 symbols on 1024 sequences of 256, and a mixture.
 
-    On a GPU each in two batch sizes: batches of int64 as the trainer gets them, the kernel alone in several block sizes,
-    and the sampler in torch operations.
+    On a GPU, two batch sizes each: int64 batches as for the trainer, the kernel alone with several block sizes, and the
+    torch sampler.
     """
     if device != "cpu":
         count = COMPONENTS_ON_GPU if components is None else components
@@ -64,7 +64,6 @@ def contests(*, peers: bool, device: str = "cpu", components: int | None = None)
 
 
 def _on_device(name: str, process: Process, device: torch.device, batch: int, length: int) -> Contest:
-    """Sampling on a device, against writing the result once more."""
     contest = Contest(f"sampling on {device}, {name}, {batch} x {length}", "tokens")
     samples, starts = torch.arange(batch, device=device), np.arange(length) == 0
     contest.add("hmmscope", lambda: process.sample_paths_on(samples, starts, 0), batch * length)

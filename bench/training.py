@@ -1,4 +1,4 @@
-"""Training: tokens a second of forward pass, backward pass and AdamW, at the shapes that matter."""
+"""Training: tokens per second of forward pass, backward pass and AdamW at common shapes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,12 +22,12 @@ from hmmscope.training.trainer import train_step
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """One training to be timed.
+    """One training.
 
     Attributes:
-        name: shown.
-        config: plain configuration.
-        batch: samples a step on a processor, and on a GPU.
+        name: Display name.
+        config: Plain configuration.
+        batch: Samples per step on a processor, and on a GPU.
     """
 
     name: str
@@ -93,20 +93,20 @@ def contests(
     precision: str = "float32",
     compiled: bool = False,
 ) -> list[Contest]:
-    """A contest for each shape: our step and those of peers on a batch at hand without dropout, and the gemm rate.
+    """Return a contest for each shape: our step and peers' steps on a given batch without dropout, and the product rate.
 
-    Beside them our step as in a run, which makes its samples and labels and draws the dropout of the configuration.
+    Our step is also measured as in a run, which makes samples and labels and applies dropout.
 
-    Peers have the same number of layers, width and heads: a GPT of the nanoGPT form, without biases and with them, as ours;
-    torch's TransformerEncoder; transformers' Llama, with a gated MLP of 8/3 of the width, which makes its parameters and
-    FLOPs equal to ours, and with one of four times the width, as ours; for the RNN torch's RNN.
+    Peers have the same layers, width and heads: nanoGPT's GPT, without and with biases (as ours); torch's
+    TransformerEncoder; Transformers' Llama with a gated MLP of 8/3 of the width (equal parameters and FLOPs) and of four
+    times the width; for the RNN torch's RNN.
 
     Args:
-        peers: whether to add them.
+        peers: Whether to add them.
         device: "cpu" or "cuda".
-        shapes: names of SHAPES; all if empty, without the largest on a processor.
-        precision: "float32" or "bfloat16" (autocast), for all; then our step in float32 stands beside.
-        compiled: also our step with torch.compile.
+        shapes: Names of SHAPES; all if empty, without the largest on a processor.
+        precision: "float32" or "bfloat16" (autocast) for all; with bfloat16 also our step in float32.
+        compiled: Also our step with torch.compile.
     """
     chosen = shapes or tuple(name for name in SHAPES if device != "cpu" or name != "multitask")
     return [_contest(SHAPES[name], peers, device, precision, compiled) for name in chosen]
@@ -122,12 +122,12 @@ def _contest(shape: Shape, peers: bool, device: str, precision: str, compiled: b
     dataset = ProcessDataset(process, layout=config.layout, seed=0, stream="train", device=device)
     columns = config.layout.context_length
     tokens = batch * columns
-    reason = "nanoGPT has no biases; with them it is level, for both are bound by the same matrix products"
-    reason *= device == "cpu"  # on a GPU it is not explained
+    reason = "nanoGPT has no biases; with them it is equally fast, because the same matrix products dominate both"
+    reason *= device == "cpu"  # unexplained on a GPU
     contest = Contest(f"training, {shape.name}, batch {batch}, {precision}", "tokens", reason)
     contest.add("hmmscope", _ours(_without_dropout(config), dataset, target, at_hand=True), tokens)
     contest.add("hmmscope, as in a run", _ours(config, dataset, target), tokens)
-    if precision != "float32":  # what the other precision gains, side by side
+    if precision != "float32":  # the other precision, in the same rounds
         plain = replace(config, training=replace(config.training, precision="float32"))
         contest.add("hmmscope in float32, as in a run", _ours(plain, dataset, target), tokens)
     if compiled:
@@ -149,7 +149,7 @@ def _without_dropout(config: RunConfig) -> RunConfig:
 
 
 def _ours(config: RunConfig, corpus: ProcessDataset, target: Target, *, at_hand: bool = False) -> Callable[[], None]:
-    """Step after step of a long training by the engine that the rule chooses, on fresh samples or on those `at_hand`."""
+    """Return steps of a long training by the engine that the rule chooses, on fresh samples or those `at_hand`."""
     spec, ports = replace(config.training, num_steps=10**6), model_io_of(config, target)
     spec = replace(spec, engine=engine_of(replace(config, training=spec), ports).engine)
     model = build_model(config.model, ports).to(spec.device).train()
@@ -167,7 +167,6 @@ def _ours(config: RunConfig, corpus: ProcessDataset, target: Target, *, at_hand:
 
 
 def _step_of(model: nn.Module, config: RunConfig, corpus: ProcessDataset, target: Target) -> Callable[[], None]:
-    """A step of a peer on a batch that is at hand, with the same loss, clipping and optimiser."""
     spec = config.training
     batch = corpus[0 : spec.batch_size]
     labels = target.labels(batch)
@@ -194,7 +193,6 @@ def _step_of(model: nn.Module, config: RunConfig, corpus: ProcessDataset, target
 
 
 def _peers(spec: Any, num_tokens: int, num_outputs: int, columns: int) -> dict[str, nn.Module]:
-    """Peers of the same layers, width and heads."""
     if spec.name == "rnn":
         return {"torch RNN": _TorchRNN(num_tokens, num_outputs, spec.width)}
     found: dict[str, nn.Module] = {
@@ -220,7 +218,7 @@ def _peers(spec: Any, num_tokens: int, num_outputs: int, columns: int) -> dict[s
 
 
 class _NanoGPT(nn.Module):
-    """The form of nanoGPT: learned positions, pre-LN, fused attention, GELU MLP, with or without biases."""
+    """nanoGPT's architecture: learned positions, pre-LN, fused attention, GELU MLP, with or without biases."""
 
     def __init__(self, spec: Any, num_tokens: int, num_outputs: int, columns: int, *, bias: bool) -> None:
         super().__init__()
@@ -253,8 +251,6 @@ class _NanoBlock(nn.Module):
 
 
 class _Encoder(nn.Module):
-    """torch's own layers with a causal mask."""
-
     def __init__(self, spec: Any, num_tokens: int, num_outputs: int, columns: int) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(num_tokens, spec.width), nn.Embedding(columns, spec.width)
@@ -283,7 +279,7 @@ class _TorchRNN(nn.Module):
 
 
 def gemm(device: str, precision: str) -> tuple[Callable[[], torch.Tensor], float]:
-    """A large matrix product and its FLOPs."""
+    """Return a large matrix product and its FLOPs."""
     size = 2048 if device == "cpu" else 8192
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     left, right = (noise(size, size, dtype=dtype, device=device) for _ in range(2))

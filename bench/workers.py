@@ -1,4 +1,4 @@
-"""A sweep of small trainings with one worker and with two: trainings an hour, by the clock."""
+"""Trainings per hour of a sweep of small trainings with one worker and with two, in wall time."""
 
 import tempfile
 from pathlib import Path
@@ -10,7 +10,7 @@ from hmmscope.lab.sweeps.grid import expand
 from hmmscope.lab.sweeps.sweeping import run_sweep
 from hmmscope.lab.tasks.local import LocalExecutor
 
-#: Trainings of a sweep, and steps of each.
+#: Trainings per sweep, and steps of each.
 RUNS, STEPS = 4, 200
 GRID: dict[str, Any] = {
     "base": {
@@ -24,13 +24,13 @@ GRID: dict[str, Any] = {
 
 
 def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
-    """A sweep from an empty folder to its table; there is no peer.
+    """Measure a sweep from an empty folder to its table; there are no peers.
 
     Raises:
-        InputError: a device that is no processor.
+        InputError: The device is not a processor.
     """
     if device != "cpu":
-        raise InputError("device: workers are measured on the processor")
+        raise InputError("device: bench workers measures the processor; use cpu")
     points = expand(GRID)
 
     def sweep(workers: int) -> None:

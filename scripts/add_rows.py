@@ -97,7 +97,6 @@ def gain(network: Rows, counting: Rows, sign: int) -> Row:
 
 
 def _mean(rows: Rows) -> tuple[float, float]:
-    """Return the mean, and half of the interval."""
     return fmean(row["value"] for row in rows), fmean((row["high"] - row["low"]) / 2 for row in rows)
 
 
@@ -249,7 +248,6 @@ def by_model(change: Callable[[ExperimentPlan, int, str, dict[str, Rows]], dict[
 
 
 def main() -> None:
-    """Add the rows to a folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     first, *sisters = parser.parse_args().folders

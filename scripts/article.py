@@ -53,7 +53,6 @@ def markdown(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Format a name or command, breakable after hyphens and before options."""
     return r"\texttt{" + re.sub(r"(?<=\w)-", r"-\\allowbreak{}", as_latex(text)).replace("--", "-{}-") + "}"
 
 
@@ -69,20 +68,17 @@ def table(widths: Iterable[float], head: Iterable[str], rows: Iterable[Iterable[
 
 
 def number(value: float) -> str:
-    """Format three digits."""
     shown = f"{value:.3g}"
     return as_latex(shown if "e" not in shown else f"{value:.1e}").replace("-", "$-$")
 
 
 def effect(row: dict[str, Any]) -> str:
-    """Format value, interval and unit."""
     if row["low"] is None:
         return "none"
     return f"{number(row['value'])} [{number(row['low'])}, {number(row['high'])}] {as_latex(row['unit'] or '')}"
 
 
 def where(row: dict[str, Any]) -> str:
-    """Format the experiment, its scale and seeds."""
     seeds = f", {row['seeds']} seeds" if row["seeds"] else ""
     return f"{code(row['experiment'])}, {row['scale']}{seeds}"
 
@@ -109,7 +105,6 @@ def decided(rows: list[dict[str, Any]]) -> str:
 
 
 def verdict(row: dict[str, Any]) -> str:
-    """Format the verdict with its marks."""
     marks = [mark for mark, has in (("exploratory", row["exploratory"]), ("fragile", row["fragile"])) if has]
     return rf"\textbf{{{row['verdict']}}}" + (f" ({', '.join(marks)})" if marks else "")
 
@@ -201,7 +196,6 @@ def headline(row: dict[str, Any], told: tuple[str, str] | None) -> str:
 
 
 def folders(rows: list[dict[str, Any]]) -> list[Path]:
-    """Return the folders of the rows, each once."""
     return sorted({ROOT / row["folder"] for row in rows})
 
 
@@ -265,7 +259,6 @@ def figures(paper: str, out: Path) -> str:
 
 
 def pdf_of(figure: Any) -> Iterator[tuple[str, bytes]]:
-    """Return the vector drawing of a figure."""
     return ((name, data) for name, data in figure_files(figure).items() if name.endswith("pdf"))
 
 
@@ -279,7 +272,6 @@ def table_in(page: Path, heading: str, widths: tuple[float, ...]) -> str:
 
 
 def address(repository: str) -> str:
-    """Return the place of the sources as text."""
     return rf"at \url{{{repository}}}" if repository else "in the source distribution of this version"
 
 
@@ -358,7 +350,6 @@ def typeset(out: Path) -> None:
 
 
 def main() -> None:
-    """Generate and typeset the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "article")
     out = parser.parse_args().out

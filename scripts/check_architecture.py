@@ -55,7 +55,6 @@ def of_ring(name: str) -> Callable[[Modules], list[str]]:
     """Return a function for the lines of a ring."""
 
     def lines(modules: Modules) -> list[str]:
-        """Count lines of Python, including blank ones."""
         return [line for path, text in modules.items() if ring(path) == name for line in text.splitlines()]
 
     return lines
@@ -75,7 +74,6 @@ def outward(modules: Modules) -> list[str]:
 
 
 def lab(name: str) -> bool:
-    """Return whether a dotted name belongs to the lab."""
     return f"{name}.".startswith("hmmscope.lab.")
 
 
@@ -190,7 +188,6 @@ def undefined(modules: Modules) -> list[str]:
 
 @cache
 def _texts(text: str) -> frozenset[tuple[int, int]]:
-    """Return rows and columns of a module inside string literals."""
     literal = (one for one in tokenize.generate_tokens(io.StringIO(text).readline) if one.type == tokenize.STRING)
     return frozenset(
         (row, column)

@@ -73,7 +73,6 @@ EXPERIMENTS: dict[str, dict[str, str]] = {
 
 
 def path_of(control: str, experiment: str) -> Path:
-    """Return the path of a stored control."""
     return KEPT / control / f"{experiment}.json.xz"
 
 
@@ -166,7 +165,6 @@ def _by_column(rows: list[Row]) -> dict[str, list[Any]]:
 
 
 def _short(row: Row) -> Row:
-    """Round numbers to four digits."""
     return {key: _digits(value) for key, value in row.items()}
 
 
@@ -177,7 +175,6 @@ def _digits(value: Any) -> Any:
 
 
 def main() -> None:
-    """Make the missing controls."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=7200.0, help="of the processor, after which nothing is begun")
     parser.add_argument("wanted", nargs="*", help="CONTROL/EXPERIMENT")

@@ -81,7 +81,6 @@ def diagram(
 
 
 def chance(probability: float) -> str:
-    """Format a probability as a small fraction if it is one."""
     fraction = Fraction(probability).limit_denominator(6)
     return str(fraction) if abs(float(fraction) - probability) < 1e-6 else f"{probability:.3g}"
 
@@ -95,7 +94,6 @@ def emitting_edges(process: hs.LabelledHMM) -> list[Edge]:
 
 
 def ring(count: int, scale: float, start: float = 90.0) -> NDArray:
-    """Return places on a circle, clockwise from `start` degrees."""
     angles = np.radians(start) - 2 * math.pi * np.arange(count) / count
     return scale * np.stack([np.cos(angles), np.sin(angles)], 1)
 
@@ -139,7 +137,6 @@ def draw_mess3(path: Path) -> None:
 
 
 def heat(axes: Axes, matrix: NDArray, title: str, *, top: float | None = None) -> None:
-    """Draw a stochastic matrix, rows downwards, with a scale."""
     picture = axes.imshow(matrix, cmap=HEAT, vmin=0, vmax=top or matrix.max(), interpolation="nearest")
     axes.set_title(title, fontsize=10, color=INK)
     axes.set_xlabel("next state", fontsize=9, color=GREY)

@@ -70,13 +70,11 @@ def draw_panel(axes: Axes, rows: list[dict], names: tuple[str, ...], label: str)
 
 
 def name_of(line: dict) -> str:
-    """Return the display name of a work."""
     threads = f", {line['threads']} threads" if line["threads"] > 1 else ""
     return f"{line['work'].partition(' (')[0]}{threads}"
 
 
 def machine_of(table: dict) -> str:
-    """Return processor and date, for a column heading."""
     machine = table["machine"]
     maker, model = machine["processor"].partition("(R)")[0], machine["processor_model"].partition(" step")[0]
     return f"{maker}, {model}, {machine['date']}"
@@ -154,7 +152,6 @@ def put_table(page: Path, tables: list[dict]) -> None:
 
 
 def main() -> None:
-    """Draw the pictures of a benchmark table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tables", type=Path, nargs="+", help="what bench curve or people --out wrote, or that as .xz")
     parser.add_argument("--out", type=Path, required=True, help="folder for the picture")

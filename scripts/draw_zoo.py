@@ -85,7 +85,6 @@ def draw(name: str, left: Any, right: Any) -> None:
 
 
 def main() -> None:
-    """Draw all registered processes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs" / "img")
     out = parser.parse_args().out

@@ -137,7 +137,6 @@ def print_table(model: CategoricalHMM, names: list[str]) -> None:
 
 
 def record(model: CategoricalHMM, names: list[str], source: str) -> dict[str, Any]:
-    """Return the file content for the library's loader."""
     return {
         "format": "hmmscope-hmm",
         "version": 1,

@@ -143,7 +143,6 @@ def _share(right: Iterable[bool]) -> str:
 
 
 def _error(rows: Sequence[dict[str, Any]], part: str) -> float:
-    """Return the standard error of a fraction of entries, clustered by data set."""
     counts = np.array([row[part] for row in rows if row[part][1]], np.float64).reshape(-1, 2)
     if len(counts) < 2:
         return math.nan
@@ -164,7 +163,6 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Make missing data sets, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", type=int, default=0, metavar="N", help="number of data sets of each kind")
     parser.add_argument("--kinds", default=",".join(KINDS), metavar="NAMES", help="kinds to continue")

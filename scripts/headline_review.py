@@ -63,7 +63,6 @@ def drawn(seed: int) -> list[str]:
 
 
 def sheet(asked: dict[str, Any], ledger: dict[str, dict[str, Any]]) -> str:
-    """Return the page."""
     parts = [_HEAD.format(all=len(HEADLINES.read_text().split()), seed=asked["seed"])]
     for number, name in enumerate(drawn(asked["seed"]), 1):
         said = asked["headlines"][name]
@@ -116,14 +115,12 @@ def fragile(row: dict[str, Any]) -> list[str]:
 
 
 def power(found: list[float] | None) -> str:
-    """Format the simulated power."""
     if found is None:
         return "power unknown"
     return f"power {found[0]:.2f}, false denials {found[1]:.2f}, false confirmations {found[2]:.2f}"
 
 
 def main() -> None:
-    """Write the sheet, or print the names of a draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draw", type=int, metavar="SEED")
     options = parser.parse_args()

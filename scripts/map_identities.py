@@ -35,7 +35,6 @@ def marks_of_parts(experiment: str) -> list[str]:
 
 
 def table(marks: dict[str, int]) -> str:
-    """Format a mapping as one line of TOML."""
     return "{ " + ", ".join(f'"{mark}" = {version}' for mark, version in marks.items()) + " }"
 
 
@@ -48,7 +47,6 @@ def measurement(experiment: str) -> str:
 
 
 def main() -> None:
-    """Add the marks to each file."""
     rules = {claim.name: claim.rule_version for claim in registry.in_order("claim")}
     for path in sorted(CLAIMS.glob("*.toml")):
         text = re.sub(r"\[measurement\]\n(?:\w.*\n)*", lambda _, name=path.stem: measurement(name), path.read_text())

@@ -53,13 +53,11 @@ def missing(table: dict[str, Any]) -> list[str]:
 
 
 def _people(table: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return (name, address or nothing) of each author."""
     found = [re.fullmatch(r"\s*([^<>]+?)\s*(?:<([^<>]+)>)?\s*", one) for one in table["authors"]]
     return [(one[1], one[2] or "") for one in found if one] or [("The hmmscope authors", "")]
 
 
 def _between(text: str, begin: str, end: str, new: str) -> str:
-    """Replace the text between two marks."""
     pattern = re.compile(rf"({re.escape(begin)}\n).*?({re.escape(end)})", re.DOTALL)
     if not pattern.search(text):
         raise SystemExit(f"no {begin!r} ... {end!r}")
@@ -95,7 +93,6 @@ def filled(root: Path, table: dict[str, Any]) -> dict[str, str]:
 
 
 def main() -> int:
-    """Check or write the files."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)

@@ -29,7 +29,6 @@ def rounded(table: str, column: str) -> Change:
 
 
 def main() -> None:
-    """Round a column of a folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("table", metavar="TABLE")

@@ -117,7 +117,6 @@ def _plan_of_scale(folder: Path) -> Path:
 
 
 def _whole(folder: Path) -> bool:
-    """Return whether all seeds are finished."""
     return "whole_seeds" not in store.read_json(folder / "experiment.json")
 
 
@@ -147,7 +146,6 @@ def page(name: str) -> list[str]:
 
 
 def _lead(folder: Path) -> list[str]:
-    """Return the first figure, and the number of claims by verdict."""
     about, verdicts = store.read_json(folder / "experiment.json"), Counter[str]()
     for data in store.read_json(folder / "findings.json"):
         verdicts[Finding.from_data(data).verdict] += 1
@@ -231,7 +229,6 @@ def _listed(value: Any) -> str:
 
 
 def _found(folder: Path, *, leads: bool) -> list[str]:
-    """Return the verdicts and figures of a results folder; the lead figure is at the top of the page."""
     about, facts = store.read_json(folder / "experiment.json"), store.read_json(folder / "machine.json")
     where = facts.get("machine")
     if where is None:
