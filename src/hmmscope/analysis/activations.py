@@ -28,14 +28,14 @@ BATCH = 64
 
 
 def require_module(model: Any) -> None:
-    """Raise InputError unless `model` is a torch module."""
+    """Raise InputError unless `model` is a module."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model: must be a torch module, got {shown(model)}")
 
 
 @contextmanager
 def inference_mode(model: nn.Module) -> Iterator[torch.device]:
-    """Put a model in evaluation mode without gradients; yield its device and restore the modes.
+    """Put a model in evaluation mode without gradients; yield its device.
 
     Raises:
         InputError: no module.
@@ -53,10 +53,9 @@ def model_outputs(
     kind: str = "law",
     block_length: int = 0,
 ) -> Float[Tensor, "batch time output"]:
-    """Return the outputs of any module that returns a tensor or an object with ``.logits``.
+    """Return outputs of a module that returns a tensor or an object with ``.logits``.
 
-    Outputs beyond `num_outputs` (a delimiter) are cut off. With `block_length` the model reads its own answers (block
-    chain-of-thought).
+    Outputs beyond `num_outputs` (a delimiter) are cut off. With `block_length` the model reads its own answers.
     """
     with explained(model, inputs):
         if block_length:
@@ -69,8 +68,8 @@ def model_outputs(
 def to_probs(model: nn.Module, outputs: Float[Tensor, "*batch symbol"]) -> Float64[Tensor, "*batch symbol"]:
     """Convert outputs to next-symbol probabilities on the CPU.
 
-    Outputs are logits, unless the module's attribute ``outputs`` is "law" (constructed networks): those are clamped at
-    zero and normalised; a vector without positive entries becomes uniform.
+    Outputs are logits. If the module's ``outputs`` is "law" (constructed networks), they are clamped at zero and
+    normalised, or uniform if all are zero.
     """
     outputs = outputs.cpu().double()
     if getattr(model, "outputs", "logits") != "law":
@@ -88,7 +87,7 @@ def model_probs(
     *,
     at_once: int | None = None,
 ) -> Float64[Tensor, "sample asked symbol"]:
-    """Compute P(next symbol) after some positions, see `to_probs`, with `at_once` samples per pass."""
+    """Compute P(next symbol) at some positions, see `to_probs`."""
     with inference_mode(model) as device:
         passes = (model_outputs(model, some.to(device), num_symbols) for some in tokens.split(at_once or len(tokens)))
         laws = torch.cat([to_probs(model, outputs[:, columns]) for outputs in passes])
@@ -108,9 +107,7 @@ def require_numbers(
 
 
 def residual_layers(model: nn.Module) -> list[str]:
-    """Return the names ``residual.0``, ``residual.1``, ... of the stream after the embedding and each layer.
-
-    Models of other libraries get them from `hmmscope.interop.HookedModule`.
+    """Return the names ``residual.0``, ``residual.1``, ... of the stream.
 
     Raises:
         InputError: no layers are found; the message lists modules to name instead.
@@ -128,7 +125,7 @@ def residual_layers(model: nn.Module) -> list[str]:
 
 
 def layers_read(model: nn.Module, layers: Sequence[str] | None) -> list[str]:
-    """Return the given names, or those of `residual_layers`.
+    """Return `layers`, or those of `residual_layers`.
 
     Raises:
         InputError: not a list of names; see `residual_layers`.
@@ -140,19 +137,19 @@ def layers_read(model: nn.Module, layers: Sequence[str] | None) -> list[str]:
 
 
 def check_layers(model: nn.Module, names: Sequence[str], *, field: str = "layers") -> None:
-    """Raise InputError, with the nearest name, for an unknown layer."""
+    """Raise InputError for an unknown layer."""
     require_module(model)
     modules_named(registry.adapted(model, names), names, field=field)
 
 
 def require_names(names: object, field: str = "layers") -> None:
-    """Raise InputError unless `names` is a list of names."""
+    """Raise InputError for other values than lists."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InputError(f"{field}: must be a list of names, got {shown(names)}")
 
 
 def modules_named(model: nn.Module, names: Iterable[str], *, field: str = "layers") -> dict[str, nn.Module]:
-    """Return modules by our name or by their own.
+    """Return modules by our name or their own.
 
     Raises:
         InputError: an unknown name; the message has the nearest one.
@@ -190,7 +187,7 @@ def capture_activations(
         inputs: more arguments of the model.
 
     Raises:
-        InputError: an unknown name, or a module that returns nothing on these tokens.
+        InputError: an unknown name, or a module that does not run.
     """
     require_names(names)
     names = list(names)
@@ -222,7 +219,7 @@ def capture_activations(
 def target_probs(
     model: nn.Module, batch: Batch, asked: Target, block_length: int
 ) -> Float64[Tensor, "batch judged output"]:
-    """Return the model's probabilities or vectors at the evaluated positions."""
+    """Return the model's answers at evaluated positions."""
     inputs = batch.tokens[:, : int(asked.token_positions[-1]) + 1]
     with inference_mode(model) as device:
         if inputs.is_floating_point():
@@ -247,8 +244,7 @@ def read_stream(
     first: int = 0,
     stay: bool = False,
 ) -> Float[Tensor, "layer example feature"]:
-    """Capture activations at some observations of samples first .. first + num_samples - 1; examples of a sample are
-    adjacent.
+    """Capture activations at some observations; examples of a sample are adjacent.
 
     Args:
         model: any module.
@@ -289,7 +285,6 @@ def read_stream(
 
 
 def _at(activation: Tensor, tokens: Tensor, columns: Tensor) -> Tensor:
-    """Return the activations (example, feature) of some positions."""
     if activation.ndim != 3 or activation.shape[:2] != tokens.shape[:2]:
         raise InputError(
             f"layers: must give (batch, time, feature) on tokens {tuple(tokens.shape)}, got {tuple(activation.shape)}"

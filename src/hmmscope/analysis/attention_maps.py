@@ -1,4 +1,4 @@
-"""Attention of the last token, by relative offset and by source."""
+"""Attention of the last token, by offset and source."""
 
 from functools import partial
 
@@ -25,13 +25,13 @@ def attention_map(
         model: has taps ``blocks.<layer>.attention.pattern`` (batch, head, query, key).
         dataset: samples.
         num_samples: number of samples, at most that of recorded sequences.
-        max_offset: largest listed distance to a key.
+        max_offset: largest distance to a key.
         seed: of the bootstrap.
 
     Returns:
-        Rows (layer, head, kind, key, value, low, high, samples); layers count from 1. For kind ``offset`` the key is
-        the distance in tokens. For kind ``source`` it is ``same sequence``, ``earlier sequences`` or ``delimiters``,
-        with the total attention. Intervals are 95 % over samples.
+        Rows (layer, head, kind, key, value, low, high, samples); layers count from 1. The key of ``offset`` is the
+        distance, of ``source`` ``same sequence``, ``earlier sequences`` or ``delimiters``. Intervals are 95 % over
+        samples.
 
     Source: [MultiTask] Fig. 7.
     """
@@ -84,7 +84,6 @@ def attention_map(
 
 
 def _ends(dataset: ProcessDataset, batch: Batch) -> torch.Tensor:
-    """Return the position of each sample's last unpadded token (batch,)."""
     last = dataset.layout.context_length - 1
     if dataset.process.data is None:
         return torch.full((len(batch.tokens),), last)
@@ -93,5 +92,4 @@ def _ends(dataset: ProcessDataset, batch: Batch) -> torch.Tensor:
 
 
 def _of_queries(pattern: torch.Tensor, *, columns: torch.Tensor) -> torch.Tensor:
-    """Return the attention (batch, head, key) of one query per sample."""
     return pattern.cpu()[torch.arange(len(columns)), :, columns].double()

@@ -41,26 +41,23 @@ def belief_interventions(
     ridge: float = RIDGE,
     seed: int = 0,
 ) -> list[dict]:
-    """Edit the belief at one position of one layer, and compare the answer there with the exact filter's.
+    """Edit the belief at one position of one layer, and compare the answer with the exact filter's.
 
     Three quarters of the samples fit read(x) = x W + m, the affine map from the stream to the belief; the rest are
-    edited. With Σ the covariance of the stream, b' the belief and x' the stream of another sample at the position, and
-    G = (WᵀΣW)⁺ WᵀΣ (`writing`):
+    edited. With b' the belief and x' the stream of another sample (of the same component, or with another header), Σ
+    the covariance of the stream and G = (WᵀΣW)⁺ WᵀΣ (`writing`):
 
         set      x + (b' - read(x)) G
         swap     x + (read(x') - read(x)) G
         ablate   x - (read(x) - mean of b) G
 
-    The other sample has the same component of a mixture, or another HMM behind a header. Controls use a random map of
-    equal rank in the whitened stream (for ``set`` a random change of equal norm), and the whole stream.
-
-    The value of ``set`` and ``swap`` is the fraction of the way to the answer that b' requires,
+    Controls: a random map of equal rank in the whitened stream (for ``set`` a random change of equal norm), and the
+    whole stream. The value of ``set`` and ``swap`` is the fraction of the way to the exact answer,
 
         1 - D(exact(b'), model after) / D(exact(b'), model before);
 
-    one if the model uses b', zero or less if it ignores it. That of ``ablate`` is the lost fraction of the belief's
-    benefit: (D after - D before) / (D of the mean answer - D before), from exact(b). D is the KL divergence in nats (if
-    finite), and total variation.
+    that of ``ablate`` the lost fraction of the belief's benefit, (D after - D before) / (D of the mean answer - D
+    before) from exact(b). D is the KL divergence in nats (if finite), and total variation.
 
     Args:
         model: any module.
@@ -72,17 +69,15 @@ def belief_interventions(
         answer: "observation", "belief", or "density" for vectors.
         interventions: those to run.
         ridge: penalty.
-        seed: of random subspaces and bootstrap.
+        seed: of subspaces and bootstrap.
 
     Returns:
         Rows (layer, layer_name, fitted, intervention, subspace, metric, value, low, high, error, before, after,
-        samples). `fitted` is the training R² of the map; metric is "kl", "total_variation" or, for vectors, "squared"
-        (mean squared distance of standardised means); before and after are means of D. Intervals are 95 % over edited
-        samples.
+        samples). `fitted` is training R²; metric is "kl", "total_variation" or, for vectors, "squared" (of standardised
+        means); before and after are means of D. Intervals are 95 % over edited samples.
 
     Raises:
-        InputError: a process without belief states, an unknown layer or answer, or no two edited samples of one
-            component.
+        InputError: no belief states, an unknown layer or answer, or no two edited samples of one component.
 
     Source: ours; readouts as in Shai et al. (2024), patching as in `hmmscope.analysis.interventions`.
     """
@@ -107,7 +102,6 @@ def belief_interventions(
 
 
 def _fit(x_BTD: Tensor, task: "_InterventionData", ridge: float) -> tuple[AffineFit, float]:
-    """Fit the map of a layer; return it with its training R²."""
     train = x_BTD[: task.first].flatten(0, 1)
     known = task.beliefs[: task.first].flatten(0, 1)
     fit = fit_affine(train[None], known, ridge)
@@ -129,15 +123,14 @@ def _moved(
 
 
 class _InterventionData:
-    """The edited samples, their exact answers and those of their donors.
+    """Edited samples with their exact answers and donors.
 
     Attributes:
-        first: first edited sample; earlier ones fit the maps.
-        changed: edited samples.
-        donor: place in `changed` of the donor of each.
+        first: first edited sample.
+        changed, donor: edited samples, and each one's donor among them.
         times, columns: edited positions, as observations and tokens.
         beliefs: exact (sample, time, state), of all samples.
-        worth: distance from the exact to the mean-belief answers, by metric.
+        worth: distance from exact to mean-belief answers, by metric.
     """
 
     def __init__(
@@ -175,7 +168,6 @@ class _InterventionData:
         self.plain = self._answers({})
 
     def distances(self, name: str, intervention: str, chosen: list[list[Edit]]) -> dict[str, tuple[Curves, Curves]]:
-        """Return distances from the exact to the model's answers before and after; means over edits."""
         wanted = self.exact if intervention == "ablate" else self.wanted
         after = [
             (wanted[:, i], self._answers({name: edit}, [i])[:, 0]) for edits in chosen for i, edit in enumerate(edits)
@@ -225,7 +217,6 @@ def _edits(
         return [add(change[:, i, None], positions=column) for i, column in enumerate(task.columns)]
 
     def part(x_BPD: Tensor, maps: list[Tensor]) -> list[list[Edit]]:
-        """Replace the part that a map reads by that of x."""
         return [moved((x_BPD - own_BPD) @ read @ writing(read, covariance_DD)) for read in maps]
 
     rank = int(torch.linalg.matrix_rank(read_DS, rtol=RANK))
@@ -285,7 +276,7 @@ def exact_answers(
 
 
 def _others(components: Int64[Tensor, "sample"]) -> tuple[Tensor, Tensor]:
-    """Return the donor of each sample with another one of its component, and these samples."""
+    """Return a donor of the same component for each sample."""
     same_BB = components[:, None] == components
     kept = (same_BB.sum(1) > 1).nonzero()[:, 0]
     of_kept = components[kept]
@@ -297,7 +288,7 @@ def _others(components: Int64[Tensor, "sample"]) -> tuple[Tensor, Tensor]:
 
 
 def divergence(exact: Float64[Tensor, "*batch v"], found: Float64[Tensor, "*batch v"]) -> Float64[Tensor, "*batch"]:
-    """Compute KL(exact || found) in nats; inf where `found` is zero on a possible outcome."""
+    """Compute KL(exact || found) in nats, possibly inf."""
     return torch.special.xlogy(exact, exact / found.where(exact > 0, 1.0)).sum(-1)
 
 
@@ -309,7 +300,7 @@ def total_variation(
 
 
 def squared(exact: Float64[Tensor, "*batch y"], found: Float64[Tensor, "*batch y"]) -> Float64[Tensor, "*batch"]:
-    """Compute the mean squared difference over coordinates."""
+    """Compute the mean squared difference."""
     return (exact - found).square().mean(-1)
 
 

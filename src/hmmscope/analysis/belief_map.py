@@ -1,4 +1,4 @@
-"""Belief maps: exact beliefs, and beliefs read from a model and from untrained controls."""
+"""Belief maps: exact beliefs, and those read from networks."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -59,7 +59,7 @@ class Trained(Protocol):
 
     @property
     def model(self) -> Any:
-        """The trained model."""
+        """Return the trained model."""
 
     def dataset(self, stream: str = "evaluate") -> ProcessDataset:
         """Return samples of the training process."""
@@ -78,11 +78,11 @@ class BeliefMap(Shown):
     Attributes:
         layer: its name.
         exact: exact belief after each observation (point, state).
-        read: the belief as read (point, state); rows sum to one, entries may be negative.
-        control: the same from the first untrained control, by its own map, or None.
+        read: the belief as read (point, state); entries may be negative.
+        control: the same from the first untrained control, or None.
         r2, low, high: held-out R², with its 95 % interval.
         share: fraction explained beyond untrained controls.
-        from_prediction: R² from the exact next-observation probabilities alone.
+        from_prediction: R² from the exact prediction alone.
         step: training step, if known.
         length: observations per sample.
         warnings: problems found in a user's model.
@@ -116,8 +116,8 @@ class BeliefMap(Shown):
     def coordinates(self, values: Points | None = None) -> NDArray[np.float64]:
         """Project beliefs (point, state), by default `read`, to the plane (point, 2).
 
-        Three states: the simplex with state 0 on top, 1 left, 2 right. Two states: exact probability of state 0, and
-        that of `values`. More: two principal axes of the exact beliefs.
+        Three states: the simplex with state 0 on top, 1 left, 2 right. Two: P(state 0), exact and in `values`. More:
+        two principal axes.
         """
         values = self.read if values is None else values
         num_states = self.exact.shape[1]
@@ -138,7 +138,7 @@ class BeliefMap(Shown):
         return np.asarray(0.1 + 0.75 * np.pad(scaled, ((0, 0), (0, 3 - scaled.shape[1]))))
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row for each map in `earlier`, then for this map."""
+        """Return a row for each map in `earlier`, then this one."""
         return [
             {"step": one.step, "layer_name": one.layer, "r2": one.r2, "low": one.low, "high": one.high}
             | one.share.columns()
@@ -147,7 +147,7 @@ class BeliefMap(Shown):
         ]
 
     def plot(self) -> Any:
-        """Plot exact beliefs and those read from an untrained control and from the model, by step."""
+        """Plot exact beliefs, and those read from a control and from the model."""
         from matplotlib.figure import Figure
 
         panels = self._panels()
@@ -216,13 +216,13 @@ def belief_map(
 ) -> BeliefMap:
     """Map one layer to the exact belief by an affine map, and compare with untrained controls.
 
-    Three quarters of the samples fit the map as in `geometry`, the last quarter measures it, and further samples are
-    drawn. For a mixture, the observer does not know the component.
+    The map is fitted and measured as in `geometry`, and further samples are drawn. For a mixture, the observer does not
+    know the component.
 
     Args:
         model: a module from tokens (batch, time) to logits, or a run.
-        process: an object, name, file or dataset; default: that of the run.
-        layer: module name; default: the residual layer with the best training fit, for each control separately.
+        process: object, name, file or dataset; default: that of the run.
+        layer: module name; default: the residual layer with the best training fit.
         length: observations per sample, see `dataset_for`.
         num_samples: samples that fit and measure the map.
         num_points: beliefs drawn.
@@ -233,7 +233,7 @@ def belief_map(
         over_checkpoints: add maps at the stored steps of a run (``training.num_log_checkpoints``).
 
     Raises:
-        InputError: no process or beliefs, an unknown layer, no layers found, or a run without stored steps.
+        InputError: no process or beliefs, no such layer, or a run without stored steps.
 
     Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream"; the controls
     are ours.
@@ -274,10 +274,10 @@ def belief_map(
 
 
 def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed: int = 0) -> ProcessDataset:
-    """Return samples of a process, its name or file; a dataset is returned unchanged.
+    """Return samples of a process, its name or file, or a dataset unchanged.
 
     The length is `length`, that of recorded sequences, or the training length that the model states
-    (`TRAINED_LENGTHS`); its number of positions may exceed that.
+    (`TRAINED_LENGTHS`).
 
     Raises:
         InputError: no process, or no length.
@@ -304,16 +304,16 @@ def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BeliefReader(Shown):
-    """Samples with their exact beliefs.
+    """Samples with exact beliefs.
 
     Attributes:
         dataset: samples.
         times: observations after which beliefs are read.
         num_samples: samples that fit and measure maps.
         belief: their beliefs (example, state).
-        drawn_samples: samples to draw, new ones if possible.
+        drawn_samples: samples to draw.
         points: their beliefs (point, state).
-        from_prediction: R² of the belief from the exact prediction.
+        from_prediction: R² from the exact prediction.
         inside: masks without padding (example,) of fitted and drawn samples, or None.
     """
 
@@ -353,13 +353,13 @@ class BeliefReader(Shown):
         return read_off(stream, self.belief, self.num_samples, inside=self.inside[0])
 
     def drawn(self, model: nn.Module, name: str) -> Points:
-        """Read the drawn points from a layer (point, state)."""
+        """Read the drawn points (point, state)."""
         fit, shown = self.fit(model, name), self.inside[1]
         values = torch.cat([fit(part)[0] for part in self._parts(model, name)])
         return (values if shown is None else values[shown])[: len(self.points)].numpy()
 
     def fit(self, model: nn.Module, name: str) -> AffineFit:
-        """Fit the map of a layer on three quarters of the samples."""
+        """Fit the map of a layer."""
         inside = self.inside[0]
         train = torch.arange(len(self.belief)) < (3 * self.num_samples // 4) * len(self.times)
         train = train if inside is None else train & inside
@@ -368,7 +368,7 @@ class BeliefReader(Shown):
     def compared(
         self, model: nn.Module, name: str, dataset: ProcessDataset
     ) -> tuple[Float64[Tensor, "time state"], Float64[Tensor, "time state"]]:
-        """Return exact and read beliefs of the first sample of another dataset."""
+        """Return exact and read beliefs of another dataset's first sample."""
         targets = belief_targets(dataset, self.times, 1)
         stream = read_stream(model, dataset, self.times, [name], 1)
         return targets.get(MIXED_BELIEF, targets[BELIEF]), self.fit(model, name)(stream)[0]
@@ -384,7 +384,6 @@ class BeliefReader(Shown):
 
 
 def _axes(exact: Points) -> NDArray[np.float64]:
-    """Return three principal axes (state, axis), each with a positive largest entry."""
     centred = torch.from_numpy(exact - exact.mean(0))
     axes = torch.linalg.eigh(centred.T @ centred).eigenvectors.flip(1)[:, :3].numpy()
     signs = [np.sign(axis[largest(range(len(axis)), lambda i, a=axis: float(abs(a[i])))]) for axis in axes.T]  # type: ignore[misc]

@@ -1,8 +1,4 @@
-"""The subspace of a layer that varies with the belief: its dimension, and its parts for factors.
-
-A process of several factors can be represented by a joint belief, with a product of dimensions, or by factor beliefs,
-with a sum.
-"""
+"""The subspace of a layer that varies with the belief, and its parts for factors."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -31,23 +27,23 @@ def belief_space(
     num_samples: int = 512,
     num_factors: int = 1,
 ) -> list[dict]:
-    """Compute the dimension of the subspace that varies with the exact belief, compared with the belief's own.
+    """Compute the dimension of the subspace that varies with the exact belief.
 
     The stream is fitted by least squares: stream ≈ m + belief M. Quantities:
 
-        dimension        effective dimension (Σ λ)² / Σ λ² of the variances λ of belief M along principal directions
+        dimension        effective dimension (Σ λ)² / Σ λ² of the principal variances λ of belief M
         moved            fraction of the stream's variance that belief M explains
         joint            rank of the belief
         factored         what the factors' beliefs explain, relative to `moved`
         sum              sum of the ranks of the factors' beliefs
-        overlap          mean squared cosine of the principal angles between two factors' subspaces; 0 if orthogonal
-        random overlap   the same for random subspaces of equal dimension
+        overlap          mean squared cosine of the principal angles between two factors' subspaces
+        random overlap   the same for random subspaces
 
-    The last four exist for several factors only.
+    The last four need several factors.
 
     Args:
         model: any module.
-        dataset: samples of an HMM, a generalised HMM or a mixture; the last sequence is read.
+        dataset: samples of an HMM, a generalised HMM or a mixture.
         layers: module names; default: the residual stream.
         num_samples: number of samples.
         num_factors: factors with equally many states (the first one slowest).
@@ -56,7 +52,7 @@ def belief_space(
         Rows (layer, layer_name, quantity, value, samples).
 
     Raises:
-        InputError: a process without belief states, or a number of states that is no such power.
+        InputError: no belief states, or a number of states that is no such power.
 
     Source: after Shai et al. (2026), "Transformers learn factored representations", who count dimensions by explained
     variance.
@@ -89,7 +85,6 @@ def belief_space(
 def _moved(
     stream: Float64[Tensor, "example width"], belief: Float64[Tensor, "example state"]
 ) -> tuple[float, Float64[Tensor, "direction"], Float64[Tensor, "state width"]]:
-    """Return the explained fraction, the variances of the map's values, and the map."""
     fit = fit_affine(belief[None], stream)
     values = fit(belief[None])[0]
     centred = values - values.mean(0)
@@ -99,7 +94,6 @@ def _moved(
 
 
 def _effective(variances: Float64[Tensor, "direction"]) -> float:
-    """Return the participation ratio, or 0."""
     squares = variances.square().sum()
     return float(variances.sum().square() / squares) if squares > 0 else 0.0
 
@@ -112,7 +106,6 @@ def _rank(belief: Float64[Tensor, "example state"]) -> int:
 def _span(
     part: Float64[Tensor, "example state"], map_: Float64[Tensor, "state width"]
 ) -> Float64[Tensor, "direction width"]:
-    """Return orthonormal directions that vary with the belief of one factor."""
     _, sizes, directions = torch.linalg.svd((part - part.mean(0)) @ map_, full_matrices=False)
     return directions[: _rank(part)][sizes[: _rank(part)] > 0]
 

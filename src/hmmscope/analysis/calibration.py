@@ -1,13 +1,11 @@
-"""Calibration: a sequential test that the exact answer is exact.
+"""Calibration: a sequential test of the exact answer.
 
-Let p_t be its probabilities of observation t given all before. For any other probabilities q_t that are fixed before
-observation t,
+For the exact probabilities p_t of observation t, and any others q_t, both given all before,
 
-    E[ q_t(y_t) / p_t(y_t) | past ] <= 1        if p is exact,
+    E[ q_t(y_t) / p_t(y_t) | past ] <= 1,
 
-so the product of these ratios over positions and samples exceeds 1/δ with probability at most δ (Markov's inequality).
-Several bets are placed: flatter or sharper probabilities, other odds of a symbol, the previous prediction, n-grams. No
-approximation or minimum sample size is involved. Off-by-one errors and ignored sequence starts are found at once.
+so the product of ratios exceeds 1/δ with probability at most δ (Markov's inequality). Bets q are flatter or sharper,
+have other odds of a symbol, or are the previous prediction or n-grams.
 """
 
 import math
@@ -40,15 +38,15 @@ def bet(
     *,
     in_order: bool = True,
 ) -> Winnings:
-    """Return the log winnings of each bet on a batch; winnings of batches add up.
+    """Return the log winnings of each bet; those of batches add up.
 
     Args:
         law: probabilities at each position.
         happened: outcomes.
-        positions: earlier observations of the sequence at each position.
+        positions: earlier observations of the sequence.
         others: further predictors, by name.
-        in_order: whether an outcome is known at the next position; otherwise, as for hidden states, each position has
-            separate bets.
+        in_order: whether outcomes are known at the next position; otherwise, as for hidden states, bets are separate by
+            position.
     """
     log_BJV = law.log()
     seen_BJ = log_BJV.gather(2, happened[..., None])[..., 0]
@@ -74,14 +72,13 @@ def bet(
 
 
 def _places(positions: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-    """Group positions: all, and 0, 1, 2 to 3, 4 to 7, ..."""
     octave = np.frexp(positions)[1]
     found = {f", position {0 if k == 0 else 2 ** (k - 1)} on": np.flatnonzero(octave == k) for k in np.unique(octave)}
     return {"": np.arange(len(positions))} | found
 
 
 def _on_symbols(law: Tensor, happened: Tensor, where: str) -> Winnings:
-    """Return winnings of bets on other odds of a symbol: q ∝ p · odds^[symbol]."""
+    """Return winnings of bets q ∝ p · odds^[symbol]."""
     counts_V = torch.bincount(happened.flatten(), minlength=law.shape[2]).double()
     won = {}
     for odds in ODDS:

@@ -1,6 +1,6 @@
-"""Constrained belief updating: the best that one attention layer can do of the filter, compared with a model.
+"""Constrained belief updating: the best that one attention layer can do of the filter.
 
-One attention layer sees all symbols at once and can only add their contributions:
+It sees all symbols at once and can only add their contributions:
 
     constrained_t = π + sum_{s <= t} (η[o_s] - π) T^(t - s),     η[v] = π labelled[v] / P(v)
 
@@ -30,22 +30,22 @@ _TAPS = ("residual.0", "blocks.0.attention", "blocks.0.attention.pattern")
 def constrained_updates(
     model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, num_distances: int = 6
 ) -> list[dict]:
-    """Compare the first layer's attention, values and beliefs with the prediction of constrained updating.
+    """Compare the first layer with the prediction of constrained updating.
 
-    - attention: mean attention at distance d (key) relative to distance 1; predicted ζ^(d - 1), with ζ the modulus of
-    the second eigenvalue of T;
+    - attention: mean attention at distance d (key) relative to distance 1; predicted ζ^(d - 1), ζ the modulus of T's
+    second eigenvalue;
     - rate: fitted decay per step; predicted ζ;
-    - values: cosine of what symbol v (key) writes in belief coordinates with η[v] - π, both centred; predicted 1;
+    - values: cosine of what symbol v (key) writes with η[v] - π, centred; predicted 1;
     - constrained: held-out R² of the constrained belief after attention; predicted 1;
-    - exact: the same of the filter's belief; predicted is the R² from the constrained belief.
+    - exact: that of the filter's belief; predicted from the constrained belief.
 
-    Heads are averaged, and distance 0 is left out, because the residual stream carries the symbol itself.
+    Heads are averaged, without distance 0.
 
     Args:
         model: has taps ``residual.0`` and ``blocks.0.attention.pattern``.
         dataset: single sequences of an HMM with a unique stationary distribution.
         num_samples: number of samples; the last quarter tests.
-        num_distances: distances 1, 2, ...; only later queries are used.
+        num_distances: largest distance; only later queries are used.
 
     Returns:
         Rows (quantity, key, value, predicted, samples).
@@ -116,7 +116,7 @@ def constrained_beliefs(
 
 
 def _theory(process: Process) -> tuple[Tensor, Tensor, Tensor]:
-    """Return T, π and η, the state probabilities after a single symbol (symbol, state)."""
+    """Return T, π and η."""
     labelled = as_labelled(process).labelled
     prior = stationary_distribution(process)
     joint = prior @ labelled
@@ -125,7 +125,6 @@ def _theory(process: Process) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _seen(model: nn.Module, dataset: ProcessDataset, num_samples: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the stream, the attention output (sample, time, width), the mean pattern and the symbols."""
     parts: list[list[Tensor]] = [[], [], [], []]
     columns = torch.from_numpy(dataset.layout.token_positions[belief_times(dataset)])
     for begin in range(0, num_samples, BATCH):
@@ -146,7 +145,6 @@ def _written_by(
     written: Float64[Tensor, "sample time width"],
     num_symbols: int,
 ) -> Float64[Tensor, "symbol width"]:
-    """Return what each symbol writes per unit of attention, by least squares."""
     one_hot = torch.nn.functional.one_hot(observations, num_symbols).double()
     attended = (pattern @ one_hot).flatten(0, 1)
     fit = fit_affine(attended[None], written.flatten(0, 1))

@@ -1,4 +1,4 @@
-"""Scores of a model, the Bayes optimum and baselines, by position and by number of demonstrations."""
+"""Scores of a model, the Bayes optimum and baselines."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -53,17 +53,17 @@ class Score(Measures):
     """Metrics of several predictors on the same samples and positions.
 
     Attributes:
-        measures: by predictor, then by metric, an array (sample, evaluated position); NaN marks padding.
+        measures: by predictor, then by metric, an array (sample, position); NaN marks padding.
             Distributions: ``accuracy`` of the most likely symbol (lowest among equals) or state; ``loss``,
-                cross-entropy; ``excess``, KL(optimum || predictor), both in nats; ``total_variation``, half the L1
-                distance to the optimum.
+                cross-entropy, and ``excess``, KL(optimum || predictor), in nats; ``total_variation``, half the L1
+                distance.
             Vectors: ``loss`` and ``excess``, mean squared distance to the observation and to the optimum; ``distance``,
-                Euclidean, for linear processes divided by max(1, norm of the optimum).
+                Euclidean, for linear processes divided by max(1, norm).
             Densities: ``loss``, -log density in nats; ``excess``, its difference to the optimum; ``distance`` of the
                 means, in standard deviations.
             The evaluation loss of [Limits] is ``total_variation`` or ``distance``.
-        demonstrations: number of earlier sequences in the sample (evaluated position,).
-        positions: number of earlier observations in the sequence (evaluated position,).
+        demonstrations: earlier sequences in the sample, by position.
+        positions: earlier observations in the sequence, by position.
         invalid: why the scores cannot be right, or None: a loss below the optimum, or a miscalibrated optimum.
         no_optimum: why the optimum is unknown, or None.
         length: observations per sample.
@@ -98,7 +98,7 @@ class Score(Measures):
     def excess(self) -> tuple[float, float | None, float | None] | None:
         """Mean KL divergence from the optimum, nats per observation, and its 95 % interval.
 
-        None if the optimum is unknown; the ends are None for one sample.
+        None if unknown; the ends are None for one sample.
         """
         if "excess" not in self.measures["model"]:
             return None
@@ -113,7 +113,7 @@ class Score(Measures):
         return float(mean), float(low), float(high)
 
     def plot(self) -> Any:
-        """Plot the loss of each predictor by position, or by demonstrations if the layout has them."""
+        """Plot losses by position, or by demonstrations if there are some."""
         axis = "demonstrations" if len(set(self.demonstrations.tolist())) > 1 else "positions"
         rows = [row for row in self.rows(axis) if row["metric"] == "loss"]
         return plot_rows([row | {axis: row["x"]} for row in rows], "Loss", x=axis, y="value", by=("predictor",))
@@ -148,11 +148,11 @@ def evaluate(
 
     Predictors:
         ``model``;
-        ``optimum``: the Bayes-optimal predictor, which knows the process or its prior, where it is tractable;
-        ``known-component``: the filter that also knows the component (next symbols of mixtures and pools);
+        ``optimum``: the Bayes-optimal predictor, which knows the process or its prior;
+        ``known-component``: the filter that knows the component (next symbols of mixtures and pools);
         ``order-0``, ..., ``context-tree``: n-gram baselines in the sample (`TunedNgrams.tuned`);
         ``trained-order-0``, ..., ``trained-context-tree``: those fitted to the training part of recorded sequences, in
-        the streams "evaluate", "probe" and "test".
+        other streams.
 
     Args:
         model: maps tokens or vectors (batch, time, ...) to logits or vectors (batch, time, output).
@@ -160,11 +160,11 @@ def evaluate(
         num_samples: number of samples, at most the number of windows of recorded sequences.
         first: first sample.
         baselines: add n-gram baselines.
-        target: what the model was trained for: "observation", "belief" or a `Target`.
+        target: "observation", "belief" or a `Target`.
         block_length: of block chain-of-thought.
         observers: further predictors of next symbols, by name, such as a fitted HMM.
         ngram_order: longest context of baselines fitted to the training part.
-        ngrams: tuned baselines; by default tuned on other samples of the process.
+        ngrams: tuned baselines; default: tuned on other samples.
 
     Raises:
         InputError: wrong output shape, no exact inference, or an observer with a taken name or another number of
@@ -255,7 +255,6 @@ def _why_invalid(
 
 
 def _checked(observers: Mapping[str, Process], process: Process, asked: Target) -> dict[str, Process]:
-    """Return the observers, or raise InputError for an invalid one."""
     taken = {"model", "optimum", "known-component"}
     for name, believed in observers.items():
         if not isinstance(asked, NextObservation | RecordedNextObservation):
@@ -337,9 +336,8 @@ def _invalid(
 ) -> str | None:
     """Return why a model's loss cannot be that of an honest predictor, or None.
 
-    For next symbols, an honest model wins more than log(1/δ) nats against the optimum with probability at most δ. Other
-    mean differences are compared with their standard error, by Student's t. `part` is log(1 / prior weight) of the
-    observed part, nats per sample.
+    An honest model's next-symbol losses beat the optimum by more than log(1/δ) nats with probability at most δ. Other
+    mean differences use standard errors. `part` is log(1 / prior weight), nats per sample.
     """
     if np.isinf(floor).any():
         return "the loss of the Bayes optimum is not finite: a wrong optimum"
@@ -372,7 +370,7 @@ def curves(
     target: str = "observation",
     block_length: int = 0,
 ) -> list[dict]:
-    """Tabulate the metrics of `evaluate` by position and by number of demonstrations.
+    """Tabulate the metrics of `evaluate` by position and by demonstrations.
 
     Args:
         model: maps tokens (batch, time) to logits (batch, time, symbols).
@@ -383,7 +381,7 @@ def curves(
         block_length: of block chain-of-thought.
 
     Returns:
-        Rows of `Score.rows`, along "demonstrations" and "positions".
+        Rows of `Score.rows`.
     """
     score = evaluate(model, dataset, num_samples=num_samples, first=first, target=target, block_length=block_length)
     return score.rows("demonstrations") + score.rows("positions")

@@ -1,15 +1,13 @@
-"""Error decomposition of predictions from the last few observations, into parts that add up exactly.
+"""Error decomposition of predictions from the last few observations.
 
-For a stationary process, x the window of the last L observations as one-hot vectors, and a matrix W estimated from
-other sequences,
+For a stationary process, x the one-hot window of the last L observations, and W estimated from other sequences,
 
     E||P - W x||^2  =  E||P - P_L||^2  +  E||P_L - W_L x||^2  +  E||W_L x - W x||^2
     total              memory             misspecification       estimation
 
-with P the exact next-observation probabilities, P_L the best prediction from the window and W_L x the best linear one.
-Gradient descent has two sources of estimation error, the sample and the steps, which are not orthogonal.
+with P the exact probabilities, P_L the best prediction from the window and W_L x the best linear one.
 
-Source: [MultiTask] Eq. (1) and (4), whose three parts assume linearity; here misspecification is a separate part.
+Source: [MultiTask] Eq. (1) and (4), which assume linearity, without misspecification.
 """
 
 from dataclasses import dataclass
@@ -38,11 +36,11 @@ class Histories(Shown):
 
     Attributes:
         observations: (history, time), oldest first.
-        probability: weights of the histories (history,), with sum one.
+        probability: weights (history,), with sum one.
         beliefs: P(last state | history) (history, state).
         next_observation: P(next observation | history) (history, symbol).
-        law: parameters with the stationary initial distribution.
-        exact: whether all histories of this length are enumerated.
+        law: parameters with stationary start.
+        exact: whether all histories are enumerated.
     """
 
     observations: Int64[Tensor, "history time"]
@@ -56,10 +54,8 @@ class Histories(Shown):
     def all(cls, hmm: HMM | LabelledHMM, time: int) -> "Histories":
         """Enumerate histories of `time` observations with positive stationary probability.
 
-        The stationary distribution is not rounded to multiples of 2^-32 here.
-
         Raises:
-            InputError: more than `MAX_ENUMERATED` sequences, or a stationary distribution that is not unique.
+            InputError: more than `MAX_ENUMERATED` sequences, or no unique stationary distribution.
         """
         require_count("time", time)
         law = with_prior(hmm)
@@ -72,7 +68,7 @@ class Histories(Shown):
 
     @classmethod
     def sampled(cls, hmm: HMM | LabelledHMM, time: int, num_samples: int, seed: int = 0) -> "Histories":
-        """Sample histories with equal weights, from the stream "monte-carlo"."""
+        """Sample histories, with equal weights."""
         require_count("time", time)
         require_count("num_samples", num_samples)
         law, starts = with_prior(hmm), np.arange(time) == 0
@@ -89,16 +85,12 @@ class Histories(Shown):
         return (self.observations[:, time - memory_length :] * place).sum(1)
 
     def mean(self, values: Float64[Tensor, "history"]) -> float:
-        """Return the expectation of a quantity."""
         return float(self.probability @ values)
 
     def remembered(
         self, memory_length: int
     ) -> tuple[Float64[Tensor, "history state"], Float64[Tensor, "history symbol"]]:
-        """Return P(last state | window) and P(next observation | window) for windows of `memory_length` observations.
-
-        The initial belief is the stationary distribution.
-        """
+        """Return P(last state | window) and P(next observation | window), from a stationary start."""
         windows_H = self.windows(memory_length)
         num_symbols, time = self.next_observation.shape[1], self.observations.shape[1]
         if num_symbols**memory_length <= len(windows_H):
@@ -109,7 +101,7 @@ class Histories(Shown):
         return beliefs, following @ symbol_probs(self.law)[0]
 
     def distances(self, memory_length: int) -> "MemoryDistances":
-        """Compute distances between predictions from `memory_length` observations and exact ones.
+        """Compute the error of predictions from `memory_length` observations.
 
         Source: [MultiTask] Lemma 1 and Lemma 3.
         """
@@ -124,11 +116,9 @@ class Histories(Shown):
     def decompose(self, windows: "Windows", weights: Float64[Tensor, "*batch symbol feature"]) -> "Decomposition":
         """Decompose the expected error of x -> W x, for one W or many.
 
-        The parts add up to rounding for all histories, and up to sampling noise otherwise.
-
         Args:
             windows: of the same process, at most as long as the histories.
-            weights: estimates of W_L that do not depend on the histories.
+            weights: estimates of W_L, independent of the histories.
         """
         number_H = self.windows(windows.memory_length)
         exact_HV, probability_H = self.next_observation, self.probability
@@ -149,7 +139,7 @@ class Histories(Shown):
 
 
 def stationary_start(hmm: HMM | LabelledHMM) -> HMM | LabelledHMM:
-    """Return the process with its stationary initial distribution, rounded to multiples of 2^-32."""
+    """Return the process with a rounded stationary start."""
     law_S = stationary_distribution(hmm)
     if float((law_S - hmm.initial).abs().max()) < 2.0**-31:
         return hmm
@@ -158,11 +148,11 @@ def stationary_start(hmm: HMM | LabelledHMM) -> HMM | LabelledHMM:
 
 @dataclass(frozen=True, repr=False)
 class MemoryDistances(Shown):
-    """Distances between an observer with a memory of L observations and one with full memory.
+    """Distances between observers with memory L and with full memory.
 
     Attributes:
-        prediction: TV(P, P_L) of the next observation (history,).
-        belief: TV of the beliefs (history,). Stochastic matrices contract distances, so prediction <= belief.
+        prediction: TV(P, P_L) (history,).
+        belief: TV of the beliefs (history,).
         squared: ||P - P_L||^2 (history,).
     """
 
@@ -177,15 +167,15 @@ class MemoryDistances(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Windows(Shown):
-    """All windows of L observations of a stationary process, and the best predictions from them.
+    """All windows of L observations, and the best predictions from them.
 
     Attributes:
         memory_length: L.
-        features: x, one-hot, most recent observation first (window, feature), in lexicographic order.
+        features: x, most recent observation first (window, feature), in lexicographic order.
         probability: P(window) (window,).
         next_observation: P_L(. | window) (window, symbol); zeros for impossible windows.
         linear: W_L and its moments.
-        process: with its stationary initial distribution.
+        process: with stationary start.
     """
 
     memory_length: int
@@ -197,7 +187,7 @@ class Windows(Shown):
 
     @classmethod
     def all(cls, hmm: HMM | LabelledHMM, memory_length: int) -> "Windows":
-        """Enumerate the windows of an HMM; InputError for more than `MAX_ENUMERATED`."""
+        """Enumerate the windows; InputError for more than `MAX_ENUMERATED`."""
         table, linear = memory_table(hmm, memory_length), linear_predictor(hmm, memory_length)
         features = torch.nn.functional.one_hot(table.windows.flip(1), hmm.num_symbols).flatten(1).double()
         started = stationary_start(hmm)
@@ -205,7 +195,6 @@ class Windows(Shown):
 
     @cached_property
     def linear_prediction(self) -> Float64[Tensor, "window symbol"]:
-        """W_L x."""
         return self.features @ self.linear.weights.T
 
     @cached_property
@@ -227,7 +216,7 @@ class Windows(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Decomposition(Shown):
-    """Mean squared Euclidean errors; `total` is computed independently.
+    """Mean squared errors; `total` is computed independently.
 
     Attributes:
         total: E||P - W x||^2, for each W (...).
@@ -243,5 +232,5 @@ class Decomposition(Shown):
 
     @property
     def gap(self) -> Float64[Tensor, "..."]:
-        """total - memory - misspecification - estimation: rounding if all histories are enumerated."""
+        """total - memory - misspecification - estimation: rounding, if exact."""
         return self.total - self.memory - self.misspecification - self.estimation

@@ -1,7 +1,4 @@
-"""Discovery without labels: an automaton from a model's predictions, and coordinates in its stream.
-
-The exact belief is used for scores only.
-"""
+"""Discovery without labels: automata from predictions, and coordinates in the stream."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -29,10 +26,10 @@ METHODS = ("principal", "simplex", "sparse", "random")
 
 
 def model_words(model: nn.Module, dataset: ProcessDataset) -> WordLaw:
-    """Return a function that gives the probabilities of words under a model, as products of next-token probabilities.
+    """Return a function from words to their probabilities under a model.
 
     Raises:
-        InputError: a layout of several sequences, or without a placeholder to predict the first symbol.
+        InputError: a layout of several sequences, or without a placeholder.
     """
     layout = dataset.layout
     if len(layout.sequence_lengths) > 1 or not layout.has_delimiter:
@@ -55,16 +52,14 @@ def automaton(
     """Estimate how many states a model's predictions have.
 
     - rank: of the Hankel matrix [P(prefix suffix)], by the largest ratio of neighbouring singular values;
-    - states: prefixes with different futures, `extract_automaton`;
-    - recurrent: the recurrent ones;
-    - distance: mean total variation between the next-symbol probabilities of the process and of operators learned from
-    the model's words, with the rank of the process.
+    - states, recurrent: prefixes with different futures, see `extract_automaton`;
+    - distance: mean total variation between the process's predictions and those of operators learned from the model's
+    words.
 
     Args:
         model: any module of tokens.
         dataset: single sequences of an HMM or a generalised one, with a placeholder.
-        length: of the longest prefixes, suffixes and futures; 0 for the longest with at most 4096 words of length 2n +
-            1.
+        length: of prefixes, suffixes and futures; 0 for at most 4096 words.
         tolerance: total variation up to which futures are equal.
         num_samples: samples to evaluate the operators.
 
@@ -103,7 +98,6 @@ def automaton(
 
 
 def _gap(learned: Operators) -> int:
-    """Return the number of singular values before the largest ratio of neighbours."""
     assert learned.singular_values is not None
     sizes = learned.singular_values / learned.singular_values[0]
     sizes = sizes.clamp_min(1e-12)
@@ -122,15 +116,15 @@ def dictionary(
 ) -> list[dict]:
     """Find coordinates in a layer without the belief, and measure how close they are to it.
 
-    With S belief states, on standardised streams:
+    With S belief states:
 
     - principal: the first S - 1 principal components;
     - simplex: barycentric coordinates of the S most extreme points in them (successive projection);
     - sparse: codes of a sparse dictionary of S atoms (scikit-learn);
     - random: S - 1 random directions, as a control.
 
-    ``read`` is the held-out R² of the belief as an affine function of the coordinates; ``matched`` the mean absolute
-    correlation of belief coordinates with greedily matched ones.
+    ``read`` is held-out R² of the belief from the coordinates; ``matched`` the mean absolute correlation after greedy
+    matching.
 
     Args:
         model: any module.
@@ -138,13 +132,13 @@ def dictionary(
         layers: module names; default: the residual stream.
         num_samples: number of samples; the last quarter tests.
         methods: those to run.
-        seed: of random directions and dictionaries.
+        seed: of directions and dictionaries.
 
     Returns:
         Rows (layer, layer_name, method, quantity, value, samples).
 
     Raises:
-        InputError: an unknown method, a process without belief states, or scikit-learn is missing.
+        InputError: an unknown method, no belief states, or scikit-learn is missing.
 
     Source: successive projection: Araújo et al. (2001), Gillis and Vavasis (2014); dictionaries: Mairal et al. (2009).
     """
@@ -173,7 +167,7 @@ def _principal(stream: Tensor, size: int, seed: int) -> Found:
 
 
 def _simplex(stream: Tensor, size: int, seed: int) -> Found:
-    """Return barycentric coordinates; each vertex is the point farthest from the span of earlier ones."""
+    """Return barycentric coordinates; each vertex is farthest from the span of earlier ones."""
     places = _principal(stream, size, seed)
     lifted = torch.cat([places, places.norm(dim=1).max() * torch.ones_like(places[:, :1])], 1)
     left, vertices = lifted.clone(), []
@@ -215,7 +209,6 @@ _FIND: dict[str, Callable[[Tensor, int, int], Found]] = {
 
 
 def _matched(found: Found, belief: Float64[Tensor, "example state"]) -> float:
-    """Return the mean |correlation| of belief coordinates with matched ones; 0 if none is left."""
     one, other = ((x - x.mean(0)) / x.std(0).clamp_min(1e-12) for x in (found, belief))
     size, left = (one.T @ other / (len(one) - 1)).abs(), []
     for _ in range(min(size.shape)):

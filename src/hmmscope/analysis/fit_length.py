@@ -36,12 +36,10 @@ def evaluation_losses(
 ) -> list[dict]:
     """Compute the distance of a model's answers from the exact ones by position: el_t of [Limits].
 
-    The distance is half the L1 distance of probabilities, or the Euclidean one of vectors, for linear processes divided
-    by max(1, norm). Position t follows t observations; position 0 is left out. For Cyclic-HARD only positions that
-    query the state are evaluated; rounds of `num_samples` samples continue until each position has `least_count` of
-    them, for at most 64 rounds.
-
-    The baseline ``constant`` always answers the mean of the exact answers in the second half of the sequence.
+    The distance is half the L1 distance, or for vectors the Euclidean one, for linear processes divided by max(1,
+    norm). Position t follows t observations. For Cyclic-HARD only state queries count; up to 64 rounds of `num_samples`
+    samples give each position `least_count` of them. The baseline ``constant`` answers the mean exact answer of the
+    second half.
 
     Source: [Limits] §4.1 and App. C.1; E = 256 trajectories there.
 
@@ -55,8 +53,8 @@ def evaluation_losses(
         block_length: of block chain-of-thought.
 
     Returns:
-        Rows ``predictor``, ``position``, ``value``, ``low``, ``high``, ``samples`` (evaluated there), with normal 95 %
-        intervals over samples. Positions without samples have no row.
+        Rows ``predictor``, ``position``, ``value``, ``low``, ``high``, ``samples``, with normal 95 % intervals.
+        Positions without samples have no row.
 
     Raises:
         InputError: numbers out of range, wrong output shape, or no exact inference.
@@ -94,7 +92,6 @@ def evaluation_losses(
 
 
 def _counting(batch: Batch, asked: Target, kept: NDArray[np.int64]) -> Batch:
-    """Keep the samples with an evaluated position."""
     chosen = asked.counted(batch)[:, kept].any(1)
     components = None if batch.components is None else batch.components[chosen]
     return Batch(batch.tokens[chosen], batch.observations[chosen], batch.states[chosen], components)
@@ -103,7 +100,7 @@ def _counting(batch: Batch, asked: Target, kept: NDArray[np.int64]) -> Batch:
 def _constant(
     optimum: Float64[Tensor, "batch judged output"], counted: Bool[Tensor, "batch judged"]
 ) -> Float64[Tensor, "output"]:
-    """Return the mean exact answer in the second half of the evaluated positions."""
+    """Return the mean exact answer in the second half of the sequence."""
     columns = torch.nonzero(counted.any(0))[:, 0]
     later = columns[len(columns) // 2 :]
     return optimum[:, later][counted[:, later]].mean(0)
@@ -112,7 +109,6 @@ def _constant(
 def _by_position(
     terms: NDArray[np.float64], judged: NDArray[np.int64], positions: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Average a sample's terms at each position (sample, position); NaN without terms."""
     columns = [terms[:, judged == position] for position in positions]
     counts = [np.isfinite(column).sum(1) for column in columns]
     sums = [np.nansum(column, 1) for column in columns]
@@ -150,8 +146,7 @@ def fit_length(
 ) -> int:
     """Return the length up to which the evaluation loss is below `error_rate` in the last epochs.
 
-    A position is fitted if its loss is below `error_rate` in each of the last `last` epochs that evaluated it, and
-    there is one.
+    A position is fitted if its loss is below `error_rate` in each of the last epochs that evaluated it.
 
     prefix: the largest F such that all positions up to F are fitted
     max:    the largest fitted position
@@ -166,7 +161,7 @@ def fit_length(
         definition: prefix or max.
 
     Returns:
-        The length, 0 if the first position is not fitted.
+        The length, or 0.
 
     Raises:
         InputError: unequal lengths, no epoch, positions that do not ascend from 1, or numbers out of range.
@@ -194,9 +189,8 @@ def crossing_length(
 ) -> float:
     """Interpolate the fit length between positions, where the loss crosses the error rate.
 
-    The loss of a position is the largest of the last `last` epochs, 0 at position 0, and linear in between. Without a
-    crossing, the result is the last position before one that no sample evaluated, or the last position. Arguments and
-    errors are those of `fit_length`.
+    A position's loss is its largest in the last epochs, 0 at position 0. Without a crossing, the last evaluated
+    position is returned. Arguments are those of `fit_length`.
     """
     if definition not in DEFINITIONS:
         raise InputError(f"definition: must be prefix or max, got {definition!r}")
@@ -219,10 +213,7 @@ def crossing_length(
 def fit_start(
     losses: Sequence[Sequence[float | None]], positions: Sequence[int], error_rate: float, *, last: int = 3
 ) -> int | None:
-    """Return the least position from which all later ones are fitted, or None.
-
-    For RanLDS the relative loss is largest at the first positions, where vectors are short.
-    """
+    """Return the least position from which all later ones are fitted, or None."""
     start = None
     fitted = fitted_positions(losses, positions, error_rate, last=last)
     for position, good in zip(reversed(positions), reversed(fitted), strict=True):

@@ -1,4 +1,4 @@
-"""Belief geometry: how well the exact belief state is an affine function of the residual stream, by layer."""
+"""Belief geometry: how well the belief state is an affine function of the residual stream."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -80,12 +80,12 @@ class Readout(Shown):
     values: Float64[Tensor, "layer example coordinate"]
 
     def beyond(self, twins: Sequence["Readout"]) -> ExplainedFraction:
-        """Compute the fraction explained beyond controls, each at its own best layer."""
+        """Compute the fraction explained beyond controls, each at its best layer."""
         left, *twins_left = (1 - one.r2()[:, one.chosen] for one in (self, *twins))
         return explained_beyond_controls(left, np.stack(twins_left, 1), len(self.spread))
 
     def r2(self, *, seed: int = 0) -> Curves:
-        """Return 1 - errors / spread on test samples and resamples (1 + NUM_RESAMPLES, layer)."""
+        """Return R² on test samples and resamples (1 + NUM_RESAMPLES, layer)."""
         return explained(self.errors, self.spread, seed=seed)
 
     def by_layer(self, samples: int | None = None) -> list[dict[str, Any]]:
@@ -95,19 +95,18 @@ class Readout(Shown):
 
     @property
     def chosen(self) -> int:
-        """Layer with the best training fit."""
         return largest(range(len(self.fitted)), lambda layer: float(self.fitted[layer]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ExactBeliefs(Shown):
-    """Exact answers after every observation of the last sequence of each sample.
+    """Exact answers after every observation of the last sequence.
 
     Attributes:
         dataset: source of the samples.
         num_samples: number of samples.
         times: observation indices (time,).
-        values: targets by name, see `geometry` (example, coordinate); constant ones are left out.
+        values: non-constant targets by name (example, coordinate).
         inside: mask without padding (example,), or None.
     """
 
@@ -131,25 +130,23 @@ class ExactBeliefs(Shown):
 
     @property
     def belief(self) -> Float64[Tensor, "example state"]:
-        """Belief given the true component."""
         return self.values[BELIEF]
 
     def stream(self, model: nn.Module, layers: Sequence[str] | None = None) -> Float[Tensor, "layer example feature"]:
-        """Return activations of `layers`, by default the residual stream."""
+        """Return activations, by default of the residual stream."""
         return read_stream(
             model, self.dataset, self.times, residual_layers(model) if layers is None else layers, self.num_samples
         )
 
     def read(self, features: Float[Tensor, "layer example feature"], target: str = BELIEF, **options: Any) -> Readout:
-        """Read a target from features by `read_off`."""
         return read_off(features, self.values[target], self.num_samples, inside=self.inside, **options)
 
     def mapped(self, features: Float[Tensor, "layer example feature"]) -> Float64[Tensor, "layer example state"]:
-        """Return the belief as read by a map fitted to all examples."""
+        """Return the belief read by a map fitted to all examples."""
         return fit_affine(features, self.belief)(features)
 
     def from_prediction(self, target: str = BELIEF, **options: Any) -> Curves:
-        """Return R² of a target from the exact next-observation probabilities; zero if they are constant."""
+        """Return R² of a target from the exact prediction; zero if that is constant."""
         if PREDICTION not in self.values:
             return np.zeros(1 + NUM_RESAMPLES)
         return self.read(self.values[PREDICTION][None], target, **options).r2()[:, 0]
@@ -185,9 +182,8 @@ def geometry(
         ``belief, component unknown``: the same without the component (mixtures);
         ``next observation``: its probabilities, without the component.
 
-    R² = 1 - Σ |target - map(stream)|² / Σ |target - mean|² over all coordinates, with the training mean. Three quarters
-    of the samples fit the map (ridge regression on standardised features in float64), the rest test it. Controls:
-    permuted training targets, and untrained networks.
+    R² = 1 - Σ |target - map(stream)|² / Σ |target - mean|². Ridge regression on standardised features fits the map to
+    three quarters of the samples. Controls: permuted targets, and untrained networks.
 
     Args:
         model: any module.
@@ -202,16 +198,15 @@ def geometry(
 
     Returns:
         Rows (target, targets "true" or "shuffled", layer, layer_name, r2, low, high, fitted, ceiling, from_prediction,
-        samples, twins, share, share_low, share_high, beyond_twins). `fitted` is training R², `ceiling` that of the best
-        observer without the component, `from_prediction` that of the exact prediction alone, `twins` the mean R² of
-        controls, `share` the fraction explained beyond them, `beyond_twins` the same in words. Intervals are 95 % over
-        test samples, for `share` also over controls.
+            samples, twins, share, share_low, share_high, beyond_twins): `fitted` is training R², `ceiling` that of the
+            best observer, `from_prediction` that of the exact prediction, `twins` that of controls, `share` the
+            fraction explained beyond them. Intervals are 95 % over test samples, for `share` also over controls.
 
     Raises:
-        InputError: a process without belief states, or an unknown layer.
+        InputError: no belief states, or an unknown layer.
 
-    Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream"; the split and
-    the controls are ours.
+    Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream"; split and
+    controls are ours.
     """
     check_dataset(dataset)
     num_samples = dataset.different(num_samples)
@@ -256,7 +251,7 @@ def belief_targets(
     *,
     first: int = 0,
 ) -> dict[str, Float64[Tensor, "example coordinate"]]:
-    """Compute exact targets at `times` of samples from `first` on; examples of a sample are adjacent."""
+    """Compute exact targets at `times`; examples of a sample are adjacent."""
     parts = [_targets(dataset, batch, observer) for batch in _batches(dataset, num_samples, first)]
     return {name: torch.cat([part[name][:, times].flatten(0, 1) for part in parts]) for name in parts[0]}
 
@@ -313,7 +308,7 @@ def mixed_beliefs(
 
     Args:
         mixture: M components.
-        observations: symbols (batch, time).
+        observations: (batch, time).
         posterior: P(component | o_0..o_t), from `filter_mixture`.
         reset_mask: True where a sequence starts (time,).
     """
@@ -395,6 +390,5 @@ def explained(errors: Curves, spread: Curves, *, seed: int = 0) -> Curves:
 
 
 def _split(num_examples: int, num_samples: int) -> Tensor:
-    """Return the mask of the last quarter of the samples."""
     samples = torch.arange(num_samples).repeat_interleave(num_examples // num_samples)
     return samples >= (3 * num_samples) // 4

@@ -1,4 +1,4 @@
-"""Models on header layouts, compared with the exact filter and with predictors that do not read the header."""
+"""Models on header layouts, compared with the exact filter and weaker predictors."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -44,18 +44,17 @@ def header(
     ngrams: bool = True,
     seed: int = 0,
 ) -> list[dict]:
-    """Compute excess loss and calibration by position of a model on a header layout, and of weaker predictors::
+    """Compute excess loss and calibration by position of a model on a header layout::
 
         ``model``           the model
-        ``wrong-header``    the exact filter with the header of another sample
+        ``wrong-header``    the exact filter with another sample's header
         ``order-k``, ``context-tree``   n-gram baselines (`TunedNgrams.tuned`)
-        ``baum-welch``      an HMM of equal size fitted to the observations so far; at `positions` only
-        ``bayes``           the Bayes predictor that knows the family of HMMs but not the header: a mixture of
-            `num_hmms` draws; its interval covers `num_pools` pools of draws
+        ``baum-welch``      an HMM of equal size fitted to earlier observations, at `positions`
+        ``bayes``           the Bayes predictor that knows only the family of HMMs, by `num_pools` pools of `num_hmms`
+        draws
 
-    Quantities, means over samples: ``excess``, KL(optimum || predictor) in nats; ``entropy-error`` and
-    ``entropy-bias``, the absolute and signed difference H(predictor) - H(optimum) in bits. The optimum is the filter of
-    the header's HMM. For beliefs there are only the model and the wrong header.
+    Quantities: ``excess``, KL(optimum || predictor) in nats; ``entropy-error`` and ``entropy-bias``, the absolute and
+    signed difference H(predictor) - H(optimum) in bits. For beliefs there are only the first two predictors.
 
     Args:
         model: any module of tokens.
@@ -69,15 +68,13 @@ def header(
         seed: of bootstrap and fits.
 
     Returns:
-        Rows (predictor, position, quantity, value, low, high, error, samples); position is the number of known
-        observations, or None for the mean over all. Intervals are 95 % over samples, for ``bayes`` also over pools.
-        Infinite excess has no rows.
+        Rows (predictor, position, quantity, value, low, high, error, samples); position counts known observations, None
+        is the mean. Intervals are 95 % over samples, for ``bayes`` also over pools. Infinite excess has no rows.
 
     Raises:
         InputError: a dataset in another layout.
 
-    Source: the entropy by position as in Agarwal, Dalal and Misra (2025), arXiv 2512.22471; the excess, the baselines
-    and the intervals are ours.
+    Source: the entropy by position as in Agarwal, Dalal and Misra (2025), arXiv 2512.22471; the rest is ours.
     """
     behind_headers(dataset)
     require_count("num_samples", num_samples, 2)
@@ -130,7 +127,7 @@ def behind_headers(dataset: ProcessDataset) -> int:
 
 
 def prior_pool(process: Process, num_hmms: int, number: int = 0) -> Process:
-    """Draw pool `number` from the family of HMMs, equally likely and independent of all samples."""
+    """Draw pool `number` from the family of HMMs, independent of all samples."""
     process.require_capability(HEADERS, "prior_pool")
     first = (PURPOSES["monte-carlo"] << 40) + number * num_hmms
     pool, _ = process.select_components(torch.arange(first, first + num_hmms)) or (process, None)
@@ -140,9 +137,9 @@ def prior_pool(process: Process, num_hmms: int, number: int = 0) -> Process:
 def bayes_predictions(
     process: Process, observations: Tensor, *, num_hmms: int = 4096, number: int = 0
 ) -> Float64[Tensor, "batch time symbol"]:
-    """Estimate P(o_t | o_0..o_{t-1}) given the family of HMMs, but no header, by Monte Carlo.
+    """Estimate P(o_t | o_0..o_{t-1}) from the family of HMMs, without header, by Monte Carlo.
 
-    sum_m P_m(o_0..o_t) / sum_m P_m(o_0..o_{t-1}),    m = 1 .. num_hmms drawn from the family
+    sum_m P_m(o_0..o_t) / sum_m P_m(o_0..o_{t-1}),    m = 1 .. num_hmms
 
     Args:
         process: a family of HMMs, one per sample.
@@ -177,7 +174,6 @@ def entropy_bits(laws: Float64[Tensor, "*batch outcome"]) -> Float64[Tensor, "*b
 
 
 def _rows(name: str, laws: Tensor, exact: Tensor, asked: Target, *, seed: int) -> list[dict]:
-    """Return rows by position and for all positions; those without finite values are left out."""
     apart = entropy_bits(laws) - entropy_bits(exact)
     excess = (torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, laws)).sum(-1)
     found = dict(zip(QUANTITIES, (excess, apart.abs(), apart), strict=True))
@@ -196,7 +192,6 @@ def _rows(name: str, laws: Tensor, exact: Tensor, asked: Target, *, seed: int) -
 
 
 def _pooled(pools: list[list[dict]]) -> Iterator[dict]:
-    """Average over pools; errors over samples and over pools add in squares."""
     for same in zip(*pools, strict=True):
         values = np.array([row["value"] for row in same])
         between = float(values.std(ddof=1)) if len(values) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""Header representation: does a network store the header's numbers, and do edited headers change its answers?"""
+"""Header representation: does a network store the header, and do edits of it change the answers?"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +42,7 @@ def header_memory(
     controls: Controls | None = None,
     seed: int = 0,
 ) -> list[dict]:
-    """Compute held-out R² of the header's numbers as affine functions of each layer at the last observation.
+    """Compute held-out R² of the header's numbers from each layer at the last observation.
 
     Args:
         model: any module.
@@ -58,7 +58,7 @@ def header_memory(
         share_high, beyond_twins), see `geometry`.
 
     Raises:
-        InputError: a dataset in another layout, or an unknown layer.
+        InputError: another layout, or an unknown layer.
     """
     length = behind_headers(dataset)
     require_count("num_samples", num_samples, 8, ", to fit and to test on")
@@ -95,27 +95,26 @@ def header_edits(
 ) -> list[dict]:
     """Edit one entry of the header, and measure whether the answers move to the new HMM's filter.
 
-    The entry is exchanged with the last, implied one of its row. The edit is made in the tokens, or in the header's
-    stream at one layer, so that only later layers read the new HMM. The value is the fraction of the way to the new
-    filter in the second half,
+    The entry is exchanged with the implied last one of its row, in the tokens or in the header's stream at one layer.
+    The value is the fraction of the way to the new filter in the second half,
 
         1 - D(new filter, model after) / D(new filter, model before);
 
-    D is the KL divergence in nats. The control ``other`` inserts the header of another sample.
+    D is the KL divergence in nats. The control ``other`` inserts another sample's header.
 
     Args:
         model: any module.
-        dataset: in the layout `header`. Samples that are impossible under the new HMM are left out.
+        dataset: in the layout `header`.
         layers: module names; default: the residual stream.
-        num_samples: number of samples.
+        num_samples: number of samples; those that are impossible under the new HMM are left out.
         seed: of entries and bootstrap.
 
     Returns:
         Rows (where, layer, edit "own" or "other", value, low, high, error, before, after, samples); where is "tokens"
-        or a layer name.
+        or a layer.
 
     Raises:
-        InputError: a dataset in another layout, an unknown layer, or fewer than two possible samples.
+        InputError: another layout, an unknown layer, or fewer than two possible samples.
     """
     length = behind_headers(dataset)
     target = make_target("observation", dataset.process, dataset.layout)
@@ -156,7 +155,7 @@ def header_edits(
 def exchanged(
     dataset: ProcessDataset, tokens: Int64[Tensor, "batch column"], seed: int
 ) -> Int64[Tensor, "batch column"]:
-    """Exchange one entry of each header with the last of its row, preferably one that differs by at least a quarter."""
+    """Exchange one entry of each header with its row's last, if possible by at least a quarter."""
     told = dataset.process.decode_header(tokens[:, : behind_headers(dataset)] - dataset.num_symbols).params
     values, lasts = [], []
     for matrix in (told.transition_MSS, told.emission_MSV):
@@ -174,7 +173,6 @@ def exchanged(
 
 
 def _whole(held: Tensor, num_columns: int) -> Tensor:
-    """Pad values of the first positions to all positions."""
     return nn.functional.pad(held, (0, 0, 0, num_columns - held.shape[1]))
 
 

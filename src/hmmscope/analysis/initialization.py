@@ -1,4 +1,4 @@
-"""Initial weights: make untrained controls by a user's function, and compare initial scales."""
+"""Initial weights: controls from a user's function, and comparison of scales."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -30,9 +30,9 @@ FIX = "pass controls=, a function that makes the untrained module"
 
 
 def made_controls(controls: Controls, model: nn.Module, seeds: Sequence[int]) -> tuple[nn.Module, ...]:
-    """Make one untrained module for each seed by a user's function, on the model's device and dtype.
+    """Make one untrained module per seed by a user's function, on the model's device and dtype.
 
-    Each call runs without gradients, with the global generators of torch, NumPy and Python seeded and restored.
+    Calls run without gradients and with seeded global generators.
 
     Raises:
         InputError: not a function; it fails, returns no module or another architecture, or always the same weights.
@@ -93,9 +93,8 @@ def _same_weights(one: nn.Module, other: nn.Module) -> bool:
 def other_law(own: Mapping[str, Tensor], drawn: Sequence[Mapping[str, Tensor]], *, trained: bool = True) -> str:
     """Return which parameter has another initial distribution than its redrawn controls, or "".
 
-    A matrix is compared by its root mean square and its median singular value. Training adds few directions, which
-    changes the first only; another initialization changes both. The smaller change counts for trained modules (limit
-    `TRAINED_RATIO`), the larger for initial weights.
+    Training keeps a matrix's median singular value; another initialization changes it and the root mean square. For
+    trained modules the smaller change counts, for initial weights the larger.
 
     Args:
         own: parameters by name.
@@ -110,7 +109,6 @@ def other_law(own: Mapping[str, Tensor], drawn: Sequence[Mapping[str, Tensor]], 
 
 
 def _ratio(weight: Tensor, drawn: Sequence[Tensor], *, trained: bool) -> str | None:
-    """Describe how the scale of a parameter differs from its controls, or return None."""
     count = weight.numel()
     if count < 2 or not weight.is_floating_point():
         return None
@@ -141,7 +139,6 @@ def _root_mean_square(values: Tensor) -> float:
 
 
 def _inner(weight: Tensor) -> float:
-    """Return the median singular value of a block."""
     return float(torch.linalg.svdvals(weight.flatten(1)[:_BLOCK, :_BLOCK]).median())
 
 
@@ -152,7 +149,7 @@ def _mean(values: Sequence[float]) -> float:
 def copied_table(module: nn.Module, before: dict[str, Tensor], known: set[int]) -> str:
     """Return a buffer that redrawing keeps and that may be learned, or "".
 
-    Integers, two-valued tables such as masks, and sinusoids, ramps and powers of the position are not learned.
+    Integers, masks, and sinusoids, ramps and powers of the position are not learned.
 
     Args:
         module: the redrawn copy.
@@ -170,7 +167,7 @@ def copied_table(module: nn.Module, before: dict[str, Tensor], known: set[int]) 
 
 
 def _follows(table: Tensor) -> bool:
-    """Return whether a table has at most two values, or is a function of its positions."""
+    """Return whether a table is two-valued or a function of its positions."""
     values = torch.view_as_real(table) if table.is_complex() else table
     values = values.double()
     if values[values.isfinite()].unique().numel() <= 2:

@@ -1,8 +1,4 @@
-"""Means with 95 % intervals over samples: the bootstrap, or Student's t for fewer than `FEW` samples.
-
-Bootstrap percentiles of 16 samples cover .90, of 5 samples .80. `make break SIZES="--only --coverage 2000"` measures
-coverage.
-"""
+"""Means with 95 % intervals: the bootstrap, or Student's t for fewer than `FEW` samples."""
 
 from functools import lru_cache
 from typing import Any
@@ -19,9 +15,9 @@ NUM_RESAMPLES = 1000
 def bootstrap_means(
     values: NDArray[np.float64], *, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Compute means and 95 % intervals (...,) of values (sample, ...) over independent samples.
+    """Compute means and 95 % intervals (...,) of values (sample, ...).
 
-    The ends are bootstrap percentiles; below `FEW` samples mean ± Student's quantile times the standard error.
+    The ends are bootstrap percentiles; below `FEW` samples Student's t.
     """
     values = np.asarray(values, np.float64)
     flat = values.reshape(len(values), -1)
@@ -37,7 +33,7 @@ def bootstrap_means(
 def stretch(count: int | None) -> float:
     """Return the factor that widens percentile intervals of few samples.
 
-    sqrt(n / (n - 1)) times Student's quantile over the normal one (Hesterberg, 2015); 1 from `FEW` samples on.
+    sqrt(n / (n - 1)) times Student's quantile over the normal one (Hesterberg, 2015).
     """
     if count is None or not 2 <= count < FEW:
         return 1.0
@@ -45,7 +41,7 @@ def stretch(count: int | None) -> float:
 
 
 def mean_row(values: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the mean over samples and its 95 % interval as columns value, low, high, samples."""
+    """Return the mean over samples and its interval as columns."""
     mean, low, high = (float(x) for x in bootstrap_means(values))
     return {"value": mean, "low": low, "high": high, "samples": len(values)}
 
@@ -70,7 +66,7 @@ def bootstrap_ratio(
 def least_z(count: int, alarm: float) -> float:
     """Return the standard errors that a mean of `count` normal samples exceeds with probability `alarm`.
 
-    The tail of Student's t beyond sqrt(degrees) / tan(u) is the fraction of sin(v)^(degrees - 1), 0 < v < π, below u.
+    Student's tail beyond sqrt(degrees) / tan(u) is the fraction of sin(v)^(degrees - 1), 0 < v < π, below u.
     """
     if count < 2:
         return np.inf
@@ -86,7 +82,6 @@ def _resampled(values: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=4)
 def _resamples(count: int, seed: int) -> NDArray[np.float64]:
-    """Return the weight of each sample in each resample (resample, sample), cached."""
     drawn = numpy_generator(seed, "bootstrap").multinomial(count, np.full(count, 1 / count), size=NUM_RESAMPLES)
     weights = drawn.astype(np.float64)
     weights.flags.writeable = False

@@ -7,9 +7,8 @@
     with intervene(model, {"residual.2": patch(source)}):
         patched = model(tokens)
 
-An edit maps an activation to one of the same shape. Any module works that returns a tensor, or a tuple that starts with
-one: residual taps, heads (``blocks.0.attention.mixed``), patterns (``blocks.0.attention.pattern``), MLPs. Gradients
-flow through edits, but not through activation checkpointing (``torch.utils.checkpoint``), which is refused.
+An edit maps an activation to one of the same shape, for any module that returns a tensor or a tuple that starts with
+one. Gradients flow through edits, but not through activation checkpointing.
 
 Source: activation patching as in Vig et al. (2020) and Meng et al. (2022); ablation by means and by other samples as in
 Wang et al. (2023) and Chan et al. (2022).
@@ -107,9 +106,9 @@ def _hook(name: str, edits: tuple[Edit, ...]) -> Callable[[nn.Module, Any, Any],
 
 
 def _recomputed() -> bool:
-    """Return whether ``backward()`` recomputes the running code, or does so now.
+    """Return whether ``backward()`` will recompute, or now recomputes, the running code.
 
-    An edit is active for one forward pass; a recomputation without it gives the gradient of another function.
+    The edit is absent then, so the gradient would be wrong.
     """
     if torch.compiler.is_compiling():  # the compiled module includes the edit
         return False
@@ -131,9 +130,9 @@ def edited(change: Edit, *, samples: Index = None, positions: Index = None) -> E
     """Restrict an edit to samples (axis 0) and positions (axis 1).
 
     Args:
-        change: edit of the whole activation (batch, time, ...).
+        change: edit of the whole activation.
         samples: of the batch.
-        positions: of the sequence, also negative.
+        positions: of the sequence.
     """
 
     def apply(x: Tensor) -> Tensor:
@@ -166,9 +165,9 @@ def project_out(
     samples: Index = None,
     positions: Index = None,
 ) -> Edit:
-    """Project out the span of `directions`, or set the part in it to that of `mean`.
+    """Project out the span of `directions`, or set it to that of `mean`.
 
-    x - (x - mean) Q Q^T   with an orthonormal basis Q of the span.
+    x - (x - mean) Q Q^T   with an orthonormal basis Q.
     """
     basis_DR = span(directions)
 
@@ -189,7 +188,7 @@ def move_within(
 ) -> Edit:
     """Replace the part in the span of `directions` by that of `values`.
 
-    x + (values - x) Q Q^T, to patch one subspace such as that of the belief.
+    x + (values - x) Q Q^T
     """
     basis_DR = span(directions)
 
@@ -208,12 +207,12 @@ def ablate_head(
     samples: Index = None,
     positions: Index = None,
 ) -> Edit:
-    """Replace the output of one head in ``attention.mixed`` by zeros or by that in `by`.
+    """Replace one head in ``attention.mixed`` by zeros or by that in `by`.
 
     Args:
         head: from 0.
-        num_heads: heads of the layer, adjacent in (batch, time, width).
-        by: mean or other activation; broadcasts to (batch, time, width).
+        num_heads: heads of the layer.
+        by: mean or other activation, broadcast to (batch, time, width).
 
     Raises:
         InputError: no such head; in the forward pass, a width that the heads do not divide.
@@ -245,10 +244,7 @@ def set_pattern(pattern: Float[Tensor, "*shape"], *, head: int | None = None, sa
 
 
 def span(directions: Float[Tensor, "direction width"]) -> Float[Tensor, "width rank"]:
-    """Return an orthonormal basis (width, rank), float64, of the span of rows (direction, width).
-
-    Singular values within rounding of zero are dropped.
-    """
+    """Return an orthonormal basis (width, rank), float64, of the span of rows (direction, width)."""
     rounding = 10 * max(directions.shape) * torch.finfo(directions.dtype).eps
     rows = torch.atleast_2d(directions).double()
     if not rows.isfinite().all():

@@ -27,14 +27,14 @@ CONSTANT, LAST = "the best constant answer", "the law given the last symbol"
 
 @dataclass(frozen=True, repr=False)
 class Learned(Shown):
-    """Held-out losses, nats per symbol, and how much of the gap between a memoryless baseline and the optimum is closed.
+    """Held-out losses, nats per symbol, and the closed fraction of the gap between a memoryless baseline and the optimum.
 
     Attributes:
         loss: of the network.
-        bar: the baseline: `LAST`, or `CONSTANT` if that is better or `LAST` is the optimum.
-        at_bar: its loss, with frequencies from training samples.
+        bar: the baseline: `LAST`, or `CONSTANT` if better or if `LAST` is the optimum.
+        at_bar: its loss.
         optimum: Bayes loss.
-        share, low, high: (at_bar - loss) / (at_bar - optimum) with its 95 % interval; None where `bar` is the optimum.
+        share, low, high: (at_bar - loss) / (at_bar - optimum) with its 95 % interval, or None.
     """
 
     loss: float
@@ -64,12 +64,12 @@ class Learned(Shown):
 
 
 def learned(model: nn.Module, held_out: ProcessDataset, training: ProcessDataset, *, num_samples: int = 256) -> Learned:
-    """Measure how much of the gap between a memoryless baseline and the optimum a model closes.
+    """Measure how much of the gap from a memoryless baseline to the optimum a model closes.
 
     Args:
         model: any module.
         held_out: samples of a process with exact inference.
-        training: samples for the baseline's frequencies.
+        training: samples for the baseline.
         num_samples: held-out samples.
 
     Raises:
@@ -88,12 +88,10 @@ def learned(model: nn.Module, held_out: ProcessDataset, training: ProcessDataset
 
 
 def _constant(training: ProcessDataset) -> HMM:
-    """Return a one-state HMM with the symbol frequencies."""
     return HMM([1.0], [[1.0]], _law(_counted(training)[0])[None])
 
 
 def _chain(training: ProcessDataset) -> HMM:
-    """Return a Markov chain over symbols with the pair frequencies."""
     singles, pairs = _counted(training)
     return HMM(_law(singles), _law(pairs), torch.eye(training.num_symbols, dtype=torch.float64))
 

@@ -1,7 +1,6 @@
 """Multinomial logistic regression for many layers at once, by batched L-BFGS.
 
-The first inverse Hessian is that of an upper bound on all Hessians (one Cholesky factorisation per layer), which
-removes differences of scale. After a few steps the exact Hessian block of each class replaces it, if blocks are small.
+The inverse Hessian starts from an upper bound, later replaced by exact blocks.
 """
 
 from typing import NamedTuple
@@ -25,16 +24,16 @@ def fit_logistic(
     tolerance: float = 1e-4,
     max_steps: int = _MAX_STEPS,
 ) -> Float[Tensor, "layer feature_and_one class"]:
-    """Fit weights W (last row: bias) that minimise, for each layer l,
+    """Fit the weights W (last row: bias) of each layer l by ridge regression.
 
-    mean_n [ -log softmax(x_n W_l)[y_n] ]  +  ridge / 2 * |W_l without bias|^2
+    minimise  mean_n [ -log softmax(x_n W_l)[y_n] ]  +  ridge / 2 * |W_l without bias|^2
 
     Args:
         features: x, without the constant.
         labels: y in [0, num_classes).
         num_classes: number of classes.
         ridge: penalty.
-        tolerance: stop when all entries of all gradients are below it.
+        tolerance: of gradient entries.
         max_steps: most steps.
     """
     x = torch.cat([features, features.new_ones(*features.shape[:2], 1)], 2)
@@ -54,7 +53,7 @@ def predict_logistic(
 
 
 class _Problem(NamedTuple):
-    """Examples (layer, example, feature), labels (example, 1), the bound's Cholesky factors, and inverse Hessian blocks."""
+    """Examples, labels, Cholesky factors of the bound, and inverse Hessian blocks."""
 
     x: Tensor
     labels: Tensor
@@ -67,7 +66,7 @@ class _Problem(NamedTuple):
         return self._replace(x=self.x[layers], factor=self.factor[layers], blocks=blocks)
 
     def with_blocks(self, w: Tensor) -> "_Problem":
-        """Add inverse Hessian blocks at w; the bound replaces singular blocks."""
+        """Add inverse Hessian blocks at w; the bound replaces singular ones."""
         p = torch.softmax(self.x @ w, -1)
         curvature = (p * (1 - p) / len(self.labels)).unbind(-1)
         hessians = torch.stack([(self.x * each[..., None]).mT @ self.x for each in curvature], 1)
@@ -76,7 +75,6 @@ class _Problem(NamedTuple):
         return self._replace(blocks=torch.cholesky_inverse(factors))
 
     def objective(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the values and gradients of all layers."""
         picked = self.labels.expand(len(w), -1, -1)
         log_p = torch.log_softmax(self.x @ w, -1)
         value = -log_p.gather(-1, picked).mean((1, 2)) + 0.5 * (self.penalty * w * w).sum((1, 2))
@@ -92,7 +90,6 @@ class _Problem(NamedTuple):
 
 
 def _lbfgs(problem: _Problem, w: Tensor, tolerance: float, max_steps: int) -> Tensor:
-    """Minimise each layer's objective independently in a shared loop."""
     found, layers = w.clone(), torch.arange(len(w), device=w.device)
     value, gradient = problem.objective(w)
     pairs: list[_Pair] = []
@@ -135,7 +132,7 @@ def _lbfgs(problem: _Problem, w: Tensor, tolerance: float, max_steps: int) -> Te
 
 
 class _Pair(NamedTuple):
-    """A step, its gradient change, and by layer 1 / curvature and the scale of the inverse Hessian."""
+    """A step, its gradient change, 1 / curvature and the scale of the inverse Hessian."""
 
     change: Tensor
     difference: Tensor
@@ -144,7 +141,6 @@ class _Pair(NamedTuple):
 
 
 def _pair(change: Tensor, difference: Tensor, problem: _Problem) -> _Pair:
-    """Build a pair; without positive curvature it has no effect."""
     curvature = _dot(change, difference)
     bent = curvature > 1e-12 * change.flatten(1).norm(dim=1) * difference.flatten(1).norm(dim=1)
     scale = curvature / _dot(difference, problem.precondition(difference)).clamp_min(1e-30)

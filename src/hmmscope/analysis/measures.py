@@ -1,4 +1,4 @@
-"""Metrics of predictors at the same positions of the same samples, and tables of them."""
+"""Metrics of predictors, and tables of them."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from hmmscope.axes import Bool, Float64, Tensor
 
 @dataclass(frozen=True, repr=False)
 class Measures:
-    """Metrics of several predictors at the same positions of the same samples.
+    """Metrics of several predictors at the same positions.
 
     Attributes:
         measures: by predictor, then by metric, (sample, position); NaN marks padding.
@@ -33,8 +33,7 @@ class Measures:
     def rows(self, axis: str, kept: NDArray[np.bool_] | None = None) -> list[dict]:
         """Return a table (axis, x, predictor, metric, value, low, high, samples) along "demonstrations" or "positions".
 
-        Intervals are 95 % over samples; `kept` masks positions. Infinite means are None, as are the ends for one
-        sample.
+        Intervals are 95 % over samples; `kept` masks positions. Infinite means are None.
         """
         kept = np.ones(len(self.positions), bool) if kept is None else kept
         along = (self.demonstrations if axis == "demonstrations" else self.positions)[kept]
@@ -85,7 +84,6 @@ def means_of_asked(
 def _ragged_rows(
     averages: NDArray[np.float64], xs: NDArray[np.int64], axis: str, predictor: str, metric: str
 ) -> list[dict]:
-    """Return rows of `Measures.rows` for samples of different lengths."""
     rows = []
     for x, values in zip(xs.tolist(), averages.T, strict=True):
         found = values[~np.isnan(values)]

@@ -1,8 +1,4 @@
-"""Component ablations: the loss, and the information in the stream, that depend on each head and MLP.
-
-A head is named by the effect of its ablation, not by its pattern: without an induction head, the stream no longer
-encodes which symbols followed the present one.
-"""
+"""Component ablations: how loss and stream depend on each head and MLP."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,12 +48,12 @@ NAMED_FROM, COSTS_FROM = 0.05, 0.002
 
 @dataclass(frozen=True)
 class Component:
-    """A part of a model that can be ablated: a head, the attention of a layer, or its MLP.
+    """A part that can be ablated: a head, the attention of a layer, or its MLP.
 
     Attributes:
         tap: name of the module.
         layer: its block, from 1.
-        head: index of the head; None for the whole module.
+        head: index of the head, or None.
         num_heads: of the layer; 0 for an MLP.
     """
 
@@ -73,15 +69,13 @@ class Component:
         return f"{'attention' if self.num_heads else 'mlp'} {self.layer}"
 
     def is_sender(self, kind: str) -> bool:
-        """Return whether this is a head ("attention") or an MLP ("mlp")."""
         return self.head is not None if kind == "attention" else not self.num_heads
 
     def edit(self, values: Float[Tensor, "batch time width"]) -> Edit:
-        """Return the edit that replaces its output by `values`."""
         return patch(values) if self.head is None else ablate_head(self.head, self.num_heads, by=values)
 
     def written(self, model: nn.Module, given: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
-        """Return its contribution to the stream, up to a constant."""
+        """Return its contribution to the stream."""
         if self.head is None:
             return given
         attention: Any = model.get_submodule(self.tap.rpartition(".")[0])
@@ -92,7 +86,7 @@ class Component:
 
 
 def components(model: nn.Module) -> list[Component]:
-    """List the heads, attentions with several heads, and MLPs of a model, by layer.
+    """List the heads, multi-head attentions and MLPs of a model, by layer.
 
     Raises:
         InputError: a model without taps ``blocks.<n>.attention.mixed``.
@@ -112,7 +106,6 @@ def components(model: nn.Module) -> list[Component]:
 
 
 def _num_heads(model: nn.Module, attention: str) -> int:
-    """Return the stated number of heads, or that of the pattern."""
     said: int | None = getattr(model.get_submodule(attention), "num_heads", None)
     if said is not None:
         return said
@@ -125,16 +118,16 @@ def _num_heads(model: nn.Module, attention: str) -> int:
 
 @registry.instrument("mechanisms")
 def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, seed: int = 0) -> list[dict]:
-    """Ablate each head, attention and MLP, and measure the loss and what an affine map can read after its layer.
+    """Ablate each head, attention and MLP, and measure the loss and what can be read after its layer.
 
-    ``mean`` replaces an activation by its mean over samples at the position, ``resample`` by that of another sample.
-    The value of ``loss`` is the rise of the next-observation cross-entropy in nats. Other values are decreases of
-    held-out R² of affine maps from the stream after the layer, refitted after the ablation, to:
+    ``mean`` replaces an activation by its mean over samples at the position, ``resample`` by another sample's. The
+    value of ``loss`` is the rise of the cross-entropy in nats; others are decreases of held-out R² of affine maps from
+    the stream after the layer, refitted, to:
 
         previous-k   the observation k back
         unigram      frequencies of symbols in the context
-        bigram       frequencies of the symbols that followed the present one
-        belief       of the filter, which knows the component of a mixture
+        bigram       frequencies after earlier occurrences of the present symbol
+        belief       of the filter, given the component
 
     Args:
         model: has taps ``blocks.<n>.attention.mixed`` and residual taps.
@@ -143,8 +136,8 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
         seed: of the bootstrap.
 
     Returns:
-        Rows (component, layer, head, ablation, quantity, value, low, high, error, before, samples); `before` is the
-        loss or R² of the intact model. Intervals are 95 % over samples.
+        Rows (component, layer, head, ablation, quantity, value, low, high, error, before, samples); `before` is that of
+        the intact model. Intervals are 95 % over samples.
 
     Raises:
         InputError: a model without these taps, or short sequences.
@@ -170,11 +163,10 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
 def paths(
     model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, ablation: str = "mean", seed: int = 0
 ) -> list[dict]:
-    """Ablate one component in the input of another, for each pair: path patching.
+    """Ablate one component in the input of another, for each pair (path patching).
 
-    Senders are the embedding, heads and MLPs; receivers the attention of a layer, an MLP, or the output. Only the
-    receiver's input changes: other components read the original stream. Values are as in `mechanisms`, with R² after
-    the last layer.
+    Senders are the embedding, heads and MLPs; receivers attentions, MLPs and the output. Other components read the
+    original stream. Values are as in `mechanisms`, with R² after the last layer.
 
     Args:
         model: a decoder of this library.
@@ -225,12 +217,11 @@ def paths(
 
 
 def _places(given: Float[Tensor, "batch *shape"]) -> dict[str, Tensor]:
-    """Return replacement activations by the name of the ablation."""
     return {"mean": given.mean(0, keepdim=True).expand_as(given), "resample": given.roll(1, 0)}
 
 
 def roles(rows: Iterable[Mapping[str, Any]], *, ablation: str = "mean") -> dict[str, str]:
-    """Name heads and multi-head attentions by their most affected reading, such as "induction head" or "counting layer".
+    """Name heads and attentions by their most affected reading, such as "induction head".
 
     The name is "none" if the ablation changes little, or costs no loss.
 
@@ -249,8 +240,6 @@ def roles(rows: Iterable[Mapping[str, Any]], *, ablation: str = "mean") -> dict[
 
 
 class _AblationData:
-    """Samples with their targets, and the model with ablations."""
-
     def __init__(self, model: nn.Module, dataset: ProcessDataset, num_samples: int) -> None:
         self._model, self._dataset, self._count = registry.adapted(model), dataset, num_samples
         self._asked = make_target("observation", dataset.process, dataset.layout).evaluated(dataset[0:num_samples])
@@ -272,9 +261,9 @@ class _AblationData:
     def run(
         self, taps: Sequence[str], changed: Mapping[str, tuple[Callable[[Tensor], Edit], Tensor]] = MappingProxyType({})
     ) -> dict[str, Tensor]:
-        """Return the loss of each sample, the streams at the read positions, and the taps' full activations.
+        """Return the loss of each sample, the streams at read positions, and the taps' activations.
 
-        `changed` has, by module, a function from a batch of values to an edit, and the values of all samples.
+        `changed` has, by module, a function from values to an edit, and the values of all samples.
         """
         kept: dict[str, list[Tensor]] = {}
         judged = self._dataset.layout.predicted_observations
@@ -301,7 +290,6 @@ class _AblationData:
         layer: int,
         seed: int,
     ) -> Iterator[dict[str, Any]]:
-        """Yield rows of the changes in loss and in R² after a layer."""
         worse = resampled_curves((found["loss"] - held["loss"]).numpy()[:, None], seed=seed)[:, 0]
         changes = {"loss": (with_interval(worse, self._count), float(held["loss"].mean()))}
         for quantity, draws in self.readings(found, layer, seed).items():
@@ -311,7 +299,6 @@ class _AblationData:
             yield {"quantity": quantity} | interval | {"before": before, "samples": self._count}
 
     def readings(self, found: Mapping[str, Tensor], layer: int, seed: int) -> dict[str, Curves]:
-        """Return held-out R² of each target after a layer, on test samples and resamples."""
         stream = found[self._layers[layer]].flatten(0, 1)[None]
         inside = self._inside
         read = {name: read_off(stream, values, self._count, inside=inside) for name, values in self._targets.items()}
@@ -319,7 +306,7 @@ class _AblationData:
 
 
 def _inside(dataset: ProcessDataset, times: NDArray[np.int64], num_samples: int) -> Bool[Tensor, "example"] | None:
-    """Return the mask of examples without padding or missing observations, or None."""
+    """Return the mask without padding or missing observations, or None."""
     if dataset.process.data is None:
         return None
     batch = dataset[0:num_samples]
@@ -332,7 +319,6 @@ def _inside(dataset: ProcessDataset, times: NDArray[np.int64], num_samples: int)
 def _targets(
     dataset: ProcessDataset, times: NDArray[np.int64], num_samples: int
 ) -> dict[str, Float64[Tensor, "example coordinate"]]:
-    """Return the targets at `times`; examples of one sample are adjacent."""
     batch = dataset[0:num_samples]
     kept, one_hot = batch.observations.clamp_min(0), torch.eye(dataset.num_symbols, dtype=torch.float64)
     found = {f"previous-{k}": one_hot[kept[:, times - k]] for k in range(1, MAX_BACK + 1)}

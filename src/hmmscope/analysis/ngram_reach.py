@@ -43,12 +43,11 @@ class NgramReach(Shown):
     """Scores of baselines and of the optimum on a process.
 
     Attributes:
-        accuracy: of the next observation, by predictor: ``optimum``, ``known-component`` (mixtures and pools),
-            ``order-0`` to ``order-4``, ``context-tree``, and observers.
-        loss: their cross-entropy, nats.
-        component: accuracy of linear probes of the component, from ``symbol counts`` and from ``untrained layer 0``,
-            ... of a RoFormer.
-        chance: frequency of the most common component in the probe test, or None.
+        accuracy: by predictor: ``optimum``, ``known-component``, ``order-0`` to ``order-4``, ``context-tree``, and
+            observers.
+        loss: cross-entropy, nats.
+        component: accuracy of linear probes of the component, from ``symbol counts`` and ``untrained layer 0``, ...
+        chance: frequency of the most common component, or None.
         num_components: components in the probe, or None.
         num_samples: samples behind the accuracies.
         no_optimum: why the optimum is unknown, or None.
@@ -64,7 +63,7 @@ class NgramReach(Shown):
 
     @property
     def ngrams(self) -> Level:
-        """Best accuracy of an n-gram of order 1 or more, or of the context trees."""
+        """Best accuracy of a baseline with context."""
         found = [level for name, level in self.accuracy.items() if name == TREE or name.startswith("order-")]
         return largest(found[1:], lambda level: level.value)
 
@@ -75,7 +74,6 @@ class NgramReach(Shown):
         return largest(found, lambda level: level.value) if found else None
 
     def rows(self) -> list[dict]:
-        """Return a table (what, name, value, low, high)."""
         parts = (("accuracy", self.accuracy), ("loss", self.loss), ("component", self.component))
         return [
             {"what": what, "name": name, **to_stored(level)} for what, part in parts for name, level in part.items()
@@ -112,16 +110,14 @@ def ngram_reach(
     observers: Mapping[str, Process] | None = None,
     seed: int = 0,
 ) -> NgramReach:
-    """Score n-gram baselines, symbol counts and an untrained network, with the optimum and the known-component filter.
-
-    A pool can show what a model has learned only if these differ.
+    """Score n-gram baselines, an untrained network, the optimum and the known-component filter.
 
     Args:
         process: of symbols.
         layout: of prompts or sequences.
         num_samples: samples to predict.
         first_position: first evaluated position of the last sequence.
-        num_components: components in the probe, at most those of the process.
+        num_components: most components in the probe.
         probe_samples: samples for the probe; the last quarter tests.
         observers: further predictors by name, as in `evaluate`.
         seed: of samples and untrained weights.
@@ -174,7 +170,6 @@ def _level(values: NDArray[np.float64]) -> Level:
 def _component(
     process: Process, layout: Layout, num_components: int, num_samples: int, seed: int
 ) -> tuple[dict[str, Level], float | None, int | None]:
-    """Return the probes of the component, chance, and the number of components."""
     few = process.subsample_components(num_components)
     if few is None:
         return {}, None, None

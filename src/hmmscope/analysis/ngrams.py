@@ -1,8 +1,4 @@
-"""N-gram baselines: back-off n-grams and the mixture of all context trees, both in the prompt alone.
-
-Their hyperparameters (strengths, orders, pseudo-count, weight, and whether contexts cross sequence starts) are tuned on
-prompts of the training pool.
-"""
+"""N-gram baselines in the prompt: back-off n-grams and context trees, tuned on prompts of the training pool."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +38,7 @@ class TunedNgrams:
     """Hyperparameters of the n-gram baselines.
 
     Attributes:
-        strengths: of the n-gram of each order, one for each order up to it, see `ngram_laws`.
+        strengths: of the n-gram of each order, by order, see `ngram_laws`.
         order: least order with a loss within `MARGIN` of the best.
         ngram_reaches: whether n-gram contexts cross sequence starts.
         depth, pseudo_count, weight: of the context trees, see `context_tree_laws`.
@@ -68,13 +64,13 @@ class TunedNgrams:
         orders: int = 3,
         asked: NDArray[np.bool_] | None = None,
     ) -> "TunedNgrams":
-        """Choose the hyperparameters with the lowest mean loss on samples 0 to `num_samples` - 1.
+        """Choose hyperparameters by the mean loss on samples 0 to `num_samples` - 1.
 
         Args:
-            dataset: prompts of the training pool, such as the stream "counting"; not the evaluated ones.
+            dataset: prompts of the training pool, such as the stream "counting".
             num_samples: number of prompts; default: about `OBSERVATIONS` observations.
             orders: tune n-grams at least up to this order.
-            asked: mask of observations for the loss (predicted,); default: all.
+            asked: mask of observations for the loss (predicted,).
 
         Raises:
             InputError: vector observations, or numbers out of range.
@@ -120,10 +116,10 @@ class TunedNgrams:
 
     @staticmethod
     def best(values: Mapping[str, Any], metric: str = "loss") -> str:
-        """Return the name of the n-gram baseline with the lowest mean loss, or the highest mean accuracy.
+        """Return the best n-gram baseline, by mean loss or accuracy.
 
         Raises:
-            InputError: no n-gram baseline among the predictors.
+            InputError: no n-gram baseline.
         """
         means = {name: float(np.nanmean(found)) for name, found in values.items() if is_ngram(name)}
         require(len(means) > 0, "predictors", "must include an n-gram baseline", sorted(values))
@@ -131,7 +127,6 @@ class TunedNgrams:
 
     @property
     def ngram(self) -> str:
-        """Name of the best n-gram."""
         return f"order-{self.order}"
 
     def probs(self, dataset: ProcessDataset, batch: Batch) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
@@ -153,9 +148,9 @@ UNTUNED = TunedNgrams(tuple((1.0,) * (order + 1) for order in range(4)), 3, Fals
 
 
 def other_samples(dataset: ProcessDataset) -> ProcessDataset | None:
-    """Return samples of the same process or prior in the stream "counting", or None.
+    """Return samples of the same process or prior in the stream "counting".
 
-    For recorded sequences these are windows of the training part; None if there are too few for one.
+    For recorded sequences these are windows of the training part, or None.
     """
     process = dataset.process if dataset.process.prior is None else dataset.process.prior.process
     others = ProcessDataset(process, layout=dataset.layout, seed=dataset.seed, stream="counting")
@@ -169,11 +164,7 @@ def other_samples(dataset: ProcessDataset) -> ProcessDataset | None:
 def plain_ngrams(
     dataset: ProcessDataset, batch: Batch, max_order: int
 ) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-    """Compute P(observation) by n-grams ``order-0`` to ``order-<max_order>`` of strength 1, with contexts within a
-    sequence.
-
-    They are targets and strategies; the baselines are `TunedNgrams`.
-    """
+    """Compute P(observation) by n-grams ``order-0`` to ``order-<max_order>`` of strength 1, within a sequence."""
     layout = dataset.layout
     seen = batch.observations.cpu().numpy()
     counts = context_counts(seen, layout.position_in_sequence, dataset.num_symbols, max_order)[
@@ -194,7 +185,6 @@ def is_ngram(predictor: str) -> bool:
 
 
 def _reach(layout: Layout, over_beginnings: bool) -> NDArray[np.int64]:
-    """Return the longest possible context before each observation (time,)."""
     return np.arange(layout.num_observations) if over_beginnings else layout.position_in_sequence
 
 
@@ -206,7 +196,7 @@ def _examples(
     predicted: NDArray[np.int64],
     kept: NDArray[np.bool_],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return counts (example, order) of the observed symbol after each context, and of the context."""
+    """Return counts (example, order) of observed symbols after each context, and totals."""
     own, totals = [], []
     rows = max(1, _COUNTS // (seen.shape[1] * (max_order + 1) * num_symbols))
     for begin in range(0, len(seen), rows):
@@ -221,7 +211,7 @@ def _examples(
 def tuned_ngrams(
     seen_ND: NDArray[np.float64], total_ND: NDArray[np.float64], num_symbols: int, orders: int
 ) -> tuple[list[tuple[float, ...]], list[float]]:
-    """Tune the strengths for each order, from those of the order below; return them with the losses."""
+    """Tune strengths for each order, starting from the order below; return them with the losses."""
     found: list[tuple[float, ...]] = []
     losses: list[float] = []
     start: list[float] = []
@@ -240,7 +230,6 @@ def tuned_ngrams(
 
 
 def _tuned_tree(loss: Callable[[int, float, float], float], longest: int) -> tuple[float, int, float, float]:
-    """Return loss, depth, and base-2 logarithms of pseudo-count and prior odds."""
     losses: list[float] = []
     places = [[-3.0, -3.0]]
     for depth in range(longest + 1):
@@ -259,7 +248,6 @@ def _tuned_tree(loss: Callable[[int, float, float], float], longest: int) -> tup
 
 
 def _at_rest(losses: Sequence[float]) -> bool:
-    """Return whether the last `PATIENCE` losses improve by less than `MARGIN`."""
     return len(losses) > PATIENCE and min(losses[-PATIENCE:]) > min(losses[:-PATIENCE]) - MARGIN
 
 
@@ -271,7 +259,7 @@ def least_within_margin(losses: Sequence[float]) -> int:
 def descend(
     loss: Callable[[Sequence[float]], float], start: Sequence[float], bounds: Sequence[tuple[float, float]]
 ) -> tuple[list[float], float]:
-    """Minimise a loss by coordinate descent with decreasing steps; return the place and the loss."""
+    """Minimise a loss by coordinate descent with decreasing steps."""
     place = list(start)
     least = loss(place)
     for step in STEPS:
@@ -295,11 +283,11 @@ def descend(
 
 @dataclass(frozen=True, repr=False)
 class NgramScores(Measures):
-    """Accuracy and loss, in nats, of each n-gram and of the context trees.
+    """Accuracy and loss, in nats, of the n-gram baselines.
 
     Attributes:
         ngrams: tuned hyperparameters.
-        trained_order: order of the best n-gram fitted to a training part, if there is one.
+        trained_order: best order of n-grams fitted to a training part, or None.
     """
 
     ngrams: TunedNgrams
@@ -328,13 +316,13 @@ def evaluate_ngrams(
     num_samples: int,
     others: Callable[[Batch], Mapping[str, Tensor]] | None = None,
 ) -> NgramScores:
-    """Compute accuracy and loss of tuned n-gram baselines on samples 0 to `num_samples` - 1.
+    """Compute accuracy and loss of n-gram baselines on samples 0 to `num_samples` - 1.
 
     Args:
         ngrams: tuned baselines.
         dataset: samples to evaluate.
         num_samples: number of samples.
-        others: returns probabilities of further predictors for a batch, by name.
+        others: returns probabilities of further predictors for a batch.
     """
     target = make_target("observation", dataset.process, dataset.layout)
     num_samples = dataset.different(num_samples)
@@ -358,15 +346,15 @@ def evaluate_ngrams(
 def gain_over_ngrams(
     found: Measures, predictor: str = "model", kept: NDArray[np.bool_] | None = None
 ) -> dict[str, NDArray[np.float64]]:
-    """Compute how much better a predictor is than the best n-gram baseline, by sample.
+    """Compute the gain of a predictor over the best n-gram baseline.
 
     Args:
         found: measures of the predictor and the baselines.
         predictor: its name.
-        kept: mask of positions to use; default: all.
+        kept: mask of positions.
 
     Returns:
-        ``loss``, nats, and ``accuracy``: the predictor's gains over the best baseline (sample,).
+        Gains in ``loss``, nats, and ``accuracy`` (sample,).
     """
     kept = np.ones(len(found.positions), bool) if kept is None else kept
     gains = {}

@@ -1,4 +1,4 @@
-"""Linear probes of the residual stream by layer, with controls and ceilings."""
+"""Linear probes of the residual stream, with controls."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -39,12 +39,12 @@ class ProbeData(Shown):
     """Features and labels of one probe.
 
     Attributes:
-        features: activations (layer, example, feature); the probe trains on their device.
+        features: activations (layer, example, feature).
         labels: classes (example,).
-        samples: sample index of each example (example,); splits are by sample.
+        samples: sample index (example,); splits are by sample.
         num_classes: number of classes.
         ceiling: accuracy of the exact posterior's most likely class; 1 for observed labels.
-        inside: mask of all read positions that are neither padding nor missing (every,), or None.
+        inside: mask without padding and missing values (every,), or None.
     """
 
     features: Float[Tensor, "layer example feature"]
@@ -58,20 +58,20 @@ class ProbeData(Shown):
     def read(
         cls, model: nn.Module, dataset: ProcessDataset, target: str, names: Sequence[str], num_samples: int
     ) -> "ProbeData":
-        """Run the model and collect features, labels and the ceiling of a target."""
+        """Run the model and collect features, labels and ceiling."""
         return cls.read_each(model, dataset, [target], names, num_samples)[target]
 
     @classmethod
     def read_each(
         cls, model: nn.Module, dataset: ProcessDataset, targets: Sequence[str], names: Sequence[str], num_samples: int
     ) -> dict[str, "ProbeData"]:
-        """Read several targets at the same observations in one run."""
+        """Read several targets in one run."""
         features = read_stream(model, dataset, reading_times(dataset, targets[0]), names, num_samples, stay=True)
         return {target: cls.of(features, dataset, target) for target in targets}
 
     @classmethod
     def of(cls, features: Float[Tensor, "layer example feature"], dataset: ProcessDataset, target: str) -> "ProbeData":
-        """Add labels and the ceiling to features of samples 0, 1, ..."""
+        """Add labels and the ceiling to features."""
         times = reading_times(dataset, target)
         num_samples = features.shape[1] // len(times)
         labels: list[Tensor] = []
@@ -100,11 +100,10 @@ class ProbeData(Shown):
         )
 
     def reading(self, features: Float[Tensor, "layer every feature"]) -> "ProbeData":
-        """Return the same labels with other features."""
         return replace(self, features=features if self.inside is None else features[:, self.inside.to(features.device)])
 
     def correct(self, *, shuffle: bool = False, seed: int = 0) -> NDArray[np.float64]:
-        """Return the accuracy (sample, layer) in each test sample, the last quarter.
+        """Return the accuracy (sample, layer) in each test sample.
 
         Args:
             shuffle: permute the training labels.
@@ -155,10 +154,9 @@ def probe(
 
     Targets, read in the last sequence:
         ``component``: of the mixture, at the last observation;
-        ``state``: the hidden state, at positions >= 4 (for a mixture, probe one component at a time);
+        ``state``: the hidden state, at positions >= 4 (probe mixtures by component);
         ``previous-k``: the observation k steps back, at positions >= 4;
-        ``belief``: the filtered posterior at every observation, by least squares: the rows of `geometry`, with R² for
-            accuracy.
+        ``belief``: the filtered posterior at every observation: rows of `geometry`, with R² for accuracy.
 
     The probe is multinomial logistic regression on standardised features with ridge 1e-3; three quarters of the samples
     train it. Controls: permuted training labels, and untrained networks.
@@ -176,14 +174,14 @@ def probe(
 
     Returns:
         Rows (target, layer, layer_name, labels "true" or "shuffled", accuracy, low, high, chance, ceiling, samples,
-        twins, share, share_low, share_high, beyond_twins), see `geometry`; ``belief`` has r2 for accuracy, and
-        from_prediction. Intervals are 95 % over test samples, for `share` also over controls.
+        twins, share, share_low, share_high, beyond_twins), see `geometry`. Intervals are 95 % over test samples, for
+        `share` also over controls.
 
     Raises:
-        InputError: an unknown target or layer, or a target that the process does not have.
+        InputError: an unknown or impossible target, or an unknown layer.
         NonFiniteError: activations that are NaN or infinite.
 
-    Source: [MultiTask] Fig. 3, which states the protocol in words; sizes and controls are ours.
+    Source: [MultiTask] Fig. 3; sizes and controls are ours.
     """
     check_dataset(dataset)
     if target is None:
@@ -265,7 +263,6 @@ def reading_times(dataset: ProcessDataset, target: str) -> np.ndarray:
 
 
 def _labels(dataset: ProcessDataset, batch: Batch, target: str, times: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Return the labels (sample, time), and the most likely ones under the exact posterior."""
     starts = torch.from_numpy(dataset.layout.reset_mask)
     if target == "component":
         assert batch.components is not None

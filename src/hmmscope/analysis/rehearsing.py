@@ -1,4 +1,4 @@
-"""Rehearsals of a user's model on samples of a dataset, and warnings from its losses."""
+"""Rehearsals of a user's model, and warnings from its losses."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,8 +29,6 @@ _LEAST_POSITIONS = 9
 
 def rehearsed(model: nn.Module, dataset: ProcessDataset, target: Target | None = None) -> tuple[str, ...]:
     """Rehearse a user's model on a few samples, and return warnings.
-
-    Models of this library, and models already rehearsed by the measurement, are skipped.
 
     Args:
         model: any module.
@@ -81,7 +79,7 @@ def already_rehearsed() -> Iterator[None]:
 
 @registry.rehearsal("tokens")
 def rehearse_first(model: Any, dataset: Any, measure: Callable[[], Any]) -> Any:
-    """Run an instrument after a rehearsal of its model, and attach the warnings."""
+    """Run an instrument after a rehearsal, and attach its warnings."""
     lines = rehearsed(model, dataset) if isinstance(dataset, ProcessDataset) else ()
     with already_rehearsed():
         rows = measure()
@@ -97,9 +95,8 @@ def rehearse_first(model: Any, dataset: Any, measure: Callable[[], Any]) -> Any:
 def rising(
     model: NDArray[np.float64], optimum: NDArray[np.float64] | None, positions: NDArray[np.int64]
 ) -> tuple[str, ...]:
-    """Return a warning if the loss rises with position, as after training on shorter samples.
-
-    The last third of the positions is compared with the middle third, by loss above the optimum where it is known.
+    """Return a warning if the loss rises from the middle to the last third of positions, as after training on shorter
+    samples.
 
     Args:
         model, optimum: losses (sample, position), nats.

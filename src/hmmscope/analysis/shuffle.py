@@ -1,4 +1,4 @@
-"""The position-shuffle test: how attention logits depend on the order of demonstrations."""
+"""Position-shuffle test: how attention depends on the order of demonstrations."""
 
 from collections.abc import Callable, Iterator
 
@@ -34,15 +34,14 @@ def shuffle_test(
     mode: str = "blocks",
     seed: int = 0,
 ) -> ResultTable:
-    """Permute the demonstrations, and measure how the attention logits of the last test token change.
+    """Permute the demonstrations, and measure how the last token's attention logits change.
 
-    Keys are the observations of the demonstrations, and logits are compared by key.
+    Keys are the observations of the demonstrations.
 
         cv = mean over keys of the standard deviation over permutations / mean over keys of |logit|
 
-    Mode "blocks" (A) permutes whole demonstrations, so that the exact answer is unchanged. Other modes permute the
-    position ids of the keys: "layer" (C) in one layer at a time, on the original hidden states; "everywhere" (B) in all
-    layers.
+    Mode "blocks" (A) permutes whole demonstrations, which keeps the exact answer. Other modes permute position ids:
+    "layer" (C) in one layer at a time, on the original hidden states; "everywhere" (B) in all layers.
 
     Args:
         model: has taps ``blocks.<layer>.attention.logits`` (batch, head, query, key).
@@ -54,13 +53,11 @@ def shuffle_test(
 
     Returns:
         Rows (layer, head, metric, value, low, high, samples); layers count from 1. Metrics: ``cv``; ``cv_centred``,
-        without the mean over keys, which softmax ignores; ``attention_change``, the total variation between the
-        attention over these keys and its mean. Layer 0, head -1 has ``prediction_change``, the same for the prediction
-        (not in mode "layer"). Intervals are 95 % over prompts.
+        without the mean over keys; ``attention_change``, total variation of the attention from its mean. Layer 0, head
+        -1 has ``prediction_change`` (not in mode "layer"). Intervals are 95 % over prompts.
 
     Raises:
-        InputError: no such taps, too few demonstrations, an unknown mode, or mode "layer" with a model whose layers
-            read no positions.
+        InputError: no such taps, too few demonstrations, an unknown mode, or mode "layer" without positions.
 
     Source: [MultiTask] Fig. 2, which does not state the metric.
     """
@@ -71,7 +68,7 @@ def shuffle_test(
 
 
 class ShuffleValues(dict[str, dict[int, Tensor]]):
-    """Values of `shuffle_test` by metric and layer (sample, head); layer 0 is the prediction."""
+    """Values of `shuffle_test` by metric and layer (sample, head)."""
 
     @classmethod
     def of(
@@ -86,10 +83,9 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
         attend_at: AttendAt | None = None,
         first_position: int = 0,
     ) -> "ShuffleValues":
-        """Compute the values of `shuffle_test` for each prompt.
+        """Compute the values for each prompt.
 
-        `attend_at` runs the attention of other models at given position ids. Keys start at `first_position` of each
-        demonstration.
+        `attend_at` runs another model's attention at given position ids.
         """
         layout = dataset.layout
         if not isinstance(layout, PromptLayout | TextLayout) or layout.num_demonstrations < 2:
@@ -155,7 +151,6 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
         return values
 
     def rows(self) -> list[dict]:
-        """Return the table of `shuffle_test`."""
         return [
             row
             for metric, by_layer in self.items()
@@ -182,7 +177,6 @@ def attention_taps(model: nn.Module, what: str) -> list[str]:
 
 
 def _columns(layout: PromptLayout | TextLayout) -> Tensor:
-    """Return the token positions of the demonstrations (demonstration, time)."""
     shape = (layout.num_demonstrations, layout.demonstration_length)
     return torch.from_numpy(layout.token_positions[: shape[0] * shape[1]]).view(shape)
 
@@ -194,7 +188,6 @@ def _moved_blocks(
     num_permutations: int,
     generator: torch.Generator,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield tokens with permuted demonstrations, and the new position of each observation."""
     columns_NM = _columns(layout)
     number, count = len(columns_NM), columns_NM.numel()
     demonstrations = batch.observations[:, :count].unflatten(1, columns_NM.shape)
@@ -208,7 +201,6 @@ def _moved_blocks(
 def _moved_ids(
     layout: PromptLayout | TextLayout, num_permutations: int, generator: torch.Generator
 ) -> Iterator[Tensor]:
-    """Yield position ids (time,), permuted among the demonstrations' observations."""
     keys = _columns(layout).flatten()
     for repeat in range(num_permutations):
         ids = torch.arange(layout.context_length)
@@ -249,7 +241,6 @@ def _logits_at(attention: nn.Module, x_BTD: Tensor, positions: Tensor, attend_at
 
 
 def _variation(logits_RBHU: Tensor) -> Tensor:
-    """Return the coefficient of variation (sample, head)."""
     spread = logits_RBHU.std(0, correction=0).mean(-1)
     return spread / logits_RBHU.abs().mean((0, -1)).clamp_min(1e-12)
 
@@ -259,7 +250,6 @@ def _centred_variation(logits_RBHU: Tensor) -> Tensor:
 
 
 def _change(logits_RBHU: Tensor) -> Tensor:
-    """Return the total variation from the mean attention (sample, head)."""
     pattern = logits_RBHU.softmax(-1)
     return 0.5 * (pattern - pattern.mean(0)).abs().sum(-1).mean(0)
 

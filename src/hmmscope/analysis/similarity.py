@@ -1,4 +1,4 @@
-"""Similarity of layers, and the change of a layer that given quantities explain."""
+"""Similarity of layers."""
 
 import torch
 
@@ -15,7 +15,7 @@ def linear_cka(
 
         ‖Yᵀ X‖² / (‖Xᵀ X‖ ‖Yᵀ Y‖)      Frobenius norms, centred columns
 
-    One for representations equal up to rotation, scale and shift, zero for uncorrelated ones, NaN for constant ones.
+    NaN for constant layers.
 
     Source: Kornblith et al. 2019, Eq. (5) (squared HSIC form for linear kernels).
 
@@ -45,12 +45,12 @@ def explained_change(
 
     Args:
         change: values to explain.
-        causes: explanatory values; a constant is added.
-        train: mask of examples that fit the map (example,).
-        ridge: penalty for standardised causes.
+        causes: explanatory values.
+        train: mask of training examples (example,).
+        ridge: penalty.
 
     Returns:
-        Squared errors of the map and of the training mean, for each test example.
+        Squared errors of the map and of the training mean (test,).
     """
     centre, scale = causes[train].mean(0), causes[train].std(0).clamp_min(1e-12)
     x = (causes - centre) / scale

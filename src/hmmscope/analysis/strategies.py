@@ -1,4 +1,4 @@
-"""Strategies: distances of a model from simple predictors, and the step at which it changes from one to another."""
+"""Strategies: distances of a model from simple predictors, and when it changes between them."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,11 +26,11 @@ from hmmscope.schema import require, require_count
 
 @registry.instrument("strategies")
 def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, max_order: int = 2) -> list[dict]:
-    """Compute how far a model's predictions are from those of simple predictors and of the optimum.
+    """Compute how far a model's predictions are from simple predictors and the optimum.
 
-    Predictors: ``uniform``; ``window-k``, the exact next-observation probabilities given the last k, for one sequence
-    of a known HMM; otherwise ``order-k``, in-context n-grams with back-off; ``optimum``, where it is known. The value
-    is D(predictor, model), averaged over positions: KL divergence in nats (if finite), and total variation.
+    Predictors: ``uniform``; ``window-k``, exact predictions from the last k observations, for one sequence of a known
+    HMM; otherwise ``order-k``, in-context n-grams; ``optimum``, if known. The value is D(predictor, model): KL
+    divergence in nats (if finite), and total variation.
 
     Args:
         model: maps tokens (batch, time) to logits (batch, time, symbol).
@@ -42,7 +42,7 @@ def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
         Rows (predictor, metric, value, low, high, samples), intervals 95 % over samples.
 
     Raises:
-        InputError: an HMM without a unique stationary distribution, or a real-valued process.
+        InputError: no unique stationary distribution, or a real-valued process.
 
     Source: Edelman et al. (2024), "The evolution of statistical induction heads", for in-context Markov chains.
     """
@@ -97,7 +97,7 @@ def _predictors(
 
 
 class LevelCrossing(NamedTuple):
-    """Where a training curve passes a level.
+    """The step at which a training curve passes a level.
 
     Attributes:
         log2_step: base-2 logarithm of the step.
@@ -115,9 +115,9 @@ class LevelCrossing(NamedTuple):
     def of(
         cls, steps: Sequence[int], values: Sequence[float], errors: Sequence[float] | None = None, *, level: float = 0.0
     ) -> "LevelCrossing | None":
-        """Return where a curve rises above a level for good, linear in the logarithm of the step, or None.
+        """Return where a curve rises above a level for good, linear in log step, or None.
 
-        Step 0 counts as step 0.5. A curve above the level from the start gives None.
+        Step 0 counts as 0.5. A curve above the level from the start gives None.
 
         Args:
             steps: ascending.
@@ -143,7 +143,7 @@ class LevelCrossing(NamedTuple):
         """Return the step from which on a model stays closer to `after` than to `before`.
 
         Args:
-            rows: of `strategies` with a column ``step``, for one model.
+            rows: of `strategies` with a column ``step``.
             before, after: predictors.
             metric: of the distance.
         """

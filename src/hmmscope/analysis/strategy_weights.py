@@ -2,8 +2,7 @@
 
     minimise over weights w on the simplex   E KL(q || sum_k w_k p_k)
 
-with q the model's probabilities and p_k the predictors'. The problem is convex and recovers true mixtures of linearly
-independent predictors.
+with q the model's probabilities and p_k the predictors'.
 """
 
 from collections.abc import Mapping
@@ -27,10 +26,10 @@ class StrategyWeights(Shown):
     """The closest mixture.
 
     Attributes:
-        value: weights by predictor; they sum to 1.
-        error: jackknife standard errors over groups of samples.
-        left: KL divergence of the model from the mixture, nats.
-        single_kl: KL divergence from each predictor, nats; may be infinite.
+        value: weights by predictor.
+        error: jackknife standard errors.
+        left: KL divergence from the mixture, nats.
+        single_kl: KL divergence from each predictor, nats.
     """
 
     value: dict[str, float]
@@ -46,7 +45,7 @@ def strategy_weights(
 
     Args:
         model: probabilities of at least two samples.
-        predictors: probabilities by name; their mixture must be positive where the model is.
+        predictors: probabilities by name.
 
     Raises:
         InputError: one sample, no predictor, or an outcome of the model that no predictor allows.
@@ -78,16 +77,15 @@ def strategy_weights(
 
 
 def _cross(q: NDArray[np.float64], p: NDArray[np.float64]) -> float:
-    """Return -sum q log p, with 0 log 0 = 0."""
     kept = q > 0
     with np.errstate(divide="ignore"):
         return float(-(q[kept] * np.log(p[kept])).sum())
 
 
 def _fit(q: NDArray[np.float64], p: NDArray[np.float64], start: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Minimise f(w) = -sum q log(w p) + sum w over w >= 0 by Newton steps; the minimum has sum 1.
+    """Minimise f(w) = -sum q log(w p) + sum w over w >= 0 by Newton steps.
 
-    With gradient 1 - r, r = p (q / w p), and Hessian H, H w = r: a step minimises v H v / 2 - (2 r - 1) v over v >= 0.
+    With r = p (q / w p) and the Hessian H, each minimises v H v / 2 - (2 r - 1) v over v >= 0.
     """
     kept = q > 0
     q_N, p_KN = q[kept] / q.sum(), p[:, kept]

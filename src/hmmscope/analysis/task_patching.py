@@ -1,4 +1,4 @@
-"""Task patching: does a model adopt the component of another prompt if one layer is patched?"""
+"""Task patching: does a patch of one layer transfer another prompt's component?"""
 
 from collections.abc import Sequence
 
@@ -46,31 +46,30 @@ def task_patching(
     """Patch the task of prompt A into the run on prompt B, one layer at a time.
 
     The task subspace spans the leading directions of stream(A's demonstrations, B's test) - stream(B) over three
-    quarters of the pairs; in the rest its value is set to that under A's demonstrations. ``whole`` patches the whole
-    stream, ``random`` random subspaces of equal dimension. The value is the fraction of the way to a reference,
+    quarters of the pairs; in the rest it is set to its value under A's demonstrations. Controls: ``whole`` stream, and
+    ``random`` subspaces. The value is the fraction of the way to a reference,
 
         1 - D(reference, model after) / D(reference, model before);
 
     either the ``filter`` of A's component on B's test sequence, or the ``model`` that reads A's demonstrations. D is
-    the KL divergence in nats (if finite), and total variation. Test positions that are impossible under A's component
-    are left out.
+    the KL divergence in nats (if finite), and total variation, where the test is possible under A's component.
 
     Args:
         model: any module.
         dataset: prompts of a mixture, with demonstrations.
         layers: module names; default: the residual stream.
         num_samples: number of prompts, each paired with one of another component.
-        rank: of the task subspace; 0 for all directions that differ.
+        rank: of the task subspace; 0 for all directions.
         columns: patched positions: "test" sequence or "all".
         num_random: random subspaces, averaged.
-        seed: of random subspaces and bootstrap.
+        seed: of subspaces and bootstrap.
 
     Returns:
         Rows (layer, layer_name, subspace, rank, reference, metric, value, low, high, error, before, after, samples).
         Intervals are 95 % over patched prompts.
 
     Raises:
-        InputError: no mixture, prompts without demonstrations, or a single component.
+        InputError: no mixture, no demonstrations, or a single component.
 
     Source: ours; task vectors as in Hendel et al. (2023), "In-context learning creates task vectors".
     """
@@ -110,12 +109,12 @@ def task_patching(
 
 
 class _Pairs:
-    """Prompts, the same with another prompt's demonstrations, and the references.
+    """Original prompts, prompts with exchanged demonstrations, and references.
 
     Attributes:
-        first: first patched pair; earlier ones define the subspace.
+        first: first patched pair.
         columns: of the test sequence.
-        streams: by layer, of original and exchanged prompts (pair, position, width).
+        streams: by layer, of both (pair, position, width).
     """
 
     def __init__(
@@ -144,7 +143,6 @@ class _Pairs:
         return move_within(basis_RD, self.streams[name][1][self.first :], positions=positions)
 
     def answers(self, edits: dict[str, Edit]) -> Float64[Tensor, "pair position symbol"]:
-        """Return the model's predictions in the test sequences of patched prompts."""
         return self._answers(self._tokens, edits)
 
     def _answers(self, tokens: Tensor, edits: dict[str, Edit]) -> Tensor:
@@ -152,9 +150,6 @@ class _Pairs:
             return model_probs(self._model, tokens, self._symbols, self.columns)
 
     def distances(self, after: list[Tensor]) -> dict[tuple[str, str], tuple[Curves, Curves]]:
-        """Return distances before and after by reference and metric, for each pair; means over possible positions and
-        edits.
-        """
         return {
             (reference, metric): (
                 means_of_asked(distance(law, self._before), possible).numpy(),
@@ -176,7 +171,6 @@ def _streams(model: nn.Module, names: Sequence[str], tokens: Int64[Tensor, "samp
 
 
 def _of_another_component(components: Int64[Tensor, "sample"]) -> Int64[Tensor, "sample"]:
-    """Return the next sample of another component for each sample, cyclically."""
     count = len(components)
     ahead = (torch.arange(count)[:, None] + torch.arange(1, count)) % count
     differs = components[ahead] != components[:, None]

@@ -1,4 +1,4 @@
-"""N-gram baselines fitted to the training part of recorded sequences, for data without a known optimum."""
+"""N-gram baselines fitted to the training part of recorded sequences."""
 
 import math
 from collections.abc import Sequence
@@ -43,9 +43,9 @@ class _Level:
 
     Attributes:
         contexts: codes o_{t-k} V^{k-1} + ... + o_{t-1}, ascending (node,).
-        symbols, nodes: pairs of context and next symbol, in this order (pair,).
+        symbols, nodes: pairs of context and next symbol (pair,).
         counts: occurrences (pair,).
-        longer: occurrences with at least one earlier symbol (pair,).
+        longer: occurrences with an earlier symbol (pair,).
     """
 
     contexts: NDArray[np.int64]
@@ -56,7 +56,6 @@ class _Level:
 
     @cached_property
     def begins(self) -> NDArray[np.int64]:
-        """First pair of each context, and the end (node + 1,)."""
         return np.searchsorted(self.nodes, np.arange(len(self.contexts) + 1))
 
     @cached_property
@@ -64,7 +63,6 @@ class _Level:
         return np.add.reduceat(self.counts, self.begins[:-1])
 
     def find(self, contexts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return indices of contexts; unknown ones get the end."""
         place = np.minimum(np.searchsorted(self.contexts, contexts), len(self.contexts) - 1)
         return np.where(self.contexts[place] == contexts, place, len(self.contexts))
 
@@ -72,18 +70,17 @@ class _Level:
 class TrainedNgrams:
     """Back-off n-grams and context trees with fixed counts from the stream "train".
 
-    Hyperparameters (`ngram_laws`, `context_tree_laws`) minimise the leave-one-out loss on the training part. Contexts
-    are shorter near the start of a window.
+    Hyperparameters (`ngram_laws`, `context_tree_laws`) minimise the leave-one-out loss.
 
     Args:
         process: its stream "train" is used.
         max_order: longest context; reduced if codes would exceed 2^62.
 
     Attributes:
-        strengths: of the n-gram of each order, one for each order up to it.
+        strengths: of the n-gram of each order, by order.
         order: least order with a loss within `MARGIN` of the best.
         depth, pseudo_count: of the context trees.
-        shares: posterior probability that a context is a leaf if reached, by length and context.
+        shares: posterior probability that a context is a leaf if reached, by length.
     """
 
     def __init__(self, process: Process, max_order: int) -> None:
@@ -148,10 +145,10 @@ class TrainedNgrams:
         self.shares = self.posterior(self.depth, self.pseudo_count, odds * math.log(2))
 
     def posterior(self, depth: int, pseudo: float, odds: float) -> list[NDArray[np.float64]]:
-        """Compute the posterior probability that a context is a leaf if reached, by length and context.
+        """Compute the posterior probability that a context is a leaf if reached, by length.
 
-        With D the log Dirichlet-multinomial probability of the symbols after a context, D' the same for occurrences
-        with an earlier symbol, and W the weighted probability of the contexts one symbol longer:
+        With D the log Dirichlet-multinomial probability of the symbols after a context, D' that with an earlier symbol,
+        and W the weighted probability of longer contexts:
 
             log odds of a leaf = odds + D' - sum W,   log W = log(w e^D + (1 - w) e^{D - D'} prod W)
         """
@@ -173,7 +170,6 @@ class TrainedNgrams:
         return shares
 
     def _evidence(self, level: _Level, counts: NDArray[np.int64], pseudo: float) -> NDArray[np.float64]:
-        """Return the log Dirichlet-multinomial probability of counts (pair,), by context (node,)."""
         totals = np.add.reduceat(counts, level.begins[:-1])
         whole = pseudo * self.num_symbols
         found = np.add.reduceat(_log_gamma(counts, pseudo), level.begins[:-1])
@@ -184,9 +180,7 @@ class TrainedNgrams:
     def predictions(
         self, observations: Int64[Tensor, "batch time"], positions: NDArray[np.int64]
     ) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-        """Return P(observation t | earlier ones) for each t of `positions`: ``trained-order-<k>``,
-        ``trained-context-tree``.
-        """
+        """Return P(observation t | earlier ones) at `positions`, by predictor."""
         seen, size = np.maximum(observations.numpy(), 0), self.num_symbols
         reach = _reach(observations.numpy() == MISSING, positions)
         context = np.zeros((len(seen), len(positions)), np.int64)
@@ -216,7 +210,6 @@ class TrainedNgrams:
         return laws | {f"trained-{TREE}": torch.from_numpy(law)}
 
     def _at(self, order: int, nodes: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return counts (batch, position, symbol) and totals (batch, position) after contexts."""
         level = self._levels[order]
         many = len(level.contexts)
         own = np.where(nodes < 0, many, nodes).ravel()
@@ -231,7 +224,6 @@ class TrainedNgrams:
 
 
 def _reach(gaps: NDArray[np.bool_], positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the symbols before each position since the last gap (batch, position)."""
     steps = np.arange(gaps.shape[1])
     last = np.maximum.accumulate(np.where(gaps, steps, -1), axis=1)  # the last gap at or before each step
     before = np.concatenate([np.full((len(gaps), 1), -1), last], 1)[:, positions]
@@ -241,7 +233,6 @@ def _reach(gaps: NDArray[np.bool_], positions: NDArray[np.int64]) -> NDArray[np.
 def _counted(
     codes: NDArray[np.int64], is_longer: NDArray[np.bool_], num_symbols: int
 ) -> tuple[_Level, NDArray[np.int64]]:
-    """Build a level from codes of context and symbol; return it with the pair of each place."""
     pairs, pair, counts = np.unique(codes, return_inverse=True, return_counts=True)
     contexts, nodes = np.unique(pairs // num_symbols, return_inverse=True)
     longer = np.bincount(pair[is_longer], minlength=len(pairs))
@@ -265,18 +256,17 @@ def ngram_baselines(
     """Score n-gram baselines that are tuned on other samples.
 
     Two datasets give baselines in the sample, tuned on `train` and scored on `test`. Recorded sequences also give
-    baselines fitted to their training part, ``trained-order-<k>`` and ``trained-context-tree``, scored on their test
-    part.
+    baselines fitted to their training part, ``trained-order-<k>`` and ``trained-context-tree``.
 
     Args:
-        train: a dataset of training prompts; or, without `test`, `SequenceData` or its source, cut into windows.
+        train: a dataset of training prompts; or, without `test`, `SequenceData` or its source.
         test: dataset to score, with the same layout.
         num_samples: samples or windows to score.
         orders: score n-grams at least up to this order.
         reading: options of `SequenceData`, such as `column` or `missing`.
 
     Raises:
-        InputError: datasets with different symbols or layouts, or the same samples; `train` without `test`; too few
+        InputError: datasets with different symbols or layouts, or the same samples; a dataset without `test`; too few
             sequences.
     """
     if test is None and not isinstance(train, ProcessDataset):
@@ -298,7 +288,6 @@ def ngram_baselines(
 
 
 def _count_data(source: Any, num_samples: int, orders: int, read_options: dict[str, Any]) -> NgramScores:
-    """Score n-gram baselines in windows of recorded sequences."""
     process = RecordedSequences(read_as(source, read_options).chunks(_WINDOW))
     layout = SequenceLayout(length=max(2, process.data.longest), placeholder=True)
     tuning, judged = (ProcessDataset(process, layout=layout, stream=stream) for stream in ("counting", "test"))

@@ -1,10 +1,10 @@
 """Untrained controls: networks of the same architecture with new initial weights.
 
-Much can be read from a random network, so report the fraction explained beyond the controls:
+Much can be read from a random network, so report
 
     share = 1 - (1 - R²) / mean over controls (1 - R²_control)
 
-For accuracies, error rates replace 1 - R².
+or the same with error rates.
 """
 
 import copy
@@ -43,7 +43,7 @@ class UntrainedControls(Shown):
     """Untrained networks of one architecture.
 
     Attributes:
-        models: the networks; empty if the network cannot be reinitialized.
+        models: the networks, if any.
         reason: why there are none.
     """
 
@@ -57,9 +57,9 @@ class ExplainedFraction(Shown):
 
     Attributes:
         read: R² or accuracy of the network.
-        controls: their mean R² or accuracy, or None.
+        controls: mean of the controls, or None.
         num_controls: number of controls.
-        value, low, high: the fraction with its 95 % interval; None if not identifiable.
+        value, low, high: the fraction with its 95 % interval, if identifiable.
         reason: why it is not identifiable.
     """
 
@@ -81,14 +81,13 @@ class ExplainedFraction(Shown):
         return "more" if self.low > 0 else "less"
 
     def __str__(self) -> str:
-        """``0.91 [0.84, 0.95] of what 3 untrained controls leave unexplained``, or why it is not identifiable."""
+        """``0.91 [0.84, 0.95] of what 3 untrained controls leave unexplained``, or the reason."""
         if self.value is None or self.low is None or self.high is None:
             return self.reason
         share = in_digits(self.value, self.low, self.high)
         return f"{share} of what {self.num_controls} untrained controls leave unexplained"
 
     def columns(self) -> dict[str, Any]:
-        """Return the values as table columns."""
         share = {"share": self.value, "share_low": self.low, "share_high": self.high}
         return {"twins": self.controls} | share | {"beyond_twins": str(self)}
 
@@ -107,21 +106,20 @@ def draw_controls(
 ) -> UntrainedControls:
     """Copy a network with new initial weights, each copy from its own seed.
 
-    The function `controls` makes them if given. Otherwise models of this library are rebuilt from their spec,
-    transformers from their configuration, TransformerLens models by the inner model's initializers, and other modules
-    by the ``reset_parameters`` of each submodule. Weights set in a module's own ``__init__`` are not reset; therefore
-    the scales of the weights are compared, and there are no controls where they differ or where a buffer may be
-    learned, see `initialization`.
+    Without `controls`, models of this library are rebuilt from their spec, transformers from their configuration,
+    TransformerLens models by the inner initializers, and other modules by the ``reset_parameters`` of each submodule.
+    That misses initialization in a module's own ``__init__``, so there are no controls if weight scales differ or a
+    buffer may be learned, see `initialization`.
 
     Args:
         model: any module.
         num_controls: number of controls, or 0.
         seed: in [0, 2^32).
-        controls: function without arguments that makes an untrained module, ``lambda: Mine()``.
-        first: the network with its initial weights, if known; used for the comparison and for buffers.
+        controls: function that makes an untrained module, ``lambda: Mine()``.
+        first: the network with its initial weights, if known.
 
     Returns:
-        Controls on the network's device, or none with the reason: no weights, no initializer, or other initial scales.
+        Controls on the network's device, or none with the reason.
 
     Raises:
         InputError: fewer than three controls, or `controls` returns a different type of module.
@@ -140,7 +138,6 @@ def draw_controls(
 
 
 def _redrawn(model: nn.Module, seeds: list[int], *, trained: bool) -> tuple[nn.Module, ...]:
-    """Return reinitialized copies, if their weights have the distribution of the model's initial weights."""
     drawn = [_twin(model, seed, tables=trained) for seed in seeds]
     known = set.intersection(*(names for _, names in drawn))
     own, *others = (
@@ -154,7 +151,6 @@ def _redrawn(model: nn.Module, seeds: list[int], *, trained: bool) -> tuple[nn.M
 
 
 def _twin(model: nn.Module, seed: int, *, tables: bool) -> tuple[nn.Module, set[str]]:
-    """Return a reinitialized copy, and the names of weights with a known initializer."""
     name = type(model).__name__
     if not any(True for _ in model.parameters()):
         raise InputError(f"{name} has no weights to reinitialize")
@@ -182,7 +178,7 @@ def _twin(model: nn.Module, seed: int, *, tables: bool) -> tuple[nn.Module, set[
 
 
 def _draw(module: nn.Module, seed: int, known: set[int]) -> None:
-    """Reinitialize in place, submodules first; add ids of weights with a known initializer to `known`."""
+    """Reinitialize in place; add ids of weights with a known initializer to `known`."""
     if isinstance(module, SequenceModel) and not isinstance(module, UserModule) and module.spec is not None:
         module.load_state_dict(build_model(module.spec, module.model_io, seed).state_dict())
         known.update(map(id, (*module.parameters(), *module.buffers())))
@@ -205,7 +201,6 @@ def _draw(module: nn.Module, seed: int, known: set[int]) -> None:
 
 
 def _draw_in_place(original: nn.Module) -> None:
-    """Reinitialize a transformers model inside TransformerLens."""
     draw: Any = type(original)._init_weights  # type: ignore[attr-defined]
     for part in original.modules():
         if type(part).__module__.startswith(("torch.", "transformers.")):
@@ -227,13 +222,12 @@ def explained_beyond_controls(
 ) -> ExplainedFraction:
     """Compute the fraction explained beyond controls from unexplained fractions on test samples and resamples.
 
-    The interval is Student's t for the logarithm of the ratio, with Satterthwaite's degrees of freedom. The variance is
-    that of the ratio over resamples, plus (1 + 1 / controls) times that between controls, for their mean and for the
-    network's own initialization. An untrained network's interval lies above zero in 2 to 3 % of cases (measured, three
-    architectures).
+    The interval is Student's t for the log ratio, with Satterthwaite's degrees of freedom; its variance is that over
+    resamples plus (1 + 1 / controls) times that between controls. It lies above zero for 2 to 3 % of untrained networks
+    (measured, three architectures).
 
     Args:
-        left: 1 - R² or error rate of the network (1 + resamples,), first on all samples.
+        left: 1 - R² or error rate of the network (1 + resamples,).
         twins_left: the same for each control (1 + resamples, control).
         num_samples: test samples.
         reason: why there are no controls.
@@ -270,7 +264,7 @@ def explained_beyond_controls(
 def explained_by_layer(
     left: Curves, twins_left: list[Curves], num_samples: int, *, reason: str = ""
 ) -> list[ExplainedFraction]:
-    """Apply `explained_beyond_controls` to each layer of arrays (1 + resamples, layer)."""
+    """Apply `explained_beyond_controls` to each layer (1 + resamples, layer)."""
     stacked = np.stack(twins_left, 2) if twins_left else np.zeros((*left.shape, 0))
     return [
         explained_beyond_controls(left[:, i], stacked[:, i], num_samples, reason=reason) for i in range(left.shape[1])

@@ -1,1 +1,1 @@
-"""Datasets: samples of a process as tokens, computed from (process, layout, seed), not stored."""
+"""Datasets: samples of a process as tokens."""

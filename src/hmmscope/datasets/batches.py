@@ -1,4 +1,4 @@
-"""Streams of batches with exact answers, for other training loops."""
+"""Streams of batches for other training loops."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -23,28 +23,25 @@ class ProcessStream(IterableDataset[dict[str, Tensor]]):
 
         for batch in dataset.stream(64): ...
         DataLoader(dataset.stream(64), batch_size=None, num_workers=2)   # the same batches in the same order
-        DataLoader(dataset.stream(), batch_size=64)                      # the same batches, without workers
+        DataLoader(dataset.stream(), batch_size=64)                      # the same, without workers
 
-    Each item is a dictionary:
+    Each item is a dictionary; single samples have no batch axis:
 
         tokens         model input (batch, column)
         observations   symbols without delimiters (batch, time)
-        beliefs        exact belief state after each observation (batch, time, state), if there is one
-        posterior      for a mixture instead: of the component (batch, time, component)
-        optimum        exact next-observation probabilities after each observation (batch, time, symbol)
+        beliefs        belief states after each observation (batch, time, state), if any
+        posterior      of the component, for mixtures (batch, time, component)
+        optimum        next-observation probabilities (batch, time, symbol)
 
-    Single samples have no batch axis. The last three are absent with ``exact=False`` and for recorded sequences.
-
-    Process `rank` of `world` gets its part, batch_size / world samples, of each batch. Workers of a DataLoader take
-    turns, so the order does not depend on their number.
+    Process `rank` of `world` gets an equal part of each batch.
 
     Args:
         dataset: samples.
         batch_size: over all processes; None for single samples.
         rank, world: index and number of processes.
-        num_samples: the end; default: infinite, or the number of windows of recorded sequences.
-        first: first sample, for example to resume.
-        exact: add the exact answers.
+        num_samples: the end; default: none, or the number of windows of recorded sequences.
+        first: first sample.
+        exact: add the exact answers, if known.
 
     Raises:
         InputError: a batch size that is not a multiple of the world, or an invalid rank.

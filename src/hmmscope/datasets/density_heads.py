@@ -1,7 +1,6 @@
 """Density heads: network outputs as a mixture of simple densities of the next vector.
 
-Outputs are, for each of K components, a log weight and parameters relative to standardised vectors. Densities refer to
-the original vectors, in nats.
+Outputs are, for each of K components, a log weight and parameters of the standardised vectors.
 """
 
 import math
@@ -24,7 +23,7 @@ class DensityHead(ABC):
 
     Attributes:
         num_mixture_components: K.
-        num_outputs: of the network, K * (1 + parameters of a component).
+        num_outputs: of the network, K * (1 + parameters).
     """
 
     def __init__(self, process: VectorProcess, num_laws: int) -> None:
@@ -36,7 +35,7 @@ class DensityHead(ABC):
     @property
     @abstractmethod
     def numbers(self) -> int:
-        """Number of parameters of a component."""
+        """Parameters of a component."""
 
     @property
     def num_outputs(self) -> int:
@@ -44,11 +43,11 @@ class DensityHead(ABC):
 
     @abstractmethod
     def each(self, numbers: Tensor, vectors: Tensor) -> Tensor:
-        """Return the log density of vectors (..., coordinate) under each component (..., component, number)."""
+        """Return log densities under each component (..., component)."""
 
     @abstractmethod
     def centres(self, numbers: Tensor) -> Tensor:
-        """Return the mean of each component (..., component, coordinate)."""
+        """Return component means (..., component, coordinate)."""
 
     def log_density(
         self, outputs: Float[Tensor, "*batch output"], vectors: Float[Tensor, "*batch coordinate"]
@@ -64,7 +63,7 @@ class DensityHead(ABC):
 
 
 class GaussianHead(DensityHead):
-    """Components N(mean, (AᵀA)^-1) with a mean, the log diagonal of a lower triangular A, and its entries below.
+    """Components N(mean, (AᵀA)^-1) with a mean, the log diagonal of a triangular A, and its other entries.
 
     log density = sum_y log A_yy - |A (z - mean)|^2 / 2 - Y/2 log 2 pi - sum_y log width_y,   z = (vector - centre) /
     width
@@ -91,7 +90,7 @@ class GaussianHead(DensityHead):
 
 
 class PoissonHead(DensityHead):
-    """Components of independent counts, Poisson(centre_y exp(number_y))."""
+    """Components of independent Poisson(centre_y exp(number_y))."""
 
     @property
     def numbers(self) -> int:
@@ -107,7 +106,7 @@ class PoissonHead(DensityHead):
 
 
 class SymbolsHead(DensityHead):
-    """Components of independent symbols, one per channel, P(v) ∝ frequency of v * exp(number_v)."""
+    """Components of independent symbols, P(v) ∝ frequency of v * exp(number_v)."""
 
     def __init__(self, process: VectorProcess, num_laws: int) -> None:
         super().__init__(process, num_laws)
@@ -152,7 +151,7 @@ def laws_asked(target: str) -> int | None:
 
 
 def head_of(process: VectorProcess, num_laws: int | None = None) -> DensityHead:
-    """Return the head for a process; default: as many components as its next observation has, at most 16.
+    """Return the head for a process, by default with its number of components, at most 16.
 
     Raises:
         InputError: a process without a density head.
@@ -165,5 +164,5 @@ def head_of(process: VectorProcess, num_laws: int | None = None) -> DensityHead:
 
 
 def joined(log_densities: Float64[Tensor, "*batch"], means: Float64[Tensor, "*batch coordinate"]) -> Tensor:
-    """Concatenate log densities and means (..., 1 + coordinate)."""
+    """Concatenate log densities and means."""
     return torch.cat([log_densities[..., None], means], -1)

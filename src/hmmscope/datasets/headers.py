@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def decoded_hmms(process: Process, layout: Layout, tokens: Tensor) -> Process | None:
-    """Decode the headers of samples to a mixture with one component per sample; None without headers."""
+    """Decode the headers to a mixture with one component per sample, or None."""
     telling = layout.of(process).header_format
     return None if telling is None else process.decode_header(tokens[:, : telling.num_entries] - process.num_symbols)
 
 
 def observe_decoded(process: Process, layout: Layout, batch: "Batch") -> KnownComponentResult:
-    """Return exact beliefs and predictions given the HMM in each header, also an edited one."""
+    """Return exact beliefs and predictions given the HMM in each header."""
     hmms = decoded_hmms(process, layout, batch.tokens)
     assert hmms is not None
     numbers, starts = torch.arange(len(batch.tokens)), torch.from_numpy(layout.reset_mask)

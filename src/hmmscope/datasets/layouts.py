@@ -22,12 +22,11 @@ MAX_COLUMNS = 2**20
 class Layout:
     """Sequences of one component in one sample, with or without delimiters.
 
-    Observation t, numbered over the whole sample, is token `token_positions[t]`; the output at `token_positions[t] - 1`
-    predicts it.
+    Observation t is token `token_positions[t]`; the output before it predicts it.
 
     Attributes:
-        needs_process: whether the number of tokens depends on the process, see `of`.
-        header_format: of the header before the first observation, or None.
+        needs_process: whether the number of tokens depends on the process.
+        header_format: of the header, or None.
     """
 
     #: Name in digests, which survives renames of the class; default: the class name.
@@ -46,7 +45,7 @@ class Layout:
 
     @property
     def has_delimiter(self) -> bool:
-        """Whether a delimiter precedes every sequence."""
+        """True if a delimiter precedes every sequence."""
         raise AssertionError("a layout must define has_delimiter")
 
     @property
@@ -60,12 +59,12 @@ class Layout:
 
     @cached_property
     def reset_mask(self) -> NDArray[np.bool_]:
-        """Whether observation t starts a sequence (T,)."""
+        """Mask of observations that start a sequence (T,)."""
         return self.position_in_sequence == 0
 
     @cached_property
     def sequence_index(self) -> NDArray[np.int64]:
-        """Sequence of observation t, which is the number of earlier demonstrations (T,)."""
+        """Sequence of observation t (T,)."""
         return np.repeat(np.arange(len(self.sequence_lengths)), self.sequence_lengths)
 
     @cached_property
@@ -85,16 +84,16 @@ class Layout:
 
     @cached_property
     def predicted_observations(self) -> NDArray[np.int64]:
-        """Observations t with an earlier token, so that a model predicts them."""
+        """Observations t with an earlier token."""
         return np.flatnonzero(self.token_positions > 0)
 
     def vocab_size(self, num_symbols: int) -> int:
-        """Return the vocabulary size: symbols, and the delimiter (the last token) if there is one."""
+        """Return the number of symbols, plus the delimiter if used."""
         return num_symbols + int(self.has_delimiter)
 
     @property
     def has_prefix(self) -> bool:
-        """Whether a token precedes every sequence."""
+        """True if a token precedes every sequence."""
         return self.has_delimiter
 
     def tokens(
@@ -103,12 +102,12 @@ class Layout:
         num_symbols: int,
         header: Int64[Tensor, "batch entry"] | None = None,
     ) -> Int64[Tensor, "batch column"] | Float64[Tensor, "batch column observed"]:
-        """Convert observations to tokens; the delimiter is `num_symbols`, or zeros for vectors.
+        """Convert observations to tokens; the delimiter is `num_symbols`, or zeros.
 
         Args:
             observations: of each sample.
             num_symbols: V.
-            header: header entries, for a layout with headers.
+            header: header entries, if any.
         """
         delimiter = 0 if observations.is_floating_point() else num_symbols
         if not self.has_delimiter:
@@ -119,21 +118,17 @@ class Layout:
 
 @functools.lru_cache(maxsize=64)
 def _columns_on(layout: Layout, device: torch.device) -> Int64[Tensor, "time"]:
-    """Cache the token positions on a device."""
     return torch.from_numpy(layout.token_positions).to(device)
 
 
 @registry.layout("sequences")
 @dataclass(frozen=True, kw_only=True)
 class SequenceLayout(Layout):
-    """One sequence per sample, optionally after a placeholder.
-
-    The placeholder makes the first observation predictable. It is position 0 of [Limits], whose positions 1, 2, ... are
-    our observations 0, 1, ...
+    """One sequence per sample, optionally after a placeholder (position 0 of [Limits]).
 
     Attributes:
         length: observations per sample.
-        placeholder: start with the token `num_symbols` (zeros for vectors).
+        placeholder: start with the token `num_symbols`, or zeros.
     """
 
     digest_name: ClassVar[str] = "Sequences"
@@ -160,9 +155,8 @@ class HeaderLayout(Layout):
 
     e_1 .. e_H | o_0 .. o_{T-1}
 
-    Entry k of the header is token V + k. For `told-hmms` the entries are numerators of the transition matrix by row,
-    then of the emission matrix, without the last of each row. The optimum is the filter of that HMM. o_0 is predicted,
-    the header is not.
+    Header entry k is token V + k. For `told-hmms` the entries are numerators of transition and emission matrices by
+    row, without the last of each row. The optimum is the filter of that HMM. The header is not predicted.
 
     Attributes:
         length: observations per sample.
@@ -210,11 +204,9 @@ class HeaderLayout(Layout):
 
     @cached_property
     def token_positions(self) -> NDArray[np.int64]:
-        """Token position of observation t (T,)."""
         return self._told.num_entries + np.arange(self.length)
 
     def vocab_size(self, num_symbols: int) -> int:
-        """Return the number of symbols and header values."""
         return num_symbols + self._told.num_values
 
     def tokens(
@@ -245,7 +237,7 @@ class PromptLayout(Layout):
         demonstration_length: observations of each.
         test_length: observations of the test sequence.
 
-    Source: [MultiTask] §3 (demonstrations, delimiters, test); the leading delimiter is ours.
+    Source: [MultiTask] §3; the leading delimiter is ours.
     """
 
     digest_name: ClassVar[str] = "Prompts"

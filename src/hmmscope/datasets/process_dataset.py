@@ -1,4 +1,4 @@
-"""Process datasets: sample i of (process, layout, seed, stream) always has the same bits."""
+"""Process datasets: samples with the same bits wherever they are generated."""
 
 import hashlib
 from collections.abc import Sequence
@@ -30,11 +30,10 @@ class Batch(Shown):
     """Samples of a dataset.
 
     Attributes:
-        tokens: model input (batch, column), the last token for missing observations; for vectors (batch, column,
-            coordinate), standardised by `process.scale`.
+        tokens: model input (batch, column), or standardised vectors (batch, column, coordinate).
         observations: symbols or vectors without delimiters (batch, time).
         states: hidden states (batch, time).
-        components: mixture component of each sample (batch,), or None.
+        components: mixture components (batch,), or None.
     """
 
     tokens: Int64[Tensor, "batch column"] | Float64[Tensor, "batch column observed"]
@@ -51,11 +50,11 @@ class ProcessDataset:
     """Samples 0, 1, 2, ... (up to 2^40) of a process, generated on demand.
 
     Args:
-        process: a process or recorded sequences, their name or path; samples of sequences are windows.
+        process: a process or recorded sequences, their name or path.
         length: observations per sample; for recorded sequences by default the longest, up to 256.
         seed: in [0, 2^32).
         layout: a `Layout` instead of `length`.
-        stream: random stream ("corpus", "train", "evaluate", "probe"); streams are independent.
+        stream: random stream ("corpus", "train", "evaluate", "probe").
         device: of the batches; the bits do not depend on it.
 
     ``dataset[0:1024]``, ``dataset[[5, 3]]`` and ``dataset[7]`` return a `Batch`; ``dataset.stream(64)`` endless
@@ -98,14 +97,14 @@ class ProcessDataset:
 
     @property
     def vocab_size(self) -> int:
-        """Vocabulary size: symbols, a delimiter and a missing-value token if used."""
+        """Vocabulary size, with a delimiter and a missing-value token if used."""
         return vocab_size(self.process, self.layout)
 
     def __repr__(self) -> str:
         return f"ProcessDataset({self.process!r}, {self.layout!r}, seed={self.seed}, stream={self.stream_name!r})"
 
     def different(self, num_samples: int) -> int:
-        """Return `num_samples`, or the number of different windows of recorded sequences if smaller."""
+        """Return `num_samples`, at most the number of windows of recorded sequences."""
         different = self.process.num_different(self.stream_name, self.layout.num_observations)
         return num_samples if different is None else min(num_samples, different)
 
@@ -132,7 +131,7 @@ class ProcessDataset:
         first: int = 0,
         exact: bool = True,
     ) -> ProcessStream:
-        """Return an iterable dataset of batches with exact answers, see `ProcessStream`."""
+        """Return batches with exact answers, see `ProcessStream`."""
         return ProcessStream(self, batch_size, rank, world, num_samples=num_samples, first=first, exact=exact)
 
     def __len__(self) -> int:
@@ -157,14 +156,14 @@ class ProcessDataset:
         return Batch(tokens, *paths)
 
     def _check_drawn(self, observations: Tensor) -> None:
-        """Raise InputError for symbols out of range from a custom sampler."""
+        """Check symbols from a custom sampler."""
         if self.process.has_custom_sampler and observations.numel():
             low, high = (int(end) for end in observations.aminmax())
             inside = low >= 0 and high < self.num_symbols
             require(inside, "sample_paths", f"must draw symbols in [0, {self.num_symbols})", (low, high))
 
     def digest(self, num_samples: int) -> str:
-        """Return the sha256 of the first samples (observations, states, components, little-endian) and their definition."""
+        """Return the sha256 of the first samples and their definition."""
         header = f"hmmscope-corpus/{CORPUS_VERSION}/{self.process.params_digest}/{self.layout.digest_name}"
         sha = hashlib.sha256(f"{header}/{self._layout_data}/{self.seed}/{self.stream_name}/{num_samples}".encode())
         for first in range(0, num_samples, 4096):
@@ -176,7 +175,7 @@ class ProcessDataset:
 
     @property
     def _layout_data(self) -> dict:
-        """Fields of the layout; those that are False are left out, so that new ones change no digest."""
+        """Fields of the layout; False is left out, so that new fields change no digest."""
         return {field: value for field, value in spec_to_data(self.layout).items() if value is not False}
 
 
@@ -186,7 +185,7 @@ def has_gaps(process: Process) -> bool:
 
 
 def vocab_size(process: Process, layout: Layout) -> int:
-    """Return the vocabulary size of a layout, plus a missing-value token if needed."""
+    """Return the vocabulary size, with a missing-value token if needed."""
     return layout.of(process).vocab_size(process.num_symbols) + has_gaps(process)
 
 
@@ -198,7 +197,6 @@ def check_dataset(dataset: object) -> None:
 
 
 def _device(device: torch.device | str) -> torch.device:
-    """Return a device with its index; ResourceError for a missing GPU."""
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError):

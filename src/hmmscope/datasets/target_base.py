@@ -1,4 +1,4 @@
-"""Base classes of targets: evaluated positions, loss, and distance from the exact answer."""
+"""Base classes of targets."""
 
 from abc import ABC, abstractmethod
 from typing import Literal
@@ -22,20 +22,20 @@ Labels = Int64[Tensor, "batch judged"] | Float[Tensor, "batch judged output"]
 
 
 class Target(ABC):
-    """What a model predicts at some of its positions.
+    """A quantity that a model predicts at some of its positions.
 
     Attributes:
-        kind: "law" (logits, cross-entropy), "vector" (squared error, averaged over coordinates) or "density" (outputs
-            of a `DensityHead`, -log density).
+        kind: "law" (logits, cross-entropy), "vector" (mean squared error) or "density" (outputs of a `DensityHead`,
+            -log density).
         num_outputs: symbols, states or coordinates.
         token_positions: tokens with evaluated outputs (evaluated,).
         positions: earlier observations in the sequence (evaluated,).
         sequences: earlier sequences in the sample (evaluated,).
         unit: of the loss.
         exact: whether there is an `optimum`.
-        ragged: whether samples may differ in their number of labels, see `evaluated`.
-        no_optimum_reason: why there is no optimum.
-        device: for probabilities of symbols; None for that of the samples.
+        ragged: whether samples differ in their number of labels.
+        no_optimum_reason: why there is none.
+        device: for probabilities of symbols; default: that of the samples.
     """
 
     exact: bool = True
@@ -53,13 +53,12 @@ class Target(ABC):
         self._columns: dict[torch.device, Tensor] = {}
 
     def on(self, layout: Layout) -> "Target":
-        """Return the same target for another layout."""
+        """Return the target for another layout."""
         other = type(self)(self.process, layout)
         other.device = self.device
         return other
 
     def token_positions_on(self, device: torch.device) -> Int64[Tensor, "judged"]:
-        """Return `token_positions` on a device, cached."""
         if device not in self._columns:
             self._columns[device] = torch.from_numpy(self.token_positions).to(device)
         return self._columns[device]
@@ -70,20 +69,20 @@ class Target(ABC):
 
     @abstractmethod
     def labels(self, batch: Batch) -> Labels:
-        """Return the labels at evaluated positions: symbols, probabilities or vectors."""
+        """Return labels: symbols, probabilities or vectors."""
 
     @abstractmethod
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        """Return the exact answer given the process."""
+        """Return the exact answer."""
 
     def answer(
         self, outputs: Float[Tensor, "batch judged output"], labels: Labels
     ) -> Float64[Tensor, "batch judged n"]:
-        """Convert outputs to probabilities, vectors or stored values of a density, comparable with `optimum`."""
+        """Convert outputs to values comparable with `optimum`."""
         return outputs.double().softmax(-1) if self.kind == "law" else outputs.double()
 
     def mean(self, outputs: Float[Tensor, "*batch output"]) -> Float[Tensor, "*batch coordinate"]:
-        """Return the expected vector of outputs, unless the kind is "law"."""
+        """Return the expected vector."""
         return outputs
 
     def loss(self, outputs: Float[Tensor, "batch judged output"], labels: Labels) -> Float[Tensor, ""]:
@@ -95,13 +94,12 @@ class Target(ABC):
         return F.cross_entropy(outputs.flatten(0, 1), flat.to(outputs) if flat.is_floating_point() else flat)
 
     def num_labels(self, batch: Batch) -> int:
-        """Return the number of labels in `loss`."""
         return int(self.evaluated(batch).sum()) if self.ragged else len(batch.tokens) * len(self.token_positions)
 
     def loss_terms(
         self, answer: Float64[Tensor, "batch judged output"], labels: Labels
     ) -> Float64[Tensor, "batch judged"]:
-        """Compute the loss at each position for probabilities (not logits) or vectors."""
+        """Compute the loss of probabilities (not logits) or vectors by position."""
         if self.kind == "vector":
             return (answer - labels).square().mean(-1)
         if not labels.is_floating_point():
@@ -111,10 +109,10 @@ class Target(ABC):
     def distance_terms(
         self, answer: Float64[Tensor, "batch judged output"], optimum: Float64[Tensor, "batch judged output"]
     ) -> Float64[Tensor, "batch judged"]:
-        """Compute the distance from the exact answer at each position.
+        """Compute the distance from the exact answer by position.
 
-        For probabilities (not logits) this is total variation; for vectors the Euclidean distance, for linear processes
-        divided by max(1, norm of the exact answer).
+        This is total variation, or for vectors the Euclidean distance, for linear processes divided by max(1, norm of
+        the exact answer).
 
         Source: [Limits] App. C.1.
         """
@@ -126,24 +124,24 @@ class Target(ABC):
         return distance
 
     def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
-        """Return the outcomes that `optimum` gives probabilities for, or None."""
+        """Return the outcomes of `optimum`'s probabilities, or None."""
         return None
 
     def counted(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
-        """Return the mask of positions for the evaluation loss."""
+        """Return the mask for the evaluation loss."""
         return self.evaluated(batch)
 
     def evaluated(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
-        """Return the mask of evaluated positions; recorded sequences end and have gaps."""
+        """Return the mask of evaluated positions."""
         return torch.ones(len(batch.tokens), len(self.token_positions), dtype=torch.bool, device=batch.tokens.device)
 
     def lower_bound_terms(self, batch: Batch) -> Float64[Tensor, "batch judged"]:
-        """Compute the loss of the exact answer at each position."""
+        """Compute the loss of the exact answer by position."""
         labels = self.labels(batch)
         return self.loss_terms(self.optimum(batch), labels.double() if labels.is_floating_point() else labels)
 
     def lower_bound(self, dataset: ProcessDataset, num_samples: int) -> float | None:
-        """Compute the least possible mean loss on samples 0 .. num_samples - 1, or None."""
+        """Compute the least mean loss on samples 0 .. num_samples - 1, or None."""
         return self.lower_bound_terms(dataset[0:num_samples]).mean().item()
 
 
@@ -153,7 +151,7 @@ def at_least_float32(outputs: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"
 
 
 def complete(observations: Tensor) -> Tensor:
-    """Return observations, or raise InputError if entries of vectors are missing."""
+    """Return observations; InputError for missing entries of vectors."""
     if observations.is_floating_point() and bool(observations.isnan().any()):
         raise InputError(
             "observations: entries are missing (NaN), which networks cannot read; train on a process without missing "
@@ -163,7 +161,7 @@ def complete(observations: Tensor) -> Tensor:
 
 
 class BeforeEachObservation(Target):
-    """Targets at the position before each predicted observation."""
+    """Targets before each predicted observation."""
 
     def __init__(self, process: Process, layout: Layout) -> None:
         super().__init__(process, layout)
@@ -179,14 +177,14 @@ class BeforeEachObservation(Target):
         return complete(batch.observations)[:, self.kept]
 
     def answer_of(self, observer: Process, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        """Return the exact predictions of an observer that believes in another process."""
+        """Return the predictions of an observer that believes in another process."""
         starts, seen = torch.from_numpy(self.layout.reset_mask), batch.observations
         law = optimal_probs(observer, seen.to(self.device or seen.device), reset_mask=starts)
         return law[:, self.kept].to(seen.device)
 
 
 class AfterEachObservation(Target):
-    """Targets after each observation, and at each delimiter."""
+    """Targets after each observation and at delimiters."""
 
     def __init__(self, process: Process, layout: Layout) -> None:
         super().__init__(process, layout)
@@ -205,7 +203,7 @@ class AfterEachObservation(Target):
         return self.optimum(batch)
 
     def with_first_state(self, batch: Batch) -> Int64[Tensor, "batch judged"]:
-        """Return the hidden states; at a delimiter the first one of the next sequence."""
+        """Return hidden states; at a delimiter the next sequence's first one."""
         first = batch.states[:, torch.from_numpy(self.layout.reset_mask).nonzero()[:, 0]][:, : self.num_before]
         return torch.cat([batch.states, first], 1)[:, self.order]
 

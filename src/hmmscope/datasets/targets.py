@@ -1,4 +1,4 @@
-"""Targets: next observation or belief, with loss, exact answer and lower bound."""
+"""Targets: next observation or belief."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,10 +29,7 @@ TARGETS = ("observation", "belief", "density")
 
 
 class NextObservation(BeforeEachObservation):
-    """The probabilities of the next observation, without delimiters.
-
-    The exact answer is that of the process, or of its prior if it has one.
-    """
+    """The next observation's probabilities, given the process or its prior."""
 
     kind = "law"
 
@@ -75,7 +72,7 @@ class UnknownNextObservation(NextObservation):
 
 
 class RecordedNextObservation(BeforeEachObservation):
-    """The next symbol of recorded sequences; an optimum exists only if a process is given for them."""
+    """The next symbol of recorded sequences; the optimum needs a given process."""
 
     kind = "law"
     ragged = True
@@ -89,7 +86,7 @@ class RecordedNextObservation(BeforeEachObservation):
         return self.lower_bound_terms(dataset[0:num_samples]).nanmean().item() if self.exact else None
 
     def labels(self, batch: Batch) -> Labels:
-        """Return symbols, and `PADDING` after the end and at missing observations."""
+        """Return symbols, or `PADDING` after the end and if missing."""
         return super().labels(batch).where(self.evaluated(batch), PADDING)
 
     def evaluated(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
@@ -103,12 +100,10 @@ class RecordedNextObservation(BeforeEachObservation):
     def loss_terms(
         self, answer: Float64[Tensor, "batch judged output"], labels: Labels
     ) -> Float64[Tensor, "batch judged"]:
-        """Compute the loss; NaN at padding."""
         asked = labels != PADDING
         return super().loss_terms(answer, labels.where(asked, 0)).where(asked, torch.nan)
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        """Return the exact answer; symbol 0 is certain at padding."""
         if self.process.prior is None:
             raise InputError(
                 "process: recorded sequences have no known process, so no exact answer; fit an HMM to them"
@@ -121,7 +116,7 @@ class RecordedNextObservation(BeforeEachObservation):
 
 
 class Belief(AfterEachObservation):
-    """The belief state (filtered posterior); the loss is the cross-entropy with it."""
+    """The belief state (filtered posterior), by cross-entropy."""
 
     kind = "law"
 
@@ -135,7 +130,7 @@ class Belief(AfterEachObservation):
         return self.with_start(beliefs, self.process.params.initial_MS[0])
 
     def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
-        """Return the hidden states if states emit; at a delimiter the first one of the next sequence."""
+        """Return the hidden states, if states emit."""
         if not self.process.params.states_emit:
             return None
         return self.with_first_state(batch)
@@ -158,11 +153,11 @@ def check_target(name: str, field: str = "target") -> None:
 
 
 def make_target(name: str, process: Process, layout: Layout) -> Target:
-    """Return the target called `name` of a process in a layout.
+    """Return a target of a process in a layout.
 
-    "observation": the next symbol, or for a linear process the next vector;
-    "belief": the belief state, or for a product of matrices the vector itself;
-    "density", "density-K": the density of the next vector, as a mixture of K components.
+    "observation": the next symbol, or vector of a linear process;
+    "belief": the belief state, or the vector of a product of matrices;
+    "density", "density-K": the density of the next vector, a mixture of K components.
 
     Raises:
         InputError: an unknown name, or a process without this answer.
@@ -198,13 +193,13 @@ def make_target(name: str, process: Process, layout: Layout) -> Target:
 
 
 def dataset_of(source: Any, process: Process, layout: Layout, *, seed: int = 0, **reading: Any) -> ProcessDataset:
-    """Return recorded sequences as a dataset, with the optimum of a process that they are assumed to come from.
+    """Return recorded sequences as samples, with the optimum of a process that they are assumed to come from.
 
-    Each sequence is a sample; longer ones than the layout are truncated.
+    Longer sequences than the layout are truncated.
 
     Args:
         source: `SequenceData`, or its source.
-        process: defines the alphabet, the reading options and, if known, the optimum.
+        process: defines alphabet, reading options and optimum.
         layout: of plain sequences.
         seed: of their order.
         reading: `unit`, `column`, `group`, `axis`, `missing` and `lengths`, as for `SequenceData`.

@@ -1,4 +1,4 @@
-"""Text layouts: symbols as text for language models with their own tokenizer."""
+"""Text layouts for language models with their own tokenizer."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
@@ -26,14 +26,12 @@ class TextLayout(Layout):
 
     prefix  name of o_0  separator  name of o_1  separator  ...  delimiter  name  separator  ...
 
-    Every name is one token, the same in every context, and so are the tokens between names; this is checked for every
-    pair of symbols. The logits of `symbol_tokens` before a name give the probabilities of its symbol. Tokens that the
-    tokenizer puts first are kept. Observations are not predicted if no token precedes them, or if their tokens differ
-    at a start.
+    Names and separators must have the same tokens in every context, which is checked. The logits of `symbol_tokens`
+    before a name give its symbol's probabilities. Observations without an earlier token are not predicted.
 
     Args:
         tokenizer: a fast one of transformers, or one of the library tokenizers.
-        names: of the symbols; or how many, for names chosen automatically.
+        names: of the symbols; or how many.
         length: observations of the last sequence.
         separator: between names: "spaces", "commas", "lines", "nothing", or any text.
         prefix: before the first name.
@@ -45,11 +43,10 @@ class TextLayout(Layout):
         symbol_tokens: token of each symbol.
         first_tokens, start_tokens: the same at the start of the text, and after a delimiter.
         head, gap, turn: tokens before the first name, between names, and between sequences.
-        vocabulary: size of the tokenizer's vocabulary.
+        vocabulary: size of the vocabulary.
 
     Raises:
-        InputError: a tokenizer without character offsets, names that are not always the same single token, or too few
-            of them.
+        InputError: a tokenizer without character offsets, names that are not always one token, or too few of them.
     """
 
     digest_name: ClassVar[str] = "Text"
@@ -113,7 +110,6 @@ class TextLayout(Layout):
 
     @cached_property
     def token_positions(self) -> NDArray[np.int64]:
-        """Token position of observation t (T,)."""
         before = np.where(self.reset_mask, len(self.turn), len(self.gap))
         before[0] = len(self.head)
         return np.cumsum(1 + before) - 1
@@ -126,7 +122,6 @@ class TextLayout(Layout):
         return np.flatnonzero(kept)
 
     def vocab_size(self, num_symbols: int) -> int:
-        """Return the size of the tokenizer's vocabulary."""
         return self.vocabulary
 
     def tokens(
@@ -135,7 +130,6 @@ class TextLayout(Layout):
         num_symbols: int,
         header: Tensor | None = None,
     ) -> Int64[Tensor, "batch column"]:
-        """Return the tokens of the text."""
         if observations.is_floating_point():
             raise InputError("process: must have symbols for a text layout, got vectors")
         require(num_symbols <= len(self.symbol_tokens), "names", f"must be {num_symbols}, one per symbol", self.names)
@@ -150,7 +144,7 @@ class TextLayout(Layout):
         return found
 
     def text(self, observations: Sequence[int] | Int64[Tensor, "time"]) -> str:
-        """Return the text of the first observations of a sample."""
+        """Return the text of a sample's first observations."""
         assert not isinstance(self.names, int)
         turn = SEPARATORS.get(self.delimiter, self.delimiter)
         words = [self.names[int(symbol)] for symbol in observations]
@@ -168,15 +162,13 @@ def _backend(tokenizer: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Read:
-    """Tokens before the first name, of each name, and between names."""
-
     head: tuple[int, ...]
     names: tuple[int, ...]
     gaps: tuple[tuple[int, ...], ...]
 
 
 def _read(tokenizer: Any, names: Sequence[str], *between: str) -> _Read:
-    """Tokenize names with texts between them, in turn; the last of these is the prefix."""
+    """Tokenize names with texts between them, in turn; the last text is the prefix."""
     *turns, prefix = between
     gaps = [turns[number % len(turns)] for number in range(len(names) - 1)]
     encoded = tokenizer.encode(prefix + "".join(name + gap for name, gap in zip(names, [*gaps, ""], strict=True)))
@@ -198,7 +190,6 @@ def _read(tokenizer: Any, names: Sequence[str], *between: str) -> _Read:
 def _read_pairs(
     tokenizer: Any, names: Sequence[str], between: str, prefix: str
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the tokens of names and between names, from a text with every pair."""
     walk = [name for one in names for other in names for name in (one, other)]
     found = _read(tokenizer, walk, between, prefix)
     return _tokens(names, walk[1:], found.names[1:]), _same(found.gaps, "separator", between)
@@ -207,7 +198,6 @@ def _read_pairs(
 def _read_turns(
     tokenizer: Any, names: Sequence[str], between: str, turn: str, prefix: str
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return the tokens of names after a delimiter and after a separator, and of both, from all pairs."""
     walk = [name for one in names for other in names for name in (one, other)]
     pairs, other = _read(tokenizer, walk, turn, between, prefix), _read(tokenizer, walk, between, turn, prefix)
     started = _tokens(names, [*walk[1::2], *walk[2::2]], [*pairs.names[1::2], *other.names[2::2]])
@@ -217,7 +207,6 @@ def _read_turns(
 
 
 def _tokens(names: Sequence[str], read: Sequence[str], tokens: Sequence[int]) -> tuple[int, ...]:
-    """Return the token of each name."""
     by_name: dict[str, int] = {}
     for name, token in zip(read, tokens, strict=True):
         if by_name.setdefault(name, token) != token:

@@ -1,4 +1,4 @@
-"""Targets for vectors: the next one, its density, the belief state, and driven vectors."""
+"""Targets for vectors."""
 
 import torch
 
@@ -12,7 +12,7 @@ from hmmscope.processes.process import Process
 
 
 class NextVector(BeforeEachObservation):
-    """The next observation of a process of vectors; the exact answer is its conditional mean."""
+    """The next vector; the exact answer is its conditional mean."""
 
     kind = "vector"
 
@@ -26,10 +26,9 @@ class NextVector(BeforeEachObservation):
 
 
 class NextDensity(BeforeEachObservation):
-    """The density of the next vector; the exact answer is that of the filter.
+    """The density of the next vector.
 
-    Answers are (log density of the observation, mean). The excess is a difference of log densities, with the KL
-    divergence as its mean.
+    Answers are (log density of the observation, mean). The mean excess estimates a KL divergence.
 
     Args:
         process: of vectors.
@@ -82,7 +81,7 @@ class NextDensity(BeforeEachObservation):
 
 
 class VectorBelief(AfterEachObservation):
-    """The belief state of a process whose states emit vectors."""
+    """The belief state of a process with states that emit vectors."""
 
     kind = "law"
 

@@ -25,7 +25,7 @@ _TAPS = (".attention.logits", ".attention.pattern")
 def with_hook_points(model: Any, layers: Sequence[str] | None = None) -> Any:
     """Add our hook points to a model of transformers, TransformerLens, or any module with a stream.
 
-    Models are unchanged if they have hook points, if `layers` are their own modules, or if no stream is found.
+    Other models, and `layers` that are their own modules, need none.
     """
     if not isinstance(model, nn.Module) or isinstance(model, SequenceModel | HookedModule):
         return model

@@ -1,4 +1,4 @@
-"""Export of datasets as folders for Hugging Face's datasets, with a card."""
+"""Export of datasets for Hugging Face's datasets."""
 
 import os
 from pathlib import Path
@@ -18,14 +18,11 @@ _AT_ONCE = 256
 def export_dataset(
     dataset: ProcessDataset, path: str | Path, *, num_train: int = 1024, num_test: int = 256, exact: bool = True
 ) -> Path:
-    """Write samples as a folder for ``datasets.load_dataset(path)``; the package datasets is not needed.
+    """Write samples as a folder for ``datasets.load_dataset(path)``, without that package.
 
-        train.jsonl, test.jsonl   a sample per line: tokens, observations, and with `exact` beliefs or posterior, and
-            optimum
-        README.md                 the card: process, sizes, columns, and how to reproduce the bits
+        train.jsonl, test.jsonl   samples of the streams "train" and "evaluate"
+        README.md                 the card, with how to reproduce the bits
         manifest.json             sizes and SHA-256 digests
-
-    The splits are the streams "train" and "evaluate". Floats round-trip exactly.
 
     Args:
         dataset: of tokens; its own stream is not used.
@@ -110,5 +107,4 @@ Sample i of a process, layout, seed and stream has the same bits on every machin
 
 
 def _quoted(text: str) -> str:
-    """Quote a YAML string."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

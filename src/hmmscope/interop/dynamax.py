@@ -1,4 +1,4 @@
-"""dynamax: parameters of its hidden Markov models, both ways, as arrays."""
+"""dynamax: conversion of HMM parameters, both ways."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,10 +34,9 @@ def from_dynamax(params: Any, *, allow_drop_tiny: bool = False) -> Any:
     """Convert the parameters of a dynamax HMM to a process.
 
     Args:
-        params: anything with `initial.probs` (S,), `transitions.transition_matrix` (S, S), and one of these
-            `emissions`: `probs` (S, 1, V) for an `HMM`, or (S, C, V) for a `MultichannelHMM`; `rates` (S, Y) for a
-            `PoissonHMM`; `means` (S, Y) for a `GaussianHMM`, or with `weights` (S, K) `means` (S, K, Y) for a
-            `GaussianMixtureHMM`, with `covs`, `scale_diags`, `cov` or `scales`.
+        params: anything with `initial.probs` (S,), `transitions.transition_matrix` (S, S), and `emissions`: `probs` (S,
+            C, V); `rates` (S, Y); `means` (S, Y), or with `weights` (S, K) `means` (S, K, Y), with `covs`,
+            `scale_diags`, `cov` or `scales`.
         allow_drop_tiny: for an `HMM`, round positive probabilities below 2^-32, mostly to zero; otherwise they become
             2^-32.
 
@@ -76,14 +75,13 @@ def _covariances(params: Any, mixed: bool) -> tuple[NDArray[np.float64], str]:
 
 
 def to_dynamax(process: Process) -> dict[str, NDArray[np.float64]]:
-    """Return arguments for ``model.initialize(key, **to_dynamax(process))`` of the dynamax model.
+    """Return arguments for ``model.initialize(key, **to_dynamax(process))`` in dynamax.
 
     Args:
         process: an `HMM` (`CategoricalHMM(S, 1, V)`), a `MultichannelHMM` with equal channels (`CategoricalHMM(S, C,
             V)`), a `PoissonHMM`, a `GaussianHMM` ("full" `GaussianHMM`, "diag" `DiagonalGaussianHMM`, "tied"
-            `SharedCovarianceGaussianHMM`, "spherical" `SphericalGaussianHMM`), or a `GaussianMixtureHMM` with "full"
-            (`GaussianMixtureHMM`) or "diag" covariances (`DiagonalGaussianMixtureHMM`). `jax_enable_x64` keeps the
-            bits.
+            `SharedCovarianceGaussianHMM`, "spherical" `SphericalGaussianHMM`), or a `GaussianMixtureHMM` ("full"
+            `GaussianMixtureHMM`, "diag" `DiagonalGaussianMixtureHMM`). `jax_enable_x64` keeps the bits.
 
     Raises:
         InputError: another process.

@@ -1,4 +1,4 @@
-"""Export of decoders as configuration and tensors of GPT-2 or GPT-NeoX, without transformers."""
+"""Export of decoders to GPT-2 or GPT-NeoX, without transformers."""
 
 import math
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ class Exported:
 
     Attributes:
         family: the layout.
-        config: contents of config.json.
-        tensors: by their names in model.safetensors.
+        config: of config.json.
+        tensors: of model.safetensors.
     """
 
     family: TransformersMapping
@@ -67,19 +67,16 @@ def blocks_of(decoder: Decoder) -> list[Any]:
 def as_exported(model: nn.Module, *, max_length: int | None = None) -> Exported:
     """Return configuration and tensors of a causal language model with the same logits.
 
-    Learned, sinusoidal or no positions become GPT-2, with the sum of all position terms as its table; rotary positions
-    become GPT-NeoX. Other parts are folded:
-
-    * The head's bias c becomes part of the last norm's bias: b' with W b' = c, by least squares.
-    * Unscaled attention: queries are multiplied by sqrt(head width), because not every reader honours GPT-2's switch.
-    * No MLP: an MLP with one hidden unit and zero weights.
+    Rotary positions become GPT-NeoX, others the position table of GPT-2. The head's bias c becomes part of the last
+    norm's, b' with W b' = c; queries of unscaled attention are multiplied by sqrt(head width); a missing MLP has zero
+    weights.
 
     Args:
         model: a decoder.
         max_length: size of the position table, for a model without a limit.
 
     Raises:
-        InputError: the layout lacks a part of the model; the message names the field.
+        InputError: the layout lacks a part; the message names the field.
     """
     decoder = check_decoder(model)
     norm: Any = decoder.norm
@@ -110,7 +107,7 @@ def as_exported(model: nn.Module, *, max_length: int | None = None) -> Exported:
 
 
 def position_table(decoder: Decoder, length: int) -> Float64[Tensor, "position width"]:
-    """Return the sum of all position terms at positions 0 .. length - 1."""
+    """Return the sum of all position terms."""
     width = decoder.head.in_features
     positions = torch.arange(length)
     table = torch.zeros(length, width, dtype=torch.float64)
@@ -128,7 +125,7 @@ def folded_bias(head: nn.Linear, bias: Float[Tensor, "width"]) -> Float[Tensor, 
     """Add the smallest b' with W b' = c, the head's bias, to the norm's bias.
 
     Raises:
-        InputError: no exact b': more outputs than coordinates, or W without full rank.
+        InputError: no exact b'.
     """
     weight, wanted = head.weight.detach().cpu().double(), head.bias.detach().cpu().double()
     before = bias.detach().cpu().double()
@@ -228,7 +225,6 @@ def _block_tensors(block: Any, family: TransformersMapping) -> dict[str, Tensor]
 
 
 def _no_mlp(part: str, like: Tensor) -> nn.Module:
-    """Return a part of an MLP with zero weights."""
     width = len(like)
     if part == "mlp_norm":
         return nn.LayerNorm(width).to(like)

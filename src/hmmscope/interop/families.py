@@ -1,4 +1,4 @@
-"""Names of our decoder's parts in GPT-2 and GPT-NeoX of transformers."""
+"""Names of our decoder's parts in GPT-2 and GPT-NeoX."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ class TransformersMapping:
 
     Attributes:
         model_type: of its configuration.
-        architecture: class of the causal language model.
+        architecture: class of the model.
         title: display name.
         embedding: of tokens.
-        positions: position table, or None for rotary ones.
+        positions: position table, or None.
         blocks: list of blocks.
         norm: the last one.
         parts: of a block: our name -> theirs.
-        transposed: whether linear maps are (in, out).
-        fused_by_head: whether rows of the fused map are (head, qkv, head width); ours are (qkv, head, head width).
+        transposed: linear maps are (in, out).
+        fused_by_head: fused rows are (head, qkv, head width); ours (qkv, head, head width).
     """
 
     model_type: str

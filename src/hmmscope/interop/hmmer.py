@@ -1,15 +1,15 @@
 """HMMER profile HMMs, by pyhmmer, with silent delete states summed out.
 
-A profile of M match states is B -> (M_1 | I_0 | D_1) -> ... -> E. Match M_k and insert I_k emit; delete D_k, begin B
-and end E do not. Row k has seven probabilities:
+A profile of M match states is B -> (M_1 | I_0 | D_1) -> ... -> E, where M_k and I_k emit. Row k has seven
+probabilities:
 
 M_k -> M_{k+1}, I_k, D_{k+1};   I_k -> M_{k+1}, I_k;   D_k -> M_{k+1}, D_{k+1};   M_{M+1} = D_{M+1} = E, M_0 = B
 
-Silent states are summed out exactly: enter[k] is the distribution of the first emitting state, or E, after D_k,
+The distribution of the first emitting state, or E, after D_k is
 
 enter[k] = DM_k [M_{k+1}] + DD_k enter[k+1].
 
-This is the core model, without the search model's local hits and flanks.
+This is the core model, without local hits and flanks.
 
 Source: Durbin, Eddy, Krogh and Mitchison (1998), chapter 5; the HMMER User's Guide, "HMMER profile HMM files".
 """
@@ -44,10 +44,9 @@ def from_pyhmmer(hmm: Any, *, end: Literal["symbol", "repeat"] = "symbol", allow
     Args:
         hmm: a `pyhmmer.plan7.HMM`, or anything with `M`, `alphabet.symbols`, `alphabet.K`, `match_emissions` (M+1, K),
             `insert_emissions` (M+1, K) and `transition_probabilities` (M+1, 7) in the order MM MI MD IM II DM DD.
-        end: "symbol" makes the end state emit `*` forever, so P(x followed by `*`) is P(x) of the core model. "repeat"
-            restarts the profile after its end.
-        allow_drop_tiny: round positive probabilities below 2^-32, mostly to zero; otherwise they become 2^-32. Long
-            deletes are that improbable.
+        end: "symbol" makes the end state emit `*` forever, so P(x followed by `*`) is P(x) of the core model; "repeat"
+            restarts.
+        allow_drop_tiny: round positive probabilities below 2^-32, mostly to zero; otherwise they become 2^-32.
 
     Raises:
         InputError: not a profile, or a file with too few digits.
@@ -132,7 +131,6 @@ def _stochastic_steps(steps: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _fold_deletes(steps: NDArray[np.float64], size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return initial and transition probabilities over M_1..M_n, I_0..I_n, E."""
     end = 2 * size + 1
 
     def match(node: int) -> int:
@@ -162,7 +160,6 @@ def _fold_deletes(steps: NDArray[np.float64], size: int) -> tuple[NDArray[np.flo
 def _begin_anew(
     initial: NDArray[np.float64], transition: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Replace the end state by a restart; passes without emissions are repeated."""
     if initial[-1] >= 1:
         raise InputError("profile: never emits; it must have an emitting path")
     first = initial[:-1] / (1 - initial[-1])

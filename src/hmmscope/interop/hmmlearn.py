@@ -1,4 +1,4 @@
-"""hmmlearn: `CategoricalHMM`, `GaussianHMM`, `GMMHMM` and `PoissonHMM`, both ways."""
+"""hmmlearn: conversion of its models, both ways."""
 
 from typing import Any
 
@@ -17,12 +17,11 @@ _HINT = "fit it, or set startprob_, transmat_ and the emission parameters; only 
 
 
 def from_hmmlearn(model: Any, *, allow_drop_tiny: bool = False) -> Any:
-    """Convert a fitted model of hmmlearn, or of `hmmscope.sklearn`, to a process.
+    """Convert a fitted model of hmmlearn, or of `hmmscope.sklearn`.
 
     Args:
-        model: with `startprob_` (S,), `transmat_` (S, S), and `emissionprob_` (S, V) for an `HMM`, `means_` and
-            covariances for a `GaussianHMM`, these and `weights_` for a `GaussianMixtureHMM`, or `lambdas_` for a
-            `PoissonHMM`.
+        model: with `startprob_` (S,), `transmat_` (S, S), and `emissionprob_` (S, V), `means_` and covariances, these
+            and `weights_`, or `lambdas_`.
         allow_drop_tiny: for an HMM, round positive probabilities below 2^-32, mostly to zero; otherwise they become
             2^-32.
 
@@ -68,7 +67,7 @@ def _mixture(model: Any, initial: Any, transition: Any, **texts: Any) -> Gaussia
 
 
 def to_hmmlearn(hmm: Process) -> Any:
-    """Convert a process to a fitted hmmlearn model with the same bits.
+    """Convert to a fitted hmmlearn model with the same bits.
 
     Args:
         hmm: an `HMM`, `GaussianHMM`, `GaussianMixtureHMM` or `PoissonHMM`.

@@ -1,7 +1,4 @@
-"""Hook points for models of other libraries, under this library's names.
-
-The model is unchanged; activations pass through hook points during calls only.
-"""
+"""Hook points for models of other libraries, which stay unchanged."""
 
 import inspect
 from abc import abstractmethod
@@ -36,15 +33,13 @@ class HookedModel(SequenceModel):
     """A model of another library with this library's interface.
 
     Activations are named as in `Decoder`: ``residual.0`` is the input of the first layer, ``residual.<l>`` the output
-    of layer l; ``blocks.<l>.attention`` and ``blocks.<l>.mlp`` are contributions to the stream (l from 0);
-    ``blocks.<l>.attention.logits`` (batch, head, query, key) precedes the softmax, with -inf where masked, ``.pattern``
-    follows it, and ``.mixed`` (batch, time, width) is the head output. Replacing one changes the model's output.
-
-    A cache stores tokens and reads them again at every call, without a speed-up.
+    of layer l; ``blocks.<l>.attention`` and ``blocks.<l>.mlp`` are contributions to the stream (l from 0),
+    ``blocks.<l>.attention.logits``, ``.pattern`` (batch, head, query, key) and ``.mixed`` (batch, time, width) those
+    inside. A cache gives no speed-up.
 
     Args:
         model: of the other library.
-        vocabulary: size of the vocabulary.
+        vocabulary: its size.
         max_length: number of positions, or None.
         num_symbols: number of outputs to keep; default: all.
         symbols: alternatively, the token of each symbol.
@@ -84,7 +79,6 @@ class HookedModel(SequenceModel):
         feedback: Float[Tensor, "batch time feedback"] | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time output"]:
-        """Return outputs at every position, see `SequenceModel.forward`."""
         check_inputs(self.model_io, inputs, feedback)
         time = inputs.shape[1]
         if cache is not None:
@@ -106,24 +100,24 @@ class HookedModel(SequenceModel):
         return f"{type(self).__name__}({read}, {len(list(self.residual)) - 1} layers, {taps} taps)"
 
     def share_of_outputs(self, inputs: Int64[Tensor, "batch time"]) -> Float64[Tensor, "batch time"]:
-        """Return the total probability of the outputs among all tokens."""
+        """Return the outputs' total probability among all tokens."""
         check_inputs(self.model_io, inputs, None)
         return self._logits(inputs, None).double().softmax(-1)[..., self._outputs].sum(-1)
 
     @contextmanager
     def connected(self) -> Iterator[nn.Module]:
-        """Yield the original model with its activations passing through the hook points."""
+        """Yield the original model with active hook points."""
         with ExitStack() as stack:
             self._connect(stack)
             yield self.model
 
     @abstractmethod
     def _connect(self, stack: ExitStack) -> None:
-        """Route activations through the hook points until the stack closes."""
+        """Activate the hook points until the stack closes."""
 
     @abstractmethod
     def _logits(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
-        """Return the logits of all tokens (batch, time, vocabulary)."""
+        """Return logits (batch, time, vocabulary)."""
 
     def _wanted(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
         return self._logits(inputs, positions)[..., self._outputs]
@@ -133,17 +127,17 @@ class HuggingFaceModel(HookedModel):
     """A causal language model of transformers; see `HookedModel`.
 
     Parts are identified by a call on a few tokens: attention takes a softmax over keys, and the only other part with
-    matrices is the MLP. Other parts keep their names, such as ``blocks.<l>.mixer``. Fused attention runs as "eager"
-    attention while its logits or pattern are hooked; the results are equal to rounding.
+    matrices is the MLP. Other parts keep their names. While logits or pattern are hooked, fused attention runs as
+    "eager".
 
     Args:
         model: maps ``input_ids`` to an object with ``.logits``.
         num_symbols: number of outputs to keep; default: all.
         symbols: alternatively, the token of each symbol.
-        layers: name of the list of layers; default: the first list with the configured length.
+        layers: name of the list of layers; default: the first with the configured length.
 
     Raises:
-        InputError: an encoder-decoder, invalid outputs, no layers found, or a model that fails on a few tokens.
+        InputError: an encoder-decoder, invalid outputs, no layers, or a model that fails on a few tokens.
     """
 
     def __init__(
@@ -192,7 +186,7 @@ class HuggingFaceModel(HookedModel):
         return found
 
     def _wanted(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
-        """Compute only the logits of the symbols: the whole vocabulary is a third of a small model's cost."""
+        """Compute only the logits of the symbols, which saves a third of a small model's time."""
         head: Any = self.model.get_output_embeddings()  # type: ignore[operator]
         if not isinstance(self._outputs, list) or type(head) is not nn.Linear:
             return super()._wanted(inputs, positions)
@@ -226,7 +220,6 @@ class HuggingFaceModel(HookedModel):
             stack.enter_context(FunctionInterceptor(within))
 
     def _found_parts(self) -> list[dict[str, "_Part"]]:
-        """Identify the parts of each layer by a call on a few tokens."""
         layers = [self.model.get_submodule(path) for path in self._layers]
         called: list[list[str]] = [[] for _ in layers]  # modules with own matrices, in order
         attending: list[list[str]] = [[] for _ in layers]  # children with a softmax over keys
@@ -256,19 +249,14 @@ class HuggingFaceModel(HookedModel):
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of a layer.
-
-    Attributes:
-        path: name in the layer.
-        out: for attention, its output map; otherwise None.
-    """
+    """A part of a layer, by path, with the output map of attention."""
 
     path: str
     out: str | None = None
 
 
 def _parts_of(called: list[str], attending: list[str]) -> dict[str, _Part]:
-    """Name the parts: attention and MLP if there is one of each, others by their own names."""
+    """Name the parts: attention and MLP if unique, others by their own names."""
     children = list(dict.fromkeys(path.partition(".")[0] for path in called))
     found = {}
     for child in children:

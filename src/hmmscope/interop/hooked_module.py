@@ -1,4 +1,4 @@
-"""Hook points for any module from tokens to logits; stream and attention are found by a call on a few tokens."""
+"""Hook points for any module from tokens to logits."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -28,17 +28,15 @@ _SIZES = ((2, 5), (2, 4), (2, 3), (3, 2), (2, 1))
 
 
 class HookedModule(nn.Module):
-    """A user's module with this library's hook points. The module is unchanged; hook points act during calls::
+    """A user's module, unchanged, with this library's hook points::
 
         residual.0      input of the first layer
-        residual.<l>    output of layer l, (batch, time, feature), also if the module is time-first
+        residual.<l>    output of layer l, (batch, time, feature)
         blocks.<l>.attention.logits, .pattern (batch, head, query, key) and .mixed (batch, time, width), l from 0, in
-        layers with one softmax over keys: explicit, ``torch.nn.MultiheadAttention``, or
-        ``scaled_dot_product_attention``
+        layers with one softmax over keys
 
-    Layers are the first of: members of the longest list of modules that return (batch, time, feature); the layers of
-    recurrent modules; top-level modules that return (batch, time, feature), without the last. Other modules keep their
-    names.
+    Layers are the first of: members of the longest list of modules that return (batch, time, feature); layers of
+    recurrent modules; such modules at the top level, without the last.
 
     Args:
         module: from tokens (batch, time) to logits.
@@ -63,7 +61,7 @@ class HookedModule(nn.Module):
 
     @contextmanager
     def connected(self) -> Iterator[nn.Module]:
-        """Yield the module with its activations passing through the hook points."""
+        """Yield the module with active hook points."""
         within: dict[nn.Module, ModuleHooks] = {}
         between: dict[nn.Module, list[tuple[HookPoint, bool]]] = {}
         with ExitStack() as stack:
@@ -104,7 +102,7 @@ class _StreamLocation:
     Attributes:
         path: name of a module.
         time_first: whether activations are (time, batch, feature).
-        last: whether the module itself returns it, rather than a layer inside.
+        last: whether the module itself returns it.
     """
 
     path: str
@@ -117,8 +115,8 @@ class _Attended:
     """The part of a layer with a softmax over keys.
 
     Attributes:
-        path: name of a module.
-        mixed: whether the head output can be hooked.
+        path: its name.
+        mixed: whether its head output can be hooked.
     """
 
     path: str
@@ -126,8 +124,6 @@ class _Attended:
 
 
 class _Between(ModuleHooks):
-    """Layers inside a recurrent module."""
-
     def __init__(self, taps: list[tuple[HookPoint, bool]]) -> None:
         self._taps = taps
 
@@ -153,7 +149,7 @@ class _Attention(ModuleHooks):
 
 
 class _TracedCalls:
-    """Modules called on a few tokens, in order, with shapes."""
+    """Modules called on a few tokens, with shapes."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -169,7 +165,7 @@ class _TracedCalls:
         raise InputError(f"model: {name} fails on tokens {_SIZES[0]}: {reason}") from first
 
     def layers(self) -> tuple[_StreamLocation, list[_StreamLocation], dict[str, "_Attended"]]:
-        """Return the input of the first layer, the layers, and the attention of layers with one softmax."""
+        """Return the input of the first layer, the layers, and their attention."""
         for candidates in (self._longest_list(), self._recurrent(), self._top()):
             if candidates:
                 first = candidates[0]
@@ -187,7 +183,6 @@ class _TracedCalls:
         return _Attended(part, self.attention[path].shown == 1)
 
     def _longest_list(self) -> list[_StreamLocation]:
-        """Return the longest list whose members are called once with equal widths."""
         best: list[str] = []
         for path, part in self.module.named_modules():
             if not isinstance(part, nn.ModuleList | nn.Sequential):
@@ -219,7 +214,6 @@ class _TracedCalls:
         return found
 
     def _top(self) -> list[_StreamLocation]:
-        """Return the top-level modules that return a stream, without the last, which returns the logits."""
         prefix = ""
         while True:
             depth = prefix.count(".") + bool(prefix)
@@ -234,7 +228,6 @@ class _TracedCalls:
             prefix = f"{inside[0]}."
 
     def _run(self, samples: int, positions: int) -> None:
-        """Run one forward pass that leaves the module unchanged."""
         self.sizes = samples, positions
         self.given: dict[str, tuple[bool, int]] = {}  # time-first, and width
         self.called: list[str] = []
@@ -282,14 +275,13 @@ class _TracedCalls:
         return note
 
     def _axes_of(self, x: Any) -> bool | None:
-        """Return whether a stream (batch, time, feature) is time-first; None for other values."""
         if not isinstance(x, Tensor) or x.ndim != 3 or not x.is_floating_point():
             return None
         return {self.sizes: False, self.sizes[::-1]: True}.get((x.shape[0], x.shape[1]))
 
 
 class _Chain(ModuleHooks):
-    """Count a softmax for its module and all enclosing ones."""
+    """Count a softmax for its module and enclosing ones."""
 
     def __init__(self, name: str, counts: dict[str, _Attention]) -> None:
         parts = name.split(".")

@@ -1,4 +1,4 @@
-"""Export and import of causal language models for Hugging Face's AutoModelForCausalLM."""
+"""Export to and import from Hugging Face's AutoModelForCausalLM."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -26,16 +26,15 @@ _FORMAT, _VERSION = "hmmscope-huggingface", 1
 def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None = None) -> Exported:
     """Write a model as a folder for ``AutoModelForCausalLM.from_pretrained``, with the same logits.
 
-    Learned, sinusoidal or no positions become GPT-2, rotary ones GPT-NeoX; see `as_exported`.
+    Rotary positions become GPT-NeoX, others GPT-2; see `as_exported`.
 
         config.json             the architecture; ``hmmscope`` has the numbers of outputs and tokens
-        model.safetensors       the weights, in the model's dtype
+        model.safetensors       the weights
         generation_config.json  suppresses tokens that are not symbols, if any
-        hmmscope.json           `read_record`: sizes; for a run also configuration, process digest and symbols
+        hmmscope.json           `read_record`
         manifest.json           sizes and SHA-256 digests
 
-    Rows of ``lm_head`` beyond the outputs are zero: cut the logits to the symbols before a softmax, as `evaluate` and
-    the instruments do.
+    Cut the logits to the symbols, as `evaluate` does: other rows of ``lm_head`` are zero.
 
     Args:
         thing: a `Run`, or a decoder.
@@ -46,7 +45,7 @@ def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None =
         The exported model.
 
     Raises:
-        InputError: the architecture has no such layout; the message names the field.
+        InputError: no such layout; the message names the field.
         RefusedError: `path` exists.
     """
     path = Path(path)
@@ -68,9 +67,9 @@ def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None =
 
 
 def to_huggingface(thing: Any, *, max_length: int | None = None) -> Any:
-    """Convert to a ``GPT2LMHeadModel`` or ``GPTNeoXForCausalLM`` in evaluation mode.
+    """Convert to a ``GPT2LMHeadModel`` or ``GPTNeoXForCausalLM``.
 
-    Arguments and errors are those of `export_huggingface`; ResourceError if transformers is not installed.
+    Arguments and errors are those of `export_huggingface`; ResourceError without transformers.
     """
     library = transformers()
     model = model_of(thing)
@@ -88,8 +87,8 @@ def to_huggingface(thing: Any, *, max_length: int | None = None) -> Any:
 def read_record(path: str | Path) -> dict[str, Any]:
     """Read and verify the record of an exported folder.
 
-    Keys: ``ports``; ``layout`` ("gpt2" or "gpt_neox"); ``run``, None for a bare model, otherwise with ``config`` (for
-    `hmmscope.runs.config.config_from_data`), ``process_digest`` and ``symbols`` (names or None).
+    Keys: ``ports``; ``layout`` ("gpt2" or "gpt_neox"); ``run``, None or with ``config`` (for
+    `hmmscope.runs.config.config_from_data`), ``process_digest`` and ``symbols``.
 
     Raises:
         InputError: no folder exported by hmmscope.
@@ -114,17 +113,16 @@ def from_huggingface(
 ) -> SequenceModel:
     """Import a causal language model of transformers, in memory or from a folder.
 
-    Exported models, and GPT-2 or GPT-NeoX models with exact GELU and our parts, become a `Decoder` with logits equal to
-    rounding; transformers is not needed. Position features become a position table, and the head's bias part of the
-    last norm's. Other models become a `HuggingFaceModel`.
+    Exported models, and GPT-2 or GPT-NeoX models with exact GELU and our parts, become a `Decoder` with equal logits,
+    without transformers. Others become a `HuggingFaceModel`.
 
     Args:
         source: a model, or a folder.
-        num_symbols: number of outputs to keep; default: as exported, or the vocabulary.
-        layers: name of the list of layers, if it differs from the configuration.
+        num_symbols: number of outputs to keep; default: as exported, or all.
+        layers: name of the list of layers.
 
     Raises:
-        InputError: no folder, no causal model, more symbols than logits, or no layers found.
+        InputError: no folder, no causal model, more symbols than logits, or no layers.
         DamagedError: an exported folder with altered or missing files.
         ResourceError: transformers is needed and not installed.
     """
@@ -156,14 +154,13 @@ def from_huggingface(
 
 
 def _trained_length(record: Mapping[str, Any]) -> int | None:
-    """Return the observations per sample of an exported run, or None."""
     config = (record.get("run") or {}).get("config") or {}
     length = (config.get("layout") or {}).get("length")
     return length if type(length) is int else None
 
 
 def model_of(thing: Any) -> SequenceModel:
-    """Return a model, or the attribute ``model`` of a run."""
+    """Return a model, or that of a run."""
     model = thing if isinstance(thing, nn.Module) else getattr(thing, "model", None)
     if not isinstance(model, nn.Module):
         raise InputError(f"model: must be a model or a run, got {type(thing).__name__}")

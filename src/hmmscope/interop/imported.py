@@ -1,4 +1,4 @@
-"""Import of GPT-2 or GPT-NeoX as a decoder, from configuration and tensors, without transformers."""
+"""Import of GPT-2 or GPT-NeoX as a decoder, without transformers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,16 +19,16 @@ def as_decoder(
 ) -> SequenceModel | None:
     """Return the decoder with the same logits as a GPT-2 or GPT-NeoX, or None if a part is missing in ours.
 
-    Ours has exact GELU, sequential blocks, biases, dropout of the stream only, and rotation of whole heads at one base.
+    Ours has exact GELU, sequential blocks, biases, stream dropout, and full rotation at one base.
 
     Args:
         config: contents of config.json.
         tensors: weights by name.
-        num_symbols: number of outputs to keep; default: as exported, or the vocabulary.
+        num_symbols: number of outputs to keep; default: as exported, or all.
 
     Raises:
         InputError: more symbols than logits.
-        DamagedError: a tensor is missing or has another shape than configured.
+        DamagedError: a tensor is missing or has another shape.
     """
     family = next((family for family in FAMILIES if family.model_type == config.get("model_type")), None)
     fields = None if family is None else _fields(family, config)
@@ -84,7 +84,7 @@ def as_decoder(
 
 
 class _TensorsByName:
-    """Tensors by name; a missing one is an error of one line."""
+    """Tensors by name; DamagedError for a missing one."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.tensors = tensors
@@ -96,10 +96,7 @@ class _TensorsByName:
 
 
 def _fields(family: TransformersMapping, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return our spec without positions and MLP, or None if the architecture has other parts.
-
-    Missing fields have the defaults of transformers.
-    """
+    """Return our spec without positions and MLP, or None."""
     given = {key: value for key, value in config.items() if value is not None}
     if family is GPT2:
         read = given.get
@@ -141,7 +138,6 @@ def _fields(family: TransformersMapping, config: Mapping[str, Any]) -> dict[str,
 
 
 def _hidden_width(family: TransformersMapping, found: _TensorsByName, num_layers: int) -> int:
-    """Return the hidden units of the MLPs; 0 for the zero unit of an attention-only model."""
     hidden, out = family.parts["mlp.hidden"], family.parts["mlp.out"]
     width = found[f"{family.blocks}.0.{hidden}.bias"].numel()
     if width > 1:
@@ -157,7 +153,6 @@ def _hidden_width(family: TransformersMapping, found: _TensorsByName, num_layers
 
 
 def _from_family(tensor: Tensor, part: str, family: TransformersMapping, num_heads: int, factor: float) -> Tensor:
-    """Convert a tensor to ours; queries are multiplied by `factor`."""
     if family.transposed and tensor.ndim == 2:
         tensor = tensor.T
     if part != "attention.qkv":

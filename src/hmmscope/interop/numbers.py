@@ -9,7 +9,7 @@ from hmmscope.errors import InputError
 
 
 def attribute(thing: Any, path: str, hint: str) -> Any:
-    """Return ``thing.a.b`` for the path ``a.b``; InputError with `hint` if missing or None."""
+    """Return ``thing.a.b``; InputError with `hint` if missing or None."""
     found = thing
     for name in path.split("."):
         found = getattr(found, name, None)
@@ -19,7 +19,7 @@ def attribute(thing: Any, path: str, hint: str) -> Any:
 
 
 def numbers(thing: Any, path: str, num_axes: int, hint: str) -> NDArray[np.float64]:
-    """Return the array at ``thing.a.b`` in float64, from any device."""
+    """Return the array at ``thing.a.b`` in float64."""
     array = attribute(thing, path, hint)
     if hasattr(array, "detach"):
         array = array.detach().cpu().numpy()
@@ -33,7 +33,7 @@ def numbers(thing: Any, path: str, num_axes: int, hint: str) -> NDArray[np.float
 
 
 def rescaled(rows: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]:
-    """Normalise rows with sums within `tolerance` of one; `HMM` refuses the others."""
+    """Normalise rows with sums close to one; `HMM` refuses others."""
     sums = rows.sum(-1, keepdims=True)
     close = np.abs(sums - 1) <= tolerance
     return rows / np.where(close, sums, 1.0)

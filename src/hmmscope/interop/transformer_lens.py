@@ -1,4 +1,4 @@
-"""Conversion of decoders to TransformerLens, and hook points for its models."""
+"""TransformerLens: conversion of decoders, and hook points for its models."""
 
 import importlib
 from collections.abc import Sequence
@@ -25,21 +25,20 @@ _POINTS = {
 
 
 def to_transformer_lens(thing: Any, *, max_length: int | None = None) -> Any:
-    """Convert a run's model or a decoder to TransformerLens, with the same logits and without a tokenizer.
+    """Convert a run's model or a decoder to TransformerLens, with the same logits.
 
     ``blocks.<l>.hook_resid_pre`` is ``residual.<l>``, the last block's ``hook_resid_post`` the last residual, and
-    ``blocks.<l>.attn.hook_pattern`` is ``blocks.<l>.attention.pattern``. Only `as_exported` folds parts; call
-    ``enable_compatibility_mode()`` for more.
+    ``blocks.<l>.attn.hook_pattern`` is ``blocks.<l>.attention.pattern``.
 
     Args:
         thing: a `Run`, or a decoder.
         max_length: number of positions, for a model without a limit.
 
     Returns:
-        A ``transformer_lens.model_bridge.TransformerBridge``, with the model's dtype and device.
+        A ``transformer_lens.model_bridge.TransformerBridge``.
 
     Raises:
-        InputError: TransformerLens has no such layout; the message names the field.
+        InputError: no such layout; the message names the field.
         ResourceError: TransformerLens 4 is not installed.
     """
     try:
@@ -54,10 +53,10 @@ def to_transformer_lens(thing: Any, *, max_length: int | None = None) -> Any:
 
 
 class TransformerLensModel(HookedModel):
-    """A TransformerLens model; see `HookedModel`. Hook points that it lacks are absent.
+    """A TransformerLens model; see `HookedModel`.
 
     Args:
-        model: a ``TransformerBridge``, or any model with ``cfg`` and ``hook_dict`` that maps tokens to logits.
+        model: a ``TransformerBridge``, or any model with ``cfg`` and ``hook_dict``.
         num_symbols: number of outputs to keep; default: all.
         symbols: alternatively, the token of each symbol.
 
@@ -106,7 +105,6 @@ class TransformerLensModel(HookedModel):
 
 
 def _as_ours(tap: nn.Module, own: str) -> Pass:
-    """Convert masks, and heads (batch, time, head, head width), for our hook points."""
     if own.endswith(".logits"):
         return lambda given: tap(minus_infinity(given))
     return (lambda given: tap(given.flatten(2)).view_as(given)) if own.endswith(".mixed") else tap
