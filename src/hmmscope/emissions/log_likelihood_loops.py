@@ -90,7 +90,7 @@ class LogLikelihoodBatch:
     """Sequences of log-likelihood rows.
 
     Args:
-        params: Chain of at most `MOST` states.
+        law: Chain of at most `MOST` states.
         rows: log P(o | state) (N, S).
         offsets, lengths: Nonempty sequences (n,).
         reset_mask: True where a new sequence starts (T,).
