@@ -50,7 +50,7 @@ def test_the_fitted_file_reads_others_as_it_was_read(
     loaded = hs.load_process(model)
     assert loaded.read_options is not None
     assert loaded.read_options.column == chosen[1]
-    assert loaded.replaced().reading is None  # type: ignore[attr-defined]
+    assert loaded.replaced().read_options is None  # type: ignore[attr-defined]
 
 
 def test_tables_without_those_names_are_read_by_themselves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
