@@ -95,7 +95,7 @@ def test_a_submission_is_scored_again_without_its_code(entered, capsys, monkeypa
     assert not (entered / "out" / "work").exists()
     monkeypatch.setattr(ModelFile, "run", lambda _: pytest.fail("ran the model's code"))
     assert main(["check", str(entered / "out")]) == 0
-    assert "2 scores again from stored predictions; no code of it was run" in capsys.readouterr().out
+    assert "2 scores recomputed from stored predictions, without running its code" in capsys.readouterr().out
     verify([str(entered / "out")], quiet=True)
 
 
@@ -113,10 +113,12 @@ def test_digests_are_compared_before_anything_runs(entered, copied, tmp_path, ca
     here.clear()
     cache = copied / "__pycache__"
     cache.mkdir()
-    failing("is bytecode, which no submission holds", hs.check_submission, copied, run=str(entered / "mine.py"))
+    failing(
+        "is bytecode, which is not allowed in a submission", hs.check_submission, copied, run=str(entered / "mine.py")
+    )
     (copied / "model.pyc").write_bytes(b"")
     cache.rmdir()
-    failing("is bytecode, which no submission holds", hs.check_submission, copied)
+    failing("is bytecode, which is not allowed in a submission", hs.check_submission, copied)
     (copied / "model.pyc").unlink()
     card = json.loads((copied / "card.json").read_text())
     card["solved"]["value"] = 0.99
@@ -144,7 +146,7 @@ def test_it_is_scored_again_as_on_an_older_processor(entered, tmp_path):
     words = ["-m", "hmmscope", "check", str(entered / "out"), "--run", str(entered / "mine.py")]
     for asked, answer in (
         (["-c", told], "DEFAULT False"),
-        (words, "2 scores again and its predictions from the model"),
+        (words, "2 scores recomputed and its predictions from the model"),
     ):
         done = subprocess.run([sys.executable, *asked], env=os.environ | older, capture_output=True, text=True)
         assert answer in done.stdout, done.stderr
@@ -192,7 +194,7 @@ def test_other_weights_draw_other_samples(copied):
     store.write_tensors(part / "weights.safetensors", weights)
     card = json.loads((copied / "card.json").read_text())
     sealed_again(copied, card)
-    failing("by which its samples were drawn", hs.check_submission, copied)
+    failing("which determine its samples", hs.check_submission, copied)
     task, after = tasks_of("light", ["told"])[0], submitting.weights_digest(weights)
     one, other = (ScoredSamples.of(task, digest) for digest in (before, after))
     assert not torch.equal(one.batch(one.trained, 8).observations, other.batch(other.trained, 8).observations)
@@ -222,9 +224,9 @@ def test_invented_predictions_are_refused_where_the_model_is_run(entered, copied
     tasks = tasks_of("light", FEW)
     sealed_again(copied, make_card(stated, tasks, submitting.read_measured(copied, tasks, 1)))
     told = hs.check_submission(copied)  # nothing but the model can tell
-    assert "scores again" in told
+    assert "scores recomputed" in told
     assert told.endswith(" files, 0 not covered")
-    failing("from what the model says", hs.check_submission, copied, run=str(entered / "mine.py"))
+    failing("from the model's predictions", hs.check_submission, copied, run=str(entered / "mine.py"))
 
 
 def test_an_interrupted_submission_goes_on_to_the_same_card(entered, tmp_path, monkeypatch):
@@ -248,7 +250,7 @@ def test_an_interrupted_submission_goes_on_to_the_same_card(entered, tmp_path, m
     whole = json.loads((entered / "out" / "card.json").read_text())
     assert card.data["scores"] == whole["scores"]
     assert card.data["weights"] == whole["weights"]
-    failing("holds another entry", hs.benchmark, "lstm", tmp_path / "out", resume=True, **options)
+    failing("contains another entry", hs.benchmark, "lstm", tmp_path / "out", resume=True, **options)
 
 
 @pytest.mark.drawn(5)
@@ -294,7 +296,7 @@ def test_any_module_enters_and_seeds_differ(tmp_path):
         assert row["low"] < row["value"] < row["high"]
         assert "not ranked" in repr(card)
         assert card.value("parity", "belief_share") is None
-    assert "scores again and its predictions" in hs.check_submission(tmp_path / "class", run=Tiny)
+    assert "scores recomputed and its predictions" in hs.check_submission(tmp_path / "class", run=Tiny)
     failing("was entered from Python", hs.check_submission, tmp_path / "class", run=str(_file(tmp_path)))
 
 
@@ -307,7 +309,7 @@ def test_what_is_no_model_is_refused_in_a_line(tmp_path):
     failing("model: must be a module", entry_of, 3)
     failing("model: unknown 'lstn'; did you mean 'lstm'?", entry_of, "lstn")
     for text, part in (
-        ("x = 1", "must have a function build"),
+        ("x = 1", "must define a function build"),
         ("import nowhere", "ModuleNotFoundError"),
         (MODEL.replace("learning_rate", "num_steps"), "TRAINING.num_steps: unknown"),
         (MODEL.replace('"parameters"', '"weights"'), "DECLARED.weights: unknown"),
@@ -318,7 +320,7 @@ def test_what_is_no_model_is_refused_in_a_line(tmp_path):
         (tmp_path / "bad.py").write_text(text)
         failing(part, entry_of, tmp_path / "bad.py")
     vectors = {"track": "full", "tasks": ["linear-gaussian"], "num_steps": 2}
-    failing("linear-gaussian: build: reads no vectors", hs.benchmark, Tiny, tmp_path / "v", **vectors)
+    failing("linear-gaussian: build: does not accept vectors", hs.benchmark, Tiny, tmp_path / "v", **vectors)
     failing("parity: ValueError: no", hs.benchmark, _raises, tmp_path / "r", tasks=["parity"], num_steps=2)
     failing("seeds: must be a whole number in [1, 100]", hs.benchmark, Tiny, tmp_path / "s", seeds=0)
     failing("num_steps: must be a whole number", hs.benchmark, Tiny, tmp_path / "s", num_steps=2.5)
@@ -372,12 +374,12 @@ def test_what_no_entry_has_is_refused_under_a_new_seal(copied):
     failing("tasks/zz: is no part of what was entered", hs.check_submission, copied)
     shutil.rmtree(copied / "tasks" / "zz")
     for key, value, said in (
-        ("num_steps", None, "num_steps is None, which no entry has"),
-        ("seeds", 0, "seeds is 0, which no entry has"),
-        ("entered", [], "entered is [], which no entry has"),
+        ("num_steps", None, "num_steps is None, which is not valid for an entry"),
+        ("seeds", 0, "seeds is 0, which is not valid for an entry"),
+        ("entered", [], "entered is [], which is not valid for an entry"),
         ("entered", ["z"], "tasks: unknown 'z'"),
-        ("ranked", True, "ranked is True, which no entry has"),
-        ("batch_size", 64, "batch_size is 64, which no entry has"),
+        ("ranked", True, "ranked is True, which is not valid for an entry"),
+        ("batch_size", 64, "batch_size is 64, which is not valid for an entry"),
         ("declared", {"parameters": -1}, "declared.parameters: must be at least 0"),
         ("training", {"num_steps": 9}, "TRAINING.num_steps: unknown"),
     ):
@@ -405,7 +407,7 @@ def test_what_it_costs_and_what_was_chosen_are_compared(entered, copied, here):
     _measured_again(copied, parameters=true + 1)
     failing(f"parameters is {true + 1}, and weights.safetensors has {true} numbers", hs.check_submission, copied)
     _measured_again(copied, parameters=true, training_seconds=None)
-    failing("measured.json: training_seconds is None, which no part has", hs.check_submission, copied)
+    failing("measured.json: training_seconds is None, which is not valid", hs.check_submission, copied)
     entry = json.loads((copied / "entry.json").read_text()) | {"training": {"learning_rate": 0.5}}
     store.write_json(copied / "entry.json", entry)
     _measured_again(copied, training_seconds=1.0)
@@ -444,7 +446,7 @@ def test_the_board_reads_submissions_and_cards(entered, tmp_path):
     write_card(card | {"name": "<better>", "solved": over_seeds([0.9, 0.8])}, tmp_path / "cards")
     text = markdown(read_cards(tmp_path / "cards"))
     assert text.index("<better> (not ranked) | 0.850 [") < text.index("small gru (not ranked)")
-    assert "counting, no training" in text
+    assert "n-gram baseline, no training" in text
     html = page(read_cards(tmp_path / "cards"))
     assert "&lt;better&gt;" in html
     assert "<better>" not in html
@@ -454,7 +456,7 @@ def test_the_board_reads_submissions_and_cards(entered, tmp_path):
     assert main(["benchmark", "--leaderboard", str(tmp_path / "cards"), "--out", str(tmp_path / "board"), "-q"]) == 3
     assert (tmp_path / "board" / "leaderboard.md").read_text() == "# mine\n"
     failing("no finished submission", read_cards, entered / "out" / "tasks")
-    failing("is a submission; give the folder that it lies in", read_cards, entered / "out")
+    failing("is a submission; give its parent folder", read_cards, entered / "out")
     write_card(card | {"bench": "0"}, tmp_path / "cards")
     failing("a card of HMM-bench 0", read_cards, tmp_path / "cards")
 
@@ -480,10 +482,10 @@ def test_a_folder_of_cards_is_checked(entered, tmp_path, capsys):
         check_board(kept.parent)
     card = json.loads(text)
     store.write_json(kept, card | {"seeds": 2})
-    with pytest.raises(DamagedError, match="is not the card of its name"):
+    with pytest.raises(DamagedError, match="does not match the digest in its name"):
         read_cards(kept.parent)
     kept.unlink()
-    for value, said in (([card], "is no card of HMM-bench"), (card | {"costs": 3}, "is no whole card")):
+    for value, said in (([card], "is not a card of HMM-bench"), (card | {"costs": 3}, "is an incomplete card")):
         store.write_json(kept, value)
         with pytest.raises(HmmscopeError, match=said):
             read_cards(kept.parent)

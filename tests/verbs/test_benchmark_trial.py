@@ -91,11 +91,11 @@ class TooNarrow(Embedded):
 @pytest.mark.parametrize(
     ("model", "part"),
     [
-        (LooksAhead, "asked-rarely: model: its answer at column"),
-        (LooksAround, "parity: model: its answer at column"),
+        (LooksAhead, "asked-rarely: model: its prediction at position"),
+        (LooksAround, "parity: model: its prediction at position"),
         (Counts, "parity: model: changes calls when it is only asked"),
-        (Draws, "parity: model: gives other answers when it is asked again"),
-        (MakesLater, "parity: model: makes weights when it is called"),
+        (Draws, "parity: model: gives other predictions for the same input"),
+        (MakesLater, "parity: model: creates weights when it is called"),
         (Frozen, "parity: model: has no trainable weights"),
         (Complex, "parity: model: has weights that are not real numbers"),
         (Lazy, "parity: model: has lazy modules"),
@@ -135,7 +135,7 @@ def test_a_model_that_looks_ahead_is_refused_where_it_is_run(tmp_path, monkeypat
             patch.setattr(submitting, name, lambda *_: None)
         hs.benchmark(LooksAhead, tmp_path / "out", tasks=["asked-rarely"], num_steps=20)
     assert hs.check_submission(tmp_path / "out")
-    failing("depends on what comes later", hs.check_submission, tmp_path / "out", run=LooksAhead)
+    failing("depends on later symbols", hs.check_submission, tmp_path / "out", run=LooksAhead)
 
 
 def test_of_several_models_each_is_tried(tmp_path, monkeypatch, capsys):

@@ -226,7 +226,7 @@ def test_what_lies_beside_a_file_is_for_look_alone(tmp_path):
     ("text", "limit", "error", "said"),
     [
         ("x = bytearray(2**36)", {}, ResourceError, "out of memory"),
-        ("while True: pass", {"SECONDS": 4}, ResourceError, "was ended; a model file has 4 seconds"),
+        ("while True: pass", {"SECONDS": 4}, ResourceError, "was stopped; a model file may use 4 seconds"),
         ("open('large', 'wb').write(bytes(2**21))", {"FILE": 2**20}, ResourceError, "File too large"),
         ("import ctypes\nctypes.CDLL(None)._exit(0)", {}, InputError, "ended its process (exit code 0) before"),
         ("import sys\nsys.exit(0)", {}, InputError, "(SystemExit: 0)"),

@@ -1,1 +1,1 @@
-"""HMM-bench: tasks that are frozen, beside their exact optimum, and submissions that anybody can score again."""
+"""HMM-bench: frozen tasks with exact optima, and submissions that anyone can score again."""

@@ -1,4 +1,4 @@
-"""The leaderboard: a page from a folder of submissions or of their cards. It needs no weights."""
+"""The leaderboard: a page from submissions or their cards, without weights."""
 
 import hashlib
 import html
@@ -18,7 +18,7 @@ from hmmscope.schema import require_path
 from hmmscope.storage import disk, seals, store
 from hmmscope.text import in_a_line
 
-#: Its page and table, without the ending; and how cards are named that are kept.
+#: Name of its page and table, without the ending; and the pattern of card names.
 BOARD, _KEPT = "leaderboard", re.compile(r".+-(light|full)-[0-9a-f]{12}\.json")
 
 _STYLE = (
@@ -26,27 +26,27 @@ _STYLE = (
     "td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}"
     "@media(prefers-color-scheme:dark){body{background:#111;color:#ddd}td,th{border-color:#444}}"
 )
-#: What the tables say.
+#: Explanation of the tables.
 _LEGEND = (
     "Solved: 1 - excess / excess of the best constant answer, averaged over tasks; 1 is the exact optimum, 0 the constant. "
-    "Intervals are 95 %, over seeds. Counting: the same of the best n-gram or context tree on the same samples, without any "
-    "training. Seconds are of one core for one seed."
+    "Intervals are 95 %, over seeds. N-gram baseline: the same for the best n-gram or context tree on the same samples, "
+    "without training. Seconds are on one core for one seed."
 )
 
 
 def read_cards(folder: str | Path) -> list[dict[str, Any]]:
-    """The cards of the submissions and the card files in a folder, the best first; of submissions the seal is opened.
+    """Read the cards of submissions (after checking their seals) and card files in a folder, best first.
 
     Raises:
-        InputError: no folder, or none there, another JSON file, or cards of another version of the bench.
-        DamagedError: a submission that is not as it was sealed; a card whose digest is not the one in its name.
+        InputError: No folder, nothing in it, another JSON file, or cards of another benchmark version.
+        DamagedError: An altered submission, or a card whose digest differs from its name.
     """
     place = require_path("folder", folder)
     disk.check_name(place)
     if not place.is_dir():
-        raise InputError(f"{place}: is no folder")
+        raise InputError(f"{place}: is not a folder")
     if (place / ENTRY).is_file():
-        raise InputError(f"{place}: is a submission; give the folder that it lies in")
+        raise InputError(f"{place}: is a submission; give its parent folder")
     found = []
     for path in sorted(place.iterdir()):
         if _is_submission(path):
@@ -57,11 +57,11 @@ def read_cards(folder: str | Path) -> list[dict[str, Any]]:
             card = _read_card(path)
             if path.name != _file_name(card):
                 raise DamagedError(
-                    f"{path}: is not the card of its name; copy it again with --copy-card ({_file_name(card)})"
+                    f"{path}: does not match the digest in its name; copy it again with --copy-card ({_file_name(card)})"
                 )
             found.append(card)
     if not found:
-        raise InputError(f"{place}: holds no finished submission and no card")
+        raise InputError(f"{place}: contains no finished submission and no card")
     return sorted(found, key=lambda card: (card["track"], not card["ranked"], -card["solved"]["value"], card["name"]))
 
 
@@ -74,39 +74,40 @@ def _is_finished(path: Path) -> bool:
 
 
 def _read_card(path: Path, *, own: bool = False) -> dict[str, Any]:
-    """A card of this version that has what a leaderboard shows."""
     card = store.read_json(path, managed=own)
     if not isinstance(card, dict) or "bench" not in card:
-        raise InputError(f"{path}: is no card of HMM-bench")
+        raise InputError(f"{path}: is not a card of HMM-bench")
     if card["bench"] != VERSION:
-        raise InputError(f"{path}: holds a card of HMM-bench {in_a_line(str(card['bench']))}, and this is {VERSION}")
+        raise InputError(
+            f"{path}: is a card of HMM-bench {in_a_line(str(card['bench']))}; this installation has version {VERSION}"
+        )
     try:
         _table([card])
         _file_name(card)
     except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise DamagedError(f"{path}: is no whole card ({in_a_line(str(error))})") from None
+        raise DamagedError(f"{path}: is an incomplete card ({in_a_line(str(error))})") from None
     return card
 
 
 def is_board(folder: Path) -> bool:
-    """Whether a folder holds submissions, or cards under the names that they are kept by."""
+    """Return whether a folder contains submissions, or cards with their digest in the name."""
     return folder.is_dir() and (any(map(_is_submission, folder.iterdir())) or holds_cards(os.listdir(folder)))
 
 
 def holds_cards(names: Iterable[str]) -> bool:
-    """Whether cards are among the names of files, as they are kept."""
+    """Return whether file names include cards."""
     return any(map(_KEPT.fullmatch, names))
 
 
 def check_board(folder: Path) -> tuple[str, seals.SealReport]:
-    """Compare cards with their names, score submissions again, and compare a leaderboard with both.
+    """Compare cards with their names, score submissions again, and compare the leaderboard with both.
 
     Returns:
-        What to say, and the files.
+        A description, and the files.
 
     Raises:
-        InputError, DamagedError: see `read_cards` and `check_submission`; or the leaderboard there does not follow from what
-            is there.
+        InputError, DamagedError: See `read_cards` and `check_submission`; or the leaderboard does not follow from the
+            cards.
     """
     cards = read_cards(folder)
     again = [check_submission(path) for path in sorted(folder.iterdir()) if _is_finished(path)]
@@ -123,7 +124,7 @@ def check_board(folder: Path) -> tuple[str, seals.SealReport]:
                 follows = one.name in made and _cells(store.read_text(one, limit=1 << 26)) == _cells(made[one.name])
                 (covered if follows else beyond).append(one.relative_to(folder).as_posix())
         elif path.name in made and _cells(store.read_text(path, limit=1 << 26)) != _cells(made[path.name]):
-            raise DamagedError(f"{path}: does not follow from the cards; make it again with --leaderboard {folder}")
+            raise DamagedError(f"{path}: does not follow from the cards; write it again with --leaderboard {folder}")
         else:
             (covered if path.name in made or path.suffix == ".json" else beyond).append(path.name)
     told = seals.SealReport(tuple(covered), tuple(beyond), 0, "cards")
@@ -136,7 +137,7 @@ def check_board(folder: Path) -> tuple[str, seals.SealReport]:
 
 
 def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row a card: name, track, solved with its interval, costs, digests, and the share solved of every task."""
+    """Return a row per card: name, track, solved with interval, costs, digests, and the solved fraction of every task."""
     rows = []
     for card in cards:
         solved = card["solved"]
@@ -151,7 +152,7 @@ def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def counting_row(card: dict[str, Any]) -> dict[str, float | None]:
-    """What counting solves of each task, on the samples of a submission; None where nothing can be counted."""
+    """Return what n-gram baselines solve of each task, on the samples of a submission; None if not applicable."""
     rows = {row["task"]: row for row in card["scores"] if row["score"] == "excess"}
     return {
         task: None if row["counting"] is None else 1 - row["counting"] / row["constant"] for task, row in rows.items()
@@ -159,7 +160,7 @@ def counting_row(card: dict[str, Any]) -> dict[str, float | None]:
 
 
 def markdown(cards: list[dict[str, Any]]) -> str:
-    """The leaderboard, a table a track."""
+    """Return the leaderboard with one table per track."""
     parts = [f"# HMM-bench {VERSION}: leaderboard", "", _LEGEND]
     for track in ("light", "full"):
         ours = [card for card in cards if card["track"] == track]
@@ -170,7 +171,7 @@ def markdown(cards: list[dict[str, Any]]) -> str:
 
 
 def page(cards: list[dict[str, Any]]) -> str:
-    """The same as one page of HTML that needs nothing else."""
+    """Return the leaderboard as one self-contained HTML page."""
     tables = []
     for track in ("light", "full"):
         ours = [card for card in cards if card["track"] == track]
@@ -188,10 +189,10 @@ def page(cards: list[dict[str, Any]]) -> str:
 
 
 def keep_card(submission: Path, folder: Path) -> Path:
-    """Copy the card of a submission, with the digest of its seal, as a file of a few kilobytes: what a history keeps.
+    """Copy the card of a submission, with the digest of its seal, into a file of a few kilobytes.
 
     Raises:
-        InputError: no finished submission.
+        InputError: No finished submission.
     """
     seal = seals.open_sealed(submission) if (submission / ENTRY).is_file() else None
     if seal is None:
@@ -201,7 +202,7 @@ def keep_card(submission: Path, folder: Path) -> Path:
 
 
 def write_card(card: dict[str, Any], folder: Path) -> Path:
-    """Write a card under the name that ends in its digest."""
+    """Write a card under a name that ends in its digest."""
     store.make_folder(folder)
     store.write_json(folder / _file_name(card), card)
     return folder / _file_name(card)
@@ -222,14 +223,11 @@ def _table(cards: list[dict[str, Any]]) -> list[list[str]]:
         shares = [_share(row.get(name)) for name in names]
         costs = [f"{row['parameters']:,}", f"{row['seconds']:.0f}"]
         found.append([f"{row['model']}{mark}", f"{row['solved']:.3f}{interval}", *costs, *shares, row["seal"]])
-    return [*found, ["counting, no training", "", "", "", *(_share(counted.get(name)) for name in names), ""]]
+    return [*found, ["n-gram baseline, no training", "", "", "", *(_share(counted.get(name)) for name in names), ""]]
 
 
 def _cells(text: str) -> list[list[str]]:
-    """The numbers of a leaderboard that `markdown` or `page` wrote, row by row, with the names of the models.
-
-    Its heads, its legend and the name of the row without a model are words, which may change.
-    """
+    """Return the numbers of a leaderboard by row, with the model names; other words may change between versions."""
     rows = [re.findall("<td>(.*?)</td>", row) for row in re.findall("<tr>(.*?)</tr>", text, re.DOTALL)]
     lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
     rows += [one for one, below in zip(lines, [*lines[1:], [""]], strict=False) if "---" not in (one[0], below[0])]

@@ -1,4 +1,4 @@
-"""The card of a submission: every score over its seeds with an interval, beside floors, controls and costs."""
+"""The card of a submission: every score over seeds with an interval, with baselines, controls and costs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,23 +12,23 @@ from hmmscope.reprs import html_rows
 
 
 class Card:
-    """What a submission reached.
+    """Results of a submission.
 
     Attributes:
-        data: as in ``card.json``.
-        path: of the submission, or None.
+        data: Contents of ``card.json``.
+        path: Path of the submission, or None.
     """
 
     def __init__(self, data: dict[str, Any], path: Any = None) -> None:
         self.data, self.path = data, path
 
     def table(self) -> list[dict[str, Any]]:
-        """A row a task and score: value, low, high over seeds, and the floors in the rows of the excess."""
+        """Return a row per task and score: value, low, high over seeds, and baselines in the rows of the excess."""
         rows: list[dict[str, Any]] = self.data["scores"]
         return rows
 
     def value(self, task: str, score: str) -> float | None:
-        """The mean over seeds of a score of a task."""
+        """Return the mean of a score of a task over seeds."""
         found = next(row for row in self.table() if (row["task"], row["score"]) == (task, score))
         value: float | None = found["value"]
         return value
@@ -41,9 +41,8 @@ class Card:
         )
         ranked = "" if data["ranked"] else "; not ranked: " + data["not_ranked"]
         seeds = f"{data['seeds']} seed{'s' * (data['seeds'] != 1)}"
-        return (
-            f"Card({data['name']}, {data['track']} track: {shown} of what a constant leaves is solved, {seeds}{ranked})"
-        )
+        solved = f"{shown} of the excess of a constant predictor is solved"
+        return f"Card({data['name']}, {data['track']} track: {solved}, {seeds}{ranked})"
 
     def _repr_html_(self) -> str:
         return html_rows(repr(self), self.table())
@@ -52,12 +51,13 @@ class Card:
 def make_card(
     about: dict[str, Any], tasks: Sequence[BenchmarkTask], measured: dict[str, list[dict[str, Any]]]
 ) -> dict[str, Any]:
-    """The card of what was measured.
+    """Return the card of measured results.
 
     Args:
-        about: of the entry: name, track, seeds, digest of its file or chosen fields, what it declares, whether it is ranked.
-        tasks: in the order of the rows.
-        measured: by task, one for each seed.
+        about: Description of the entry: name, track, seeds, digest or chosen fields, declared costs, whether it is
+            ranked.
+        tasks: Tasks in the order of the rows.
+        measured: Results by task, one per seed.
     """
     rows: list[dict[str, Any]] = []
     for task in tasks:
@@ -95,7 +95,7 @@ def make_card(
 
 
 def over_seeds(values: Sequence[float | None]) -> dict[str, Any]:
-    """Mean of what is known over seeds, with Student's 95 % interval of it; none of one seed."""
+    """Return the mean of known values over seeds, with Student's 95 % interval; no interval for one seed."""
     known = [value for value in values if value is not None]
     if not known:
         return {"value": None, "low": None, "high": None}
@@ -112,16 +112,16 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def as_text(data: dict[str, Any]) -> str:
-    """The card in lines for readers."""
+    """Return the card as readable lines."""
     costs, declared = data["costs"], data["declared"]
     said = [f"{key} {declared[key]:g}" for key in ("parameters", "seconds") if declared[key]]
     chosen = ", ".join(f"{key} {value}" for key, value in data.get("fields", {}).items())
     lines = [
         repr(Card(data)),
-        *([f"chosen of the model: {chosen}"] if chosen else []),
-        f"measured: {costs['parameters']:,} parameters, {costs['tokens']:,} tokens, {costs['seconds']:.0f} seconds a seed; "
-        f"{'within' if costs['within'] else 'beyond'} the limits of the track; declared: {', '.join(said) or 'nothing'}",
-        f"{'task':<16} {'excess':>9} {'constant':>9} {'counting':>9} {'untrained':>9} {'shuffled':>9} {'solved':>7} "
+        *([f"chosen fields of the model: {chosen}"] if chosen else []),
+        f"measured: {costs['parameters']:,} parameters, {costs['tokens']:,} tokens, {costs['seconds']:.0f} seconds per "
+        f"seed; {'within' if costs['within'] else 'above'} the limits of the track; declared: {', '.join(said) or 'nothing'}",
+        f"{'task':<16} {'excess':>9} {'constant':>9} {'n-gram':>9} {'untrained':>9} {'shuffled':>9} {'solved':>7} "
         f"{'fit':>5} {'8 T':>5} {'belief':>7}",
     ]
     by_task: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Checking a submission: scores again from what is stored, without running anybody's code; or from the model."""
+"""Check a submission: score stored predictions again without running its code, or also run the model."""
 
 import hashlib
 import os
@@ -35,9 +35,9 @@ from hmmscope.storage import disk, seals, store
 from hmmscope.text import numbers_in
 from hmmscope.training.schedules import training_tokens
 
-#: Tensors by name: weights, or what was predicted with them.
+#: Tensors by name: weights, or predictions.
 Stored = dict[str, Tensor]
-#: Scores from the same predictions; and laws of the same weights, on another machine.
+#: Tolerances of scores from the same predictions, and of probabilities from the same weights on another machine.
 SAME, ALIKE = 1e-9, 1e-3
 _KINDS: dict[str, Any] = {
     **{"name": str, "track": str, "entered": list, "seeds": int, "num_steps": int, "batch_size": int, "source": str},
@@ -53,32 +53,37 @@ _MEASURED: dict[str, Any] = {
 
 
 def check_submission(folder: str | Path, *, run: Any = None) -> str:
-    """Score a submission again, and compare; a line that says what was done.
+    """Score a submission again, compare, and return a line that describes the check.
 
-    Without `run` no code of the submission runs: the samples follow from the digest of the weights, the optimum from the
-    tasks, the scores from the stored predictions, and the card from the scores. With it, and after all that, the model is
-    built again, with the stored weights, and its predictions, its number of parameters and its recipe are compared too. A
-    file runs in a process of its own, see `hmmscope.lab.benchmark.recompute`, and only if its SHA-256 is that of the entry.
+    Without `run`, no code of the submission runs: samples follow from the digest of the weights, the optimum from the
+    tasks, scores from
+    stored predictions, and the card from the scores. With `run`, the model is also rebuilt with the stored weights,
+    and its predictions,
+    number of parameters and recipe are compared. A file runs in a separate process
+    (`hmmscope.lab.benchmark.recompute`), and only if its
+    SHA-256 matches the entry.
 
     Args:
-        folder: of a submission.
-        run: the file of the model, or what else was entered.
+        folder: Folder of a submission.
+        run: The file of the model, or the object that was entered.
 
     Raises:
-        InputError: no submission, or a model that fails.
-        RefusedError: of another version of the bench, not finished, or another model file than the one that was entered.
-        DamagedError: the first thing that is not what it should be.
-        ResourceError: the model file exceeds the limits of its process.
+        InputError: Not a submission, or a model that fails.
+        RefusedError: Another benchmark version, an unfinished submission, or another model file than the entered one.
+        DamagedError: The first difference.
+        ResourceError: The model file exceeds the limits of its process.
     """
     path = require_path("folder", folder)
     about = store.read_json(path / ENTRY, managed=True) if (path / ENTRY).is_file() else None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise InputError(f"{path}: not the folder of a submission")
     if about.get("bench") != VERSION:
-        raise RefusedError(f"{path}: is of HMM-bench {about.get('bench')}, and this is {VERSION}")
+        raise RefusedError(
+            f"{path}: belongs to HMM-bench {about.get('bench')}; this installation has version {VERSION}"
+        )
     found = seals.seal_report(path)
     if found.kind is None:
-        raise RefusedError(f"{path}: has no seal, so it is not finished; go on with benchmark --resume")
+        raise RefusedError(f"{path}: has no seal, so it is not finished; resume it with benchmark --resume")
     tasks, budget = _check_entry(path / ENTRY, about)
     _check_copy(path, about["source"])
     _refuse_bytecode(path)
@@ -93,22 +98,22 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
     if _without_words(disk.read_bytes(path / TEXT, managed=True).decode(errors="replace"), tasks) != _without_words(
         as_text(card), tasks
     ):
-        raise DamagedError(f"{path / TEXT}: is not what {CARD} says")
+        raise DamagedError(f"{path / TEXT}: does not follow from {CARD}")
     parts = {f"{task.name}-{seed}" for task in tasks for seed in range(about["seeds"])}
     beyond = sorted(one for one in (path / "tasks").iterdir() if one.name not in parts)
     if beyond:
-        raise DamagedError(f"{beyond[0]}: is no part of what was entered; remove it")
+        raise DamagedError(f"{beyond[0]}: is not part of the submission; remove it")
     if run is not None:
         _run_again(path, about, run, tasks, budget)
-    how = "and its predictions from the model" if run is not None else "from stored predictions; no code of it was run"
-    return f"{path}: {about['name']}, {about['track']} track: {len(parts)} scores again {how}; {found}"
+    how = (
+        "and its predictions from the model" if run is not None else "from stored predictions, without running its code"
+    )
+    return f"{path}: {about['name']}, {about['track']} track: {len(parts)} scores recomputed {how}; {found}"
 
 
 def _check_entry(path: Path, about: dict[str, Any]) -> tuple[tuple[BenchmarkTask, ...], Budget]:
-    """The tasks and the budget of an entry, which must be one that `benchmark` writes."""
-
     def none_has(key: str) -> DamagedError:
-        return DamagedError(f"{path}: {key} is {str(about.get(key))[:60]}, which no entry has")
+        return DamagedError(f"{path}: {key} is {str(about.get(key))[:60]}, which is not valid for an entry")
 
     for key, kind in _KINDS.items():
         if not isinstance(about.get(key), kind) or (kind is int and (type(about[key]) is bool or about[key] < 1)):
@@ -134,18 +139,22 @@ def _check_entry(path: Path, about: dict[str, Any]) -> tuple[tuple[BenchmarkTask
 
 
 def _check_copy(path: Path, digest: str) -> None:
-    """The model file that stands in the submission must be the one that was entered; without one there must be none."""
+    """Compare the model file in the submission with the entered one; without an entered file there must be none."""
     copy = path / SOURCE
     found = hashlib.sha256(disk.read_bytes(copy, managed=True)).hexdigest() if os.path.lexists(copy) else ""
     if found != digest:
         what = (
-            "is missing" if not found else "was not entered" if not digest else "is not the model file that was entered"
+            "is missing"
+            if not found
+            else "was not part of the entry"
+            if not digest
+            else "is not the model file that was entered"
         )
         raise DamagedError(f"{copy}: {what}")
 
 
 def _entered(path: Path, about: dict[str, Any], run: Any) -> Any:
-    """The model that is given, which must be the one that was entered; a file is read and compared, and not run."""
+    """Return the given model if it is the entered one; a file is read and compared, not run."""
     if isinstance(run, str | Path) and str(run).endswith(".py"):
         run = ModelFile.read(Path(run))
     elif isinstance(run, str) and "fields" in about:
@@ -153,8 +162,7 @@ def _entered(path: Path, about: dict[str, Any], run: Any) -> Any:
     digest = run.digest if isinstance(run, ModelFile) else ""
     if digest != about["source"]:
         raise RefusedError(
-            f"{run.path if digest else run}: is not the model file of {path} (its SHA-256 differs); its own copy is "
-            f"{path / SOURCE}"
+            f"{run.path if digest else run}: is not the model file of {path} (its SHA-256 differs); use {path / SOURCE}"
             if about["source"]
             else f"{path}: was entered from Python, not from a file; give the same object to check_submission"
         )
@@ -162,27 +170,26 @@ def _entered(path: Path, about: dict[str, Any], run: Any) -> Any:
 
 
 def _refuse_bytecode(path: Path) -> None:
-    """DamagedError for compiled Python anywhere in a submission: no digest says what it does."""
+    """Raise DamagedError for compiled Python in a submission, because no digest covers its behavior."""
     for one in sorted(path.rglob("*")):
         if one.name == "__pycache__" or one.suffix in (".pyc", ".pyo"):
-            raise DamagedError(f"{one}: is bytecode, which no submission holds; remove it")
+            raise DamagedError(f"{one}: is bytecode, which is not allowed in a submission; remove it")
 
 
 def _check_part(part: Path, task: BenchmarkTask, seed: int, budget: Budget) -> None:
-    """One task and seed, without the model."""
     measured = store.read_json(part / MEASURED, managed=True)
     for key, kind in _MEASURED.items():
         value: Any = measured.get(key) if isinstance(measured, dict) else None
         if type(value) is not kind or (kind in (int, float) and not 0 <= value < inf):
-            raise DamagedError(f"{part / MEASURED}: {key} is {str(value)[:60]}, which no part has")
+            raise DamagedError(f"{part / MEASURED}: {key} is {str(value)[:60]}, which is not valid")
     weights = store.read_tensors(part / WEIGHTS, managed=True)
     digest = weights_digest(weights)
     if digest != measured["weights"]:
-        raise DamagedError(f"{part / WEIGHTS}: are not the weights of {MEASURED}, by which its samples were drawn")
+        raise DamagedError(f"{part / WEIGHTS}: are not the weights recorded in {MEASURED}, which determine its samples")
     most = sum(one.numel() for one in weights.values())
     if measured["parameters"] > most:
         raise DamagedError(
-            f"{part / MEASURED}: parameters is {measured['parameters']}, and {WEIGHTS} has {most} numbers"
+            f"{part / MEASURED}: parameters is {measured['parameters']}, but {WEIGHTS} has {most} numbers"
         )
     samples = ScoredSamples.of(task, digest)
     config = task.config("lstm", budget, {}, seed)
@@ -195,7 +202,7 @@ def _check_part(part: Path, task: BenchmarkTask, seed: int, budget: Budget) -> N
     for key, value in expected.items():
         if measured.get(key) != value:
             raise DamagedError(
-                f"{part / MEASURED}: {key} is {str(measured.get(key))[:60]}, and must be {str(value)[:60]}"
+                f"{part / MEASURED}: {key} is {str(measured.get(key))[:60]}, but must be {str(value)[:60]}"
             )
     stored = store.read_tensors(part / PREDICTIONS, managed=True)
     try:
@@ -206,7 +213,7 @@ def _check_part(part: Path, task: BenchmarkTask, seed: int, budget: Budget) -> N
 
 
 def _run_again(path: Path, about: dict[str, Any], run: Any, tasks: tuple[BenchmarkTask, ...], budget: Budget) -> None:
-    """Compare what the model gives with the stored weights: a file's in a process of its own."""
+    """Compare the model's predictions with stored ones; a file runs in a separate process."""
     parts = [(task, seed) for task in tasks for seed in range(about["seeds"])]
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch)
@@ -230,20 +237,22 @@ def _run_again(path: Path, about: dict[str, Any], run: Any, tasks: tuple[Benchma
 
 
 def _require_alike(part: Path, task: BenchmarkTask, samples: ScoredSamples, stored: Stored, found: Stored) -> None:
-    """DamagedError where stored predictions are not what the model gives."""
+    """Raise DamagedError if stored predictions differ from the model's."""
     if found.keys() != stored.keys():
-        raise DamagedError(f"{part / PREDICTIONS}: has {sorted(stored)}, and the model gives {sorted(found)}")
+        raise DamagedError(f"{part / PREDICTIONS}: has {sorted(stored)}, but the model gives {sorted(found)}")
     for name in found.keys() - {"untrained"}:
         one, other = found[name].float(), stored[name]
         if one.shape != other.shape:
             raise DamagedError(
-                f"{part / PREDICTIONS}: {name} is {tuple(other.shape)}, and the model gives {tuple(one.shape)}"
+                f"{part / PREDICTIONS}: {name} has shape {tuple(other.shape)}, but the model gives {tuple(one.shape)}"
             )
         if name != "read" and task.asked(samples.trained).kind == "law":
             one, other = one.exp(), other.exp()
         apart = (one[:1] - other[:1] if name == "read" else one - other).abs().max().item()
         if not apart <= ALIKE:
-            raise DamagedError(f"{part / PREDICTIONS}: {name} is up to {apart:.2g} from what the model says")
+            raise DamagedError(
+                f"{part / PREDICTIONS}: {name} differs by up to {apart:.2g} from the model's predictions"
+            )
 
 
 def _without_words(text: str, tasks: tuple[BenchmarkTask, ...]) -> tuple[list[str], list[str], str]:
@@ -252,12 +261,12 @@ def _without_words(text: str, tasks: tuple[BenchmarkTask, ...]) -> tuple[list[st
     rows = [line for line in lines if line.split(" ")[0] in {task.name for task in tasks}]
     beside = [
         line for line in lines[: max(0, len(lines) - len(rows) - 1)]
-    ]  # the last line before the rows is their head
+    ]  # the last line before the rows is their header
     return rows, numbers_in(" ".join(beside)), text.partition("(")[2].partition(", ")[0]
 
 
 def _same(stored: Any, again: Any, where: str) -> None:
-    """DamagedError with the first place where two values differ."""
+    """Raise DamagedError at the first difference of two values."""
     if isinstance(stored, dict) and isinstance(again, dict) and stored.keys() == again.keys():
         for key, value in stored.items():
             _same(value, again[key], f"{where}.{key}")
@@ -266,6 +275,6 @@ def _same(stored: Any, again: Any, where: str) -> None:
             _same(one, other, f"{where}[{number}]")
     elif isinstance(stored, float) and isinstance(again, float | int):
         if not abs(stored - again) <= SAME * max(1.0, abs(stored)):
-            raise DamagedError(f"{where} is {stored}, and {float(again)} when it is computed again")
+            raise DamagedError(f"{where} is {stored}, but recomputing it gives {float(again)}")
     elif stored != again:
-        raise DamagedError(f"{where} is {str(stored)[:60]}, and {str(again)[:60]} when it is computed again")
+        raise DamagedError(f"{where} is {str(stored)[:60]}, but recomputing it gives {str(again)[:60]}")

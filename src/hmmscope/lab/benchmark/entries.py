@@ -1,4 +1,4 @@
-"""What is entered: a function that builds a module for a task, from a file, an object, or a registered name."""
+"""Entries: functions that build a module for a task, from a file, an object or a registered name."""
 
 import copy
 import hashlib
@@ -21,7 +21,7 @@ from hmmscope.registry import entries
 from hmmscope.schema import parse_spec, require, shown, unknown_name
 from hmmscope.seeds import derived_seed
 
-#: Of the training recipe, what whoever enters may choose. Steps and samples are the bench's.
+#: Fields of the training recipe that an entry may choose; the benchmark sets steps and samples.
 FREE = (
     *("learning_rate", "warmup_steps", "schedule", "final_fraction", "betas", "epsilon", "weight_decay"),
     *("gradient_clip", "engine"),
@@ -30,11 +30,11 @@ FREE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What whoever enters declares of the cost; the card has what was measured beside it.
+    """Declared costs of an entry; the card also has the measured ones.
 
     Attributes:
-        parameters: weights of the largest model; 0 for not declared.
-        seconds: of one core, for all tasks and one seed; 0 for not declared.
+        parameters: Weights of the largest model; 0 if not declared.
+        seconds: Seconds on one core, for all tasks and one seed; 0 if not declared.
     """
 
     parameters: int = 0
@@ -47,16 +47,16 @@ class Declared:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkEntry:
-    """A model as it is entered.
+    """A model as entered.
 
     Attributes:
-        name: in the table.
-        make: from ports and a seed the model for a task: a module, or a registered name with its fields.
-        training: fields of the recipe that it chooses.
-        layers: names of modules whose outputs are read; None for those that are found.
-        declared: what it says that it costs.
-        source: the file that it is from, or None.
-        fields: of a registered model, those that were chosen.
+        name: Name in the table.
+        make: Function of ports and seed that returns a module, or a registered name with its fields.
+        training: Chosen fields of the recipe.
+        layers: Names of modules for belief regression; None to find them.
+        declared: Declared costs.
+        source: The file of the model, or None.
+        fields: Chosen fields of a registered model.
     """
 
     name: str
@@ -76,20 +76,21 @@ class BenchmarkEntry:
 
     @property
     def digest(self) -> str:
-        """sha256 of the file; empty without one."""
+        """Return the SHA-256 of the file; empty without one."""
         return "" if self.source is None else hashlib.sha256(self.source).hexdigest()
 
 
 def entry_of(model: Any, *, name: str | None = None) -> BenchmarkEntry:
-    """What is entered by a module, a class or function, a registered name (or its fields), or the path of a file.
+    """Return the entry of a module, a class or function, a registered name (or its fields), or a file path.
 
-    A class or function is called with what a task needs, of ``vocab_size``, ``num_outputs``, ``max_length`` (columns of the
-    longest sample) and, for vectors, ``input_width`` in the place of ``vocab_size``; with those that it names. A module is
-    copied for every task, so it must know as many tokens and give as many outputs as the largest of them; for further seeds
-    its weights are drawn afresh.
+    A class or function is called with those of ``num_tokens``, ``num_outputs``, ``max_length`` (longest sample) and,
+    for vectors,
+    ``input_width`` in place of ``num_tokens`` that it names. A module is copied for every task, so it must fit the
+    largest vocabulary and
+    output; for further seeds its weights are reinitialized.
 
     Raises:
-        InputError: what is none of these, or a file without such a function; one line says what is missing.
+        InputError: None of these, or a file without such a function; the message names what is missing.
     """
     if isinstance(model, BenchmarkEntry):
         return model
@@ -103,12 +104,11 @@ def entry_of(model: Any, *, name: str | None = None) -> BenchmarkEntry:
         return _registered({"name": model} if isinstance(model, str) else model, name)
     if callable(model):
         return BenchmarkEntry(name=str(name or getattr(model, "__name__", "model")), make=_calls(model))
-    rule = "must be a module, a class or function that makes one, a registered name, or a file that ends in .py"
+    rule = "must be a module, a class or function that returns one, a registered name, or a file that ends in .py"
     raise InputError(f"model: {rule}, got {shown(model)}")
 
 
 def _registered(given: Mapping[str, Any], name: str | None) -> BenchmarkEntry:
-    """A registered model, with the fields that are given beside its name."""
     model, fields = given.get("name"), {key: value for key, value in given.items() if key != "name"}
     if not isinstance(model, str) or model not in entries("model"):
         raise unknown_name("model", model, [*entries("model"), "a file that ends in .py"])
@@ -118,17 +118,18 @@ def _registered(given: Mapping[str, Any], name: str | None) -> BenchmarkEntry:
 
 
 def _from_file(file: ModelFile, name: str | None) -> BenchmarkEntry:
-    """The entry in a file, which is run: `build`, and NAME, TRAINING, LAYERS, DECLARED where they are there."""
     path = file.path
     if siblings := file.siblings():
         raise InputError(
-            f"{path}: imports {', '.join(siblings)[:100]} from its own folder, and the digest of an entry covers one file; "
-            "put that code into the file, or install it as a package"
+            f"{path}: imports {', '.join(siblings)[:100]} from its own folder, but the digest of an entry covers one file; "
+            "move that code into the file, or install it as a package"
         )
     module = file.run()
     build = getattr(module, "build", None)
     if not callable(build):
-        raise InputError(f"{path}: must have a function build(num_tokens, num_outputs, max_length) that gives a module")
+        raise InputError(
+            f"{path}: must define a function build(num_tokens, num_outputs, max_length) that returns a module"
+        )
     layers, training = getattr(module, "LAYERS", None), getattr(module, "TRAINING", {})
     require(isinstance(training, Mapping), f"{path}: TRAINING", "must be a mapping", training)
     named = layers is None or (isinstance(layers, list | tuple) and all(isinstance(one, str) for one in layers))
@@ -144,7 +145,6 @@ def _from_file(file: ModelFile, name: str | None) -> BenchmarkEntry:
 
 
 def _calls(build: Callable[..., Any], path: Path | None = None) -> Callable[[ModelIO, int], Any]:
-    """Call a function of a file at `path` with the sizes that it names, under the seed, and return its module."""
     named = inspect.signature(build).parameters
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in named.values())
 
@@ -156,24 +156,24 @@ def _calls(build: Callable[..., Any], path: Path | None = None) -> Callable[[Mod
             "input_width": ports.input_width,
         }
         if ports.vocab_size is None and not (takes_all or "input_width" in named):
-            raise InputError("build: reads no vectors; real numbers need the argument input_width")
+            raise InputError("build: does not accept vectors; add the argument input_width for real numbers")
         given = {key: size for key, size in sizes.items() if takes_all or key in named}
         with torch.random.fork_rng(devices=[]), nullcontext() if path is None else as_script(path):
-            torch.manual_seed(derived_seed(seed, "entry"))  # noqa: TID251 - put back at the end
+            torch.manual_seed(derived_seed(seed, "entry"))  # noqa: TID251 - restored at the end
             made = build(**given)
         if not isinstance(made, nn.Module | str | Mapping):
-            raise InputError(f"build: must give a module or a registered model, got {shown(made)}")
+            raise InputError(f"build: must return a module or a registered model, got {shown(made)}")
         return made
 
     return make
 
 
 def _copies(module: nn.Module) -> Callable[[ModelIO, int], Any]:
-    """Copies of a module; for seeds from 1 on with other first weights."""
+    """Return copies of a module; from seed 1 on with other initial weights."""
 
     def make(ports: ModelIO, seed: int) -> nn.Module:
         if ports.vocab_size is None:
-            raise InputError("model: reads tokens, and here are vectors; enter a function build(...)")
+            raise InputError("model: reads tokens, but this task has vectors; enter a function build(...)")
         if seed == 0:
             return copy.deepcopy(module)
         twins = draw_controls(module, seed=seed)

@@ -1,4 +1,4 @@
-"""The digests of the tasks of HMM-bench, version 1, and the words in them. They never change."""
+"""Permanent digests of the tasks of HMM-bench, version 1, and the words that they cover."""
 
 DIGESTS = {
     "parity": "6b7464822d56bf6b6a5242c4b3e3a809ee59fd389d6f1b154d0f77179a4f3b65",
@@ -17,8 +17,8 @@ DIGESTS = {
     "linear-gaussian": "f9b8bd5588c3c7fa0a62ab8fcfe22f98929f8d8511fcf10b55d6a81fa814f03f",
 }
 
-#: The kind and the description of each task, as its digest has them; cards have the kind. What readers see are the fields
-#: `kind` and `about` of the task, which may be worded better.
+#: Kind and description of each task as in its digest; cards have the kind. Readers see the fields `kind` and `about` of the
+#: task, which may be reworded.
 WORDS = {
     "parity": ("state tracking", "The parity of the bits so far."),
     "z60": ("state tracking", "The sum modulo 60 of two numbers, as they come: abelian."),

@@ -1,9 +1,10 @@
-"""Predictions of a submission, computed again from its model and its weights.
+"""Recompute the predictions of a submission from its model and weights.
 
     python -P -m hmmscope.lab.benchmark.recompute
 
-runs a model file, for `hmmscope check --run`, in a process of its own with limits on processor time, memory and the size of
-files. They stop a model that runs away. They are no sandbox: the file has the rights of whoever runs it.
+runs a model file, for `hmmscope check --run`, in a separate process with limits on processor time, memory and file
+size. The limits
+stop runaway models; they are not a sandbox, and the file runs with the user's rights.
 """
 
 import json
@@ -31,7 +32,7 @@ from hmmscope.runs.pipeline import untrained_model
 from hmmscope.storage import store
 from hmmscope.training.state import load_weights
 
-#: Limits of the process that runs a model file: seconds of a core for each task and seed, and bytes.
+#: Limits of the process of a model file: seconds on one core per task and seed, and bytes.
 SECONDS, MEMORY, FILE = 600, 16 * 2**30, 2**30
 _ERROR = "error.json"
 _ERRORS: dict[int, type[HmmscopeError]] = {
@@ -40,11 +41,11 @@ _ERRORS: dict[int, type[HmmscopeError]] = {
 
 
 def recompute(path: Path, run: Any, out: Path) -> None:
-    """Write into `out` what the model of a submission chooses, and its predictions with the stored weights.
+    """Write into `out` the choices of a submission's model, and its predictions with the stored weights.
 
     Raises:
-        InputError: a model that fails.
-        DamagedError: weights of another model, or answers that depend on what comes later.
+        InputError: The model fails.
+        DamagedError: The weights belong to another model, or predictions depend on later symbols.
     """
     about = store.read_json(path / ENTRY, managed=True)
     entry = entry_of(run, name=about["name"])
@@ -60,7 +61,7 @@ def recompute(path: Path, run: Any, out: Path) -> None:
                 load_weights(model, store.read_tensors(part / WEIGHTS, managed=True))
             except Exception as error:
                 line = " ".join(str(error).split())[:200]
-                raise DamagedError(f"{part / WEIGHTS}: are not of the model that is given: {line}") from None
+                raise DamagedError(f"{part / WEIGHTS}: do not fit the given model: {line}") from None
             try:
                 found = predict(model, task, samples, entry.layers, controls_of(entry, task, budget, seed))
                 require_causal(model, task, samples, SCORED)
@@ -72,12 +73,12 @@ def recompute(path: Path, run: Any, out: Path) -> None:
 
 
 def in_child(path: Path, file: ModelFile, out: Path, parts: list[str]) -> None:
-    """`recompute` all `parts` in a process of its own, which runs the bytes of `file`; nothing that it prints is shown.
+    """Run `recompute` for all `parts` in a separate process that executes the bytes of `file`, hiding its output.
 
     Raises:
-        InputError: the process ends before all is there.
-        ResourceError: it exceeds its limits.
-        HmmscopeError: see `recompute`.
+        InputError: The process ends before all results exist.
+        ResourceError: It exceeds its limits.
+        HmmscopeError: See `recompute`.
     """
     seconds = SECONDS * len(parts)
     message: dict[str, Any] = {"path": os.fspath(path), "file": os.fspath(file.path), "out": os.fspath(out)}
@@ -92,11 +93,11 @@ def in_child(path: Path, file: ModelFile, out: Path, parts: list[str]) -> None:
     )
     try:
         assert child.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended, which its exit code says
+        with suppress(BrokenPipeError):  # it has ended; see its exit code
             child.stdin.write(json.dumps(message).encode() + b"\n" + file.source)
             child.stdin.flush()
         code = child.wait(timeout=4 * seconds)
-    except subprocess.TimeoutExpired:  # it waits for something
+    except subprocess.TimeoutExpired:  # it hangs
         code = -signal.SIGXCPU
     finally:
         with suppress(ProcessLookupError):
@@ -104,8 +105,8 @@ def in_child(path: Path, file: ModelFile, out: Path, parts: list[str]) -> None:
         child.wait()
     if code in (-signal.SIGXCPU, -signal.SIGKILL):
         raise ResourceError(
-            f"{file.path}: was ended; a model file has {seconds:,} seconds of a core, {MEMORY >> 20:,} MiB of memory and "
-            f"files of {FILE >> 20:,} MiB"
+            f"{file.path}: was stopped; a model file may use {seconds:,} seconds of one core, {MEMORY >> 20:,} MiB of "
+            f"memory and files of {FILE >> 20:,} MiB"
         )
     if (out / _ERROR).is_file():
         told = store.read_json(out / _ERROR, managed=False)
@@ -113,11 +114,10 @@ def in_child(path: Path, file: ModelFile, out: Path, parts: list[str]) -> None:
         raise _ERRORS.get(number if isinstance(number, int) else 2, InputError)(line)
     wanted = [ENTRY, *(f"{part}/{name}" for part in parts for name in (MEASURED, PREDICTIONS))]
     if missing := [name for name in wanted if not (out / name).is_file()]:
-        raise InputError(f"{file.path}: ended its process (exit code {code}) before {missing[0]} was there")
+        raise InputError(f"{file.path}: ended its process (exit code {code}) before writing {missing[0]}")
 
 
 def _end_with_parent() -> None:
-    """End this process when its standard input closes, which it does when the parent ends."""
     with suppress(OSError):
         while os.read(0, 1024):
             pass
@@ -125,7 +125,6 @@ def _end_with_parent() -> None:
 
 
 def _limit(seconds: int, memory: int, size: int) -> None:
-    """Limit this process for good; a system that lacks a limit goes without."""
     limits = {"CPU": seconds, "DATA": memory, "FSIZE": size, "CORE": 0}
     for name, most in limits.items():
         kind = getattr(resource, f"RLIMIT_{name}")
@@ -136,7 +135,7 @@ def _limit(seconds: int, memory: int, size: int) -> None:
 
 
 def main() -> int:
-    """Do what standard input says; returns the exit code."""
+    """Run the job on standard input and return the exit code."""
     message = json.loads(sys.stdin.buffer.readline())
     source = sys.stdin.buffer.read(message["length"])
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Scores from stored predictions: nothing here knows a model, so that anybody can score a submission again."""
+"""Scores from stored predictions, without a model, so that anyone can score a submission again."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,22 +22,22 @@ from hmmscope.datasets.targets import NextObservation, Target
 from hmmscope.errors import InputError
 from hmmscope.lab.benchmark.tasks import LONGER, READ, SCORED, TIMES, BenchmarkTask
 
-#: Of the evaluation loss, below which a position is fitted.
+#: Evaluation loss below which a position counts as fitted.
 ERROR_RATE = 0.1
-#: What every row of a task has.
+#: Scores of every task.
 SCORES = ("excess", "share_solved", "fit_length", "long_excess", "long_fit_length", "belief_share")
 FLOORS = ("constant", "counting", "untrained", "shuffled")
-#: Samples in one pass of a model.
+#: Samples per forward pass.
 _TOGETHER = 32
 
 
 @dataclass(frozen=True)
 class ScoredSamples:
-    """The samples that a submission is scored on: they are drawn by the digest of its weights.
+    """The scored samples of a submission, drawn by the digest of its weights.
 
     Attributes:
-        trained, longest: of the length of the training, and of the longest one.
-        first: number of the first sample, which is drawn too: fresh pools have other HMMs there.
+        trained, longest: Samples of the training length, and of the longest length.
+        first: Index of the first sample, also drawn, so that fresh pools have other HMMs.
     """
 
     trained: ProcessDataset
@@ -46,12 +46,12 @@ class ScoredSamples:
 
     @classmethod
     def of(cls, task: BenchmarkTask, digest: str) -> "ScoredSamples":
-        """Of a task, by the sha256 of the weights."""
+        """Return the samples of a task for the SHA-256 of the weights."""
         seed, first = int(digest[:8], 16), int(digest[8:16], 16)
         return cls(task.corpus(seed), task.corpus(seed, TIMES), first)
 
     def batch(self, dataset: ProcessDataset, count: int) -> Batch:
-        """The first `count` samples."""
+        """Return the first `count` samples."""
         return dataset[self.first : self.first + count]
 
 
@@ -62,25 +62,27 @@ def predict(
     layers: tuple[str, ...] | None,
     controls: Controls | None = None,
 ) -> dict[str, Tensor]:
-    """What a model says, to be stored: its answers on the scored samples, those of an untrained twin, and what is read.
+    """Compute the predictions to store: on scored samples, of an untrained control, and the regressed belief.
 
     Returns:
-        Logarithms of laws, or vectors, float32: ``trained`` and ``longest`` (sample, judged, output), and ``untrained`` on
-        the first samples. With `BenchmarkTask.reads`, and if layers are found and can be drawn afresh, ``read`` (1 + twins,
-        example, state): the belief as it is read from the layer that fits the training examples best, on test samples.
+        Log-probabilities or vectors, float32: ``trained`` and ``longest`` (sample, evaluated position, output), and
+        ``untrained`` on the
+        first samples. For `BenchmarkTask.reads`, if layers exist and can be reinitialized, ``read`` (1 + controls,
+            example, state): the
+        belief on test samples, regressed from the layer that fits the training examples best.
     """
     found = {"trained": _answers(model, task, samples, samples.trained, SCORED)}
-    with suppress(InputError):  # a model may know no positions so far
+    with suppress(InputError):  # a model may not support such positions
         found["longest"] = _answers(model, task, samples, samples.longest, LONGER)
     twins: tuple[nn.Module, ...] = ()
-    with suppress(InputError):  # what makes the module may make the same one each time
+    with suppress(InputError):  # the function may return the same module each time
         twins = draw_controls(model, controls=controls).models
     if twins:
         found["untrained"] = _answers(twins[0], task, samples, samples.trained, LONGER)
         if task.reads:
             try:
                 found["read"] = _read(model, twins, samples, layers)
-            except InputError:  # no layers were found: the card says so
+            except InputError:  # no layers were found; the card shows it
                 if layers is not None:
                     raise
     return found
@@ -95,7 +97,7 @@ def _answers(
 
 
 def answers_on(model: nn.Module, asked: Target, batch: Batch) -> Float64[Tensor, "sample judged output"]:
-    """What a model says on a batch, some samples at a time."""
+    """Return the predictions on a batch, computed for some samples at a time."""
     parts = []
     for begin in range(0, len(batch.tokens), _TOGETHER):
         rows = slice(begin, begin + _TOGETHER)
@@ -105,7 +107,7 @@ def answers_on(model: nn.Module, asked: Target, batch: Batch) -> Float64[Tensor,
 
 
 def _exact(samples: ScoredSamples) -> ExactBeliefs:
-    """Of samples for what is read, by their own numbers, from 0 on."""
+    """Return the exact beliefs of samples from index 0 on."""
     task = samples.trained
     return ExactBeliefs.of(ProcessDataset(task.process, layout=task.layout, seed=task.seed, stream="probe"), READ)
 
@@ -122,19 +124,22 @@ def _read(
 
 
 def score(task: BenchmarkTask, samples: ScoredSamples, stored: dict[str, Tensor]) -> dict[str, Any]:
-    """The scores of stored predictions, with the floors and controls that stand beside them.
+    """Score stored predictions, with baselines and controls.
 
-    ``excess``: mean KL divergence from the optimum, nats an answer (of vectors the squared error against it);
-    ``share_solved``: 1 - excess / that of the constant; what counting solves stands in the row of the floors;
-    ``fit_length``: up to which position the evaluation loss of [Limits] is below `ERROR_RATE`, in lengths of the training;
-    ``long_excess``, ``long_fit_length``: the same on samples of `TIMES` the length, beyond it; None of a model that cannot
-    read them;
-    ``belief_share``: of what untrained twins leave of the exact belief; None where nothing is read.
-    Floors and controls, as excess on the same samples: ``constant``, the best law that is always the same; ``counting`` at
-    its best (None where no symbols are predicted); ``untrained``, a twin; ``shuffled``, what the model says of others.
+    ``excess``: mean KL divergence from the optimum in nats per prediction (for vectors the squared error against it);
+    ``share_solved``: 1 - excess / excess of the constant;
+    ``fit_length``: position up to which the evaluation loss of [Limits] is below `ERROR_RATE`, in training lengths;
+    ``long_excess``, ``long_fit_length``: the same on samples of `TIMES` the length, after it; None if the model
+    cannot read them;
+    ``belief_share``: explained fraction of the exact belief over untrained controls; None without regression.
+
+    Baselines and controls, as excess on the same samples: ``constant``, the best constant distribution; ``counting``,
+    the best n-gram
+    baseline (None without symbols); ``untrained``, a control; ``shuffled``, the model's predictions for other
+    samples.
 
     Raises:
-        InputError: predictions of another shape.
+        InputError: Predictions of another shape.
     """
     asked = task.asked(samples.trained)
     batch = samples.batch(samples.trained, SCORED)
@@ -164,7 +169,6 @@ def score(task: BenchmarkTask, samples: ScoredSamples, stored: dict[str, Tensor]
 
 
 def _beyond(task: BenchmarkTask, samples: ScoredSamples, stored: dict[str, Tensor], length: int) -> dict[str, float]:
-    """The scores on the longest samples."""
     asked_long, batch_long = task.asked(samples.longest), samples.batch(samples.longest, LONGER)
     exact_long = asked_long.optimum(batch_long)
     answers_long = _laws(asked_long, stored, "longest", exact_long)
@@ -177,32 +181,29 @@ def _beyond(task: BenchmarkTask, samples: ScoredSamples, stored: dict[str, Tenso
 
 
 def _laws(asked: Target, stored: dict[str, Tensor], name: str, like: Tensor) -> Float64[Tensor, "sample judged output"]:
-    """Stored answers: laws that sum to one whatever is stored, or vectors."""
     answers = stored.get(name)
     shape = None if answers is None else tuple(answers.shape)
     if answers is not None and shape == tuple(like.shape):
         laws = log_softmax(answers.double(), -1).exp() if asked.kind == "law" else answers.double()
         if laws.isfinite().all():
             return laws
-    raise InputError(f"predictions.{name}: must be finite answers of shape {tuple(like.shape)}, got {shape}")
+    raise InputError(f"predictions.{name}: must be finite predictions of shape {tuple(like.shape)}, got {shape}")
 
 
 def _excess(asked: Target, answers: Tensor, exact: Tensor) -> Tensor:
-    """KL(exact || answers) at each answer, nats, finite: a law is taken to say 2^-60 at least of what may be."""
+    """Return KL(exact || prediction) in nats, finite because probabilities are clipped at 2^-60."""
     if asked.kind == "vector":
         return (answers - exact).square().mean(-1)
     return (torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, answers.clamp_min(2.0**-60))).sum(-1)
 
 
 def _constant(task: BenchmarkTask, samples: ScoredSamples) -> Tensor:
-    """The mean exact answer on samples of the training process that nobody is scored on."""
     dataset = task.corpus(0, stream="counting", scored=False)
     exact = task.asked(dataset).optimum(dataset[0:SCORED])
     return exact.mean((0, 1))
 
 
 def _counting(asked: Target, samples: ScoredSamples, batch: Batch, exact: Tensor) -> float | None:
-    """The excess of the best predictor that counts in the sample, chosen on other samples."""
     if not isinstance(asked, NextObservation):
         return None
     others = other_samples(samples.trained)
@@ -212,7 +213,6 @@ def _counting(asked: Target, samples: ScoredSamples, batch: Batch, exact: Tensor
 
 
 def _fitted(asked: Target, batch: Batch, answers: Tensor, exact: Tensor) -> float:
-    """The position at which the mean evaluation loss crosses the error rate, as a share of the last one."""
     counted = asked.counted(batch)
     terms = asked.distance_terms(answers, exact).where(counted, 0.0).sum(0)
     counts = counted.sum(0)
@@ -231,16 +231,15 @@ def _fitted(asked: Target, batch: Batch, answers: Tensor, exact: Tensor) -> floa
 
 
 def _beliefs(samples: ScoredSamples) -> tuple[Tensor, Tensor]:
-    """The exact beliefs (sample, time, state) of what is read, of the samples that fit a map and of those that test it."""
+    """Return exact beliefs (sample, time, state) of the samples for fitting and for testing the regression."""
     belief = _exact(samples).belief.unflatten(0, (READ, -1))
     return belief[: 3 * READ // 4], belief[3 * READ // 4 :]
 
 
 def _share(samples: ScoredSamples, read: Tensor) -> float | None:
-    """The share of the exact belief that is read beyond untrained twins, from the beliefs that were read."""
     train, test = _beliefs(samples)
     if read.ndim != 3 or read.shape[1:] != test.flatten(0, 1).shape or len(read) < 4 or read.isnan().any():
-        raise InputError(f"predictions.read: must be beliefs (1 + 3 twins, example, state), got {tuple(read.shape)}")
+        raise InputError(f"predictions.read: must be beliefs (1 + 3 controls, example, state), got {tuple(read.shape)}")
     spread = (test - train.flatten(0, 1).mean(0)).square().sum((1, 2)).numpy()
     errors = (read.double().unflatten(1, test.shape[:2]) - test).square().sum((2, 3)).numpy()
     means = resampled_curves(np.concatenate([errors, spread[None]]).T)

@@ -1,4 +1,4 @@
-"""A submission: train what is entered on every task, score it on samples that its weights draw, and seal what there is."""
+"""Submissions: train an entry on every task, score it on samples drawn by its weights, and seal the results."""
 
 import hashlib
 import os
@@ -48,37 +48,40 @@ def benchmark(
     resume: bool = False,
     quiet: bool = True,
 ) -> Card:
-    """Enter HMM-bench: train a model on the tasks of a track, score it beside the optimum, and seal a submission.
+    """Submit a model to HMM-bench: train it on the tasks of a track, score it, and seal a submission.
 
-    A task is trained from its own first weights, on fixed steps and samples. Its samples for scoring are drawn by the digest
-    of the trained weights, so that nobody can have trained on them.
+    Each task is trained from new initial weights, with fixed steps and samples. The digest of the trained weights
+    draws the scored
+    samples, so that nobody can train on them.
 
     Args:
-        model: what is entered, see `hmmscope.lab.benchmark.entries.entry_of`: any module, a class or function that makes
-            one, a registered name or a mapping of it and its fields, or the path of a file with a function
-            ``build(vocab_size, num_outputs, max_length)``.
-        out: a new folder for the submission; by default one of the model's name in ``hmm-bench``.
+        model: See `hmmscope.lab.benchmark.entries.entry_of`: any module, a class or function that returns one, a
+            registered name or a
+            mapping with its fields, or a file with a function ``build(num_tokens, num_outputs, max_length)``.
+        out: A new folder for the submission; by default the model's name in ``hmm-bench``.
         track: "light" (eight tasks) or "full".
-        seeds: how many; each trains anew.
-        tasks: some of the track's; then the submission is not ranked.
-        num_steps: fewer or more steps than the track's; then the submission is not ranked.
-        name: in the table.
-        resume: go on with the submission in `out`: what is there of a task and seed is not made again.
-        quiet: say nothing on the way.
+        seeds: Number of seeds, each a new training.
+        tasks: Some tasks of the track; the submission is then not ranked.
+        num_steps: Other number of steps; the submission is then not ranked.
+        name: Name in the table.
+        resume: Resume the submission in `out`, keeping finished tasks and seeds.
+        quiet: Show no progress.
 
     Raises:
-        InputError: what is no model, or fails on a task; an unknown track or task.
-        RefusedError: `out` exists (without `resume`), or holds another entry.
-        DamagedError: a task that is not, to the bit, the one of the bench here.
+        InputError: An invalid model or one that fails on a task; an unknown track or task.
+        RefusedError: `out` exists (without `resume`), or contains another entry.
+        DamagedError: A task here is not bit-identical to that of the benchmark.
     """
     entry, budget = entry_of(model, name=name), BUDGETS.get(track)
     path = Path("hmm-bench") / re.sub(r"[^A-Za-z0-9._-]+", "-", entry.name) if out is None else require_path("out", out)
     chosen = tasks_of(track, tasks)
     assert budget is not None
-    require(bool(chosen), "--tasks", "must name one at least", tasks)
+    require(bool(chosen), "--tasks", "must name at least one task", tasks)
     require(type(seeds) is int and 1 <= seeds <= 100, "seeds", "must be a whole number in [1, 100]", seeds)
     if num_steps is not None:
-        require(type(num_steps) is int and num_steps >= 1, "num_steps", "must be a whole number from 1 on", num_steps)
+        require(
+            type(num_steps) is int and num_steps >= 1, "num_steps", "must be a whole number of at least 1", num_steps
+        )
         budget = Budget(track, num_steps, budget.batch_size, budget.parameters, budget.seconds)
     for task in chosen:
         task.require_frozen()
@@ -100,7 +103,7 @@ def benchmark(
                     measured = _enter(entry, task, budget, seed, path, part)
                     if not quiet:
                         solved, seconds = measured["scores"]["share_solved"], measured["seconds"]
-                        say(f"{task.name}, seed {seed}: {solved:.3f} solved, {seconds:.1f} seconds of a core")
+                        say(f"{task.name}, seed {seed}: {solved:.3f} solved, {seconds:.1f} seconds on one core")
         card = make_card(about, chosen, read_measured(path, chosen, seeds))
         store.write_json(path / CARD, card)
         store.write_text(path / TEXT, as_text(card) + "\n")
@@ -111,7 +114,7 @@ def benchmark(
 
 
 def read_measured(path: Path, tasks: tuple[BenchmarkTask, ...], seeds: int) -> dict[str, list[dict[str, Any]]]:
-    """What was measured, by task and seed."""
+    """Read the measurements by task and seed."""
     folder = path / "tasks"
     return {
         task.name: [store.read_json(folder / f"{task.name}-{seed}" / MEASURED, managed=True) for seed in range(seeds)]
@@ -120,12 +123,11 @@ def read_measured(path: Path, tasks: tuple[BenchmarkTask, ...], seeds: int) -> d
 
 
 def weights_digest(weights: dict[str, Any]) -> str:
-    """sha256 of weights as they are stored; the samples that are scored are drawn by it."""
+    """Return the SHA-256 of weights as stored, which draws the scored samples."""
     return hashlib.sha256(store.tensor_bytes(weights)).hexdigest()
 
 
 def _about(entry: BenchmarkEntry, budget: Budget, tasks: tuple[BenchmarkTask, ...], seeds: int) -> dict[str, Any]:
-    """What fixes a submission, but for its weights."""
     why = why_not_ranked(budget, tasks)
     return {
         "name": entry.name,
@@ -143,14 +145,14 @@ def _about(entry: BenchmarkEntry, budget: Budget, tasks: tuple[BenchmarkTask, ..
 
 
 def why_not_ranked(budget: Budget, tasks: tuple[BenchmarkTask, ...]) -> str:
-    """What of a submission is not the track's; empty for one that is ranked."""
+    """Return how a submission differs from its track; empty if it is ranked."""
     if budget != BUDGETS[budget.track]:
         return f"{budget.num_steps} steps a task"
     return "" if tasks == tasks_of(budget.track) else "some tasks only"
 
 
 def chosen_by(entry: BenchmarkEntry) -> dict[str, Any]:
-    """What whoever enters chose and declared."""
+    """Return the chosen and declared fields of an entry."""
     return {
         "training": {key: list(value) if isinstance(value, tuple) else value for key, value in entry.training.items()},
         "layers": None if entry.layers is None else list(entry.layers),
@@ -159,7 +161,6 @@ def chosen_by(entry: BenchmarkEntry) -> dict[str, Any]:
 
 
 def _open(path: Path, about: dict[str, Any], entry: BenchmarkEntry, resume: bool) -> None:
-    """The folder of the submission: a new one, or that of the same entry."""
     document = {"format": FORMAT, "bench": VERSION, **about}
     if os.path.lexists(path):
         if not resume:
@@ -169,9 +170,9 @@ def _open(path: Path, about: dict[str, Any], entry: BenchmarkEntry, resume: bool
         before = store.read_json(path / ENTRY, managed=True)
         differ = [
             key for key in document if key != "not_ranked" and before.get(key) != document[key]
-        ]  # "ranked" says it
+        ]  # shown by "ranked"
         if differ:
-            raise RefusedError(f"{path}: holds another entry ({', '.join(differ)} differ); choose another --out")
+            raise RefusedError(f"{path}: contains another entry ({', '.join(differ)} differ); choose another --out")
         return
     store.make_folder(path.parent)
     with store.new_folder(path, manifest=False) as folder:
@@ -182,7 +183,7 @@ def _open(path: Path, about: dict[str, Any], entry: BenchmarkEntry, resume: bool
 
 
 def config_of(entry: BenchmarkEntry, task: BenchmarkTask, budget: Budget, seed: int) -> RunConfig:
-    """The training of the model that is entered, made for the sizes of a task."""
+    """Return the training configuration of the entry for a task."""
     longest = task.corpus(0, TIMES)
     sizes = model_io_of(RunConfig(process=task.process, layout=longest.layout, target=task.target), task.asked(longest))
     try:
@@ -193,7 +194,7 @@ def config_of(entry: BenchmarkEntry, task: BenchmarkTask, budget: Budget, seed: 
 
 
 def controls_of(entry: BenchmarkEntry, task: BenchmarkTask, budget: Budget, seed: int) -> Controls | None:
-    """A function that makes the module of an entry untrained, by another seed at each call; None for a registered model."""
+    """Return a function that builds untrained modules of an entry, seeded per call; None for a registered model."""
     process = task.corpus(0).process
     seeds = count(seed + 1)
     if not isinstance(config_of(entry, task, budget, seed).model, UserModuleSpec):
@@ -204,7 +205,6 @@ def controls_of(entry: BenchmarkEntry, task: BenchmarkTask, budget: Budget, seed
 def _enter(
     entry: BenchmarkEntry, task: BenchmarkTask, budget: Budget, seed: int, path: Path, part: Path
 ) -> dict[str, Any]:
-    """Train and score one task and seed, and put what there is of it into the submission, all at once."""
     began = time.process_time()
     config = config_of(entry, task, budget, seed)
     work = path / "work" / part.name
@@ -213,7 +213,7 @@ def _enter(
     earlier = store.read_json(before, managed=True)["seconds"] if os.path.lexists(before) else 0.0
     try:
         run = train(config, work, resume=os.path.lexists(work), num_samples=2)
-    except BaseException:  # what was spent is counted when it goes on
+    except BaseException:  # a resumed submission counts the time used
         store.write_json(before, {"seconds": earlier + time.process_time() - clock})
         raise
     spent = sum(row["spent"] for row in read_journal(work / "timing.jsonl") if row.get("phase") == "steps")

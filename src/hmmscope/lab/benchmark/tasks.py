@@ -1,6 +1,6 @@
-"""The tasks of HMM-bench, version 1: what generates, how it is laid out, and how much a model may read of it.
+"""The tasks of HMM-bench, version 1: process, layout and budget.
 
-A task never changes. What would change its digest is a new version of the bench: see docs/benchmark.md.
+A task never changes; another digest needs a new version of the benchmark, see docs/benchmark.md.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ from hmmscope.schema import parse_spec, require, unknown_name
 from hmmscope.training.spec import TrainingSpec
 
 VERSION = "1"
-#: Longest samples, in lengths of the training.
+#: Length of the longest samples, in training lengths.
 TIMES = 8
-#: Samples that are scored: of the length of the training, and of the longest one; and read for the belief.
+#: Scored samples of the training length, of the longest length, and for belief regression.
 SCORED, LONGER, READ = 128, 32, 64
 
 
@@ -33,14 +33,14 @@ class BenchmarkTask:
     """One task.
 
     Attributes:
-        name: of the task.
-        kind, about: for readers, what it asks for ("state tracking", "forgetting", ...) and a line on it.
-        process: what trains, as data of a registered process.
-        layout: of samples, as data of a registered layout; the longest samples have `TIMES` its length.
+        name: Name of the task.
+        kind, about: Descriptions for readers: category ("state tracking", "forgetting", ...) and one line.
+        process: Training process, as data of a registered process.
+        layout: Layout, as data of a registered layout; the longest samples have `TIMES` its length.
         target: "observation" or "belief".
-        light: whether it is in the light track.
-        scored: fields of the process that differ where it is scored, such as a pool that was held out.
-        reads: whether it is asked how much of the exact belief can be read from the model.
+        light: Part of the light track.
+        scored: Fields of the process that differ for scoring, such as a held-out pool.
+        reads: Measure the explained fraction of the exact belief.
     """
 
     name: str
@@ -54,27 +54,27 @@ class BenchmarkTask:
     reads: bool = False
 
     def generator(self, *, scored: bool = True) -> Process:
-        """What generates: where it is scored, or where it is trained."""
+        """Return the process for scoring or for training."""
         data = self.process | (self.scored if scored else {})
         process: Process = build_spec("process", data, "process").build()
         return process
 
     def laid_out(self, times: int = 1) -> Layout:
-        """The layout of samples of so many lengths of the training."""
+        """Return the layout of samples of `times` training lengths."""
         layout = build_spec("layout", self.layout, "layout")
         found: Layout = replace(layout, length=times * layout.length)
         return found
 
     def corpus(self, seed: int, times: int = 1, *, stream: str = "test", scored: bool = True) -> ProcessDataset:
-        """Samples of the task."""
+        """Return samples of the task."""
         return ProcessDataset(self.generator(scored=scored), layout=self.laid_out(times), seed=seed, stream=stream)
 
     def asked(self, dataset: ProcessDataset) -> Target:
-        """What is asked of a model on these samples."""
+        """Return the prediction target on these samples."""
         return make_target(self.target, dataset.process, dataset.layout)
 
     def config(self, model: Any, budget: "Budget", training: dict[str, Any], seed: int) -> RunConfig:
-        """The training of a model on the task."""
+        """Return the training configuration of a model on the task."""
         fixed = {"num_steps": budget.num_steps, "batch_size": budget.batch_size, "num_threads": 1, "device": "cpu"}
         free = {"learning_rate": 3e-3, "warmup_steps": min(100, budget.num_steps // 4)} | training
         every = {"evaluate_every": 0, "checkpoint_every": max(200, budget.num_steps // 8)}
@@ -89,11 +89,11 @@ class BenchmarkTask:
 
     @property
     def frozen_kind(self) -> str:
-        """The kind as digests and cards have it."""
+        """Return the kind as in digests and cards."""
         return WORDS[self.name][0] if self.name in WORDS else self.kind
 
     def frozen_fields(self) -> dict[str, Any]:
-        """Return the fields that enter the digest, under fixed names and in the words of version 1."""
+        """Return the fields of the digest, under fixed names and in the words of version 1."""
         return {
             "name": self.name,
             "kind": self.frozen_kind,
@@ -112,30 +112,30 @@ class BenchmarkTask:
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of all that fixes the task: its fields, the law, the bits of samples, and what is scored."""
+        """Return the SHA-256 of what defines the task: fields, distribution, bits of samples, scored positions."""
         fields = self.frozen_fields() | {"times": TIMES, "scored_samples": [SCORED, LONGER, READ]}
         trained = self.corpus(0, stream="train", scored=False)
         text = json.dumps(fields, sort_keys=True) + trained.digest(8) + self.corpus(0, TIMES).digest(8)
         return hashlib.sha256(f"HMM-bench/{VERSION}/{text}".encode()).hexdigest()
 
     def require_frozen(self) -> None:
-        """DamagedError if the task of this installation is not the one of the bench."""
+        """Raise DamagedError if this installation's task differs from the benchmark's."""
         if self.digest != DIGESTS[self.name]:
             raise DamagedError(
-                f"{self.name}: its samples here are not those of HMM-bench {VERSION} ({self.digest[:12]} instead of "
-                f"{DIGESTS[self.name][:12]}); the numerical libraries differ, or hmmscope does"
+                f"{self.name}: its samples differ from those of HMM-bench {VERSION} ({self.digest[:12]} instead of "
+                f"{DIGESTS[self.name][:12]}); use the numerical libraries of its release"
             )
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a model may use on a task.
+    """Limits of a model on a task.
 
     Attributes:
         track: "light" or "full".
-        num_steps, batch_size: of the training, so that tokens are fixed.
-        parameters: at most so many weights.
-        seconds: of one core, for all tasks of the track and one seed.
+        num_steps, batch_size: Training settings, which fix the number of tokens.
+        parameters: Maximum number of weights.
+        seconds: Seconds on one core, for all tasks of the track and one seed.
     """
 
     track: str
@@ -170,7 +170,7 @@ def _group(name: str, group: str, about: str, **fields: Any) -> BenchmarkTask:
 
 def _forgetting(speed: str, follow: float, **fields: Any) -> BenchmarkTask:
     process = {"name": "aliased-cycles", "num_states": 8, "num_symbols": 4, "follow": follow, "show": 0.9}
-    about = f"A noisy cycle of 8 states and 4 symbols that is followed with probability {follow}: it forgets {speed}ly."
+    about = f"A noisy cycle of 8 states and 4 symbols, followed with probability {follow}; it forgets {speed}ly."
     return BenchmarkTask(
         name=f"forget-{speed}",
         kind="forgetting",
@@ -184,18 +184,16 @@ def _forgetting(speed: str, follow: float, **fields: Any) -> BenchmarkTask:
 
 TASKS = (
     _group("parity", "Z2", "The parity of the bits so far.", light=True),
-    _group("z60", "Z60", "The sum modulo 60 of two numbers, as they come: abelian."),
-    _group(
-        "a5", "A5", "The product so far of two elements of A5, the smallest group that is not solvable.", light=True
-    ),
-    _group("s5", "S5", "The product so far of two permutations of five things."),
+    _group("z60", "Z60", "The running sum modulo 60 of two generators, an abelian group."),
+    _group("a5", "A5", "The running product of two elements of A5, the smallest non-solvable group.", light=True),
+    _group("s5", "S5", "The running product of two permutations of five elements."),
     _forgetting("quick", 0.6),
     _forgetting("middling", 0.9),
     _forgetting("slow", 0.99, light=True),
     BenchmarkTask(
         name="asked-rarely",
         kind="sparse supervision",
-        about="Cyclic-HARD: the state shows once in sixteen actions, and is certain to who has followed all of them.",
+        about="Cyclic-HARD: the state is shown once in sixteen actions, and all actions since then determine it.",
         process={"name": "cyclic-hard", "num_states": 5, "num_symbols": 3, "prediction_rate": 1 / 16},
         layout=_sequences(32),
         light=True,
@@ -203,7 +201,7 @@ TASKS = (
     BenchmarkTask(
         name="composed",
         kind="in context",
-        about="A pair of a cycle and an emission, of 12 states and 6 symbols, that was never seen in training.",
+        about="A combination of cycle and emission, with 12 states and 6 symbols, that training never contains.",
         process={"name": "composed-cycles", "num_states": 12, "num_symbols": 6, "num_parts": 16},
         scored={"pool": "held-out"},
         layout=_sequences(48),
@@ -211,7 +209,7 @@ TASKS = (
     BenchmarkTask(
         name="markov",
         kind="in context",
-        about="A Markov chain of four symbols that is new in every sample.",
+        about="A Markov chain of four symbols, new in every sample.",
         process={"name": "fresh-markov-chains", "num_states": 4, "num_symbols": 4},
         layout=_sequences(48),
         light=True,
@@ -219,7 +217,7 @@ TASKS = (
     BenchmarkTask(
         name="told",
         kind="HMM in the prompt",
-        about="An HMM of 2 states and 2 symbols, new in every sample, whose matrices stand in the prompt.",
+        about="An HMM of 2 states and 2 symbols, new in every sample, with its matrices in the prompt.",
         process={"name": "told-hmms", "least": 1},
         layout={"name": "header", "length": 32},
         light=True,
@@ -228,7 +226,7 @@ TASKS = (
     BenchmarkTask(
         name="mess3",
         kind="belief geometry",
-        about="Mess3, whose beliefs fill a fractal.",
+        about="Mess3, whose belief states form a fractal.",
         process={"name": "mess3"},
         layout=_sequences(32),
         light=True,
@@ -254,10 +252,10 @@ TASKS = (
 
 
 def tasks_of(track: str, names: Sequence[str] | None = None) -> tuple[BenchmarkTask, ...]:
-    """The tasks of a track, or those of them that are named.
+    """Return the tasks of a track, or the named ones.
 
     Raises:
-        InputError: an unknown track or task.
+        InputError: An unknown track or task.
     """
     if track not in BUDGETS:
         raise unknown_name("track", track, BUDGETS)

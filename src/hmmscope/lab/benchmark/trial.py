@@ -1,4 +1,4 @@
-"""What every entry must be able to do, tried before anything is written, and again with what was trained."""
+"""Requirements of every entry, tested before anything is written and again after training."""
 
 import warnings
 
@@ -15,13 +15,13 @@ from hmmscope.models.user_module import unwrapped
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.pipeline import untrained_model
 
-#: Largest difference of two probabilities, or vectors, that is rounding.
+#: Largest difference of probabilities or vectors attributed to rounding.
 ROUNDING = 1e-3
 _TRIED = 32
 
 
 def in_a_line(task: BenchmarkTask, error: BaseException) -> HmmscopeError:
-    """What a model raised on a task; what is not its fault (a full disk, damaged data) stays as it is."""
+    """Convert a model's error on a task to one line; a full disk or damaged data keeps its own error."""
     if isinstance(error, HmmscopeError) and not isinstance(error, InputError):
         return error
     told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
@@ -29,11 +29,12 @@ def in_a_line(task: BenchmarkTask, error: BaseException) -> HmmscopeError:
 
 
 def try_entry(config: RunConfig, task: BenchmarkTask, layers: tuple[str, ...] | None) -> None:
-    """Read some samples with the untrained model.
+    """Test the untrained model on some samples.
 
     Raises:
-        InputError: no weights to train, weights that are not real numbers, layers that it does not have, a model that
-            changes when it is only asked, or what `require_causal` refuses.
+        InputError: No trainable weights, weights that are not real numbers, missing layers, a model that changes in
+            evaluation, or a
+            failure of `require_causal`.
     """
     samples = ScoredSamples.of(task, "0" * 16)
     try:
@@ -41,14 +42,14 @@ def try_entry(config: RunConfig, task: BenchmarkTask, layers: tuple[str, ...] | 
         _require_weights(model)
         before = {name: value.clone() for name, value in model.state_dict().items()}
         for line in rehearsed(model, samples.trained, task.asked(samples.trained)):
-            warnings.warn(f"{task.name}: {line}", stacklevel=4)  # past `kept_running`
+            warnings.warn(f"{task.name}: {line}", stacklevel=4)  # above `kept_running`
         require_causal(model, task, samples, _TRIED)
         after = model.state_dict()
         if before.keys() != after.keys():
-            raise InputError("model: makes weights when it is called; make them in build")
+            raise InputError("model: creates weights when it is called; create them in build")
         changed = [name for name, value in before.items() if not torch.equal(value, after[name])]
         if changed:
-            raise InputError(f"model: changes {changed[0]} when it is only asked; change it in training alone")
+            raise InputError(f"model: changes {changed[0]} in evaluation mode; change it only in training mode")
         if layers:
             check_layers(model, layers, field="LAYERS")
     except (Exception, SystemExit) as error:
@@ -64,9 +65,10 @@ def _require_weights(model: nn.Module) -> None:
 
 
 def require_causal(model: nn.Module, task: BenchmarkTask, samples: ScoredSamples, count: int) -> None:
-    """InputError if an answer changes when what comes later does, or when it is asked again.
+    """Raise InputError if a prediction changes with later symbols, or on repetition.
 
-    In each of `count` samples what follows one column, another in each, is that of the sample before.
+    In each of `count` samples, the positions after one cut, different in each, are replaced by those of the sample
+    before.
     """
     asked, batch = task.asked(samples.trained), samples.batch(samples.trained, count)
     columns = torch.from_numpy(asked.token_positions)
@@ -75,14 +77,14 @@ def require_causal(model: nn.Module, task: BenchmarkTask, samples: ScoredSamples
     later = later.reshape(*later.shape, *(1 for _ in batch.tokens.shape[2:]))
     others = Batch(torch.where(later, batch.tokens.roll(1, 0), batch.tokens), batch.observations, batch.states, None)
     answers, again, changed = (answers_on(model, asked, one) for one in (batch, batch, others))
-    if asked.kind != "law":  # in units of the vectors, so that rounding is alike at every size
+    if asked.kind != "law":  # relative to the size of the vectors
         size = 1 + answers.abs().max()
         answers, again, changed = answers / size, again / size, changed / size
     if not (again - answers).abs().max() <= ROUNDING:
-        raise InputError("model: gives other answers when it is asked again")
+        raise InputError("model: gives other predictions for the same input")
     apart = (changed - answers).abs().amax(-1).where(columns <= last[:, None], 0.0)
     if not apart.max() <= ROUNDING:
         place = int(apart.amax(0).argmax())
         raise InputError(
-            f"model: its answer at column {int(columns[place])} depends on what comes later, or on other samples"
+            f"model: its prediction at position {int(columns[place])} depends on later symbols, or on other samples"
         )
