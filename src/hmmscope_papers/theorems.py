@@ -1,4 +1,4 @@
-"""What experiments on theorems share: sequences to run networks on, exponents by instance, and how many instances hold."""
+"""Helpers shared by experiments on theorems."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,23 +11,23 @@ from torch import Tensor
 from hmmscope import Process, ProcessDataset, SequenceLayout, filter_beliefs
 from hmmscope.lab import Effect, Role, Rows, Series, curve
 
-#: Scales for which the experiments on theorems have sizes.
+#: Scales of the experiments on theorems.
 SCALES = ("smoke", "small", "gpu", "paper")
-#: The sentence on intervals of these experiments.
-INTERVALS = "Intervals are 95 % intervals over instances of the process; bands are their whole range."
+#: Description of their intervals.
+INTERVALS = "Intervals are 95 % intervals over instances of the process; bands show the whole range."
 
 
 def by_scale(**sizes: tuple[Any, Any, Any, Any]) -> dict[str, dict[str, Any]]:
-    """The sizes of each scale, from the four numbers or lists that each size has, from the smallest scale on."""
+    """Convert the four values of each size, by ascending scale, to sizes by scale."""
     return {scale: {name: row[place] for name, row in sizes.items()} for place, scale in enumerate(SCALES)}
 
 
 def driven_samples(
     process: Process, length: int, count: int, seed: int
 ) -> tuple[Int64[Tensor, "batch column"], Float64[Tensor, "batch column state"]]:
-    """Tokens of `count` samples, the placeholder first, and the exact vector after each token.
+    """Return the tokens of `count` samples, with placeholder, and the exact vector after each token.
 
-    The vectors come from the filter, or from the products of the matrices, which know nothing of a construction.
+    The vectors come from the filter or from matrix products, not from a construction.
     """
     batch = ProcessDataset(process, layout=SequenceLayout(length=length, placeholder=True), seed=seed)[0:count]
     own = "driven vectors" in process.capabilities()
@@ -37,19 +37,19 @@ def driven_samples(
 
 
 def largest_error(found: Tensor, exact: Float64[Tensor, "*shape"]) -> float:
-    """Largest absolute difference; NaN where something is not a number."""
+    """Return the largest absolute difference; NaN if anything is NaN."""
     return float((found.double() - exact).abs().max())
 
 
 def slope(xs: Iterable[float], ys: Iterable[float]) -> float:
-    """Of the least-squares line."""
+    """Return the least-squares slope."""
     return float(np.polyfit(np.asarray(list(xs), float), np.asarray(list(ys), float), 1)[0])
 
 
 def power_slopes(rows: Rows, x: str, y: str, *by: str) -> list[float | None]:
-    """Exponents of y ~ x^slope, one for each combination of the columns `by` (by default the instance).
+    """Return exponents of y ~ x^slope, one per combination of the columns `by` (default: per instance).
 
-    None where there are no two positive values of y: an exponent that does not exist is missing, and not left out.
+    An exponent is None with fewer than two positive values of y.
     """
     slopes: list[float | None] = []
     for group in rows.by(*(by or ("instance",))).values():
@@ -60,12 +60,12 @@ def power_slopes(rows: Rows, x: str, y: str, *by: str) -> list[float | None]:
 
 
 def always(rows: Rows, holds: Callable[[dict[str, Any]], bool], *by: str, unit: str) -> Effect:
-    """How many instances have no row that is a counterexample; each combination of the columns `by` is an instance."""
+    """Return the fraction of instances (combinations of `by`) without a counterexample."""
     return Effect.share([all(holds(row) for row in group) for group in rows.by(*by).values()], unit)
 
 
 def ranges(rows: Rows, *keys: str, value: str = "error") -> Rows:
-    """`value` over the rows that agree in `keys`: (keys.., value = median, low = least, high = largest, mean)."""
+    """Return median, range and mean of `value` over the rows that agree in `keys`."""
     made = Rows()
     for key, group in rows.by(*keys).items():
         found = [row[value] for row in group]
@@ -76,10 +76,10 @@ def ranges(rows: Rows, *keys: str, value: str = "error") -> Rows:
 
 
 def band(rows: Rows, x: str, name: str, role: Role = "other", *, y: str = "error") -> Series | None:
-    """Median over instances against a column, with their whole range; None without rows."""
+    """Plot the median over instances with the whole range; None without rows."""
     return curve(ranges(rows, x, value=y), x, name, role, pool=False)
 
 
 def plain(rows: Rows, x: str, name: str, role: Role = "other", *, y: str = "value") -> Series | None:
-    """A column against another one, each row a point; None without rows."""
+    """Plot one column against another, a point per row; None without rows."""
     return curve(rows, x, name, role, y=y, pool=False)

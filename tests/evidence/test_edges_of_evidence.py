@@ -91,28 +91,28 @@ HEAT: dict[str, Any] = {"title": "", "x_label": "", "y_label": "", "z_label": ""
 @pytest.mark.parametrize(
     ("kind", "given", "other", "said"),
     [
-        (DenseScatter, CLOUD, {"frames": ()}, "frames: must name one"),
-        (DenseScatter, CLOUD, {"frames": (1,)}, "places: must be 1"),
-        (DenseScatter, CLOUD, {"places": (PLACE, PLACE[:4])}, r"places\[1\]: must be 8 characters, as colours"),
+        (DenseScatter, CLOUD, {"frames": ()}, "frames: must have at least one"),
+        (DenseScatter, CLOUD, {"frames": (1,)}, "places: must have 1 parts"),
+        (DenseScatter, CLOUD, {"places": (PLACE, PLACE[:4])}, r"places\[1\]: must have 8 characters"),
         (DenseScatter, CLOUD, {"places": (PLACE, PLACE[:-1] + "<")}, "must be base64"),
-        (DenseScatter, CLOUD, {"places": ("A" * 7,) * 2, "colours": "A" * 7}, r"places\[0\]: must be 7 characters"),
+        (DenseScatter, CLOUD, {"places": ("A" * 7,) * 2, "colours": "A" * 7}, r"places\[0\]: must have 7 characters"),
         (DenseScatter, CLOUD, {"colours": "A" * 7 + "'"}, "must be base64"),
-        (DenseScatter, CLOUD, {"corners": ("a", "b")}, "corners: must be three names, or none"),
-        (DenseScatter, CLOUD, {"corners": ("a", "b", "c")}, "outline: must be the places of corners"),
-        (DenseScatter, CLOUD, {"outline": "AAAA"}, "outline: must be the places of corners"),
-        (Explorer, MANY, {"choices": tuple("abcdef")}, "choices: must name 1 to 5"),
+        (DenseScatter, CLOUD, {"corners": ("a", "b")}, "corners: must be three names or empty"),
+        (DenseScatter, CLOUD, {"corners": ("a", "b", "c")}, "outline: must have a place per corner"),
+        (DenseScatter, CLOUD, {"outline": "AAAA"}, "outline: must have a place per corner"),
+        (Explorer, MANY, {"choices": tuple("abcdef")}, "choices: must have 1 to 5 names"),
         (Explorer, MANY, {"y_min": 1, "y_max": 1}, "y_min: must be below y_max"),
-        (Lines, LINES, {"series": ()}, "series: must have one"),
-        (Lines, LINES, {"series": LINES["series"] * 2}, "series: must have names that differ"),
-        (Lines, LINES, {"series": (Series(name="s", y=()),)}, "s: x: must have a value"),
+        (Lines, LINES, {"series": ()}, "series: must have at least one"),
+        (Lines, LINES, {"series": LINES["series"] * 2}, "series: must have distinct names"),
+        (Lines, LINES, {"series": (Series(name="s", y=()),)}, "s: x: must have at least one value"),
         (Lines, LINES, {"y_min": 0.0, "log_y": True}, "y_min: must be > 0 on a logarithmic axis"),
         (Lines, LINES, {"y_max": 0.0, "log_y": True}, "y_min: must be > 0 on a logarithmic axis"),
-        (Bars, BARS, {"categories": ()}, "categories: must name one"),
+        (Bars, BARS, {"categories": ()}, "categories: must have at least one"),
         (Bars, BARS, {"categories": ("a", "b")}, "s: y: must have 2 values"),
         (Bars, BARS, {"series": LINES["series"]}, "s: x: must be empty in Bars"),
         (Bars, BARS, {"y_min": 2.0, "y_max": 1.0}, "y_min: must be below y_max"),
-        (Heatmap, HEAT, {"x": ()}, "x: must name a column"),
-        (Heatmap, HEAT, {"y": ()}, "y: must name a row"),
+        (Heatmap, HEAT, {"x": ()}, "x: must have at least one label"),
+        (Heatmap, HEAT, {"y": ()}, "y: must have at least one label"),
         (Heatmap, HEAT, {"z": ()}, "z: must have 1 rows"),
         (Heatmap, HEAT, {"z": ((1.0, 2.0),)}, r"z\[0\]: must have 1 columns"),
         (Heatmap, HEAT, {"z": ((np.inf,),)}, r"z\[0\]\[0\]: must be finite"),
@@ -124,7 +124,7 @@ HEAT: dict[str, Any] = {"title": "", "x_label": "", "y_label": "", "z_label": ""
             Figure,
             {"name": "f", "title": "", "caption": "", "panels": (1,)},
             {},
-            r"panels\[0\]: must be one of the kinds",
+            r"panels\[0\]: must be Lines, Bars",
         ),
         (Figure, {"name": "f" * 101, "title": "", "caption": "", "panels": (1,)}, {}, "name: must be 1 to 100"),
     ],
@@ -223,7 +223,7 @@ def test_gates_stand_open_at_their_edges() -> None:
     less = at_budget("not reproduced", {"tokens": 4.0}, {"tokens": 5.0}, True)
     assert less == ("not at this budget", "at 4 tokens (the paper: 5)")
     assert at_budget("reproduced", {"tokens": 4.0}, {})[1] == "at 4 tokens (the paper: not stated)"
-    assert at_budget("reproduced", {}, {"tokens": 5.0})[1] == "at a budget that is not recorded (the paper: not stated)"
+    assert at_budget("reproduced", {}, {"tokens": 5.0})[1] == "at an unrecorded budget (the paper: not stated)"
     assert figure.MOST_CHOICES == 5
 
 

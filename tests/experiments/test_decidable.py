@@ -46,7 +46,7 @@ def test_the_plan_of_one_task_decides_that_task_alone() -> None:
 def test_the_plan_of_figure_1_at_the_papers_scale() -> None:
     """Its ratios are the paper's; one seed decides nothing, and five do."""
     one, five = (by_name(plan_of("multitask-fig1", "paper", {}, seeds)) for seeds in (None, 5))
-    assert {outlook.answer() for outlook in one.values()} == {"cannot decide: one seed decides nothing"}
+    assert {outlook.answer() for outlook in one.values()} == {"cannot decide: one seed is not enough for a verdict"}
     assert {outlook.answer() for outlook in five.values()} == {"can decide"}
     fixed = {gate.text for gate in five["multitask-high-accuracy"].gates if gate.name == "regime"}
     assert "the number of prompts in which each HMM was shown (16 in the paper) is 16, inside 4 to 64" in fixed
@@ -87,7 +87,7 @@ def test_ratios_of_kept_trainings_count_for_the_same_plan() -> None:
 
 def test_without_kept_tables_the_plan_still_answers_what_it_fixes() -> None:
     found = by_name(plan_of("multitask-fig1", "paper", {}, None), kept=[])
-    assert {one.answer() for one in found.values()} == {"cannot decide: one seed decides nothing"}
+    assert {one.answer() for one in found.values()} == {"cannot decide: one seed is not enough for a verdict"}
 
 
 def test_scale_smoke_decides_nothing_and_warns_of_nothing() -> None:
@@ -110,7 +110,7 @@ def test_a_plan_that_can_decide_nothing_warns_before_it_begins(
 
 
 def test_a_dry_run_prints_each_gate(call: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "no table of limits-fig3 is kept in results/ here" in call("run", "limits-fig3", "--dry-run").out
+    assert "found no tables of limits-fig3 in results/" in call("run", "limits-fig3", "--dry-run").out
     monkeypatch.chdir(ROOT)
     said = call(
         "run", "limits-fig3", "--scale", "medium", "--plan.tasks", "cyclic-det", "--plan.layers", "1", "--dry-run"

@@ -129,7 +129,7 @@ def test_a_verdict_has_to_outlast_one_more_doubling_of_the_training() -> None:
     for row in tables[WHILE_TRAINING]:  # shallow ones catch up by a doubling and more a layer
         row["length"] = 8.0 if row["share"] == 1 else 4.0 ** row["layers"] / 8
     assert closed(name, tables) == ["converged"]
-    assert "would turn reproduced into not reproduced" in judged(name, tables).text
+    assert "would change the verdict from reproduced to not reproduced" in judged(name, tables).text
     for row in tables[WHILE_TRAINING]:  # the others rise, and growth grows
         row["length"] = 8.0 if row["share"] < 1 else 2.0 ** row["layers"]
     assert closed(name, tables) == []

@@ -173,13 +173,13 @@ def tables_3a(
 def test_state_before_task(later: Sequence[float], above: Sequence[float] | None, verdict: str) -> None:
     found = judged("multitask-state-before-task", tables_3a(later, above))
     assert found.verdict == verdict
-    assert "at layer 2 by the hidden state" in found.text
+    assert "The hidden state reaches 90 % of its maximum accuracy at layer 2 " in found.text
 
 
 def test_order_is_not_asked_of_what_training_did_not_raise() -> None:
     found = judged("multitask-state-before-task", tables_3a(gain=(0.02, 0.03, 0.02)))
     assert found.verdict == "not tested"
-    assert "telling the component" in found.text
+    assert "identifying the component" in found.text
     swapped = untrained(tables_3a())
     assert swapped is not None
     assert judged("multitask-state-before-task", swapped).verdict == "not tested"
@@ -194,7 +194,7 @@ def test_task_gradual(values: Sequence[float], verdict: str) -> None:
 def test_questions_on_figure_3a() -> None:
     found = judged("multitask-task-without-training", tables_3a())
     assert (found.verdict in OF_QUESTIONS, found.value) == (True, pytest.approx(0.9))
-    assert "from the trained model with 0.95" in found.text
+    assert "and 0.95 in the trained model" in found.text
 
 
 # --------------------------------------------------------------------------------------------------------------------

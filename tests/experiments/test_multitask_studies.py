@@ -83,7 +83,7 @@ def test_seeds_that_disagree_leave_decay_open() -> None:
 def test_decay_with_too_few_lengths_is_not_tested() -> None:
     found = judged(DECAY, decay_tables(lambda seed, k: math.exp(-k), lengths=(1, 2)))
     assert found.verdict == "not tested"
-    assert "Fewer than three lengths" in found.text
+    assert "Fewer than three memory lengths" in found.text
 
 
 def test_decay_of_a_known_sequence() -> None:
@@ -185,7 +185,7 @@ def end_tables(key: str, excess: dict[Any, float], noise: float = 0.001, **more:
     [
         (0.3, 0.001, "Rotary is better"),
         (0.05, 0.001, "Rotary is worse"),
-        (0.2001, 0.05, "Whether rotary or the best other (learned) is better is open."),
+        (0.2001, 0.05, "It is open whether rotary or the best other encoding (learned) is better."),
     ],
 )
 def test_rotary_is_compared_with_the_best_other(learned: float, noise: float, said: str) -> None:
@@ -199,14 +199,14 @@ def test_rotary_is_compared_with_the_best_other(learned: float, noise: float, sa
 def test_rotary_needs_something_to_compare() -> None:
     found = judged("multitask-rotary", end_tables("positions", {"learned": 0.3, "none": 0.5}, layers=3))
     assert found.value is None
-    assert "nothing to compare" in found.text
+    assert "no two encodings to compare" in found.text
 
 
 @pytest.mark.parametrize("excess, said", [({1: 0.3, 4: 0.1}, "4 is better"), ({1: 0.1, 4: 0.3}, "4 is worse")])
 def test_heads_are_compared(excess: dict[int, float], said: str) -> None:
     found = judged("multitask-more-heads", end_tables("heads", excess, layers=3, symbols=6))
     assert said in found.text
-    assert "12 for 6 symbols" in found.text
+    assert "12 heads for 6 symbols" in found.text
     assert found.value == pytest.approx(excess[1] - excess[4], abs=0.01)
 
 

@@ -389,7 +389,7 @@ def test_a_run_goes_by_a_protocol_and_writes_none(tmp_path: Path, capsys: pytest
     assert main([*plain_run, "--dry-run", "--protocol", str(file)]) == 0
     assert "commit it before the first run" in capsys.readouterr().out
     assert main([*plain_run, "--dry-run", "--protocol", str(file)]) == 3
-    assert "written once" in capsys.readouterr().err
+    assert "never overwritten" in capsys.readouterr().err
     assert main([*plain_run, "--seeds", "1,2", "--out", str(out), "--protocol", str(file)]) == 2
     assert "has another plan" in capsys.readouterr().err
     run_experiment("test-seeded", "smoke", out, protocol=file, quiet=True, first=1)
@@ -401,14 +401,14 @@ def test_a_run_goes_by_a_protocol_and_writes_none(tmp_path: Path, capsys: pytest
     write_page([out], out / "report.html")
     file.write_bytes(file.read_bytes().replace(b'"measurement": 1', b'"measurement": 2'))
     assert main([*plain_run, "--out", str(tmp_path / "new"), "--protocol", str(file)]) == 2
-    assert "names version 2 of the measurement, which is 1 now" in capsys.readouterr().err
+    assert "has version 2 of the measurement; the current version is 1" in capsys.readouterr().err
     shutil.copyfile(out / "protocol.json", file)
     run_experiment("test-seeded", "smoke", out, protocol=file, quiet=True, resume=True)
     assert [part["protocol"] for part in store.read_table(out / "parts.jsonl")] == [digest] * 2
     without = run_experiment("test-seeded", "smoke", tmp_path / "without", trained=tmp_path / "trained", quiet=True)
     assert not (without / "protocol.json").exists()
     assert "protocol" not in store.read_table(without / "parts.jsonl")[0]
-    with pytest.raises(RefusedError, match="was not begun by this protocol"):
+    with pytest.raises(RefusedError, match="was not started with this protocol"):
         run_experiment("test-seeded", "smoke", without, protocol=file, quiet=True, resume=True)
     on = run_experiment("test-seeded", "smoke", tmp_path / "on", kept=out, quiet=True)
     assert store.read_json(on / "experiment.json")["protocol"] == digest
@@ -494,7 +494,7 @@ def test_only_small_files_of_the_experiment_are_taken(tmp_path: Path) -> None:
         ),
         ({"overrides": {"model.name": "lstm"}}, r"model\.name: test-seeded measures rnn, got 'lstm'"),
         ({"seeds": 0}, "seeds: must be 1 to 1000"),
-        ({"seeds": (1, 1)}, "different numbers"),
+        ({"seeds": (1, 1)}, "a list of distinct seeds"),
     ],
 )
 def test_what_is_refused(arguments: dict[str, Any], error: str, tmp_path: Path) -> None:
@@ -563,7 +563,7 @@ def test_figures_that_fail_end_no_measurement(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Seeded, "figures", failing)
     with pytest.raises(
-        PartlyFailedError, match=r"seed 0 failed \(error\[70\] .*no such column\); as did 1 more: seed 1; "
+        PartlyFailedError, match=r"seed 0 failed \(error\[70\] .*no such column\); 1 more failed: seed 1; "
     ):
         run_experiment("test-seeded", "smoke", tmp_path / "out", quiet=True)
     assert len(store.read_table(tmp_path / "out" / "parts.jsonl")) == 2
@@ -581,7 +581,7 @@ def test_a_full_disk_ends_an_experiment_at_once(phase: str, tmp_path: Path, monk
 
     with monkeypatch.context() as patch:
         patch.setattr(*{"training": (run_task, "train"), "measuring": (Seeded, "measure")}[phase], full)
-        with pytest.raises(FullDiskError, match=r"^test-seeded: seed 0: .*No space left.* add --resume to go on$"):
+        with pytest.raises(FullDiskError, match=r"^test-seeded: seed 0: .*No space left.* add --resume to continue$"):
             run_experiment("test-seeded", "smoke", tmp_path / "out", quiet=True)
     assert len(tried) == 1
     assert not (tmp_path / "trained" / "failures").exists()

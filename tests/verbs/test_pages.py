@@ -42,7 +42,7 @@ def test_a_run_made_in_python_ends_in_one_page(runs: dict[str, Run], call: Calla
     assert call("report", "known", "-o", "known.html").out == "page: known.html\n"
     page = Path("known.html").read_text()
     assert {path: path.read_bytes() for path in Path("known").rglob("*") if path.is_file()} == before
-    for shown in ("Loss over training", "Answers beside the optimum", "Loss above the optimum", "before training"):
+    for shown in ("Loss over training", "Answers and the optimum", "Loss above the optimum", "before training"):
         assert shown in page
     assert f"{runs['known'].summary['loss']:.4f}" in page
     assert "hmmscope train known --out NEW" in page

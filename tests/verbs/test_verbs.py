@@ -85,7 +85,7 @@ def test_train_analyse_report(call: Callable, tmp_path: Path) -> None:
     HMM([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], emission, title="mine <b>&").save(tmp_path / "mine.json")
     called = call("train", "mine.json", "--out", "run", "-q", *TINY)
     assert (called.code, called.error) == (0, "")
-    assert re.search(r"\* How far from the optimum \(answered\): .* nats", called.out)
+    assert re.search(r"\* Distance to the optimum \(answered\): .* nats", called.out)
     assert " nats per answer)" in called.out
     assert "INVALID" not in called.out
     assert len(read_journal(tmp_path / "run" / "metrics.jsonl")) == 4

@@ -1,4 +1,4 @@
-"""The network of [MultiTask] Theorem 1 and a trained one, under the same instruments."""
+"""The network of [MultiTask] Theorem 1 and a trained one, compared with the same instruments."""
 
 from functools import partial
 from typing import Any
@@ -42,25 +42,25 @@ from hmmscope_papers.theorems import by_scale
 NAME = "construction-vs-trained"
 TITLES = {"trained": "Trained", "constructed": "Constructed", "untrained": "Before training"}
 ROLES: dict[str, Role] = {"trained": "model", "constructed": "ceiling", "untrained": "control"}
-#: What is read by the probes, and how it is called.
+#: Probe targets and their names.
 TARGETS = {f"previous-{k}": f"{k} back" for k in range(MAX_DISTANCE + 1)} | {"component": "which HMM"}
-#: Something is read when its accuracy is this much above that before training.
+#: Accuracy gain over the untrained network from which a target counts as readable.
 GAINED = 0.1
-#: Share of the loss above the optimum that may change in the last quarter of training.
+#: Largest relative change of the excess loss in the last quarter of training.
 FLAT = 0.1
 
 
 @registry.experiment(NAME)
 class ConstructionVsTrained(Experiment):
-    """The model of Figures 1 to 7 whose HMMs were shown most rarely, and a construction for the prompts of each seed."""
+    """A model of Figures 1 to 7, the one whose HMMs were shown least often, and a construction."""
 
     title = "Does a trained network do what the construction does?"
     summary = (
-        "A decoder is trained on a mixture of hidden Markov models; beside it stands the network whose weights Theorem 1 "
-        "gives, with a causal mask, on the same prompts. The same instruments look into both: which past symbols a layer "
-        "holds, where the task becomes readable, whether attention depends on positions, where it looks, how alike the "
-        "layers are, and whether steps of gradient descent on the demonstrations explain what a trained layer adds. The "
-        "model before training is the control."
+        "A decoder is trained on a mixture of hidden Markov models and compared with the network of Theorem 1, "
+        "with a causal mask, on the same prompts. The same instruments measure both: which past symbols a layer "
+        "represents, where the task becomes readable, whether attention depends on positions, where it looks, how "
+        "similar the layers are, and whether steps of gradient descent on the demonstrations explain what a "
+        "trained layer adds. The untrained model is the control."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 1}
     groups = {
@@ -129,8 +129,8 @@ def _score_figure(rows: Rows) -> Figure:
     return Figure(
         name="scores",
         title="How well each predicts",
-        caption="At the end of the test sequence, where the window of the construction lies inside it. The construction's "
-        "vector is clipped at zero and divided by its sum. Bars of 95 %.",
+        caption="At the end of the test sequence, where the window of the construction lies inside the sequence. "
+        "The output of the construction is clipped at zero and normalised. Bars show 95 % intervals.",
         panels=(
             panel("accuracy", "Accuracy", "accuracy"),
             panel("total_variation", "Distance to the optimum", "total variation"),
@@ -155,9 +155,9 @@ def _probe_figure(rows: Rows) -> Figure:
 
     return Figure(
         name="probes",
-        title="What a layer holds",
-        caption="Accuracy of linear probes for the symbol k steps back, and for which HMM of the pool it is, on samples "
-        "that the probe was not trained on. Layer 0 is the embedding.",
+        title="What each layer represents",
+        caption="Accuracy of linear probes for the symbol k steps back and for the identity of the HMM, on "
+        "samples that the probe was not trained on. Layer 0 is the embedding.",
         panels=tuple(panel(network) for network in TITLES),
     )
 
@@ -166,14 +166,15 @@ def _shuffle_figure(rows: Rows) -> Figure:
     centred = _with_depth(rows)
     return Figure(
         name="position-shuffle",
-        title="Does attention depend on where demonstrations stand?",
-        caption="Whole demonstrations change places; the logits from the last token are followed by the identity of their "
-        "key. Coefficient of variation of centred logits, averaged over heads. Zero: the layer looks at content.",
+        title="Does attention depend on the positions of demonstrations?",
+        caption="Whole demonstrations are permuted, and the logits from the last token are matched by the "
+        "identity of their key. Coefficient of variation of centred logits, averaged over heads. Zero: "
+        "the layer depends on content alone.",
         panels=(
             lines(
                 "",
                 *(curve(centred.where(network=name), "depth", name, role) for name, role in ROLES.items()),
-                x_label="depth (share of the layers)",
+                x_label="depth (fraction of the layers)",
                 y_label="coefficient of variation",
                 y_min=0.0,
             ),
@@ -182,7 +183,6 @@ def _shuffle_figure(rows: Rows) -> Figure:
 
 
 def _with_depth(rows: Rows) -> Rows:
-    """Variation of centred logits of each head, with the depth of its layer as a share of all."""
     kept = Rows(row for row in rows.where(metric="cv_centred") if row["head"] >= 0)
     last = {network: max(group.values("layer")) for network, group in kept.by("network").items()}
     return kept.with_columns(depth=lambda row: row["layer"] / last[row["network"]])
@@ -202,16 +202,16 @@ def _offset_figure(rows: Rows) -> Figure:
             "key",
             "layer",
             z="share",
-            x_label="columns back",
+            x_label="positions back",
             y_label="layer",
-            z_label="share of the attention shown",
+            z_label="fraction of the attention shown",
         )
 
     return Figure(
         name="attention-by-offset",
         title="Where the last token looks",
-        caption="Attention of the last token by distance, averaged over heads; each row is divided by its sum over the "
-        "distances shown (the construction's gradient layers are not normalised).",
+        caption="Attention of the last token by distance, averaged over heads; each row is divided by its sum "
+        "over the distances shown (the construction's gradient layers are not normalised).",
         panels=(panel("trained"), panel("constructed")),
     )
 
@@ -220,8 +220,10 @@ def _similarity_figure(rows: Rows) -> Figure:
     axes: dict[str, Any] = {"x_label": "layer of the construction", "y_label": "layer", "z_label": "linear CKA"}
     return Figure(
         name="similarity",
-        title="How alike the layers are",
-        caption="Linear centred kernel alignment of the residual streams on the same columns. One: equal up to rotation.",
+        title="Similarity of the layers",
+        caption=(
+            "Linear centred kernel alignment of the residual streams at the same positions. One: equal up to rotation."
+        ),
         panels=tuple(
             heatmap(TITLES[name], rows.where(network=name), "constructed_layer", "layer", z_min=0.0, z_max=1.0, **axes)
             for name in ("trained", "untrained")
@@ -234,9 +236,9 @@ def _step_figure(rows: Rows) -> Figure:
     return Figure(
         name="gradient-steps",
         title="Does a gradient step explain what a layer adds?",
-        caption="What a layer adds at the last column, predicted linearly from the last symbol and the frequencies in the "
-        "prompt; the gain in R² on held-out prompts when the change that a step of gradient descent makes to the "
-        "prediction is added.",
+        caption="The output that a layer adds at the last position, predicted linearly from the last symbol and "
+        "the frequencies in the prompt. Shown is the gain in R² on held-out prompts when the change of "
+        "the prediction by a step of gradient descent is added as a predictor.",
         panels=tuple(
             heatmap(TITLES[name], rows.where(network=name), "step", "layer", **axes)
             for name in ("trained", "untrained")
@@ -249,7 +251,6 @@ def _step_figure(rows: Rows) -> Figure:
 
 
 def _gates(tables: Tables) -> list[Gate]:
-    """The model has learned its task, and goes on learning no more."""
     changes = {f"seed {row.get('seed')}": (row["earlier"] - row["end"]) / row["end"] for row in tables["convergence"]}
     scores = tables["scores"].where(metric="accuracy")
 
@@ -260,22 +261,18 @@ def _gates(tables: Tables) -> list[Gate]:
         Gate.learned(
             Effect.pooled(list(scores.per_seed(better).values()), "accuracy"),
             parameter("gained", GAINED),
-            "the same model before training",
+            "the untrained model",
         ),
-        Gate.converged(changes, parameter("flat", FLAT), "loss above the optimum (as a share of itself)"),
+        Gate.converged(changes, parameter("flat", FLAT), "loss above the optimum (relative change)"),
     ]
 
 
 def _estimate(row: dict[str, Any], column: str = "value") -> EstimateWithError:
-    """A value with the error that its interval over samples gives it."""
     return EstimateWithError(row[column], (row["high"] - row["low"]) / 3.92)
 
 
 def onset(rows: Rows, network: str, target: str) -> float | None:
-    """Layer, between layers by a straight line, at which the accuracy less that before training is half its maximum.
-
-    None where it never is `GAINED` above that before training.
-    """
+    """Return the layer where the gain over the untrained network is half its maximum; None below `GAINED`."""
     kept = rows.where(target=target)
     before = {row["depth"]: row["accuracy"] for row in kept.where(network="untrained")}
     xs, ys = zip(*sorted(before.items()), strict=True)
@@ -291,7 +288,7 @@ def onset(rows: Rows, network: str, target: str) -> float | None:
 
 
 def _said(rows: Rows, network: str, targets: list[str]) -> str:
-    """``1 back 0.7, 2 back in 1 of 5 seeds, which HMM 1.2``: mean onsets."""
+    """Format mean onsets: ``1 back 0.7, 2 back in 1 of 5 seeds, which HMM 1.2``."""
     parts = []
     for target in targets:
         found = list(rows.per_seed(partial(onset, network=network, target=target)).values())
@@ -312,7 +309,7 @@ def nearer_first(tables: Tables) -> Measurement:
     found = list(rows.per_seed(later).values())
     backs = [f"previous-{k}" for k in range(1, MAX_DISTANCE + 1)]
     text = (
-        f"Onsets in the trained network, by layer: {_said(rows, 'trained', backs)}. In the construction: "
+        f"Mean onset by layer in the trained network: {_said(rows, 'trained', backs)}. In the construction: "
         f"{_said(rows, 'constructed', backs)}."
     )
     effect = None if all(one is None for one in found) else Effect.pooled(found, "layers")
@@ -333,7 +330,7 @@ def task_after_window(tables: Tables) -> Measurement:
     added = rows.where(network="trained", target="component").beyond_twins("accuracy")
     highest += f" ({added})" if added else ""
     text = (
-        f"Which HMM it is can be read at best with accuracy {highest}. Onsets in the trained network: "
+        f"The best accuracy for the identity of the HMM is {highest}. Mean onset by layer in the trained network: "
         f"{_said(rows, 'trained', ['previous-1', 'component'])}."
     )
     effect = None if all(one is None for one in found) else Effect.pooled(found, "layers")
@@ -352,5 +349,5 @@ def content_above(tables: Tables) -> Measurement:
     effects = {name: list(rows.per_seed(partial(halves, network=name)).values()) for name in TITLES}
     differences = [a - b for a, b in zip(effects["trained"], effects["untrained"], strict=True)]
     said = ", ".join(f"{TITLES[name].lower()} {Effect.pooled(found).short()}" for name, found in effects.items())
-    text = f"Upper less lower half: {said}."
+    text = f"Variation in the upper minus the lower half of the layers: {said}."
     return Measurement(Effect.pooled(differences, "coefficient of variation"), text, _gates(tables))

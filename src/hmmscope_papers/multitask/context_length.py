@@ -1,4 +1,4 @@
-"""How the error of a trained model falls with the number of observations that it sees."""
+"""Error of a trained model against the number of observations that it sees."""
 
 import math
 from typing import Any
@@ -21,13 +21,14 @@ _LENGTHS = [1, 2, 3, 4, 5, 6, 8, 10, 12]
 
 @registry.experiment("multitask-context-length")
 class ContextLength(Experiment):
-    """A decoder for each number of observations seen, beside the exact error of a memory of as many."""
+    """A decoder per number of observations, compared with the exact error of the same memory."""
 
-    title = "How many observations a Transformer has to see"
+    title = "How many observations a Transformer needs"
     summary = (
-        "Lemma 1 of [MultiTask]: what is lost by keeping only the last k observations falls exponentially in k. A decoder "
-        "is trained for each k on windows of one stationary HMM, to predict what follows. Its error against the filter of "
-        "the whole past stands beside the exact error of a memory of the same k observations."
+        "Lemma 1 of [MultiTask]: the error from keeping only the last k observations falls exponentially in k. A "
+        "decoder is trained for each k on windows of one stationary HMM, to predict the next observation. Its "
+        "error against the filter of the whole past is compared with the exact error of a memory of the same k "
+        "observations."
     )
     num_seeds = Experiment.NUM_SEEDS
     groups = {"memory": ("errors", "rates")}
@@ -57,16 +58,16 @@ class ContextLength(Experiment):
         }
 
     def figures(self, tables: Tables) -> list[Figure]:
-        """Excess and distance by observations seen."""
         return [
             Figure(
                 name="context-length",
-                title="Error against the observations seen",
+                title="Error against the number of observations",
                 caption=(
-                    "Excess over the filter of the whole past, and total variation from it, by the number k of observations "
-                    "seen. The best from k observations is exact; excess = memory + learning, so the model's learning part "
-                    "(dotted among others) is what training left. Straight lines are exponential decay. Bands are 95 % "
-                    "intervals over seeds, each with its own HMM."
+                    "Excess over the filter of the whole past, and total variation from it, by the number k of "
+                    "observations seen. The best predictor from k observations is exact; excess = memory + "
+                    "learning, so the learning part of the model (dotted) is the error that training left. "
+                    "Straight lines are exponential decay. Bands are 95 % intervals over seeds, each with its own "
+                    "HMM."
                 ),
                 panels=(
                     _panel(tables["errors"], "excess", "Excess", "nats per observation"),
@@ -98,15 +99,16 @@ def memory_decay(tables: Tables) -> Measurement:
         return by_memory(own, "memory", "total_variation")
 
     rows, rates = tables["errors"], tables["rates"]
-    decay = rows.per_seed(lambda own: decay_rate(errors(own))).effect("nats an observation")
-    better = rows.per_seed(lambda own: exponential_rather(errors(own))).effect("nats nearer to an exponential")
+    decay = rows.per_seed(lambda own: decay_rate(errors(own))).effect("nats per observation")
+    better = rows.per_seed(lambda own: exponential_rather(errors(own))).effect("nats closer to an exponential")
     if decay is None or better is None:
-        return Measurement(None, "Fewer than three lengths have an error above rounding.")
+        return Measurement(None, "Fewer than three memory lengths have an error above rounding.")
     gamma = rates[0]["observability"]
     text = (
-        f"It falls by a factor of {math.exp(-decay.value):.2f} with each observation more, and ln(error) is nearer to a "
-        f"straight line in k than to one in ln(k) by {better.short()} nats. Over the first four observations the rate is "
-        f"{rates.effect('rate')}, that of the hidden chain by itself {rates.effect('mixing')}; the lemma guarantees c "
-        f"gamma^4 with an unknown c, and gamma^4 is {gamma**4:.3f} here (gamma = {gamma:g})."
+        f"The memory error falls by a factor of {math.exp(-decay.value):.2f} per additional observation, and "
+        f"ln(error) is nearer to a straight line in k than to one in ln(k) by {better.short()} nats. Over the "
+        f"first four observations the decay rate is {rates.effect('rate')}, that of the hidden chain alone "
+        f"{rates.effect('mixing')}; the lemma guarantees c gamma^4 with an unknown c, and gamma^4 is "
+        f"{gamma**4:.3f} here (gamma = {gamma:g})."
     )
     return Measurement({"decay": decay, "exponential or power law": better}, text)

@@ -1,4 +1,4 @@
-"""[MultiTask] Theorem 1, its error in parts: memory, linear misspecification, sample and gradient steps, and a bound."""
+"""[MultiTask] Theorem 1: its error in parts, and a bound."""
 
 from typing import Any
 
@@ -39,14 +39,14 @@ SCALING = [400, 800, 1600, 3200, 6400, 12800]
 
 @registry.experiment(NAME)
 class ErrorDecomposition(Experiment):
-    """Exact errors, by enumeration, of least squares on demonstrations of a reference process and of random ones."""
+    """Exact errors of least squares on demonstrations of a reference process and of random ones."""
 
     title = "Four sources of error of in-context least squares"
     summary = (
-        "The prediction of [MultiTask] Theorem 1 is linear in the last L observations, fitted to n demonstrations by T "
-        "steps of gradient descent. Its squared distance from the exact answer is the sum of what a short memory loses, "
-        "what a linear function of one-hot windows cannot express, and what n samples and T steps leave. Each part is "
-        "computed by enumeration, its rate is measured, and a bound with explicit constants is held against random "
+        "The prediction of [MultiTask] Theorem 1 is linear in the last L observations, fitted to n demonstrations "
+        "by T steps of gradient descent. Its squared distance from the exact answer is the sum of the errors from "
+        "a short memory, from the linear form of the prediction, and from n samples and T steps. Each part is "
+        "computed by enumeration, its rate is measured, and a bound with explicit constants is tested on random "
         "processes."
     )
     intervals = (
@@ -58,7 +58,7 @@ class ErrorDecomposition(Experiment):
         "optimisation": ("convergence", "rates"),
         "bound": ("bound",),
     }
-    #: `histories` observations are enumerated; `instances` are random processes beside the reference.
+    #: `histories`: enumerated observations; `instances`: random processes besides the reference.
     sizes = by_scale(
         histories=(4, 6, 7, 8),
         memory_lengths=([1, 2], [1, 2, 3], [1, 2, 3], [1, 2, 3, 4]),
@@ -115,18 +115,17 @@ def _parts_figure(rows: Rows) -> Figure:
 
     return Figure(
         name="error-parts",
-        title="What the error is made of",
+        title="Parts of the error",
         caption=(
-            "Squared Euclidean distance of the least-squares prediction from the exact law of the next observation, "
-            "averaged over all histories, and its three parts, which add up. Four hidden states behind four symbols; the "
-            "band is a 95 % interval over sets of demonstrations. Parts that vanish are left out."
+            "Squared Euclidean distance of the least-squares prediction from the exact distribution of the next "
+            "observation, averaged over all histories, and its three parts, which add up. Four hidden states with "
+            "four symbols; the band is a 95 % interval over sets of demonstrations. Parts that vanish are omitted."
         ),
         panels=tuple(panel(length) for length in sorted(rows.values("memory_length"))[:3]),
     )
 
 
 def _bare(rows: Rows, column: str, role: Role) -> Series | None:
-    """A column against samples, without the interval of the total."""
     return plain(Rows({"x": row["samples"], "value": row[column]} for row in rows), "x", column, role)
 
 
@@ -147,8 +146,8 @@ def _stopping_figure(rows: Rows) -> Figure:
         name="early-stopping",
         title="More steps and a longer memory help only with enough samples",
         caption=(
-            "Total error of gradient descent from zero with step 1/L, by memory length L. With few samples the error rises "
-            "again: stopping early regularises. Bands are 95 % intervals over sets of demonstrations."
+            "Total error of gradient descent from zero with step 1/L, by memory length L. With few samples the "
+            "error rises again: early stopping regularises. Bands are 95 % intervals over sets of demonstrations."
         ),
         panels=tuple(panel(pick(rows.values("samples"))) for pick in (min, max)),
     )
@@ -164,15 +163,15 @@ def _scaling_figure(rows: Rows) -> Figure:
     first = Rows({"x": row["samples"], "value": row["predicted"]} for row in rows.where(instance=labels[0]))
     return Figure(
         name="generalisation",
-        title="The error of the sample falls as 1/n",
+        title="The error from the sample falls as 1/n",
         caption=(
-            "Mean squared distance of the least-squares prediction from the best linear one, memory of 2 observations, for "
-            "the reference process and random ones. The line is σ² rank / n of the reference, nothing fitted. Bands "
-            "are 95 % intervals over sets of demonstrations."
+            "Mean squared distance of the least-squares prediction from the best linear one, memory of 2 "
+            "observations, for the reference process and random ones. The line is σ² rank / n of the reference, "
+            "without a fit. Bands are 95 % intervals over sets of demonstrations."
         ),
         panels=(
             lines(
-                "Error of the sample",
+                "Error from the sample",
                 *(plain(rows.where(instance=one), "samples", one, "model", y="estimation") for one in labels),
                 plain(first, "x", "predicted", "optimum"),
                 x_label="samples n",
@@ -199,11 +198,11 @@ def _convergence_figure(rows: Rows) -> Figure:
     names |= {"bound": ("bound", "ceiling")}
     return Figure(
         name="optimisation",
-        title="Gradient descent comes near to least squares geometrically",
+        title="Gradient descent approaches least squares geometrically",
         caption=(
-            "Euclidean distance of the prediction after T steps of size 1/L from that of least squares; 1000 samples, "
-            "memory of 2 observations. Mean: root mean square over windows. The bound falls by 1 - alpha_+ / L each step, "
-            "alpha_+ the smallest non-zero eigenvalue of the sample covariance."
+            "Euclidean distance of the prediction after T steps of size 1/L from that of least squares; 1000 "
+            "samples, memory of 2 observations. Mean: root mean square over windows. The bound falls by 1 - "
+            "alpha_+ / L per step, where alpha_+ is the smallest non-zero eigenvalue of the sample covariance."
         ),
         panels=tuple(
             lines(
@@ -226,18 +225,18 @@ def _bound_figure(rows: Rows) -> Figure:
             title,
             Series(name="bound", role="ceiling", x=places, y=tuple(row[bound] for row in ordered)),
             Series(name="measured", role="other", x=places, y=tuple(row[value] for row in ordered)),
-            x_label="random process, by its bound",
+            x_label="random process, sorted by its bound",
             y_label="distance",
             log_y=True,
         )
 
     return Figure(
         name="bound",
-        title="The bound, held against random processes",
+        title="The bound on random processes",
         caption=(
-            "Euclidean distances for random processes with 2 to 5 states, 2 to 4 symbols, memories of 1 to 3, 10 to 10,000 "
-            "samples and 0 to 199 steps; in expectation over labels, which is computed exactly. Sample and steps: the worst "
-            "window in the range of the sample covariance. Differences below 1e-12 are left out."
+            "Euclidean distances for random processes with 2 to 5 states, 2 to 4 symbols, memories of 1 to 3, 10 "
+            "to 10,000 samples and 0 to 199 steps, in exact expectation over labels. Sample and steps: the worst "
+            "window in the range of the sample covariance. Differences below 1e-12 are omitted."
         ),
         panels=(
             panel("Total", "total", "bound"),
@@ -258,18 +257,19 @@ def parts(tables: Tables) -> Measurement:
     full = tables["parts"].where(memory_length=max(tables["parts"].values("memory_length")), steps="all")
     row = full[-1]
     text = (
-        f"The largest relative gap is {gap:.0e}. With {row['memory_length']} observations and {row['samples']:,} samples "
-        f"the parts are {row['memory']:.2e}, {row['misspecification']:.2e} and {row['estimation']:.2e}."
+        f"The largest relative gap between the total error and the sum of its parts is {gap:.0e}. With "
+        f"{row['memory_length']} observations and {row['samples']:,} samples the parts are {row['memory']:.2e} "
+        f"(memory), {row['misspecification']:.2e} (misspecification) and {row['estimation']:.2e} (estimation)."
     )
     return Measurement(
-        always(rows, lambda row: row["gap"] < parameter("rounding"), "instance", unit="share of processes"), text
+        always(rows, lambda row: row["gap"] < parameter("rounding"), "instance", unit="fraction of processes"), text
     )
 
 
 @claim("multitask-decomposition-samples")
 def samples(tables: Tables) -> Measurement:
     slopes, ratios = ([row[column] for row in tables["slopes"]] for column in ("slope", "ratio"))
-    text = f"Its square is {Effect.pooled(ratios).short()} times sigma^2 rank / n."
+    text = f"The mean squared error from the sample is {Effect.pooled(ratios).short()} times sigma^2 rank / n."
     return Measurement(Effect.pooled(slopes, "exponent of n"), text)
 
 
@@ -279,7 +279,8 @@ def steps(tables: Tables) -> Measurement:
     share = max(row["worst"] / row["bound"] for row in kept)
     ratios = [row["ratio"] for row in tables["rates"]]
     return Measurement(
-        Effect.pooled(ratios, "times the stated rate"), f"The error of a window is at most {share:.2f} of its bound."
+        Effect.pooled(ratios, "times the stated rate"),
+        f"The error of a window after any number of steps is at most {share:.2f} of its bound.",
     )
 
 
@@ -294,15 +295,15 @@ def bound(tables: Tables) -> Measurement:
     share = {value: max(row[value] / row[limit] for row in rows) for value, limit in pairs.items()}
     typical = float(np.median([row["total"] / row["bound"] for row in rows]))
     text = (
-        f"On {len(rows)} processes the error is at most {share['total']:.2f} of its bound (median {typical:.2f}), its part "
-        f"from the sample {share['worst_generalisation']:.2f} of its own, that from the steps "
-        f"{share['worst_optimisation']:.2f}."
+        f"On {len(rows)} processes the total error is at most {share['total']:.2f} of its bound (median "
+        f"{typical:.2f}), the part from the sample at most {share['worst_generalisation']:.2f} of its bound, and "
+        f"the part from the steps at most {share['worst_optimisation']:.2f}."
     )
     held = always(
         rows,
         lambda row: all(row[value] <= (1 + parameter("rounding")) * row[limit] for value, limit in pairs.items()),
         "instance",
-        unit="share of processes",
+        unit="fraction of processes",
     )
     return Measurement(held, text)
 
@@ -316,16 +317,15 @@ def covariance(tables: Tables) -> Measurement:
     )
     off = max(row["sum_error"] for row in rows)
     text = (
-        "Every one-hot block of a window sums to one, which leaves L - 1 eigenvalues at zero and a rank of at most "
-        f"L (V - 1) + 1: so it is in {within} of {len(rows)}. Read with the smallest that is not zero, "
-        f"everything above holds; predictions of covered windows sum to one (to {off:.0e})."
+        "Every one-hot block of a window sums to one, which leaves L - 1 eigenvalues at zero and a rank of at "
+        f"most L (V - 1) + 1. This holds in {within} of {len(rows)} samples. With the smallest non-zero eigenvalue "
+        f"instead, the other statements hold; predictions of covered windows sum to one (to {off:.0e})."
     )
     return Measurement(
-        always(several, lambda row: not row["zero_eigenvalues"], "instance", unit="share of samples"), text
+        always(several, lambda row: not row["zero_eigenvalues"], "instance", unit="fraction of samples"), text
     )
 
 
 def _ratio(draws: list[float], of: list[float], unit: str) -> Effect:
-    """Ratio of two means over the same draws, with its bootstrap interval."""
     value, low, high = bootstrap_ratio(np.array(draws), np.array(of))
     return Effect(value=value, low=low, high=high, num_seeds=len(draws), unit=unit)

@@ -1,4 +1,4 @@
-"""[MultiTask] Figure 2: how far attention depends on where the demonstrations stand, layer by layer."""
+"""[MultiTask] Figure 2: how attention depends on the positions of demonstrations, by layer."""
 
 from typing import Any
 
@@ -30,17 +30,17 @@ from hmmscope_papers.multitask.training_setting import PoolFigure, gates, in_reg
 
 @registry.experiment("multitask-fig2")
 class MultiTaskFig2(PoolFigure):
-    """Demonstrations change places, and attention logits are followed by the identity of their key."""
+    """Attention logits under permuted demonstrations, matched by the identity of their key."""
 
-    title = "Does attention depend on where the demonstrations stand?"
+    title = "Does attention depend on the positions of the demonstrations?"
     summary = (
-        "The places of the demonstrations are shuffled, and the attention logits from the last token of the test sequence "
-        "are followed by the identity of their key: whole demonstrations change places (A), or the position ids of their "
-        "tokens are permuted in all layers (B) or in one layer alone (C). Controls are the model before training, and the "
-        "network of Theorem 1, whose gradient layers do not read positions at all."
+        "The demonstrations are permuted, and the attention logits from the last token of the test sequence are "
+        "matched by the identity of their key: whole demonstrations are permuted (A), or the position ids of "
+        "their tokens are permuted in all layers (B) or in one layer alone (C). Controls are the untrained model, "
+        "and the network of Theorem 1, whose gradient layers do not read positions."
     )
     groups = {"shuffle": ("shuffle", "effects"), "setting": ("setting",)}
-    #: The last three are of the constructed network, whose learning rate is the largest that is stable on the first prompts.
+    #: The last three concern the constructed network, with the largest learning rate stable on the first prompts.
     sizes = {
         "smoke": {"samples": 8, "permutations": 3, "construction_samples": 4, "memory_length": 2, "num_steps": 2},
         "small": {"samples": 64, "permutations": 8, "construction_samples": 8, "memory_length": 4, "num_steps": 4},
@@ -65,7 +65,7 @@ class MultiTaskFig2(PoolFigure):
                     first_position=sizes["memory_length"] if own else 0,
                 )
                 if own:
-                    del values["attention_change"]  # of a softmax, and most of its layers have none
+                    del values["attention_change"]  # a softmax measure; most of its layers have none
                 key, last = {"network": network, "draw": draw, "mode": mode}, max(values["cv"])
                 stages = _stages(constructed) if own else {}
                 tables["shuffle"] += [
@@ -77,16 +77,15 @@ class MultiTaskFig2(PoolFigure):
         return tables
 
     def drawn(self, tables: Tables) -> list[Figure]:
-        """By layer for each measure, by head for each network, and of the prediction."""
         rows = tables["shuffle"]
         size = "Standard deviation over permutations relative to the mean size of a logit, "
         centred = (
-            f"{size}after what softmax ignores (the mean over keys) is removed. Zero: the layer looks at content, "
+            f"{size}after the mean over keys, which softmax ignores, is removed. Zero: the layer depends on content, "
         )
-        raw = f"{size}as they are; in the paper the upper layers have the lower values. "
+        raw = f"{size}for raw logits; in the paper the upper layers have the lower values. "
         change = "Total variation between the attention over the demonstrations and its mean over permutations. "
         shown = (
-            ("centred-variation", "cv_centred", "Variation of centred logits by layer", centred + "not at place. "),
+            ("centred-variation", "cv_centred", "Variation of centred logits by layer", centred + "not on position. "),
             ("variation", "cv", "Variation of logits by layer", raw),
             ("attention-change", "attention_change", "Change of the attention by layer", change),
         )
@@ -98,7 +97,7 @@ class MultiTaskFig2(PoolFigure):
 
 
 def _attend_at(network: MultiTaskTransformer):  # type: ignore[no-untyped-def]
-    """Runs a layer of the construction with other position vectors in the stream that it reads."""
+    """Run a layer of the construction with other position vectors."""
 
     def attend_at(attention: nn.Module, x_BTD: Tensor, positions: Tensor) -> Tensor:
         moved = x_BTD.clone()
@@ -110,21 +109,20 @@ def _attend_at(network: MultiTaskTransformer):  # type: ignore[no-untyped-def]
 
 
 def _stages(network: MultiTaskTransformer) -> dict[int, str]:
-    """What each layer of the construction does."""
     return {note.layer: note.stage for note in network.notes()}
 
 
 def effects(values: ShuffleValues) -> list[dict]:
-    """What the claims rest on, averaged over heads prompt by prompt: (effect, metric, value, low, high, samples).
+    """Return the claims' effects, averaged over heads per prompt: (effect, metric, value, low, high, samples).
 
-    ``lower less upper``: mean of the lower half of the layers less mean of the upper half (a middle layer counts for
-    neither); ``last less before``: the last layer less the one before it.
+    ``lower less upper``: mean of the lower half of the layers minus the upper half, without a middle layer; ``last less
+    before``: last layer minus the one before.
     """
     rows = []
     for metric in ("cv", "cv_centred", "attention_change"):
         by_layer = torch.stack([heads_BH.mean(1) for _, heads_BH in sorted(values[metric].items())]).numpy()
         half = len(by_layer) // 2
-        require(half >= 1, "model.num_layers", "must be at least 2 to tell lower layers from upper ones", len(by_layer))
+        require(half >= 1, "model.num_layers", "must be at least 2 to compare lower with upper layers", len(by_layer))
         found = {
             "lower less upper": by_layer[:half].mean(0) - by_layer[-half:].mean(0),
             "last less before": by_layer[-1] - by_layer[-2],
@@ -149,10 +147,10 @@ _NETWORKS: dict[str, tuple[str, Role]] = {
 }
 _METRICS = {"cv": "variation", "cv_centred": "centred variation", "attention_change": "total variation"}
 _EXPLAINED = (
-    "The query is the last token of the test sequence, the keys are the observations of the demonstrations, followed by "
-    "identity. A: whole demonstrations change places. C: position ids are permuted in the measured layer alone. B: in all "
-    "layers, so that upper layers read corrupted inputs. Of the network of Theorem 1 the keys are its regression samples; "
-    "its last layer finds its own column by position."
+    "The query is the last token of the test sequence; the keys are the observations of the demonstrations, "
+    "matched by identity. A: whole demonstrations are permuted. C: position ids are permuted in the measured "
+    "layer alone. B: in all layers, so that upper layers read corrupted inputs. For the network of Theorem 1 the "
+    "keys are its regression samples; its last layer finds its own position."
 )
 
 
@@ -168,10 +166,10 @@ def _by_layer(rows: Rows, name: str, metric: str, title: str, explained: str) ->
 
 
 def _heads(rows: Rows, network: str) -> Figure:
-    """Heat maps of one seed: heads of different seeds are not the same heads."""
+    """Draw heat maps of one seed; heads of different seeds are not comparable."""
     seed, draws = rows[0]["seed"], rows.where(network=network).values("draw")
     own = rows.where(network=network, seed=seed)
-    own = own.where(draw=min(draws)) if draws else own  # one of the twins
+    own = own.where(draw=min(draws)) if draws else own  # one untrained control
     alike = own if network == "constructed" else rows.where(network=("trained", "untrained"), seed=seed)
     panels: list[Panel] = []
     for metric in ("cv", "cv_centred"):
@@ -183,7 +181,7 @@ def _heads(rows: Rows, network: str) -> Figure:
             panels.append(heatmap(title, cells, "number", "layer", z_min=0.0, z_max=most, **labels))
     scale = "Each row of maps has one scale, the same before and after training."
     if network == "constructed":
-        scale = "Layers that gather have one head. Each row of maps has one scale, which is this network's own."
+        scale = "Gathering layers have one head. Each row of maps has one scale, for this network only."
     return Figure(
         name=f"heads-{network}",
         title=f"Layer by head: {_NETWORKS[network][0]}",
@@ -199,9 +197,9 @@ def _prediction(rows: Rows) -> Figure:
         name="prediction-change",
         title="Change of the prediction",
         caption=(
-            "Total variation between the predicted law after the test sequence and its mean over permutations. An ideal "
-            "learner's answer does not change when whole demonstrations change places (A). B: ids in all layers. "
-            f"{_intervals(rows)}"
+            "Total variation between the predicted distribution after the test sequence and its mean over "
+            "permutations. The prediction of an ideal learner does not change when whole demonstrations are "
+            f"permuted (A). B: ids in all layers. {_intervals(rows)}"
         ),
         panels=(bars("", *series, categories=("A: blocks", "B: ids"), y_label="total variation", y_min=0.0),),
     )
@@ -215,13 +213,13 @@ def _intervals(rows: Rows) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-#: The paper does not define its measure: both have to bear the claim out.
+#: The paper does not define its measure: both must confirm the claim.
 _MEASURES = {"centred logits": "cv_centred", "logits as they are": "cv"}
 
 
 @claim("multitask-upper-layers-ignore-places")
 def upper_layers_ignore_places(tables: Tables) -> Measurement:
-    return _upper_layers(tables, "blocks", "When whole demonstrations change places")
+    return _upper_layers(tables, "blocks", "When whole demonstrations are permuted")
 
 
 @claim("multitask-upper-layers-read-no-positions")
@@ -231,7 +229,7 @@ def upper_layers_read_no_positions(tables: Tables) -> Measurement:
 
 @claim("multitask-upper-layers-shuffled-ids")
 def upper_layers_shuffled_ids(tables: Tables) -> Measurement:
-    """The sentence to the letter: tokens stay, and what is read below the upper layers is corrupted too."""
+    """The literal statement, with corrupted inputs of upper layers."""
     return _upper_layers(tables, "everywhere", "When position ids are permuted in all layers at once")
 
 
@@ -244,7 +242,7 @@ def _upper_layers(tables: Tables, mode: str, begin: str) -> Measurement:
         if gain is not None:
             gains[name] = gain
         parts.append(f"{own['trained'].effect()} for {name} ({own['untrained'].effect()} before training)")
-    text = f"{begin}, the variation of the lower half of the layers less that of the upper half is {', '.join(parts)}."
+    text = f"{begin}, the variation of the lower half of the layers minus that of the upper half is {', '.join(parts)}."
     return Measurement(gains, text, gates=gates(tables), required=tuple(_MEASURES))
 
 

@@ -1,4 +1,4 @@
-"""[MultiTask] Figure 3a: by which layer it is known which HMM of the pool speaks, and in which hidden state it is."""
+"""[MultiTask] Figure 3a: by which layer the HMM and its hidden state can be read."""
 
 from typing import Any
 
@@ -32,20 +32,20 @@ from hmmscope_papers.multitask.training_setting import PoolFigure, counting_rows
 
 @registry.experiment("multitask-fig3a")
 class MultiTaskFig3a(PoolFigure):
-    """Probes of the component and of the hidden state, layer by layer, with what exact answers and counts reach."""
+    """Probes of the component and of the hidden state by layer, with exact and count-based references."""
 
-    title = "Which HMM, and which hidden state: read layer by layer"
+    title = "The HMM and its hidden state, read layer by layer"
     summary = (
-        "Figure 3a of the multi-task paper. A RoFormer is trained on prompts from a pool of hidden Markov models; linear "
-        "probes read the residual stream after every layer. One probe tells which HMM of a subset of the pool speaks, at "
-        "the last observation of a prompt; for each of several HMMs another one tells its hidden state. Beside them stand "
-        "what the exact posterior reaches, the same model before training, shuffled labels, and probes that read nothing "
-        "but frequencies of symbols in the prompt."
+        "Figure 3a of the multi-task paper. A RoFormer is trained on prompts from a pool of hidden Markov models; "
+        "linear probes read the residual stream after every layer. One probe identifies the HMM, among a subset "
+        "of the pool, at the last observation of a prompt; for each of several HMMs another probe identifies its "
+        "hidden state. They are compared with the exact posterior, the untrained model, shuffled labels, and "
+        "probes that read only the frequencies of symbols in the prompt."
     )
     groups = {"probes": ("probes", "frequencies", "onsets"), "setting": ("setting",)}
     of_all = ("probes",)
-    #: Components that the probe of the component tells apart and prompts of each; components with a probe of their hidden
-    #: state and prompts of each. Three quarters of the prompts train a probe.
+    #: Components for the component probe and prompts of each; components with a state probe and prompts of each.
+    #: Three quarters of the prompts train a probe.
     sizes = {
         "smoke": {"components": 2, "prompts": 24, "state_components": 2, "state_prompts": 32},
         "small": {"components": 16, "prompts": 64, "state_components": 4, "state_prompts": 512},
@@ -71,12 +71,10 @@ class MultiTaskFig3a(PoolFigure):
         return {"probes": rows, "frequencies": counting_rows(*datasets["component"][0]), "onsets": _onsets(curves)}
 
     def drawn(self, tables: Tables) -> list[Figure]:
-        """What each layer holds, and what is known first."""
         return [_probe_figure(tables), _order_figure(tables)]
 
 
 def _corpus(run: Run, process: Any) -> ProcessDataset:
-    """Prompts of a part of the pool that no model was trained on."""
     return ProcessDataset(process, layout=run.config.layout, seed=run.config.seed, stream="probe")
 
 
@@ -85,7 +83,6 @@ def _probed(model: nn.Module, dataset: ProcessDataset, target: str, count: int) 
 
 
 def _rows(names: dict[str, Any], data: ProbeData, *, shuffled: bool) -> list[dict]:
-    """Accuracy by layer, with true labels and if wanted with shuffled ones."""
     rows = []
     for labels in ("true", "shuffled") if shuffled else ("true",):
         mean, low, high = bootstrap_means(data.correct(shuffle=labels == "shuffled"))
@@ -107,7 +104,7 @@ def _rows(names: dict[str, Any], data: ProbeData, *, shuffled: bool) -> list[dic
 
 
 def _onsets(curves: dict[tuple[str, str], list[Curves]]) -> list[dict]:
-    """Layers at which curves arrive, and heights, each with its interval over prompts; of each untrained twin."""
+    """Return onset layers and heights with intervals, for each untrained control."""
     rows = []
 
     def add(model: str, target: str, quantity: str, draws: Curves) -> None:
@@ -138,21 +135,22 @@ def _onsets(curves: dict[tuple[str, str], list[Curves]]) -> list[dict]:
 _TITLES = {"component": "Which HMM", "state": "Hidden state within an HMM"}
 _SHORT: dict[str, tuple[str, Role]] = {"component": ("which HMM", "model"), "state": ("hidden state", "other")}
 _COUNTED = ("symbols", "symbols and pairs")
-#: Ways to count the layer at which a curve arrives, and how they are called under bars.
+#: Definitions of the onset layer, and their labels under bars.
 _ARRIVALS = {"onset": "90 %", "onset above layer 0": "90 % of rise", "peak": "peak"}
 
 
 def _probe_figure(tables: Tables) -> Figure:
     return Figure(
         name="probes",
-        title="Which HMM, and which hidden state: read layer by layer",
+        title="The HMM and its hidden state, read layer by layer",
         caption=(
-            "Accuracy of linear probes (multinomial logistic regression on the residual stream; layer 0 is the embedding) "
-            "on prompts that neither the model nor the probe was trained on. Left: which HMM of a subset of the pool, read "
-            "at the last observation of the prompt; also by probes that read only how often symbols, or pairs of "
-            "neighbours, are in the prompt. Right: the hidden state, one probe for each of several HMMs, at positions 4 "
-            "and later of the test sequence, averaged over HMMs. The ceiling is the likeliest class of the exact posterior, "
-            "that of an observer who knows the subset (left) or the HMM (right). Bands are 95 % intervals over seeds."
+            "Accuracy of linear probes (multinomial logistic regression on the residual stream; layer 0 is the "
+            "embedding) on prompts that neither the model nor the probe was trained on. Left: the HMM among a "
+            "subset of the pool, read at the last observation of the prompt; also by probes that read only the "
+            "frequencies of symbols, or of pairs of neighbours, in the prompt. Right: the hidden state, one probe "
+            "for each of several HMMs, at positions 4 and later of the test sequence, averaged over HMMs. The "
+            "ceiling is the most likely class under the exact posterior of an observer who knows the subset "
+            "(left) or the HMM (right). Bands are 95 % intervals over seeds."
         ),
         panels=tuple(_probe_panel(tables, target, title) for target, title in _TITLES.items()),
     )
@@ -174,7 +172,7 @@ def _probe_panel(tables: Tables, target: str, title: str) -> Panel:
         curve(bare, "layer", "exact posterior", "ceiling", y="ceiling"),
         curve(rows.where(model="untrained"), "layer", "untrained model", "control", y="accuracy"),
         curve(rows.where(model="trained", labels="shuffled"), "layer", "shuffled labels", "control", y="accuracy"),
-        curve(bare, "layer", "commonest class", "baseline", y="chance"),
+        curve(bare, "layer", "most frequent class", "baseline", y="chance"),
         *counted,
         x_label="layer",
         y_label="probe accuracy",
@@ -189,7 +187,7 @@ def _order_figure(tables: Tables) -> Figure:
     panels = []
     for model, title in {"trained": "Trained", "untrained": "Before training"}.items():
         shares = [_of_maximum(rows.where(model=model, target=target), *look) for target, look in _SHORT.items()]
-        shown: dict[str, Any] = {"x_label": "layer", "y_label": "share of maximum", "y_min": 0.0, "y_max": 1.05}
+        shown: dict[str, Any] = {"x_label": "layer", "y_label": "fraction of maximum", "y_min": 0.0, "y_max": 1.05}
         panels.append(lines(title, *shares, level(0.9, layers, "90 %"), **shown))
     arrivals = [
         Series.of([_onset(tables, target, name) for name in _ARRIVALS], *look) for target, look in _SHORT.items()
@@ -204,20 +202,18 @@ def _order_figure(tables: Tables) -> Figure:
     )
     return Figure(
         name="order",
-        title="Which is known first",
+        title="Which is identified first",
         caption=(
-            "Left and middle: the curves of the figure before, each divided by its own maximum over layers. Right: the "
-            "first layer with 90 % of the maximum, with 90 % of the rise above layer 0, and the layer of the "
-            "maximum. Bands and bars are 95 % intervals over seeds; those of layers are not narrower than the noise of the "
-            "prompts."
+            "Left and middle: the curves of the previous figure, each divided by its own maximum over layers. "
+            "Right: the first layer with 90 % of the maximum, the first with 90 % of the rise above layer 0, and "
+            "the layer of the maximum. Bands and bars are 95 % intervals over seeds; those of layers are at least "
+            "as wide as the noise of the prompts."
         ),
         panels=(*panels, places),
     )
 
 
 def _of_maximum(rows: Rows, name: str, role: Role) -> Series | None:
-    """Accuracy by layer as a share of each seed's largest."""
-
     def shares(own: Rows) -> list[dict[str, Any]]:
         means = own.pool("layer", value="accuracy")
         top = max(row["accuracy"] for row in means)
@@ -230,7 +226,7 @@ def _of_maximum(rows: Rows, name: str, role: Role) -> Series | None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-#: Accuracy by which training has to raise what is read at the last layer.
+#: Smallest gain of accuracy at the last layer by training.
 _RAISED = 0.1
 
 
@@ -243,10 +239,10 @@ def state_before_task(tables: Tables) -> Measurement:
         for name, quantity in {"90 % of the maximum": "onset", "90 % of the rise": "onset above layer 0"}.items()
     }
     text = (
-        f"90 % of the maximum is reached at layer {_onset(tables, 'state').value:.2g} by the hidden state and at layer "
-        f"{_onset(tables, 'component').value:.2g} by the component, mean over seeds, "
-        f"{rows.where(quantity='onset').effect()} layers later; of the rise above layer 0 "
-        f"{rows.where(quantity='onset above layer 0').effect()} layers later, and its peak comes "
+        f"The hidden state reaches 90 % of its maximum accuracy at layer {_onset(tables, 'state').value:.2g} and "
+        f"the component at layer {_onset(tables, 'component').value:.2g} (means over seeds), "
+        f"{rows.where(quantity='onset').effect()} layers later; the component reaches 90 % of the rise above layer "
+        f"0 {rows.where(quantity='onset above layer 0').effect()} layers later, and its peak "
         f"{rows.where(quantity='peak').effect()} layers later."
     )
     effects = {name: effect for name, effect in found.items() if effect is not None}
@@ -265,8 +261,8 @@ def task_gradual(tables: Tables) -> Measurement:
 
     trained, before = rise("trained"), rise("untrained")
     text = (
-        f"From layer 1 to layer {last} the accuracy for the component rises by {trained.effect()}, before training by "
-        f"{before.effect()}."
+        f"From layer 1 to layer {last} the accuracy for the component rises by {trained.effect()}, before training "
+        f"by {before.effect()}."
     )
     return Measurement((trained - before).effect("accuracy"), text, gates=gates_of_the_hmm(tables))
 
@@ -282,31 +278,30 @@ def without_learning(tables: Tables) -> Measurement:
     counted = {name: tables["frequencies"].where(frequencies=name).effect("accuracy") for name in _COUNTED}
     gain = _gain(tables, "component")
     text = (
-        f"A probe reads the component from the model before training with accuracy {best['untrained']:.2f} at best, "
-        f"from the frequencies of symbols alone with {counted['symbols']} (with those of pairs "
-        f"{counted['symbols and pairs']}), and from the trained model with {best['trained']:.2f}. At the last layer "
-        f"training adds {gain.short()}."
+        f"The best accuracy of a probe for the component is {best['untrained']:.2f} in the untrained model, "
+        f"{counted['symbols']} from the frequencies of symbols alone ({counted['symbols and pairs']} with those of "
+        f"pairs), and {best['trained']:.2f} in the trained model. At the last layer training adds {gain.short()}."
     )
     return Measurement(gain, text)
 
 
 def _onset(tables: Tables, target: str, quantity: str = "onset") -> Effect:
-    """The layer at which a curve of the trained model arrives."""
     found = tables["onsets"].where(model="trained", target=target, quantity=quantity).effect()
     assert found is not None
     return found
 
 
 def _gain(tables: Tables, target: str) -> Effect:
-    """What training adds at the last layer, resampled together."""
     rows = tables["onsets"].where(model="trained - untrained", target=target, quantity="accuracy at the last layer")
-    gain = rows.effect(unit="accuracy at the last layer, trained less untrained")
+    gain = rows.effect(unit="accuracy at the last layer, trained minus untrained")
     assert gain is not None
     return gain
 
 
 def _raised(tables: Tables) -> list[Gate]:
     return [
-        Gate.learned(_gain(tables, target), parameter("raised", _RAISED), f"the untrained one at telling the {target}")
+        Gate.learned(
+            _gain(tables, target), parameter("raised", _RAISED), f"the untrained model at identifying the {target}"
+        )
         for target in _SHORT
     ]

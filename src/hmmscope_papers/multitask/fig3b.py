@@ -1,4 +1,4 @@
-"""[MultiTask] Figure 3b: which previous tokens a layer holds."""
+"""[MultiTask] Figure 3b: which previous tokens each layer represents."""
 
 import math
 from typing import Any
@@ -30,10 +30,10 @@ from hmmscope_papers.multitask.layer_profiles import Curves, at_layer, cross_fit
 from hmmscope_papers.multitask.models import MAX_DISTANCE
 from hmmscope_papers.multitask.training_setting import PoolFigure, gates, in_regime
 
-#: Prompts that fix the step size of the constructed network.
+#: Prompts that set the step size of the constructed network.
 _REGRESSIONS = 64
 DISTANCES = range(MAX_DISTANCE + 1)
-#: Distances of earlier tokens; that of the current one is its embedding, which no layer has to find.
+#: Distances of earlier tokens; the current token is its embedding.
 EARLIER = DISTANCES[1:]
 
 
@@ -41,16 +41,16 @@ EARLIER = DISTANCES[1:]
 class MultiTaskFig3b(PoolFigure):
     """Probes of the observations 0 to 4 steps back, in trained, untrained and constructed networks."""
 
-    title = "Which previous tokens a layer holds"
+    title = "Which previous tokens each layer represents"
     summary = (
-        "Figure 3b of the multi-task paper. A RoFormer is trained on prompts from a pool of hidden Markov models; linear "
-        "probes read from the residual stream after every layer which observation was made 0 to 4 steps back. Beside it "
-        "stand the same model before training, shuffled labels, and the network of Theorem 1, which gathers a window of "
-        "five observations in three layers."
+        "Figure 3b of the multi-task paper. A RoFormer is trained on prompts from a pool of hidden Markov models; "
+        "linear probes read the observations 0 to 4 steps back from the residual stream after every layer. They "
+        "are compared with the untrained model, shuffled labels, and the network of Theorem 1, which gathers a "
+        "window of five observations in three layers."
     )
     groups = {"probes": ("probes", "curves"), "setting": ("setting",)}
     of_all = ("previous-tokens",)
-    #: Prompts of the probes, of which three quarters train them, and gradient steps of the constructed network.
+    #: Prompts of the probes (three quarters train them), and gradient steps of the constructed network.
     sizes = {
         "smoke": {"prompts": 32, "num_steps": 1},
         "small": {"prompts": 1024, "num_steps": 1},
@@ -72,12 +72,11 @@ class MultiTaskFig3b(PoolFigure):
         return {"probes": rows, "curves": curves}
 
     def drawn(self, tables: Tables) -> list[Figure]:
-        """Curves over layers, and what distance does to them."""
         return [_layer_figure(tables), _distance_figure(tables)]
 
 
 def gathering_layer(distance: int) -> int:
-    """The layer of the construction from which on the token at a distance is there: ⌈log2(distance + 1)⌉.
+    """Return the first layer of the construction with the token at a distance: ⌈log2(distance + 1)⌉.
 
     Source: [MultiTask] §4.2, proof of Theorem 1 (the window doubles with every layer).
     """
@@ -87,7 +86,6 @@ def gathering_layer(distance: int) -> int:
 def _probes(
     network: nn.Module, dataset: ProcessDataset, count: int, *, shuffled: bool
 ) -> tuple[list[dict], list[Curves]]:
-    """Rows by distance and layer, and the share of right answers (sample, layer) of each distance."""
     targets = [f"previous-{distance}" for distance in DISTANCES]
     found = ProbeData.read_each(network, dataset, targets, residual_layers(network), count)
     rows, right = [], []
@@ -113,7 +111,6 @@ def _probes(
 
 
 def _curves(right: list[Curves]) -> list[dict]:
-    """Where the curve of each distance arrives, peaks and falls: (distance, quantity, value, low, high, error)."""
     whole = [resampled_curves(by_sample) for by_sample in right]
     each = {
         "peak": [peak_layer(found) for found in whole],
@@ -130,17 +127,14 @@ def _curves(right: list[Curves]) -> list[dict]:
 
 
 def _best(chosen: Curves, measured: Curves) -> Curves:
-    """At the peak."""
     return at_layer(measured, peak_layer(chosen))
 
 
 def _rise(chosen: Curves, measured: Curves) -> Curves:
-    """From layer 0 to the peak."""
     return at_layer(measured, peak_layer(chosen)) - measured[:, 0]
 
 
 def _fall(chosen: Curves, measured: Curves) -> Curves:
-    """From the peak to the last layer."""
     return at_layer(measured, peak_layer(chosen)) - measured[:, -1]
 
 
@@ -157,12 +151,13 @@ _LOOKS: dict[str, tuple[str, Role]] = {
 def _layer_figure(tables: Tables) -> Figure:
     return Figure(
         name="previous-tokens",
-        title="Which previous tokens a layer holds",
+        title="Which previous tokens each layer represents",
         caption=(
-            "Accuracy of linear probes for the observation k steps back, at positions 4 and later of the test sequence, on "
-            "prompts that neither the model nor the probe was trained on. Layer 0 is the embedding: what the current symbol "
-            "says about the earlier ones. An observer who sees the prompt would be right always. The network of Theorem 1 "
-            "has a window of five observations and a causal mask. Bands are 95 % intervals over seeds."
+            "Accuracy of linear probes for the observation k steps back, at positions 4 and later of the test "
+            "sequence, on prompts that neither the model nor the probe was trained on. Layer 0 is the embedding, "
+            "so it shows how much the current symbol predicts the earlier ones. An observer of the prompt would "
+            "always be right. The network of Theorem 1 has a window of five observations and a causal mask. Bands "
+            "are 95 % intervals over seeds."
         ),
         panels=tuple(_layer_panel(tables["probes"].where(network=n), title) for n, (title, _) in _LOOKS.items()),
     )
@@ -173,7 +168,7 @@ def _layer_panel(rows: Rows, title: str) -> Panel:
     return lines(
         title,
         *(curve(found.where(distance=k), "layer", f"{k} back", y="accuracy") for k in DISTANCES),
-        curve(found, "layer", "commonest symbol", "baseline", y="chance"),
+        curve(found, "layer", "most frequent symbol", "baseline", y="chance"),
         curve(rows.where(labels="shuffled"), "layer", "shuffled labels", "control", y="accuracy"),
         x_label="layer",
         y_label="probe accuracy",
@@ -199,12 +194,13 @@ def _distance_figure(tables: Tables) -> Figure:
 
     return Figure(
         name="by-distance",
-        title="What distance does to a curve",
+        title="The curves by distance",
         caption=(
-            "From the curves of the figure before, for each distance: accuracy at the layer where it is best; the fall from "
-            "there to the last layer; the layer of the peak; and the first layer that makes 90 % of the rise from layer 0. "
-            "Layers for the first two are chosen on one half of the test prompts and measured on the other, both ways, so "
-            "that noise alone makes no fall. Intervals of 95 % over seeds, not narrower than the noise of the prompts."
+            "From the curves of the previous figure, for each distance: accuracy at the best layer; the fall from "
+            "there to the last layer; the layer of the peak; and the first layer with 90 % of the rise from layer "
+            "0. Layers for the first two are chosen on one half of the test prompts and measured on the other, "
+            "both ways, so that noise alone causes no fall. 95 % intervals over seeds, at least as wide as the "
+            "noise of the prompts."
         ),
         panels=(
             panel("best accuracy", "At the best layer", "probe accuracy", y_min=0.0, y_max=1.02),
@@ -218,7 +214,7 @@ def _distance_figure(tables: Tables) -> Figure:
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-#: Accuracy by which training has to raise what is read of a token at its best layer.
+#: Smallest gain of a token's accuracy at its best layer by training.
 _RAISED = 0.05
 
 
@@ -227,11 +223,12 @@ def nearer_clearer(tables: Tables) -> Measurement:
     tables = in_regime(tables)
     falls = {network: _slope(tables, network, "best accuracy", -1.0) for network in ("trained", "untrained")}
     text = (
-        f"At the layer where it is best, the accuracy is {_listed(tables, 'trained', 'best accuracy')} for 1 to 4 "
-        f"steps back, before training {_listed(tables, 'untrained', 'best accuracy')}. It falls by "
-        f"{falls['trained'].effect()} a step, before training by {falls['untrained'].effect()}."
+        "At the best layer the accuracy for the tokens 1 to 4 back is "
+        f"{_listed(tables, 'trained', 'best accuracy')}, before training "
+        f"{_listed(tables, 'untrained', 'best accuracy')}. It falls by {falls['trained'].effect()} per step back, "
+        f"before training by {falls['untrained'].effect()}."
     )
-    effect = (falls["trained"] - falls["untrained"]).effect("accuracy lost for each step back")
+    effect = (falls["trained"] - falls["untrained"]).effect("accuracy lost per step back")
     return Measurement(effect, text, gates=(*gates(tables), *_raised(tables, EARLIER[:2])))
 
 
@@ -247,8 +244,9 @@ def rise_and_fall(tables: Tables) -> Measurement:
                 effects[f"{quantity} of {k} back"] = effect
     falls = ", ".join(_of(tables, "trained", "fall", k).short() for k in EARLIER)
     text = (
-        f"From layer 0 to the peak the accuracy rises by {_listed(tables, 'trained', 'rise')} for 1 to 4 steps back (before "
-        f"training by {_listed(tables, 'untrained', 'rise')}), and from there to the last layer it falls by {falls}."
+        "From layer 0 to the peak the accuracy for the tokens 1 to 4 back rises by "
+        f"{_listed(tables, 'trained', 'rise')} (before training by {_listed(tables, 'untrained', 'rise')}), and "
+        f"from there to the last layer it falls by {falls}."
     )
     wanted = [f"{quantity} of {k} back" for quantity in ("rise", "fall") for k in EARLIER]
     return Measurement(effects, text, gates=(*gates(tables), *_raised(tables, EARLIER)), required=wanted)
@@ -259,12 +257,13 @@ def peak_moves_up(tables: Tables) -> Measurement:
     tables = in_regime(tables)
     peaks = {network: _slope(tables, network, "peak") for network in ("trained", "untrained")}
     text = (
-        f"The peak is at layer {_listed(tables, 'trained', 'peak')} for 1 to 4 steps back, mean over seeds, and moves by "
-        f"{peaks['trained'].effect()} a step, before training by {peaks['untrained'].effect()}. The layer that "
-        f"makes 90 % of the rise moves by {_slope(tables, 'trained', 'onset').effect()}."
+        f"The peak for the tokens 1 to 4 back is at layer {_listed(tables, 'trained', 'peak')} (means over seeds), "
+        f"and moves by {peaks['trained'].effect()} layers per step back, before training by "
+        f"{peaks['untrained'].effect()}. The layer with 90 % of the rise moves by "
+        f"{_slope(tables, 'trained', 'onset').effect()}."
     )
     effect = (peaks["trained"] - peaks["untrained"]).effect(
-        "layers for each step back", resolution=parameter("one_layer", _ONE_LAYER)
+        "layers per step back", resolution=parameter("one_layer", _ONE_LAYER)
     )
     return Measurement(effect, text, gates=(*gates(tables), *_raised(tables, EARLIER)))
 
@@ -275,12 +274,13 @@ def construction_gathers(tables: Tables) -> Measurement:
     onsets = ", ".join(f"{_of(tables, 'constructed', 'onset', k).value:.2g}" for k in DISTANCES)
     falls = largest((_of(tables, "constructed", "fall", k) for k in DISTANCES), lambda found: found.value)
     text = (
-        f"The token k back is there from layer {onsets} on (k = 0 to 4; mean over seeds), where the theory says "
-        f"{', '.join(str(gathering_layer(k)) for k in DISTANCES)}. From the peak to the last layer its accuracy falls by "
-        f"{falls.short()} at most: the construction explains the rise and its order, and no fall."
+        f"In the construction the token k back is available from layer {onsets} on (k = 0 to 4; means over seeds); "
+        f"the theory states {', '.join(str(gathering_layer(k)) for k in DISTANCES)}. From the peak to the last "
+        f"layer its accuracy falls by at most {falls.short()}: the construction explains the rise and its order, "
+        "and no fall."
     )
     right = [row["value"] == gathering_layer(row["distance"]) for row in rows]
-    return Measurement(Effect.share(right, "share of distances and seeds") if right else None, text)
+    return Measurement(Effect.share(right, "fraction of distances and seeds") if right else None, text)
 
 
 @claim("multitask-tokens-without-training")
@@ -291,15 +291,16 @@ def without_training(tables: Tables) -> Measurement:
         for network in ("trained", "untrained")
     }
     text = (
-        f"At the best layer the accuracy is {_listed(tables, 'untrained', 'best accuracy')} before training for 1 to 4 "
-        f"steps back, and {_listed(tables, 'trained', 'best accuracy')} after it."
+        "At the best layer the accuracy for the tokens 1 to 4 back is "
+        f"{_listed(tables, 'untrained', 'best accuracy')} before training and "
+        f"{_listed(tables, 'trained', 'best accuracy')} after it."
     )
     return Measurement(
-        best["trained"].less(best["untrained"], unit="accuracy at the best layer, trained less untrained"), text
+        best["trained"].less(best["untrained"], unit="accuracy at the best layer, trained minus untrained"), text
     )
 
 
-#: What a slope over the distances 1 to 4 changes by if the layer of the farthest one does by one.
+#: Change of a slope over the distances 1 to 4 if the layer of the farthest one changes by one.
 _ONE_LAYER = 0.3
 
 
@@ -318,7 +319,6 @@ def _listed(tables: Tables, network: str, quantity: str) -> str:
 
 
 def _slope(tables: Tables, network: str, quantity: str, sign: float = 1.0) -> PerSeed[EstimateWithError | None]:
-    """Least-squares slope of a quantity on the distance over `EARLIER`, of each seed; the noises count as independent."""
     centre = math.fsum(EARLIER) / len(EARLIER)
     weights = {k: sign * (k - centre) / math.fsum((j - centre) ** 2 for j in EARLIER) for k in EARLIER}
     columns = {k: _rows(tables, network, quantity, k).estimates() for k in EARLIER}
@@ -332,13 +332,14 @@ def _slope(tables: Tables, network: str, quantity: str, sign: float = 1.0) -> Pe
 
 
 def _raised(tables: Tables, distances: range) -> list[Gate]:
-    """Whether training made the tokens at these distances readable at all."""
     made = []
     for k in distances:
         own, before = (_rows(tables, network, "best accuracy", k) for network in ("trained", "untrained"))
         gain = own.less(before)
         if gain is not None:
             made.append(
-                Gate.learned(gain, parameter("raised", _RAISED), f"the untrained one at telling the token {k} back")
+                Gate.learned(
+                    gain, parameter("raised", _RAISED), f"the untrained model at identifying the token {k} back"
+                )
             )
     return made

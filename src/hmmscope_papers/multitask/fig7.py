@@ -1,4 +1,4 @@
-"""[MultiTask] Figure 7: where the last token of the test sequence looks, by layer and head."""
+"""[MultiTask] Figure 7: attention of the last token of the test sequence, by layer and head."""
 
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ from hmmscope_papers.multitask.models import BATCH
 from hmmscope_papers.multitask.predictors import answers, measured
 from hmmscope_papers.multitask.training_setting import PoolFigure, gates, in_regime
 
-#: Where attention can fall, seen from the last token.
+#: Targets of attention from the last token.
 SOURCES = ("the token itself", "earlier in its sequence", "demonstrations", "delimiters")
 
 
@@ -49,22 +49,22 @@ class Place(NamedTuple):
         return f"{self.layer}.{self.head}"
 
 
-#: By layer, from 1: attention of the last token (sample, head, key).
+#: Attention of the last token (sample, head, key), by layer from 1.
 Patterns = dict[int, NDArray[np.float64]]
 
 
 @registry.experiment("multitask-fig7")
 class MultiTaskFig7(PoolFigure):
-    """Attention of the last token by distance and by source, of each layer and head."""
+    """Attention of the last token by distance and by source, for each layer and head."""
 
-    title = "Where the last token looks"
+    title = "Attention of the last token"
     summary = (
-        "Attention of the last token of the test sequence, by distance and by source, for every layer and head of a "
-        "trained RoFormer, of the same model before training, and of the network of Theorem 1, whose first layers gather "
+        "Attention of the last token of the test sequence, by distance and by source, for every layer and head of "
+        "a trained RoFormer, of the untrained model, and of the network of Theorem 1, whose first layers gather "
         "the last tokens."
     )
     groups = {"attention": ("offsets", "sources", "alignment", "effects", "carried"), "setting": ("setting",)}
-    #: The last three are of the constructed network.
+    #: The last three concern the constructed network.
     sizes = {
         "smoke": {"samples": 16, "max_offset": 13, "construction_samples": 4, "memory_length": 2, "num_steps": 2},
         "small": {"samples": 512, "max_offset": 20, "construction_samples": 32, "memory_length": 4, "num_steps": 8},
@@ -103,7 +103,6 @@ class MultiTaskFig7(PoolFigure):
         return tables
 
     def drawn(self, tables: Tables) -> list[Figure]:
-        """By distance for layers and for heads, by source, and the heads that do what the construction does."""
         return [_layers(tables["offsets"]), _heads(tables["offsets"]), _sources(tables["sources"]), _alignment(tables)]
 
 
@@ -112,7 +111,7 @@ class MultiTaskFig7(PoolFigure):
 
 
 def last_token_patterns(model: nn.Module, dataset: ProcessDataset, num_samples: int) -> Patterns:
-    """Attention of the last token in each layer; what a ReLU head gives is not normalised."""
+    """Return the last token's attention by layer; ReLU heads are not normalised."""
     names = attention_taps(model, "pattern")
     parts: dict[str, list[torch.Tensor]] = {name: [] for name in names}
     with inference_mode(model) as device:
@@ -125,7 +124,7 @@ def last_token_patterns(model: nn.Module, dataset: ProcessDataset, num_samples: 
 
 
 def source_of_columns(layout: PromptLayout) -> NDArray[np.int64]:
-    """Number of the source in `SOURCES` of each column, seen from the last one."""
+    """Return the index in `SOURCES` of each position."""
     sources = np.full(layout.context_length, 3)
     sources[layout.token_positions] = np.where(layout.sequence_index < layout.sequence_index[-1], 2, 1)
     sources[-1] = 0
@@ -133,16 +132,13 @@ def source_of_columns(layout: PromptLayout) -> NDArray[np.int64]:
 
 
 def gathering_heads(network: MultiTaskTransformer, patterns: Patterns) -> dict[int, int]:
-    """Layers of the construction that gather, and how many columns back their one head looks from the last token."""
+    """Return the construction's gathering layers, and how many positions back each looks."""
     layers = [note.layer for note in network.notes() if note.stage not in ("gradient step", "predict")]
     return {layer: patterns[layer].shape[2] - 1 - int(patterns[layer][:, 0].mean(0).argmax()) for layer in layers}
 
 
 def offset_rows(patterns: Patterns, max_offset: int, gathering: dict[int, int]) -> list[dict]:
-    """Share of a head's attention by columns back: (layer, depth, gathers, head, offset, value).
-
-    Heads that look nowhere have no rows; `gathers` is true in layers of a construction that gather.
-    """
+    """Return fractions of attention by positions back: (layer, depth, gathers, head, offset, value)."""
     rows = []
     for layer, pattern_BHU in patterns.items():
         mean_HU = pattern_BHU.mean(0)
@@ -155,7 +151,7 @@ def offset_rows(patterns: Patterns, max_offset: int, gathering: dict[int, int]) 
 
 
 def source_rows(patterns: Patterns, layout: PromptLayout) -> list[dict]:
-    """Share of the attention of a layer that falls on each source, all heads: (layer, depth, source, value)."""
+    """Return fractions of attention by source: (layer, depth, source, value)."""
     number, rows = source_of_columns(layout), []
     for layer, pattern_BHU in patterns.items():
         mean_U = pattern_BHU.mean((0, 1))
@@ -168,18 +164,16 @@ def source_rows(patterns: Patterns, layout: PromptLayout) -> list[dict]:
 
 
 def uniform_rows(layout: PromptLayout, patterns: Patterns) -> list[dict]:
-    """The same for attention that is equal on all columns."""
     even = {layer: np.ones((1, 1, layout.context_length)) for layer in patterns}
     return [{"network": "uniform"} | row for row in source_rows(even, layout)]
 
 
 def alignment(patterns: Patterns, layout: PromptLayout, gathering: dict[int, int]) -> tuple[list[dict], list[dict]]:
-    """Rows of the tables "alignment" and "effects" of a network.
+    """Return rows of the tables "alignment" and "effects" of a network.
 
-    alignment: (constructed_layer, offset, layer, head, value, low, high): the head of the network that puts most
-    of its attention where a gathering head of the construction puts all of its own.
-    effects: (effect, value, low, high, samples), means over prompts: ``same sequence, lower``, ``same sequence,
-    upper`` and ``same sequence, lower less upper`` (earlier tokens of the sequence, mean over heads and half of the layers).
+    alignment: (constructed_layer, offset, layer, head, value, low, high), the best matching head for each gathering
+    head.
+    effects: (effect, value, low, high, samples), attention to earlier tokens of the sequence by half of the layers.
     """
     same = source_of_columns(layout) == SOURCES.index("earlier in its sequence")
     best_rows: list[dict] = []
@@ -201,11 +195,11 @@ def alignment(patterns: Patterns, layout: PromptLayout, gathering: dict[int, int
 
 
 def carried_rows(model: nn.Module, run: Run, place: Place, num_heads: int, num_samples: int) -> list[dict]:
-    """What is lost when a head attends to nothing: (what, ablated, value, low, high, samples), the head counted from 0.
+    """Return the loss from ablating a head: (what, ablated, value, low, high, samples).
 
-    ``token``: accuracy of a probe for the token one back at its best layer, intact less ablated; the probe is fitted anew.
-    ``loss``: nats in the test sequence, ablated less intact, of networks that give laws. ``ablated``: "head", or "others",
-    the mean over the other heads of its layer.
+    ``token``: fall of the probe accuracy for the token one back; ``loss``: rise in nats. ``ablated``: "head", or
+    "others", the
+    mean over the other heads of its layer.
     """
     dataset, tap = run.dataset("probe"), attention_taps(model, "pattern")[place.layer - 1]
     asked = dataset.layout.predicted_observations
@@ -241,20 +235,20 @@ _LOOKS: dict[str, tuple[str, Role]] = {
     "uniform": ("even attention", "baseline"),
 }
 _TITLES = {"trained": "Trained", "untrained": "Before training", "constructed": "Theorem 1"}
-#: Draws of networks of which heads are shown: the trained one, the first twin, the construction.
+#: Draws whose heads are shown: the trained network, the first untrained control, the construction.
 _ONE_OF_EACH = (0, 1, 4)
-_SCALES = "The first two maps share their colours; that of Theorem 1 has a scale of its own."
+_SCALES = "The first two maps share their colours; that of Theorem 1 has its own scale."
 
 
 def _layers(rows: Rows) -> Figure:
     means = Rows(rows.pool("network", "layer", "offset")).with_columns(name=lambda row: row["layer"])
     return Figure(
         name="by-distance",
-        title="Where the last token looks, by layer",
+        title="Attention of the last token, by layer",
         caption=(
-            "Share of the attention of the last token that falls on the column so many columns back (0 is itself), "
+            "Fraction of the attention of the last token to the position so many positions back (0 is itself), "
             f"averaged over heads, prompts and {_seeds(rows)}. The ReLU heads of the network of Theorem 1 are not "
-            f"normalised; shown is the share of what they give. Beige: it looks nowhere. {_SCALES}"
+            f"normalised; shown is the fraction of their sum. Beige: no attention. {_SCALES}"
         ),
         panels=_maps(means, "layer"),
     )
@@ -267,22 +261,21 @@ def _heads(rows: Rows) -> Figure:
     named = own.with_columns(name=lambda row: Place(row["layer"], row["head"] + 1))
     return Figure(
         name="by-head",
-        title="Where the last token looks, by head",
+        title="Attention of the last token, by head",
         caption=(
-            f"As in the figure by layer, for every head (layer.head) of seed {seed}; heads of different seeds are not the "
-            f"same heads. Of the network of Theorem 1 those that gather the last tokens. {_SCALES}"
+            f"As in the figure by layer, for every head (layer.head) of seed {seed}; heads of different seeds are "
+            f"not comparable. For the network of Theorem 1: its gathering heads. {_SCALES}"
         ),
         panels=_maps(named, "layer.head"),
     )
 
 
 def _maps(rows: Rows, y_label: str) -> tuple[Panel, ...]:
-    """One map a network; the trained and the untrained one have one scale, so that their colours can be compared."""
     shared = max((row["value"] for row in rows.where(network=("trained", "untrained"))), default=0.0) or None
     maps = []
     for network, title in _TITLES.items():
         most = None if network == "constructed" else shared
-        labels = {"x_label": "columns back", "y_label": y_label, "z_label": "share of attention"}
+        labels = {"x_label": "positions back", "y_label": y_label, "z_label": "fraction of attention"}
         made = heatmap(title, rows.where(network=network), "offset", "name", z_min=0.0, z_max=most, **labels)
         maps.append(made)
     return tuple(maps)
@@ -293,14 +286,14 @@ def _sources(rows: Rows) -> Figure:
     for source, own in rows.by("source").items():
         series = [curve(own.where(network=network), "depth", *look) for network, look in _LOOKS.items()]
         title = source[0].upper() + source[1:]
-        shown: dict[str, Any] = {"x_label": "depth (layer / layers)", "y_label": "share of attention", "y_min": 0.0}
+        shown: dict[str, Any] = {"x_label": "depth (layer / layers)", "y_label": "fraction of attention", "y_min": 0.0}
         panels.append(lines(title, *series, **shown))
     return Figure(
         name="by-source",
-        title="What the last token looks at",
+        title="Attention of the last token, by source",
         caption=(
-            "Share of the attention of the last token by what it falls on, averaged over heads and prompts, against depth. "
-            f"Even attention: the share of the columns. Means and 95 % intervals over {_seeds(rows)}."
+            "Fraction of the attention of the last token by its target, averaged over heads and prompts, against "
+            f"depth. Even attention: the fraction of the positions. Means and 95 % intervals over {_seeds(rows)}."
         ),
         panels=tuple(panels),
     )
@@ -316,11 +309,11 @@ def _alignment(tables: Tables) -> Figure:
     names = [f"layer {layer}: {offset} back" for layer, offset in heads]
     return Figure(
         name="alignment",
-        title="Heads that look where the construction gathers",
+        title="Heads with the attention of the construction's gathering heads",
         caption=(
-            "A gathering head of the construction puts all attention of the last token on one column. Shown is the "
-            "attention that the best head of the network puts there, trained and before training; bars are 95 % intervals "
-            f"over {_seeds(tables['alignment'])}."
+            "A gathering head of the construction puts all attention of the last token on one position. Shown is "
+            "the attention of the network's best head to that position, trained and before training; bars are 95 "
+            f"% intervals over {_seeds(tables['alignment'])}."
         ),
         panels=(bars("", *series, categories=names, y_label="attention", y_min=0.0),),
     )
@@ -344,11 +337,11 @@ def lower_layers_look_nearby(tables: Tables) -> Measurement:
 
     both, before = own("lower less upper"), own("lower less upper", "untrained")
     text = (
-        f"The last token gives {own('lower').effect()} of its attention to earlier tokens of its sequence in the lower half "
-        f"of the layers and {own('upper').effect()} in the upper half, a difference of {both.effect()}; before training it "
-        f"is {before.effect()}."
+        f"The last token gives {own('lower').effect()} of its attention to earlier tokens of its sequence in the "
+        f"lower half of the layers and {own('upper').effect()} in the upper half, a difference of {both.effect()}; "
+        f"before training the difference is {before.effect()}."
     )
-    effect = both.less(before, unit="share of attention, lower less upper half")
+    effect = both.less(before, unit="fraction of attention, lower minus upper half")
     return Measurement(effect, text, gates=gates(tables))
 
 
@@ -360,26 +353,28 @@ def copying_heads(tables: Tables) -> Measurement:
     overlap, parts = {}, []
     for offset in offsets:
         own, before = (rows.where(offset=offset, network=network) for network in ("trained", "untrained"))
-        gain = own.less(before, unit="attention in common above the untrained network")
+        gain = own.less(before, unit="attention to the gathered position, above the untrained network")
         if gain is not None:
             overlap[f"{offset} back"] = gain
         layers = ", ".join(f"{found.value:g}" for found in own.estimates("layer").values() if found is not None)
         parts.append(f"{own.effect()} for {offset} back ({before.effect()} before training; in layer {layers} by seed)")
     in_order = rows.where(network="trained").per_seed(_in_order)
     text = (
-        f"Of the attention that a gathering head puts on one column the best head of the network has {'; '.join(parts)}. "
-        f"The layers of these heads do not fall with the distance in {sum(in_order.values())} of {len(in_order)} seeds."
+        "A gathering head of the construction puts all its attention on one position; the best head of the "
+        f"network puts there {'; '.join(parts)}. The layers of these heads do not fall with the distance in "
+        f"{sum(in_order.values())} of {len(in_order)} seeds."
     )
-    if not all(in_order.values()):  # a head below one that it builds on gathers nothing: it has nothing in common
-        text = f"{text} Where they do, the heads cannot build on each other."
-    ordered = PerSeed({seed: float(fits) for seed, fits in in_order.items()}).effect("share of seeds", resolution=0.5)
+    if not all(in_order.values()):  # a head below the one that it builds on gathers nothing
+        text = f"{text} In the other seeds the heads cannot build on each other."
+    ordered = PerSeed({seed: float(fits) for seed, fits in in_order.items()}).effect(
+        "fraction of seeds", resolution=0.5
+    )
     effects = overlap | ({} if ordered is None else {"layers in order": ordered})
     return Measurement(effects, text, gates=gates(tables), required=[f"{offset} back" for offset in offsets])
 
 
 @claim("multitask-gathering-head-carries")
 def gathering_head_carries(tables: Tables) -> Measurement:
-    """A layer below that head may know the token already; then nothing can be lost, whatever the head does."""
     tables = in_regime(tables)
 
     def lost(network: str, what: str = "token") -> PerSeed[EstimateWithError | None]:
@@ -388,9 +383,9 @@ def gathering_head_carries(tables: Tables) -> Measurement:
 
     effect = (lost("trained") - lost("untrained")).effect("accuracy for the token one back")
     text = (
-        f"Without that head the accuracy for the token one back falls by {lost('trained').effect()} more than without "
-        f"another one of its layer (before training {lost('untrained').effect()}, in the network of Theorem 1 "
-        f"{lost('constructed').effect()}), and the loss in the test sequence rises by "
+        f"Without that head the accuracy for the token one back falls by {lost('trained').effect()} more than "
+        f"without another head of its layer (before training {lost('untrained').effect()}, in the network of "
+        f"Theorem 1 {lost('constructed').effect()}), and the loss in the test sequence rises by "
         f"{lost('trained', 'loss').effect()} nats more."
     )
     return Measurement(effect, text, gates=gates(tables))

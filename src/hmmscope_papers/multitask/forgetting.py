@@ -1,4 +1,4 @@
-"""Processes of chosen observability, and how fast their past is forgotten: what is measured for [MultiTask] Lemma 1."""
+"""Processes of chosen observability, and how fast they are forgotten, for [MultiTask] Lemma 1."""
 
 import itertools
 import math
@@ -13,32 +13,31 @@ from hmmscope.lab import MeasuredTables
 from hmmscope.schema import require
 
 CHAIN, LOW_RANK, HIDDEN = "binary chain", "random, rank 2", "three states, two symbols"
-#: Ranks of random processes that are alike in the rest, and their observability.
+#: Ranks of otherwise similar random processes, and their observability.
 RANKS, RANKED_AT = (2, 3, 4), 0.4
-#: Held bit: probability of leaving the silent states, and of forgetting the bit on coming back.
+#: Held bit: probability of leaving the silent states, and of changing the bit on return.
 LEAVE, FORGET = 0.05, 0.1
-#: Memory is enough when the error is this share of that with one observation.
+#: Fraction of the error with one observation at which the memory is long enough.
 ENOUGH = 0.1
 
 
 def binary_chain(flip: float, gamma: float) -> HMM:
-    """Two states that change with probability `flip`, seen through a binary symmetric channel of observability gamma."""
+    """Return a two-state chain seen through a binary channel of observability gamma."""
     return HMM([0.5, 0.5], [[1 - flip, flip], [flip, 1 - flip]], symmetric_channel(2, gamma))
 
 
 def hidden_cycle() -> HMM:
-    """Three states that go round, two symbols: observability zero for one observation, positive for two."""
+    """Return a cyclic HMM that two symbols reveal and one does not."""
     transition = [[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]]
     return HMM([1 / 3] * 3, transition, [[0.9, 0.1], [0.5, 0.5], [0.1, 0.9]])
 
 
 def held_bit(gamma: float) -> HMM:
-    """A bit that shows clearly now and then, and in between only through a channel of observability gamma.
+    """Return a bit that is shown now and then, and otherwise seen through a channel of observability gamma.
 
-    States A, B hold the bit and emit 0 or 1, with probabilities (1 +- gamma) / 2; with probability `LEAVE` the bit is
-    shown, by the symbols 2 or 3 of states A', B'; these return to A or B, to the other one with probability `FORGET`.
-
-    At gamma = 0 the emission matrix is singular, and the memory has to reach back to where the bit was shown.
+    States A, B hold the bit and emit 0 or 1 with probabilities (1 +- gamma) / 2. With probability `LEAVE` A' or B' show
+    it by
+    symbol 2 or 3, and return with the bit changed with probability `FORGET`.
     """
     size = 1 / (2 * (1 + LEAVE))
     transition = [
@@ -53,18 +52,17 @@ def held_bit(gamma: float) -> HMM:
 
 
 def held_bit_error(memory_length: int, time: float = math.inf) -> float:
-    """E TV(P, P_L) of the held bit at gamma = 0, after `time` observations.
+    """Return E TV(P, P_L) of the held bit at gamma = 0, after `time` observations.
 
-    leave * (1/2 - forget) * (s_L - s_time),    s_n = P(bit not shown in n observations) = (1 - leave)^(n-1) / (1 + leave)
-
-    Known once shown, the bit is left with probability `leave` to be shown again, by one symbol or the other.
+    leave * (1/2 - forget) * (s_L - s_time),    s_n = P(bit not shown in n observations) = (1 - leave)^(n-1) / (1 +
+    leave)
     """
     unseen, unseen_at_all = ((1 - LEAVE) ** (n - 1) / (1 + LEAVE) for n in (memory_length, time))
     return LEAVE * (0.5 - FORGET) * (unseen - unseen_at_all)
 
 
 def processes(sizes: dict[str, Any]) -> list[tuple[dict, HMM, int, int]]:
-    """(what it is, process, largest memory, observations before the window)."""
+    """Return (names, process, largest memory, observations before the window)."""
     chain, low_rank = ((sizes[f"{kind}_lengths"], sizes[f"{kind}_past"]) for kind in ("chain", "low_rank"))
     found = []
     for gamma in sizes["observabilities"]:
@@ -93,7 +91,7 @@ def _low_rank(seed: int, rank: int, gamma: float) -> HMM:
 
 
 def memory_rows(names: dict, hmm: HMM, longest: int, past: int) -> list[dict]:
-    """Distances of the memory from the exact answer for each memory length, over all histories."""
+    """Return distances of memories from the exact answer by length."""
     rows = []
     for length in range(1, longest + 1):
         histories = Histories.all(hmm, past + length)
@@ -116,7 +114,6 @@ def memory_rows(names: dict, hmm: HMM, longest: int, past: int) -> list[dict]:
 
 
 def _second_eigenvalue(hmm: HMM) -> float:
-    """Absolute value of the second eigenvalue of the transition matrix."""
     return float(np.sort(np.abs(np.linalg.eigvals(hmm.transition.numpy())))[-2])
 
 
@@ -134,7 +131,7 @@ def rate_row(names: dict, rows: list[dict]) -> dict:
 
 
 def means_over_instances(rates: list[dict]) -> list[dict]:
-    """Rate, and rate - mixing: mean over instances with its interval."""
+    """Average rate, and rate - mixing, over instances."""
     means = []
     for family in (CHAIN, LOW_RANK):
         for gamma in sorted({row["observability"] for row in rates if row["family"] == family}):
@@ -148,7 +145,7 @@ def means_over_instances(rates: list[dict]) -> list[dict]:
 
 
 def rank_rows(sizes: dict[str, Any]) -> list[dict]:
-    """Mean error by memory for random processes that differ in the rank of their transitions."""
+    """Return the mean error by memory and rank."""
     rows = []
     for seed, rank in itertools.product(range(sizes["rank_instances"]), RANKS):
         hmm = _low_rank(seed, rank, RANKED_AT)
@@ -180,7 +177,6 @@ def held_bit_tables(sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def _memory_needed(lengths: list[int], errors: np.ndarray) -> float | None:
-    """Where the error falls to a share of `ENOUGH` of the first one, between lengths by a straight line in ln(error)."""
     ratio = errors / errors[0] / ENOUGH
     below = np.flatnonzero(ratio <= 1)
     if not len(below):

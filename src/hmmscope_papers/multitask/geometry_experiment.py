@@ -1,4 +1,4 @@
-"""Belief geometry: does the residual stream of a trained model hold the exact belief states?"""
+"""Belief geometry: does the residual stream of a trained model represent the exact belief states?"""
 
 from typing import Any
 
@@ -25,9 +25,9 @@ from hmmscope.lab import (
 from hmmscope.ties import smallest
 from hmmscope_papers.multitask.layer_profiles import Curves
 
-#: The quantity that says what training added.
+#: Stored name of the quantity that training adds.
 BEYOND = "share of what untrained twins leave"
-#: Sizes of process, layout, model and recipe; the same for all three processes.
+#: Sizes of process, layout, model and recipe for all three processes.
 _SCALES: dict[str, dict[str, dict[str, Any]]] = {
     "smoke": {
         "mixture": {"num_components": 2},
@@ -57,21 +57,21 @@ _SCALES: dict[str, dict[str, dict[str, Any]]] = {
 PROCESSES = ("mess3", "mess3-mixture", "rrxor")
 
 
-#: What is read off.
+#: Regression targets.
 BELIEF, MIXED_BELIEF, PREDICTION = "belief", "belief, component unknown", "next observation"
 
 
 @registry.experiment("multitask-geometry")
 class MultiTaskGeometry(Experiment):
-    """Mess3, a mixture of its kind, and RRXOR: regressions from every layer to the exact belief states."""
+    """Regressions from every layer to the exact beliefs, on three processes."""
 
     title = "Belief states in the residual stream"
     summary = (
-        "A model that predicts the next observation needs no belief state, only a prediction. Here RoFormers are trained "
-        "on Mess3, on a mixture of Mess3 processes with different numbers, and on random-random-XOR, and ridge regressions "
-        "read the exact belief state of the forward filter from every layer, on samples that no regression was fitted to. "
-        "Beside it stand the model before training, shuffled beliefs, and what an affine function of the exact prediction "
-        "says about the belief."
+        "A model that predicts the next observation needs only a prediction, not a belief state. RoFormers are "
+        "trained on Mess3, on a mixture of Mess3 processes with different parameters, and on random-random-XOR. "
+        "Ridge regressions read the exact belief state (filtered posterior) from every layer, on held-out "
+        "samples. They are compared with the untrained model, shuffled beliefs, and an affine function of the "
+        "exact prediction."
     )
     num_seeds = Experiment.NUM_SEEDS
     groups = {"geometry": ("geometry", "effects", "points")}
@@ -102,11 +102,10 @@ class MultiTaskGeometry(Experiment):
         return tables
 
     def figures(self, tables: Tables) -> list[Figure]:
-        """How much of the belief each layer holds, and the triangles of beliefs."""
         return [_layer_figure(tables), *(_triangle_figure(tables, process) for process in _TRIANGLES)]
 
     def without_training(self, tables: Tables) -> Tables | None:
-        """The readings from the untrained model in the place of those from the trained one; what exceeds it is nothing."""
+        """Replace the trained model's readings by the untrained model's."""
         rows = tables["effects"]
         gains = {"trained - controls", "trained - prediction and untrained", BEYOND}
         kept = Rows(row for row in rows if row["quantity"] not in {"trained", *gains})
@@ -120,7 +119,6 @@ class MultiTaskGeometry(Experiment):
 
 
 def _measured(run: Run, num_samples: int, num_points: int) -> MeasuredTables:
-    """The three tables of one run."""
     exact = ExactBeliefs.of(run.dataset("probe"), num_samples)
     stream, *of_twins = (exact.stream(model) for _, model in run.compare_with_untrained())
     tables: MeasuredTables = {"geometry": [], "effects": [], "points": []}
@@ -162,7 +160,6 @@ def _measured(run: Run, num_samples: int, num_points: int) -> MeasuredTables:
 
 
 def _points(values: Tensor, read: dict[str, Tensor], count: int) -> list[dict]:
-    """Beliefs over three states at test examples, exact and as read off; probabilities to five digits."""
     exact = values[-len(read["trained"]) :]
     kept = np.unique(np.linspace(0, len(exact) - 1, min(count, len(exact))).astype(int))
     sides = {"exact": exact[kept], **{name: part[kept] for name, part in read.items()}}
@@ -181,7 +178,7 @@ _PANELS = {
 }
 _TRIANGLES = {
     "mess3": ("Mess3", "states of Mess3"),
-    "mess3-mixture": ("a mixture of Mess3", "states, the component being unknown"),
+    "mess3-mixture": ("a mixture of Mess3", "states, with unknown component"),
 }
 
 
@@ -197,7 +194,7 @@ def _layer_figure(tables: Tables) -> Figure:
             curve(trained, "layer", "exact belief of an observer", "ceiling", y="ceiling", bands=False),
             curve(about.where(source="untrained"), "layer", "untrained model", "control", y="r2"),
             curve(trained, "layer", "affine in the exact prediction", "baseline", y="from_prediction", bands=False),
-            curve(law, "layer", "next-observation law, trained", "other", y="r2", bands=False),
+            curve(law, "layer", "next-observation distribution, trained", "other", y="r2", bands=False),
             x_label="layer",
             y_label="held-out R²",
             y_min=0.0,
@@ -206,15 +203,16 @@ def _layer_figure(tables: Tables) -> Figure:
 
     return Figure(
         name="layers",
-        title="How much of the belief an affine map reads from each layer",
+        title="Belief decoded by an affine map from each layer",
         caption=(
-            "R² on held-out samples of ridge regressions from the residual stream to the exact belief state, after every "
-            "observation; layer 0 is the embedding. The ceiling is what the observations allow: in the mixture, the belief "
-            "in the true component is not known to an observer who is not told it. The baseline is an affine function of "
-            "the exact law of the next observation. In Mess3 law and belief are affine functions of each other, so that "
-            "nothing tells them apart there; in RRXOR they are far from it, and what is read of the "
-            "law itself stands there too. The control is the model before training; a map fitted to shuffled beliefs is in "
-            "the table. Bands are 95 % intervals over seeds."
+            "R² on held-out samples of ridge regressions from the residual stream to the exact belief state, "
+            "after every observation; layer 0 is the embedding. The ceiling is what the observations allow: in "
+            "the mixture, an observer who does not know the component does not know the belief in the true "
+            "component. The baseline is an affine function of the exact distribution of the next observation. In "
+            "Mess3 distribution and belief are affine functions of each other, so that they cannot be "
+            "distinguished; in RRXOR they are far from it, and the R² for the distribution itself is shown too. "
+            "The control is the untrained model; a map fitted to shuffled beliefs is in the table. Bands are 95 % "
+            "intervals over seeds."
         ),
         panels=tuple(panel(process, target, title) for (process, target), title in _PANELS.items()),
     )
@@ -225,26 +223,30 @@ def _triangle_figure(tables: Tables, process: str) -> Figure:
     rows = rows.where(seed=rows[0]["seed"])
     exact = [row["exact"] for row in rows]
     name, about = _TRIANGLES[process]
-    titles = {"exact": "Exact", "trained": "Read off the trained model", "untrained": "Read off the untrained model"}
+    titles = {
+        "exact": "Exact",
+        "trained": "Decoded from the trained model",
+        "untrained": "Decoded from the untrained model",
+    }
 
     return Figure(
         name=f"simplex-{process}",
         title=f"Belief states of {name}",
         caption=(
-            f"Beliefs over the three {about}, in the triangle whose corners are certainty; each point is one prefix of a "
-            "held-out sample of the first seed, and has the colour of its exact belief in all panels. "
-            "Left: the forward filter. Middle and right: the affine map of the layer that fits its training samples "
-            "best; nothing holds it inside the triangle."
+            f"Beliefs over the three {about}, in the triangle whose corners are certainty; each point is one "
+            "prefix of a held-out sample of the first seed, coloured by its exact belief in all panels. Left: the "
+            "forward filter. Middle and right: the affine map of the layer that fits its training samples best; "
+            "it is not constrained to the triangle."
         ),
         panels=tuple(BeliefPlane.triangle(title, [row[side] for row in rows], exact) for side, title in titles.items()),
     )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Questions: [MultiTask] does not ask what a stream holds of the belief; Shai et al. (2024) do, on other models
+# Questions: [MultiTask] does not study beliefs in the residual stream; Shai et al. (2024) do, on other models
 
 _SOURCE = "ours, after Shai et al. (2024), abstract"
-#: Processes, as they are called in texts.
+#: Names of processes in texts.
 NAMES = {"mess3": "Mess3", "mess3-mixture": "the mixture of Mess3", "rrxor": "RRXOR"}
 
 
@@ -262,9 +264,9 @@ def belief_linear(tables: Tables) -> Measurement:
             return ""
         found = beyond.get(process)
         return (
-            "; what training added is not identifiable"
+            "; the effect of training is not identifiable"
             if found is None
-            else f", {found.short()} of what untrained twins leave"
+            else f", {found.short()} of what untrained controls leave"
         )
 
     each = "; ".join(
@@ -277,7 +279,7 @@ def belief_linear(tables: Tables) -> Measurement:
 
 
 def of_beliefs(tables: Tables, quantity: str, unit: str = "", target: str = BELIEF) -> dict[str, Effect]:
-    """A quantity of each process that has the target, over seeds and samples."""
+    """Return a quantity of each process with this target."""
     rows = tables["effects"].where(target=target, quantity=quantity)
     found = {process: own.effect(unit=unit) for process, own in rows.by("process").items()}
     return {process: effect for process, effect in found.items() if effect is not None}

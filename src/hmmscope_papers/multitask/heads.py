@@ -19,14 +19,14 @@ from hmmscope_papers.multitask.studies import (
 
 @registry.experiment("multitask-heads")
 class HeadCountExperiment(PromptStudy):
-    """1, 2, 4, ... heads that share one width."""
+    """1, 2, 4, ... heads at a fixed total width."""
 
     title = "The number of heads at a fixed width"
     summary = (
-        "The construction of Theorem 1 of [MultiTask] uses 2p heads a layer for p symbols, two for each row of the matrix "
-        "that it estimates in context. The same decoder is trained with 1, 2, 4, ... heads of the same total width, and "
-        "judged over the test sequence beside the exact Bayes mixture. A model of one layer shows that the task asks for "
-        "more than one."
+        "The construction of Theorem 1 of [MultiTask] uses 2p heads per layer for p symbols, two for each row of "
+        "the matrix that it estimates in context. The same decoder is trained with 1, 2, 4, ... heads of the same "
+        "total width, and evaluated over the test sequence against the exact Bayes mixture. A model of one layer "
+        "shows that the task needs more than one."
     )
     varied = {
         "smoke": {"heads": [1, 2]},
@@ -45,16 +45,15 @@ class HeadCountExperiment(PromptStudy):
         return {"heads": model.num_heads, "layers": model.num_layers, "symbols": run.process.num_symbols}
 
     def figures(self, tables: Tables) -> list[Figure]:
-        """Excess, loss and accuracy by heads."""
         rows, metrics = deepest(tables)["end"], ("excess", "loss", "accuracy")
         return [
             Figure(
                 name="heads",
-                title="What heads are worth",
+                title="Results by number of heads",
                 caption=(
-                    "Excess over the optimum, loss and accuracy, averaged over the test sequence, by the number of heads "
-                    "that share the same width. Theorem 1 has 2p heads a layer for p symbols "
-                    f"(here {2 * rows[0]['symbols']}). Bands are 95 % intervals over seeds."
+                    "Excess over the optimum, loss and accuracy, averaged over the test sequence, by the number "
+                    "of heads at a fixed width. Theorem 1 has 2p heads per layer for p symbols (here "
+                    f"{2 * rows[0]['symbols']}). Bands are 95 % intervals over seeds."
                 ),
                 panels=tuple(setting_lines(rows, "heads", metric, x_label="heads", log_x=True) for metric in metrics),
             )
@@ -66,11 +65,12 @@ def more_heads(tables: Tables) -> Measurement:
     deep = deepest(tables)
     counts = excess_by(deep, "heads")
     fewest, most, symbols = min(counts), max(counts), tables["end"][0]["symbols"]
-    unit = f"excess with {fewest} less that with {most}, nats"
+    unit = f"excess with {fewest} heads minus that with {most}, nats"
     effect = excess_less(deep, {"heads": fewest}, {"heads": most}, unit)
     text = (
-        f"Excess over the optimum in nats, by heads: {listed(counts)}; the construction has {2 * symbols} for {symbols} "
-        f"symbols. {better(effect, f'The model with {most}', f'that with {fewest}')}"
+        f"Excess over the optimum in nats, by number of heads: {listed(counts)}; the construction has "
+        f"{2 * symbols} heads for {symbols} symbols. "
+        f"{better(effect, f'The model with {most}', f'that with {fewest}')}"
     )
     return Measurement(
         effect, text, gates=(Gate.equal_tokens(tables), Gate.flat(tables), depth_matters(tables, "heads"))

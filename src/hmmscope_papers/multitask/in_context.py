@@ -1,4 +1,4 @@
-"""Hidden Markov models in context: how much of a sequence a network has to read, against mixing time and entropy."""
+"""Unseen HMMs in context: how much of a sequence a network must read, by mixing time and entropy."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ from hmmscope_papers.theorems import by_scale
 
 NAME = "in-context"
 NUM_STATES = NUM_SYMBOLS = 4
-#: A predictor has converged where its loss is within this of the exact filter's from there on, nats.
+#: A predictor has converged once its loss stays within this of the exact filter, in nats.
 TOLERANCE = 0.05
 METRICS = ("accuracy", "loss", "excess")
 BAUM_WELCH = "Baum-Welch"
@@ -57,18 +57,19 @@ _LOOKS: dict[str, tuple[str, Role]] = {
 
 @registry.experiment(NAME)
 class InContext(Experiment):
-    """A RoFormer trained on fresh HMMs and, if its folder is given, a pretrained language model, on lazy noisy chains."""
+    """A RoFormer trained on random HMMs, and optionally a language model, on lazy noisy chains."""
 
     title = "Hidden Markov models in context"
     summary = (
-        "How well does a network predict a hidden Markov model that it has never seen, from the sequence in its context "
-        "alone? A RoFormer is trained on a fresh random HMM for every sample; with `--measurements.pretrained PATH` a "
-        "pretrained language model, the symbols written as text in its tokens, stands beside it. Both predict chains of "
-        "chosen laziness (mixing time) and noise (entropy), beside the exact filter that knows the chain, Baum-Welch, "
-        "fitted to the same prompt and told the number of states, and in-context n-grams. The context length from which a "
-        f"predictor stays within {TOLERANCE} nats of the filter is its convergence length. After Dai et al., "
-        "Pre-trained Large Language Models Learn to Predict Hidden Markov Models In-context (NeurIPS 2025), who take the "
-        "Viterbi algorithm for the optimum; here it is the exact law of the next symbol."
+        "How well does a network predict an unseen hidden Markov model from the sequence in its context alone? A "
+        "RoFormer is trained on a new random HMM for every sample; `--measurements.pretrained PATH` adds a "
+        "pretrained language model, which reads the symbols as text. Both predict chains of chosen laziness "
+        "(mixing time) and noise (entropy), and are compared with the exact filter that knows the chain, with "
+        "Baum-Welch fitted to the same prompt with the true number of states, and with in-context n-grams. The "
+        f"context length from which a predictor stays within {TOLERANCE} nats of the filter is its convergence "
+        "length. After Dai et al., Pre-trained Large Language Models Learn to Predict Hidden Markov Models "
+        "In-context (NeurIPS 2025), whose optimum is the Viterbi algorithm; here it is the exact distribution of "
+        "the next symbol."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 5, "paper": 5}
     sizes = by_scale(
@@ -134,13 +135,13 @@ class InContext(Experiment):
     def figures(self, tables: Tables) -> list[Figure]:
         rows, reached = tables["predictions"], tables["convergence"]
         return [
-            _figure(rows, "excess", "How far above the exact filter", "nats above the exact filter"),
-            _figure(rows, "accuracy", "How often the likeliest symbol is right", "accuracy"),
+            _figure(rows, "excess", "Nats above the exact filter", "nats above the exact filter"),
+            _figure(rows, "accuracy", "Accuracy of the most likely symbol", "accuracy"),
             Figure(
                 name="convergence",
-                title="How much context it takes",
-                caption=f"Observations from which on the loss stays within {TOLERANCE} nats of the filter; one "
-                "that does not come there is not drawn. Means over the seeds that do.",
+                title="How much context is needed",
+                caption=f"Observations from which on the loss stays within {TOLERANCE} nats of the filter; "
+                "predictors that never do are not drawn. Means over the seeds that do.",
                 panels=tuple(
                     lines(
                         "",
@@ -159,12 +160,12 @@ class InContext(Experiment):
 
 
 def chain_of(mixing: float, noise: float, seed: int) -> HMM:
-    """A chain that stays with a probability, seen through noise."""
+    """Return a chain that stays with probability `mixing`, seen through noise."""
     return require_process_type(make_process("lazy-chain", stay=mixing, noise=noise, seed=seed), HMM)
 
 
 def chain_rows(hmm: HMM, untrained: nn.Module, sizes: dict[str, Any], seed: int) -> list[dict[str, Any]]:
-    """The rows of `_predictions` of what needs no training, but for Baum-Welch."""
+    """Return the rows that need no training, without Baum-Welch."""
     layout, edges = SequenceLayout(length=sizes["length"]), _edges(sizes)
     score = evaluate(
         untrained, ProcessDataset(hmm, layout=layout, seed=seed, stream="evaluate"), num_samples=sizes["samples"]
@@ -180,7 +181,7 @@ def _edges(sizes: dict[str, Any]) -> list[int]:
 def _predictions(
     hmm: HMM, networks: dict[str, tuple[nn.Module, Any]], sizes: dict[str, Any], seed: int
 ) -> list[dict[str, Any]]:
-    """Rows (network, metric, position, value): means over the samples and over positions up to the next row's."""
+    """Return rows (network, metric, position, value) in bins of positions."""
     rows: list[dict[str, Any]] = []
     edges = _edges(sizes)
     for number, (name, (model, layout)) in enumerate(networks.items()):
@@ -210,7 +211,7 @@ def binned_score(score: Score, predictor: str, network: str, edges: list[int]) -
 
 
 def binned(network: str, metric: str, positions: Any, values: Any, edges: list[int]) -> list[dict[str, Any]]:
-    """Means over the positions from each edge up to the next one."""
+    """Average over the positions from each edge up to the next one."""
     return [
         {"network": network, "metric": metric, "position": begin, "value": float(values[inside].mean())}
         for begin in edges
@@ -219,7 +220,7 @@ def binned(network: str, metric: str, positions: Any, values: Any, edges: list[i
 
 
 def baum_welch_rows(hmm: HMM, observations: torch.Tensor, edges: list[int]) -> list[dict[str, Any]]:
-    """Baum-Welch, fitted to what has been seen of the sequence up to the middle of each interval."""
+    """Fit Baum-Welch to the observations up to the middle of each bin."""
     seen = [min(round(edge * 2**0.5), observations.shape[1] - 1) for edge in edges]
     law = baum_welch_predictions(
         observations,
@@ -247,7 +248,7 @@ def baum_welch_rows(hmm: HMM, observations: torch.Tensor, edges: list[int]) -> l
 
 
 def convergence_rows(rows: Rows) -> list[dict[str, Any]]:
-    """Rows (network, length, excess): the first position from which the excess stays small, or None, and the last excess."""
+    """Return rows (network, length, excess): position of lasting small excess, or None, and last excess."""
     found = []
     for network, own in rows.where(metric="excess").by("network").items():
         ordered = sorted(own, key=lambda row: row["position"])
@@ -280,8 +281,8 @@ def _figure(rows: Rows, metric: str, title: str, y_label: str) -> Figure:
     return Figure(
         name=metric,
         title=title,
-        caption="By the number of observations in the context, a mean from each point up to the next, over all noises; "
-        "a panel for each probability of staying in a state.",
+        caption="By the number of observations in the context, averaged from each point up to the next and over "
+        "all noises; one panel for each probability of staying in a state.",
         panels=tuple(panel(mixing) for mixing in kept.values("mixing")),
     )
 
@@ -303,4 +304,4 @@ def better_than_baum_welch(tables: Tables) -> Measurement:
             return ours - fitted
 
         effects[name] = Effect.pooled(list(rows.per_seed(less).values()), "nats")
-    return Measurement(effects, f"Network less Baum-Welch: {_said(effects)}.")
+    return Measurement(effects, f"Nats above the exact filter, network minus Baum-Welch: {_said(effects)}.")

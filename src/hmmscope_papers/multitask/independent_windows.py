@@ -1,11 +1,9 @@
-"""Least squares on independent windows of a known process: what its error is exactly, and a bound on it.
+"""Least squares on independent windows of a known process: its exact error, and a bound.
 
-One window of each demonstration, started from the stationary law, so that samples (x_i, y_i) are independent and
-E[y_i | x_i] = P_L(x_i). Least squares and gradient descent from zero are linear in the labels y_i:
+Each demonstration gives one window from the stationary distribution, with E[y_i | x_i] = P_L(x_i). Least squares and
+gradient descent from zero are linear in the labels y_i, so that means and variances are sums over windows:
 
     W^(T) x = (1/n) sum_i y_i (x_i^T f x),    f = Sigma^+ (1 - (1 - rate * Sigma)^T)
-
-so that, given the windows, mean and variance over labels are sums over windows and nothing has to be sampled.
 """
 
 import math
@@ -29,10 +27,9 @@ from hmmscope.seeds import numpy_generator
 def sample_counts(
     windows: Windows, num_samples: int, num_draws: int, seed: int = 0
 ) -> Int64[Tensor, "draw window symbol"]:
-    """How often each window is followed by each symbol in `num_samples` demonstrations of memory_length + 1 symbols.
+    """Count how often each window is followed by each symbol, in lexicographic order.
 
-    Windows in lexicographic order, oldest symbol first. Demonstration i of draw d is sample d * num_samples + i of the
-    stream "train" of `seed`.
+    Demonstration i of draw d is sample d * num_samples + i of the stream "train" of `seed`.
     """
     require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
     require(num_draws >= 1, "num_draws", "must be at least 1", num_draws)
@@ -49,11 +46,11 @@ def sample_counts(
 
 
 def counted_moments(windows: Windows, counts: Int64[Tensor, "*draw window symbol"]) -> LeastSquares:
-    """The regression problem of samples given by their counts; leading axes are independent data sets of equal size."""
+    """Return the regression problem of samples given by counts."""
     sizes = counts.sum((-2, -1)).flatten()
     number = int(sizes[0])
-    require(number >= 1, "counts", "must hold a sample", number)
-    require(bool((sizes == number).all()), "counts", "must hold equally many samples in each draw", sizes.tolist())
+    require(number >= 1, "counts", "must contain a sample", number)
+    require(bool((sizes == number).all()), "counts", "must contain equally many samples in each draw", sizes.tolist())
     share = counts.double() / number
     weighted = windows.features * share.sum(-1, keepdim=True)
     return LeastSquares(weighted.mT @ windows.features, share.mT @ windows.features, number)
@@ -61,7 +58,7 @@ def counted_moments(windows: Windows, counts: Int64[Tensor, "*draw window symbol
 
 @dataclass(frozen=True)
 class ExpectedFit:
-    """W x for each window x, over the labels: its mean, and E||W x - mean||^2.
+    """Mean of W x over labels, and E||W x - mean||^2, for each window x.
 
     Attributes:
         mean: (..., window, symbol).
@@ -75,13 +72,11 @@ class ExpectedFit:
 def expected_fit(
     windows: Windows, counts: Int64[Tensor, "*draw window"], filter_FF: Float64[Tensor, "*draw feature feature"]
 ) -> ExpectedFit:
-    """Mean and variance over labels of W = B f, for given sample windows: exact, nothing is drawn.
-
-    The label of a window has mean P_L and variance 1 - ||P_L||^2, as the one-hot of a draw from P_L.
+    """Compute the exact mean and variance over labels of W = B f.
 
     Args:
         windows: of the process.
-        counts: how often each window is in the sample.
+        counts: number of each window in the sample.
         filter_FF: f, see `descent_filter`.
     """
     kernel_NN = windows.features @ filter_FF @ windows.features.T
@@ -95,7 +90,7 @@ def expected_fit(
 
 
 def descent_filter(problem: LeastSquares, steps: int | None, rate: float) -> Float64[Tensor, "*draw feature feature"]:
-    """f with W^(T) = B f after `steps` steps from zero; the pseudo-inverse of Sigma, least squares, for None."""
+    """Return f with W^(T) = B f after `steps` steps from zero; None means least squares."""
     size = problem.covariance.shape[-1]
     eye = torch.eye(size, dtype=torch.float64).expand(problem.covariance.shape)
     linear = LeastSquares(problem.covariance, eye, problem.num_samples)
@@ -103,7 +98,7 @@ def descent_filter(problem: LeastSquares, steps: int | None, rate: float) -> Flo
 
 
 def expected_total(histories: Histories, windows: Windows, fit: ExpectedFit) -> Float64[Tensor, "*draw"]:
-    """E||P - W x||^2 over histories and labels, for each draw of sample windows."""
+    """Return E||P - W x||^2 over histories and labels, for each draw of sample windows."""
     number_H = histories.windows(windows.memory_length)
     shape = fit.variance.shape[:-1]
     means = fit.mean.reshape(-1, *fit.mean.shape[-2:])
@@ -117,16 +112,17 @@ def expected_total(histories: Histories, windows: Windows, fit: ExpectedFit) -> 
 
 
 def generalisation_bound(problem: LeastSquares, memory_length: int, misfit: float) -> float:
-    """Bound on the root of E||(W_hat - W_L) x||^2 over labels, for every window x in the range of Sigma.
+    """Bound the root of E||(W_hat - W_L) x||^2 over labels, for windows x in the range of Sigma.
 
     sqrt((L / alpha_+) * (rank / n + misfit)),     misfit = (1/n) sum_i ||P_L(x_i) - W_L x_i||^2
 
-    With b_i = P_L(x_i) - W_L x_i and label noise e_i, (W_hat - W_L) x = (1/n) sum_i (e_i + b_i) x_i^T Sigma^+ x. The noise
-    has mean zero, so that its part and that of b add in square. ||Sigma^{+1/2} x||^2 <= L / alpha_+; the mean square of
-    (1/n) sum_i e_i x_i^T Sigma^{+1/2} is (1/n^2) sum_i E||e_i||^2 x_i^T Sigma^+ x_i <= rank / n; and with b in place of e
-    it is at most (1/n) sum_i ||b_i||^2, because the rows x_i^T Sigma^{+1/2} / sqrt(n) form a partial isometry.
+    With b_i = P_L(x_i) - W_L x_i and label noise e_i, (W_hat - W_L) x = (1/n) sum_i (e_i + b_i) x_i^T Sigma^+ x, and
+    ||Sigma^{+1/2} x||^2 <= L / alpha_+. The mean square of (1/n) sum_i e_i x_i^T Sigma^{+1/2} is at most rank / n, with
+    b in
+    place of e at most (1/n) sum_i ||b_i||^2.
 
-    Source: the generalisation error of [MultiTask] Theorem 1 (Appendix D) with explicit constants, for independent samples.
+    Source: the generalisation error of [MultiTask] Theorem 1 (Appendix D) with explicit constants, for independent
+    samples.
     """
     scale = memory_length / float(problem.alpha)
     return math.sqrt(scale * (int(problem.rank) / problem.num_samples + misfit))
@@ -134,16 +130,16 @@ def generalisation_bound(problem: LeastSquares, memory_length: int, misfit: floa
 
 @dataclass(frozen=True)
 class BoundCheck:
-    """Norms of the parts of an error beside their bounds, for one draw of samples.
+    """Root mean square parts of an error with their bounds, for one draw of samples.
 
-    Root mean squares are over histories whose window lies in the range of Sigma; `worst` is over such windows.
+    Windows outside the range of Sigma are excluded.
 
     Attributes:
         covered: P(window in the range of Sigma).
-        total: of P - W^(T) x, labels included in the mean.
+        total: of P - W^(T) x.
         memory, misspecification: of P - P_L and of P_L - W_L x.
-        generalisation, worst_generalisation, generalisation_bound: of (W_hat - W_L) x, labels included in the mean.
-        optimisation, worst_optimisation, optimisation_bound: of (W_hat - W^(T)) x for the labels that were drawn.
+        generalisation, worst_generalisation, generalisation_bound: of (W_hat - W_L) x.
+        optimisation, worst_optimisation, optimisation_bound: of (W_hat - W^(T)) x for the drawn labels.
         bound: on `total`.
     """
 
@@ -163,12 +159,9 @@ class BoundCheck:
 def check_bound(
     histories: Histories, windows: Windows, counts: Int64[Tensor, "window symbol"], steps: int, rate: float
 ) -> BoundCheck:
-    """The exact error of gradient descent on a sample, and the bound on it.
+    """Compute the exact error of gradient descent on a sample, and its bound.
 
     ||P - W^(T) x|| <= ||P - P_L|| + ||P_L - W_L x|| + ||(W_L - W_hat) x|| + ||(W_hat - W^(T)) x||
-
-    The first two are what they are; the third has `generalisation_bound`; the last is at most
-    sqrt(L / alpha_+) (1 - rate * alpha_+)^T whatever the labels, and with their W_hat `optimisation_bound`.
 
     Source: [MultiTask] Eq. (1) and Theorem 1, with explicit constants.
 
@@ -223,23 +216,22 @@ def _root(square: Tensor) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Measured of processes
+# Measurements of processes
 
-#: Memory of the instances in which rates are fitted.
+#: Memory of the instances with fitted rates.
 FITTED_MEMORY = 2
-#: Where the line of the decay over gradient steps is fitted: geometric by then, and still above rounding.
+#: Errors between which the decay over gradient steps is fitted: geometric, and above rounding.
 FITTED_ERRORS = (1e-11, 1e-6)
 
 
 def reference_process(noise: float = 0.4) -> HMM:
-    """Four states, transitions of rank 2 with eigenvalues 1 and 0.52, through a channel of observability 1 - noise."""
+    """Return a four-state HMM of rank 2 through a channel of observability 1 - noise."""
     left = np.array([[0.9, 0.1], [0.8, 0.2], [0.2, 0.8], [0.1, 0.9]])
     right = np.array([[0.55, 0.30, 0.10, 0.05], [0.05, 0.10, 0.30, 0.55]])
     return HMM([0.3, 0.2, 0.2, 0.3], left @ right, symmetric_channel(4, 1 - noise))
 
 
 def _instances(sizes: dict[str, Any]) -> list[tuple[str, HMM]]:
-    """The reference process, and random ones of rank 2."""
     found = [("reference", reference_process())]
     for seed in range(sizes["instances"]):
         low_rank = make_process(
@@ -256,7 +248,7 @@ def _instances(sizes: dict[str, Any]) -> list[tuple[str, HMM]]:
 
 
 def part_rows(sizes: dict[str, Any]) -> list[dict]:
-    """Total error and its parts of the reference process, by memory, samples and steps; "all" steps are least squares."""
+    """Return the error of the reference process and its parts."""
     hmm, rows = reference_process(), []
     histories = Histories.all(hmm, sizes["histories"])
     for length in sizes["memory_lengths"]:
@@ -289,7 +281,7 @@ def part_rows(sizes: dict[str, Any]) -> list[dict]:
 
 
 def instance_rows(sizes: dict[str, Any]) -> list[dict]:
-    """The parts of each process at one size, and whether they add up."""
+    """Return the parts of each process and the gap to their total."""
     rows = []
     for label, hmm in _instances(sizes):
         histories, windows = Histories.all(hmm, sizes["histories"]), Windows.all(hmm, FITTED_MEMORY)
@@ -308,7 +300,7 @@ def instance_rows(sizes: dict[str, Any]) -> list[dict]:
 
 
 def scaling_tables(sizes: dict[str, Any]) -> MeasuredTables:
-    """Estimation error of least squares by number of samples, and the slope of its norm."""
+    """Return the estimation error by number of samples, and its slope."""
     numbers, rows, slopes = sizes["scaling_samples"], [], []
     for i, (label, hmm) in enumerate(_instances(sizes)):
         histories, windows = Histories.all(hmm, FITTED_MEMORY), Windows.all(hmm, FITTED_MEMORY)
@@ -336,7 +328,7 @@ def scaling_tables(sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def convergence_tables(sizes: dict[str, Any]) -> MeasuredTables:
-    """Distance of the gradient iterates from least squares, beside its bound, and the rate of its decay."""
+    """Return the distance of gradient iterates from least squares, its bound and rate."""
     rows, rates = [], []
     length, rate = FITTED_MEMORY, 1 / FITTED_MEMORY
     for label, hmm in _instances(sizes):
@@ -368,7 +360,7 @@ def convergence_tables(sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def bound_row(number: int) -> dict:
-    """Error and bound of a random process, with random sizes, all drawn from the number of the instance."""
+    """Return error and bound of a random process."""
     rng = numpy_generator(0, "bound-instance", number)
     states, symbols, length = int(rng.integers(2, 6)), int(rng.integers(2, 5)), int(rng.integers(1, 4))
     concentrations = {
@@ -389,7 +381,6 @@ def bound_row(number: int) -> dict:
 
 
 def _covariance(windows: Windows, counts: torch.Tensor) -> dict:
-    """Facts about the sample covariance: its rank, zero and largest eigenvalue, and whether predictions sum to one."""
     problem = counted_moments(windows, counts)
     covered = problem.in_range(windows.features)
     sums = (windows.features[covered] @ problem.solution().T).sum(1)

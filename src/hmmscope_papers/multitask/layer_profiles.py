@@ -1,8 +1,4 @@
-"""Where a curve over layers rises, peaks and falls, with intervals over samples.
-
-The best layer of a noisy curve looks better than it is, and a drop from a peak is never negative. So a height at a chosen
-layer is measured on other samples than the layer was chosen on: see `cross_fitted`.
-"""
+"""Layers where curves rise, peak and fall, with intervals over samples."""
 
 from collections.abc import Callable
 
@@ -11,7 +7,7 @@ from numpy.typing import NDArray
 
 from hmmscope.analysis import resampled_curves
 
-#: A layer holds what its probe reads with this share of the curve's maximum.
+#: Fraction of the curve's maximum that defines the onset.
 ONSET = 0.9
 
 #: Values by layer, of one curve or many (curve, layer).
@@ -19,13 +15,13 @@ Curves = NDArray[np.float64]
 
 
 def onset_layer(curves: Curves, *, above_first: bool = False) -> Curves:
-    """First layer (curve,) at which curves (curve, layer) reach the share `ONSET` of their own maximum.
+    """Return the first layer (curve,) where curves reach the fraction `ONSET` of their maximum.
 
     Args:
         curves: one or many (curve, layer).
-        above_first: count from the value at layer 0, instead of from zero.
+        above_first: measure from layer 0.
 
-    Source: [MultiTask] Fig. 3 shows curves without a rule; this one is ours.
+    Source: [MultiTask] Fig. 3 shows curves without a rule; this one is our choice.
     """
     floor = curves[..., :1] if above_first else np.zeros_like(curves[..., :1])
     bound = floor + ONSET * (curves.max(-1, keepdims=True) - floor)
@@ -34,24 +30,22 @@ def onset_layer(curves: Curves, *, above_first: bool = False) -> Curves:
 
 
 def peak_layer(curves: Curves) -> Curves:
-    """Layer (curve,) of the maximum of curves (curve, layer); the first among equals."""
+    """Return the layer of the maximum; the first among equals."""
     highest: Curves = (curves >= curves.max(-1, keepdims=True) - 1e-12).argmax(-1).astype(np.float64)
     return highest
 
 
 def at_layer(curves: Curves, layers: Curves) -> Curves:
-    """Values (curve,) of curves (curve, layer) at layers (curve,)."""
+    """Return the values of curves (curve, layer) at layers (curve,)."""
     values: Curves = np.take_along_axis(curves, layers.astype(np.int64)[..., None], -1)[..., 0]
     return values
 
 
 def cross_fitted(by_sample: Curves, statistic: Callable[[Curves, Curves], Curves], *, seed: int = 0) -> Curves:
-    """A statistic (1 + resamples,) whose layers are chosen on one half of the samples and measured on the other.
-
-    Averaged over both ways. For a flat curve the height at the chosen layer is then as often too low as too high.
+    """Compute a statistic with layers chosen on one half of the samples and measured on the other.
 
     Args:
-        by_sample: values (sample, layer), at least two samples.
+        by_sample: values (sample, layer).
         statistic: (curves to choose by, curves to measure), each (resample, layer), to (resample,).
         seed: of the resamples.
     """

@@ -1,4 +1,4 @@
-"""[MultiTask] Lemma 1: how fast a process is forgotten, against how well its observations tell states apart."""
+"""[MultiTask] Lemma 1: how fast a process is forgotten, by its observability."""
 
 import math
 from typing import Any
@@ -38,19 +38,20 @@ FLIPS = [0.05, 0.1, 0.15, 0.2, 0.25, 0.3]
 GAMMAS = [0.1, 0.2, 0.3, 0.4, 0.6, 0.8]
 HELD_GAMMAS = [0.0, 0.05, 0.1, 0.2, 0.4, 0.8]
 HELD_LENGTHS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96]
-#: The exponent of the observability is fitted up to here: it describes weak observations.
+#: Largest observability in the fit of its exponent, which describes weak observations.
 WEAK = 0.4
 
 
 @registry.experiment(NAME)
 class Lemma1(Experiment):
-    """Distances of short memories from the exact prediction, over all histories or many sampled ones."""
+    """Distances of short memories from the exact prediction, over all or sampled histories."""
 
-    title = "A short memory is enough where observations tell states apart"
+    title = "A short memory is enough if observations distinguish the states"
     summary = (
-        "Lemma 1 of [MultiTask]: the prediction from the last L observations approaches the exact one at a geometric rate "
-        "in L, which the observability coefficient gamma controls. The distance is computed by summing over all histories, "
-        "for processes of chosen gamma; where gamma goes to zero, it is followed over long sampled histories."
+        "Lemma 1 of [MultiTask]: the prediction from the last L observations approaches the exact one at a "
+        "geometric rate in L, controlled by the observability coefficient gamma. The distance is computed by "
+        "summing over all histories, for processes of chosen gamma; as gamma goes to zero, it is measured on long "
+        "sampled histories."
     )
     intervals = "Intervals are 95 % intervals over processes, or over independent sets of sampled histories."
     groups = {
@@ -58,8 +59,7 @@ class Lemma1(Experiment):
         "rank": ("rank",),
         "held bit": ("held-bit", "held-bit-memory"),
     }
-    #: `past` is the number of observations before the window: the same for every window, so that the error does not bend
-    #: down where the window comes near to the whole history.
+    #: `past`: observations before every window, so that the error does not bend down for long windows.
     sizes = by_scale(
         flips=([0.1, 0.2], FLIPS, FLIPS, FLIPS),
         observabilities=([0.2, 0.4, 0.8], GAMMAS, [0.05, *GAMMAS], [0.05, *GAMMAS, 0.9]),
@@ -96,12 +96,12 @@ class Lemma1(Experiment):
 # ---------------------------------------------------------------------------------------------------------------------
 # Figures
 
-#: Curves in a panel, so that the legend stays short.
+#: Most curves in a panel.
 MAX_CURVES = 4
 
 
 def few(values: list[float]) -> list[float]:
-    """At most `MAX_CURVES` of the values, ascending, with the first and the last."""
+    """Return at most `MAX_CURVES` of the values, ascending, with the first and the last."""
     ordered = sorted(values)
     if len(ordered) <= MAX_CURVES:
         return ordered
@@ -132,11 +132,11 @@ def _memory_figure(rows: Rows) -> Figure:
         )
     return Figure(
         name="memory-error",
-        title="What a short memory loses",
+        title="Error of a short memory",
         caption=(
-            "Total variation between the prediction from the last observations and the exact one, averaged over all "
-            "histories by enumeration, for channels of observability γ. The bound (contraction in Hilbert's metric) holds "
-            "for every single history; it does not depend on γ."
+            "Total variation between the prediction from the last observations and the exact one, averaged over "
+            "all histories by enumeration, for channels of observability γ. The bound (contraction in Hilbert's "
+            "metric) holds for every single history and does not depend on γ."
         ),
         panels=tuple(panels),
     )
@@ -155,9 +155,10 @@ def _rate_figure(rows: Rows) -> Figure:
         name="decay-rate",
         title="How the rate of forgetting grows with observability",
         caption=(
-            "Left: rate at which the memory error falls. Right: the same less the rate at which the hidden chain forgets by "
-            "itself, -ln of its second eigenvalue, for families where this is positive. The guarantee of the lemma grows as "
-            "γ⁴, up to a constant that is not stated. Means over processes; bands are 95 % intervals over them."
+            "Left: rate at which the memory error falls. Right: the same minus the rate at which the hidden chain "
+            "forgets without observations, -ln of its second eigenvalue, for families where this is positive. The "
+            "guarantee of the lemma grows as γ⁴, up to an unstated constant. Means over processes; bands are 95 % "
+            "intervals over processes."
         ),
         panels=(
             lines("The rate", *curves("rate"), x_label="observability γ", y_label="nats per observation", y_min=0.0),
@@ -202,11 +203,11 @@ def _held_figure(tables: Tables) -> Figure:
         )
     return Figure(
         name="near-singular",
-        title="Where observations hardly tell states apart, memory has to be long",
+        title="With almost uninformative observations the memory must be long",
         caption=(
-            "A bit is shown by a clear symbol every twenty observations on average, and in between through a channel of "
-            "observability γ. Right: memory that brings the error to a tenth of that of one observation. Sampled "
-            "histories; bands are 95 % intervals over independent sets of them."
+            "A bit is shown by a clear symbol every twenty observations on average, and in between through a "
+            "channel of observability γ. Right: memory that reduces the error to a tenth of that with one "
+            "observation. Sampled histories; bands are 95 % intervals over independent sets of histories."
         ),
         panels=tuple(panels),
     )
@@ -225,11 +226,12 @@ def geometric(tables: Tables) -> Measurement:
         "family",
         "instance",
         "observability",
-        unit="share of processes",
+        unit="fraction of processes",
     )
     text = (
-        f"The slowest of {len(rates)} falls by {min(row['rate'] for row in rates):.3f} nats per observation; all lines are "
-        f"straight within a factor of {math.exp(max(row['residual'] for row in rates)):.2f}."
+        f"The memory error of the slowest of {len(rates)} processes falls by "
+        f"{min(row['rate'] for row in rates):.3f} nats per observation; ln(error) is straight in all processes "
+        f"within a factor of {math.exp(max(row['residual'] for row in rates)):.2f}."
     )
     return Measurement(held, text)
 
@@ -239,7 +241,7 @@ def power_of_gamma(tables: Tables) -> Measurement:
     weak = Rows(row for row in tables["rates"] if 0 < row["observability"] <= parameter("weak", WEAK))
     families = (CHAIN, LOW_RANK)
     slopes = {name: power_slopes(weak.where(family=name), "observability", "rate") for name in families}
-    effects = {name: Effect.pooled(found, "power of gamma") for name, found in slopes.items() if None not in found}
+    effects = {name: Effect.pooled(found, "exponent of gamma") for name, found in slopes.items() if None not in found}
     rows = Rows(row for row in tables["memory"] if row["observability"] > 0)
     constant = min(
         math.log(row["rank"] / (2 * row["total_variation"])) / (row["observability"] ** 4 * row["memory_length"])
@@ -256,8 +258,11 @@ def factor_of_rank(tables: Tables) -> Measurement:
         return Measurement(None, "All processes have rank 2.")
     first = rows.where(memory_length=1)
     errors = {d: Effect.pooled([row["total_variation"] for row in group]) for d, group in first.by("rank").items()}
-    text = f"The error is {'; '.join(f'{error.short()} at rank {d}' for d, error in errors.items())}."
-    return Measurement(Effect.pooled(power_slopes(first, "rank", "total_variation"), "power of the rank"), text)
+    text = (
+        "With one observation, the memory error is "
+        f"{'; '.join(f'{error.short()} at rank {d}' for d, error in errors.items())}."
+    )
+    return Measurement(Effect.pooled(power_slopes(first, "rank", "total_variation"), "exponent of the rank"), text)
 
 
 @claim("multitask-lemma1-contraction")
@@ -266,8 +271,12 @@ def contraction(tables: Tables) -> Measurement:
     ratio = np.array([row["total_variation"] / row["belief"] for row in rows])
     names = ("family", "instance", "observability")
     held = always(
-        rows, lambda row: row["excess_over_belief"] <= parameter("rounding"), *names, unit="share of processes"
+        rows, lambda row: row["excess_over_belief"] <= parameter("rounding"), *names, unit="fraction of processes"
     )
     return Measurement(
-        held, f"On average it is off by {ratio.mean():.2f} of that ({ratio.min():.2f} to {ratio.max():.2f})."
+        held,
+        (
+            f"The distance of the prediction is on average {ratio.mean():.2f} of that of the belief "
+            f"({ratio.min():.2f} to {ratio.max():.2f})."
+        ),
     )

@@ -1,8 +1,7 @@
-"""The models that the experiments of [MultiTask] share: RoFormers on prompts of composed cycles, or of the paper's pool.
+"""Models that the experiments of [MultiTask] share: RoFormers on prompts of composed cycles, or of the paper's pool.
 
-Figures 1, 2, 3 and 7 look into the same models, so all of them take their plan from here, and the pool trains each model
-once for each seed. K cycles and K emissions make K^2 HMMs, of which half are for training: at equal tokens K says how often
-each HMM is shown. At scale "paper" there is one model, on the paper's pool.
+Figures 1, 2, 3 and 7 use the same models. K cycles and K emissions make K^2 HMMs, half of them for training, so that at
+equal tokens K sets how often each HMM is shown. Scale "paper" has one model, on the paper's pool.
 """
 
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from hmmscope.schema import require
 from hmmscope.training.recipes import multitask_recipe
 
-#: Numbers of each scale: process, layout, model, training.
+#: Parameters by scale: process, layout, model, training.
 _SCALES: dict[str, dict[str, dict[str, Any]]] = {
     "smoke": {
         "process": {"num_states": 8, "num_symbols": 4},
@@ -43,29 +42,30 @@ _SCALES: dict[str, dict[str, dict[str, Any]]] = {
         "training": {**multitask_recipe(), "evaluate_every": 512, "checkpoint_every": 1024, "precision": "bfloat16"},
     },
 }
-#: Samples that are computed together.
+#: Samples per batch of measurements.
 BATCH = 64
-#: How far back probes look for an observation.
+#: Largest distance of the probes for earlier observations.
 MAX_DISTANCE = 4
-#: K, the number of cycles and of emissions, of the models of each scale; the paper's pool has no such parts.
+#: K, the number of cycles and of emissions, of the models of each scale; 0 for the paper's pool.
 PARTS = {"smoke": [2, 3], "small": [8, 96], "medium": [16, 32, 96, 224], "gpu": [32, 256], "paper": [0]}
-#: States and symbols of the cycles of each scale; the claims are about the first ones, see `setting.SEPARATES`.
+#: States and symbols of the cycles of each scale; claims are about the first, see `setting.SEPARATES`.
 CYCLES = {scale: [f"{own['process']['num_states']}/{own['process']['num_symbols']}"] for scale, own in _SCALES.items()}
 CYCLES["medium"] += ["8/4", "16/8"]
-#: Of the rows of transition and emission matrices of the paper's pool; the paper does not state it.
+#: Concentration of the paper's transition and emission rows, which the paper does not state.
 CONCENTRATION = 0.01
 
 
 def multitask_config(scale: str, num_parts: int, **changes: dict[str, Any]) -> dict[str, Any]:
-    """A run of [MultiTask] as plain configuration.
+    """Return a run of [MultiTask] as plain configuration.
 
     Args:
         scale: "smoke", "small", "medium", "gpu" or "paper".
-        num_parts: K; 0 for the pool of the paper, whose HMMs have Dirichlet rows.
+        num_parts: K; 0 for the paper's pool.
         changes: to the sections ``process``, ``layout``, ``model`` and ``training``.
 
-    Source: [MultiTask] App. B.1 (8192 HMMs of 128 states and 16 symbols; 131,072 prompts, each once; 16 layers, 16 heads,
-    width 1024). Not stated there: the laws of the matrices, lengths, the optimiser; the reduced scales are ours.
+    Source: [MultiTask] App. B.1 (8192 HMMs of 128 states and 16 symbols; 131,072 prompts, each once; 16 layers, 16
+    heads,
+    width 1024). Distributions, lengths, optimiser and reduced scales are our choice.
     """
     process: dict[str, Any] = {"name": "composed-cycles", "num_parts": num_parts}
     if not num_parts:
@@ -76,15 +76,15 @@ def multitask_config(scale: str, num_parts: int, **changes: dict[str, Any]) -> d
 
 
 def multitask_plan(scale: str, parts: list[int], cycles: list[str] | None = None) -> dict[str, dict[str, Any]]:
-    """The models by label: one for each K at equal tokens, and of further cycles one with the last K.
+    """Return the models by label: one per K, and for further cycles the last K.
 
     Args:
         scale: see `multitask_config`.
         parts: each K.
-        cycles: ``"12/6"`` for 12 states and 6 symbols; by default what the scale has first.
+        cycles: ``"12/6"`` for 12 states and 6 symbols.
 
     Raises:
-        InputError: cycles that are no two numbers.
+        InputError: invalid cycles.
     """
     cycles = cycles or CYCLES[scale][:1]
     found = {}

@@ -1,4 +1,4 @@
-"""What the experiments on [MultiTask] Theorems 1 and 2 share: prompts, the population behind them, runs of a network."""
+"""Prompts, populations and measurements shared by the experiments on [MultiTask] Theorems 1 and 2."""
 
 import itertools
 import math
@@ -26,12 +26,12 @@ from hmmscope.lab import MeasuredTables
 from hmmscope.seeds import torch_generator
 from hmmscope_papers.multitask.independent_windows import generalisation_bound
 
-#: Errors of gradient descent between which its rate is fitted: geometric by then, and still above rounding.
+#: Errors between which the rate of gradient descent is fitted: geometric, and above rounding.
 FITTED = (1e-11, 1e-5)
 
 
 def draw_demonstrations(hmm: HMM, number: int, length: int, seed: int, draw: int = 0) -> Int64[Tensor, "sequence time"]:
-    """Demonstrations of one prompt: samples draw * number, .. of the stream "train"."""
+    """Return the demonstrations of one prompt."""
     numbers = np.arange(draw * number, (draw + 1) * number)
     return hmm.sample_paths(numbers, np.arange(length) == 0, seed, "train").observations
 
@@ -39,7 +39,7 @@ def draw_demonstrations(hmm: HMM, number: int, length: int, seed: int, draw: int
 def prompt_tokens(
     demonstrations: Int64[Tensor, "sequence time"], test: Int64[Tensor, "time"], num_symbols: int
 ) -> Int64[Tensor, "one column"]:
-    """The columns of one prompt."""
+    """Return the tokens of one prompt."""
     number, length = demonstrations.shape
     layout = PromptLayout(num_demonstrations=number, demonstration_length=length, test_length=len(test))
     return layout.tokens(torch.cat([demonstrations.flatten(), test])[None], num_symbols)
@@ -48,7 +48,7 @@ def prompt_tokens(
 def build_network(
     num_symbols: int, memory_length: int, num_steps: int, num_futures: int | None, **sizes: Any
 ) -> MultiTaskTransformer:
-    """Of Theorem 2 for a number of futures, of Theorem 1 for None."""
+    """Build the network of Theorem 2, or of Theorem 1 for None."""
     if num_futures is None:
         return multitask_theorem1(num_symbols, memory_length, num_steps, **sizes)
     return multitask_theorem2(num_symbols, memory_length, num_steps, num_futures=num_futures, **sizes)
@@ -62,7 +62,7 @@ def trained_in_context(
     num_futures: int | None = None,
     **changes: Any,
 ) -> tuple[Float64[Tensor, "step label feature"], MultiTaskTransformer]:
-    """The weights that the Transformer holds after each gradient layer, read from its residual stream."""
+    """Return the weights in the residual stream after each gradient layer, and the Transformer."""
     number, length = demonstrations.shape
     net = build_network(
         num_symbols,
@@ -85,17 +85,17 @@ def trained_in_context(
 
 @dataclass(frozen=True)
 class Population:
-    """A stationary process seen through windows of `memory_length` symbols, and its next `num_futures` symbols.
+    """A stationary process seen through windows, with its next symbols.
 
     Attributes:
         memory_length, num_futures: L, k.
-        features: x of each possible window (window, feature).
-        probability: of each window (window,).
-        law: P_L(. | window), of the next k symbols (window, label).
-        history_law: P(. | history) for every history that is possible (history, label).
+        features: x of each window (window, feature).
+        probability: (window,).
+        law: P_L(. | window) (window, label).
+        history_law: P(. | history) (history, label).
         history_probability: (history,).
-        window_of: number of the window in which each history ends (history,).
-        place: row of each window by its number in lexicographic order, if it is possible (any window,).
+        window_of: final window of each history.
+        place: row of each window by its lexicographic number.
     """
 
     memory_length: int
@@ -110,7 +110,7 @@ class Population:
 
     @cached_property
     def problem(self) -> LeastSquares:
-        """E x x^T and E y x^T; `num_samples` is without meaning."""
+        """E x x^T and E y x^T; `num_samples` is meaningless."""
         weighted = self.features * self.probability[:, None]
         return LeastSquares(weighted.T @ self.features, self.law.T @ weighted, 0)
 
@@ -157,7 +157,7 @@ def _rms(difference: Tensor, probability: Tensor) -> float:
 
 
 def population(hmm: HMM, memory_length: int, num_futures: int, history_length: int) -> Population:
-    """By summing over all V^(history_length + num_futures) sequences from the stationary law."""
+    """Sum over all V^(history_length + num_futures) sequences from the stationary distribution."""
     size, longest = hmm.num_symbols, history_length + num_futures
     histories = Histories.all(hmm, longest)
     joint = torch.zeros(size**longest, dtype=torch.float64)
@@ -165,7 +165,7 @@ def population(hmm: HMM, memory_length: int, num_futures: int, history_length: i
     joint = joint.view(size**history_length, size**num_futures)
     windows = torch.cartesian_prod(*[torch.arange(size)] * memory_length).view(-1, memory_length)
     by_window = joint.view(-1, len(windows), joint.shape[1]).sum(0)
-    number = torch.arange(len(joint)) % len(windows)  # in lexicographic order the recent symbols vary fastest
+    number = torch.arange(len(joint)) % len(windows)  # recent symbols vary fastest
     seen, possible = joint.sum(1), by_window.sum(1) > 0
     place = possible.cumsum(0) - 1
     kept = seen > 0
@@ -189,10 +189,10 @@ def population(hmm: HMM, memory_length: int, num_futures: int, history_length: i
 def error_bound(
     known: Population, samples: RegressionSamples, problem: LeastSquares, num_steps: int, rate: float
 ) -> dict:
-    """Bounds on parts of the error, for windows in the range of Sigma.
+    """Bound parts of the error, for windows in the range of Sigma.
 
-    generalisation_bound: on the root mean square of ||(W_hat - W_L) x|| over labels, see `decomposition`;
-    optimisation_bound: sqrt(L) |W_hat| (1 - rate alpha_+)^T;   estimation_bound: the sum, on ||(W^(T) - W_L) x||;
+    generalisation_bound: on ||(W_hat - W_L) x|| over labels, see `decomposition`;
+    optimisation_bound: sqrt(L) |W_hat| (1 - rate alpha_+)^T;   estimation_bound: the sum;
     bound: memory + misspecification + both.
 
     Source: [MultiTask] Theorem 1 with explicit constants.
@@ -213,10 +213,7 @@ def sample_row(
     *,
     network: bool,
 ) -> dict:
-    """Error after T steps at rate 1 / lambda_max on one prompt, beside its bound; by the Transformer, or by algebra.
-
-    `num_futures` is None for Theorem 1.
-    """
+    """Return error and bound after T steps on one prompt, by Transformer or algebra."""
     samples = RegressionSamples.of(demonstrations, num_symbols, known.memory_length, known.num_futures)
     problem = samples.problem()
     rate = 1 / float(problem.largest)
@@ -245,7 +242,7 @@ def step_rows(
     num_steps: int,
     num_futures: int | None = None,
 ) -> tuple[list[dict], dict]:
-    """max ||(W_hat - W^(s)) x|| over the samples' windows after each gradient layer, its bound, and the fitted rate."""
+    """Return max ||(W_hat - W^(s)) x|| per gradient layer, its bound, and the fitted rate."""
     samples = RegressionSamples.of(demonstrations, num_symbols, memory_length, num_futures or 1)
     problem = samples.problem()
     rate = 1 / float(problem.largest)
@@ -271,7 +268,7 @@ def step_rows(
 
 
 def equality_row(net: MultiTaskTransformer, tokens: Int64[Tensor, "batch column"], **names: Any) -> dict:
-    """Largest errors of a network's stages against indices, plain gradient steps and W x, and its size."""
+    """Return a network's size and largest errors."""
     notes = net.notes(tokens)
 
     def worst(*stages: str) -> float:
@@ -296,7 +293,7 @@ def equality_row(net: MultiTaskTransformer, tokens: Int64[Tensor, "batch column"
 def step_tables(
     process: Callable[[int], HMM], sizes: dict[str, Any], memory_length: int, length: int
 ) -> MeasuredTables:
-    """`step_rows` of each instance; demonstrations of `length` symbols hold several windows each."""
+    """Apply `step_rows` to each instance."""
     rows, rates = [], []
     for instance in range(sizes["instances"]):
         hmm = process(instance)
@@ -308,7 +305,7 @@ def step_tables(
 
 
 def sample_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_length: int) -> MeasuredTables:
-    """`sample_row` over numbers of demonstrations, by the Transformer for some and by algebra for many."""
+    """Apply `sample_row` over numbers of demonstrations."""
     rows, futures = [], sizes.get("futures")
     for instance in range(sizes["instances"]):
         hmm = process(instance)
@@ -322,10 +319,9 @@ def sample_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_l
 
 
 def memory_tables(process: Callable[[int], HMM], sizes: dict[str, Any], first: int) -> MeasuredTables:
-    """Parts of the error for each memory, of the Transformer with few samples and of its limit, and the decay.
+    """Return the parts of the error by memory, and the decay from memory `first` on.
 
-    The decay is fitted from memory `first` on. The certificate bounds the total variation for every history, and twice
-    itself any Euclidean distance of laws.
+    Twice the certificate bounds Euclidean distances.
     """
     rows, rates, futures = [], [], sizes.get("futures")
     for instance in range(sizes["memory_instances"]):
@@ -367,17 +363,15 @@ def block_shuffle_rows(
     num_permutations: int = 8,
     seed: int = 0,
 ) -> list[dict]:
-    """How logits from the last column to the regression samples move when demonstrations change places.
-
-    As the instrument "shuffle" (mode A), with keys that are samples only: windows and labels inside a demonstration.
+    """Measure the change of logits to the regression samples when demonstrations are permuted.
 
     Args:
-        others: as many other demonstrations a draw, which take the places of the given ones.
+        others: other demonstrations for the same positions, per draw.
 
     Returns:
-        Rows (layer, head, value, content): standard deviation over permutations, averaged over keys, over the mean size
-        of a logit; `content`, with `others`: the same over demonstrations that stand at the same places. Layers count
-        from 1; layer 0 holds the largest change of an entry of the prediction.
+        Rows (layer, head, value, content): standard deviation over permutations relative to the size of a logit;
+        `content`:
+        over `others`. Layer 0 is the prediction.
     """
     number, length = demonstrations.shape
     names, generator = attention_taps(net, "logits"), torch_generator(seed, "shuffle")
@@ -390,7 +384,7 @@ def block_shuffle_rows(
         return [found[name] for name in names], net(said)[0, -1].double()
 
     orders = [torch.arange(number)] + [torch.randperm(number, generator=generator) for _ in range(1, num_permutations)]
-    # A sample is looked for where it stands after each permutation.
+    # follow each sample to its position after the permutation
     moved = {"value": [seen(demonstrations[order], place[order.argsort()][valid]) for order in orders]}
     if others is not None:
         moved["content"] = [seen(shown, place[valid]) for shown in (demonstrations, *others)]

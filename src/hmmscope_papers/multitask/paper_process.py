@@ -1,4 +1,4 @@
-"""The paper's own process at its own size, read once by a model that two cores can train."""
+"""The paper's process at full size, with a smaller model."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from hmmscope_papers.multitask.fig1 import MultiTaskFig1
 from hmmscope_papers.multitask.models import CONCENTRATION
 from hmmscope_papers.multitask.predictors import NGRAMS, POOLS
 
-#: Numbers of each scale: process, layout, model, training.
+#: Parameters by scale: process, layout, model, training.
 _NUMBERS: dict[str, dict[str, dict[str, Any]]] = {
     "smoke": {
         "process": {"num_components": 8, "num_states": 4, "num_symbols": 4},
@@ -36,11 +36,12 @@ _NUMBERS: dict[str, dict[str, dict[str, Any]]] = {
 class OwnProcess(MultiTaskFig1):
     """Figure 1 on 8192 HMMs of 128 states and 16 symbols, each shown 16 times, with a smaller model."""
 
-    title = "The paper's own process, at its own size, with a smaller model"
+    title = "The paper's process at full size, with a smaller model"
     summary = (
-        "8192 hidden Markov models of 128 states and 16 symbols, and 131,072 prompts of them, each read once, are the data "
-        "of [MultiTask]. A model of 6 layers and width 128, which two cores can train, stands in the place of the paper's "
-        "(16 layers, width 1024). Beside it stand the exact Bayes mixture over the pool and what counting reaches."
+        "The data of [MultiTask] are 8192 hidden Markov models of 128 states and 16 symbols, and 131,072 prompts, "
+        "each read once. A model of 6 layers and width 128, which two cores can train, replaces the paper's model "
+        "(16 layers, width 1024). It is compared with the exact Bayes mixture over the pool and with n-gram "
+        "baselines."
     )
     num_seeds = {"smoke": 2, "medium": 3}
     sizes = {
@@ -69,6 +70,9 @@ def own_process(tables: Tables) -> Measurement:
     for pool, own in end.by("pool").items():
         found = {name: one.effect() for name, one in own.by("predictor").items()}
         best = smallest((one for name in NGRAMS if (one := found.get(name))), lambda one: one.value)
-        parts.append(f"{found['model']} on {POOLS[pool]} (best n-gram {best}, retrieval {found['retrieval']})")
+        parts.append(f"{found['model']} on {POOLS[pool]} (best n-gram baseline {best}, retrieval {found['retrieval']})")
     gain = tables["effects"].where(network="trained", pool="pool", effect="gain over counting")
-    return Measurement(gain.effect(unit="nats below the best n-gram"), f"The loss is, in nats, {'; '.join(parts)}.")
+    return Measurement(
+        gain.effect(unit="nats below the best n-gram baseline"),
+        f"The loss of the model is, in nats, {'; '.join(parts)}.",
+    )

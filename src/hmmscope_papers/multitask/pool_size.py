@@ -1,4 +1,4 @@
-"""Which strategy a Transformer follows, by the size of the pool and by training: counting, retrieval, inference."""
+"""Strategies of a Transformer by pool size and training: n-grams, retrieval, inference."""
 
 import math
 from collections.abc import Mapping
@@ -50,21 +50,22 @@ from hmmscope_papers.multitask.predictors import (
 )
 from hmmscope_papers.multitask.training_setting import in_regime, model_columns, pool_columns, setting_rows
 
-#: Nats by which the loss on held-out HMMs has to be above that on the pool for retrieval to have set in, and by which the
-#: loss has to be below that of the best n-gram on HMMs never seen for inference to have.
+#: Thresholds in nats. Retrieval: loss on held-out HMMs above that on the pool. Inference: loss below the best
+#: n-gram baseline on unseen HMMs.
 RETRIEVES, INFERS = 0.1, 0.02
 
 
 @registry.experiment("multitask-pool-size")
 class PoolSize(Experiment):
-    """The same model at equal tokens on pools of growing size: what it does on the pool and beyond it, and how."""
+    """The same model at equal tokens on pools of growing size."""
 
-    title = "Counting, retrieval or inference, as the pool grows and training goes on"
+    title = "N-grams, retrieval or inference, by pool size and training"
     summary = (
-        "The same decoder reads as many prompts of pools of growing size, so that each HMM is shown from thousands of times "
-        "to about as rarely as in the paper (16 times). On prompts of the pool, of held-out pairs of its parts and of HMMs "
-        "with new parts, its predictions are taken apart: into the mixture of counting, retrieval and inference over all "
-        "pairs that is nearest to them. Where models keep checkpoints, the same is followed over training."
+        "The same decoder is trained on equally many prompts from pools of growing size, so that each HMM is "
+        "shown from thousands of times to about as rarely as in the paper (16 times). Its predictions on prompts "
+        "of the pool, of held-out pairs of its parts and of HMMs with new parts are decomposed into the nearest "
+        "mixture of n-grams, retrieval, and inference over all pairs. Models with stored checkpoints are also "
+        "followed over training."
     )
     num_seeds = Experiment.NUM_SEEDS
     measure_per_run = True
@@ -97,7 +98,7 @@ class PoolSize(Experiment):
         return tables
 
     def without_training(self, tables: Tables) -> Tables | None:
-        """None: questions alone are asked here."""
+        """Return None: this experiment has questions only."""
         return None
 
     def figures(self, tables: Tables) -> list[Figure]:
@@ -115,8 +116,7 @@ def _prompts(run: Run, process: Process) -> ProcessDataset:
 
 
 def strategy_laws(run: Run, dataset: ProcessDataset, count: int) -> dict[str, Float64[Tensor, "prompt judged symbol"]]:
-    """What each strategy says of every observation of the first prompts: ``uniform``, ``unigram``, ``order-1`` and more,
-    ``retrieval``, and for pools of pairs ``inference``, the Bayes mixture over all of them."""
+    """Return the prediction of each strategy for every observation of the first prompts."""
     counting = counting_of(run)
     parts = [
         _strategy_laws(run, dataset, slice(begin, min(begin + BATCH, count)), counting)
@@ -142,10 +142,9 @@ def _strategy_laws(
 
 
 def _strategies(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
-    """Tables "weights" (pool, axis, x, strategy, value, error) and "left" (pool, axis, x, quantity, value).
+    """Return the tables "weights" (pool, axis, x, strategy, value, error) and "left" (pool, axis, x, quantity, value).
 
-    The axis is the number of demonstrations, at positions of a sequence from ``first_position`` on, or the position in the
-    last sequence. ``left`` is what the nearest mixture leaves; ``alone``, what the nearest single strategy does.
+    ``left`` is the divergence from the nearest mixture; ``alone``, from the nearest single strategy.
     """
     weights, left = [], []
     for pool, process in pools_of(run).items():
@@ -173,11 +172,11 @@ def _strategies(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def _phases(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
-    """Table "phases": (step, shown, effect, value, low, high, samples) at every step that was kept, or the last.
+    """Return the table "phases": (step, shown, effect, value, low, high, samples) at every stored step.
 
-    ``shown`` is the prompts per HMM until that step. Over the test sequence: ``retrieval``, loss on held-out HMMs less that
-    on the pool, each above the filter that is told the HMM; ``inference``, loss of the best that counts less that of the
-    model on HMMs never seen.
+    ``shown``: prompts per HMM. ``retrieval``: loss on held-out HMMs minus that on the pool, each above the filter that
+    knows the
+    HMM; ``inference``: loss of the best n-gram baseline minus that of the model on unseen HMMs.
     """
     training, pools = run.config.training, pools_of(run)
     columns = pool_columns(run)
@@ -213,7 +212,6 @@ def _phases(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def _loss(law: Tensor, labels: Tensor, end: np.ndarray) -> np.ndarray:
-    """Mean loss of each prompt at the chosen columns (sample,)."""
     found: np.ndarray = measured(law, labels)["loss"][:, end].mean(1)
     return found
 
@@ -224,7 +222,7 @@ def _loss(law: Tensor, labels: Tensor, end: np.ndarray) -> np.ndarray:
 _STRATEGIES: dict[str, tuple[str, Role]] = {
     "inference": ("inference over all pairs", "optimum"),
     "retrieval": ("retrieval from the pool", "model"),
-    "counting": ("counting, orders 1 to 4", "baseline"),
+    "counting": ("n-grams, orders 1 to 4", "baseline"),
     "unigram": ("unigram", "other"),
     "uniform": ("uniform", "control"),
 }
@@ -234,7 +232,6 @@ _EFFECTS: dict[str, Role] = {"inference": "optimum", "retrieval": "model"}
 
 
 def _named(rows: Rows) -> Rows:
-    """With the orders of counting added up, whose shares are not told apart well."""
     kept = Rows(row for row in rows if not row["strategy"].startswith("order-"))
     keys = [key for key in (rows[0] if rows else {}) if key not in ("strategy", "value", "error")]
     orders = Rows(row for row in rows if row["strategy"].startswith("order-"))
@@ -267,11 +264,11 @@ def _weights_figure(tables: Tables) -> Figure:
     ]
     return Figure(
         name="weights",
-        title="The strategies in a model's predictions",
+        title="Strategies in the predictions of a model",
         caption=(
-            "Weights of the mixture of strategies that is nearest to the model's predictions (in KL divergence), after all "
-            "demonstrations, against how often each HMM was shown in training. On prompts of the pool retrieval and "
-            "inference soon say the same, so that their weights are not told apart there."
+            "Weights of the mixture of strategies nearest to the predictions of the model (in KL divergence), "
+            "after all demonstrations, against how often each HMM was shown in training. On prompts of the pool, "
+            "retrieval and inference soon agree, so that their weights cannot be distinguished there."
         ),
         panels=tuple(panels),
     )
@@ -294,9 +291,9 @@ def _by_demonstration(tables: Tables) -> Figure:
     ]
     return Figure(
         name="by-demonstration",
-        title="The strategies along a prompt, in the paper's regime",
+        title="Strategies along a prompt, in the paper's regime",
         caption=(
-            f"As in the figure before, for the pool with {_prompts_said(tables)} prompts per HMM: against the "
+            f"As in the previous figure, for the pool with {_prompts_said(tables)} prompts per HMM: against the "
             "demonstrations before a sequence, and along the test sequence."
         ),
         panels=tuple(panels),
@@ -307,8 +304,8 @@ def _phase_figure(rows: Rows) -> Figure:
     named = rows.with_columns(pool=lambda row: f"{row['prompts']:.4g}")
     shown = {"x_label": "step", "y_label": "prompts per HMM at the end", "z_label": "nats"}
     titles = {
-        "retrieval": "Retrieval: held-out HMMs less pool",
-        "inference": "Inference: below the best n-gram, HMMs never seen",
+        "retrieval": "Retrieval: held-out HMMs minus pool",
+        "inference": "Inference: below the best n-gram, unseen HMMs",
     }
     maps = [
         heatmap(t, Rows(named.where(effect=e).pool("step", "pool")), "step", "pool", **shown) for e, t in titles.items()
@@ -317,20 +314,20 @@ def _phase_figure(rows: Rows) -> Figure:
         name="phases",
         title="Phases of training",
         caption=(
-            "Left: loss on held-out HMMs less that on the pool, each above the filter that is told the HMM. Right: loss of "
-            "the best in-context n-gram less that of the model on HMMs never seen. Test sequence, means over seeds."
+            "Left: loss on held-out HMMs minus that on the pool, each above the filter that knows the HMM. Right: "
+            "loss of the best in-context n-gram baseline minus that of the model on unseen HMMs. Test sequence, "
+            "means over seeds."
         ),
         panels=tuple(maps),
     )
 
 
 def _transition_figure(rows: Rows) -> Figure:
-    """From inference to retrieval: over the steps of each pool, and at the end by how often each HMM was shown."""
     named = rows.with_columns(shown_as=lambda row: f"{row['prompts']:.3g} prompts per HMM")
     last = Rows(row for row in rows if row["shown"] == row["prompts"])
     titles = {
-        "inference": "Inference: below the best that counts, HMMs never seen",
-        "retrieval": "Retrieval: held-out HMMs less pool",
+        "inference": "Inference: below the best n-gram, unseen HMMs",
+        "retrieval": "Retrieval: held-out HMMs minus pool",
     }
     panels = []
     for effect, title in titles.items():
@@ -342,10 +339,10 @@ def _transition_figure(rows: Rows) -> Figure:
         name="transition",
         title="From inference to retrieval",
         caption=(
-            "Inference: loss of the best that counts (tuned n-grams, context tree weighting) less that of the model, on "
-            "HMMs never seen. Retrieval: loss on held-out HMMs less that on the pool, each above the filter that is told "
-            "the HMM. Over training, a curve for each pool, and at the end of it against how often each HMM was shown, at "
-            "equal tokens. Test sequence; bands are 95 % intervals over seeds."
+            "Inference: loss of the best n-gram baseline (tuned n-grams, context tree weighting) minus that of "
+            "the model, on unseen HMMs. Retrieval: loss on held-out HMMs minus that on the pool, each above the "
+            "filter that knows the HMM. Over training, one curve per pool, and at the end against how often each "
+            "HMM was shown, at equal tokens. Test sequence; bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -365,13 +362,12 @@ def switch(tables: Tables) -> Measurement:
     last = Rows(row for row in rows if row["shown"] == row["prompts"])
     found = last.per_seed(lambda own: _crossed(own, "prompts", RETRIEVES))
     listed = ", ".join(f"{x:.4g}: {own.effect()}" for x, own in sorted(last.by("prompts").items()))
-    text = f"By prompts per HMM, the loss on held-out HMMs is above that on the pool by {listed} nats. {_where(found)}"
-    effect = _logs(found).effect("base-2 logarithm of prompts per HMM")
+    text = f"By prompts per HMM, the loss on held-out HMMs exceeds that on the pool by {listed} nats. {_where(found)}"
+    effect = _logs(found).effect("log2 of prompts per HMM")
     return Measurement(effect, text, gates=(Gate.equal_tokens(tables),))
 
 
 def _crossed(rows: Rows, key: str, level: float) -> LevelCrossing | None:
-    """Where one seed's rows cross a level for good."""
     found = sorted(rows, key=lambda row: row[key])
     errors = [row["error"] if "error" in row else (row["high"] - row["low"]) / 3.92 for row in found]
     places = [round(row[key]) if row[key] >= 1 else 1 for row in found]
@@ -386,4 +382,4 @@ def _logs(found: Mapping[Any, LevelCrossing | None]) -> PerSeed[EstimateWithErro
 
 def _where(found: Mapping[Any, LevelCrossing | None]) -> str:
     said = ", ".join("none" if one is None else f"{one.step:,.0f}" for one in found.values())
-    return f"It crosses {RETRIEVES:g} nats at this many, by seed: {said}."
+    return f"The difference crosses {RETRIEVES:g} nats at these prompts per HMM, by seed: {said}."

@@ -1,4 +1,4 @@
-"""How a position is told to a Transformer that learns HMMs in context: rotary, learned, sinusoidal, or not at all."""
+"""Position encodings for a Transformer that learns HMMs in context: rotary, learned, sinusoidal, none."""
 
 from typing import Any
 
@@ -22,14 +22,14 @@ _KINDS = {"positions": ["rotary", "learned", "sinusoidal", "none"]}
 
 @registry.experiment("multitask-positions")
 class Positions(PromptStudy):
-    """Four ways to tell positions."""
+    """Four position encodings."""
 
     title = "Rotary, learned, sinusoidal or no positions"
     summary = (
-        "[MultiTask] uses rotary positions, whose attention depends on distances only, and its construction gathers the "
-        "last observations by a rotation. The same decoder is trained with four ways to tell positions, on the same "
-        "prompts, and judged over the test sequence beside the exact Bayes mixture. A model of one layer shows that the "
-        "task asks for more than one."
+        "[MultiTask] uses rotary positions, whose attention depends on distances only, and its construction "
+        "gathers the last observations by a rotation. The same decoder is trained with four position encodings on "
+        "the same prompts, and evaluated over the test sequence against the exact Bayes mixture. A model of one "
+        "layer shows that the task needs more than one."
     )
     varied = {"smoke": _KINDS, "small": _KINDS, "gpu": _KINDS, "paper": _KINDS}
 
@@ -42,17 +42,16 @@ class Positions(PromptStudy):
         return {"positions": run.config.model.positions, "layers": run.config.model.num_layers}
 
     def figures(self, tables: Tables) -> list[Figure]:
-        """Excess, loss and accuracy by kind."""
         rows = deepest(tables)["end"]
         kinds = rows.values("positions")
         return [
             Figure(
                 name="positions",
-                title="What positions are worth",
+                title="Results by position encoding",
                 caption=(
-                    "Loss, accuracy and excess over the optimum, averaged over the test sequence, by how positions are "
-                    "told to the model. The optimum knows the pool, not which HMM it is; the ceiling is told; n-grams "
-                    "count in the prompt. Bars are means over seeds with 95 % intervals."
+                    "Loss, accuracy and excess over the optimum, averaged over the test sequence, by position "
+                    "encoding. The optimum knows the pool but not the HMM of the prompt; the ceiling knows the "
+                    "HMM; n-grams use the prompt alone. Bars are means over seeds with 95 % intervals."
                 ),
                 panels=tuple(
                     setting_bars(rows, "positions", metric, kinds) for metric in ("excess", "loss", "accuracy")
@@ -68,12 +67,12 @@ def rotary(tables: Tables) -> Measurement:
     others = [kind for kind in kinds if kind != "rotary"]
     text = f"Excess over the optimum in nats: {listed(kinds)}."
     if "rotary" not in kinds or not others:
-        return Measurement(None, f"{text} There is nothing to compare.")
+        return Measurement(None, f"{text} There are no two encodings to compare.")
     best = smallest(others, lambda kind: kinds[kind].value)
     effect = excess_less(
-        deep, {"positions": best}, {"positions": "rotary"}, f"excess of {best} less that of rotary, nats"
+        deep, {"positions": best}, {"positions": "rotary"}, f"excess of {best} minus that of rotary, nats"
     )
-    text = f"{text} {better(effect, 'Rotary', f'the best other ({best})')}"
+    text = f"{text} {better(effect, 'Rotary', f'the best other encoding ({best})')}"
     return Measurement(
         effect, text, gates=(Gate.equal_tokens(tables), Gate.flat(tables), depth_matters(tables, "positions"))
     )

@@ -1,4 +1,4 @@
-"""Predictors of prompts: a trained model, the same before training, retrieval, and the network that Theorem 1 constructs."""
+"""Predictors of prompts: trained and untrained models, retrieval, n-grams, and the network of Theorem 1."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,32 +27,32 @@ from hmmscope.schema import require
 from hmmscope.ties import smallest
 from hmmscope_papers.multitask.models import BATCH
 
-#: Longest context of the n-grams that are shown whatever is best, and the names of the predictors that count in the prompt.
+#: Largest n-gram order that is always shown.
 MAX_ORDER = 4
-#: Longest n-gram, and the mixture of context trees: what counts in context.
+#: Largest n-gram order, and the mixture of context trees.
 LONGEST, TREE = 8, "context-tree"
 NGRAMS = (*(f"order-{order}" for order in range(LONGEST + 1)), TREE)
-#: Prompts of the pool on which counting is tuned.
+#: Prompts of the pool for tuning the n-gram baselines.
 _TUNED_ON = 256
-#: Where prompts come from, and what is judged as a predictor of them beside the networks and the n-grams.
+#: Sources of prompts.
 POOLS = {"pool": "HMMs of the pool", "held-out": "held-out pairs", "unseen": "HMMs never seen"}
-#: Shares of a uniform law with which the mixture over the paper's pool is tried: without one, prompts may be impossible.
+#: Uniform fractions for smoothing the mixture over the paper's pool, under which prompts may be impossible.
 SMOOTHINGS = (0.01, 0.03, 0.1, 0.3)
 
 
 def where_of(run: Run) -> torch.device:
-    """The device of a run's model, or the processor where it has none."""
+    """Return the device of a run's model, or the CPU."""
     weights = [] if run.model is None else run.model.parameters()
     return next((p.device for p in weights), torch.device("cpu"))
 
 
 def last_sequence(score: Score) -> NDArray[np.bool_]:
-    """Judged columns of the test sequence (judged,)."""
+    """Return the evaluated positions of the test sequence (position,)."""
     return np.asarray(score.demonstrations == score.demonstrations.max())
 
 
 def counting_of(run: Run) -> TunedNgrams:
-    """Counting as it is at its best in the test sequence of other prompts of the run's pool than are judged anywhere."""
+    """Tune the n-gram baselines on separate prompts of the run's pool."""
     dataset = ProcessDataset(run.process, layout=run.config.layout, seed=run.config.seed, stream="counting")
     number = dataset.layout.sequence_index[dataset.layout.predicted_observations]
     return TunedNgrams.tuned(dataset, num_samples=_TUNED_ON, orders=LONGEST, asked=number == number.max())
@@ -61,13 +61,13 @@ def counting_of(run: Run) -> TunedNgrams:
 def answers(
     model: nn.Module, tokens: Int64[Tensor, "batch column"], run: Run, asked: NDArray[np.int64]
 ) -> Float64[Tensor, "batch asked symbol"]:
-    """What a model says of the observations number `asked` of prompts that are laid out as those of a run."""
+    """Return a model's predictions of the observations `asked`."""
     columns = torch.from_numpy(run.config.layout.token_positions[asked] - 1)
     return model_probs(model, tokens[:, :-1], run.process.num_symbols, columns, at_once=BATCH)
 
 
 def pools_of(run: Run) -> dict[str, Process]:
-    """By name of `POOLS`: the pool of the run, held-out pairs if it is one of pairs, and HMMs that have no part in it."""
+    """Return the sources of prompts in `POOLS`."""
     spec: Any = run.config.process
     if as_composed_cycles(run.process):
         other = {"held-out": "held-out", "unseen": "new"}
@@ -77,7 +77,7 @@ def pools_of(run: Run) -> dict[str, Process]:
 
 
 def observers_of(run: Run) -> dict[str, Process]:
-    """Whom a prompt can be believed to come from: ``retrieval``, the pool; ``prior``, any pair of its parts."""
+    """Return the pools of Bayes mixtures: ``retrieval`` and ``prior`` (all pairs)."""
     found: dict[str, Process] = {"retrieval": run.process}
     if pairs := as_composed_cycles(run.process):
         found["prior"] = replace(pairs.spec, pool="all").build()
@@ -91,20 +91,20 @@ def prompt_score(
     predictors: Sequence[str] | None = None,
     ngrams: TunedNgrams | None = None,
 ) -> Score:
-    """Accuracy and loss of every predictor at every observation of fresh prompts that a process generates.
+    """Score every predictor at every observation of fresh prompts from a process.
 
-    Predictors: ``model``; ``untrained``, the mean of three untrained twins; ``known-component``; ``order-0`` to
-    ``order-4`` and ``context-tree``, see `counting_of`; ``retrieval``, the Bayes mixture over the run's pool: the optimum on
-    prompts of the pool; ``prior``, that over all pairs of the pool's parts: the optimum on held-out pairs, of which nobody
-    can know that they were left out. Of HMMs with new parts no optimum is known. The paper's pool knows impossible prompts:
-    elsewhere its mixture is smoothed by the share of `SMOOTHINGS` that has the least loss there, in favour of retrieval.
+    ``untrained`` is the mean of three untrained controls; ``retrieval``, the Bayes mixture over the run's pool, is the
+    optimum
+    there; ``prior``, the mixture over all pairs, is the optimum on held-out pairs. The mixture over the paper's pool is
+    smoothed
+    for other prompts by the best fraction of `SMOOTHINGS`.
 
     Args:
         run: the model and its prompts.
-        process: where the prompts come from.
-        num_samples: how many.
-        predictors: those wanted besides what counts; all by default.
-        ngrams: `counting_of` the run, if it is known.
+        process: source of the prompts.
+        num_samples: number of prompts.
+        predictors: besides n-grams; all by default.
+        ngrams: `counting_of` the run, if known.
     """
     dataset = ProcessDataset(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
     asked, parts = dataset.layout.predicted_observations, []
@@ -147,7 +147,6 @@ def prompt_score(
 
 
 def _of_networks(laws: list[tuple[str, Tensor]], labels: Tensor) -> dict[str, dict[str, NDArray[np.float64]]]:
-    """What is measured of networks by name; of several of the same name the mean."""
     found: dict[str, list[dict]] = {}
     for name, law in laws:
         found.setdefault(name, []).append(measured(law, labels))
@@ -155,14 +154,13 @@ def _of_networks(laws: list[tuple[str, Tensor]], labels: Tensor) -> dict[str, di
 
 
 def _smoothings(name: str, pool: Process) -> dict[str, Process]:
-    """An observer who believes in the paper's pool elsewhere, one for each share of smoothing."""
     return {f"{name} {share:g}": smoothed(require_process_type(pool, Mixture), share) for share in SMOOTHINGS}
 
 
 def smoothed(mixture: Mixture, share: float) -> Mixture:
-    """Each transition and emission mixed with a uniform one: (1 - share) p + share / number of columns.
+    """Mix each row with a uniform one: (1 - share) p + share / row length.
 
-    It is for an observer to believe in, and not for samples: its probabilities are no multiples of 2^-32.
+    The result is not for sampling: its probabilities are no multiples of 2^-32.
     """
     require(0 < share < 1, "share", "must be in (0, 1)", share)
 
@@ -177,11 +175,7 @@ def smoothed(mixture: Mixture, share: float) -> Mixture:
 def constructed_measures(
     dataset: ProcessDataset, score: Score, sizes: dict[str, Any]
 ) -> dict[str, dict[str, NDArray[np.float64]]]:
-    """Accuracy of Theorem 1's network at each judged column, by predictor ``theorem1-<memory length>``.
-
-    NaN where it does not speak: before the first demonstration, and where its window reaches beyond the sequence. There
-    is no loss: a vector that is clipped to a law gives zeros.
-    """
+    """Return the accuracy of Theorem 1's network by predictor ``theorem1-<memory length>``; NaN without a window."""
     observations = dataset[0 : sizes["samples"]].observations
     judged = torch.from_numpy(dataset.layout.predicted_observations)
     found = {}
@@ -200,11 +194,7 @@ def constructed_vectors(
     dataset: ProcessDataset, observations: Int64[Tensor, "batch time"], asked: Int64[Tensor, "judged"], number: int,
     memory_length: int, num_steps: int,
 ) -> Float64[Tensor, "batch judged symbol"]:  # fmt: skip
-    """What the network of Theorem 1 for `number` demonstrations says of the observations `asked`.
-
-    Its gradient layers are gradient descent on the windows of the demonstrations, so that is what is computed here, with
-    the learning rate 1 / memory_length that the network has by default; it equals the network to rounding.
-    """
+    """Return the predictions of Theorem 1's network, computed as gradient descent."""
     layout, num_symbols = dataset.layout, dataset.num_symbols
     assert isinstance(layout, PromptLayout)
     length = layout.demonstration_length
@@ -217,6 +207,6 @@ def constructed_vectors(
 
 
 def measured(law: Float64[Tensor, "batch judged symbol"], labels: Int64[Tensor, "batch judged"]) -> dict:
-    """Accuracy and loss (sample, judged)."""
+    """Return accuracy and loss (sample, position)."""
     loss = -law.gather(2, labels[..., None])[..., 0].log()
     return {"accuracy": (stable_argmax(law) == labels).double().numpy(), "loss": loss.numpy()}

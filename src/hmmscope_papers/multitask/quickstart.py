@@ -1,4 +1,4 @@
-"""The whole way in minutes: two pools of HMMs, a small RoFormer on each, the exact answers, and a look inside."""
+"""A demonstration in minutes: two pools of HMMs, a small RoFormer on each, exact answers, and probes."""
 
 from typing import Any
 
@@ -24,16 +24,16 @@ from hmmscope_papers.multitask.models import PARTS, multitask_plan
 from hmmscope_papers.multitask.predictors import POOLS, TREE, counting_of, pools_of, prompt_score
 from hmmscope_papers.multitask.training_setting import looks, pool_columns, spread
 
-#: Predictors that are drawn beside the best n-gram; the tables have more.
+#: Predictors that are drawn besides the best n-gram.
 _SHOWN = ("known-component", "prior", "retrieval", "model", "untrained", TREE)
-#: What is read of each layer, and how it is called.
+#: Probe targets and their names.
 _READ = {"previous-1": "1 back", "previous-2": "2 back", "previous-3": "3 back", "component": "which of 16 HMMs"}
-#: Predictors where the mixture over all pairs is not the optimum: it is that of held-out pairs alone.
+#: Predictors for prompts other than held-out pairs, where the mixture over all pairs is not the optimum.
 _NO_PRIOR = ("model", "untrained", "known-component", "retrieval")
-#: HMMs never seen among which the live page draws.
+#: Unseen HMMs on the live page.
 _LIVE = 16
-#: What differs from figure 1 at the scale of the demo: fewer states and symbols, a narrower hidden layer, fewer steps. It
-#: was chosen on seeds 11 and 12, because there a model learns from the prompt in a minute; the demo has seed 0.
+#: Changes to figure 1 for the demo, chosen on seeds 11 and 12, because there a model learns in a minute.
+#: The demo has seed 0.
 _DEMO = {
     "process": {"num_states": 12, "num_symbols": 6},
     "model": {"mlp_ratio": 1},
@@ -43,16 +43,16 @@ _DEMO = {
 
 @registry.experiment("quickstart")
 class Quickstart(Experiment):
-    """A RoFormer on prompts of a small pool and one on those of a large pool, asked about HMMs that neither has seen."""
+    """RoFormers trained on a small and on a large pool, evaluated on unseen HMMs."""
 
     title = "Two RoFormers, few HMMs shown often and many shown rarely"
     summary = (
-        "Does a model that predicts well know its HMMs by heart, or does it learn from the prompt? "
-        "Two small decoders read as many prompts: demonstrations from one hidden Markov model of a pool, then a test "
-        "sequence of the same one. One pool is small and its HMMs are shown more than a thousand times; in the other each "
-        "is shown about fifteen times. Both are asked about HMMs of their pool, about held-out pairs of its parts, and "
-        "about HMMs of which they have seen no part. Beside them stand what counting in the prompt reaches at its best, "
-        "what retrieval from the pool reaches, and the filter that is told the HMM."
+        "Does a model that predicts well memorise its HMMs, or does it learn from the prompt? Two small decoders "
+        "are trained on equally many prompts: demonstrations from one hidden Markov model of a pool, then a test "
+        "sequence of the same model. One pool is small, and each HMM is shown more than a thousand times; in the "
+        "other each is shown about fifteen times. Both are evaluated on HMMs of their pool, on held-out pairs of "
+        "its parts, and on unseen HMMs. They are compared with tuned n-gram baselines, with retrieval from the "
+        "pool, and with the filter that knows the HMM."
     )
     num_seeds = {"smoke": 1, "small": 1, "gpu": 1, "paper": 1}
     groups = {"measurements": ("in-context", "effects", "layers", "training")}
@@ -75,7 +75,7 @@ class Quickstart(Experiment):
         return plan
 
     def live_run(self, scale: str, labels: list[str]) -> str | None:
-        return labels[-1] if scale in ("smoke", "small") else None  # the others are too large for a page
+        return labels[-1] if scale in ("smoke", "small") else None  # other runs are too large for a page
 
     def live_process(self, run: Run) -> Process | None:
         return spread(pools_of(run)["unseen"], _LIVE)
@@ -101,7 +101,6 @@ class Quickstart(Experiment):
         return tables
 
     def figures(self, tables: Tables) -> list[Figure]:
-        """Predictions, layers and the loss over training."""
         return [
             _never_seen(tables["in-context"]),
             _in_context(tables["in-context"], "loss", "nats per observation"),
@@ -112,7 +111,6 @@ class Quickstart(Experiment):
 
 
 def _layers(run: Run, num_samples: int) -> list[dict]:
-    """Probes of `_READ`, layer by layer, in the trained network and in its untrained twins."""
     few = ProcessDataset(spread(run.process, 16), layout=run.config.layout, seed=run.config.seed, stream="probe")
     rows: list[dict] = []
     for target in _READ:
@@ -126,7 +124,6 @@ def _layers(run: Run, num_samples: int) -> list[dict]:
 
 
 def _never_seen(rows: Rows) -> Figure:
-    """What the demo is about: both models on HMMs of which no part was ever seen."""
     panels = []
     for prompts, own in rows.where(metric="loss", pool="unseen").by("prompts").items():
         series = [curve(own.where(predictor=name), "x", *look) for name, look in _looks(own, "unseen").items()]
@@ -136,11 +133,11 @@ def _never_seen(rows: Rows) -> Figure:
         )
     return Figure(
         name="never-seen",
-        title="HMMs never seen: who learns from the prompt?",
+        title="Unseen HMMs: which model learns from the prompt?",
         caption=(
-            "The next observation of HMMs of which no part was ever seen, at later positions of a sequence. A model that "
-            "knows its HMMs by heart does no better than retrieval from its pool; one that learns from the prompt does "
-            "better than that, and than counting in the prompt at its best. Bands are 95 % intervals over prompts."
+            "The next observation of unseen HMMs, at later positions of a sequence. A model that memorised its "
+            "HMMs does no better than retrieval from its pool; a model that learns from the prompt does better "
+            "than retrieval and than tuned n-gram baselines. Bands are 95 % intervals over prompts."
         ),
         panels=tuple(panels),
     )
@@ -157,18 +154,17 @@ def _in_context(rows: Rows, metric: str, unit: str) -> Figure:
         name=f"in-context-{metric}",
         title=f"{metric.capitalize()} as demonstrations arrive",
         caption=(
-            "The next observation, at the later positions of a sequence, against the number of demonstrations before it. "
-            "Top: few HMMs that were shown often; bottom: many that were shown rarely. Retrieval is the exact answer of an "
-            "observer who knows the pool and believes in nothing else: the optimum on the pool. The mixture over all pairs "
-            "is the optimum on held-out pairs. The best n-gram and the context trees count in the prompt alone, tuned on "
-            "other prompts of the pool. Bands are 95 % intervals over prompts, of one training each."
+            "The next observation, at the later positions of a sequence, against the number of demonstrations "
+            "before it. Top: few HMMs, shown often; bottom: many HMMs, shown rarely. Retrieval is the Bayes "
+            "mixture over the pool: the optimum on the pool. The mixture over all pairs is the optimum on "
+            "held-out pairs. The best n-gram and the context trees use the prompt alone, tuned on other prompts "
+            "of the pool. Bands are 95 % intervals over prompts, for one training each."
         ),
         panels=tuple(panels),
     )
 
 
 def _looks(rows: Rows, pool: str) -> dict[str, tuple[str, Role]]:
-    """The predictors that are drawn, and of the n-grams the best after all demonstrations."""
     end = rows.where(x=max(rows.values("x")))
     orders = {row["predictor"]: row["value"] for row in end if row["predictor"].startswith("order-")}
     if end[0]["metric"] == "accuracy":
@@ -186,15 +182,16 @@ def _layer_figure(rows: Rows) -> Figure:
     panels = [
         panel(own, f"{name}; {_shown(prompts)}", y)
         for prompts, own in rows.by("prompts").items()
-        for y, name in {"accuracy": "Trained", "twins": "Untrained twins"}.items()
+        for y, name in {"accuracy": "Trained", "twins": "Untrained controls"}.items()
     ]
     return Figure(
         name="layers",
-        title="What a layer holds",
+        title="What each layer represents",
         caption=(
-            "Accuracy of linear probes on prompts that neither the model nor the probe was trained on: the observation k "
-            "steps back, at positions 4 and later of the test sequence, and which of 16 HMMs of the pool speaks, at the "
-            "last observation. Layer 0 is the embedding. What untrained twins hold (mean of three), nothing has learned."
+            "Accuracy of linear probes on prompts that neither the model nor the probe was trained on: the "
+            "observation k steps back, at positions 4 and later of the test sequence, and the HMM among 16 of the "
+            "pool, at the last observation. Layer 0 is the embedding. Untrained controls (mean of three) show "
+            "what can be read without learning."
         ),
         panels=tuple(panels),
     )
@@ -208,7 +205,7 @@ def _training_figure(rows: Rows) -> Figure:
     return Figure(
         name="training",
         title="Loss over training",
-        caption="Loss on fresh prompts of the own pool, over whole prompts.",
+        caption="Loss on fresh prompts of the training pool, over whole prompts.",
         panels=(lines("", *series, x_label="step", y_label="nats per observation"),),
     )
 
@@ -240,13 +237,12 @@ def layers_hold(tables: Tables) -> Measurement:
     )
     one = best["previous-1"]
     if one["share"] is None:
-        return Measurement(None, f"{said}; what training added is not identifiable.")
+        return Measurement(None, f"{said}; the effect of training is not identifiable.")
     share = Effect(value=one["share"], low=one["share_low"], high=one["share_high"], unit="of what these leave, 1 back")
     return Measurement(share, f"{said}.")
 
 
 def _better(tables: Tables, than: str) -> Measurement:
-    """Whether the learner is better on HMMs never seen, in nats and in accuracy, in words that follow both intervals."""
     prompts = min(tables["effects"].values("prompts"))
     own = tables["effects"].where(prompts=prompts, network="trained", pool="unseen")
     nats, right = (
@@ -264,18 +260,18 @@ def _better(tables: Tables, than: str) -> Measurement:
     sides = _side(nats), _side(right)
     says = {(1, 1): "Yes", (1, 0): "In nats alone", (0, 1): "In accuracy alone", (0, 0): "No difference is seen"}
     text = (
-        f"{says.get(sides, 'No')}: {losses['model']:.2f} nats, {than} {losses[beside]:.2f}; right in "
-        f"{accuracies['model']:.2f}, {than} in {accuracies[beside]:.2f}, {right} more often."
+        f"{says.get(sides, 'No')}: loss {losses['model']:.2f} nats, "
+        f"{'n-gram baseline' if than == 'counting' else than} {losses[beside]:.2f}; accuracy "
+        f"{accuracies['model']:.2f}, {'n-gram baseline' if than == 'counting' else than} {accuracies[beside]:.2f}, "
+        f"{right} higher."
     )
     return Measurement(nats, text)
 
 
 def _side(effect: Effect) -> int:
-    """On which side of zero the whole interval lies: 1, -1, or 0 if on both."""
     return ((effect.low or 0) > 0) - ((effect.high or 0) < 0)
 
 
 def _end(tables: Tables, prompts: float, pool: str, metric: str) -> dict[str, float]:
-    """Means of all predictors after all demonstrations."""
     rows = tables["in-context"].where(prompts=prompts, metric=metric, pool=pool)
     return {row["predictor"]: row["value"] for row in rows.where(x=max(rows.values("x")))}

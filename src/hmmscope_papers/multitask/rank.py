@@ -1,4 +1,4 @@
-"""How many layers a Transformer needs, against the rank of the hidden transition."""
+"""Layers that a Transformer needs, by the rank of the hidden transition."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from hmmscope import Run, registry
 from hmmscope.lab import PREDICTORS, Figure, Gate, Measurement, Panel, PerSeed, Tables, claim, curve, heatmap, lines
 from hmmscope_papers.multitask.studies import CYCLES, PromptStudy, depth_matters, excess_by, listed, prompt_config
 
-#: Each scale: HMMs of a pool, and symbols, which divide every rank.
+#: HMMs of a pool, and symbols, by scale; symbols divide every rank.
 _SIZES = {"smoke": (4, 2), "small": (32, 4), "gpu": (256, 8), "paper": (8192, 16)}
 
 
@@ -16,10 +16,10 @@ class Rank(PromptStudy):
 
     title = "Layers against the rank of the hidden transition"
     summary = (
-        "[MultiTask] assumes a transition of low rank d, on which its errors depend and its number of layers does not. "
-        "Decoders of several depths are trained on prompts from pools of noisy cycles through more and more states, which "
-        "share the same symbols: the transition of a cycle has as many ranks as states. They are judged over the test "
-        "sequence beside the exact Bayes mixture of their own pool."
+        "[MultiTask] assumes a transition of low rank d, on which its errors depend and its number of layers does "
+        "not. Decoders of several depths are trained on prompts from pools of noisy cycles through increasing "
+        "numbers of states with the same symbols: the rank of a cycle is its number of states. They are evaluated "
+        "over the test sequence against the exact Bayes mixture of their own pool."
     )
     varied = {
         "smoke": {"ranks": [2, 4], "layers": [1, 2]},
@@ -43,7 +43,6 @@ class Rank(PromptStudy):
         return {"rank": run.config.process.num_states, "layers": run.config.model.num_layers}
 
     def figures(self, tables: Tables) -> list[Figure]:
-        """Excess by layers at the lowest and the highest rank, and of all."""
         rows = tables["end"].where(metric="excess")
         ranks = sorted(rows.values("rank"))
         labels = {"x_label": "layers", "y_label": "rank", "z_label": "nats per observation"}
@@ -80,13 +79,13 @@ def layers_by_rank(tables: Tables) -> Measurement:
             rows.where(rank=rank, layers=layers[0]).estimates() - rows.where(rank=rank, layers=layers[-1]).estimates()
         )
 
-    unit = f"gain of {layers[-1]} over {layers[0]} layers at rank {ranks[-1]} less at rank {ranks[0]}, nats"
+    unit = f"gain of {layers[-1]} over {layers[0]} layers at rank {ranks[-1]} minus that at rank {ranks[0]}, nats"
     high, low = gain(ranks[-1]), gain(ranks[0])
     effect = (high - low).effect(unit)
     each = "; at ".join(f"rank {rank}: {listed(excess_by(tables, 'layers', rank=rank))}" for rank in ranks)
     text = (
-        f"Excess over the optimum in nats, by layers, at {each}. Depth gains {high.effect()} at rank {ranks[-1]} and "
-        f"{low.effect()} at rank {ranks[0]}."
+        f"Excess over the optimum in nats, by number of layers, at {each}. The deepest model gains {high.effect()} "
+        f"over the shallowest at rank {ranks[-1]} and {low.effect()} at rank {ranks[0]}."
     )
     return Measurement(
         effect, text, gates=(Gate.equal_tokens(tables), Gate.flat(tables), depth_matters(tables, "rank"))

@@ -1,4 +1,4 @@
-"""A trained network, the same before training, and the network of [MultiTask] Theorem 1, under the same instruments."""
+"""Trained, untrained and constructed ([MultiTask] Theorem 1) networks under the same instruments."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,15 +32,12 @@ from hmmscope.ties import largest
 from hmmscope_papers.multitask.models import BATCH, MAX_DISTANCE
 from hmmscope_papers.multitask.predictors import where_of
 
-#: Untrained draws that are read beside the trained network.
+#: Number of untrained controls.
 TWINS = 3
 
 
 def construct(run: Run, sizes: dict[str, Any]) -> MultiTaskTransformer:
-    """Theorem 1's network for the prompts of a run, causal, with the largest step that is stable on its prompts.
-
-    It is on the device of the run's model.
-    """
+    """Build Theorem 1's causal network for a run's prompts, with the largest stable step."""
     layout = run.config.layout
     assert isinstance(layout, PromptLayout)
     network = multitask_theorem1(
@@ -57,7 +54,6 @@ def construct(run: Run, sizes: dict[str, Any]) -> MultiTaskTransformer:
 
 
 def _regressions(run: Run, sizes: dict[str, Any]) -> LeastSquares:
-    """The least-squares problem of each prompt's demonstrations."""
     observations = run.dataset("probe")[0 : sizes["samples"]].observations
     return RegressionSamples.of(_demonstrations(run, observations), _symbols(run), sizes["memory_length"]).problem()
 
@@ -74,7 +70,7 @@ def _symbols(run: Run) -> int:
 
 
 def scores_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
-    """How well each predicts the end of the test sequence, whose window lies inside it."""
+    """Score each network at the end of the test sequence."""
     rows = []
     for name, network in networks.items():
         score = evaluate(network, run.dataset("probe"), num_samples=sizes["samples"], baselines=name == "trained")
@@ -122,7 +118,7 @@ def probes_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[
 def attention_of_networks(
     networks: Mapping[str, nn.Module], dataset: ProcessDataset, sizes: dict[str, Any]
 ) -> MeasuredTables:
-    """Attention by offset of every head, and its overlap with the heads of the construction that gather."""
+    """Return the attention by offset of every head, and its overlap with gathering heads."""
     offsets: list[dict] = []
     profiles: dict[tuple[str, int, int], list[float]] = {}
     for name, network in networks.items():
@@ -153,7 +149,6 @@ def attention_of_networks(
 
 
 def _features(network: nn.Module, tokens: Tensor, columns: Tensor) -> Tensor:
-    """The residual stream (layer, sample * column, feature), float64."""
     names = residual_layers(network)
     parts: dict[str, list[Tensor]] = {name: [] for name in names}
     with inference_mode(network) as device:
@@ -168,7 +163,7 @@ def _features(network: nn.Module, tokens: Tensor, columns: Tensor) -> Tensor:
 def similarity_of_networks(
     networks: Mapping[str, nn.Module], dataset: ProcessDataset, sizes: dict[str, Any]
 ) -> list[dict]:
-    """Centred kernel alignment of each layer with each layer of the construction, at the end of the test sequence."""
+    """Return the linear CKA with each layer of the construction."""
     tokens, layout = dataset[0 : sizes["samples"]].tokens, dataset.layout
     inside = layout.position_in_sequence >= sizes["memory_length"] - 1
     last = layout.sequence_index == layout.sequence_index[-1]
@@ -202,10 +197,9 @@ def similarity_of_networks(
 
 
 def steps_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
-    """Share of what a layer adds at the last column that a step of gradient descent explains, beyond simple statistics.
+    """Return the gain in R² of a layer's change from adding a gradient step.
 
-    The base is what a linear map of the last symbol and of the frequencies in the prompt explains; then the change that
-    step t makes to the prediction, (W^(t) - W^(t-1)) x, is added to it. R² on the prompts that the map was not fitted to.
+    The base predicts the change from the last symbol and the frequencies; then (W^(t) - W^(t-1)) x is added.
     """
     dataset, num_symbols, memory = run.dataset("probe"), _symbols(run), sizes["memory_length"]
     batch = dataset[0 : sizes["samples"]]
@@ -243,7 +237,7 @@ def steps_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[s
 
 
 def convergence_of(run: Run) -> list[dict]:
-    """How far the evaluation loss was above the optimum after three quarters of training, and at its end."""
+    """Return the excess evaluation loss after three quarters of training, and at its end."""
     assert run.summary is not None
     found = {row["step"]: row["evaluation_loss"] for row in run.table() if "evaluation_loss" in row}
     last = max(found)

@@ -1,8 +1,6 @@
-"""What the studies of [MultiTask] that vary one thing share: base configurations, measurements on prompts, figures.
+"""Shared parts of the studies of [MultiTask] that vary one parameter of a small Transformer.
 
-The base is one small Transformer on prompts from a pool of HMMs. Each study changes one number of it, so a setting that
-several studies have is trained once. The studies of memory and observability train on windows of one HMM instead, where
-the exact answer of a short memory is known.
+Studies of memory and observability train on windows of one HMM, where the exact answer of a short memory is known.
 """
 
 from abc import abstractmethod
@@ -29,8 +27,8 @@ from hmmscope_papers.multitask.predictors import last_sequence
 
 CYCLES = "aliased-cycles-mixture"
 
-#: Prompts from a pool: numbers of each scale. The paper has one setting (its App. B.1). At scales small and gpu the HMMs are
-#: cycles whose states share symbols, so that counting tells little and one layer is clearly worse than three.
+#: Parameters for prompts from a pool, by scale; "paper" is the paper's setting (App. B.1). At small and gpu
+#: states share symbols, so that n-grams reveal little and one layer is clearly worse than three.
 _PROMPTS: dict[str, dict[str, dict[str, Any]]] = {
     "smoke": {
         "process": {"name": "random-mixture", "num_components": 4, "num_states": 3, "num_symbols": 3}
@@ -60,7 +58,7 @@ _PROMPTS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 
-#: Windows of one HMM: numbers of each scale. The paper has no such runs; its vocabulary of 16 is at scale "paper".
+#: Parameters for windows of one HMM, by scale. The paper has no such runs; "paper" uses its vocabulary of 16.
 _WINDOWS: dict[str, dict[str, dict[str, Any]]] = {
     "smoke": {
         "process": {"num_states": 3, "num_symbols": 3, "rank": 3},
@@ -83,24 +81,23 @@ _WINDOWS: dict[str, dict[str, dict[str, Any]]] = {
         "training": {"num_steps": 20000, "batch_size": 1024, "learning_rate": 1e-3, "warmup_steps": 500},
     },
 }
-#: Of the rows of both factors of the transition matrix of the windows' HMM: small, so that it forgets slowly.
+#: Concentration of the factors of the windows' transition matrix: small, for slow forgetting.
 WINDOW_CONCENTRATION = 0.1
-#: Observability of the study of memory, one of those of the study of observability.
+#: Observability of the study of memory, also in the study of observability.
 OBSERVABILITY = 0.6
 
-#: Nats by which one layer must be worse than the base.
+#: Smallest excess of one layer over the base, in nats.
 DEPTH_GAIN = 0.1
 
 _DECODER = {"name": "decoder", "positions": "rotary", "input_features": False, "dropout": 0.0}
 
 
 def prompt_config(scale: str, **changes: dict[str, Any]) -> dict[str, Any]:
-    """The base of the studies on prompts as plain configuration: a rotary decoder on a pool of HMMs.
+    """Return the base of the studies on prompts: a rotary decoder on a pool of HMMs.
 
     Args:
         scale: "smoke", "small", "gpu" or "paper".
-        changes: of the sections: ``process`` instead of that of the base, and of ``layout``, ``model`` and ``training``
-            what differs.
+        changes: by section; ``process`` replaces, others update.
 
     Source: [MultiTask] App. B.1 for the sizes at scale "paper".
     """
@@ -114,14 +111,14 @@ def prompt_config(scale: str, **changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def window_config(scale: str, memory: int, observability: float = OBSERVABILITY) -> dict[str, Any]:
-    """A decoder that sees `memory` observations of one stationary HMM and predicts the next, as plain configuration.
+    """Return a decoder that predicts from `memory` observations of one HMM.
 
     Args:
         scale: "smoke", "small", "gpu" or "paper".
-        memory: observations that it sees.
-        observability: of the symmetric channel that emits, in (0, 1].
+        memory: number of observations.
+        observability: of the channel, in (0, 1].
 
-    Source: [MultiTask] Assumption 2 and Lemma 1; the sizes are ours.
+    Source: [MultiTask] Assumption 2 and Lemma 1; the sizes are our choice.
     """
     numbers = _WINDOWS[scale]
     process = {"observability": observability, "transition_concentration": WINDOW_CONCENTRATION}
@@ -134,11 +131,7 @@ def window_config(scale: str, memory: int, observability: float = OBSERVABILITY)
 
 
 def end_rows(run: Run, num_samples: int, *, baselines: bool = True) -> list[dict[str, Any]]:
-    """Scores over the test sequence of a run's prompts: (predictor, metric, value, low, high, samples).
-
-    Predictors are those of `evaluate`, and ``untrained``: the same model before training. Intervals are 95 % bootstrap
-    intervals over samples.
-    """
+    """Score the test sequence of a run's prompts: (predictor, metric, value, low, high, samples)."""
     score = evaluate(run.model, run.dataset(), num_samples=num_samples, baselines=baselines)
     twin = evaluate(run.untrained(), run.dataset(), num_samples=num_samples, baselines=False)
     measures = score.measures | {"untrained": twin.measures["model"]}
@@ -155,12 +148,12 @@ def end_rows(run: Run, num_samples: int, *, baselines: bool = True) -> list[dict
 
 
 class PromptStudy(Experiment):
-    """The base with one thing varied, judged over the test sequence beside the exact Bayes mixture."""
+    """The base with one parameter varied."""
 
     num_seeds = Experiment.NUM_SEEDS
     groups = {"end of the prompt": ("end",)}
     sizes = {"smoke": {"samples": 16}, "small": {"samples": 512}, "gpu": {"samples": 1024}, "paper": {"samples": 512}}
-    #: The lists that shape the plan, by scale.
+    #: Lists that define the plan, by scale.
     varied: ClassVar[dict[str, dict[str, list]]]
 
     def choices(self, scale: str) -> dict[str, Any]:
@@ -168,7 +161,7 @@ class PromptStudy(Experiment):
 
     @abstractmethod
     def setting(self, run: Run) -> dict[str, Any]:
-        """The columns that say what was varied."""
+        """Return the columns of the varied parameter."""
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         found = [(self.setting(run), end_rows(run, sizes["samples"])) for run in runs.values()]
@@ -179,20 +172,20 @@ class PromptStudy(Experiment):
 
 
 def untrained_answers(tables: Tables, name: str) -> Tables:
-    """Tables in which the predictor "untrained" stands in the place of the model."""
+    """Replace the model by the untrained predictor."""
     rows = tables[name]
     taken = rows.where(predictor="untrained").with_columns(predictor=lambda row: "model")
     return {**tables, name: Rows([*(row for row in rows if row["predictor"] != "model"), *taken])}
 
 
 def excess_by(tables: Tables, key: str, **fields: Any) -> dict[Any, Effect]:
-    """The model's excess over the optimum by setting, nats."""
+    """Return the excess over the optimum by setting, in nats."""
     found = {value: own.effect() for value, own in _excess(tables, **fields).by(key).items()}
     return {value: effect for value, effect in found.items() if effect is not None}
 
 
 def excess_less(tables: Tables, one: dict[str, Any], other: dict[str, Any], unit: str) -> Effect | None:
-    """The model's excess at one setting less that at another, of the same seeds."""
+    """Return the excess at one setting minus that at another."""
     return _excess(tables, **one).less(_excess(tables, **other), unit=unit)
 
 
@@ -201,17 +194,17 @@ def _excess(tables: Tables, **fields: Any) -> Rows:
 
 
 def deepest(tables: Tables) -> Tables:
-    """The tables without the model of one layer that shows what depth is worth."""
+    """Drop the one-layer control."""
     rows = tables["end"]
     return {**tables, "end": rows.where(layers=max(rows.values("layers")))}
 
 
 def depth_matters(tables: Tables, key: str) -> Gate:
-    """Whether one layer is worse than the base by `DEPTH_GAIN` beyond doubt: else what it is made of could not show.
+    """Require that one layer is clearly worse than the base by `DEPTH_GAIN`.
 
     Args:
         tables: with the table ``end``, which has one setting with one layer.
-        key: column of what is varied.
+        key: column of the varied parameter.
     """
     rows = _excess(tables)
     shallow = rows.where(layers=1)
@@ -220,19 +213,19 @@ def depth_matters(tables: Tables, key: str) -> Gate:
     return (
         Gate.learned(gain, DEPTH_GAIN, "one layer")
         if gain
-        else Gate("learned", False, "no model of one layer is there")
+        else Gate("learned", False, "no one-layer model was measured")
     )
 
 
 def listed(found: dict[Any, Effect]) -> str:
-    """``1: 0.108, 2: 0.104``."""
+    """Format as ``1: 0.108, 2: 0.104``."""
     return ", ".join(f"{name}: {one.value:.3f}" for name, one in found.items())
 
 
 def better(effect: Effect | None, one: str, other: str) -> str:
-    """Which of the two is better, if the interval tells."""
+    """Return a sentence on which of the two is better."""
     if effect is None or effect.low is None or effect.high is None or effect.low <= 0 <= effect.high:
-        return f"Whether {one.lower()} or {other} is better is open."
+        return f"It is open whether {one.lower()} or {other} is better."
     return f"{one} is {'better' if effect.low > 0 else 'worse'} than {other}."
 
 
@@ -248,7 +241,7 @@ _UNITS = {
 
 
 def setting_bars(rows: Rows, key: str, metric: str, values: Sequence[str]) -> Panel:
-    """One metric of all predictors by setting: a group of bars for each value of the column `key`."""
+    """Make bars of one metric for all predictors."""
     title, unit = _UNITS[metric]
     own = {name: rows.where(predictor=name, metric=metric) for name in PREDICTORS}
     series = [bar(found, key, values, *PREDICTORS[name]) for name, found in own.items() if found]
@@ -256,7 +249,7 @@ def setting_bars(rows: Rows, key: str, metric: str, values: Sequence[str]) -> Pa
 
 
 def setting_lines(rows: Rows, key: str, metric: str, **shown: Any) -> Panel:
-    """One metric of all predictors against the number in the column `key`."""
+    """Make curves of one metric for all predictors."""
     title, unit = _UNITS[metric]
     own = {name: rows.where(predictor=name, metric=metric) for name in PREDICTORS}
     series = [curve(found, key, *PREDICTORS[name]) for name, found in own.items()]

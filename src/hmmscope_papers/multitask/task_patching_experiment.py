@@ -1,4 +1,4 @@
-"""Does a model take another prompt's task for its own, when that alone is written into a layer?"""
+"""Does a model adopt another prompt's task if only the task is written into a layer?"""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from hmmscope.lab import (
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.predictors import last_sequence
 
-#: Components of the mixture: which of them speaks takes one dimension less.
+#: Components of the mixture; their identity takes one dimension less.
 NUM_TASKS = 4
 _LOOKS: dict[str, tuple[str, Role]] = {
     "task": ("task's subspace", "model"),
@@ -39,11 +39,12 @@ class TaskPatching(Experiment):
 
     title = "Is the task a vector that the model uses?"
     summary = (
-        "A prompt has demonstrations of one HMM out of four, and then a test sequence of it. Prompt B is also read with the "
-        "demonstrations of prompt A, which is of another HMM: the directions in which its test columns then differ span the "
-        "subspace of the task. In other prompts that subspace alone is moved to its value under A's demonstrations, at one "
-        "layer, and the predictions in the test sequence are compared with those of the exact filter of A's HMM. Beside it "
-        "stand random subspaces of as many dimensions, the whole stream, and the same networks before training."
+        "A prompt has demonstrations of one HMM out of four, and then a test sequence of the same HMM. Prompt B "
+        "is also read with the demonstrations of prompt A, from another HMM: the directions in which its test "
+        "positions then differ span the task subspace. In other prompts that subspace alone is set to its value "
+        "under A's demonstrations, at one layer, and the predictions in the test sequence are compared with those "
+        "of the exact filter of A's HMM. Controls are random subspaces of the same dimension, the whole stream, "
+        "and the untrained networks."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     sizes = {
@@ -106,11 +107,12 @@ class TaskPatching(Experiment):
                 name="layers",
                 title="Another prompt's task is written into a layer",
                 caption=(
-                    "How far the predictions in the test sequence go to those of the exact filter of the other prompt's "
-                    f"HMM (one: all the way), by layer; share of the KL divergence. The subspaces have {NUM_TASKS - 1} "
-                    f"dimensions, as many as {NUM_TASKS} HMMs take. The whole stream is all that a change of this layer's "
-                    "test columns can do; above it the prompt's own demonstrations are read again. In the last layer only "
-                    "the prediction itself is left to be moved. Bands are 95 % intervals over seeds."
+                    "Fraction of the way from the predictions in the test sequence to those of the exact filter "
+                    f"of the other prompt's HMM, by layer, in KL divergence. The subspaces have {NUM_TASKS - 1} "
+                    f"dimensions, as many as {NUM_TASKS} HMMs take. The whole stream shows the largest possible "
+                    "effect of the test positions of a layer; higher layers read the prompt's own demonstrations "
+                    "again. In the last layer only the prediction itself can change. Bands are 95 % intervals "
+                    "over seeds."
                 ),
                 panels=(_by(rows.where(rank=NUM_TASKS - 1), "layer", "layer"),),
             ),
@@ -118,8 +120,8 @@ class TaskPatching(Experiment):
                 name="dimensions",
                 title="How many dimensions the task takes",
                 caption=(
-                    "The same by the number of dimensions that are moved, at the layer below the last where the whole "
-                    "stream does most. Bands are 95 % intervals over seeds."
+                    "The same by the number of patched dimensions, at the layer below the last where patching the "
+                    "whole stream has the largest effect. Bands are 95 % intervals over seeds."
                 ),
                 panels=(_by(_at_best(rows), "rank", "dimensions of the subspace"),),
             ),
@@ -129,19 +131,17 @@ class TaskPatching(Experiment):
 def _by(rows: Rows, x: str, x_label: str) -> Panel:
     trained, untrained = (rows.where(network=network) for network in ("trained", "untrained"))
     series = [curve(trained.where(subspace=key), x, *look) for key, look in _LOOKS.items()]
-    series.append(curve(untrained.where(subspace="task"), x, "task's subspace, before training", "baseline"))
-    return lines("", *series, x_label=x_label, y_label="share of the way")
+    series.append(curve(untrained.where(subspace="task"), x, "task subspace, before training", "baseline"))
+    return lines("", *series, x_label=x_label, y_label="fraction of the way")
 
 
 def _at_best(rows: Rows) -> Rows:
-    """The layer, with another one above it, at which the whole stream of the trained network does most in all seeds."""
     whole = rows.where(network="trained", subspace="whole").pool("layer")
     inner = [row for row in whole if row["layer"] < max(rows.values("layer"))]
     return rows.where(layer=largest(inner, lambda row: row["value"])["layer"])
 
 
 def _less(tables: Tables, reference: str, **other: str) -> dict[int, Effect]:
-    """By rank, at the best layer: share of the way of the trained network's task subspace less another number."""
     rows, effects = _at_best(tables["patches"].where(reference=reference)), {}
     for rank, own in rows.by("rank").items():
 
@@ -152,14 +152,14 @@ def _less(tables: Tables, reference: str, **other: str) -> dict[int, Effect]:
 
             return of() - of(**other)
 
-        effects[rank] = Effect.pooled(list(own.per_seed(difference).values()), "share of the way")
+        effects[rank] = Effect.pooled(list(own.per_seed(difference).values()), "fraction of the way")
     return effects
 
 
 def _gates(tables: Tables) -> tuple[Any, ...]:
     gain = tables["learned"].effect(unit="nats")
     assert gain is not None
-    told = Gate.learned(gain, parameter("learned"), "the best n-gram of the context")
+    told = Gate.learned(gain, parameter("learned"), "the best in-context n-gram baseline")
     return told, Gate.flat(tables, parameter("settled"))
 
 
@@ -171,14 +171,19 @@ def task_is_a_vector(tables: Tables) -> Measurement:
     shares = {look: rows.where(subspace=name).effect() for name, (look, _) in _LOOKS.items()}
     text = ", ".join(f"{name} {effect.short()}" for name, effect in shares.items() if effect is not None)
     layer = rows.values("layer")[0]
-    return Measurement(effects, f"Share of the way at layer {layer}: {text}.", _gates(tables), tuple(controls))
+    return Measurement(
+        effects,
+        f"Fraction of the way to the other HMM's filter at layer {layer}: {text}.",
+        _gates(tables),
+        tuple(controls),
+    )
 
 
 @claim("task-dimensions")
 def task_dimensions(tables: Tables) -> Measurement:
     rows = _at_best(tables["patches"].where(reference="filter")).where(network="trained", subspace="task")
     by_rank = {rank: rows.where(rank=rank) for rank in rows.values("rank")}
-    more = by_rank[NUM_TASKS - 1].less(by_rank[1], unit="share of the way")
+    more = by_rank[NUM_TASKS - 1].less(by_rank[1], unit="fraction of the way")
     shares = {rank: own.effect() for rank, own in by_rank.items()}
     said = "; ".join(f"{rank} {effect.short()}" for rank, effect in shares.items() if effect is not None)
-    return Measurement(more, f"Share of the way by dimensions: {said}.")
+    return Measurement(more, f"Fraction of the way to the other HMM's filter by dimensions: {said}.")

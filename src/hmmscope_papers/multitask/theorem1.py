@@ -1,4 +1,4 @@
-"""[MultiTask] Theorem 1: the constructed Transformer, its error against samples, steps and memory, and how it fails."""
+"""[MultiTask] Theorem 1: the constructed Transformer, its error by samples, steps and memory, and its failures."""
 
 import math
 from typing import Any
@@ -63,21 +63,20 @@ WIDTHS = [2, 4, 8, 16, 32, 48, 64, 80]
 DEPTHS = [*range(1, 17), 20, 24]
 
 NUM_SYMBOLS = 4
-#: Memory in the measurements over steps (with its singular covariance), and over samples.
+#: Memory in the measurements over steps (with singular covariance), and over samples.
 STEPS_MEMORY, SAMPLE_MEMORY = 3, 2
 #: Length of demonstrations in the measurement over steps: several windows each.
 STEPS_LENGTH = 6
-#: Steps where their number does not matter.
+#: Steps if their number is irrelevant.
 STEPS = 4
-#: Prompts where their sizes do not matter.
+#: Prompts if their sizes are irrelevant.
 SHAPE = {"num_demonstrations": 12, "demonstration_length": 6, "test_length": 6}
 
 
 def process(instance: int) -> HMM:
-    """Four states in two camps, rank 2, seen through a symmetric channel of observability 0.6; stationary start.
+    """Return an HMM of four states in two groups, rank 2, with observability 0.6 and stationary start.
 
-    Number 0 leaves its camp with probability 0.1 or 0.2 and has the second eigenvalue 0.52; in the others these
-    probabilities, and where in a camp it goes, are drawn.
+    Number 0 leaves its groups with probability 0.1 or 0.2 and has second eigenvalue 0.52; the others are random.
     """
     leave, inside = np.array([0.1, 0.2]), np.array([0.55, 0.30, 0.10, 0.05])
     if instance:
@@ -92,14 +91,14 @@ def process(instance: int) -> HMM:
 
 @registry.experiment(NAME)
 class Theorem1(Experiment):
-    """The weights of the theorem on prompts of random HMMs; each instance is a process of its own, see `process`."""
+    """The weights of the theorem on prompts of random HMMs, one process per instance, see `process`."""
 
     title = "A Transformer built to learn an HMM in context"
     summary = (
-        "Theorem 1 of [MultiTask] as explicit weights: softmax heads gather the last L symbols and the next one into every "
-        "column, each ReLU layer takes one gradient step of least squares, the last layer predicts. The network is run and "
-        "read out layer by layer; its error is measured against the number of samples n, of steps T and the memory L, "
-        "beside the bound and the rates that are stated."
+        "Theorem 1 of [MultiTask] as explicit weights: softmax heads gather the last L symbols and the next one "
+        "at every position, each ReLU layer takes one gradient step of least squares, and the last layer "
+        "predicts. The network is run and read layer by layer; its error is measured against the number of "
+        "samples n, of steps T and the memory L, and compared with the stated bound and rates."
     )
     intervals = INTERVALS
     groups = {
@@ -206,7 +205,6 @@ def _depth(sizes: dict[str, Any]) -> list[dict]:
 
 
 def _heads(sizes: dict[str, Any]) -> list[dict]:
-    """Distance to least squares with some of the 2V heads of each gradient layer."""
     rows = []
     for instance in range(sizes["failure_instances"]):
         drawn = draw_demonstrations(process(instance), sizes["demonstrations"], STEPS_LENGTH, instance)
@@ -226,7 +224,6 @@ def _heads(sizes: dict[str, Any]) -> list[dict]:
 
 
 def _positions(sizes: dict[str, Any]) -> list[dict]:
-    """Share of history slots that hold a wrong token, with position vectors that a matrix shifts or does not."""
     rows = []
     columns = PromptLayout(**SHAPE).context_length
     choices = [("rotating pair", "column", 2)]
@@ -259,7 +256,6 @@ def _positions(sizes: dict[str, Any]) -> list[dict]:
 
 
 def _in_context(sizes: dict[str, Any]) -> list[dict]:
-    """The causal network scored like a trained model: every column predicts from what is to its left."""
     shape = {"num_demonstrations": sizes["context_demonstrations"], "demonstration_length": 16, "test_length": 16}
     net = build_network(NUM_SYMBOLS, SAMPLE_MEMORY, sizes["network_steps"], None, **shape, causal=True)
     dataset = ProcessDataset(process(0), layout=PromptLayout(**shape), stream="evaluate")
@@ -301,9 +297,9 @@ def _failure_figure(tables: Tables) -> Figure:
         name="failures",
         title="Where the construction fails",
         caption=(
-            "Left: distance from least squares with some of the heads of each gradient layer; median and range over "
-            "processes. Right: share of history slots that hold a wrong token, with random absolute position vectors and "
-            "the matrix that shifts them best, against the number of their coordinates."
+            "Left: distance from least squares with some of the heads of each gradient layer; median and range "
+            "over processes. Right: fraction of history slots with a wrong token, with random absolute position "
+            "vectors and the best shift matrix, against the number of their coordinates."
         ),
         panels=(
             lines("Heads", *of_heads, x_label="gradient layers", y_label="distance from least squares", log_y=True),
@@ -312,7 +308,7 @@ def _failure_figure(tables: Tables) -> Figure:
                 band(positions.where(positions="absolute"), "width", "absolute", y="wrong"),
                 level(rotating, (min(widths), max(widths)), "rotating pair (2 coordinates)", "model"),
                 x_label="coordinates of a position vector",
-                y_label="share of wrong tokens",
+                y_label="fraction of wrong tokens",
                 y_min=0.0,
                 y_max=1.0,
             ),
@@ -333,9 +329,9 @@ def _in_context_figure(rows: Rows) -> Figure:
         name="in-context",
         title="The constructed network as a predictor",
         caption=(
-            "The causal variant, scored like a trained model: negative entries of its vector set to zero, the rest divided "
-            "by their sum; positions whose window lies inside their sequence. The optimum knows the process. Bands are 95 % "
-            "intervals over prompts."
+            "The causal variant, scored like a trained model: negative entries of its output are set to zero and "
+            "the rest normalised, at positions whose window lies inside their sequence. The optimum knows the "
+            "process. Bands are 95 % intervals over prompts."
         ),
         panels=(
             panel(rows, "accuracy", "Accuracy", "accuracy"),
@@ -348,11 +344,11 @@ def _shuffle_figure(rows: Rows) -> Figure:
     cells = ranges(Rows(row for row in rows if row["layer"] > 0), "layer", "head", value="value")
     return Figure(
         name="position-shuffle",
-        title="Which layers look at positions",
+        title="Which layers depend on positions",
         caption=(
-            "Coefficient of variation of the attention logits from the last token to the regression samples when whole "
-            "demonstrations change places; median over prompts. The gathering layers, of one head, look at positions, the "
-            "gradient and prediction layers at content."
+            "Coefficient of variation of the attention logits from the last token to the regression samples when "
+            "whole demonstrations are permuted; median over prompts. The gathering layers, of one head, depend on "
+            "positions, the gradient and prediction layers on content."
         ),
         panels=(
             heatmap(
@@ -383,9 +379,10 @@ def depth(tables: Tables) -> Measurement:
         return row["layers"] == row["stated"] and row["gather_error"] == 0
 
     text = (
-        f"{sum(map(right, rows))} of {len(rows)} networks do, with memories up to {max(rows.values('memory_length'))}."
+        f"{sum(map(right, rows))} of {len(rows)} networks have the stated number of layers and gather exactly, "
+        f"with memories up to {max(rows.values('memory_length'))}."
     )
-    return Measurement(always(rows, right, "memory_length", "steps", unit="share of networks"), text)
+    return Measurement(always(rows, right, "memory_length", "steps", unit="fraction of networks"), text)
 
 
 @claim("multitask-theorem1-content")
@@ -398,17 +395,21 @@ def content(tables: Tables) -> Measurement:
     said = Effect.pooled([float(np.mean([row["content"] for row in rows])) for rows in heads.by("instance").values()])
     least = min(row["content"] for row in upper if not row["layer"])
     text = (
-        f"In {len(upper.values('instance'))} prompts, each of a process of its own, the logits of the gathering layers vary "
-        f"by {early.short()} of their size, those above and the prediction by at most "
-        f"{max(row['value'] for row in upper):.1e}. Where other demonstrations stand at the same places, logits above vary "
-        f"by {said.short()} of their size, and the prediction by at least {least:.2g}; those of "
-        f"the gathering layers then by at most {max(row['content'] for row in lower):.1e}."
+        f"In {len(upper.values('instance'))} prompts, each of its own process, the logits of the gathering layers "
+        f"vary by {early.short()} of their size when demonstrations are permuted, those of the layers above and "
+        f"the prediction by at most {max(row['value'] for row in upper):.1e}. With other demonstrations at the "
+        f"same positions, the logits of the layers above vary by {said.short()} of their size, and the prediction "
+        f"by at least {least:.2g}; those of the gathering layers vary by at most "
+        f"{max(row['content'] for row in lower):.1e}."
     )
     held = always(
-        upper, lambda row: row["value"] < parameter("rounding", ROUNDING), "instance", unit="share of prompts"
+        upper, lambda row: row["value"] < parameter("rounding", ROUNDING), "instance", unit="fraction of prompts"
     )
-    moved = "how much the same changes move the logits of the gathering layers, of their size,"
-    other = "how much other demonstrations at the same places move the logits of the layers above, of their size,"
+    moved = "the variation of the gathering layers' logits under permutation, relative to their size,"
+    other = (
+        "the variation of the upper layers' logits under other demonstrations at the same positions, relative to "
+        "their size,"
+    )
     half = parameter("moved")
     return Measurement(
         held, text, (Gate.regime(early.value, half, math.inf, moved), Gate.regime(said.value, half, math.inf, other))

@@ -1,4 +1,4 @@
-"""[MultiTask] Theorem 2: the next symbols together, where one symbol does not tell the states apart."""
+"""[MultiTask] Theorem 2: the next symbols together, where one symbol does not distinguish the states."""
 
 import itertools
 import math
@@ -38,9 +38,9 @@ STEPS_LENGTH = 8
 
 
 def process(instance: int) -> HMM:
-    """Three states, two symbols: what one symbol says about the state is singular, what two say is not.
+    """Return an HMM of three states and two symbols, observable from two symbols but not from one.
 
-    Number 0 goes round: gamma_1 = 0, gamma_2 = 0.319. The others are random, started from their stationary law.
+    Number 0 is cyclic: gamma_1 = 0, gamma_2 = 0.319. The others are random with stationary start.
     """
     if instance == 0:
         transition = [[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]]
@@ -52,13 +52,14 @@ def process(instance: int) -> HMM:
 
 @registry.experiment(NAME)
 class Theorem2(Experiment):
-    """The weights of the theorem on weakly revealing HMMs; each instance is a process of its own, see `process`."""
+    """The weights of the theorem on weakly revealing HMMs, one process per instance, see `process`."""
 
     title = "A Transformer built to predict the next symbols together"
     summary = (
-        "Theorem 2 of [MultiTask] as explicit weights: where a single symbol does not tell the hidden states apart, the "
-        "network regresses the joint one-hot of the next k symbols. It is run and read out layer by layer; its error is "
-        "measured against the number of samples n, of steps T and the memory L, beside the bound and the stated rates."
+        "Theorem 2 of [MultiTask] as explicit weights: if a single symbol does not distinguish the hidden states, "
+        "the network regresses the joint one-hot of the next k symbols. It is run and read layer by layer; its "
+        "error is measured against the number of samples n, of steps T and the memory L, and compared with the "
+        "stated bound and rates."
     )
     intervals = INTERVALS
     groups = {
@@ -142,13 +143,12 @@ def _equality(sizes: dict[str, Any]) -> list[dict]:
 
 
 def _marginals(sizes: dict[str, Any]) -> list[dict]:
-    """Weights of Theorem 2, summed over all but the next symbol, against those of Theorem 1, after every step."""
     rows = []
     for instance in range(sizes["equality_instances"]):
         drawn = draw_demonstrations(process(instance), 12, 7, instance)
         for futures in (2, 3):
             joint, _ = trained_in_context(drawn, NUM_SYMBOLS, 3, sizes["equality_steps"], futures)
-            same = drawn[:, : 7 - futures + 1]  # the same windows: those whose label is all there
+            same = drawn[:, : 7 - futures + 1]  # the windows whose label is complete
             single, _ = trained_in_context(same, NUM_SYMBOLS, 3, sizes["equality_steps"])
             summed = joint.unflatten(1, (NUM_SYMBOLS, -1)).sum(2)
             difference = float((summed - single).abs().max())
@@ -187,8 +187,10 @@ def _observability_figure(rows: Rows) -> Figure:
     others = Rows(row for row in rows if row["instance"] != 0)
     return Figure(
         name="observability",
-        title="Several observations together tell states apart",
-        caption="Observability of the law of the next k symbols given the state; median and range over processes.",
+        title="Several observations together distinguish states",
+        caption=(
+            "Observability of the distribution of the next k symbols given the state; median and range over processes."
+        ),
         panels=(
             lines(
                 "",
@@ -216,5 +218,8 @@ def depth(tables: Tables) -> Measurement:
         sizes = row["layers"] == row["stated"] and row["heads"] == row["stated_heads"]
         return sizes and row["gather_error"] == 0
 
-    text = f"{sum(map(right, rows))} of {len(rows)} networks do, with k up to {max(rows.values('futures'))}."
-    return Measurement(always(rows, right, "memory_length", "futures", "steps", unit="share of networks"), text)
+    text = (
+        f"{sum(map(right, rows))} of {len(rows)} networks have the stated layers and heads and gather exactly, "
+        f"with k up to {max(rows.values('futures'))}."
+    )
+    return Measurement(always(rows, right, "memory_length", "futures", "steps", unit="fraction of networks"), text)

@@ -1,4 +1,4 @@
-"""What the experiments on [MultiTask] Theorems 1 and 2 show and claim alike: steps, samples, memory, depth."""
+"""Figures and claims shared by [MultiTask] Theorems 1 and 2: steps, samples, memory, depth."""
 
 import math
 from typing import Any
@@ -8,14 +8,14 @@ import numpy as np
 from hmmscope.lab import Effect, Figure, Gate, Measurement, Panel, Rows, Series, Tables, claim, lines, parameter
 from hmmscope_papers.theorems import always, band, plain, power_slopes
 
-#: As many rounding errors of a sum as a network's answer may have.
+#: Largest rounding error of a network's output.
 ROUNDING = 1e-11
-#: Layers for a unit of the condition number that it takes until the error falls geometrically and by a factor of 10^5.
+#: Layers per unit of condition number until the error falls geometrically, by a factor of 10^5.
 LAYERS_TO_SEE = 12
 
 
 def steps_figure(tables: Tables) -> Figure:
-    """Distance to least squares after each gradient layer, beside the bound."""
+    """Plot the distance to least squares after each gradient layer, with the bound."""
     rates = Rows(row for row in tables["step-rates"] if "measured" in row)
     panels = [
         lines(
@@ -43,9 +43,10 @@ def steps_figure(tables: Tables) -> Figure:
         name="gradient-layers",
         title="Each layer is a gradient step: the error falls geometrically",
         caption=(
-            "Left: distance of the weights in the residual stream from least squares, the largest over the windows that "
-            "were seen, after each gradient layer; median and range over processes, step size 1/λ_max. Right: slope of its "
-            "logarithm, one point a process, against the stated rate from the smallest non-zero eigenvalue α₊."
+            "Left: distance of the weights in the residual stream from least squares, the largest over the seen "
+            "windows, after each gradient layer; median and range over processes, step size 1/λ_max. Right: slope "
+            "of its logarithm, one point per process, against the stated rate from the smallest non-zero "
+            "eigenvalue α₊."
         ),
         panels=tuple(panels),
     )
@@ -56,7 +57,7 @@ def _root_mean_square(rows: Rows, column: str) -> float:
 
 
 def sample_figure(tables: Tables) -> Figure:
-    """Errors against the number of samples, beside the bounds."""
+    """Plot errors against the number of samples, with the bounds."""
     rows = Rows(row for row in tables["samples"] if row["covered"])
 
     def over_draws(kept: Rows, column: str, name: str, role: Any) -> Series | None:
@@ -78,18 +79,18 @@ def sample_figure(tables: Tables) -> Figure:
         )
 
     limits = (
-        over_draws(rows, "generalisation", "least squares (endless steps)", "optimum"),
+        over_draws(rows, "generalisation", "least squares (infinitely many steps)", "optimum"),
         over_draws(rows, "expected", "σ √(r/n)", "baseline"),
     )
     return Figure(
         name="samples",
-        title="More demonstrations: the error falls as the root of their number",
+        title="More demonstrations: the error falls with the inverse square root of their number",
         caption=(
-            "Root mean square error over processes and draws of demonstrations, one window each, after the last gradient "
-            "layer. Left: distance from the best linear prediction, with the bound, with what endless steps would leave, "
-            "and with what independent noise gives. Right: distance from the exact law given the whole history, with the "
-            "whole bound; it ends at what the memory and linearity leave. Draws whose windows do not span all windows are "
-            "left out."
+            "Root mean square error over processes and sets of demonstrations, one window each, after the last "
+            "gradient layer. Left: distance from the best linear prediction, with the bound, the limit of "
+            "infinitely many steps, and the value for independent noise. Right: distance from the exact "
+            "distribution given the whole history, with the whole bound; its limit is the error of memory and "
+            "linearity. Sets whose windows do not span all windows are omitted."
         ),
         panels=(
             panel("Estimation", "estimation", "estimation_bound", "||(W(T) − W_L) x||, r.m.s.", *limits),
@@ -99,23 +100,24 @@ def sample_figure(tables: Tables) -> Figure:
 
 
 def memory_figure(rows: Rows) -> Figure:
-    """Error against memory, in its parts."""
+    """Plot the error and its parts against memory."""
     few, many = rows[0]["network_samples"], rows[0]["total_samples"]
     curved = Rows(row for row in rows if row["misspecification"] > ROUNDING)  # one symbol is linear in its one-hot
     return Figure(
         name="memory",
-        title="A longer memory, and what linearity leaves of it",
+        title="A longer memory, and its limit by linearity",
         caption=(
-            "Root mean square distance from the exact law of the next symbols, over all histories, against the memory L; "
-            "median and range over processes. Endless samples leave the memory error and what is not linear in one-hots; "
-            "with few samples a longer window costs more than it brings."
+            "Root mean square distance from the exact distribution of the next symbols, over all histories, "
+            "against the memory L; median and range over processes. With infinitely many samples the memory error "
+            "and the non-linear part in one-hots remain; with few samples a longer window costs more than it "
+            "gains."
         ),
         panels=(
             lines(
                 "",
                 band(rows, "memory_length", f"Transformer, {few} samples", "model", y="network_total"),
                 band(rows, "memory_length", f"same weights by algebra, {many} samples", "other", y="total"),
-                band(rows, "memory_length", "endless samples and steps", "optimum", y="limit"),
+                band(rows, "memory_length", "infinitely many samples and steps", "optimum", y="limit"),
                 band(rows, "memory_length", "memory: best with L symbols", "baseline", y="memory"),
                 band(rows, "memory_length", "certificate of the memory", "ceiling", y="certificate"),
                 band(curved, "memory_length", "not linear in one-hots", "control", y="misspecification"),
@@ -128,7 +130,7 @@ def memory_figure(rows: Rows) -> Figure:
 
 
 def depth_figure(rows: Rows, x: str = "memory_length", x_label: str = "memory L, symbols") -> Figure:
-    """Attention layers of the networks that were built."""
+    """Plot the attention layers of the built networks."""
     series = []
     for steps in sorted(rows.values("steps")):
         kept = rows.where(steps=steps)
@@ -136,8 +138,10 @@ def depth_figure(rows: Rows, x: str = "memory_length", x_label: str = "memory L,
         series.append(plain(kept, x, f"stated, T = {steps}", "optimum", y="stated"))
     return Figure(
         name="depth",
-        title="Depth grows as the logarithm of what is gathered",
-        caption="Attention layers of the networks, all of which gather exactly, and the number that the theorem states.",
+        title="Depth grows with the logarithm of the gathered window",
+        caption=(
+            "Attention layers of the networks, all of which gather exactly, and the number that the theorem states."
+        ),
         panels=(lines("", *series, x_label=x_label, y_label="attention layers", y_min=0.0),),
     )
 
@@ -147,14 +151,14 @@ def depth_figure(rows: Rows, x: str = "memory_length", x_label: str = "memory L,
 
 
 def claims_of_theorem(number: int) -> None:
-    """Register what Theorem 1 or 2 claims as the other one does, of the experiment multitask-theoremNUMBER."""
+    """Register the claims that Theorems 1 and 2 share, for the experiment multitask-theoremNUMBER."""
     shared = {"descent": _descent, "steps": _steps, "bounds": _bounds, "samples": _samples, "memory": _memory}
     for name, measure in shared.items():
         claim(f"multitask-theorem{number}-{name}")(measure)
 
 
 def _weakly_revealing(tables: Tables) -> list[Gate]:
-    """Of processes whose observability was measured: one symbol leaves states alike, two tell them apart."""
+    """Require that two symbols, but not one, distinguish the states, if observability was measured."""
     rows = tables.get("observability")
     if not rows:
         return []
@@ -187,15 +191,15 @@ def _descent(tables: Tables) -> Measurement:
         f"{', '.join(f'{name} {value:.0e}' for name, value in others.items())}."
     )
     kinds = ("instance", "memory_length", "futures")
-    return Measurement(always(exact, same, *kinds, unit="share of processes and windows"), text)
+    return Measurement(always(exact, same, *kinds, unit="fraction of processes and windows"), text)
 
 
 def _steps(tables: Tables) -> Measurement:
     most = max(tables["steps"].values("steps")) / parameter("layers_to_see", LAYERS_TO_SEE)
     rates = Rows(row for row in tables["step-rates"] if row["condition"] <= most)
     text = (
-        f"{len(rates)} of {len(tables['step-rates'])} processes have a condition number of at most {most:.1f}, so that "
-        f"{max(tables['steps'].values('steps'))} layers are enough to see the rate."
+        f"{len(rates)} of {len(tables['step-rates'])} processes have a condition number of at most {most:.1f}, so "
+        f"that {max(tables['steps'].values('steps'))} layers are enough to see the rate."
     )
     if not rates:
         return Measurement(None, text)
@@ -215,15 +219,16 @@ def _bounds(tables: Tables) -> Measurement:
         for (process, _), group in draws.by("process", "samples").items()
     )
     effects = {
-        "steps": always(steps, lambda row: row["error"] <= row["bound"], "instance", unit="share of processes"),
-        "samples": always(shares, lambda row: max(row[p] for p in parts) <= 1, "process", unit="share of processes"),
+        "steps": always(steps, lambda row: row["error"] <= row["bound"], "instance", unit="fraction of processes"),
+        "samples": always(shares, lambda row: max(row[p] for p in parts) <= 1, "process", unit="fraction of processes"),
     }
     largest = {part: max(row[part] for row in shares) for part in parts}
     text = (
-        f"After a number of layers the distance from least squares is at most "
-        f"{max(row['error'] / row['bound'] for row in steps):.2f} of its bound. In the mean over draws the generalisation "
-        f"error is at most {largest['generalisation']:.2f} of its own, with the steps that are missing "
-        f"{largest['estimation']:.2f}, and the total error {largest['total']:.2f} of the whole bound."
+        "After every number of layers the distance from least squares is at most "
+        f"{max(row['error'] / row['bound'] for row in steps):.2f} of its bound. In root mean square over sets of "
+        f"demonstrations, the generalisation error is at most {largest['generalisation']:.2f} of its bound, "
+        f"{largest['estimation']:.2f} with the missing steps included, and the total error {largest['total']:.2f} "
+        "of the whole bound."
     )
     return Measurement(effects, text)
 
@@ -235,7 +240,10 @@ def _samples(tables: Tables) -> Measurement:
         for group in rows.where(road="algebra").by("process").values()
     ]
     differ = max(row["difference"] for row in rows.where(road="Transformer"))
-    text = f"Of {len(by_process)} processes. Weights of the Transformer and of plain algebra differ by {differ:.1e} at most."
+    text = (
+        f"The exponent is averaged over {len(by_process)} processes. Weights of the Transformer and of plain "
+        f"algebra differ by at most {differ:.1e}."
+    )
     return Measurement(Effect.pooled(by_process, "exponent of n"), text, _weakly_revealing(tables))
 
 
@@ -250,11 +258,12 @@ def _memory(tables: Tables) -> Measurement:
     limits, few = ([float(np.median([row[c] for row in part])) for part in ends] for c in ("limit", "network_total"))
     within = sum(row["memory"] <= row["certificate"] for row in rows)
     text = (
-        f"The fall is straight within a factor of {math.exp(max(row['residual'] for row in rates)):.2f}, and the error "
-        f"below its certificate in {within} of {len(rows)} cases. What endless samples and steps can reach goes from "
-        f"{limits[0]:.4f} to {limits[1]:.4f} as L goes from {ends[0][0]['memory_length']} to {ends[1][0]['memory_length']}, "
-        f"with linearity in one-hots in the way; with {rows[0]['network_samples']} samples it goes from {few[0]:.3f} to "
-        f"{few[1]:.3f}."
+        "The decay of the memory error is straight within a factor of "
+        f"{math.exp(max(row['residual'] for row in rates)):.2f}, and the error is below its certificate in "
+        f"{within} of {len(rows)} cases. The limit of infinitely many samples and steps, which includes the error "
+        f"of linearity, goes from {limits[0]:.4f} to {limits[1]:.4f} as L goes from {ends[0][0]['memory_length']} "
+        f"to {ends[1][0]['memory_length']}; with {rows[0]['network_samples']} samples the error goes from "
+        f"{few[0]:.3f} to {few[1]:.3f}."
     )
     return Measurement(
         Effect.pooled([row["rate"] for row in rates], "nats per symbol of memory"), text, _weakly_revealing(tables)

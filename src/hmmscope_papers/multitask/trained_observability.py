@@ -1,4 +1,4 @@
-"""How the error of a short memory depends on how well observations tell states apart, in trained models."""
+"""Error of a short memory by observability, in trained models."""
 
 import math
 from typing import Any
@@ -15,20 +15,21 @@ from hmmscope_papers.multitask.windows import (
     window_rows,
 )
 
-#: The exponent of the observability is fitted up to here: it describes weak observations.
+#: Largest observability in the fit of its exponent, which describes weak observations.
 WEAK = 0.6
 
 
 @registry.experiment("multitask-observability")
 class ObservabilityExperiment(Experiment):
-    """A decoder for each observability and memory, over the same hidden chain."""
+    """A decoder per observability and memory, over the same hidden chain."""
 
     title = "Error against observability"
     summary = (
-        "Lemma 1 of [MultiTask] bounds the error of a memory of L observations by d exp(-c gamma^4 L), gamma the "
-        "observability coefficient of the emissions. The emission is a symmetric channel of chosen gamma over the same "
-        "hidden chain; a decoder is trained for each gamma and each of several memories, and its error stands beside the "
-        "exact one of the same memory. The constant c is unknown, so exponents are fitted and no bound is drawn."
+        "Lemma 1 of [MultiTask] bounds the error of a memory of L observations by d exp(-c gamma^4 L), where "
+        "gamma is the observability coefficient of the emissions. The emission is a symmetric channel of chosen "
+        "gamma over the same hidden chain; a decoder is trained for each gamma and each of several memories, and "
+        "its error is compared with the exact error of the same memory. The constant c is unknown, so exponents "
+        "are fitted and no bound is drawn."
     )
     num_seeds = Experiment.NUM_SEEDS
     groups = {"observability": ("errors", "rates")}
@@ -69,7 +70,6 @@ class ObservabilityExperiment(Experiment):
         return {"errors": errors, "rates": rates}
 
     def figures(self, tables: Tables) -> list[Figure]:
-        """Error of the shortest and the longest memory, and the exact rate of decay."""
         rows, rates = tables["errors"].where(metric="total_variation"), tables["rates"]
         memories = sorted(rows.values("memory"))
         looks = {**LOOKS, "memory": ("best from the same observations", "optimum")}
@@ -93,10 +93,10 @@ class ObservabilityExperiment(Experiment):
                 name="observability",
                 title="Error and its decay, by observability",
                 caption=(
-                    "Total variation from the filter of the whole past for the shortest and the longest memory, by "
-                    "observability, and the rate at which the exact error of a memory decays in its length. With weak "
-                    "observations there is little to know, so all errors are small there: compare with nothing seen. "
-                    "Bands are 95 % intervals over seeds, each with its own hidden chain."
+                    "Total variation from the filter of the whole past for the shortest and the longest memory, "
+                    "by observability, and the decay rate of the exact memory error. With weak observations all "
+                    'errors are small, because little can be known: compare with "nothing seen". Bands are 95 % '
+                    "intervals over seeds, each with its own hidden chain."
                 ),
                 panels=tuple(panels),
             )
@@ -113,10 +113,10 @@ class ObservabilityExperiment(Experiment):
 @claim("multitask-observability-rate")
 def observability_rate(tables: Tables) -> Measurement:
     rates = tables["rates"]
-    slope = rates.per_seed(_rate_slope).effect("nats an observation per unit of observability")
+    slope = rates.per_seed(_rate_slope).effect("nats per observation, per unit of observability")
     each = {gamma: own.effect("rate") for gamma, own in sorted(rates.by("observability").items())}
     listed = ", ".join(f"{gamma:g}: {rate}" for gamma, rate in each.items() if rate is not None)
-    return Measurement(slope, f"Rate of decay of the exact memory error, by observability: {listed}. {_slowed(rates)}")
+    return Measurement(slope, f"Decay rate of the exact memory error, by observability: {listed}. {_slowed(rates)}")
 
 
 @claim("multitask-observability-exponent")
@@ -131,8 +131,7 @@ def exponent(tables: Tables) -> Measurement:
 
 
 def exponent_of(rows: Rows) -> float | None:
-    """Slope of ln(rate - mixing) against ln(observability) up to `WEAK`, of one seed; None if one of them is not "
-    "positive."""
+    """Return a seed's slope of ln(rate - mixing) by ln(observability) up to `WEAK`; None unless all are positive."""
     gains = {gamma: _gain(rows.one(observability=gamma)) for gamma in _weak(rows)}
     known = {math.log(gamma): math.log(gain) for gamma, gain in gains.items() if gain is not None and gain > 0}
     return fitted_line(known)[0] if 2 <= len(known) == len(gains) else None
@@ -144,19 +143,19 @@ def _rate_slope(rows: Rows) -> float | None:
 
 
 def _gain(row: dict[str, Any]) -> float | None:
-    """What observations add to the rate at which the chain forgets by itself."""
     return None if row["rate"] is None or row["mixing"] is None else row["rate"] - row["mixing"]
 
 
 def _slowed(rates: Rows) -> str:
-    """Where observations make the memory error decay more slowly than the chain forgets by itself."""
     slow = Rows(row for row in rates if (gain := _gain(row)) is not None and gain <= 0)
     if not slow:
-        return "Nowhere do observations slow the forgetting of the chain."
+        return "Observations slow the forgetting of the chain at no observability."
     where = ", ".join(
         f"gamma = {gamma:g} in {len(own)} of {_count(rates, gamma)} seeds" for gamma, own in _by_gamma(slow)
     )
-    return f"Observations SLOW the forgetting of the chain at {where}: they keep what it alone would have lost."
+    return (
+        f"Observations SLOW the forgetting of the chain at {where}: they retain what the chain alone would have lost."
+    )
 
 
 def _by_gamma(rows: Rows) -> list[tuple[float, Rows]]:

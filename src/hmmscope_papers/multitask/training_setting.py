@@ -1,8 +1,8 @@
-"""The setting in which a claim of [MultiTask] on trained models can be decided, and the gates that read it.
+"""The setting in which claims of [MultiTask] about trained models can be decided, and its gates.
 
-The paper shows each of 8192 HMMs 16 times, so that nothing can be learned by heart. A small pool is another setting: each
-HMM is shown hundreds of times and can be retrieved, and how often symbols occur may name the HMM, which no training is
-needed for. The table "setting" of an experiment records, model by model and seed by seed, which setting it was.
+The paper shows each of 8192 HMMs 16 times, too rarely to memorise. In a small pool, HMMs can be retrieved or identified
+by
+symbol counts.
 """
 
 import math
@@ -21,24 +21,24 @@ from hmmscope.lab import PREDICTORS, Experiment, Figure, Gate, MeasuredTables, R
 from hmmscope_papers.multitask.models import CYCLES, PARTS, multitask_plan
 from hmmscope_papers.multitask.predictors import last_sequence, prompt_score
 
-#: Prompts per HMM in the paper, and how many count as its regime: up to a factor of four.
+#: Prompts per HMM in the paper, and the range of its regime: up to a factor of four.
 PAPERS_PROMPTS = 16.0
 PROMPTS_PER_HMM = (4.0, 64.0)
-#: HMMs in a pool that counts as the paper's: its 8192, and down to a sixteenth of them.
+#: HMMs in a pool of the paper's size: its 8192, and down to a sixteenth.
 POOL = (512.0, 2.0**20)
-#: Share of the way from chance to certainty up to which symbol counts may name the HMM.
+#: Largest fraction of the way from chance to certainty that symbol counts may reach for the HMM.
 MOST_FROM_COUNTS = 0.25
-#: Nats by which a model has to be better than the best n-gram to count as having learned. Older tables have n-grams of one
-#: strength; those that are tuned on the training pool are better by 0.03 to 0.06 nats.
+#: Nats below the best n-gram baseline that count as having learned. Older tables have untuned n-grams, which are
+#: worse by 0.03 to 0.06 nats.
 LEARNED = 0.1
-#: Accuracy by which it has to be better than the best that counts, beyond doubt: the lower end of its interval.
+#: Gain of accuracy over the best n-gram baseline that counts as learned: lower end of the interval.
 RIGHT = 0.05
-#: The cycles that the claims are about where a table has several: of the three that were tried, those on which learning is
-#: far beyond counting (0.16 nats and 0.06 of accuracy in a trial of one seed, which is not used again).
+#: The cycles of the claims, if a table has several: of the three tried, those with the largest gain over n-grams
+#: (0.16 nats and 0.06 of accuracy in a trial of one seed, which is not used again).
 SEPARATES = "12/6"
-#: Nats by which the loss may still change in the last quarter of a training that the claims are judged on.
+#: Largest change of the loss, in nats, in the last quarter of a training behind a claim.
 SETTLED = 0.05
-#: HMMs that the probe on symbol counts tells apart, and prompts of each; prompts on which the gain over counting is taken.
+#: HMMs that the probe on symbol counts distinguishes, and prompts of each; prompts for the gain over n-grams.
 _NAMED, _PROMPTS, _JUDGED = 16, 64, 2048
 
 PER_HMM, HMMS, FROM_COUNTS = "prompts per HMM", "HMMs in the pool", "component from symbol counts"
@@ -47,16 +47,16 @@ TWINS = ", untrained twins"
 
 
 def looks(pool: str) -> dict[str, tuple[str, Role]]:
-    """The predictors shown for a kind of prompts; for HMMs never seen there is no prior, and no optimum is known."""
+    """Return the predictors shown for a kind of prompts."""
     return {name: look for name, look in PREDICTORS.items() if (pool, name) != ("unseen", "prior")}
 
 
 class PoolFigure(Experiment):
-    """A figure of the paper, looked for in each model of `multitask_plan`; its claims are about the one of `in_regime`."""
+    """A figure of the paper for each model of `multitask_plan`; its claims use the model of `in_regime`."""
 
     num_seeds = Experiment.NUM_SEEDS
     run_columns = ("label",)
-    #: Figures that are drawn of the other models too.
+    #: Figures that are also drawn for the other models.
     of_all: tuple[str, ...] = ()
 
     def choices(self, scale: str) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class PoolFigure(Experiment):
         return multitask_plan(scale, choices["parts"], choices["cycles"])
 
     def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        """Each model by itself where there are several cycles, which takes hours."""
+        """Measure each model separately if there are several cycles."""
         return {label: [label] for label in labels} if any(", " in label for label in labels) else super().cells(labels)
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
@@ -78,7 +78,7 @@ class PoolFigure(Experiment):
         return tables
 
     def planned_gates(self, configs: Mapping[str, Any], claim: Any) -> tuple[Gate, ...]:
-        """In how many prompts each HMM is shown, and how many HMMs the pool has, of the model that the claims are about."""
+        """Return the gates on prompts per HMM and pool size for the model of the claims."""
         if "prompts_per_hmm" not in claim.parameters:
             return ()
         tables = {"setting": Rows(row for label, config in configs.items() for row in planned_setting(label, config))}
@@ -87,14 +87,14 @@ class PoolFigure(Experiment):
 
     @abstractmethod
     def look(self, run: Run, sizes: dict[str, Any]) -> MeasuredTables:
-        """The tables of one model."""
+        """Measure one model."""
 
     @abstractmethod
     def drawn(self, tables: Tables) -> list[Figure]:
-        """The figures of one model."""
+        """Draw the figures of one model."""
 
     def figures(self, tables: Tables) -> list[Figure]:
-        """Those of the model in the paper's regime, and some of the others, each with its pool in the caption."""
+        """Draw the model in the paper's regime and some of the others."""
         labels = sorted(tables["setting"].values("label"), key=lambda label: label != regime_label(tables))
         found = []
         for place, label in enumerate(labels):
@@ -112,24 +112,24 @@ class PoolFigure(Experiment):
 
 
 def model_columns(label: str, run: Run) -> dict[str, Any]:
-    """Columns that say of which model a row is: ``label``, ``cycles`` (states/symbols), and those of `pool_columns`."""
+    """Return the columns that identify a model."""
     return {"label": label, "cycles": f"{run.process.num_states}/{run.process.num_symbols}", **pool_columns(run)}
 
 
 def pool_columns(run: Run) -> dict[str, Any]:
-    """Columns that say of which pool a row is: ``hmms``, and ``prompts``, different ones of each HMM in training."""
+    """Return the columns that identify a pool."""
     process = require_process_type(run.process, Mixture)
     return {"hmms": len(process), "prompts": prompts_shown(run) / len(process)}
 
 
 def prompts_shown(run: Run) -> int:
-    """Different prompts of a training."""
+    """Return the number of distinct training prompts."""
     training = run.config.training
     return training.num_trajectories or training.num_steps * training.batch_size
 
 
 def planned_setting(label: str, config: Any) -> list[dict[str, Any]]:
-    """The rows of the table "setting" that follow from a configuration: HMMs in the pool, and prompts of each."""
+    """Return the rows of "setting" that follow from a configuration."""
     process, training = config.process, config.training
     hmms = getattr(process, "num_components", 0) or process.num_parts**2 // 2
     prompts = training.num_trajectories or training.num_steps * training.batch_size
@@ -141,13 +141,11 @@ def planned_setting(label: str, config: Any) -> list[dict[str, Any]]:
 
 
 def setting_rows(run: Run) -> list[dict[str, Any]]:
-    """The table "setting" of a run on prompts of a mixture: (quantity, value, low, high, chance).
+    """Return the table "setting" of a run on prompts of a mixture: (quantity, value, low, high, chance).
 
-    ``prompts per HMM`` (different ones, in training); ``HMMs in the pool``; ``component from symbol counts``: accuracy of a
-    linear probe for the HMM on how often symbols are in a prompt, with the share of the commonest class;
-    ``gain over the best n-gram``: loss of the best that counts, context trees too, less that of the model, in the test
-    sequence of fresh prompts of the pool (2048, or as many as it was trained on), nats; ``accuracy over the best n-gram``:
-    the model's less that of the best that counts; both of the mean of three untrained twins too.
+    ``component from symbol counts``: accuracy of a linear probe for the HMM on symbol frequencies. ``gain`` and
+    ``accuracy over
+    the best n-gram``: of the model and of untrained controls, on fresh prompts of the pool.
     """
     few = spread(run.process, _NAMED)
     dataset = ProcessDataset(few, layout=run.config.layout, seed=run.config.seed, stream="probe")
@@ -175,7 +173,7 @@ def setting_rows(run: Run) -> list[dict[str, Any]]:
 
 
 def spread(process: Any, count: int) -> Mixture:
-    """At most `count` components of a pool, equally likely, as far apart in it as can be: neighbours share parts."""
+    """Select at most `count` equally likely components, spread over the pool."""
     process = require_process_type(process, Mixture)
     count = min(count, len(process))
     chosen = torch.linspace(0, len(process) - 1, count, dtype=torch.float64).long()
@@ -183,10 +181,10 @@ def spread(process: Any, count: int) -> Mixture:
 
 
 def counting_rows(dataset: ProcessDataset, count: int) -> list[dict[str, Any]]:
-    """Probes of the component that read frequencies of symbols, and of pairs of neighbours, in whole prompts.
+    """Probe the component from frequencies of symbols and of pairs.
 
     Returns:
-        a row each: (frequencies, accuracy, low, high, chance, samples), intervals over prompts.
+        rows (frequencies, accuracy, low, high, chance, samples).
     """
     size, layout = dataset.num_symbols, dataset.layout
     observations = dataset[0:count].observations
@@ -203,7 +201,6 @@ def counting_rows(dataset: ProcessDataset, count: int) -> list[dict[str, Any]]:
 
 
 def _share(symbols: Tensor, size: int) -> Tensor:
-    """How often each of `size` symbols is in a row (sample, size)."""
     return torch.zeros(len(symbols), size).scatter_add_(1, symbols, torch.ones(symbols.shape)) / symbols.shape[1]
 
 
@@ -212,7 +209,7 @@ def _share(symbols: Tensor, size: int) -> Tensor:
 
 
 def regime_label(tables: Tables) -> Any:
-    """The model that the claims are about: of pools as large as the paper's, that with prompts per HMM nearest to 16."""
+    """Return the model of the claims: a large pool, with prompts per HMM nearest to 16."""
     rows = of_cycles(tables).get("setting", Rows())
 
     def distance(label: Any) -> tuple[bool, float]:
@@ -225,7 +222,7 @@ def regime_label(tables: Tables) -> Any:
 
 
 def of_cycles(tables: Tables) -> Tables:
-    """The rows of the cycles that claims are about, where a table has those of several."""
+    """Select the cycles of the claims, if a table has several."""
     if SEPARATES not in Rows(tables.get("setting", ())).values("cycles"):
         return tables
     return {
@@ -234,26 +231,26 @@ def of_cycles(tables: Tables) -> Tables:
 
 
 def of_label(tables: Tables, label: Any) -> Tables:
-    """The rows of one model, and those that are of none."""
+    """Select the rows of one model, and rows without a model."""
     return {name: Rows(row for row in rows if row.get("label", label) == label) for name, rows in tables.items()}
 
 
 def in_regime(tables: Tables) -> Tables:
-    """The rows of the model that the claims are about."""
+    """Select the rows of the model of the claims."""
     label = regime_label(tables)
     return tables if label is None else of_label(tables, label)
 
 
 def gates_of_the_hmm(tables: Tables) -> tuple[Gate, ...]:
-    """Return the gates of a claim on how a model recognizes the HMM of a prompt.
+    """Return the gates of a claim about how a model recognizes the HMM.
 
-    Symbol counts identify the HMMs of the paper's own family, so no model of them passes; claims on accuracy lack this gate.
+    Symbol counts identify the HMMs of the paper's family, so no model of them passes.
     """
     return not_from_counts(tables), *gates(tables)
 
 
 def gates(tables: Tables) -> tuple[Gate, ...]:
-    """What has to hold before a claim on the trained models of Figures 1, 2, 3 and 7 is judged."""
+    """Return the gates of claims about the trained models of Figures 1, 2, 3 and 7."""
     return (
         few_prompts(tables),
         large_pool(tables),
@@ -264,51 +261,51 @@ def gates(tables: Tables) -> tuple[Gate, ...]:
 
 
 def few_prompts(tables: Tables) -> Gate:
-    """Whether each HMM was shown about as rarely as in the paper."""
+    """Require that each HMM was shown about as rarely as in the paper."""
     found = _of(tables, PER_HMM).effect()
     if found is None:
-        return Gate("regime", False, "in how many prompts each HMM was shown is not recorded")
+        return Gate("regime", False, "the number of prompts per HMM is not recorded")
     low, high = parameter("prompts_per_hmm", PROMPTS_PER_HMM)
     return Gate.regime(found.value, low, high, "the number of prompts in which each HMM was shown (16 in the paper)")
 
 
 def large_pool(tables: Tables) -> Gate:
-    """Whether the pool was about as large as in the paper."""
+    """Require that the pool was about as large as in the paper."""
     found = _of(tables, HMMS).effect()
     if found is None:
-        return Gate("regime", False, "how many HMMs the pool had is not recorded")
+        return Gate("regime", False, "the number of HMMs in the pool is not recorded")
     low, high = parameter("pool", POOL)
     return Gate.regime(found.value, low, high, "the number of HMMs in the pool (8192 in the paper)")
 
 
 def not_from_counts(tables: Tables) -> Gate:
-    """Whether telling the HMM takes more than counting symbols."""
+    """Require that symbol counts alone do not identify the HMM."""
     rows = _of(tables, FROM_COUNTS)
     found, chance = rows.effect(), rows.effect("chance")
     if found is None or chance is None:
-        return Gate("regime", False, "how often symbol counts alone name the HMM is not recorded")
+        return Gate("regime", False, "the accuracy with which symbol counts alone identify the HMM is not recorded")
     most = chance.value + parameter("most_from_counts", MOST_FROM_COUNTS) * (1 - chance.value)
-    return Gate.regime(found.value, 0.0, most, "the accuracy with which symbol counts alone name the HMM")
+    return Gate.regime(found.value, 0.0, most, "the accuracy with which symbol counts alone identify the HMM")
 
 
 def beyond_counting(tables: Tables) -> Gate:
-    """Whether the models are better than what can be counted in the prompt."""
+    """Require that the models predict better than n-gram baselines."""
     found = _of(tables, OVER_COUNTING).effect(unit="nats")
     if found is None:
-        return Gate("learned", False, "whether the model is better than the best n-gram is not recorded")
-    return Gate.learned(found, parameter("learned", LEARNED), "the best in-context n-gram")
+        return Gate("learned", False, "the gain of the model over the best n-gram baseline is not recorded")
+    return Gate.learned(found, parameter("learned", LEARNED), "the best in-context n-gram baseline")
 
 
 def right_beyond_counting(tables: Tables) -> Gate:
-    """Whether the models are right more often than what can be counted in the prompt, beyond doubt by `RIGHT`."""
+    """Require that the accuracy clearly exceeds n-gram baselines by `RIGHT`."""
     found = _of(tables, RIGHT_OVER_COUNTING).effect(unit="of accuracy")
     if found is None:
-        return Gate("learned", False, "by how much the model is right more often than the best n-gram is not recorded")
+        return Gate("learned", False, "the accuracy above the best n-gram baseline is not recorded")
     least = -math.inf if found.low is None else found.low
-    said = f"the model is right more often than the best in-context n-gram by {found}"
+    said = f"the accuracy of the model exceeds that of the best in-context n-gram baseline by {found}"
     is_open = least >= parameter("right", RIGHT)
     return Gate(
-        "learned", is_open, said if is_open else f"{said}, not surely by {RIGHT:g}", (least, parameter("right", RIGHT))
+        "learned", is_open, said if is_open else f"{said}, not clearly by {RIGHT:g}", (least, parameter("right", RIGHT))
     )
 
 

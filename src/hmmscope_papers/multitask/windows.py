@@ -1,13 +1,11 @@
-"""Models that see a few observations of one HMM, beside the best that can be known from as many, and from all.
+"""Models that see a few observations of one HMM, compared with exact predictions.
 
-For a stationary HMM, P the law of the next observation given the whole past, P_k that given the last k observations and Q
-what a model says that sees these k, the expectations over histories add up:
+P is the distribution of the next observation given the whole past, P_k given the last k observations, Q a model of
+these k.
+In expectation over histories:
 
     E KL(P || Q)  =  E KL(P || P_k)  +  E KL(P_k || Q)
     excess           memory             learning
-
-because P_k is the mean of P over the histories that end with the same k observations. The memory part is exact; the
-learning part is what training leaves.
 """
 
 import math
@@ -24,30 +22,29 @@ from hmmscope.analysis import Histories, mean_row, model_probs
 from hmmscope.inference import fit_decay
 from hmmscope.lab import Role, Rows, parameter
 
-#: Observations before the longest window, so that the whole past is as good as an endless one.
+#: Observations before the longest window, enough for the filter to forget its start.
 PAST = 40
-#: How the predictors are called and drawn.
+#: Names and roles of the predictors.
 LOOKS: dict[str, tuple[str, Role]] = {
     "memory": ("best from k observations", "optimum"),
     "model": ("model", "model"),
     "stationary": ("nothing seen", "baseline"),
     "untrained": ("model before training", "control"),
 }
-#: Memory errors below this (total variation) are rounding.
+#: Memory errors (total variation) below this are rounding.
 _ROUNDING = 1e-9
 
 
 def histories_of(run: Run, longest: int, num_samples: int) -> Histories:
-    """Histories of a run's HMM that no model was trained on, long enough for windows of `longest` observations."""
+    """Sample histories of a run's HMM that no model was trained on."""
     return Histories.sampled(require_process_type(run.process, HMM), PAST + longest, num_samples, run.config.seed)
 
 
 def window_rows(run: Run, histories: Histories, memory: int) -> list[dict[str, Any]]:
-    """Errors of a run that sees `memory` observations: (memory, predictor, metric, value, low, high, samples).
+    """Return errors of a run that sees `memory` observations: (memory, predictor, metric, value, low, high, samples).
 
-    Predictors: ``model``; ``memory``, the best from the same observations; ``untrained``; ``stationary``, the law of an
-    observation with nothing seen. Metrics against the whole past: ``excess`` (nats), ``total_variation``; and of the
-    models ``learning``, the excess over the best from the same observations.
+    Metrics against the whole past: ``excess`` (nats), ``total_variation``; and ``learning``, the excess over
+    ``memory``.
     """
     law, size, last = histories.law, histories.next_observation.shape[1], slice(-1, None)
     windows = histories.observations[:, -memory:]
@@ -76,16 +73,16 @@ def window_rows(run: Run, histories: Histories, memory: int) -> list[dict[str, A
 def divergence(
     one: Float64[Tensor, "history symbol"], other: Float64[Tensor, "history symbol"]
 ) -> Float64[Tensor, "history"]:
-    """KL(one || other), row by row, nats; a symbol of probability zero under `one` adds nothing."""
+    """Return KL(one || other) by row, in nats."""
     return (torch.special.xlogy(one, one) - torch.special.xlogy(one, other)).sum(1)
 
 
 def exact_rate(histories: Histories, hmm: HMM, lengths: list[int]) -> dict[str, Any]:
-    """How fast the exact memory error decays, and how fast the chain itself forgets.
+    """Return the decay rate of the exact memory error, and that of the chain alone.
 
     Returns:
-        ``rate``: -d ln(E TV(P, P_k)) / dk, nats an observation, fitted over `lengths`; None where the error is zero.
-        ``mixing``: -ln of the absolute second eigenvalue of the transition matrix, what is forgotten without looking.
+        ``rate``: -d ln(E TV(P, P_k)) / dk, nats per observation, or None.
+        ``mixing``: -ln of the second eigenvalue of the transition matrix.
     """
     errors = [float(histories.distances(length).prediction.mean()) for length in lengths]
     used = [(length, error) for length, error in zip(lengths, errors, strict=True) if error > _ROUNDING]
@@ -96,24 +93,24 @@ def exact_rate(histories: Histories, hmm: HMM, lengths: list[int]) -> dict[str, 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is read off the errors of one seed
+# Facts from the errors of one seed
 
 
 def by_memory(rows: Rows, predictor: str, metric: str) -> dict[int, float]:
-    """A metric by the number of observations seen, of one seed."""
+    """Return a metric by the number of observations, for one seed."""
     return {row["memory"]: row["value"] for row in rows.where(predictor=predictor, metric=metric)}
 
 
 def decay_rate(errors: Mapping[int, float]) -> float | None:
-    """-d ln(error) / dk; None below two lengths with an error above rounding."""
+    """Return -d ln(error) / dk; None with fewer than two errors above rounding."""
     points = {float(k): math.log(error) for k, error in errors.items() if error > parameter("rounding", _ROUNDING)}
     return -fitted_line(points)[0] if len(points) > 1 else None
 
 
 def exponential_rather(errors: Mapping[int, float]) -> float | None:
-    """By how much an exponential fits errors better than a power law, nats; None below three lengths.
+    """Return how much better an exponential fits errors than a power law, in nats.
 
-    The root of the mean squared deviation of ln(error) from the best line in ln(k), less that from the best line in k.
+    It compares root mean squared deviations of ln(error) from the best lines in k and in ln(k).
     """
     points = {float(k): math.log(error) for k, error in errors.items() if error > parameter("rounding", _ROUNDING)}
     if len(points) < 3:
@@ -122,7 +119,7 @@ def exponential_rather(errors: Mapping[int, float]) -> float | None:
 
 
 def fitted_line(points: Mapping[float, float]) -> tuple[float, float]:
-    """Slope of the least-squares line through y by x, and the root of the mean squared deviation from it."""
+    """Return slope and root mean squared deviation of the least-squares line."""
     x, y = np.array(list(points)), np.array(list(points.values()))
     slope, start = np.polyfit(x, y, 1)
     return float(slope), float(np.sqrt(np.mean((y - start - slope * x) ** 2)))

@@ -1,1 +1,1 @@
-"""From tables to effects, verdicts and figures: one vocabulary."""
+"""Effects, claims, verdicts and figures made from the tables of experiments."""

@@ -1,4 +1,4 @@
-"""One verdict for each effect of a claim, such as each task, and the verdict of all together."""
+"""Verdicts of the single effects of a claim and of all effects together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,14 +12,14 @@ from hmmscope.lab.evidence.verdicts import CONFIRMED, DECIDED, DENIED, Gate, Ver
 
 @dataclass(frozen=True)
 class Judged:
-    """A verdict, and what it rests on.
+    """A verdict with its reasons.
 
     Attributes:
-        decides: name of the effect that decides.
-        gates: those that it passed, or that closed it.
-        why: why nothing was judged, or what limits the verdict, in words.
+        decides: name of the deciding effect.
+        gates: the checked gates.
+        why: reason for "not tested", or a limit.
         budget: see `Finding.budget`.
-        power: of the rule on the effects that were judged; None where it was not asked.
+        power: None if not computed.
     """
 
     verdict: Verdict
@@ -30,7 +30,7 @@ class Judged:
     power: Power | None = None
 
     def said(self, text: str) -> str:
-        """Return the text with the reason for no verdict before it, or the limit of the verdict after it."""
+        """Add the reason or the limit to a text."""
         if self.verdict == "not tested":
             return f"Not tested: {self.why}. {text}".strip()
         return f"{text} ({self.why})" if self.why else text
@@ -38,14 +38,14 @@ class Judged:
 
 @dataclass(frozen=True)
 class Case:
-    """Measured effects of a claim that has a decision rule.
+    """Measured effects of a claim with a rule.
 
     Attributes:
         claim: its record.
         effects: by name.
         gates, spent, redrawn: see `hmmscope.lab.evidence.claim.Measurement`.
-        drifts: of the effects; None where they do not count.
-        power: whether the rule has to show that its verdict is no matter of chance.
+        drifts: changes over the last doubling, or None.
+        power: whether power is required.
     """
 
     claim: Record
@@ -57,11 +57,11 @@ class Case:
     power: bool
 
     def each(self, names: Sequence[str]) -> dict[str, Judged]:
-        """The verdict of each effect by itself: gates that are about others do not close it."""
+        """Return the verdict of each effect alone."""
         return {name: self._judged((name,)) for name in names}
 
     def together(self, names: Sequence[str], each: Mapping[str, Judged]) -> Judged:
-        """The verdict of all, which must all bear the claim out: one that is denied denies it, whatever closes others."""
+        """Return the verdict of all effects; one denied effect denies the claim, even if gates close others."""
         able = [name for name in names if name in each and not _closed(each[name])]
         if 0 < len(able) < len(names):
             found = self._judged(tuple(able))
@@ -74,7 +74,6 @@ class Case:
         return found
 
     def _judged(self, names: tuple[str, ...]) -> Judged:
-        """Apply the rule and the gates to the effects of these names."""
         rule = self.claim.rule
         assert rule is not None
         known = {name: self.effects[name] for name in names if name in self.effects}
@@ -105,15 +104,14 @@ class Case:
         return self._at_budget(Judged(verdict, decides, gates, _undecided(verdict, known.get(decides))))
 
     def _untested(self, verdict: Verdict, missing: Sequence[str], gates: Sequence[Gate]) -> str:
-        """Why nothing can be judged; empty where it can."""
         closed = next((gate for gate in gates if not gate.is_open), None)
         if closed is not None:
             return closed.text
         if verdict == "not tested":
-            return f"{', '.join(missing) or 'what this is about'} {'were' if len(missing) > 1 else 'was'} not measured"
+            return f"{', '.join(missing) or 'the effect of this claim'} {'were' if len(missing) > 1 else 'was'} not measured"
         about_training = self.claim.about == "training"
         if verdict == "not reproduced" and about_training and all(gate.name != "learned" for gate in gates):
-            return "whether the model is better at its task than before training is not recorded"
+            return "the gain of the trained model over untrained controls is not recorded"
         return ""
 
     def _at_budget(self, judged: Judged) -> Judged:
@@ -125,7 +123,7 @@ class Case:
 
 
 def parts_of(judged: Mapping[str, Judged], effects: Mapping[str, Effect]) -> list[Part]:
-    """Verdicts by name, as a finding has them; none where one gate closes all alike, which the finding says."""
+    """Return the verdicts for a finding, or none if one gate closes all."""
     made: list[Part] = []
     for name, one in judged.items():
         known = effects.get(name)
@@ -137,16 +135,14 @@ def parts_of(judged: Mapping[str, Judged], effects: Mapping[str, Effect]) -> lis
 
 
 def _closed(one: Judged) -> bool:
-    """Return whether a gate other than power closes an effect."""
     return one.verdict == "not tested" and not any(gate.name == "power" for gate in one.gates)
 
 
 def _undecided(verdict: Verdict, effect: Effect | None) -> str:
-    """Return the reason for an inconclusive verdict, unless the interval is the reason."""
     if verdict != "inconclusive" or effect is None:
         return ""
     if effect.num_seeds < 2:
-        return "One seed decides nothing."
+        return "One seed is not enough for a verdict."
     if effect.num_missing:
-        return f"The number exists in {effect.num_seeds} of {effect.num_seeds + effect.num_missing} seeds."
+        return f"Only {effect.num_seeds} of {effect.num_seeds + effect.num_missing} seeds have this value."
     return ""

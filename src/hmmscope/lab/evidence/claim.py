@@ -1,13 +1,11 @@
-"""A claim: what a paper says, what is measured for it, and the rule by which tables decide it.
+"""Claims: a statement of a paper, its measurement and its decision rule.
 
     @claim("limits-fit-length-grows")
-    def grows(tables: Tables, numbers: Numbers) -> Seen:
+    def grows(tables: Tables, numbers: RuleParameters) -> Measurement:
         effects = {task: Effect.pooled(list(...)) for task in REMEMBERING}
-        return Seen(effects, text="...", wanted=REMEMBERING, gates=(Gate.converged(...),))
+        return Measurement(effects, text="...", required=REMEMBERING, gates=(Gate.converged(...),))
 
-What is claimed, the rule and every number stand in a record, see `hmmscope.lab.evidence.records`: a file beside the module,
-or the arguments of `claim`. The function measures; it never judges. All verdicts are made here, from the effects, by the
-rule.
+The function measures; the rule in the record (`hmmscope.lab.evidence.records`) decides.
 """
 
 import inspect
@@ -29,22 +27,17 @@ from hmmscope.lab.evidence.verdicts import Above, Below, Gate, Rule, Verdict, an
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the function of a claim has measured.
+    """Effects that the function of a claim has measured.
 
     Attributes:
-        effects: the effect, or several by name that must all bear the claim out; None where it was not measured.
-        text: what was seen, in sentences.
-        gates: what must hold before anything is judged.
-        required: names of `effects` that the claim is about; if one is missing, the claim is not tested.
-        compute_used: budget that the effects are of, by currency; where none is given, the most that a model was trained
-        on, by the
-            table of runs.
-        last_doubling_change: by name like `effects`, how much each has changed over the last doubling of the training; a
-        claim that has
-            them is judged only if one more doubling would not turn it, see `verdicts.converged_by_rule`.
-        resampled: simulated effects, where their law is not that of seeds, see `power.Redrawn`.
-        parts: effects by name that are judged beside those of the claim, and do not decide it: such as one of each task
-            where the claim is about a mean over tasks.
+        effects: one effect, or effects by name that must all confirm the claim; None if not measured.
+        text: sentences about the result.
+        gates: conditions for a verdict.
+        required: names that `effects` must have.
+        compute_used: training budget by currency; default: largest in the table of runs.
+        last_doubling_change: by effect, for `verdicts.converged_by_rule`.
+        resampled: see `power.Redrawn`.
+        parts: further effects with verdicts that do not decide the claim.
     """
 
     effects: Effect | Mapping[str, Effect] | None
@@ -57,13 +50,13 @@ class Measurement:
     parts: Mapping[str, Effect] = field(default_factory=dict)
 
     def by_name(self) -> dict[str, Effect]:
-        """The effects by name; a single one has no name."""
+        """Return the effects by name; a single effect has the name ""."""
         if self.effects is None:
             return {}
         return {"": self.effects} if isinstance(self.effects, Effect) else dict(self.effects)
 
     def changes_by_name(self, sign: int = 1) -> dict[str, float | None]:
-        """The drifts by name, like the effects."""
+        """Return the changes over the last doubling by name."""
         drifts = (
             self.last_doubling_change
             if isinstance(self.last_doubling_change, Mapping)
@@ -74,48 +67,46 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(Record):
-    """A claim and how it is decided.
+    """A claim and its decision rule.
 
     Attributes:
-        name: in the ledger.
-        experiment: the one whose tables decide.
-        source: paper, section, and figure, table or theorem; `OURS` of a question of our own.
-        claim_text: what the paper says, a sentence, as weak or as strong as there; of a question what is asked.
-        operationalization: what is measured for it and when it holds, one sentence.
-        rule: how the effect decides; None of a question, which is answered or open.
-        about: "training" of what training does to a model (an effect of trained less untrained models, or behind the gate
-            `learned`); "construction" of networks with weights from a theorem; "process" of processes and exact answers.
-        proved: the theorem proves it of its network, so that the rows of that network must bear it out.
-        measure: from tables, and the numbers of the record where it takes them, to what was seen; what it calls may ask for
-            them, see `records.number`.
+        name: id in the ledger.
+        experiment: the experiment that decides it.
+        source: paper and place; `OURS` for a question of this project.
+        claim_text: the statement, exactly as strong as printed, or the question.
+        operationalization: what is measured, and when the claim holds.
+        rule: None for a question.
+        about: "training" (trained compared with untrained), "construction" (weights from a theorem) or "process".
+        proved: whether its constructed network must confirm it.
+        measure: function of the tables, and of the record's numbers if it takes them, see `records.number`.
     """
 
     measure: Callable[..., Measurement] = field(repr=False)
 
     @property
     def is_question(self) -> bool:
-        """Whether nothing was claimed."""
+        """Whether the claim has no rule."""
         return self.rule is None
 
     def evaluate(self, tables: Mapping[str, Any], *, mirrored: bool = False, power: bool = True) -> Finding:
-        """The verdict of tables.
+        """Return the verdict of tables.
 
         Args:
             tables: lists of rows by name.
-            mirrored: turn every effect to the other side of the rule's bound, to test the rule.
-            power: whether the rule has to show that it could have come out either way.
+            mirrored: reflect effects about the rule's bound, as a test.
+            power: require power.
         """
         return self.finding(self.measured(tables), mirrored=mirrored, power=power)
 
     def measured(self, tables: Mapping[str, Any]) -> Measurement:
-        """What the function measures on tables, by the numbers of the record."""
+        """Measure the tables with the numbers of the record."""
         takes = len(inspect.signature(self.measure).parameters) > 1
         with self.measuring():
             known = as_tables(tables)
             seen = self.measure(known, *([self.parameters] if takes else []))
         twins = identical_seeds(known) if self.about == "training" else None
         if twins is not None:
-            text = f"seeds {twins[0]} and {twins[1]} have the same rows, so that they are one"
+            text = f"seeds {twins[0]} and {twins[1]} have identical rows; they must be independent"
             seen = replace(seen, gates=(Gate("seeds", False, text), *seen.gates))
         if seen.compute_used:
             return seen
@@ -125,12 +116,12 @@ class Claim(Record):
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Intervals and numbers are those of the record in here, for figures that draw what a claim asks."""
+        """Use this record's interval level and numbers."""
         with at_level(self.level), judged_by(self.parameters):
             yield
 
     def finding(self, seen: Measurement, *, mirrored: bool = False, power: bool = True) -> Finding:
-        """The verdict of what was seen, see `evaluate`."""
+        """Return the verdict of a measurement, see `evaluate`."""
         with at_level(self.level):
             return self._finding(seen, mirrored, power)
 
@@ -190,7 +181,7 @@ class Claim(Record):
         )
 
     def power(self, seen: Measurement) -> Power | None:
-        """Of the rule, at the spread and seeds of what was seen, see `hmmscope.lab.evidence.power`; None of a question."""
+        """Return the power at the measured spread and seeds, or None."""
         if self.rule is None:
             return None
         effects = seen.by_name()
@@ -203,12 +194,11 @@ class Claim(Record):
 
 
 def _short(bound: float | None) -> float | None:
-    """A bound that is told and decides nothing, to four digits."""
     return None if bound is None else float(f"{bound:.4g}")
 
 
 def _answer(effect: Effect | None, about: About) -> Verdict:
-    """See `answer`; exact numbers, which have no interval, answer what is not about training."""
+    """Answer a question; outside training, exact numbers need no interval."""
     if about != "training" and (effect is None or effect.low is None):
         return "answered"
     return answer(None, None) if effect is None else answer(effect.low, effect.high)
@@ -231,9 +221,9 @@ def claim(
     more_budget_could_help: bool | None = None,
     parameters: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Measurement]], Claim]:
-    """Register a function as a claim, see `Claim`; without a rule as a question.
+    """Register a function as a claim, or as a question without a rule; see `Claim`.
 
-    With the name alone the rest is read from the record of that name in the folder "claims" beside the function's module.
+    With only a name, the record is read from the folder "claims" next to the module.
 
     Raises:
         InputError: there is no such record.
@@ -260,7 +250,9 @@ def claim(
         else:
             folder = folder_of(measure.__module__)
             if folder is None:
-                raise InputError(f"claim {name}: give experiment, source, says, reading and rule")
+                raise InputError(
+                    f"claim {name}: found no record; pass experiment, source, claim_text, operationalization and rule"
+                )
             made = record(folder, name)
         return registry.claim(name)(Claim(**vars(made), measure=measure))
 
@@ -268,5 +260,5 @@ def claim(
 
 
 def claims_of(experiment: str) -> list[Claim]:
-    """The claims that an experiment decides, in the order of the file that states them."""
+    """Return the claims of an experiment, in the order of their file."""
     return [entry for entry in registry.in_order("claim") if entry.experiment == experiment]

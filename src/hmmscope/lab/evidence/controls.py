@@ -1,7 +1,6 @@
-"""Tables in which other networks stand in the place of the trained ones: what claims on training must not be satisfied by.
+"""Tables in which other networks replace the trained ones, as tests of claims.
 
-A table says in the column ``network`` (or ``model``) which network a row is of: "trained", "untrained", "constructed", and
-"trained - untrained" for differences that were resampled together.
+The column ``network`` (or ``model``) holds "trained", "untrained", "constructed" or "trained - untrained".
 """
 
 from collections.abc import Callable, Mapping
@@ -12,22 +11,22 @@ from hmmscope.ties import largest, smallest
 
 _COLUMNS = ("network", "model")
 TRAINED = "trained"
-#: What the trained networks gain over a predictor that knows less: a table of that name, or rows of such a quantity.
+#: Gains of trained networks over a weaker predictor: a table of that name, or rows of such a quantity.
 GAINS, _GAIN = "learned", "gain over "
-#: How the names of predictors that count begin.
+#: Prefixes of the names of n-gram baselines.
 _COUNTING = ("order-", "context-tree")
 
 
 def in_place_of_trained(tables: Tables, network: str) -> Tables | None:
-    """The tables with the rows of `network` relabelled as trained; None if no table has rows of both.
+    """Relabel the rows of `network` as trained; None if no table has both.
 
-    A difference "trained - NETWORK" is then one between a network and itself: zero, with the noise that it had.
+    Differences to it become zero and keep their noise.
     """
     return replaced(tables, lambda rows, column: _swap(rows, column, network))
 
 
 def replaced(tables: Tables, change: Callable[[Rows, str], Rows | None]) -> Tables | None:
-    """The tables with some of them changed: `change` takes a table and its column of networks; None if none was."""
+    """Apply `change` to each table and its network column."""
     made: dict[str, Rows] = {}
     for name, rows in tables.items():
         for column in _COLUMNS:
@@ -49,7 +48,7 @@ def _swap(rows: Rows, column: str, network: str) -> Rows | None:
 
 
 def gaining_nothing(tables: Tables) -> Tables:
-    """The tables with gains of zero, with the noise that they had."""
+    """Set all gains to zero and keep their noise."""
     made = dict(tables)
     for name, rows in tables.items():
         gains = [str(row.get("quantity", row.get("effect"))).startswith(_GAIN) or name == GAINS for row in rows]
@@ -61,7 +60,6 @@ def gaining_nothing(tables: Tables) -> Tables:
 
 
 def _none(rows: Rows) -> Rows:
-    """Differences of zero, with the noise that they had."""
     return rows.with_columns(
         value=lambda row: 0.0,
         low=lambda row: None if row.get("low") is None else row["low"] - row["value"],
@@ -70,13 +68,13 @@ def _none(rows: Rows) -> Rows:
 
 
 def untrained(tables: Tables) -> Tables | None:
-    """The untrained network in the place of the trained one, which gains nothing."""
+    """Replace the trained network by the untrained one, which gains nothing."""
     made = in_place_of_trained(tables, "untrained")
     return None if made is None else gaining_nothing({name: rows.as_twins() for name, rows in made.items()})
 
 
 def counting(tables: Tables) -> Tables | None:
-    """The best that counts, by each metric, in the place of the trained network; None if no table has rows of both."""
+    """Replace the trained network by the best n-gram baseline of each metric, or return None."""
     made: dict[str, Rows] = {}
     for name, rows in tables.items():
         counted = [one for one in rows.values("predictor") if str(one).startswith(_COUNTING)]
@@ -93,5 +91,5 @@ def counting(tables: Tables) -> Tables | None:
 
 
 def constructed(tables: Mapping[str, Rows]) -> Tables | None:
-    """The network of the theorem in the place of the trained one."""
+    """Replace the trained network by the constructed one."""
     return in_place_of_trained(tables, "constructed")

@@ -1,4 +1,4 @@
-"""What follows from the tables of an experiment and need not be kept beside them."""
+"""Figures that are drawn again from the stored tables of an experiment."""
 
 from hmmscope import registry
 from hmmscope.lab.evidence.figure import Figure
@@ -6,10 +6,10 @@ from hmmscope.lab.evidence.rows import Tables
 
 
 def figures_of(experiment: str, tables: Tables) -> list[Figure]:
-    """The figures that a registered experiment draws of its tables, in their order.
+    """Return the figures that a registered experiment draws of its tables.
 
     Raises:
-        InputError: no experiment of this name is installed.
+        InputError: no experiment of this name is registered.
     """
     found = registry.lookup("experiment", experiment)()
     found.name = experiment

@@ -1,9 +1,7 @@
-"""Effects: numbers with their intervals, and every statistical law that a verdict rests on.
+"""Effects: means over seeds with intervals.
 
-An effect is a mean of one value a seed. Seeds differ in the instance of the process, in the weights and in the samples, so
-their values are independent. Two laws give an interval: Student's over the seeds, and the normal law of the noise that each
-value has from its own samples. The wider one counts. So seeds that agree by chance, as whole numbers may, make no certainty:
-an interval has no zero width, and where neither law has a spread to go by there is no interval.
+The interval is the wider of Student's interval over seeds and the normal interval of the sampling noise. It never has
+zero width; without any spread there is no interval.
 """
 
 import math
@@ -16,23 +14,22 @@ from typing import Any, NamedTuple
 
 from hmmscope.ties import rounded, steady
 
-#: Share of the law outside of an interval, unless a record has another.
+#: Default probability outside an interval.
 ALPHA = 0.05
 _LEVEL = ContextVar("level", default=ALPHA)
-#: Share of samples in which the bound of the sign test is on the wrong side.
+#: Error rate of the one-sided sign-test bound.
 SIGN_LEVEL = 0.05
-#: Seeds from which on groups among them are looked for.
+#: Fewest seeds for which bimodality is tested.
 LEAST_GROUPED = 5
-#: A gap parts seeds into groups if it is wider than GAP[0] + GAP[1] / seeds² times the wider group: of normal values in
-#: about one of forty samples.
+#: Seeds are bimodal if a gap exceeds GAP[0] + GAP[1] / seeds² times the wider group (1 in 40 normal samples).
 GAP = (0.4, 100.0)
-#: Spread below this share of the value is rounding.
+#: Relative spread below this is rounding.
 _ROUNDING = 1e-12
 
 
 @contextmanager
 def at_level(alpha: float) -> Iterator[None]:
-    """Intervals that are made in here leave out this share of the law."""
+    """Set the probability outside intervals within this context."""
     before = _LEVEL.set(alpha)
     try:
         yield
@@ -41,18 +38,18 @@ def at_level(alpha: float) -> Iterator[None]:
 
 
 def level() -> float:
-    """The share of the law outside of intervals, here and now."""
+    """Return the current probability outside intervals."""
     return _LEVEL.get()
 
 
 class EstimateWithError(NamedTuple):
-    """A value with the standard error that its samples give it; zero where it is exact."""
+    """A value with its standard error from sampling; zero if exact."""
 
     value: float
     error: float = 0.0
 
     def __sub__(self, other: "EstimateWithError") -> "EstimateWithError":
-        """The difference of two estimates from different samples."""
+        """Subtract an independent estimate."""
         return EstimateWithError(self.value - other.value, math.hypot(self.error, other.error))
 
 
@@ -62,15 +59,14 @@ class Effect:
 
     Attributes:
         value: the mean.
-        low, high: ends of the interval; None where the numbers have no spread to tell it from.
-        error: standard error of the law that counts; None without an interval.
-        degrees: of freedom of Student's law, 0 for the normal law; -1 for intervals of a share, which has no error.
-        num_seeds: how many values it is the mean of.
-        num_missing: seeds that do not have the number.
+        low, high: interval ends, or None.
+        error: standard error, or None.
+        degrees: Student's degrees of freedom; 0 for normal, -1 for a proportion.
+        num_seeds: number of values.
+        num_missing: seeds without the value.
         unit: of the value.
-        others: standard errors and degrees of freedom of the laws with narrower intervals; far from the mean theirs may
-            be the larger p.
-        values: one a seed, ascending; empty where the effect is no mean over seeds.
+        others: standard errors and degrees of freedom of the narrower intervals, for p.
+        values: one per seed, ascending; else empty.
     """
 
     value: float
@@ -88,17 +84,15 @@ class Effect:
     def pooled(
         values: Sequence[float | EstimateWithError | None], unit: str = "", *, resolution: float = 0.0
     ) -> "Effect":
-        """The mean of one value a seed, with the wider of the intervals over seeds and over samples.
+        """Return the mean over seeds.
 
         Args:
-            values: one a seed, finite; an `EstimateWithError` where the samples' error is known, None where the seed lacks
-                it.
+            values: one per seed; an `EstimateWithError` if its error is known, None if missing.
             unit: of the values.
-            resolution: least difference that the measurement can show, such as 1 for counts; half of it is the least
-                half-width.
+            resolution: smallest measurable difference, such as 1 for counts.
 
         Raises:
-            ValueError: no seed has the number.
+            ValueError: no seed has a value.
         """
         found = [
             one if isinstance(one, EstimateWithError) else EstimateWithError(one) for one in values if one is not None
@@ -126,10 +120,10 @@ class Effect:
 
     @staticmethod
     def predicted(values: Sequence[float], unit: str = "") -> "Effect":
-        """Where one more value of the same law would lie: mean of the values, 95 % prediction interval by Student's law.
+        """Return the mean with Student's 95 % prediction interval.
 
         Args:
-            values: at least two, not all equal; such as one of each instance.
+            values: at least two, not all equal.
         """
         mean = Effect.pooled(values, unit)
         if mean.error is None:
@@ -140,10 +134,10 @@ class Effect:
 
     @staticmethod
     def share(flags: Iterable[bool], unit: str = "") -> "Effect":
-        """How many of several are true, with the exact (Clopper-Pearson) 95 % interval.
+        """Return the proportion of true values with its exact (Clopper-Pearson) interval.
 
         Args:
-            flags: at least one, of independent instances.
+            flags: from independent instances.
         """
         kept = list(flags)
         right, count = sum(map(bool, kept)), len(kept)
@@ -157,7 +151,7 @@ class Effect:
         )
 
     def __str__(self) -> str:
-        """``0.54 [0.48, 0.60] layers``: with the digits that the interval supports."""
+        """Format as ``0.54 [0.48, 0.60] layers``, with the digits that the interval supports."""
         if self.low is None or self.high is None:
             return f"{rounded(self.value):.3g} {self.unit}".strip()
         digits = digits_for(steady(self.high - self.low))
@@ -165,29 +159,29 @@ class Effect:
         return f"{value} [{low}, {high}] {self.unit}".strip()
 
     def short(self) -> str:
-        """``0.54 (0.48 to 0.60)``, for a sentence."""
+        """Format as ``0.54 (0.48 to 0.60)``, for a sentence."""
         return str(replace(self, unit="")).replace("[", "(").replace(", ", " to ").replace("]", ")")
 
     def mirrored(self, bound: float = 0.0) -> "Effect":
-        """The effect on the other side of a bound."""
+        """Reflect the effect about a bound."""
         low, high = (None if end is None else 2 * bound - end for end in (self.high, self.low))
         values = tuple(2 * bound - value for value in reversed(self.values))
         return replace(self, value=2 * bound - self.value, low=low, high=high, values=values)
 
     def shifted(self, by: float) -> "Effect":
-        """The effect with the same spread about another mean."""
+        """Shift the effect and its interval."""
         low, high = (None if end is None else end + by for end in (self.low, self.high))
         return replace(self, value=self.value + by, low=low, high=high, values=tuple(one + by for one in self.values))
 
     def p_value(self, bound: float = 0.0) -> float | None:
-        """Of the hypothesis that the mean is at the bound, two-sided: the largest that a law gives; None without one."""
+        """Return the two-sided p-value at the bound, or None."""
         if self.error is None or self.degrees < 0:
             return None
         laws = ((self.error, self.degrees), *self.others)
         return max(two_sided(abs(self.value - bound) / error, degrees) for error, degrees in laws)
 
     def with_seeds(self, count: int) -> "Effect":
-        """The effect as `count` seeds with the same mean and spread would give it."""
+        """Return the effect of `count` seeds with the same mean and spread."""
         if self.error is None or self.degrees < 0:
             return self
         error = self.error * math.sqrt(self.num_seeds / count)
@@ -206,7 +200,7 @@ class Effect:
         )
 
     def one_sided(self, bound: float, side: int) -> float | None:
-        """p of the hypothesis that the mean is not above (`side` 1) or not below (-1) a bound; None without a law."""
+        """Return p for "not above" (`side` 1) or "not below" (-1) the bound, or None."""
         if self.error is None or self.degrees < 0:
             return None
         laws = ((self.error, self.degrees), *self.others)
@@ -216,7 +210,7 @@ class Effect:
 
     @property
     def sign_low(self) -> float | None:
-        """The lower 95 % bound of the median over seeds by the sign test, whatever the law; None below five seeds."""
+        """The lower 95 % sign-test bound of the median over seeds; None below five seeds."""
         rank = _sign_rank(len(self.values))
         return self.values[rank - 1] if rank else None
 
@@ -228,7 +222,7 @@ class Effect:
 
     @property
     def bimodal(self) -> bool:
-        """Return whether the seeds fall into two groups: the gap is wide compared with the wider group."""
+        """Return whether the seeds fall into two separate groups."""
         count, values = len(self.values), self.values
         if count < LEAST_GROUPED:
             return False
@@ -238,7 +232,7 @@ class Effect:
 
 
 def _sign_rank(count: int) -> int:
-    """The largest rank whose order statistic is beyond the median in at most `SIGN_LEVEL` of samples; 0 for none."""
+    """Return the rank of the one-sided sign-test bound, or 0."""
     rank, below = 0, 0.0
     while rank < count and (below := below + math.comb(count, rank) / 2**count) <= SIGN_LEVEL:
         rank += 1
@@ -246,8 +240,6 @@ def _sign_rank(count: int) -> int:
 
 
 def _tail_root(right: int, count: int) -> float:
-    """The share at which `right` or more of `count` are as rare as half of `level`."""
-
     def tail(p: float) -> float:
         return math.fsum(math.comb(count, k) * p**k * (1 - p) ** (count - k) for k in range(right, count + 1))
 
@@ -255,7 +247,7 @@ def _tail_root(right: int, count: int) -> float:
 
 
 def false_discovery(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """q by name: the share of false ones among those that are at least as significant (Benjamini and Hochberg, 1995)."""
+    """Return q-values by name (Benjamini and Hochberg, 1995)."""
     known = sorted((p, name) for name, p in p_values.items() if p is not None)
     found: dict[str, float | None] = dict.fromkeys(p_values)
     least = 1.0
@@ -267,7 +259,7 @@ def false_discovery(p_values: Mapping[str, float | None]) -> dict[str, float | N
 
 
 def quantile(degrees: int, alpha: float | None = None) -> float:
-    """Student's quantile above which half of `alpha` is, by default of `level`; of the normal law for 0 degrees."""
+    """Return the two-sided quantile at `alpha` (default `level`); 0 degrees is normal."""
     return _quantile(level() if alpha is None else alpha, degrees)
 
 
@@ -277,9 +269,9 @@ def _quantile(alpha: float, degrees: int) -> float:
 
 
 def two_sided(t: float, degrees: int) -> float:
-    """P(|T| >= t) of Student's law; of the normal law for 0 degrees of freedom.
+    """Return P(|T| >= t) for Student's distribution; 0 degrees of freedom is normal.
 
-    Source: Abramowitz and Stegun, 26.7.3 and 26.7.4: finite sums in the cosine of θ = atan(t / √degrees).
+    Source: Abramowitz and Stegun, 26.7.3 and 26.7.4.
     """
     if degrees == 0:
         return math.erfc(t / math.sqrt(2))
@@ -296,7 +288,6 @@ def two_sided(t: float, degrees: int) -> float:
 
 
 def _bisect(rising: Any, low: float, high: float) -> float:
-    """Where a rising function is zero."""
     for _ in range(200):
         middle = (low + high) / 2
         if middle in (low, high):
@@ -306,5 +297,5 @@ def _bisect(rising: Any, low: float, high: float) -> float:
 
 
 def digits_for(width: float) -> int:
-    """Digits after the point that show an interval of that width with two figures."""
+    """Return the digits that show two figures of an interval width."""
     return max(0, min(9, 1 - math.floor(math.log10(width)))) if width > 0 else 3

@@ -1,14 +1,10 @@
-"""What a figure shows, apart from how it is drawn: experiments make these, `hmmscope.lab.report` draws them.
-
-A `Figure` is a row of panels: `Lines`, `Bars`, a `Heatmap`, a `DenseScatter` of points, or an `Explorer`, whose curves the
-reader of the page chooses. A `Series` carries its role, from which both renderers take the look. So a model is
-drawn alike in every figure, and so is the optimum it is judged against.
+"""Contents of figures; `hmmscope.lab.report` draws them.
 
     series = Series(name="Transformer", x=(0, 1), y=(0.2, 0.5), low=(0.1, 0.4), high=(0.3, 0.6), role="model")
     panel = Lines(title="8 states", x_label="demonstrations", y_label="accuracy", series=(series,))
     Figure(name="accuracy", title="In context", caption="Bands are 95% intervals over 3 seeds.", panels=(panel,))
 
-Every number is finite: a value that does not exist is left out of a series, and None in a heat map.
+All numbers are finite; only heat maps allow None.
 """
 
 import math
@@ -29,23 +25,21 @@ ROLES: tuple[Role, ...] = ("model", "optimum", "ceiling", "baseline", "control",
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """Values with, if known, their intervals.
+    """Values, with intervals if known.
 
-    The role says what the values are: `model` was trained; `optimum` is the exact Bayes answer from what the model
-    sees; `ceiling` knows more than the model can (the component, the states); `baseline` is a simpler predictor;
-    `control` is what the instrument gives where there is nothing to find; `unfinished` are places on curves of models whose
-    training had not come to rest, drawn as rings around them.
+    Roles, which set the look: `model`; `optimum` (exact, from the model's input); `ceiling` (knows more than the
+    model); `baseline` (simpler predictor); `control` (nothing to find); `unfinished` (rings on unconverged models).
 
     Args:
-        name: as in the legend. One name has one look in all panels of a figure.
-        x: positions, in `Lines`; left empty in `Bars`, where value i belongs to category i.
+        name: legend entry.
+        x: positions in `Lines`; empty in `Bars`.
         y: values.
-        low: lower ends of the intervals, or None; together with `high`.
+        low: lower interval ends, or None; together with `high`.
         high: upper ends.
         role: see above.
 
     Raises:
-        InputError: unequal lengths, low > high, a number that is not finite, an unknown role.
+        InputError: unequal lengths, low > high, a non-finite number, or an unknown role.
     """
 
     name: str
@@ -60,7 +54,7 @@ class Series:
 
     @classmethod
     def of(cls, effects: Sequence[Effect], name: str, role: Role = "other", x: Sequence[float] = ()) -> "Series":
-        """Effects with their intervals as a curve over `x`, or without `x` as bars."""
+        """Make a curve over `x`, or bars without `x`, from effects."""
         ends = [
             (one.value if one.low is None else one.low, one.value if one.high is None else one.high) for one in effects
         ]
@@ -69,13 +63,13 @@ class Series:
         return cls(name=name, role=role, x=tuple(x), y=tuple(one.value for one in effects), low=low, high=high)
 
     def choice(self, *values: str, name: str = "") -> "ExplorerCurve":
-        """The same as a curve of an `Explorer`, under these values of its choices."""
+        """Return the series as a curve of an `Explorer`."""
         return ExplorerCurve(values=values, x=self.x, y=self.y, low=self.low, high=self.high, role=self.role, name=name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One coordinate system of a figure: `Lines`, `Bars`, `Heatmap`, `DenseScatter` or `Explorer`."""
+    """One coordinate system: `Lines`, `Bars`, `Heatmap`, `DenseScatter` or `Explorer`."""
 
     title: str
 
@@ -84,14 +78,12 @@ class Panel:
 class Lines(Panel):
     """Curves over a common axis.
 
-    A value at or below zero cannot be shown on a logarithmic axis: it is left out, and `num_hidden` counts it.
-
     Args:
-        title: short, or empty; shown above the panel.
-        x_label: what x is, with its unit.
-        y_label: what y is, with its unit.
-        series: at least one; names differ.
-        y_min: lower end of the y axis, or None to follow the values.
+        title: above the panel, or empty.
+        x_label: x with its unit.
+        y_label: y with its unit.
+        series: at least one.
+        y_min: lower end of the y axis, or None.
         y_max: upper end.
         log_x: logarithmic x axis.
         log_y: logarithmic y axis.
@@ -108,30 +100,30 @@ class Lines(Panel):
     def __post_init__(self) -> None:
         _check_series(self.series)
         for series in self.series:
-            require(len(series.x) > 0, f"{series.name}: x", "must have a value", len(series.x))
+            require(len(series.x) > 0, f"{series.name}: x", "must have at least one value", len(series.x))
         _check_axis(self)
 
     @property
     def num_hidden(self) -> int:
-        """How many points a logarithmic axis cannot show."""
+        """Number of points that a logarithmic axis cannot show."""
         return _num_hidden(self, self.series)
 
     @property
     def num_cut(self) -> int:
-        """How many points have an interval whose lower end a logarithmic axis cannot show."""
+        """Number of intervals whose lower end a logarithmic axis cannot show."""
         return _num_cut(self, self.series)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bars(Panel):
-    """Groups of bars, one group a category; optimum and ceiling are marks across their group.
+    """Groups of bars; optimum and ceiling are marks across their group.
 
     Args:
-        title: short, or empty; shown above the panel.
-        y_label: what y is, with its unit.
-        categories: labels of the groups, from left to right.
-        series: one value a category each, without x; names differ.
-        y_min: lower end of the y axis, or None to follow the values and zero.
+        title: above the panel, or empty.
+        y_label: y with its unit.
+        categories: labels of the groups.
+        series: one value per category, without x.
+        y_min: lower end of the y axis, or None.
         y_max: upper end.
     """
 
@@ -144,7 +136,7 @@ class Bars(Panel):
     def __post_init__(self) -> None:
         _set(self, "categories", _labels(self.categories))
         _check_series(self.series)
-        require(len(self.categories) > 0, "categories", "must name one", len(self.categories))
+        require(len(self.categories) > 0, "categories", "must have at least one", len(self.categories))
         for series in self.series:
             count = len(self.categories)
             require(len(series.y) == count, f"{series.name}: y", f"must have {count} values", len(series.y))
@@ -154,17 +146,17 @@ class Bars(Panel):
 
 @dataclass(frozen=True, kw_only=True)
 class Heatmap(Panel):
-    """A matrix as colours, row 0 on top.
+    """A matrix as colours, with row 0 on top.
 
     Args:
-        title: short, or empty; shown above the panel.
-        x_label: what the columns are.
-        y_label: what the rows are.
-        z_label: what the colours are, with the unit.
-        x: labels of the columns; numbers become text.
-        y: labels of the rows.
-        z: z[row][column]; None is a missing value.
-        z_min: value of the first colour, or None for the least value.
+        title: above the panel, or empty.
+        x_label: meaning of the columns.
+        y_label: meaning of the rows.
+        z_label: meaning of the colours, with the unit.
+        x: column labels.
+        y: row labels.
+        z: z[row][column], or None.
+        z_min: value of the first colour, or None.
         z_max: value of the last colour.
     """
 
@@ -181,8 +173,8 @@ class Heatmap(Panel):
         _set(self, "x", _labels(self.x))
         _set(self, "y", _labels(self.y))
         _set(self, "z", tuple(_numbers(row, f"z[{i}]", missing=True) for i, row in enumerate(self.z)))
-        require(len(self.x) > 0, "x", "must name a column", len(self.x))
-        require(len(self.y) > 0, "y", "must name a row", len(self.y))
+        require(len(self.x) > 0, "x", "must have at least one label", len(self.x))
+        require(len(self.y) > 0, "y", "must have at least one label", len(self.y))
         require(len(self.z) == len(self.y), "z", f"must have {len(self.y)} rows", len(self.z))
         for i, row in enumerate(self.z):
             require(len(row) == len(self.x), f"z[{i}]", f"must have {len(self.x)} columns", len(row))
@@ -191,18 +183,16 @@ class Heatmap(Panel):
 
 @dataclass(frozen=True, kw_only=True)
 class DenseScatter(Panel):
-    """Tens of thousands of points in the unit square, each with its colour, in frames that a slider goes through.
-
-    Numbers are packed (`hmmscope.lab.evidence.scatter_data`): three bytes a point, in base64.
+    """Many coloured points in the unit square, in frames with a slider.
 
     Args:
-        title: short, or empty; shown above the panel.
-        slider: what the frames differ in, such as "step".
-        frames: names of the frames, at least one; the last is shown at first, and in the files for papers.
-        places: of each frame, the x and y of its points in 4096 steps each.
-        colours: red, green and blue of the points, the same in all frames.
-        corners: names of three states, where the points are beliefs about them; their triangle is drawn.
-        outline: the places of the three corners.
+        title: above the panel, or empty.
+        slider: label of the slider, such as "step".
+        frames: frame names; the last is shown first.
+        places: packed points of each frame, see `hmmscope.lab.evidence.scatter_data`.
+        colours: packed colours of the points.
+        corners: names of three states, to draw their triangle.
+        outline: packed corners of the triangle.
     """
 
     slider: str
@@ -215,15 +205,15 @@ class DenseScatter(Panel):
     def __post_init__(self) -> None:
         _set(self, "frames", _labels(self.frames))
         _set(self, "places", tuple(self.places))
-        require(len(self.frames) > 0, "frames", "must name one", len(self.frames))
-        require(len(self.places) == len(self.frames), "places", f"must be {len(self.frames)}", len(self.places))
+        require(len(self.frames) > 0, "frames", "must have at least one", len(self.frames))
+        require(len(self.places) == len(self.frames), "places", f"must have {len(self.frames)} parts", len(self.places))
         for i, place in enumerate(self.places):
             same = len(place) == len(self.colours) > 0 and not len(place) % 4
             plain = _BASE64.fullmatch(place + self.colours + self.outline) is not None
             require(plain, "places, colours", "must be base64", place[:40])
-            require(same, f"places[{i}]", f"must be {len(self.colours)} characters, as colours", len(place))
-        require(len(self.corners) in (0, 3), "corners", "must be three names, or none", self.corners)
-        require(len(self.outline) == 4 * len(self.corners), "outline", "must be the places of corners", self.outline)
+            require(same, f"places[{i}]", f"must have {len(self.colours)} characters, like colours", len(place))
+        require(len(self.corners) in (0, 3), "corners", "must be three names or empty", self.corners)
+        require(len(self.outline) == 4 * len(self.corners), "outline", "must have a place per corner", self.outline)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,14 +221,13 @@ class ExplorerCurve:
     """A curve of an `Explorer`.
 
     Args:
-        values: one a choice, as in its list; numbers become text. An empty one belongs to every value of that choice, as
-            the optimum of a task does to all models.
-        x: positions, at least one.
+        values: one per choice; an empty one matches all.
+        x: positions.
         y: values.
-        low: lower ends of the intervals, or None; together with `high`.
+        low: lower interval ends, or None; together with `high`.
         high: upper ends.
         role: see `Series`.
-        name: in the legend; by default the value of the choice that is overlaid, or the role where that is empty.
+        name: legend entry; by default the value of the overlaid choice, or the role.
     """
 
     values: tuple[str, ...]
@@ -252,28 +241,24 @@ class ExplorerCurve:
     def __post_init__(self) -> None:
         _set(self, "values", _labels(self.values))
         _check_values(self, ", ".join(value for value in self.values if value) or self.role)
-        require(len(self.x) > 0, f"{', '.join(self.values)}: x", "must have a value", len(self.x))
+        require(len(self.x) > 0, f"{', '.join(self.values)}: x", "must have at least one value", len(self.x))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Explorer(Panel):
-    """Many curves, of which the reader chooses: a list for each choice, with "all" to lay its curves over one another.
-
-    At first, and in the files for papers, all values of `overlay` are shown, and of every other choice the value of the
-    first curve that has one.
+    """Interactive curves with one list per choice.
 
     Args:
-        title: short, or empty; shown above the panel.
-        x_label: what x is, with its unit.
-        y_label: what y is, with its unit.
-        choices: names of the lists, one to five, such as ("task", "model", "position").
-        curves: at least one; no two have the same values and name.
-        y_min: lower end of the y axis, or None to follow the values.
+        title: above the panel, or empty.
+        x_label: x with its unit.
+        y_label: y with its unit.
+        choices: names of one to five lists, such as ("task", "model").
+        curves: at least one, distinct in values or name.
+        y_min: lower end of the y axis, or None.
         y_max: upper end.
         log_x: logarithmic x axis.
         log_y: logarithmic y axis.
-        overlay: the choice whose curves are shown together at first; by default "model" if there is one, otherwise the
-            last choice.
+        overlay: the choice whose curves are first shown together; by default "model", else the last.
     """
 
     x_label: str
@@ -289,18 +274,25 @@ class Explorer(Panel):
     def __post_init__(self) -> None:
         _set(self, "choices", tuple(self.choices))
         _set(self, "curves", tuple(self.curves))
-        require(1 <= len(self.choices) <= MOST_CHOICES, "choices", f"must name 1 to {MOST_CHOICES}", len(self.choices))
-        require(len(set(self.choices)) == len(self.choices), "choices", "must differ", self.choices)
+        require(
+            1 <= len(self.choices) <= MOST_CHOICES, "choices", f"must have 1 to {MOST_CHOICES} names", len(self.choices)
+        )
+        require(len(set(self.choices)) == len(self.choices), "choices", "must be distinct", self.choices)
         if not self.overlay:
             _set(self, "overlay", "model" if "model" in self.choices else self.choices[-1])
         if self.overlay not in self.choices:
             raise unknown_name("overlay", self.overlay, self.choices)
-        require(len(self.curves) > 0, "curves", "must have one", len(self.curves))
+        require(len(self.curves) > 0, "curves", "must have at least one", len(self.curves))
         for i, curve in enumerate(self.curves):
             count = len(self.choices)
             require(len(curve.values) == count, f"curves[{i}].values", f"must have {count} values", curve.values)
         for i, choice in enumerate(self.choices):
-            require(any(curve.values[i] for curve in self.curves), f"curves: {choice}", "must have a value", "none")
+            require(
+                any(curve.values[i] for curve in self.curves),
+                f"curves: {choice}",
+                "must have a value in at least one curve",
+                "none",
+            )
         names = [(curve.values, curve.name, curve.role) for curve in self.curves]
         twice = next((name for name, count in Counter(names).items() if count > 1), None)
         require(twice is None, "curves", "must differ in values or name", twice)
@@ -308,22 +300,22 @@ class Explorer(Panel):
 
     @property
     def num_hidden(self) -> int:
-        """How many points a logarithmic axis cannot show."""
+        """Number of points that a logarithmic axis cannot show."""
         return _num_hidden(self, self.curves)
 
     @property
     def num_cut(self) -> int:
-        """How many points have an interval whose lower end a logarithmic axis cannot show."""
+        """Number of intervals whose lower end a logarithmic axis cannot show."""
         return _num_cut(self, self.curves)
 
     def options(self, choice: str) -> tuple[str, ...]:
-        """The values of a choice: by size if all are numbers, otherwise in the order in which the curves bring them."""
+        """Return the values of a choice, ascending if all are numbers."""
         index = self.choices.index(choice)
         found = tuple(dict.fromkeys(curve.values[index] for curve in self.curves if curve.values[index]))
         return tuple(sorted(found, key=float)) if all(map(_NUMBER.fullmatch, found)) else found
 
     def first(self, choice: str) -> str:
-        """The value that is chosen at first: that of the first curve that has one."""
+        """Return the value that is selected first."""
         index = self.choices.index(choice)
         return next(curve.values[index] for curve in self.curves if curve.values[index])
 
@@ -339,10 +331,10 @@ class Figure:
     """Panels that belong together.
 
     Args:
-        name: names the files and finds the same figure in another experiment: letters, digits and ``. _ -``.
-        title: a few words, shown above the figure on a page (and not in the files for papers).
-        caption: what is shown, under which conditions, and what the intervals are.
-        panels: at least one, from left to right.
+        name: file name: letters, digits and ``. _ -``.
+        title: a few words above the figure.
+        caption: content, conditions and kind of intervals.
+        panels: from left to right.
     """
 
     name: str
@@ -352,26 +344,31 @@ class Figure:
 
     def __post_init__(self) -> None:
         named = isinstance(self.name, str) and _NAME.fullmatch(self.name) is not None
-        require(named, "name", "must be 1 to 100 letters, digits and '. _ -', no '.' or '-' first", self.name)
-        require(len(self.panels) > 0, "panels", "must have one", len(self.panels))
+        require(named, "name", "must be 1 to 100 letters, digits and '. _ -', and not start with '.' or '-'", self.name)
+        require(len(self.panels) > 0, "panels", "must have at least one", len(self.panels))
         for i, panel in enumerate(self.panels):
-            require(type(panel) in _KINDS.values(), f"panels[{i}]", "must be one of the kinds of this module", panel)
+            require(
+                type(panel) in _KINDS.values(),
+                f"panels[{i}]",
+                "must be Lines, Bars, Heatmap, DenseScatter or Explorer",
+                panel,
+            )
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data for JSON; each panel says its `kind`."""
+        """Return plain data for JSON; each panel has its `kind`."""
         kinds = {cls: kind for kind, cls in _KINDS.items()}
         panels = [{"kind": kinds[type(panel)], **spec_to_data(panel)} for panel in self.panels]
         return {**spec_to_data(self), "panels": panels}
 
     @classmethod
     def from_data(cls, data: Any, where: str = "figure") -> "Figure":
-        """The figure of `to_data`.
+        """Read a figure from the data of `to_data`.
 
         Raises:
-            InputError: a key or value that does not belong; the message begins with its path below `where`.
+            InputError: an invalid key or value; the message begins with its path.
         """
         if not isinstance(data, Mapping) or not isinstance(data.get("panels"), list | tuple):
-            raise InputError(f"{where}: must be a mapping with a list of panels")
+            raise InputError(f"{where}: must be a mapping with a list 'panels'")
         panels = [_parse_panel(panel, f"{where}.panels[{i}]") for i, panel in enumerate(data["panels"])]
         figure: Figure = parse_spec(cls, {**data, "panels": panels}, where)
         return figure
@@ -390,7 +387,7 @@ def _set(record: Any, field: str, value: Any) -> None:
 
 
 def _numbers(values: Iterable[Any], where: str, *, missing: bool = False) -> tuple[Any, ...]:
-    """Python floats, finite, of any numbers (NumPy's and torch's too); None stays where it may be `missing`."""
+    """Convert numbers to finite Python floats."""
     numbers = []
     for i, value in enumerate(values):
         number = None if missing and value is None else float(value)
@@ -404,14 +401,15 @@ def _labels(values: Iterable[Any]) -> tuple[str, ...]:
 
 
 def _check_values(values: Any, name: str) -> None:
-    """x, y, low, high and the role of a series or curve."""
     if values.role not in ROLES:
         raise unknown_name("role", values.role, ROLES)
     for field in ("x", "y", "low", "high"):
         if getattr(values, field) is not None:
             _set(values, field, _numbers(getattr(values, field), f"{name}: {field}"))
     count = len(values.y)
-    require((values.low is None) == (values.high is None), f"{name}: low", "comes together with high", values.low)
+    require(
+        (values.low is None) == (values.high is None), f"{name}: low", "must be given together with high", values.low
+    )
     require(len(values.x) in (0, count), f"{name}: x", f"must have {count} values", len(values.x))
     if values.low is not None and values.high is not None:
         for field in ("low", "high"):
@@ -422,9 +420,9 @@ def _check_values(values: Any, name: str) -> None:
 
 
 def _check_series(series: tuple[Series, ...]) -> None:
-    require(len(series) > 0, "series", "must have one", len(series))
+    require(len(series) > 0, "series", "must have at least one", len(series))
     names = [one.name for one in series]
-    require(len(set(names)) == len(names), "series", "must have names that differ", names)
+    require(len(set(names)) == len(names), "series", "must have distinct names", names)
 
 
 def _num_hidden(panel: Lines | Explorer, curves: Iterable[Series | ExplorerCurve]) -> int:
@@ -442,7 +440,6 @@ def _check_range(panel: Any, low: str, high: str) -> None:
 
 
 def _check_axis(panel: Any) -> None:
-    """y_min, y_max and log_y."""
     _check_range(panel, "y_min", "y_max")
     bound = panel.y_max if panel.y_min is None else panel.y_min
     require(not panel.log_y or bound is None or bound > 0, "y_min", "must be > 0 on a logarithmic axis", bound)

@@ -1,4 +1,4 @@
-"""What was found of a claim: the one record that experiments write, the ledger gathers and pages show."""
+"""Findings: the verdict on a claim and its number, as experiments store and pages show it."""
 
 import re
 from dataclasses import dataclass, field
@@ -9,26 +9,26 @@ from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.verdicts import VERDICTS, Gate, Verdict, answer
 from hmmscope.schema import by_field, known_keys, require, to_stored, unknown_name
 
-#: The scale that only checks that everything runs: its numbers say nothing of a paper or a model.
+#: Scale of smoke tests: its numbers get no verdict.
 UNJUDGED = "smoke"
-#: The source of a question that no paper asks.
+#: Source of a question that no paper asks.
 OURS = "ours"
 
 
 def asked_by(source: str) -> str:
-    """Who says so, for a reader: the paper and the place in it, or that the question is ours."""
-    return "A question of ours" if source == OURS else source
+    """Return the source for a reader."""
+    return "A question of this project" if source == OURS else source
 
 
 @dataclass(frozen=True)
 class Part:
-    """The verdict of one effect among those of a claim, such as of one task, for a reader.
+    """The verdict of one of a claim's effects.
 
     Attributes:
-        name: what it is of.
+        name: the effect, such as a task.
         verdict: see `verdicts`.
-        number: the effect, ``0.54 [0.48, 0.60]``; empty where it was not measured.
-        why: what closed it: the name of a gate, or that it was not measured.
+        number: ``0.54 [0.48, 0.60]``, or "".
+        why: name of the closed gate, or "not measured".
     """
 
     name: str
@@ -37,12 +37,12 @@ class Part:
     why: str = ""
 
     def __str__(self) -> str:
-        """``MatMul: not tested (converged), 0.54 [0.48, 0.60]``."""
+        """Format as ``MatMul: not tested (converged), 0.54 [0.48, 0.60]``."""
         why, number = f" ({self.why})" if self.why else "", f", {self.number}" if self.number else ""
         return f"{self.name}: {self.verdict}{why}{number}"
 
     def to_data(self) -> str:
-        """In a file: as a reader sees it."""
+        """Return the text that files store."""
         return str(self)
 
 
@@ -55,27 +55,27 @@ _PART = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A verdict, what was seen, and the number it rests on.
+    """The verdict on a claim, with its number.
 
     Attributes:
-        title: the claim, a sentence.
-        text: what was seen.
+        title: the claim.
+        text: the observations.
         verdict: see `verdicts`.
-        claim: its name.
-        source: paper and place; "ours" of a question that no paper answers.
-        operationalization: what was measured for it, and the rule of the verdict.
-        value, low, high: the effect that decides, with its 95 % interval.
-        unit: of the effect.
-        p: of the hypothesis that the effect is at the bound of the rule.
-        q: the same over all claims of a ledger (Benjamini and Hochberg); None outside of one.
-        num_seeds: how many seeds (or instances) the effect is the mean of.
-        seeds_needed: of an inconclusive one, how many would decide with the same mean and spread; None if none would.
-        gates: what had to hold first, each with what was seen.
-        parts: the verdict of each effect, where there are several that the claim needs or is told of.
-        sign_low, sign_high: bounds of the sign test beside the interval on the claimed side, see `Effect.sign_low`.
-        bimodal: whether the seeds fall into two groups, so that the interval covers less than it says.
-        budget: at which the verdict was given, where it is less than the paper's.
-        rule_version: version of the rule that judged; text where a file of before versions has a mark of another kind.
+        claim: name of the claim.
+        source: paper and place, or "ours".
+        operationalization: what was measured, and the rule.
+        value, low, high: the deciding effect with its 95 % interval.
+        unit: unit of the effect.
+        p: p-value of "the effect is at the rule's bound".
+        q: p corrected over a ledger (Benjamini and Hochberg), or None.
+        num_seeds: number of seeds (or instances).
+        seeds_needed: seeds that would decide an inconclusive claim, or None.
+        gates: the checked gates.
+        parts: the verdict of each of several effects.
+        sign_low, sign_high: sign-test bounds on the claimed side, see `Effect.sign_low`.
+        bimodal: whether the seeds fall into two groups.
+        budget: the training budget, if below the paper's.
+        rule_version: version of the rule; a mark in older files.
     """
 
     title: str
@@ -103,11 +103,13 @@ class Finding:
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
             raise unknown_name("verdict", self.verdict, VERDICTS)
-        require((self.low is None) == (self.high is None), "low", "comes together with high", self.low)
-        require(self.low is None or self.value is not None, "value", "must be given with an interval", self.value)
+        require((self.low is None) == (self.high is None), "low", "must be given together with high", self.low)
+        require(
+            self.low is None or self.value is not None, "value", "must be given if there is an interval", self.value
+        )
 
     def at(self, scale: str) -> "Finding":
-        """The finding as it may be told of a scale: of `UNJUDGED` it has neither verdict nor number nor what was seen."""
+        """Return the finding at a scale; `UNJUDGED` drops verdict and number."""
         if scale != UNJUDGED:
             return self
         kept = {
@@ -116,13 +118,13 @@ class Finding:
         return Finding(text="Not tested: smoke.", verdict="not tested", **kept)
 
     def number(self) -> str:
-        """``0.54 [0.48, 0.60] layers``, or nothing."""
+        """Format the effect as ``0.54 [0.48, 0.60] layers``, or ""."""
         if self.value is None:
             return ""
         return str(Effect(value=self.value, low=self.low, high=self.high, unit=self.unit))
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data for JSON, without what is empty."""
+        """Return plain data for JSON without empty fields."""
         empty = (None, "", (), False)
         data = {key: x for key, x in to_stored(self).items() if x != "" and not any(x is one for one in empty)}
         lists = {name: [one.to_data() for one in getattr(self, name)] for name in ("gates", "parts")}
@@ -130,10 +132,10 @@ class Finding:
 
     @classmethod
     def from_data(cls, data: Any, where: str = "finding") -> "Finding":
-        """The finding of `to_data`.
+        """Read a finding from the data of `to_data`.
 
         Raises:
-            InputError: a key or value that does not belong.
+            InputError: an invalid key or value.
         """
         if not isinstance(data, dict):
             raise InputError(f"{where}: must be a mapping")
@@ -149,12 +151,12 @@ class Finding:
             require(is_number, f"{where}.{name}", "must be a number", value)
         version = data.get("rule_version", "")
         known = isinstance(version, str) or (isinstance(version, int) and not isinstance(version, bool))
-        require(known, f"{where}.rule_version", "must be a whole number", version)
+        require(known, f"{where}.rule_version", "must be an integer", version)
         missing = next((name for name in ("title", "text", "verdict") if name not in data), None)
-        require(missing is None, where, f"must have {missing}", "none")
+        require(missing is None, where, f"must have the key {missing}", "none")
         gates = data.get("gates", ())
         require(isinstance(gates, list | tuple), f"{where}.gates", "must be a list", gates)
-        if data["verdict"] == "found":  # as files of before 2026-11-25 have it
+        if data["verdict"] == "found":  # written before 2026-11-25
             data = data | {"verdict": answer(data.get("low"), data.get("high"))}
         require(
             isinstance(data.get("bimodal", False), bool),
@@ -176,12 +178,12 @@ def _gate(data: Any, where: str) -> Gate:
         and isinstance(data["is_open"], bool)
         and all(isinstance(data[key], str) for key in ("name", "text"))
     )
-    require(right, where, "must have name, is_open and text", data)
+    require(right, where, "must have exactly name, is_open and text", data)
     return Gate(name=data["name"], is_open=data["is_open"], text=data["text"])
 
 
 def _part(data: Any, where: str) -> Part:
     found = _PART.fullmatch(data) if isinstance(data, str) else None
-    require(found is not None, where, "must be a name, a verdict and a number, as NAME: VERDICT, NUMBER", data)
+    require(found is not None, where, "must be NAME: VERDICT, NUMBER", data)
     assert found is not None
     return Part(**{key: value or "" for key, value in found.groupdict().items()})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The ledger: every claim, and what folders of experiments say of it."""
+"""The ledger: every claim, and its findings in the folders of experiments."""
 
 import os
 from collections import Counter
@@ -21,17 +21,17 @@ from hmmscope.lab.evidence.verdicts import DECIDED, VERDICTS
 from hmmscope.schema import to_stored
 from hmmscope.storage import packed, seals, store
 
-#: Scales from the smallest on.
+#: Scales, ascending.
 SCALES = ("smoke", "small", "medium", "gpu", "paper")
-#: What every row differs in that a theorem proves of its network: nothing is learned, and little could come out otherwise.
-PROVED = "weights of the proof, of which it is proved: the row checks them and their code (nothing is trained)"
-#: Scales whose numbers were seen while the rules were written; what they say is exploratory.
+#: Deviation of every proved construction: nothing is trained, so the row only checks the code.
+PROVED = "weights from the proof of the statement: the row checks the weights and the code (nothing is trained)"
+#: Scales whose numbers were seen while the rules were written: their verdicts are exploratory.
 EXPLORATORY = ("smoke", "small")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedClaim:
-    """What a ledger says of a claim, where the experiment that states it is not imported; see `Claim`."""
+    """A claim as stored in a ledger, without importing its experiment; see `Claim`."""
 
     name: str
     experiment: str
@@ -46,7 +46,7 @@ class RecordedClaim:
 
 
 def recorded_claim(claim: Claim) -> RecordedClaim:
-    """A claim as its ledger has it."""
+    """Return the stored form of a claim."""
     rule = None if claim.rule is None else str(claim.rule)
     names = ("name", "experiment", "source", "claim_text", "operationalization")
     return RecordedClaim(**{name: getattr(claim, name) for name in names}, rule=rule)
@@ -54,23 +54,23 @@ def recorded_claim(claim: Claim) -> RecordedClaim:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerRow:
-    """A line of the ledger: a claim and what a folder says of it.
+    """A claim and its finding in one folder.
 
     Attributes:
         claim: see `Claim`.
-        finding: None where no folder was given that decides it.
+        finding: None if no folder decides the claim.
         folder: name of the folder.
         scale, created, version: of the experiment.
-        seeds: of the experiment; None where it trains no model.
-        finished: whether all seeds are whole.
-        exploratory: why the verdict is not a confirmation, or None: the rule was written, or changed, after its data.
-        invalid: why its numbers cannot be right, or None.
-        sealed: whether the folder has a seal, which says that it is as it was written.
-        differs: what differs from the paper.
-        scope: what the verdict is about, in words.
-        sensitivity: what turns the verdict, see `examined.sensitivity`; None where it was not asked.
-        power: of the rule, see `hmmscope.lab.evidence.power`; None where it was not asked, or nothing tells it.
-        one_of_several: whether another folder stands beside it for the same claim, so that the folder must be said.
+        seeds: number of seeds, or None.
+        finished: whether all seeds are complete.
+        exploratory: why the verdict is not confirmatory, or None.
+        invalid: why the numbers cannot be right, or None.
+        sealed: whether the folder has a seal.
+        differs: deviations from the paper.
+        scope: scope of the verdict, in words.
+        sensitivity: choices that change the verdict, see `examined.sensitivity`; None if not computed.
+        power: see `hmmscope.lab.evidence.power`; None if not computed or unknown.
+        one_of_several: whether the claim has several rows.
     """
 
     claim: Claim | RecordedClaim
@@ -91,11 +91,11 @@ class LedgerRow:
     one_of_several: bool = False
 
     def where(self) -> str:
-        """``small, 3 seeds``."""
+        """Format as ``small, 3 seeds``."""
         return self.scale if self.seeds is None else f"{self.scale}, {self.seeds} seed{'s' * (self.seeds != 1)}"
 
     def row(self) -> dict[str, Any]:
-        """Plain data, the same for every kind of output."""
+        """Return plain data, the same for every output format."""
         claim, finding = self.claim, self.finding
         row: dict[str, Any] = {"claim": claim.name, "source": claim.source, "says": claim.claim_text}
         row |= {"reading": claim.operationalization, "rule": None if claim.rule is None else str(claim.rule)}
@@ -123,21 +123,19 @@ class LedgerRow:
 def ledger(
     folders: Sequence[Path], known: Sequence[RecordedClaim] = (), source: str = "", *, examined: bool = False
 ) -> list[LedgerRow]:
-    """The claims that the experiments in `folders` decide, in the order of the folders, with q over all of them.
+    """Return the claims that the experiments in `folders` decide, with q over all of them.
 
-    Of one claim at several scales the largest counts, and a single seed only where there are not several elsewhere; at the
-    same scale each folder has its line.
+    Each claim keeps its largest scale, and several seeds count before one.
 
     Args:
-        folders: of experiments.
-        known: what is claimed, to take the verdicts of sealed folders as they are, if `source`, a digest of the code, says
-            that the same code made them; all others are judged from their tables.
-        source: see `hmmscope.system_info.source_digest`.
-        examined: whether to judge again under other choices and by simulation, see `examined`.
+        folders: folders of experiments.
+        known: stored claims, to reuse sealed verdicts of the same `source`.
+        source: digest of the code, see `hmmscope.system_info.source_digest`.
+        examined: also compute sensitivity and power, see `examined`.
 
     Raises:
-        InputError: a folder is not that of a finished experiment, or of one that decides no claim.
-        DamagedError: its files are not as its seal says.
+        InputError: a folder is not a finished experiment, or it decides no claim.
+        DamagedError: the files differ from the seal.
     """
     paths = [Path(folder) for folder in folders]
     twice = len({path.name for path in paths}) < len(paths)
@@ -166,7 +164,6 @@ def ledger(
 
 
 def _examined(entry: LedgerRow, path: Path) -> LedgerRow:
-    """The entry with what other choices and simulation say of it."""
     claim = entry.claim
     if not isinstance(claim, Claim) or claim.is_question:
         return entry
@@ -175,7 +172,7 @@ def _examined(entry: LedgerRow, path: Path) -> LedgerRow:
 
 
 def _size(entry: LedgerRow) -> tuple[bool, bool, int]:
-    """A finished experiment counts before one that goes on, several seeds before one, and then the larger scale."""
+    """Sort key: finished, several seeds, scale."""
     return entry.finished, entry.seeds != 1, SCALES.index(entry.scale) if entry.scale in SCALES else -1
 
 
@@ -206,7 +203,7 @@ def _differs(claim: Claim | RecordedClaim, about: Mapping[str, Any]) -> tuple[st
     folder = folder_of(claim.measure.__module__) if isinstance(claim, Claim) else None
     if folder is None or not isinstance(claim, Claim):
         return ()
-    scale = str(about.get("scale", "")) if claim.about == "training" else ""  # nothing is trained, whatever the scale
+    scale = str(about.get("scale", "")) if claim.about == "training" else ""  # no training, at any scale
     known = deviations(folder, claim.experiment, scale, claim.name)
     return (PROVED, *known) if claim.proved and claim.about == "construction" else known
 
@@ -214,14 +211,14 @@ def _differs(claim: Claim | RecordedClaim, about: Mapping[str, Any]) -> tuple[st
 def _sealed(
     folder: Path, about: Mapping[str, Any], seal: seals.Seal | None, known: Sequence[RecordedClaim], source: str
 ) -> list[tuple[RecordedClaim, Finding]]:
-    """The verdicts that the folder was sealed with, if the code that is here made them; else nothing."""
+    """Return the sealed verdicts if the current code made them."""
     made = None if seal is None else seal.bound.get("measured_by")
     if not known or seal is None or "judged_again" in seal.bound or "whole_seeds" in about:
         return []
     if not isinstance(made, dict) or made.get("source_sha256") != source:
         return []
     if "protocol" in about or any(isinstance(mark, str) for mark in about.get("rules", {}).values()):
-        return []  # what is fixed by them is compared with the record of the claim
+        return []  # must be compared with the record of the claim
     data = store.read_json(folder / "findings.json", managed=True)
     kept = {one.claim: one for one in map(Finding.from_data, data)}
     wanted = [one for one in known if one.experiment == about["experiment"]]
@@ -235,15 +232,17 @@ def _judged(folder: Path, about: dict[str, Any]) -> list[tuple[Claim, Finding]]:
         try:
             found.append((one, one.evaluate(tables).at(scale)))
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-            rule = "its tables are not those of this version"
+            rule = "its tables do not match this version"
             raise DamagedError(f"{folder}: {one.name}: {rule} ({type(error).__name__}: {error})") from error
     if not found:
-        raise InputError(f"{folder}: the experiment {name} decides no claim; see hmmscope claims")
+        raise InputError(
+            f"{folder}: the experiment {name} decides no claim; hmmscope claims lists the experiments that do"
+        )
     return found
 
 
 def _exploratory(claim: Claim | RecordedClaim, finding: Finding, about: dict[str, Any], folder: Path) -> str | None:
-    """Why a verdict is no confirmation: the scale, or a rule that is not the one fixed before the data."""
+    """Return why a verdict is exploratory, or None."""
     if claim.is_question:
         return None
     if about.get("scale") in EXPLORATORY:
@@ -254,33 +253,33 @@ def _exploratory(claim: Claim | RecordedClaim, finding: Finding, about: dict[str
         return _against_protocol(claim, about, folder)
     noted = about.get("rules", {})
     if all(isinstance(mark, int) for mark in noted.values()) and noted:
-        return "no protocol named the rule before its data were seen"
-    fixed = noted.get(claim.name)  # before there were protocols, a run noted the marks of the rules when it began
+        return "no protocol fixed the rule before the data"
+    fixed = noted.get(claim.name)  # older runs noted the marks of the rules at their start
     known = isinstance(claim, Claim) and present(claim.once, fixed) == finding.rule_version
-    return None if known else "the rule was written after its data were seen"
+    return None if known else "the rule was written after the data"
 
 
 def _against_protocol(claim: Claim | RecordedClaim, about: Mapping[str, Any], folder: Path) -> str | None:
-    """Why the data were not taken by a protocol that names the rule as it is now."""
+    """Return why the data do not follow a protocol with the current rule, or None."""
     protocol = read_protocol(folder / PROTOCOL)
     if protocol.digest != about["protocol"]:
-        raise DamagedError(f"{folder / PROTOCOL}: not the protocol by which the experiment was begun")
+        raise DamagedError(f"{folder / PROTOCOL}: not the protocol with which the experiment started")
     if isinstance(claim, Claim) and (why := protocol.against(claim)) is not None:
         return why
     index = store.read_table(folder / packed.INDEX) if (folder / packed.INDEX).is_file() else []
     other = sum(
         row.get("protocol") != protocol.digest or row.get("measurement") != protocol.measurement for row in index
     )
-    return f"{other} of {len(index)} parts were not measured by the protocol" if other else None
+    return f"{other} of {len(index)} parts were not measured under the protocol" if other else None
 
 
 def rules_of(experiment: str) -> dict[str, int]:
-    """The versions of the rules of an experiment's claims, which its folder keeps from its beginning on."""
+    """Return the rule versions of an experiment's claims."""
     return {one.name: one.version for one in claims_of(experiment)}
 
 
 def with_versions(findings: Sequence[Mapping[str, Any]], experiment: str) -> list[dict[str, Any]]:
-    """Findings of a file, with the versions that older marks of their rules stand for."""
+    """Replace old rule marks in stored findings by versions."""
     once = {one.name: one.once for one in claims_of(experiment)}
     return [
         {**one, "rule_version": present(once.get(one.get("claim", ""), {}), one["rule_version"])}
@@ -291,7 +290,7 @@ def with_versions(findings: Sequence[Mapping[str, Any]], experiment: str) -> lis
 
 
 def read_tables(folder: Path) -> tuple[dict[str, Any], Tables]:
-    """experiment.json and the tables of an experiment that has findings, see `tables_of`.
+    """Return experiment.json and the tables of a finished experiment.
 
     Raises:
         InputError, DamagedError: see `ledger`.
@@ -301,7 +300,7 @@ def read_tables(folder: Path) -> tuple[dict[str, Any], Tables]:
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """experiment.json of an experiment that has findings, whose files are as its seal says.
+    """Return experiment.json of a finished experiment after checking its seal.
 
     Raises:
         InputError, DamagedError: see `ledger`.
@@ -317,12 +316,12 @@ def _opened(folder: Path) -> tuple[dict[str, Any], seals.Seal | None]:
     about: dict[str, Any] = store.read_json(path, managed=True)
     store.check_format(about, "experiment", path)
     if not isinstance(about.get("experiment"), str):
-        raise DamagedError(f"{path}: must be a mapping with the name of an experiment")
+        raise DamagedError(f"{path}: must be a mapping with the key 'experiment'")
     return about, seal
 
 
 def tables_of(folder: Path, about: Mapping[str, Any]) -> Tables:
-    """The tables of an experiment; of one that is not finished, only the rows of the seeds that are whole."""
+    """Return the tables of an experiment, of complete seeds only."""
     tables = {name: Rows(rows) for name, rows in packed.read_tables(folder).items()}
     if "whole_seeds" not in about:
         return tables
@@ -330,11 +329,11 @@ def tables_of(folder: Path, about: Mapping[str, Any]) -> Tables:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a ledger is written as
+# Output formats
 
 
 def as_text(entries: Sequence[LedgerRow]) -> list[str]:
-    """For a terminal: a claim, its verdict and effect, and what was seen."""
+    """Format for a terminal."""
     lines = []
     for entry in entries:
         claim, finding = entry.claim, entry.finding
@@ -344,13 +343,13 @@ def as_text(entries: Sequence[LedgerRow]) -> list[str]:
             lines.append(f"  -> {', '.join(part for part in _verdict(entry) if part)}")
             lines += [f"     {finding.text}", *(f"     {part}" for part in finding.parts)]
         if entry.sensitivity is not None and not claim.is_question:
-            turned = f"; turned by {', '.join(entry.sensitivity)}" if entry.sensitivity else ""
+            turned = f"; changes with {', '.join(entry.sensitivity)}" if entry.sensitivity else ""
             lines.append(f"     power {entry.power or 'not known'}{turned}")
     return [*lines, summary(entries)]
 
 
 def as_markdown(entries: Sequence[LedgerRow]) -> list[str]:
-    """For documentation: a table for each experiment."""
+    """Format for documentation, one table per experiment."""
     lines = [summary(entries)]
     for (experiment, where), group in groupby(entries, lambda entry: (entry.claim.experiment, entry.where())):
         lines += ["", f"## {experiment}", "", *([f"Scale {where}.", ""] if where else [])]
@@ -377,10 +376,10 @@ def as_markdown(entries: Sequence[LedgerRow]) -> list[str]:
 
 
 def summary(entries: Sequence[LedgerRow]) -> str:
-    """How many of each verdict."""
+    """Count the verdicts."""
     counts: Counter[str] = Counter(entry.finding.verdict for entry in entries if entry.finding is not None)
     if not counts:
-        return f"{len(entries)} claims; hmmscope claims RUN... says what experiments found of them"
+        return f"{len(entries)} claims; hmmscope claims RUN... shows the verdicts of experiments"
     said = f"{len(entries)} claims: " + ", ".join(f"{counts[v]} {v}" for v in VERDICTS if counts[v])
     late = sum(entry.exploratory is not None for entry in entries)
     said += f"; {late} exploratory" if late else ""
@@ -399,12 +398,12 @@ def _verdict(entry: LedgerRow) -> tuple[str, str, str, str]:
 
 
 def place(entry: LedgerRow) -> str:
-    """``small, 3 seeds (exploratory), in FOLDER``."""
+    """Format as ``small, 3 seeds (exploratory), in FOLDER``."""
     return entry.where() + marks(entry)
 
 
 def marks(entry: LedgerRow) -> str:
-    """What has to be said beside a verdict: `` (exploratory), in FOLDER``, or nothing."""
+    """Format the marks of a verdict: `` (exploratory), in FOLDER``, or ""."""
     words = [
         word
         for word, said in (
@@ -418,7 +417,7 @@ def marks(entry: LedgerRow) -> str:
 
 
 def statistics_of(finding: Finding) -> str:
-    """Return ``p 0.003, q 0.01, sign bound 0.2``, a warning about two groups of seeds, and how many seeds would decide."""
+    """Format as ``p 0.003, q 0.01, sign bound 0.2``, with the number of seeds that would decide."""
     parts = [f"{name} {value:.2g}" for name, value in (("p", finding.p), ("q", finding.q)) if value is not None]
     bounds = [f"{bound:.3g}" for bound in (finding.sign_low, finding.sign_high) if bound is not None]
     parts += [f"sign bound {' to '.join(bounds)}"] if bounds else []

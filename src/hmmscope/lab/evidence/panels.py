@@ -1,15 +1,11 @@
-"""Panels from rows: curves, bars and heat maps in a line each.
+"""Curves, bars and heat maps from rows; series without rows are left out.
 
-    lines(
-        "Trained",
-        curve(rows.where(network="trained"), "layer", "trained", "model", y="accuracy"),
-        curve(rows.where(network="untrained"), "layer", "untrained model", "control", y="accuracy"),
-        x_label="layer",
-        y_label="probe accuracy",
-        y_min=0.0,
-    )
-
-What has no rows is left out, so a figure need not ask which predictors were measured.
+lines(
+    "Trained",
+    curve(rows.where(network="trained"), "layer", "trained", "model", y="accuracy"),
+    x_label="layer",
+    y_label="probe accuracy",
+)
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,16 +21,16 @@ NameAndRole = tuple[str, Role]
 def curve(
     rows: Rows, x: str, name: str, role: Role = "other", *, y: str = "value", bands: bool = True, pool: bool = True
 ) -> Series | None:
-    """A column against another one, means over seeds with their intervals; None without rows.
+    """Make a curve of means over seeds; None without rows.
 
     Args:
         rows: of one or several seeds.
         x: column of the positions.
-        name: in the legend.
+        name: legend entry.
         role: see `figures.Series`.
-        y: column of the values; rows in which it is None do not count.
-        bands: show the intervals, if there are any.
-        pool: average over seeds; False where the rows are averages already and have intervals of their own.
+        y: column of the values; None is ignored.
+        bands: show the intervals.
+        pool: average over seeds; False if the rows are averages already.
     """
     kept = rows.pool(x, value=y) if pool else Rows(row for row in rows if row.get(y) is not None)
     kept = Rows(sorted(kept, key=lambda row: row[x]))
@@ -48,24 +44,24 @@ def curve(
 
 
 def level(value: float, over: Iterable[float], name: str, role: Role = "baseline") -> Series:
-    """A number that belongs to no position, drawn across all of them."""
+    """Make a constant line across all positions."""
     ends = tuple(over)
     return Series(name=name, role=role, x=ends, y=(value,) * len(ends))
 
 
 def lines(title: str, *series: Series | None, x_label: str, y_label: str, **shown: Any) -> Lines:
-    """Curves in one coordinate system, without those that do not exist."""
+    """Make a panel of the curves that are not None."""
     return Lines(title=title, x_label=x_label, y_label=y_label, series=_present(series), **shown)
 
 
 def bars(title: str, *series: Series | None, categories: Iterable[object], y_label: str, **shown: Any) -> Bars:
-    """Groups of bars, without the series that do not exist."""
+    """Make a panel of the bars that are not None."""
     names = tuple(str(category) for category in categories)
     return Bars(title=title, y_label=y_label, categories=names, series=_present(series), **shown)
 
 
 def bar(rows: Rows, by: str, categories: Sequence[object], name: str, role: Role = "other", y: str = "value") -> Series:
-    """One value for each category of a column, means over seeds with their intervals; every category has rows."""
+    """Make bars of means over seeds; every category must have rows."""
     pooled = {row[by]: row for row in rows.pool(by, value=y)}
     found = [pooled[category] for category in categories]
     return Series(
@@ -90,12 +86,12 @@ def heatmap(
     order: Sequence[Any] | None = None,
     **shown: Any,
 ) -> Heatmap:
-    """A column by two others, means over the rows of each cell; None where a cell has none.
+    """Make a heat map of the mean of one column by two others.
 
     Args:
-        title, rows, x, y, z: what is shown of which columns.
-        x_label, y_label, z_label: what they are.
-        order: of the values of `y`; ascending by default.
+        title, rows, x, y, z: the title, the rows and the columns.
+        x_label, y_label, z_label: their labels.
+        order: order of `y`; ascending by default.
         shown: further fields of the panel.
     """
     columns, lines_ = sorted(rows.values(x)), sorted(rows.values(y)) if order is None else order

@@ -1,20 +1,14 @@
-"""Simulate the error rates and the power of a rule, to find verdicts that chance could give.
+"""Power of decision rules by simulation.
 
-Simulated experiments have the seeds of the kept ones. Their spread is not that which was seen, which five seeds tell badly:
-each has one drawn from what the seen one allows (the inverse chi-squared law). They are made once about the effect that the
-paper prints (twice what matters where it prints none), once about none. The requirement depends on the direction of the
-verdict:
+Simulated experiments have the stored number of seeds and a spread drawn from what the observed one allows (scaled
+inverse chi-squared). The requirement depends on the verdict:
 
-    denied      the rule denies the paper's effect in 5 % of simulated experiments at most
-    borne out   the rule bears out no effect in 5 % of them at most
+    denied      the rule denies the paper's effect in at most 5 % of simulations
+    confirmed   the rule confirms no effect in at most 5 % of them
 
-The power, the share in which the rule bears the paper's effect out, closes nothing on a denial. An effect that is borne out
-with a power below one half is likely overstated (Gelman and Carlin 2014, Perspectives on Psychological Science 9): it is
-reproduced in sign at most, and only if the bound of the sign test, which knows no law of the seeds, is on the claimed side
-too. Campaigns are planned for a power of .9.
-
-A rule for every instance (`verdicts.Always`) has its power by construction: it says "reproduced" of enough instances alone,
-and one counterexample refutes it, however few there are.
+Without a printed effect, twice the smallest that matters is simulated. An effect confirmed at power below one half is
+likely overstated (Gelman and Carlin 2014, Perspectives on Psychological Science 9): it is reproduced in sign, and only
+if the sign-test bound agrees.
 """
 
 import math
@@ -39,28 +33,28 @@ from hmmscope.lab.evidence.verdicts import (
     severest,
 )
 
-#: Simulated experiments for each number.
+#: Simulated experiments per number.
 DRAWS = 1000
-#: The same where each is the fit of a law.
+#: The same if each is a fit of a scaling law.
 DRAWS_OF_LAWS = 100
-#: Seeds that are thought of when a rule lacks the power with those that were used.
+#: Numbers of seeds to try if the power is too low.
 SEEDS = (*range(3, 21), 24, 30, 40, 60, 100)
-#: Most simulated experiments in which a rule may say the contrary of what is so.
+#: Highest accepted rate of false verdicts.
 MOST_FALSE = 0.05
-#: The power for which campaigns are planned.
+#: Power for which campaigns are planned.
 PLANNED = 0.9
 
-#: A simulated effect of that size in the place of the one of that name, for effects whose law is not that of seeds.
+#: Simulates an effect (name, true value, generator), if its distribution is not that of seeds.
 Redrawn = Callable[[str, float, random.Random], Effect | None]
 
 
 class Power(NamedTuple):
-    """Shares of simulated experiments.
+    """Fractions of simulated experiments.
 
     Attributes:
-        power: the rule says "reproduced" of the paper's effect.
-        denied: it says "not reproduced" of the paper's effect, which is false.
-        confirmed: it says "reproduced", or so in sign, of none, which is false.
+        power: "reproduced", given the paper's effect.
+        denied: "not reproduced", given the paper's effect.
+        confirmed: "reproduced", or in sign, given no effect.
     """
 
     power: float
@@ -78,15 +72,13 @@ def power_of(
     effect_if_false: float | None = None,
     redrawn: Redrawn | None = None,
 ) -> Power | None:
-    """By simulation at the seeds that were used; None where nothing tells it.
+    """Simulate the power of a rule; None if that is impossible.
 
     Args:
-        rule: of each effect; all must bear the claim out.
-        effects: with the spread that was seen.
-        effect_if_true: the effect that the paper prints; by default twice what matters.
-        effect_if_false: the effect that is none; by default that at the bound, or the mirror image of the paper's where the
-        bound is
-            all that matters.
+        rule: rule of each effect.
+        effects: with their observed spread.
+        effect_if_true: the paper's effect; default twice the smallest that matters.
+        effect_if_false: no effect; default the bound, or the mirror image of the paper's effect.
         redrawn: see `Redrawn`.
     """
     if isinstance(rule, Always) and effects:
@@ -110,9 +102,9 @@ def power_of(
 def chances(
     rule: Rule, effects: Mapping[str, Effect], effect_if_true: float | None = None, effect_if_false: float | None = None
 ) -> tuple[float, float] | None:
-    """Return how often a rule confirms the paper's effect, or its sign, and how often it denies an effect of zero.
+    """Return how often a rule confirms the paper's effect, or its sign, and how often it denies no effect.
 
-    Both are fractions of simulated experiments; None if neither can be simulated, see `power_of`.
+    Returns None if neither can be simulated.
     """
     aims = targets(rule, effect_if_true, effect_if_false)
     if aims is None or not effects or any(one.num_seeds < 2 or _error(one) is None for one in effects.values()):
@@ -124,7 +116,7 @@ def chances(
 def targets(
     rule: Rule, effect_if_true: float | None = None, effect_if_false: float | None = None
 ) -> tuple[float, float] | None:
-    """The effect of the paper, and that of none; None where nothing says how large either is."""
+    """Return the paper's effect and the effect that counts as none, or None."""
     match rule:
         case Within():
             found: tuple[float | None, float | None] = (rule.bound, rule.bound + 2 * rule.margin)
@@ -155,34 +147,34 @@ def powered(
     least: float,
     redrawn: Redrawn | None = None,
 ) -> tuple[Gate, Power | None, Verdict]:
-    """Return the power gate of a verdict, the power of its rule, and the verdict that the power allows.
+    """Return the power gate of a verdict, the power, and the allowed verdict.
 
     Args:
-        verdict: that the rule gives.
-        least: the power below which "reproduced" is said of the sign alone.
+        verdict: verdict of the rule.
+        least: power below which "reproduced" becomes "reproduced in sign".
         effect_if_true, effect_if_false, redrawn: see `power_of`.
     """
     found = power_of(rule, effects, effect_if_true, effect_if_false, redrawn)
     seen = (MOST_FALSE, least)
     if found is None:
-        text = (
-            "nothing tells how often the rule would say the contrary of what is so: no spread, or no effect to look for"
-        )
+        text = "the error rate of the rule is unknown: there is no spread, or no effect size to simulate"
         return Gate("power", False, text, seen), None, verdict
     if verdict not in CONFIRMED:
-        text = f"of the effect that is looked for the rule says so, falsely, in {found.denied:.2f} of simulated experiments"
+        text = f"the rule falsely denies the expected effect in {found.denied:.2f} of simulated experiments"
         return Gate("power", found.denied <= MOST_FALSE, text, seen), found, verdict
     if found.confirmed > MOST_FALSE:
-        text = f"of no effect the rule says so, falsely, in {found.confirmed:.2f} of simulated experiments"
+        text = f"the rule falsely confirms no effect in {found.confirmed:.2f} of simulated experiments"
         return Gate("power", False, text, seen), found, verdict
-    text = f"the rule says so in {found.power:.2f} of simulated experiments with the effect that is looked for"
+    text = f"the rule confirms the expected effect in {found.power:.2f} of simulated experiments"
     if found.power >= least:
-        return Gate("power", True, f"{text}, and in {found.confirmed:.2f} without", seen), found, verdict
+        return Gate("power", True, f"{text}, and no effect in {found.confirmed:.2f}", seen), found, verdict
     enough = None if redrawn is not None else seeds_enough(rule, effects, effect_if_true, effect_if_false)
     more = f"; {enough} seeds would have a power of {PLANNED:g}" if enough else ""
     held = all(rule.holds_by_sign(effect) for effect in effects.values())
     bound = (
-        "the bound of the sign test holds" if held else "the bound of the sign test does not hold, or has too few seeds"
+        "the sign-test bound is on the claimed side"
+        if held
+        else "the sign-test bound is not on the claimed side (or too few seeds)"
     )
     text = f"low power: the size is uncertain ({text}); {bound}{more}"
     return Gate("power", held, text, seen), found, "reproduced in sign"
@@ -195,7 +187,7 @@ def seeds_enough(
     effect_if_false: float | None,
     wanted: float = PLANNED,
 ) -> int | None:
-    """The least number of seeds of the same spread with which a rule has a power; None if no number up to 100 has."""
+    """Return the least number of seeds that reaches a power; None if 100 are too few."""
     aims = targets(rule, effect_if_true, effect_if_false)
     if aims is None or any(effect.error is None or not effect.degrees for effect in effects.values()):
         return None
@@ -214,7 +206,6 @@ def seeds_enough(
 
 
 def _verdicts(rule: Rule, effects: Mapping[str, Effect], aim: float, redrawn: Redrawn | None) -> list[Verdict]:
-    """Return the verdicts of a rule on simulated experiments about an effect."""
     if redrawn is not None:
         draw = random.Random(f"{aim:.6g}")
         made = ({name: redrawn(name, aim, draw) for name in effects} for _ in range(DRAWS_OF_LAWS))
@@ -225,7 +216,7 @@ def _verdicts(rule: Rule, effects: Mapping[str, Effect], aim: float, redrawn: Re
 
 
 class _Ends(NamedTuple):
-    """Intervals of simulated effects: those of `Effect.pooled`, of values whose spread is known as well as it was seen."""
+    """Intervals of simulated effects."""
 
     units: tuple[tuple[float, float, float], ...]
     error: float
@@ -240,7 +231,6 @@ class _Ends(NamedTuple):
         return cls(_units(number, effect.num_seeds), error, max(effect.degrees, 0), fixed)
 
     def at(self, aim: float, draw: int) -> tuple[float, float, float]:
-        """Low, value and high of a simulated experiment about an effect."""
         mean, spread, doubt = self.units[draw]
         if not self.degrees:
             value = aim + self.error * mean
@@ -253,10 +243,7 @@ class _Ends(NamedTuple):
 
 @cache
 def _units(number: int, seeds: int) -> tuple[tuple[float, float, float], ...]:
-    """Means and spreads of standard normal values of so many seeds, in standard errors of the mean.
-
-    With each a true spread that a seen one of 1 allows.
-    """
+    """Simulate standardized means, spreads and plausible true spreads."""
     draw = random.Random(f"experiments {number} of {seeds} seeds")
     found = []
     for _ in range(DRAWS):
@@ -269,7 +256,7 @@ def _units(number: int, seeds: int) -> tuple[tuple[float, float, float], ...]:
 
 
 def _error(effect: Effect) -> float | None:
-    """The standard error of an effect; where only its interval is known, by the normal law."""
+    """Return the standard error, from the interval if necessary (normal distribution)."""
     if effect.error is not None:
         return effect.error or None
     if effect.low is None or effect.high is None:

@@ -1,8 +1,6 @@
-"""What a protocol says, and since when: which rules were fixed, with which numbers, before any data were there.
+"""Protocols: rules and numbers fixed before the data.
 
-A protocol is a file that a person writes and commits before a campaign, see `hmmscope.lab.experiments.protocols`. A run
-copies it and never writes one. The history of the repository says when it was committed. It is asked for the content of the
-file, whose name may change.
+A person writes and commits one before a campaign, see `hmmscope.lab.experiments.protocols`; a run copies it.
 """
 
 import hashlib
@@ -20,21 +18,21 @@ from hmmscope.schema import by_field, spec_to_data
 from hmmscope.storage import disk, store
 
 FORMAT = "hmmscope-protocol/1"
-#: Its name in the folder of an experiment.
+#: File name in the folder of an experiment.
 PROTOCOL = "protocol.json"
-#: Fields of a rule that a protocol fixes, with its version.
+#: Fields of a rule that a protocol fixes, besides its version.
 _NUMBERS = ("rule", "level", "numbers", "printed", "there", "none", "least_power", "more_budget_could_help")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """A protocol as it was read.
+    """A protocol as read from its file.
 
     Attributes:
-        experiment, scale, plan: what is run, see `hmmscope.lab.experiments.planning.ExperimentPlan.to_data`.
-        measurement: version of what the experiment measures.
-        rules: by claim: version, says, reading, and what of the record a verdict depends on, see `entry_of`.
-        data: its bytes.
+        experiment, scale, plan: see `hmmscope.lab.experiments.planning.ExperimentPlan.to_data`.
+        measurement: version of the measurement.
+        rules: by claim, see `entry_of`.
+        data: the bytes of the file.
     """
 
     experiment: str
@@ -46,33 +44,32 @@ class Protocol:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of its bytes, which every part carries."""
+        """SHA-256 of the bytes, stored with every part."""
         return hashlib.sha256(self.data).hexdigest()
 
     def against(self, record: Record) -> str | None:
-        """Why a rule is not the one that this protocol names; None where it is.
-
-        Versions count, and all numbers that the protocol names; sentences may be said better.
-        """
+        """Return why the rule or its numbers differ from this protocol, or None."""
         named = self.rules.get(record.name)
         if named is None:
-            return "the protocol does not name the rule"
+            return "the protocol does not contain the rule"
         if named.get("version") != record.version:
-            return f"the protocol has version {named.get('version')} of the rule, which is {record.version} now"
+            return (
+                f"the protocol has version {named.get('version')} of the rule; the current version is {record.version}"
+            )
         now = entry_of(record)
         for key in (key for key in _NUMBERS if key != "least_power" or record.asks_power):
             found, present = named.get(key), now[key] if key in named else None
             if isinstance(found, Mapping) and isinstance(present, Mapping):
                 other = next((name for name in found if found[name] != present.get(name)), None)
                 if other is not None:
-                    return f"the protocol has {other} = {found[other]!r}, which is {present.get(other)!r} now"
+                    return f"the protocol has {other} = {found[other]!r}; the current value is {present.get(other)!r}"
             elif found != present:
-                return f"the protocol has {key} = {found!r}, which is {present!r} now"
+                return f"the protocol has {key} = {found!r}; the current value is {present!r}"
         return None
 
 
 def entry_of(record: Record) -> dict[str, Any]:
-    """What a protocol says of a rule."""
+    """Return the entry of a rule in a protocol."""
     rule = None if record.rule is None else {"name": record.rule.name, **spec_to_data(record.rule)}
     numbers = {"rule": rule, "level": record.level, "numbers": spec_to_data(dict(record.parameters))}
     numbers |= {
@@ -86,28 +83,28 @@ def entry_of(record: Record) -> dict[str, Any]:
 
 
 def read_protocol(path: Path) -> Protocol:
-    """The protocol in a file.
+    """Read a protocol from a file.
 
     Raises:
         InputError: there is no such file.
-        DamagedError: it is no protocol.
+        DamagedError: it is not a protocol.
     """
     data = disk.read_bytes(path, managed=False)
     found = store.parse(data, str(path))
     kinds = {"experiment": str, "scale": str, "plan": dict, "measurement": int, "rules": dict}
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise DamagedError(f"{path}: not a protocol; one is written by hmmscope run ... --dry-run --protocol FILE")
+        raise DamagedError(f"{path}: not a protocol; write one with hmmscope run ... --dry-run --protocol FILE")
     wrong = next((key for key, kind in kinds.items() if not isinstance(found.get(key), kind)), None)
     if wrong is not None or not all(isinstance(rule, dict) for rule in found["rules"].values()):
-        raise DamagedError(f"{path}: {wrong or 'rules'}: not what a protocol has there")
+        raise DamagedError(f"{path}: {wrong or 'rules'}: missing, or not of the type that a protocol has")
     return Protocol(**by_field(Protocol, {key: found[key] for key in kinds}), data=data)
 
 
 def committed(protocol: Protocol, where: Path) -> datetime | None:
-    """When the protocol was first committed; None if the history does not have it.
+    """Return when the protocol was first committed, or None.
 
     Args:
-        protocol: whose content is looked for, under any name.
+        protocol: searched by content.
         where: a folder in the repository.
 
     Raises:
@@ -119,7 +116,7 @@ def committed(protocol: Protocol, where: Path) -> datetime | None:
     inside = [git, "-C", str(where), *_PLAIN]
     kind = _said([*inside, "rev-parse", "--show-object-format"])
     if kind is None:
-        raise NoHistoryError(f"{where} is in no repository")
+        raise NoHistoryError(f"{where} is not in a git repository")
     blob = hashlib.new(kind.strip(), f"blob {len(protocol.data)}\0".encode() + protocol.data).hexdigest()
     times = _said([*inside, "log", "--all", "--format=%cI", f"--find-object={blob}"])
     found = [datetime.fromisoformat(line) for line in (times or "").split()]
@@ -127,10 +124,10 @@ def committed(protocol: Protocol, where: Path) -> datetime | None:
 
 
 class NoHistoryError(Exception):
-    """No history can be asked."""
+    """The git history is not available."""
 
 
-#: Nothing of the user's settings changes what is printed.
+#: Make the output independent of the user's git settings.
 _PLAIN = ("-c", "log.showSignature=false", "-c", "core.quotePath=true", "--no-pager")
 
 

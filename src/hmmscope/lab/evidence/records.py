@@ -1,29 +1,28 @@
-"""Claims as records: what is claimed, by which rule it is judged, and every number that the verdict depends on.
+"""Claims as records: the statement, its rule, and every number behind the verdict.
 
-A folder "claims" beside the modules that measure has one file an experiment, ``limits-fig3.toml``:
+The folder "claims" next to the measuring modules has one file per experiment, such as ``limits-fig3.toml``:
 
     experiment = "limits-fig3"
-    level = 0.05                                   # share of the law outside of an interval
-    scope = { medium = "at T = 32 and width 64" }  # that a verdict is about, by scale; a claim may have one of its own
-    budget = { sequences = 5e8 }                   # that a model of the paper was trained on; none where it is not known
+    level = 0.05                                   # probability outside an interval
+    scope = { medium = "at T = 32 and width 64" }  # scope of verdicts, by scale
+    budget = { sequences = 5e8 }                   # training budget of the paper's models
 
     [measurement]
-    version = 2                                    # of what the experiment measures, see `hmmscope.lab.experiments.parts`
-    once = { "65f11fa56661" = 2 }                  # marks that older files have of a version
+    version = 2                                    # see `hmmscope.lab.experiments.parts`
+    once = { "65f11fa56661" = 2 }                  # marks in older files
 
     [limits-fit-length-grows]
-    version = 1                                    # of the rule: raised when what it does changes, never otherwise
+    version = 1                                    # raised if and only if the rule's behaviour changes
     source = "[Limits] §4.3, Fig. 3"
-    says = "On Cyclic-DET, Cyclic-RND and MatMul the fit length of Transformers grows with depth."
-    reading = "The 0.1-fit length grows by a tenth of a doubling a layer or more on each of the three."
+    says = "On Cyclic-DET the fit length of Transformers grows with depth."
+    reading = "The 0.1-fit length grows by at least 0.1 doublings per layer."
     rule = { name = "above", bound = 0.0, matters = 0.1 }
-    more_budget_could_help = true                  # of claims on training: only then "not at this budget" may be said
-    printed = 1.0                                  # the effect that the paper prints, where it does
-    printed_in = "§4.3: the exponential 2^L scaling, as evident in the figure"
-    numbers = { rate = 0.1 }                       # what the function that measures asks for: ``parameter("rate")``
+    more_budget_could_help = true                  # allows "not at this budget"
+    printed = 1.0                                  # the effect that the paper prints
+    printed_in = "§4.3"
+    numbers = { rate = 0.1 }                       # for ``parameter("rate")``
 
-The version is the identity of a rule. What a rule does is kept in `tests/evidence/golden_verdicts`: effects, gates and
-verdicts on frozen tables. A test says when a version has to be raised, and when it must not be.
+`tests/evidence/golden_verdicts` stores the behaviour of each rule version on frozen tables.
 """
 
 import tomllib
@@ -42,12 +41,12 @@ from hmmscope.lab.evidence.verdicts import RULES, Always, Rule
 from hmmscope.schema import by_field, known_keys, parse_spec, require, unknown_name
 from hmmscope.storage import store
 
-#: What a claim is about, see `hmmscope.lab.evidence.claim.Claim`.
+#: Subject of a claim, see `hmmscope.lab.evidence.claim.Claim`.
 About = Literal["training", "construction", "process"]
 _ABOUT = ("training", "construction", "process")
-#: Power below which what a rule bears out counts in sign alone, unless a record has another.
+#: Power below which a confirmation counts in sign only, by default.
 LEAST_POWER = 0.5
-#: The table, beside the claims, of what differs from the paper.
+#: Table of deviations from the paper, in the folder of claims.
 _DEVIATIONS = "deviations.toml"
 _HEAD = ("experiment", "level", "measurement", "budget", "scope")
 
@@ -67,7 +66,7 @@ _JUDGED: ContextVar[Mapping[str, Any] | None] = ContextVar("judged", default=Non
 
 @contextmanager
 def judged_by(numbers: Mapping[str, Any]) -> Iterator[None]:
-    """The numbers of a record are those that `parameter` gives in here."""
+    """Set the numbers for `parameter` within this context."""
     before = _JUDGED.set(numbers)
     try:
         yield
@@ -76,14 +75,14 @@ def judged_by(numbers: Mapping[str, Any]) -> Iterator[None]:
 
 
 def parameter(name: str, outside: Any = None) -> Any:
-    """A number of the record that judges here and now, such as a threshold of a gate that several claims share.
+    """Return a number of the record that is being evaluated.
 
     Args:
-        name: in the record.
-        outside: what it is where nothing is judged, such as in a figure; None if it is asked for in a judgement alone.
+        name: its key.
+        outside: value outside of an evaluation, such as in a figure.
 
     Raises:
-        InputError: the record has none of that name, or nothing is judged.
+        InputError: the record has no such number, or nothing is being evaluated.
     """
     known = _JUDGED.get()
     if known is None and outside is not None:
@@ -95,25 +94,21 @@ def parameter(name: str, outside: Any = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """An entry of a file of claims; see above.
+    """An entry of a file of claims.
 
     Attributes:
-        version: of the rule, from 1 on.
-        level: share of the law outside of the intervals of the effects.
-        printed: the effect that the paper prints, where it prints one; see `hmmscope.lab.evidence.power`.
+        version: version of the rule.
+        level: probability outside intervals.
+        printed: the effect that the paper prints, or None.
         printed_in: where the paper prints it.
-        effect_if_true, effect_if_false: the effects at which its power is asked, where the paper prints none, and where
-        twice what matters and
-            the bound are not the right ones.
-        least_power: share of simulated experiments about the paper's effect below which "reproduced" is said of the sign
-            alone, see `hmmscope.lab.evidence.power`.
-        scope: what the verdict is about, by scale, or by "any": ``on composed cycles at width 64``; no part of the rule.
-        more_budget_could_help: whether what is claimed, and not seen, may be seen after more training; None of claims that
-            are not about training, and where nothing says so.
-        budget: that a model of the paper was trained on, by currency (a column of the table "runs").
-        parameters: what the function that measures asks for, see `parameter`.
-        once: versions by the marks that older files have of them.
-        stands: of attacks that may leave the claim decided, why, by their names; see `tests/evidence/adversarial_tables.py`.
+        effect_if_true, effect_if_false: effects for the power, instead of its defaults.
+        least_power: power below which "reproduced" becomes "reproduced in sign".
+        scope: scope of the verdict by scale, or for "any".
+        more_budget_could_help: whether more training could confirm a denied claim, or None.
+        budget: training budget of the paper's models, by column of the table "runs".
+        parameters: see `parameter`.
+        once: versions by their marks in older files.
+        stands: attacks that may leave the claim decided, with reasons; see `tests/evidence/adversarial_tables.py`.
     """
 
     name: str
@@ -140,7 +135,7 @@ class Record:
 
     @property
     def asks_power(self) -> bool:
-        """Return whether the verdict depends on power; questions and rules for every instance do not."""
+        """Whether the verdict depends on power."""
         return self.rule is not None and not isinstance(self.rule, Always)
 
     def scope_at(self, scale: str) -> str:
@@ -149,38 +144,41 @@ class Record:
 
     @property
     def aim(self) -> float | None:
-        """The effect at which the power is asked; None where it is twice what matters."""
+        """The effect at which the power is computed; None for twice what matters."""
         return self.effect_if_true if self.printed is None else self.printed
 
     def __post_init__(self) -> None:
         if self.about not in _ABOUT:
             raise unknown_name("about", self.about, _ABOUT)
-        require(self.version >= 1, "version", "must be a whole number from 1 on", self.version)
+        require(self.version >= 1, "version", "must be an integer >= 1", self.version)
         require(0 < self.level < 1, "level", "must be between 0 and 1", self.level)
         require(0 < self.least_power < 1, "least_power", "must be between 0 and 1", self.least_power)
         require(
-            self.printed is None or bool(self.printed_in), "printed_in", "must say where it is printed", self.printed_in
+            self.printed is None or bool(self.printed_in),
+            "printed_in",
+            "must name the place if printed is given",
+            self.printed_in,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementVersion:
-    """What an experiment measures: its version, and versions by the marks that older files have of them."""
+    """Version of a measurement, and versions by their marks in older files."""
 
     version: int = 1
     once: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, part: Mapping[str, Any]) -> int | None:
-        """The version that measured a part; None if nothing tells it."""
+        """Return the version that measured a part; None if unknown."""
         found = part.get("measurement", self.once.get(part.get("code", "")))
         return found if isinstance(found, int) else None
 
 
 def record(folder: Path, name: str) -> Record:
-    """The entry of that name in a folder of claims.
+    """Return an entry of a folder of claims.
 
     Raises:
-        InputError: no such entry, or one with a key or value that does not belong.
+        InputError: no such entry, or an invalid one.
     """
     known = _entries(folder)
     if name not in known:
@@ -189,29 +187,27 @@ def record(folder: Path, name: str) -> Record:
 
 
 def present(once: Mapping[str, int], mark: Any) -> Any:
-    """The version that a mark of an older file stands for; the mark itself where it stands for none."""
+    """Return the version of a mark in an older file, or the mark itself."""
     return once.get(mark, mark) if isinstance(mark, str) else mark
 
 
 def measured(folder: Path, experiment: str) -> MeasurementVersion | None:
-    """What an experiment measures, by its file in a folder of claims; None without a file."""
+    """Return the measurement version of an experiment, or None."""
     path = folder / f"{experiment}.toml"
     if not path.is_file():
         return None
     found = _read(path).get("measurement", {})
     has_version = isinstance(found, dict) and isinstance(found.get("version"), int)
-    require(has_version, f"{path}: measurement", "must have a version", found)
+    require(has_version, f"{path}: measurement", "must have an integer version", found)
     return MeasurementVersion(**by_field(MeasurementVersion, found))
 
 
 @cache
 def deviations(folder: Path, experiment: str, scale: str, claim: str = "") -> tuple[str, ...]:
-    """What differs from the paper in an experiment at a scale: facts of the table "deviations.toml" in a folder of claims.
-
-    With those of a claim, whatever the scale.
+    """Return the deviations of an experiment and a claim from the paper.
 
     Raises:
-        InputError: the table names a fact that it does not have.
+        InputError: "deviations.toml" refers to an undefined fact.
     """
     path = folder / _DEVIATIONS
     if not path.is_file():
@@ -226,7 +222,7 @@ def deviations(folder: Path, experiment: str, scale: str, claim: str = "") -> tu
 
 
 def folder_of(module: str | None) -> Path | None:
-    """The folder of claims beside the file of a module."""
+    """Return the folder "claims" next to the file of a module."""
     import sys
 
     file = getattr(sys.modules.get(module or ""), "__file__", None)
@@ -242,7 +238,7 @@ def _entries(folder: Path) -> Mapping[str, Record]:
         for name in data:
             if name in _HEAD:
                 continue
-            require(name not in found, f"{path}: {name}", "must be in one file", name)
+            require(name not in found, f"{path}: {name}", "must occur in only one file", name)
             try:
                 found[name] = _record(name, head | data[name])
             except InputError as error:
@@ -261,13 +257,13 @@ def _record(name: str, data: dict[str, Any]) -> Record:
     if data.get("about", "training") == "training" and data.get("rule") is not None:
         helps = data.get("more_budget_could_help")
         require(
-            isinstance(helps, bool), "more_budget_could_help", "must be true or false of a claim on training", helps
+            isinstance(helps, bool), "more_budget_could_help", "must be true or false for a claim about training", helps
         )
     return Record(name=name, **by_field(Record, made))
 
 
 def rule_of(data: Mapping[str, Any] | None) -> Rule | None:
-    """``{name = "above", bound = 0.0, matters = 0.1}`` as a rule; None of a question."""
+    """Parse ``{name = "above", bound = 0.0, matters = 0.1}``; None for a question."""
     if data is None:
         return None
     name = data.get("name")

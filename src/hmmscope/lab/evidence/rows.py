@@ -1,8 +1,8 @@
-"""Rows of a table: what is chosen, grouped and averaged over seeds before it becomes a curve or an effect.
+"""Rows of a table, selected, grouped and averaged over seeds.
 
-trained = tables["probes"].where(network="trained", labels="true")
-trained.where(distance=1).pool("layer", value="accuracy")       # means over seeds, one row a layer
-trained.per_seed(lambda own: own.one(layer=4)["accuracy"])      # one number a seed
+trained = tables["probes"].where(network="trained")
+trained.pool("layer", value="accuracy")                         # means over seeds, one row per layer
+trained.per_seed(lambda own: own.one(layer=4)["accuracy"])      # one number per seed
 """
 
 import math
@@ -13,18 +13,15 @@ from hmmscope.lab.evidence.effects import ALPHA, Effect, EstimateWithError, quan
 from hmmscope.ties import largest
 
 T = TypeVar("T")
-#: Of a 95 % interval, in standard errors.
+#: Width of a 95 % interval, in standard errors.
 _WIDTH = 3.92
 
 
 class Rows(list[dict[str, Any]]):
-    """A list of plain rows with the few operations that figures and claims need."""
+    """A list of plain rows with the operations that figures and claims need."""
 
     def where(self, **fields: Any) -> "Rows":
-        """The rows that have these values in these columns; a set, list or tuple of values means any of them.
-
-        A row that lacks one of the columns is not among them.
-        """
+        """Select rows by value; a collection means any of its values."""
         kept: list[dict[str, Any]] = self
         for key, wanted in fields.items():
             if isinstance(wanted, set | frozenset | list | tuple):
@@ -34,22 +31,22 @@ class Rows(list[dict[str, Any]]):
         return Rows(kept)
 
     def one(self, **fields: Any) -> dict[str, Any]:
-        """The only row that has these values.
+        """Return the only row with these values.
 
         Raises:
-            LookupError: no such row, or several; the message names the values.
+            LookupError: no such row, or several.
         """
         found = self.where(**fields)
         if len(found) != 1:
-            raise LookupError(f"{len(found)} rows with {fields or 'no condition'} instead of one")
+            raise LookupError(f"found {len(found)} rows with {fields or 'no condition'}; expected exactly one")
         return found[0]
 
     def values(self, column: str) -> list[Any]:
-        """The different values of a column, in order of appearance; rows without the column do not count."""
+        """Return the distinct values of a column."""
         return list(dict.fromkeys(row[column] for row in self if column in row))
 
     def by(self, *columns: str) -> "dict[Any, Rows]":
-        """The rows of each combination of values, in order of appearance; of one column the key is the value itself."""
+        """Group rows by value; the key of one column is the value itself."""
         groups: dict[Any, Rows] = {}
         for row in self:
             key = row.get(columns[0]) if len(columns) == 1 else tuple([row.get(column) for column in columns])
@@ -59,22 +56,21 @@ class Rows(list[dict[str, Any]]):
         return groups
 
     def seeds(self) -> list[Any]:
-        """The seeds, in order of appearance; a table without seeds has the one seed None."""
+        """Return the seeds; a table without seeds has the one seed None."""
         return list(dict.fromkeys(row.get("seed") for row in self))
 
     def per_seed(self, measure: Callable[["Rows"], T]) -> "PerSeed[T]":
-        """What `measure` makes of the rows of each seed."""
+        """Apply `measure` to the rows of each seed."""
         return PerSeed({seed: measure(own) for seed, own in self.by("seed").items()})
 
     def with_columns(self, **columns: Callable[[dict[str, Any]], Any]) -> "Rows":
-        """The rows with further columns, each computed from its row."""
+        """Add columns, each computed from its row."""
         return Rows(row | {name: make(row) for name, make in columns.items()} for row in self)
 
     def pool(self, *keys: str, value: str = "value") -> "Rows":
-        """One row for each combination of `keys`: the keys, `value`, ``low``, ``high``, ``seeds``.
+        """Average over seeds: one row per combination of `keys`, with `value`, ``low``, ``high`` and ``seeds``.
 
-        Several rows of one seed are averaged first; rows whose value is None do not count. The interval is that over seeds.
-        Of one seed with one row it is the interval of that row over its samples, if it has one.
+        The interval is over seeds, or that of the only row.
         """
         made = Rows()
         for key, group in self.by(*keys).items():
@@ -92,36 +88,36 @@ class Rows(list[dict[str, Any]]):
         return made
 
     def estimates(self, value: str = "value") -> "PerSeed[EstimateWithError | None]":
-        """The number of each seed with the error that its samples give it; None where the seed has only missing values.
+        """Return the value of each seed with its sampling error, or None.
 
-        Several rows of one seed are averaged. The error is the column ``error``, or that of the interval of the row.
+        The error is the column ``error``, or follows from the interval.
         """
         return self.per_seed(lambda own: _estimate([row for row in own if row.get(value) is not None], value))
 
     def mean(self, value: str = "value") -> EstimateWithError:
-        """The mean of a column, with the error that its samples give it.
+        """Return the mean of a column with its sampling error.
 
         Raises:
-            LookupError: no row has it.
+            LookupError: no row has a value.
         """
         found = _estimate([row for row in self if row.get(value) is not None], value)
         if found is None:
-            raise LookupError(f"no row with a {value}")
+            raise LookupError(f"no row has a value in the column {value}")
         return found
 
     def effect(self, value: str = "value", *, unit: str = "", resolution: float = 0.0) -> Effect | None:
-        """The mean of a column over seeds, see `Effect.pooled`; None if no seed has it."""
+        """Return the mean over seeds, see `Effect.pooled`, or None."""
         return self.estimates(value).effect(unit, resolution=resolution)
 
     def less(self, other: "Rows", value: str = "value", *, unit: str = "", resolution: float = 0.0) -> Effect | None:
-        """The column less that of other rows, seed by seed; None unless both were measured.
+        """Return the difference to other rows, seed by seed, or None.
 
-        The samples' errors of both are added, which is too wide where both were measured on the same samples.
+        Sampling errors are added as if independent.
         """
         return (self.estimates(value) - other.estimates(value)).effect(unit, resolution=resolution)
 
     def as_twins(self) -> "Rows":
-        """What is read of a network that has untrained twins beside it is what is read of these."""
+        """Replace the readings of each network by those of its untrained controls."""
         found = Rows()
         for row in self:
             if row.get("twins") is not None:
@@ -133,12 +129,10 @@ class Rows(list[dict[str, Any]]):
         return found
 
     def beyond_twins(self, read: str) -> str:
-        """``0.91 [0.88, 0.94] of what untrained twins leave``, where it is read best in each seed; empty without twins.
-
-        The rows are of one model and target by layer, with the columns of `analysis.controls`.
+        """Format ``0.91 [0.88, 0.94] of what untrained controls leave``, at the best layer; "" without controls.
 
         Args:
-            read: the column by which a layer is best, "accuracy" or "r2".
+            read: column that selects the best layer, "accuracy" or "r2".
         """
 
         def share(own: Rows) -> EstimateWithError | None:
@@ -153,20 +147,20 @@ class Rows(list[dict[str, Any]]):
             return ""
         found = known.per_seed(share).effect()
         if found is None:
-            return "what training adds is not identifiable"
-        return f"{found.short()} of what untrained twins leave"
+            return "the effect of training is not identifiable"
+        return f"{found.short()} of what untrained controls leave"
 
 
 class PerSeed(dict[Any, T]):
-    """One number a seed, or an estimate of it, or None where the seed lacks it."""
+    """One number, estimate or None per seed."""
 
     def effect(self, unit: str = "", *, resolution: float = 0.0) -> Effect | None:
-        """`Effect.pooled` of the numbers; None if no seed has it."""
+        """Pool the numbers (`Effect.pooled`), or return None."""
         values: list[Any] = list(self.values())
         return None if all(value is None for value in values) else Effect.pooled(values, unit, resolution=resolution)
 
     def __sub__(self, other: Mapping[Any, Any]) -> "PerSeed[Any]":
-        """Differences seed by seed; None where a seed lacks one of both."""
+        """Subtract seed by seed."""
         return PerSeed({seed: _difference(self.get(seed), other.get(seed)) for seed in {**self, **other}})
 
 
@@ -175,14 +169,14 @@ Tables = Mapping[str, Rows]
 
 
 def as_tables(tables: Mapping[str, Iterable[dict[str, Any]]]) -> dict[str, Rows]:
-    """Plain lists of rows as `Tables`."""
+    """Convert plain lists of rows to `Tables`."""
     return {name: Rows(rows) for name, rows in tables.items()}
 
 
 def identical_seeds(tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> tuple[Any, Any] | None:
-    """Two seeds with the same rows in every table that has seeds, so that they are one; None where there are none.
+    """Return two seeds with identical rows in every table, or None.
 
-    Tables without a measured number, which is no whole one, tell nothing.
+    Tables of integers alone are ignored.
     """
     by_seed: dict[Any, list[Any]] = {}
     measured = False
@@ -213,7 +207,7 @@ def _estimate(rows: list[dict[str, Any]], value: str) -> EstimateWithError | Non
 
 
 def _error(row: Mapping[str, Any]) -> float:
-    """Standard error of a row's value over its samples; 0 where it has no interval."""
+    """Return the standard error of a row over its samples; 0 without an interval."""
     if row.get("error") is not None:
         return float(row["error"])
     if row.get("low") is None or row.get("high") is None:

@@ -1,4 +1,4 @@
-"""Very many points as text: three bytes a point, in base64; and where and in which colours beliefs are drawn."""
+"""Packed points and colours of dense scatter plots: three bytes per point, in base64."""
 
 import base64
 from collections.abc import Sequence
@@ -13,29 +13,28 @@ from hmmscope.lab.evidence.rows import Rows
 STEPS = 4096
 
 
-#: Where certainty of the first, second and third of three states lies, in a square that leaves room around the triangle.
+#: Corners of the triangle of beliefs over three states, inside the unit square.
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 0.75**0.5]]) / 1.28 + [0.14 / 1.28, (1 - 0.75**0.5 / 1.28) / 2]
-#: Colours of certainty in each of three states, which differ for colour-blind readers too.
+#: Colours of certainty in each of three states, distinct for colour-blind readers.
 CERTAIN = np.array([[216, 27, 96], [30, 136, 229], [224, 161, 0]]) / 255
 
 
 def over_three_states(values: ArrayLike) -> bool:
-    """Whether these vectors (point, coordinate) are laws over three states."""
+    """Return whether the vectors (point, coordinate) are distributions over three states."""
     laws = np.asarray(values, np.float64)
     return laws.shape[1] == 3 and bool((laws >= 0).all() and (np.abs(laws.sum(1) - 1) < 1e-9).all())
 
 
 def belief_colours(beliefs: ArrayLike) -> NDArray[np.float64]:
-    """Red, green and blue (point, 3) of beliefs (point, 3) over three states: the colours of certainty, mixed alike."""
+    """Return RGB (point, 3) of beliefs (point, 3) over three states."""
     return np.clip(np.asarray(beliefs, np.float64) @ CERTAIN, 0, 1)
 
 
 class BeliefPlane:
-    """The unit square in which beliefs are drawn, and what is read for them: a triangle of three states, else the two
-    directions in which the beliefs vary most.
+    """The unit square for beliefs: a triangle for three states, else two principal directions.
 
     Args:
-        beliefs: (point, state), which fill most of the square.
+        beliefs: (point, state).
     """
 
     def __init__(self, beliefs: ArrayLike) -> None:
@@ -48,17 +47,15 @@ class BeliefPlane:
         self.middle, self.size = (low + high) / 2, 1.15 * float((high - low).max())
 
     def places(self, values: ArrayLike, most: int | None = None) -> str:
-        """`pack_places` of vectors (point, state): the first so many."""
+        """Pack the first `most` vectors (point, state)."""
         return pack_places((((np.asarray(values, np.float64) @ self.onto) - self.middle) / self.size + 0.5)[:most])
 
     def corners(self) -> str:
-        """`pack_places` of certainty in each of three states; empty of other beliefs."""
+        """Pack the corners of the triangle, if any."""
         return self.places(np.eye(3)) if over_three_states(self.beliefs) else ""
 
     def colours(self, most: int | None = None) -> str:
-        """`pack_colours` of certainty, mixed, of three states; else of the ranks of three coordinates, so that all shades
-        are used.
-        """
+        """Pack mixed colours of three states, or of the ranks of three coordinates."""
         if over_three_states(self.beliefs):
             return pack_colours(belief_colours(self.beliefs)[:most])
         ranks = self.beliefs[:, :3].argsort(0, kind="stable").argsort(0) / max(1, len(self.beliefs) - 1)
@@ -66,13 +63,13 @@ class BeliefPlane:
 
     @staticmethod
     def panel(rows: Rows, side: str, title: str, slider: str = "") -> DenseScatter:
-        """Packed points of one side, such as a layer or a step each, with a slider over them.
+        """Make a panel from packed points, with a slider.
 
         Args:
-            rows: (side, at, points); those of the sides "colours" and, of three states, "corners" are for all.
-            side: which of the others.
+            rows: (side, at, points); "colours" and "corners" apply to all frames.
+            side: the side to show.
             title: of the panel.
-            slider: what its frames are.
+            slider: its label.
         """
         own, corners = sorted(rows.where(side=side), key=lambda row: row["at"]), rows.where(side="corners")
         return DenseScatter(
@@ -87,12 +84,12 @@ class BeliefPlane:
 
     @staticmethod
     def triangle(title: str, beliefs: ArrayLike, exact: ArrayLike, states: Sequence[str] = "ABC") -> DenseScatter:
-        """Beliefs over three states as points in the triangle whose corners are certainty; any number of them.
+        """Make a panel of beliefs in the triangle of three states.
 
         Args:
-            title: short; shown above the panel.
-            beliefs: (point, 3), to be placed. What is read from a network may lie outside.
-            exact: (point, 3), the exact beliefs, which give each point its colour in every panel of a figure.
+            title: of the panel.
+            beliefs: (point, 3); may lie outside.
+            exact: (point, 3), for the colours.
             states: three names.
         """
         return DenseScatter(
@@ -107,26 +104,26 @@ class BeliefPlane:
 
 
 def pack_places(places: ArrayLike) -> str:
-    """Points (point, 2) of the unit square, each coordinate in 12 bits; what lies outside is put on the edge."""
+    """Pack points (point, 2) of the unit square, clipped, 12 bits per coordinate."""
     steps = np.clip(np.asarray(places, np.float64) * STEPS, 0, STEPS - 1).astype(np.uint32)
     joint = steps[:, 0] << 12 | steps[:, 1]
     return _text(np.stack([joint >> 16, joint >> 8, joint], 1))
 
 
 def unpack_places(text: str) -> NDArray[np.float64]:
-    """The points (point, 2) of `pack_places`, in the middle of their steps."""
+    """Unpack points (point, 2)."""
     high, middle, low = _bytes(text).T.astype(np.uint32)
     steps = np.stack([high << 4 | middle >> 4, (middle & 15) << 8 | low], 1)
     return (steps + 0.5) / STEPS
 
 
 def pack_colours(colours: ArrayLike) -> str:
-    """Red, green and blue (point, 3) in [0, 1]."""
+    """Pack RGB (point, 3) in [0, 1]."""
     return _text(np.clip(np.asarray(colours, np.float64) * 255 + 0.5, 0, 255))
 
 
 def unpack_colours(text: str) -> NDArray[np.float64]:
-    """The colours (point, 3) of `pack_colours`."""
+    """Unpack colours (point, 3)."""
     return _bytes(text) / 255
 
 

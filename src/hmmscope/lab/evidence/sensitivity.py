@@ -1,8 +1,4 @@
-"""What a verdict would be under other choices.
-
-A decided row is fragile if it turns when its margin is halved or doubled, at another error rate or definition of what is
-read, or without any one seed. Its power is not asked again: fewer seeds always have less.
-"""
+"""Choices that change verdicts: margins, error rates, definitions, single seeds."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -13,12 +9,12 @@ from hmmscope.lab.evidence.records import RuleParameters
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import DECIDED, Above, Below, Rule, Verdict, Within
 
-#: What a record may have among its numbers, and the values at which it is judged again.
+#: Numbers of a record and the values at which they are tried.
 OTHERWISE: Mapping[str, tuple[Any, ...]] = {"rate": (0.05, 0.1), "definition": ("prefix", "max")}
 
 
 def sensitivity(claim: Claim, tables: Tables) -> list[str]:
-    """What turns the verdict of a decided row: ``margin × 2``, ``rate 0.05``, ``without seed 4``; empty of others."""
+    """Return the choices that change a decided verdict: ``margin × 2``, ``rate 0.05``, ``without seed 4``."""
     now = claim.evaluate(tables).verdict
     if now not in DECIDED:
         return []
@@ -44,7 +40,7 @@ def _otherwise(claim: Claim, tables: Tables) -> Iterator[tuple[str, Verdict]]:
 
 
 def with_margin(rule: Rule | None, factor: float) -> Rule | None:
-    """A rule with another margin: of `Above` and `Below` what matters, or the bound where that is the margin."""
+    """Scale the margin of a rule."""
     match rule:
         case Above() | Below():
             name = "smallest_effect" if rule.smallest_effect else "bound"

@@ -1,1 +1,1 @@
-"""Experiments: one file each, with what it varies, measures, draws and claims."""
+"""Experiments: plan, train, measure and derive figures and findings."""

@@ -1,8 +1,6 @@
-"""Which claims a plan can decide, gate by gate, before anything is trained.
+"""Which claims a plan can decide, gate by gate, before training.
 
-A plan fixes some gates: how many seeds it has, which tasks it covers, and ratios such as prompts per HMM. Others depend on
-the data: whether the models learn, and whether they converge. Kept tables of the same experiment, where there are any, tell
-which models each claim needs, and the spread over seeds, from which the power at the seeds of the plan is simulated.
+Stored tables of the experiment show which models each claim needs, and the spread over seeds for the power.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,9 +19,9 @@ from hmmscope.lab.evidence.verdicts import Always, Gate
 from hmmscope.lab.experiments.planning import ExperimentPlan
 from hmmscope.storage.seals import open_sealed
 
-#: Folder of kept tables, from the root of the repository: <scale>/<experiment>, and beside it <experiment>@<setting>.
+#: Folder of stored tables: <scale>/<experiment> and <scale>/<experiment>@<setting>.
 RESULTS = Path("results")
-#: Share of simulated experiments that a plan has to decide, at the paper's effect or at none.
+#: Fraction of simulated experiments that a plan must decide, at the paper's effect or at none.
 LIKELY = 0.5
 #: Gates on numbers that a plan fixes.
 _RATIOS = ("regime", "room", "matched")
@@ -36,10 +34,9 @@ class Outlook:
     """Prospects of a plan to decide a claim.
 
     Attributes:
-        gates: those that the plan fixes, each with its numbers.
-        pending: names of the gates that depend on the data.
-        covered, missing: names of the effects that the plan measures, and of those that it does not; empty where the claim
-            rests on one effect.
+        gates: gates that the plan fixes.
+        pending: gates that depend on the data.
+        covered, missing: effects that the plan measures and does not.
     """
 
     claim: Claim
@@ -50,12 +47,12 @@ class Outlook:
 
     @property
     def decides(self) -> bool:
-        """True if the plan can decide the claim, or a part of it."""
+        """Whether the plan can decide the claim or a part of it."""
         return not self._closed() or bool(self.parts)
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Names of the effects that the plan can decide by themselves, where it cannot decide the claim as a whole."""
+        """Effects that the plan can decide alone."""
         closed = self._closed()
         if not closed or any(not gate.of for gate in closed):
             return ()
@@ -65,7 +62,7 @@ class Outlook:
         return [gate for gate in self.gates if not gate.is_open]
 
     def lines(self) -> Iterator[str]:
-        """For a terminal: the answer, then each gate."""
+        """Yield lines for a terminal."""
         yield f"{self.claim.name}: {self.answer()}"
         for gate in self.gates:
             about = f" ({', '.join(gate.of)})" if gate.of else ""
@@ -74,7 +71,7 @@ class Outlook:
             yield f"  {name:<10} {'?':<7} depends on the data"
 
     def answer(self) -> str:
-        """``can decide``, ``can decide MatMul alone: REASONS`` or ``cannot decide: REASONS``."""
+        """Format ``can decide``, ``can decide MatMul alone: REASONS`` or ``cannot decide: REASONS``."""
         word = "answer" if self.claim.is_question else "decide"
         missing = [f"{', '.join(self.missing)} {'are' if len(self.missing) > 1 else 'is'} not in the plan"] * bool(
             self.missing
@@ -87,18 +84,18 @@ class Outlook:
 
 
 def outlooks(plan: ExperimentPlan, kept: Sequence[Path] | None = None) -> list[Outlook]:
-    """Return the prospects of a plan for each claim of its experiment.
+    """Return the prospects of a plan for each claim.
 
     Args:
-        plan: of the experiment.
-        kept: folders with tables of the same experiment; by default those in `RESULTS`.
+        plan: plan of the experiment.
+        kept: folders with tables; by default those in `RESULTS`.
     """
     folders = kept_folders(plan) if kept is None else list(kept)
     return [_outlook(plan, claim, folders) for claim in claims_of(plan.experiment.name)]
 
 
 def kept_folders(plan: ExperimentPlan) -> list[Path]:
-    """The folders in `RESULTS` of an experiment: those of the plan's scale first, then the largest scales."""
+    """Return the experiment's folders in `RESULTS`, best scale first."""
     scales = sorted(SCALES, key=lambda scale: (scale != plan.scale, -SCALES.index(scale)))
     name = plan.experiment.name
     found = [(RESULTS / scale).glob(pattern) for scale in scales for pattern in (name, f"{name}@*")]
@@ -106,21 +103,21 @@ def kept_folders(plan: ExperimentPlan) -> list[Path]:
 
 
 def decision_lines(plan: ExperimentPlan, kept: Sequence[Path] | None = None) -> Iterator[str]:
-    """For a dry run: how many claims the plan can decide, then each."""
+    """Yield the lines for a dry run."""
     folders = kept_folders(plan) if kept is None else list(kept)
     found = outlooks(plan, folders)
     if not found:
         return
     yield f"decides      {sum(one.decides for one in found)} of {len(found)} claims and questions, at least in part:"
     if not folders:
-        unknown = "which models each claim needs, and power, are not checked"
-        yield f"  no table of {plan.experiment.name} is kept in {RESULTS}/ here: {unknown}"
+        unknown = "the models that each claim needs, and the power, are not checked"
+        yield f"  found no tables of {plan.experiment.name} in {RESULTS}/: {unknown}"
     for one in found:
         yield from one.lines()
 
 
 def warning_of(plan: ExperimentPlan) -> str | None:
-    """A line for a plan that can decide none of its claims; None for others, and at the scale that never decides."""
+    """Return a warning for a plan that can decide none of its claims, or None."""
     if plan.scale == UNJUDGED:
         return None
     found = outlooks(plan)
@@ -137,7 +134,7 @@ def _outlook(plan: ExperimentPlan, claim: Claim, folders: Sequence[Path]) -> Out
     gates = [*_of_scale(plan), *_of_seeds(plan, claim), *fixed]
     gates += [Gate("measured", False, f"{name} is not in the plan").about(name) for name in missing]
     if folders and whole and not missing and not effects and plan.configs:
-        gates.append(Gate("measured", False, "the plan lacks models that its effect needs"))
+        gates.append(Gate("measured", False, "the plan lacks models that the effect needs"))
     if plan.seeds is not None and len(plan.seeds) > 1 and effects:
         gates += _of_power(claim, effects, len(plan.seeds))
     names = {gate.name for gate in gates}
@@ -153,7 +150,6 @@ def _outlook(plan: ExperimentPlan, claim: Claim, folders: Sequence[Path]) -> Out
 def _measured(
     plan: ExperimentPlan, claim: Claim, folders: Sequence[Path]
 ) -> tuple[list[Measurement], dict[str, Effect], tuple[str, ...], tuple[str, ...]]:
-    """Return the kept measurements of a claim, the effects that the plan measures, and names covered and missing."""
     whole, effects, parts = [], dict[str, Effect](), dict[str, None]()
     names, told = dict[str, None](), dict[str, None]()
     for folder in folders:
@@ -187,7 +183,6 @@ def _tables(folder: Path) -> Tables:
 
 @cache
 def _of_two_seeds(folder: Path) -> Tables:
-    """As much of the tables as tells what a claim reads."""
     tables = _tables(folder)
     seeds = {row["seed"] for row in tables.get("runs", ()) if "seed" in row}
     kept = {None, *sorted(seeds)[:2]}
@@ -195,7 +190,6 @@ def _of_two_seeds(folder: Path) -> Tables:
 
 
 def _seen(claim: Claim, tables: Tables | None) -> Measurement | None:
-    """Return the measurement of a claim; None where the tables lack its rows."""
     try:
         return None if tables is None else claim.measured(tables)
     except _LACKING:
@@ -204,7 +198,7 @@ def _seen(claim: Claim, tables: Tables | None) -> Measurement | None:
 
 def _of_scale(plan: ExperimentPlan) -> Iterator[Gate]:
     if plan.scale == UNJUDGED:
-        yield Gate("regime", False, f"scale {UNJUDGED} checks that everything runs and has no verdicts")
+        yield Gate("regime", False, f"scale {UNJUDGED} only checks that everything runs and has no verdicts")
 
 
 def _of_seeds(plan: ExperimentPlan, claim: Claim) -> Iterator[Gate]:
@@ -212,11 +206,10 @@ def _of_seeds(plan: ExperimentPlan, claim: Claim) -> Iterator[Gate]:
         return
     count = len(plan.seeds)
     if claim.about == "training":
-        yield Gate("seeds", count > 1, f"{count} seeds" if count > 1 else "one seed decides nothing")
+        yield Gate("seeds", count > 1, f"{count} seeds" if count > 1 else "one seed is not enough for a verdict")
 
 
 def _of_same_plan(plan: ExperimentPlan, claim: Claim, folders: Sequence[Path]) -> list[Gate]:
-    """The ratios that kept tables of the same trainings have, whatever their seeds."""
     same = next((folder for folder in folders if plan.configs and _trainings(folder) == plan.to_data()["runs"]), None)
     seen = None if same is None else _seen(claim, _of_two_seeds(same))
     return [] if seen is None else [gate for gate in seen.gates if gate.name in _RATIOS]
@@ -228,7 +221,6 @@ def _trainings(folder: Path) -> Any:
 
 
 def _of_power(claim: Claim, effects: dict[str, Effect], count: int) -> Iterator[Gate]:
-    """Yield, for each effect with a kept spread, how often the rule would decide with so many seeds."""
     if claim.rule is None or not claim.asks_power:
         return
     for name, effect in effects.items():
@@ -243,8 +235,8 @@ def _of_power(claim: Claim, effects: dict[str, Effect], count: int) -> Iterator[
                 else None
             )
         text = (
-            f"by kept spreads {count} seeds confirm the paper's effect in {found[0]:.2f} of simulated experiments and deny "
-            f"none in {found[1]:.2f}"
+            f"with the stored spreads, {count} seeds confirm the paper's effect in {found[0]:.2f} of simulated "
+            f"experiments and deny no effect in {found[1]:.2f}"
         )
         text += f"; {enough} seeds would have a power of {PLANNED:g}" if enough and enough > count else ""
         gate = Gate("power", max(found) >= LIKELY, text, (*found, LIKELY))

@@ -1,4 +1,4 @@
-"""Figures and findings of an experiment from its tables, and the facts that its pages show."""
+"""Figures, findings and page facts derived from the tables of an experiment."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ def write_results(
     runs: Sequence[Path],
     whole: list[int] | None = None,
 ) -> None:
-    """Figures and findings from the tables in `out`; of an experiment that goes on, from the seeds that are whole."""
+    """Write figures and findings from the tables in `out`, of complete seeds only."""
     description = store.read_json(out / "experiment.json", managed=True)
     judged = description.pop("whole_seeds", [])
     unfinished = {} if whole is None else {"whole_seeds": whole}
@@ -36,9 +36,9 @@ def write_results(
 
 
 def derive_again(folder: Path) -> None:
-    """Make figures and findings of a finished experiment again from its tables, by the rules as they are now.
+    """Derive figures and findings of a finished experiment again with the current rules.
 
-    What is packed keeps its findings, to the byte, if they differ by rounding alone: processors add in different orders.
+    A packed experiment keeps findings that differ by rounding alone.
 
     Raises:
         InputError, DamagedError: see `hmmscope.lab.evidence.ledger.ledger`.
@@ -58,7 +58,6 @@ def derive_again(folder: Path) -> None:
 
 
 def _write_judgements(experiment: Experiment, out: Path, tables: Tables, scale: str) -> None:
-    """Findings, and figures where they are not left to be derived of what is kept."""
     found = derive_findings(experiment, tables, scale)
     if packed.is_packed(out):
         found = {"findings.json": found["findings.json"]}
@@ -69,13 +68,13 @@ def _write_judgements(experiment: Experiment, out: Path, tables: Tables, scale: 
 
 
 def derive_findings(experiment: Experiment, tables: Tables, scale: str) -> dict[str, Any]:
-    """What follows from the tables of a scale by the rules as they are now: figures and findings, by their files' names."""
+    """Return figures and findings by file name."""
     figures = enumerate(experiment.figures(tables), 1)
     found: dict[str, Any] = {f"figures/{number:02d}-{figure.name}.json": figure.to_data() for number, figure in figures}
     return found | {"findings.json": [finding.at(scale).to_data() for finding in experiment.findings(tables)]}
 
 
 def invalid_of(summaries: Mapping[str, Mapping[str, Any] | None]) -> str | None:
-    """Why the numbers cannot be right, or None."""
+    """Return why the numbers cannot be right, or None."""
     found = (f"{name}: {summary['invalid']}" for name, summary in summaries.items() if summary and summary["invalid"])
     return next(found, None)

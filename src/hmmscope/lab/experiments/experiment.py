@@ -1,7 +1,7 @@
-"""What an experiment is: a plan of models to train, measurements on them, and figures and findings from the tables.
+"""The base class of experiments.
 
-A seeded experiment (`num_seeds` is not empty) trains every model of its plan once for each seed, with the instance of the
-process, the weights and the samples of that seed. It is measured seed by seed, and the rows of its tables say which.
+A seeded experiment (`num_seeds` is not empty) trains every model once per seed, with that seed's process, weights and
+samples.
 """
 
 from abc import ABC, abstractmethod
@@ -20,139 +20,130 @@ from hmmscope.processes.process import Process
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.pipeline import Run
 
-#: The part of a seed that is not divided.
+#: Name of the only part of an undivided seed.
 ALL = "all"
 
 INTERVALS = "Intervals are 95 % bootstrap intervals over samples (1000 resamples)."
-#: The sentence on intervals of seeded experiments, see `hmmscope.lab.evidence.effects`.
+#: Intervals of seeded experiments, see `hmmscope.lab.evidence.effects`.
 SEED_INTERVALS = (
-    "Curves are means over seeds; each seed has its own instance of the process, weights and samples. Bands and intervals "
-    "are 95 % intervals over seeds by Student's law (over samples by the bootstrap where there is one seed)."
+    "Curves are means over seeds; each seed has its own instance of the process, weights and samples. Bands and "
+    "intervals are 95 % Student intervals over seeds (bootstrap over samples if there is one seed)."
 )
 
-#: The tables of a measurement, to be written: plain rows by name.
+#: Measured tables by name, as plain rows.
 MeasuredTables = dict[str, list[dict[str, Any]]]
 
 
 class Experiment(ABC):
-    """Subclasses are registered by name; their methods do not know the scale, only the numbers of the plan.
-
-    An experiment on constructed networks or on processes alone trains nothing: its plan is empty.
-    """
+    """An experiment; subclasses are registered by name."""
 
     name: str
     title: str
     summary: str
-    #: Each model is measured and kept by itself, as an experiment of many hours needs it, see `cells`.
+    #: Measure and store each model separately, for long experiments; see `cells`.
     measure_per_run: bool = False
 
-    #: How many seeds the experiments on trained models have at each scale.
+    #: Seeds per scale of experiments on trained models.
     NUM_SEEDS = {"smoke": 2, "small": 3, "medium": 5, "gpu": 3, "paper": 1}
-    #: How many this one has, if it is seeded.
+    #: Seeds per scale of this experiment, if it is seeded.
     num_seeds: dict[str, int] = {}
-    #: Sizes of the measurements at each scale: the one table of what differs between scales apart from the models.
+    #: Sizes of the measurements by scale.
     sizes: dict[str, dict[str, Any]]
 
-    #: Columns of the tables that tell its networks of a seed apart.
+    #: Table columns that identify a network within a seed.
     run_columns: tuple[str, ...] = ()
 
-    #: Version of what `measure` makes, where no record of claims has one: raised when it makes other rows of the same
-    #: models, never otherwise. Parts of another version are not taken over.
+    #: Version of `measure`, unless a record has one: raised if and only if its rows change for the same models.
     measurement: int = 1
 
     @property
     def intervals(self) -> str:
-        """How intervals are made, in sentences; a class that makes them otherwise has a text here."""
+        """Description of the intervals."""
         return SEED_INTERVALS if self.num_seeds else INTERVALS
 
     @property
     def scales(self) -> tuple[str, ...]:
-        """The scales that it has numbers for, from the smallest on."""
+        """Its scales, ascending."""
         known = getattr(self, "sizes", None) or [scale for scale in SCALES if scale != "medium"]
         return tuple(scale for scale in SCALES if scale in known)
 
     def choices(self, scale: str) -> dict[str, Any]:
-        """Numbers and lists that shape the plan, each an option ``--plan.NAME``."""
+        """Return the plan's parameters, each an option ``--plan.NAME``."""
         return {}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        """The models to train: plain configurations by label."""
+        """Return the models to train: plain configurations by label."""
         return {}
 
     def live_run(self, scale: str, labels: list[str]) -> str | None:
-        """The label of the run that the page computes live, if there is one."""
+        """Return the label of the run that the page computes live, or None."""
         return None
 
     def live_process(self, run: Run) -> Process | None:
-        """HMMs from which the page draws in place of those that the run was trained on; None for its own."""
+        """Return the process of the live page, or None for that of the run."""
         return None
 
     def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        """Which models of a seed are measured together, by name, in the order of work: all in one part, or
-        `measure_per_run`.
-
-        A part that is measured is kept.
-        """
+        """Return which models of a seed are measured together, by part."""
         return {label: [label] for label in labels} if self.measure_per_run else {ALL: labels}
 
     def measurements(self, scale: str) -> dict[str, Any]:
-        """Sizes of the measurements, shown as facts; by default the row of `sizes`."""
+        """Return the sizes of the measurements."""
         return dict(self.sizes[scale])
 
-    #: Measurements in order, each with the names of the tables that it makes.
+    #: Measurements in order, with the names of their tables.
     groups: dict[str, tuple[str, ...]]
 
     @abstractmethod
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
-        """The tables of one measurement: of all models, or of those of one seed if it is seeded."""
+        """Measure all models, or those of one seed."""
 
     @abstractmethod
     def figures(self, tables: Tables) -> list[Figure]:
-        """Figures from the tables."""
+        """Make figures from the tables."""
 
     def without_training(self, tables: Tables) -> Tables | None:
-        """The tables as they would be had nothing been trained: the control of every claim on training.
+        """Return the tables as if nothing had been trained, or None.
 
-        By default the rows of untrained networks stand in the place of those of trained ones. An experiment without such
-        rows puts there what its know-nothing predictor gives. None if it trains nothing.
+        By default untrained networks replace trained ones.
         """
         return untrained(tables)
 
     def with_ngrams_only(self, tables: Tables) -> Tables | None:
-        """The tables as they would be had the networks learned to count and no more; None where nothing was counted."""
+        """Return the tables as if the networks had learned n-grams only, or None."""
         return counting(tables)
 
     def planned_gates(self, configs: Mapping[str, RunConfig], claim: Claim) -> Iterable[Gate]:
-        """The gates of a claim whose numbers a plan fixes, such as how rarely a state is asked for; see `decidable`.
+        """Return the gates of a claim that a plan fixes, see `decidable`.
 
         Args:
-            configs: of the plan, by label.
-            claim: of this experiment; `number` gives its numbers in here.
+            configs: by label.
+            claim: of this experiment.
         """
         return ()
 
     def planned_rows(self, tables: Tables, configs: Mapping[str, RunConfig]) -> Tables:
-        """The rows of kept tables about models that a plan has too; by default all rows."""
+        """Return the rows of stored tables about models of the plan."""
         return tables
 
     def findings(self, tables: Tables) -> list[Finding]:
-        """What was found: the verdicts of all claims that the experiment decides."""
+        """Return the verdicts of all claims that the experiment decides."""
         return [claim.evaluate(tables) for claim in claims_of(self.name)] + self.notes(tables)
 
     def notes(self, tables: Tables) -> list[Finding]:
-        """Further findings, of which nothing was claimed."""
+        """Return findings without claims."""
         return []
 
     def answer(self, tables: Tables) -> list[str]:
-        """The question of the experiment answered in lines of Markdown, for its page in the documentation, if it has such.
+        """Return Markdown that answers the experiment's question.
 
         Args:
-            tables: all that is kept of it at one scale, plans that stand beside that of the scale too.
+            tables: all stored tables of one scale.
         """
         return []
 
     def facts(self, sizes: dict[str, Any]) -> list[dict[str, str]]:
-        """What was measured, in a few lines, where no model was trained."""
+        """Return facts for experiments without training."""
         return [{"name": key.replace("_", " "), "value": ", ".join(map(str, _listed(v)))} for key, v in sizes.items()]
 
 
@@ -161,7 +152,7 @@ def _listed(value: Any) -> list:
 
 
 def experiment_named(name: str) -> Experiment:
-    """A registered experiment."""
+    """Return a registered experiment."""
     found: Experiment = registry.lookup("experiment", name)()
     found.name = name
     return found

@@ -1,4 +1,4 @@
-"""Several pieces of work of which one may fail: the others are done all the same, and each that failed is named."""
+"""Collect failures of single pieces of work while the others continue."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,10 +8,10 @@ from hmmscope.training.signals import Interrupted
 
 
 class Failures:
-    """Collects what fails `of` each piece; at the end one error names the pieces, with the code and line of the first.
+    """Collects failures; at the end one error names the pieces, with the code of the first.
 
     Args:
-        what: all of it.
+        what: name of the work.
     """
 
     def __init__(self, what: str) -> None:
@@ -23,21 +23,21 @@ class Failures:
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if isinstance(error, FullDiskError):
-            raise FullDiskError(f"{self._what}: {error}; add --resume to go on") from error
+            raise FullDiskError(f"{self._what}: {error}; free space, then add --resume to continue") from error
         if error is None and self._failed:
             name, code, line = self._failed[0]
-            others = f"; as did {len(self._failed) - 1} more: {', '.join(n for n, *_ in self._failed[1:4])}"
-            rule = "all else is done, and the same command with --resume tries it again"
+            others = f"; {len(self._failed) - 1} more failed: {', '.join(n for n, *_ in self._failed[1:4])}"
+            rule = "everything else is done; run the same command with --resume to try again"
             more = others if len(self._failed) > 1 else ""
             raise PartlyFailedError(f"{self._what}: {name} failed (error[{code}] {line}){more}; {rule}", code)
 
     def note(self, name: str, code: int, line: str) -> None:
-        """That a piece failed."""
+        """Record that a piece failed."""
         self._failed.append((name, code, line.removeprefix(f"error[{code}] ")))
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """What fails in here is that piece's failure; being told to stop ends all, and so does a full disk."""
+        """Record an exception as a failure; interrupts and a full disk end everything."""
         try:
             yield
         except Interrupted:
@@ -50,7 +50,7 @@ class Failures:
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Errors begin with the phase that they ended."""
+    """Prefix errors with the phase."""
     try:
         yield
     except (Interrupted, FullDiskError):

@@ -1,4 +1,4 @@
-"""What an experiment will take, before it is begun."""
+"""Estimates of the resources that an experiment needs."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -8,27 +8,27 @@ from hmmscope.runs.config import RunConfig
 from hmmscope.runs.dry_run import BY_COUNT, BY_COUNT_GPU, ResourceEstimate, estimate
 from hmmscope.runs.resources import duration
 
-#: Scales whose trainings are for a GPU.
+#: Scales for a GPU.
 ON_GPU = ("gpu", "paper")
 
 
 def forecast(
     name: str, scale: str, overrides: dict[str, str], seeds: int | Sequence[int] | None, *, measure: bool = False
 ) -> Iterator[str]:
-    """Lines about the trainings of an experiment, counted from its sizes; nothing is trained or kept.
+    """Yield lines about the trainings of an experiment.
 
     Args:
-        name, scale, overrides, seeds: as for `hmmscope.lab.experiments.running.run_experiment`.
-        measure: whether to time a few steps of each shape of model and batch on this processor.
+        name, scale, overrides, seeds: see `hmmscope.lab.experiments.running.run_experiment`.
+        measure: time a few training steps.
 
     Raises:
         InputError: an unknown name, scale or override.
-        ResourceError: with `measure`, a step does not fit into the free memory.
+        ResourceError: with `measure`, a step does not fit into memory.
     """
     plan = plan_of(name, scale, overrides, seeds)
     sizes = ", ".join(f"{key} {value}" for key, value in plan.sizes.items())
     if not plan.configs:
-        yield "runs         none: it trains no model"
+        yield "runs         none: the experiment trains no model"
         yield f"measures     with {sizes}"
         return
     repeats = len(plan.seeds or (0,))
@@ -46,11 +46,10 @@ def forecast(
     if counted[most].memory_bytes:
         yield f"memory       about {(counted[most].memory_bytes or 0) / 2**30:.2f} GiB for a step of {most}"
     yield from _time(plan, counted, repeats, measure)
-    yield f"measures     with {sizes}: its time comes on top"
+    yield f"measures     with {sizes}: takes additional time"
 
 
 def _time(plan: ExperimentPlan, counted: dict[str, ResourceEstimate], repeats: int, measure: bool) -> Iterator[str]:
-    """The time of all trainings, one after the other: on a GPU at the scales that are for one, else on this processor."""
     on_gpu = [found.gpu_seconds for found in counted.values()]
     here = [found.seconds for found in counted.values()]
     threads = next(iter(plan.configs.values())).training.num_threads
@@ -60,13 +59,13 @@ def _time(plan: ExperimentPlan, counted: dict[str, ResourceEstimate], repeats: i
     if measure:
         seconds, shapes = _training_time(plan, counted)
         yield (
-            f"time         about {duration(repeats * seconds)} of {by} to train, by a few steps of each of "
+            f"time         about {duration(repeats * seconds)} of {by} to train, from a few steps of each of "
             f"{shapes} shape{'s' * (shapes > 1)}"
         )
     elif plan.scale in ON_GPU and None not in on_gpu:
         return
     elif None in here:
-        yield "time         not known: an architecture does not state its operations; --measure times steps"
+        yield "time         unknown: an architecture does not state its operations; --measure times steps"
     else:
         total = sum(one for one in here if one is not None)
         yield f"time         about {duration(repeats * total)} of {by} to train, {BY_COUNT}; --measure times steps"
@@ -77,7 +76,7 @@ def _seed_of(plan: ExperimentPlan) -> dict[str, RunConfig]:
 
 
 def _training_time(plan: ExperimentPlan, counted: dict[str, ResourceEstimate]) -> tuple[float, int]:
-    """Seconds of all trainings of a seed, one after the other, and how many shapes were timed."""
+    """Return the training seconds of one seed, and the number of timed shapes."""
     per_token: dict[str, float] = {}
     total = 0.0
     for label, config in _seed_of(plan).items():

@@ -1,13 +1,10 @@
-"""Parts of a seeded experiment: what some models of one seed gave. What is measured once is not trained again anywhere.
+"""Parts of a seeded experiment: stored measurements of some models of one seed.
 
-    OUT/parts/seed-0/<name>.json    a part: its tables by name, and how it was made; written whole
-    OUT/tables/<name>.jsonl         the rows of all parts that there are, in order
-    OUT/parts.jsonl                 the parts in that order: how each was made, and how many rows of each table are its own
+    OUT/parts/seed-0/<name>.json    a part: its tables and how it was made
+    OUT/tables/<name>.jsonl         the rows of all parts, in order
+    OUT/parts.jsonl                 the index of parts
 
-`StoredParts` reads parts back from tables/ and parts.jsonl alone, so that an experiment goes on from its small files: on
-another machine, without weights. A part is taken if its models have the same configurations, its measurements the same
-sizes, and its measurement has the version of today. A version is a whole number in the record of the experiment, see
-`hmmscope.lab.evidence.records`; it is raised when rows on frozen tiny models change, and never otherwise.
+A part is reused if its configurations, sizes and measurement version (`hmmscope.lab.evidence.records`) are the same.
 """
 
 import hashlib
@@ -39,10 +36,10 @@ class Part:
     """Models of one seed that are measured together.
 
     Attributes:
-        seed: theirs.
-        name: of the part, see `Experiment.cells`.
+        seed: of the models.
+        name: see `Experiment.cells`.
         configs: by label.
-        measurement: what measures, see `measurement_of`.
+        measurement: see `measurement_of`.
     """
 
     seed: int
@@ -55,27 +52,27 @@ class Part:
 
     @property
     def slug(self) -> str:
-        """Its name among the tasks of the experiment."""
+        """Its name among the tasks."""
         return f"seed-{self.seed}-{part_slug(self.name)}"
 
     def path(self, out: Path) -> Path:
-        """Its file in the folder of the experiment."""
+        """Return its file in the folder of the experiment."""
         return out / "parts" / f"seed-{self.seed}" / f"{part_slug(self.name)}.json"
 
     def is_in(self, out: Path) -> bool:
-        """Whether it is measured, by the same version."""
+        """Return whether it is measured by the current version."""
         return os.path.lexists(self.path(out)) and self.measurement.of(self.read(out)) == self.measurement.version
 
     def read(self, out: Path) -> dict[str, Any]:
-        """What is in its file: how it was made, and its tables.
+        """Read the file of the part.
 
         Raises:
-            DamagedError: it is not as it was written.
+            DamagedError: it was altered.
         """
         found = store.read_json(self.path(out), managed=True)
-        # A part without a digest is one of before there were any.
+        # older parts have no digest
         if not isinstance(found, dict) or found.pop("sha256", _digest(found)) != _digest(found):
-            raise DamagedError(f"{self.path(out)}: altered; remove it to have it measured again")
+            raise DamagedError(f"{self.path(out)}: altered; remove the file and run again")
         return found
 
     def write(
@@ -88,7 +85,7 @@ class Part:
         runs: Mapping[str, str | None] | None = None,
         protocol: str | None = None,
     ) -> None:
-        """Its file, made here and today unless said otherwise, of runs with these digests, by a protocol with this one."""
+        """Write the file of the part."""
         path = self.path(out)
         store.make_folder(path.parent)
         made: dict[str, Any] = {
@@ -103,7 +100,7 @@ class Part:
 
 
 def part_slug(part: str) -> str:
-    """The name of a part as the name of a file."""
+    """Convert the name of a part to a file name."""
     return re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-.")
 
 
@@ -112,7 +109,7 @@ def _digest(part: Mapping[str, Any]) -> str:
 
 
 def measurement_of(experiment: Experiment) -> Measurement:
-    """The version of what an experiment measures, by its record, and the marks that older parts have of versions."""
+    """Return the measurement version of an experiment."""
     folder = folder_of(type(experiment).__module__)
     found = None if folder is None else measured(folder, experiment.name)
     return Measurement(version=experiment.measurement) if found is None else found
@@ -121,7 +118,7 @@ def measurement_of(experiment: Experiment) -> Measurement:
 def measured_in(
     out: Path, experiment: Experiment, runs: dict[str, Run], group: str, sizes: dict[str, Any]
 ) -> MeasuredTables:
-    """The tables of one measurement; the time that it took is written down in `out`."""
+    """Measure one group and record the time in `out`."""
     with timed(out, f"measuring {group}".removesuffix(" measurements")):
         return _measure(experiment, runs, group, sizes)
 
@@ -131,7 +128,7 @@ def _measure(experiment: Experiment, runs: dict[str, Run], group: str, sizes: di
 
 
 def write_tables(out: Path, names: Sequence[str], parts: Sequence[Part]) -> None:
-    """Put the tables together from the parts that are there, with the seed in every row, and write the index."""
+    """Combine the tables of the existing parts and write the index."""
     tables: MeasuredTables = {name: [] for name in names}
     index = []
     for part in parts:
@@ -150,12 +147,12 @@ def write_tables(out: Path, names: Sequence[str], parts: Sequence[Part]) -> None
 
 
 class BuildRecord:
-    """What the tables of an experiment without seeds were made by: made.json, which says when they may be used again.
+    """Origin of the tables of an unseeded experiment (made.json).
 
     Args:
         out: folder of the experiment.
-        measurement: version of what measures, see `measurement_of`.
-        runs: folders of what is measured.
+        measurement: see `measurement_of`.
+        runs: folders of the runs.
     """
 
     def __init__(self, out: Path, measurement: int, runs: Sequence[Path]) -> None:
@@ -164,10 +161,10 @@ class BuildRecord:
         if os.path.lexists(out / "made.json"):
             self._groups = store.read_json(out / "made.json", managed=True)
             if not isinstance(self._groups, dict):
-                raise DamagedError(f"{out / 'made.json'}: must be a mapping; remove it to have all measured again")
+                raise DamagedError(f"{out / 'made.json'}: must be a mapping; remove the file to measure again")
 
     def has(self, group: str) -> bool:
-        """Whether the tables of a measurement are there, as they were written, made by the same version of the same runs."""
+        """Return whether a measurement is present, unaltered and current."""
         found = self._groups.get(group)
         if not isinstance(found, dict) or {key: found.get(key) for key in self._by} != self._by:
             return False
@@ -177,21 +174,21 @@ class BuildRecord:
         return True
 
     def note(self, group: str, names: Sequence[str]) -> None:
-        """Say that these files hold a measurement."""
+        """Record the files of a measurement."""
         self._groups[group] = {**self._by, "files": store.file_entries(self._out, names)}
         store.write_json(self._out / "made.json", self._groups)
 
 
 class StoredParts:
-    """The parts in the small files of an experiment.
+    """Parts read from the small files of an experiment.
 
     Args:
         folder: with experiment.json, tables/ and parts.jsonl.
-        name, scale: of the experiment that goes on.
+        name, scale: of the continued experiment.
 
     Raises:
-        InputError: no such folder, or one of something else.
-        DamagedError: tables that do not fit the index.
+        InputError: no such folder, or another experiment.
+        DamagedError: tables do not fit the index.
     """
 
     def __init__(self, folder: Path, name: str, scale: str) -> None:
@@ -214,11 +211,11 @@ class StoredParts:
 
     @property
     def num_parts(self) -> int:
-        """How many there are."""
+        """Number of parts."""
         return len(self._made)
 
     def give(self, part: Part, out: Path, sizes: Mapping[str, Any]) -> str | None:
-        """Write a part into `out`; or why it is not taken, where it is there."""
+        """Write a part into `out`, or return why it cannot be reused."""
         made = self._made.get((part.seed, part.name))
         if made is None:
             return None
@@ -227,7 +224,7 @@ class StoredParts:
             return "other sizes of measurements"
         version = part.measurement.of(made)
         if version != part.measurement.version:
-            return f"measured by version {version or 'that nobody knows'}, not {part.measurement.version}"
+            return f"measured by version {version or 'unknown'}, not {part.measurement.version}"
         for label, own in part.configs.items():
             try:
                 data = config["runs"][label]

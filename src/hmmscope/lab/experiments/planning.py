@@ -1,4 +1,4 @@
-"""What an experiment will train and measure: its plan with all numbers in place, checked before any work."""
+"""Plans of experiments: what to train and measure, checked before any work."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -12,13 +12,13 @@ from hmmscope.runs.config import RunConfig, config_from_data, pinned
 from hmmscope.schema import parse_value, require, unknown_name
 from hmmscope.seeds import check_seed
 
-#: Sections of options that are not of a configuration: what shapes the plan, and sizes of the measurements.
+#: Option sections outside of run configurations.
 _OWN_SECTIONS = ("plan", "measurements")
 
 
 @dataclass(frozen=True)
 class ExperimentPlan:
-    """An experiment with all numbers in place."""
+    """An experiment with all its numbers."""
 
     experiment: Experiment
     scale: str
@@ -28,7 +28,7 @@ class ExperimentPlan:
     seeds: tuple[int, ...] | None  # None: not seeded
 
     def of_seed(self, seed: int) -> dict[str, RunConfig]:
-        """The configurations of one seed."""
+        """Return the configurations of one seed."""
         return {label: _seeded(config, seed) for label, config in self.configs.items()}
 
     def to_data(self) -> dict[str, Any]:
@@ -41,17 +41,17 @@ class ExperimentPlan:
 
     @classmethod
     def from_data(cls, name: str, scale: str, data: dict[str, Any]) -> "ExperimentPlan":
-        """The plan of an experiment whose folder has this, see `to_data`."""
+        """Read a plan from the data of `to_data`."""
         configs = {label: config_from_data(config) for label, config in data["runs"].items()}
         seeds = tuple(data["seeds"]) if "seeds" in data else None
         return cls(experiment_named(name), scale, data.get("plan", {}), data["measurements"], configs, seeds)
 
 
 def plan_of(name: str, scale: str, overrides: dict[str, str], seeds: int | Sequence[int] | None) -> ExperimentPlan:
-    """The plan of an experiment, with everything that can be checked before any work.
+    """Make and check the plan of an experiment.
 
     Raises:
-        InputError: an unknown name, scale or option, or a number out of its range.
+        InputError: an unknown name, scale or option, or a number out of range.
     """
     if scale not in SCALES:
         raise unknown_name("scale", scale, SCALES)
@@ -80,21 +80,21 @@ def plan_of(name: str, scale: str, overrides: dict[str, str], seeds: int | Seque
         for section in ("process", "layout", "model"):
             got = getattr(configs[label], section).name
             planned = data.get(section, {}).get("name", got)
-            planned = getattr(registry.entries(section).get(planned), "name", planned)  # as data have it
+            planned = getattr(registry.entries(section).get(planned), "name", planned)  # the stored name
             if got != planned:
-                raise InputError(f"{section}.name: {name} measures {planned}, got {got!r}; change its numbers only")
+                raise InputError(f"{section}.name: {name} measures {planned}, got {got!r}; change only its numbers")
     return ExperimentPlan(experiment, scale, choices, sizes, configs, chosen)
 
 
 def _known(experiment: Experiment, section: str, key: str) -> list[Any]:
-    """What the scales have for an option, as single numbers."""
+    """Return an option's values at all scales as single numbers."""
     tables = [(experiment.choices if section == "plan" else experiment.measurements)(s) for s in experiment.scales]
     values = [table[key] for table in tables if key in table]
     return [item for value in values for item in (value if isinstance(value, list | tuple) else [value])]
 
 
 def _override(numbers: dict[str, Any], path: str, key: str, text: str, known: list[Any]) -> None:
-    """Set one number, or list of them, to what a text says, within the range that the scales span, and beyond it."""
+    """Parse and check an option."""
     if key not in numbers:
         raise unknown_name(f"--{path}", key, numbers)
     kind: Any = type(numbers[key])
@@ -102,7 +102,7 @@ def _override(numbers: dict[str, Any], path: str, key: str, text: str, known: li
         kind = tuple[type(numbers[key][0]), ...]  # type: ignore[misc]
     value = parse_value(kind, text, f"--{path}")
     items = value if isinstance(value, tuple) else (value,)
-    require(1 <= len(items) <= 1000, f"--{path}", "must be a list of 1 to 1000", text)
+    require(1 <= len(items) <= 1000, f"--{path}", "must be a list of 1 to 1000 values", text)
     if all(isinstance(item, int | float) and not isinstance(item, bool) for item in [*items, *known]):
         low, high = _range(known)
         for item in items:
@@ -110,12 +110,11 @@ def _override(numbers: dict[str, Any], path: str, key: str, text: str, known: li
     numbers[key] = list(value) if isinstance(value, tuple) else value
 
 
-#: How far above the largest number of its scales an option may be.
+#: Largest accepted multiple of the largest value at any scale.
 _BEYOND = 1000
 
 
 def _range(known: Sequence[float]) -> tuple[float, float]:
-    """Counts from 1 (or from the least that a scale has), shares in [0, 1], and at most `_BEYOND` times the largest."""
     least, most = min(known), max(known)
     if any(isinstance(value, float) for value in known):
         return (0.0, 1.0) if 0 <= least < 1 and most <= 1 else (min(least, 0.0), most * _BEYOND)
@@ -125,17 +124,16 @@ def _range(known: Sequence[float]) -> tuple[float, float]:
 def _seeds(experiment: Experiment, scale: str, seeds: int | Sequence[int] | None) -> tuple[int, ...] | None:
     if not experiment.num_seeds:
         if seeds is not None:
-            raise InputError(f"seeds: {experiment.name} is not a seeded experiment; leave --seeds out")
+            raise InputError(f"seeds: {experiment.name} is not a seeded experiment; omit --seeds")
         return None
     wanted = experiment.num_seeds[scale] if seeds is None else seeds
     found = tuple(range(wanted)) if isinstance(wanted, int) else tuple(check_seed(seed) for seed in wanted)
     if not 1 <= len(found) <= 1000 or len(set(found)) < len(found):
-        raise InputError(f"seeds: must be 1 to 1000, or different numbers, got {seeds}")
+        raise InputError(f"seeds: must be 1 to 1000, or a list of distinct seeds, got {seeds}")
     return found
 
 
 def _seeded(config: RunConfig, seed: int) -> RunConfig:
-    """With the weights, the samples and the instance of a seed."""
     data = config.to_data() | {"seed": seed}
     if "seed" in {field.name for field in fields(config.process)}:
         data["process"] = data["process"] | {"seed": seed}

@@ -1,11 +1,8 @@
-"""Trained runs that experiments share: a folder of a sweep in which a run is found by its configuration's digest.
+"""Pools of trained runs, shared by experiments.
 
-    POOL/
-      grid.json          the runs, see `hmmscope.lab.sweeps.grid`
-      runs/<name>/       one run folder each
-
-Experiments that ask for the same configuration train it once. A pool is trained by any executor of `hmmscope sweep`, and may
-be worked on by several experiments at a time.
+POOL/
+  grid.json          the runs, see `hmmscope.lab.sweeps.grid`
+  runs/<name>/       one run folder each
 """
 
 from collections.abc import Sequence
@@ -27,19 +24,19 @@ from hmmscope.runs.dry_run import require_room
 def train_in_pool(
     configs: Sequence[RunConfig], pool: Path, executor: ExecutorOptions | None = None, *, quiet: bool = False
 ) -> list[Path]:
-    """Train what the pool has not, and return the run folders.
+    """Train the missing runs and return all run folders.
 
     Args:
-        configs: the runs; equal ones are one run.
-        pool: a new folder, or that of a pool.
-        executor: where; None to train in this process, one run after the other.
+        configs: the runs.
+        pool: a new folder, or a pool.
+        executor: where to train; None trains in this process.
         quiet: show no progress.
 
     Raises:
         RefusedError: `pool` is something else.
-        DamagedError: what stands under the name of a run is another one.
-        ResourceError: runs that failed for good; the others are there.
-        FullDiskError: the disk is full, and no other run was begun.
+        DamagedError: a folder holds another run.
+        ResourceError: runs failed.
+        FullDiskError: the disk is full.
         InputError, NonFiniteError, Interrupted: see `hmmscope.runs.training.train`.
     """
     in_order = sorted(configs, key=lambda config: config.training.num_steps if config.training.schedule == "wsd" else 0)
@@ -54,8 +51,8 @@ def train_in_pool(
                 rows = run_sweep(wanted, pool, executor.make(pool), watcher=board, shared=True)
         if failed := [row for row in rows if row["state"] != "done"]:
             raise ResourceError(
-                f"{pool}: {len(failed)} of {len(rows)} runs failed, such as {failed[0]['run']} ({failed[0]['reason']}); the "
-                "others are there, and the same command with --resume tries these again"
+                f"{pool}: {len(failed)} of {len(rows)} runs failed, such as {failed[0]['run']} "
+                f"({failed[0]['reason']}); the others are complete; run the same command with --resume to try again"
             )
     folders = [RunTask(pool, run_name(config)).folder for config in configs]
     for folder, config in zip(folders, configs, strict=True):
@@ -64,10 +61,9 @@ def train_in_pool(
 
 
 def default_executor(num_runs: int, asked: ExecutorOptions | None, *, alone: bool = False) -> ExecutorOptions | None:
-    """Where to train: as asked, else in a worker process for each processor.
+    """Return the requested executor, else one worker process per processor.
 
-    None is this process, one run after the other: for a single run or job here, which would only wait for the start of its
-    worker, with `alone`, and on a GPU that runs would have to share.
+    None trains in this process: for single runs, with `alone`, and on a GPU.
     """
     if asked is not None:
         here = asked.name == "local" and (num_runs == 1 or asked.jobs == 1)

@@ -1,12 +1,11 @@
-"""Protocols: what a campaign will train, measure and judge by, written and committed before its first run.
+"""Protocols: the plan and rules of a campaign, committed before its first run.
 
-    hmmscope run limits-fig3 --scale medium --seeds 8,9,10 --dry-run --protocol fig3.json     writes it, and runs nothing
-    git add fig3.json && git commit                                                           the history says when
-    hmmscope run limits-fig3 --scale medium --seeds 8,9,10 --protocol fig3.json --out DIR     runs by it, and writes none
+    hmmscope run limits-fig3 --scale medium --seeds 8,9,10 --dry-run --protocol fig3.json     writes the protocol only
+    git add fig3.json && git commit                                                           records the time
+    hmmscope run limits-fig3 --scale medium --seeds 8,9,10 --protocol fig3.json --out DIR     runs under the protocol
 
-It holds the plan, the seeds and the scale, the version of the measurement, and each rule with its version, sentence and
-numbers. The folder keeps a copy, protocol.json, and every part has its digest. A verdict is confirmatory if and only if all
-parts carry a protocol that names its rule as it is now, see `hmmscope.lab.evidence.protocol`.
+A verdict is confirmatory if and only if all parts have a protocol with the current rule, see
+`hmmscope.lab.evidence.protocol`.
 """
 
 import hashlib
@@ -24,7 +23,7 @@ from hmmscope.storage.rundir import config_difference
 
 
 def protocol_data(plan: ExperimentPlan) -> dict[str, Any]:
-    """The protocol of a plan by the rules and the measurement as they are now."""
+    """Return the protocol of a plan with the current rules and measurement."""
     name = plan.experiment.name
     return {
         "format": FORMAT,
@@ -37,20 +36,20 @@ def protocol_data(plan: ExperimentPlan) -> dict[str, Any]:
 
 
 def write_protocol(plan: ExperimentPlan, path: Path) -> str:
-    """Write the protocol of a plan as a new file, and return its digest.
+    """Write the protocol of a plan, and return its digest.
 
     Raises:
         RefusedError: the file exists.
     """
     if path.exists():
-        raise RefusedError(f"{path}: exists; a protocol is written once")
+        raise RefusedError(f"{path}: exists; a protocol is never overwritten; choose another file")
     data = store.json_bytes(protocol_data(plan), str(path))
     store.write_bytes(path, data)
     return hashlib.sha256(data).hexdigest()
 
 
 def handed_on(given: Protocol | None, kept: StoredParts | None) -> tuple[Protocol | None, dict[str, str]]:
-    """The protocol of a new folder, and what its experiment.json says of it; without one that of what it goes on from."""
+    """Return the protocol of a folder, and its entries in experiment.json."""
     if given is not None:
         return given, {"protocol": given.digest, "begun": datetime.now(UTC).isoformat(timespec="seconds")}
     if kept is None or "protocol" not in kept.about:
@@ -59,23 +58,24 @@ def handed_on(given: Protocol | None, kept: StoredParts | None) -> tuple[Protoco
 
 
 def protocol_for(plan: ExperimentPlan, path: Path) -> Protocol:
-    """The protocol in a file, which must be that of the plan by the rules and the measurement as they are now.
+    """Read a protocol and compare it with the plan, rules and measurement.
 
     Raises:
-        InputError: it is not; the message names the first difference.
-        DamagedError: it is no protocol.
+        InputError: they differ.
+        DamagedError: it is not a protocol.
     """
     found, wanted = read_protocol(path), protocol_data(plan)
     if (found.experiment, found.scale) != (plan.experiment.name, plan.scale):
         raise InputError(
-            f"protocol: {path} is of {found.experiment} at scale {found.scale}, not {plan.experiment.name} at {plan.scale}"
+            f"protocol: {path} is for {found.experiment} at scale {found.scale}, not {plan.experiment.name} at "
+            f"{plan.scale}"
         )
     difference = config_difference(found.plan, wanted["plan"])
     if difference:
         raise InputError(f"protocol: {path} has another plan ({'; '.join(difference[:4])})")
     if found.measurement != wanted["measurement"]:
-        versions = f"version {found.measurement} of the measurement, which is {wanted['measurement']} now"
-        raise InputError(f"protocol: {path} names {versions}; write and commit a new one")
+        versions = f"version {found.measurement} of the measurement; the current version is {wanted['measurement']}"
+        raise InputError(f"protocol: {path} has {versions}; write and commit a new one")
     for claim in claims_of(plan.experiment.name):
         why = None if claim.rule is None else found.against(claim)
         if why is not None:

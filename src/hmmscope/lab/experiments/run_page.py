@@ -1,4 +1,4 @@
-"""A single training run described like an experiment: its curves and facts, for its page and for comparisons."""
+"""A single training run described like an experiment, for its page and for comparisons."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,11 +25,10 @@ _ASKED |= {"density": "The density of the next observation"}
 
 
 def _asked(run: Run) -> str:
-    """What its model is asked for, in words."""
     return _ASKED[run.config.target.partition("-")[0]]
 
 
-#: Title and unit of each measure; the loss and the excess have the unit of the target.
+#: Title and unit of each measure; None means the unit of the target.
 _PANELS = {
     "accuracy": ("Accuracy", "accuracy"),
     "loss": ("Loss", None),
@@ -40,7 +39,7 @@ _PANELS = {
 
 
 def predictors_panel(rows: Rows, metric: str, title: str, x_label: str, y_label: str) -> Lines:
-    """One metric of the predictors in a table of `Score.rows`."""
+    """Make a panel of one metric for the predictors in a table of `Score.rows`."""
     own = rows.where(metric=metric)
     series = [curve(own.where(predictor=name), "x", *look) for name, look in PREDICTORS.items()]
     return lines(title, *series, x_label=x_label, y_label=y_label)
@@ -49,11 +48,11 @@ def predictors_panel(rows: Rows, metric: str, title: str, x_label: str, y_label:
 def training_figure(
     records: Iterable[dict[str, Any]], floor: float | None, unit: str = "nats per observation"
 ) -> Figure:
-    """Training and evaluation loss beside the Bayes floor of the evaluation samples.
+    """Plot training and evaluation loss.
 
     Args:
-        records: (step, loss, evaluation_loss where it was evaluated).
-        floor: loss of the exact optimum; None where it is not known.
+        records: (step, loss, evaluation_loss if evaluated).
+        floor: Bayes loss, or None.
         unit: of the loss.
     """
     rows = Rows(records)
@@ -63,11 +62,11 @@ def training_figure(
         name="training",
         title="Loss over training",
         caption="The loss of training batches and of evaluation samples"
-        + ("." if floor is None else ", beside that of the exact optimum on the latter."),
+        + ("." if floor is None else ", with the Bayes loss of the evaluation samples."),
         panels=(
             lines(
                 "",
-                curve(ends, "step", "Bayes floor of the evaluation samples", "optimum", y="floor", pool=False),
+                curve(ends, "step", "Bayes loss of the evaluation samples", "optimum", y="floor", pool=False),
                 curve(shown, "step", "training batch", "control", y="loss", pool=False),
                 curve(rows, "step", "evaluation", "model", y="evaluation_loss", pool=False),
                 x_label="step",
@@ -82,9 +81,9 @@ class Description:
     """A finished run as an experiment.
 
     Attributes:
-        about: what experiment.json of an experiment holds.
-        findings: how far it is from its optimum.
-        figures: its predictions, and its loss over training.
+        about: content of experiment.json.
+        findings: distance to the optimum.
+        figures: predictions, and loss over training.
     """
 
     about: dict[str, Any]
@@ -93,17 +92,17 @@ class Description:
 
 
 def description(run: Run) -> Description:
-    """A finished run, described from its files; its weights are not needed.
+    """Describe a finished run from its files.
 
     Raises:
-        InputError: the run is not finished; the line says how to go on with it.
+        InputError: the run is not finished.
     """
     own = isinstance(run.config.model, UserModuleSpec)
-    goes_on = f"in Python, hs.train(..., {str(run.path)!r}, model=..., resume=True) goes on with it"
+    goes_on = f"hs.train(..., {str(run.path)!r}, model=..., resume=True) continues it in Python"
     if not own:
-        goes_on = f"hmmscope train {run.path} --out {run.path} --resume goes on with it"
+        goes_on = f"hmmscope train {run.path} --out {run.path} --resume continues it"
     if run.summary is None:
-        raise InputError(f"{run.path}: the run is not finished, and a page shows finished ones; {goes_on}")
+        raise InputError(f"{run.path}: the run is not finished; {goes_on}")
     again = f"hmmscope train {run.path} --out NEW"
     if own:
         again = f"hs.train(..., model={model_name(run.config.model)}(...)), with the configuration below"
@@ -122,7 +121,7 @@ def description(run: Run) -> Description:
     ]
     predictions = Figure(
         name="predictions",
-        title="Answers beside the optimum" if target.exact else "Answers beside n-grams",
+        title="Answers and the optimum" if target.exact else "Answers and n-grams",
         caption=f"{_asked(run)}: the model"
         + (
             ", the exact answer"
@@ -141,7 +140,7 @@ def description(run: Run) -> Description:
         "format": store.FORMATS["experiment"],
         "experiment": "train",
         "title": f"{model_name(run.config.model)} on {title}",
-        "summary": f"A model trained for {_asked(run).lower()}, beside "
+        "summary": f"A model trained for {_asked(run).lower()}, compared with "
         + ("the exact answer of the same process." if target.exact else "n-grams, because no exact answer is known."),
         "scale": "own",
         "version": __version__,
@@ -156,7 +155,7 @@ def description(run: Run) -> Description:
 
 
 def run_facts(runs: dict[str, Run]) -> list[dict[str, str]]:
-    """What was run, in a few lines."""
+    """Return facts about the runs."""
     facts = []
     for label, run in runs.items():
         prefix = f"{label}: " if len(runs) > 1 else ""
@@ -178,7 +177,7 @@ def run_facts(runs: dict[str, Run]) -> list[dict[str, str]]:
         unit = run.target.unit
         if summary["bayes_loss"] is None:
             beside = f"{summary['loss']:.4f} ({summary['baseline']} {summary['baseline_loss']:.4f}) {unit}"
-            facts.append({"name": f"{prefix}loss (no optimum is known)", "value": beside})
+            facts.append({"name": f"{prefix}loss (optimum unknown)", "value": beside})
             continue
         excess, low, high = (summary[key] for key in ("excess", "excess_low", "excess_high"))
         interval = f"{excess:.4f} (one sample)" if low is None else f"{excess:.4f} ({low:.4f} to {high:.4f})"
@@ -192,10 +191,10 @@ def run_facts(runs: dict[str, Run]) -> list[dict[str, str]]:
 def _distance_finding(summary: dict, kind: str) -> Finding:
     if summary["bayes_loss"] is None:
         return Finding(
-            title="Beside n-grams",
+            title="Comparison with n-grams",
             text=(
-                f"No optimum is known here ({summary['no_optimum']}). The model's loss is {summary['loss']:.4f}; the best "
-                f"n-gram ({summary['baseline']}) has {summary['baseline_loss']:.4f}."
+                f"The optimum is unknown ({summary['no_optimum']}). The model's loss is {summary['loss']:.4f}; the "
+                f"best n-gram baseline ({summary['baseline']}) has {summary['baseline_loss']:.4f}."
             ),
             verdict="open",
             value=summary["loss"] - summary["baseline_loss"],
@@ -215,7 +214,7 @@ def _distance_finding(summary: dict, kind: str) -> Finding:
         f"{summary['loss']:.4f} (model) and {summary['bayes_loss']:.4f} (optimum)."
     )
     return Finding(
-        title="How far from the optimum",
+        title="Distance to the optimum",
         text=text,
         verdict=answer(summary["excess_low"], summary["excess_high"]),
         value=summary["excess"],

@@ -1,17 +1,16 @@
-"""Running an experiment into a folder.
+"""Run an experiment in a folder.
 
     OUT/
-      experiment.json  findings.json         what was run, and what was found
-      protocol.json                          what was fixed before, see `hmmscope.lab.experiments.protocols`
-      runs/<label>/                          one run folder for each model trained
-      tables/<name>.jsonl                    measurements, the only input of figures and findings
-      figures/<nn-name>.json                 figures as data; `report` draws them and makes the page
-      timing/                                where the time went, which differs each time
-      seal.json                              digests of all this, of the seals of the runs, and what measured it
-      lock                                   held by the process that writes
+      experiment.json  findings.json         description and findings
+      protocol.json                          see `hmmscope.lab.experiments.protocols`
+      runs/<label>/                          one run folder per trained model
+      tables/<name>.jsonl                    measurements
+      figures/<nn-name>.json                 figures as data
+      timing/                                time per phase
+      seal.json                              digests of all files and runs
+      lock                                   held by the writing process
 
-A seeded experiment has its runs in a pool that it may share with others, by default the folder "trained" beside OUT, and
-is measured part by part, see `hmmscope.lab.experiments.parts`. An interrupted experiment goes on where it was.
+A seeded experiment keeps its runs in a pool and is measured in parts, see `hmmscope.lab.experiments.parts`.
 """
 
 import os
@@ -65,23 +64,23 @@ def run_experiment(
     """Train, measure and write tables, figures and findings into `out`, which is returned.
 
     Args:
-        name: of the experiment.
+        name: name of the experiment.
         scale: "smoke", "small", "medium", "gpu" or "paper".
-        out: a new folder, or with `resume` one that holds the same plan.
-        overrides: changes to every configuration of the plan, ``{"training.num_steps": "100"}``, to what shapes the plan,
-            ``{"plan.depths": "1,2"}``, and to sizes of the measurements, ``{"measurements.samples": "100"}``.
-        seeds: how many, or which, of a seeded experiment; by default as many as the scale has.
-        trained: the pool of its runs; by default the folder "trained" beside `out`.
-        executor: where they are trained; by default worker processes on this machine, one a processor.
-        resume: go on with the experiment in `out`.
-        kept: a folder with small files of the same experiment and scale, whose parts are taken over and not trained.
-        first: leave all but so many seeds of the plan for later.
-        measure_only: train nothing; measure the parts whose models the pool has, and leave the others for later.
-        protocol: a file that fixes what is run and judged, see `hmmscope.lab.experiments.protocols`; parts carry its digest.
+        out: a new folder, or with `resume` one with the same plan.
+        overrides: such as ``{"training.num_steps": "100"}``, ``{"plan.depths": "1,2"}`` or ``{"measurements.samples":
+            "100"}``.
+        seeds: number or list; by default those of the scale.
+        trained: pool of the runs; by default "trained" next to `out`.
+        executor: where to train; by default one worker process per processor.
+        resume: continue in `out`.
+        kept: folder of the same experiment whose parts are reused.
+        first: number of seeds to run now.
+        measure_only: measure parts whose models are in the pool.
+        protocol: see `hmmscope.lab.experiments.protocols`.
         quiet: show no progress.
 
     Raises:
-        InputError: an unknown name, scale or override; a protocol of another plan, or of rules that are others now.
+        InputError: an unknown name, scale or override; a protocol that does not match.
         RefusedError: `out` exists, or holds another plan.
     """
     plan = plan_of(name, scale, overrides or {}, seeds)
@@ -94,7 +93,7 @@ def run_experiment(
     }
     wrong = next((option for option, value in given.items() if value is not None), None)
     if plan.seeds is None and wrong is not None:
-        raise InputError(f"{wrong}: {name} is not a seeded experiment; leave it out")
+        raise InputError(f"{wrong}: {name} is not a seeded experiment; omit this option")
     before = None if kept is None else StoredParts(kept, name, scale)
     pool = out.parent / "trained" if trained is None else trained
     fixed = None if protocol is None else protocol_for(plan, protocol)
@@ -102,12 +101,12 @@ def run_experiment(
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: say_aloud(line, flush=True))
     work = Seeded(plan, out.absolute(), pool.absolute(), say, quiet)
     if seals.open_sealed(out) is not None and not os.access(out, os.W_OK) and not work.left():
-        return out  # finished, and there to be read
+        return out  # finished, and read-only
     if plan.seeds is not None and not quiet:
         tell(f"plan: {sum(len(part.configs) for part in work.parts)} runs, {in_words(plan.seeds)}")
     with disk.holding(out / "lock"):
         store.remove_leftovers(out)
-        work.left()  # a part that is damaged is refused before anything is changed
+        work.left()  # refuse damaged parts before changing anything
         with disk.staying(out, "experiment.json"), seals.unsealed(out):
             if plan.seeds is None:
                 facts, invalid = _run_once(plan, out, say, quiet)
@@ -133,7 +132,6 @@ def _seal(out: Path, runs: Sequence[Path]) -> None:
 def _run_once(
     plan: ExperimentPlan, out: Path, say: Callable[[str], None], quiet: bool
 ) -> tuple[list[dict], str | None]:
-    """Train into OUT/runs and measure; facts, and why the numbers cannot be right."""
     experiment, runs = plan.experiment, {}
     with Failures(f"{experiment.name}: training") as failures:
         for label, config in plan.configs.items():
@@ -158,7 +156,7 @@ def _run_once(
 
 
 class _Parts(ProgressListener):
-    """Writes what the parts so far give whenever one is done, and keeps what failed."""
+    """Writes results after every part."""
 
     def __init__(self, work: Seeded, failures: Failures) -> None:
         self._work, self._failures = work, failures
@@ -175,7 +173,6 @@ class _Parts(ProgressListener):
 
 
 def _run_seeds(work: Seeded, where: ExecutorOptions | None, seeds: Sequence[int], measure_only: bool) -> None:
-    """Train and measure part by part; with an executor that trains several runs at a time, all of them first."""
     left, plan = [part for part in work.left() if part.seed in seeds], work.plan
     if measure_only:
         left = [part for part in left if work.is_trained(part)]
@@ -186,13 +183,13 @@ def _run_seeds(work: Seeded, where: ExecutorOptions | None, seeds: Sequence[int]
         if where is not None:
             with failures.of("training"), timed(work.out, "training"):
                 train_in_pool(configs, work.pool, where, quiet=work.quiet)
-            left = [part for part in left if work.is_trained(part)]  # the runs of others are among those that failed
+            left = [part for part in left if work.is_trained(part)]  # other runs failed
         executor: Executor = InProcessExecutor(quiet=work.quiet)
         if where is not None and len(left) > 1 and registry.is_installed(type(plan.experiment)):
             executor = replace(where, heartbeat_timeout=None).make(work.out)
         retries = 0 if isinstance(executor, InProcessExecutor) else 1
         do_tasks([PartTask.of(work, part) for part in left], executor, retries=retries, watcher=_Parts(work, failures))
-        with failures.of("what the page computes live"):
+        with failures.of("data for the live page"):
             work.write_live()
         if not left:
             work.write()
@@ -212,7 +209,6 @@ def _claim_folder(
     kept: StoredParts | None,
     protocol: Protocol | None,
 ) -> None:
-    """Make the folder with experiment.json, or check that it holds the same plan."""
     path, experiment, config = out / "experiment.json", plan.experiment, plan.to_data()
     if os.path.lexists(out):
         if not resume:
@@ -229,7 +225,7 @@ def _claim_folder(
         if difference:
             raise RefusedError(f"{out}: holds another plan ({'; '.join(difference[:4])}); choose another --out")
         if protocol is not None and before.get("protocol") != protocol.digest:
-            raise RefusedError(f"{out}: was not begun by this protocol; choose another --out")
+            raise RefusedError(f"{out}: was not started with this protocol; choose another --out")
         return
     command = [f"hmmscope run {experiment.name} --scale {plan.scale} --out {out.name}"]
     if seeds is not None:
@@ -252,7 +248,7 @@ def _claim_folder(
         "rules": rules_of(experiment.name),
         "config": config,
     }
-    if kept is not None:  # the rules are those that were fixed before its data
+    if kept is not None:  # the rules that were fixed before its data
         description |= {key: kept.about[key] for key in ("created", "rules") if key in kept.about}
     protocol, marks = handed_on(protocol, kept)
     description |= marks

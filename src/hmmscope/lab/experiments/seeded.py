@@ -1,4 +1,4 @@
-"""A seeded experiment at work, and its parts as tasks: models are trained, where the pool lacks them, and measured."""
+"""Execution of a seeded experiment, with its parts as tasks."""
 
 import functools
 import json
@@ -35,10 +35,10 @@ class Seeded:
     """A seeded experiment at work in its folder.
 
     Attributes:
-        plan: what is run.
+        plan: its plan.
         out: its folder.
-        pool: of its runs.
-        say: tells what is done.
+        pool: folder of its runs.
+        say: prints progress.
         quiet: show no progress.
     """
 
@@ -50,7 +50,7 @@ class Seeded:
 
     @classmethod
     def at(cls, out: Path, pool: Path) -> "Seeded":
-        """The experiment whose folder is `out`, for a worker, which says all in its log."""
+        """Return the experiment in `out` for a worker."""
         about = store.read_json(out / "experiment.json", managed=True)
         return _seeded(out, pool, json.dumps([about["experiment"], about["scale"], about["config"]]))
 
@@ -68,28 +68,28 @@ class Seeded:
 
     @cached_property
     def protocol(self) -> str | None:
-        """Digest of the protocol by which it runs."""
+        """Digest of its protocol."""
         found: str | None = store.read_json(self.out / "experiment.json", managed=True).get("protocol")
         return found
 
     def left(self) -> list[Part]:
-        """The parts that are not measured."""
+        """Return the parts that are not measured."""
         return [part for part in self.parts if not part.is_in(self.out)]
 
     def is_trained(self, part: Part) -> bool:
-        """Whether the pool has all its models."""
+        """Return whether the pool has all models of a part."""
         return all(RunTask(self.pool, run_name(config)).is_done() for config in part.configs.values())
 
     def take(self, kept: StoredParts) -> None:
-        """Take over what is kept."""
+        """Reuse stored parts."""
         for part in self.left():
             why = kept.give(part, self.out, self.plan.sizes)
             if why is not None:
-                self.say(f"{self.plan.experiment.name}: {part} is not taken over: {why}")
+                self.say(f"{self.plan.experiment.name}: {part} is not reused: {why}")
         self.write()
 
     def do(self, part: Part, *, quiet: bool) -> None:
-        """Train the models of a part, as far as the pool lacks them, and measure them."""
+        """Train the missing models of a part and measure them."""
         experiment = self.plan.experiment
         with timed(self.out, "training"):
             folders = train_in_pool(list(part.configs.values()), self.pool, quiet=quiet)
@@ -103,7 +103,7 @@ class Seeded:
         part.write(self.out, tables | {"runs": rows}, runs=seals.digests(folders), protocol=self.protocol)
 
     def write_live(self) -> None:
-        """What the page computes live: of the first part that has such a run, which does not depend on what ended first."""
+        """Write the data for the live page."""
         label = self.plan.experiment.live_run(self.plan.scale, list(self.plan.configs))
         if label is None or os.path.lexists(self.out / "live.json"):
             return
@@ -116,7 +116,7 @@ class Seeded:
             store.write_json(self.out / "live.json", live_data(run, self.plan.experiment.live_process(run)))
 
     def write(self) -> None:
-        """Tables from the parts that are there, and figures and findings of the seeds that are whole."""
+        """Write tables, figures and findings."""
         experiment, seeds = self.plan.experiment, self.plan.seeds or ()
         names = [*(name for names in experiment.groups.values() for name in names), "runs"]
         write_tables(self.out, names, self.parts)
@@ -143,7 +143,6 @@ class Seeded:
 
 
 def _where_trained(folder: Path) -> Run:
-    """A run whose model is on the device that its training asks for: instruments follow it."""
     run = load_run(folder)
     run.model.to(resolve_device(run.config.training.device))
     return run
@@ -161,7 +160,7 @@ class PartTask(Task):
 
     Attributes:
         work: the experiment.
-        part: which.
+        part: the part.
     """
 
     kind: ClassVar[str] = "part"
@@ -171,28 +170,24 @@ class PartTask(Task):
 
     @classmethod
     def of(cls, work: Seeded, part: Part) -> "PartTask":
-        """That of a part."""
         return cls(work.out, part.slug, work, part)
 
     @classmethod
     def read(cls, **given: str) -> "PartTask":
-        """That of `given`, from the folder."""
+        """Restore a task from `given`."""
         work = Seeded.at(Path(given["out"]), Path(given["pool"]))
         return cls.of(work, next(part for part in work.parts if part.slug == given["name"]))
 
     def given(self) -> dict[str, str]:
-        """What `read` makes it of."""
         return super().given() | {"pool": str(self.work.pool)}
 
     def __str__(self) -> str:
         return str(self.part)
 
     def is_done(self) -> bool:
-        """Whether it is measured by the version of today."""
         return self.part.is_in(self.out)
 
     def do(self, *, quiet: bool = True) -> None:
-        """Train and measure."""
         self.work.do(self.part, quiet=quiet)
 
 
@@ -201,7 +196,7 @@ def _few(labels: list[str]) -> str:
 
 
 def run_row(label: str, folder: Path) -> dict[str, Any]:
-    """A line of the table of runs."""
+    """Return a row of the table of runs."""
     opened = RunDir.open(folder)
     config, summary = config_from_data(opened.config), opened.done or {}
     kept = ("parameters", "steps", "loss", "bayes_loss", "excess", "excess_low", "excess_high", "invalid")
@@ -215,7 +210,7 @@ def run_row(label: str, folder: Path) -> dict[str, Any]:
 
 
 def _seconds(records: Sequence[Mapping[str, Any]], column: str) -> float | None:
-    """Seconds of training, from records whose clock starts anew where a run was taken up again; None without any."""
+    """Sum the training seconds of resumed clocks."""
     times = [record[column] for record in records if column in record]
     if not times:
         return None
@@ -224,10 +219,10 @@ def _seconds(records: Sequence[Mapping[str, Any]], column: str) -> float | None:
 
 
 def last_quarter(records: Sequence[Mapping[str, Any]]) -> float | None:
-    """By how much the evaluation loss changed over the last quarter of the steps; None without an evaluation before it.
+    """Return the change of the evaluation loss over the last quarter of the steps, or None.
 
     Args:
-        records: the lines of metrics.jsonl, (step, evaluation_loss where it was evaluated).
+        records: lines of metrics.jsonl.
     """
     losses = {row["step"]: row["evaluation_loss"] for row in records if row.get("evaluation_loss") is not None}
     if not losses:

@@ -1,7 +1,4 @@
-"""What predictors are called in figures, and how they are drawn; one table for all experiments.
-
-A name has the words of the key under which tables hold the same numbers.
-"""
+"""Names and roles of predictors in figures, for all experiments."""
 
 from hmmscope.lab.evidence.panels import NameAndRole
 

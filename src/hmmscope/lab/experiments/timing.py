@@ -1,8 +1,4 @@
-"""Where the time of an experiment went. It differs each time, so it stands apart from the results:
-
-timing/phases.jsonl     how long each phase took, each time that there was something to do
-timing/facts.json       the same in a line for the page
-"""
+"""Time per phase of an experiment, stored apart from the results."""
 
 import os
 import time
@@ -22,7 +18,7 @@ _OF_RUN = "timing.jsonl"
 
 @contextmanager
 def timed(out: Path, phase: str) -> Iterator[None]:
-    """Write down how long a phase took: `seconds` by the clock, and `spent` by processors, workers that ended included."""
+    """Record the `seconds` of a phase and the processor seconds `spent`."""
     begun, spent = time.monotonic(), sum(os.times()[:4])
     yield
     record = {"phase": phase, "seconds": time.monotonic() - begun, "spent": sum(os.times()[:4]) - spent}
@@ -36,12 +32,11 @@ def timed(out: Path, phase: str) -> Iterator[None]:
 
 
 def write_time_facts(out: Path, runs: Sequence[Path]) -> None:
-    """For the page."""
     store.write_json(out / _FOLDER / _FACTS, time_facts(out, runs))
 
 
 def time_facts(out: Path, runs: Sequence[Path]) -> list[dict[str, str]]:
-    """The phases so far, longest first, in seconds by the clock; of the trainings what processors spent on what."""
+    """Return the phases, longest first, and the trainings' processor time."""
     seconds: Counter[str] = Counter()
     spent: Counter[str] = Counter()
     for record in _records(out / _FOLDER / _PHASES):
