@@ -208,7 +208,7 @@ def _read_live(path: Path) -> dict[str, Any] | None:
         known = all(isinstance(x, float) or (x is None and said["verdict"] == "not told") for x in numbers)
         if not plain or (name == "beyond" and not known):
             raise DamagedError(
-                f"{path}: {name}: must be a mapping with a verdict, its text, and numbers unless nothing is told"
+                f"{path}: {name}: must be a mapping with a verdict, its text, and numbers (none for the verdict 'not told')"
             )
     return data | told
 
