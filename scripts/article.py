@@ -318,7 +318,7 @@ def generate(out: Path) -> None:
         "deciding": deciding(rows),
         "sensitivity": sensitivity(rows),
         "costs": table_in(ROOT / "protocols" / "README.md", "### What has not run", (0.3, 0.14, 0.5)),
-        "errata": table_in(ROOT / "docs" / "constructions.md", "## What was corrected", (0.17, 0.36, 0.41)),
+        "errata": table_in(ROOT / "docs" / "constructions.md", "## Corrections", (0.17, 0.36, 0.41)),
         "appendix": appendix(rows),
     }
     for paper in FIGURES:

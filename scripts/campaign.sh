@@ -8,12 +8,12 @@
 # protocols/. Each finished seed of an experiment is stored in results/medium/.
 set -euo pipefail
 
-# step EXPERIMENT[@SETTING] SEEDS HOW-MANY [OPTION...]: the first seeds of an experiment, or as far as its pool has them
+# step EXPERIMENT[@SETTING] SEEDS COUNT [OPTION...]: run the first seeds of an experiment
 step() {
   local name=$1 seeds=$2 first=$3 begin
   shift 3
   [[ $name = "$only"* ]] || return 0
-  [ -f "protocols/$name.json" ] || { echo "$name: waits for its protocol, see protocols/README.md" && return 0; }
+  [ -f "protocols/$name.json" ] || { echo "$name: has no protocol yet; see protocols/README.md" && return 0; }
   begin="--protocol protocols/$name.json"
   [ -d "results/medium/$name" ] && begin="--reuse results/medium/$name"
   # shellcheck disable=SC2086

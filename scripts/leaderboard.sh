@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The leaderboard of docs/benchmark.md: models that come with hmmscope, five seeds each, on one processor core; stop it at any
-# time, and call it again. What is finished is copied to results/hmm-bench, where scripts/write_pages.py reads it. Models whose
-# default size is beyond the light track have two layers, 64 wide, or what the 600 seconds of a core allow,
-# which the reference implementation of mamba exceeds at any.
+# Measure the leaderboard of docs/benchmark.md: models that come with hmmscope, five seeds each, on one processor core. It can be
+# stopped and restarted. Finished cards are copied to results/hmm-bench, where scripts/write_pages.py reads them. Models whose
+# default size exceeds the light track have two layers of width 64, or what 600 seconds of a core allow; the reference
+# implementation of mamba exceeds them at any size.
 #
-#     nice bash scripts/leaderboard.sh                  all of them
-#     nice bash scripts/leaderboard.sh gru mamba2       these
+#     nice bash scripts/leaderboard.sh                  all models
+#     nice bash scripts/leaderboard.sh gru mamba2       these models
 set -euo pipefail
 
 export OMP_NUM_THREADS=1

@@ -401,4 +401,4 @@ def factored_early(tables: Tables) -> Measurement:
         f"R² of the belief passes half of its range at steps {sorted(step for step, _, _ in found)}; at the end the factors "
         f"explain {late.short()} of the variance that the joint belief explains."
     )
-    return Measurement(Effect.pooled([gain for _, gain, _ in found], "share explained by factors"), text)
+    return Measurement(Effect.pooled([gain for _, gain, _ in found], "fraction explained by factors"), text)

@@ -138,7 +138,7 @@ def _effects(tables: Tables, intervention: str, less: dict[str, str]) -> dict[st
             return of("trained", "belief") - of(less.get("network", "trained"), less.get("subspace", "belief"))
 
         name = f"{ARCHITECTURES[architecture]} on {PROCESSES[process]}"
-        effects[name] = Effect.pooled(list(rows.per_seed(difference).values()), "share of the way")
+        effects[name] = Effect.pooled(list(rows.per_seed(difference).values()), "of the way")
     return effects
 
 

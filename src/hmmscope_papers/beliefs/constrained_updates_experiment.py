@@ -163,7 +163,7 @@ def holds(tables: Tables, numbers: dict[str, float]) -> Measurement:
         before = _mean(own, "untrained")
         return (_mean(own, "trained") - before) / (1 - before)
 
-    effects = _by_process(rows, gain, "of what untrained networks leave")
+    effects = _by_process(rows, gain, "of the variance left by untrained networks")
     held, before = (_by_process(rows, partial(_mean, network=network), "") for network in ("trained", "untrained"))
     least = min((1 - effect.value for effect in before.values()), default=0.0)
     told = Gate.headroom(least, numbers["least_left"], "the R² of untrained networks")

@@ -279,7 +279,7 @@ def by_which_way(tables: Tables) -> Measurement:
 
     by_seed = rows.per_seed(lambda own: {name: cost(own, name) for name in senders})
     each = {name: Effect.pooled([found[name] for found in by_seed.values()]) for name in senders}
-    effect = Effect.pooled(list(rows.per_seed(more).values()), "nats more by the MLP")
+    effect = Effect.pooled(list(rows.per_seed(more).values()), "nats, MLP minus head")
     return Measurement(
         effect, f"Rise of the loss in nats if the second layer's attention no longer receives: {_said(each)}."
     )

@@ -302,7 +302,7 @@ def recurrence(tables: Tables) -> Measurement:
     ends, tasks = _ends(rows), rows.values("task")
     if ends is None:
         return Measurement(None, _said(rows))
-    effects = each(rows, "task", _less(*ends), "loss of the Transformer less that of the RNN")
+    effects = each(rows, "task", _less(*ends), "loss of the Transformer minus that of the RNN")
     gates = [equal_budgets(tables, {name: _label(task, name, layers) for name, layers in ends}) for task in tasks]
     gates += [_learned(tables, one, tasks) for one in ends]
     return Measurement(effects, _said(rows), gates=gates, last_doubling_change=_drifts(tables, *ends, tasks))
@@ -315,7 +315,7 @@ def depth(tables: Tables) -> Measurement:
     if len(depths) < 2:
         return Measurement(None, _said(rows))
     ends = (("transformer", depths[0]), ("transformer", depths[-1]))
-    effects = each(rows, "task", _less(*ends), f"loss with {depths[0]} layers less that with {depths[-1]}")
+    effects = each(rows, "task", _less(*ends), f"loss with {depths[0]} layers minus that with {depths[-1]}")
     gates, drifts = (
         [_learned(tables, one, rows.values("task")) for one in ends],
         _drifts(tables, *ends, rows.values("task")),
@@ -366,7 +366,10 @@ def parity(tables: Tables) -> Measurement:
     rows = tables["errors"].where(task=task)
     models = rows.where(predictor="model")
     effects = each(
-        models, "task", _less(("delta-rule", layers), (architecture, layers), beyond=True), "loss less, beyond"
+        models,
+        "task",
+        _less(("delta-rule", layers), (architecture, layers), beyond=True),
+        "lower loss beyond the training length",
     )
     exact = rows.where(predictor="constructed")
     if not exact:

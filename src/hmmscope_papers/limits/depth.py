@@ -174,7 +174,7 @@ def saturates(tables: Tables) -> Measurement:
     """Leave out depths that fit the whole sequence by half of the training."""
     found: dict[str, Effect] = {}
     for (longest, layers), own in _deep(tables).by("longest", "layers").items():
-        effect = over_seeds(own, last_octave, "doublings a doubling of training")
+        effect = over_seeds(own, last_octave, "doublings per doubling of training")
         if effect is not None:
             found[_named(longest, layers)] = effect
     effects = dict(sorted(found.items(), key=lambda item: -item[1].value))
@@ -201,7 +201,7 @@ def speed(tables: Tables) -> Measurement:
         known = [(n, EstimateWithError(math.log2(count))) for n, count in reached if count is not None]
         return slope(known) if len(known) > 1 else None
 
-    effect = over_seeds(rows, of_seed, "doublings of the sequences a layer")
+    effect = over_seeds(rows, of_seed, "doublings of the sequences per layer")
     counts = each(rows, "layers", lambda own: steps_to(own))
     said = "; ".join(f"{model_name(n)} {count.value:,.0f}" for n, count in counts.items())
     return Measurement(

@@ -316,7 +316,7 @@ def _drift(rows: Rows, measure: Callable[[Rows], float | None]) -> float | None:
 @claim("limits-rnn-final-accuracy")
 def final_accuracy(tables: Tables) -> Measurement:
     rows = alike(tables["epochs"])
-    effects = each_task(rows, FOUR, _lead, "loss of the best Transformer less the RNN's")
+    effects = each_task(rows, FOUR, _lead, "loss, best Transformer minus RNN")
     seen = []
     for task, own in rows.by("task").items():
         ends = {n: over_seeds(own.where(layers=n), _at_end) for n in layers_of(own)}
@@ -344,7 +344,7 @@ def better_throughout(tables: Tables) -> Measurement:
                 leads.append(min(values.values()) - recurrent)
         return min(leads, default=None)
 
-    effects = each_task(rows, FOUR, least, "least loss of the best Transformer less the RNN's")
+    effects = each_task(rows, FOUR, least, "loss, best Transformer minus RNN, worst evaluation")
     text = (
         f"Smallest lead of the RNN over the best Transformer (difference of losses) at any evaluation: {told(effects)}."
     )
@@ -401,7 +401,7 @@ def supervision_rnn(tables: Tables) -> Measurement:
     shown = told({name: one for name, one in parts.items() if one})
     text = f"Evaluation loss on Cyclic-HARD minus that on Cyclic-DET: {shown}."
     compared = rows.where(layers=[0, deepest])
-    effect = over_seeds(rows, difference, "loss more than the RNN's")
+    effect = over_seeds(rows, difference, "loss, Transformer's increase minus the RNN's")
     own = alike(tables["epochs"].where(task=[HARD, "cyclic-det"], layers=[0, deepest]))
     return Measurement(effect, text, gates=_gates(tables, own), last_doubling_change=_drift(compared, difference))
 

@@ -269,7 +269,7 @@ def rnn_fits(tables: Tables) -> Measurement:
 
 @claim("limits-fit-length-grows")
 def grows(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
-    effects, drifts = growing_by_task(tables, growth, "doublings a layer", numbers["rate"])
+    effects, drifts = growing_by_task(tables, growth, "doublings per layer", numbers["rate"])
     text = f"{by_depth(tables, REMEMBERING)} Doublings of the fit length per layer: {told(effects)}."
     return Measurement(
         effects, text, gates=_learned(tables, REMEMBERING), required=titles(REMEMBERING), last_doubling_change=drifts
@@ -280,7 +280,7 @@ def grows(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
 def doubles(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
     """Use depths up to half of the sequence, because a longer fit cannot double."""
     effects, drifts = growing_by_task(
-        tables, lambda found, longest: growth(found, longest, numbers["half"]), "doublings a layer", numbers["rate"]
+        tables, lambda found, longest: growth(found, longest, numbers["half"]), "doublings per layer", numbers["rate"]
     )
     spaces, _ = growing_by_task(tables, doublings_left, "", numbers["rate"])
     spaced = [
@@ -374,7 +374,7 @@ def hard_below_det(tables: Tables) -> Measurement:
     def least(easy: Lengths, hard: Lengths) -> EstimateWithError:
         return min(log2(easy[n]) - log2(hard[n]) for n in easy.keys() & hard.keys())
 
-    effect, moved = both_cycles(tables, least, "doublings, least depth")
+    effect, moved = both_cycles(tables, least, "doublings, smallest over depths")
     gates = (*rarely_asked(tables["positions"]), *_learned(tables, CYCLES))
     return Measurement(effect, by_depth(tables, CYCLES), gates=gates, last_doubling_change=moved)
 
@@ -387,7 +387,7 @@ def hard_plateau(tables: Tables) -> Measurement:
             return None
         return (log2(easy[most]) - log2(easy[2])) - (log2(hard[most]) - log2(hard[2]))
 
-    effect, moved = both_cycles(tables, gain, "doublings more")
+    effect, moved = both_cycles(tables, gain, "doublings more on Cyclic-DET")
     gates = (*rarely_asked(tables["positions"]), *_learned(tables, CYCLES))
     return Measurement(effect, by_depth(tables, CYCLES), gates=gates, last_doubling_change=moved)
 

@@ -393,7 +393,7 @@ def block_bound(tables: Tables) -> Measurement:
         short = [error for block, error in errors.items() if 0 < block <= max(1, fit // 2)]
         return sum(long) / len(long) - sum(short) / len(short) if long and short else None
 
-    effects = _each_shown(tables, difference, "error of blocks above the fit length, less that of short ones")
+    effects = _each_shown(tables, difference, "error of blocks above the fit length minus that of short ones")
     text, drifts = _said(tables["final"]), _drifts(tables, difference)
     return Measurement(effects, text, gates=(_learned(tables, SHOWN),), required=SHOWN, last_doubling_change=drifts)
 

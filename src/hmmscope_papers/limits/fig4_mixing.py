@@ -304,5 +304,8 @@ def mixing_rnn(tables: Tables) -> Measurement:
     gates = (equal_budgets(tables, labels), _learned(rows, "rnn"), _learned(rows))
     then = while_training(tables).with_columns(predictor=lambda row: row["network"], value=lambda row: row["loss"])
     return Measurement(
-        over_seeds(rows, more, "rise more than the RNN's"), text, gates=gates, last_doubling_change=drift(then, more)
+        over_seeds(rows, more, "rise of the error, Transformer minus RNN"),
+        text,
+        gates=gates,
+        last_doubling_change=drift(then, more),
     )

@@ -208,7 +208,7 @@ def _along(rows: Rows, axis: str) -> Measurement:
     effect = over_seeds(
         rows,
         lambda own: _mean(own.where(**{axis: values[0]})) - _mean(own.where(**{axis: values[-1]})),
-        f"loss at {axis} {values[0]} less that at {values[-1]}",
+        f"loss at {axis} {values[0]} minus that at {values[-1]}",
     )
     assert effect is not None
     clear = effect.low is not None and effect.high is not None and not effect.low <= 0 <= effect.high
@@ -241,7 +241,7 @@ def rnn_tuning(tables: Tables) -> Measurement:
     for task, own in rows.by("task").items():
         values = list(own.per_seed(_wider("value", deep)).values())
         if any(value is not None for value in values):
-            effects[task] = Effect.pooled(values, "range more than the RNN's")
+            effects[task] = Effect.pooled(values, "range of losses, Transformer minus RNN")
             drifts[task] = drift(later.where(task=task), _wider("loss", deep))
     shown = [
         f"{task}, {'RNN' if n == 0 else f'{n} layers'}, {rate:g}: {_mean(own):.3f}"

@@ -250,7 +250,7 @@ def _mean_length(own: Rows) -> float:
 def curriculum_det(tables: Tables) -> Measurement:
     rows = _deep(tables["fit-lengths"].where(task="cyclic-det"))
     effect = over_seeds(
-        rows, lead, "share of the length", resolution=_resolution(rows) / rows[0]["longest"] if rows else 0
+        rows, lead, "of the sequence length", resolution=_resolution(rows) / rows[0]["longest"] if rows else 0
     )
     moved = _drift(tables, "cyclic-det", lambda own: lead(_deep(own)))
     return Measurement(
@@ -328,7 +328,7 @@ def curriculum_rnn(tables: Tables) -> Measurement:
     by_task = tables["fit-lengths"].by("task")
     effects: dict[str, Effect] = {}
     for task, own in by_task.items():
-        effects |= each_task(own, (task,), more(own), "share of the length")
+        effects |= each_task(own, (task,), more(own), "of the sequence length")
     gates = [gate for task in by_task for deep in (True, False) for gate in _gates(tables, task, deep)]
     drifts = {
         task_title(task): mean_change(*(rows.per_seed(more(rows)) for rows in _at_half_and_end(tables, task)))

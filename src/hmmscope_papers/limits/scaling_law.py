@@ -280,7 +280,7 @@ def growth(tables: Tables) -> Measurement:
     points = _by_budget(rows, _slope)
     gates = (*_gates(tables, {"slope": points}), _below_the_end(tables))
     return Measurement(
-        _at_paper(points, "doublings a layer"),
+        _at_paper(points, "doublings per layer"),
         _said(tables),
         gates,
         compute_used=_reached(),
@@ -373,7 +373,7 @@ def rests(tables: Tables) -> Measurement:
     for layers in _deep(tables):
         moved = list(ScalingLaw.last_doubling(_points(_lengths(tables, layers))).values())
         if moved:
-            effects[model_name(layers)] = Effect.pooled(moved, "doublings a doubling of training")
+            effects[model_name(layers)] = Effect.pooled(moved, "doublings per doubling of training")
     known = {name: effect for name, effect in effects.items() if effect.low is not None and effect.high is not None}
     still = [
         name for name, effect in known.items() if max(-(effect.low or 0.0), effect.high or 0.0) < parameter("at_rest")

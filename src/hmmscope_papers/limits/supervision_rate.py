@@ -201,7 +201,10 @@ def dose_slope(tables: Tables) -> Measurement:
         )
     moved = drift(tables[WHILE_TRAINING], lambda own: difference(own, _then))
     return Measurement(
-        over_seeds(rows, difference, "doublings a doubling"), text, gates=gates, last_doubling_change=moved
+        over_seeds(rows, difference, "doublings per doubling of the distance"),
+        text,
+        gates=gates,
+        last_doubling_change=moved,
     )
 
 

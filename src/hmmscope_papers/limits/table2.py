@@ -286,7 +286,12 @@ def cost(tables: Tables) -> Measurement:
         passes = math.ceil(row["length"] / row["block_length"])
         value, low, high = (row[f"to_vanilla{end}"] * row["length"] / passes for end in ("", "_low", "_high"))
         effects[_name_of(row)] = Effect(
-            value=value, low=low, high=high, degrees=-1, num_seeds=row["rounds"], unit="time over what the passes say"
+            value=value,
+            low=low,
+            high=high,
+            degrees=-1,
+            num_seeds=row["rounds"],
+            unit="time divided by the ratio of passes",
         )
         each_pass.append(row["to_plain"] / passes)
     worst = max(each_pass, key=lambda one: abs(math.log(one)), default=1.0)

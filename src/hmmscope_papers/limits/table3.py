@@ -280,7 +280,7 @@ def _learned(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...], sh
     def way(own: Rows) -> float:
         return min((row["trivial"] - row["loss"]) / (row["trivial"] - row["floor"]) for row in own)
 
-    found = each_task(rows, tasks, way, "of the way")
+    found = each_task(rows, tasks, way, "of the gap")
     who = " and ".join(model_name(n) for n in layers)
     what = "a constant answer ({}, {})"
     return tuple(Gate.learned(found.get(task), share, what.format(who, task)).about(task) for task in titles(tasks))
@@ -382,7 +382,7 @@ def printed_lds_rnn(tables: Tables) -> Measurement:
         return Measurement(None, "")
     printed, floor, scatter = TABLE_3["ran-lds"]["RNN"], rows[0]["value"], rows[0]["batch_deviation"]
     averaged = "the possible distance of a batch mean from the lower bound (the paper does not state what it averages)"
-    gap = Effect.pooled([EstimateWithError(printed - LEAST_SHARE * floor, scatter)], "printed loss less the floor")
+    gap = Effect.pooled([EstimateWithError(printed - LEAST_SHARE * floor, scatter)], "printed loss minus lower bound")
     text = f"The smallest possible loss is {floor:.4f} over 120 positions and {LEAST_SHARE * floor:.4f} over 121, of which "
     text += f"the first is known. The mean over one batch has standard deviation {scatter:.4f}."
     gate = Gate.regime(WIDTH / 2 * scatter, 0, parameter("at_floor", AT_FLOOR), averaged)

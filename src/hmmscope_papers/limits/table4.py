@@ -199,7 +199,7 @@ def matmul_slower(tables: Tables) -> Measurement:
             slow, other = (late_share(own.where(task=one)) if own.where(task=one) else None for one in ("matmul", task))
             return None if slow is None or other is None else slow - other
 
-        found = over_seeds(rows.where(task=["matmul", task]), later, "share of the way")
+        found = over_seeds(rows.where(task=["matmul", task]), later, "of the fall")
         effects |= {task_title(task): found} if found else {}
     shares = each_task(rows, REMEMBERING, late_share, "")
     text = f"Fraction of the fall of the training loss in the last two fifths of training: {told(shares)}."
@@ -223,7 +223,7 @@ def cycles_converged(tables: Tables) -> Measurement:
         "the length of the training, as a fraction of the paper's,",
     )
     falls = each_task(
-        rows, CYCLES, lambda own: level_at(own, parameter("late")) - level_at(own, 1.0), "of the trivial loss"
+        rows, CYCLES, lambda own: level_at(own, parameter("late")) - level_at(own, 1.0), "of the constant answer's loss"
     )
     text = f"Fall of the training loss in the last fifth, as a fraction of the constant answer's loss: {told(falls)}."
     return Measurement(
@@ -235,7 +235,7 @@ def cycles_converged(tables: Tables) -> Measurement:
 def matmul_fails(tables: Tables) -> Measurement:
     """Use Cyclic-DET as control."""
     rows = of_trivial(tables)
-    ends = each_task(rows, ("matmul", "cyclic-det"), lambda own: level_at(own, 1.0), "of the trivial loss")
+    ends = each_task(rows, ("matmul", "cyclic-det"), lambda own: level_at(own, 1.0), "of the constant answer's loss")
     product = rows.where(task="matmul")
     half, end = (product.per_seed(lambda own, share=share: level_at(own, share)) for share in (0.5, 1.0))  # type: ignore[misc]
     gate = _learned(rows, ("cyclic-det",), 1 - parameter("learned", LEARNED))

@@ -282,13 +282,13 @@ def exact(tables: Tables) -> Measurement:
     widths = tables["weights"].where(family="cyclic-det")
     worst, longest = max(row["error"] for row in kept), max(kept.values("length"))
     effects = {
-        "no error": always(kept, lambda row: row["error"] == 0, "family", "instance", unit="share of processes"),
+        "no error": always(kept, lambda row: row["error"] == 0, "family", "instance", unit="fraction of processes"),
         "width n·m": always(
             widths,
             lambda row: row["hidden_width"] == row["num_states"] * row["num_symbols"],
             "num_states",
             "instance",
-            unit="share of networks",
+            unit="fraction of networks",
         ),
     }
     text = (
@@ -313,7 +313,7 @@ def orthogonal(tables: Tables) -> Measurement:
             double,
             lambda row: row["error"] <= parameter("rounding_bound", ROUNDING_BOUND),
             "instance",
-            unit="share of instances",
+            unit="fraction of instances",
         ),
         text,
     )
@@ -328,7 +328,7 @@ def weights(tables: Tables) -> Measurement:
         "family",
         "num_states",
         "instance",
-        unit="share of networks",
+        unit="fraction of networks",
     )
     growth = Effect.pooled(power_slopes(rows, "norm", "largest", "family", "num_states", "instance"))
     text = f"Over {within.num_seeds} networks the largest weight grows as ‖b_0‖ to the power {growth.value:.3f}."
@@ -347,4 +347,4 @@ def start(tables: Tables) -> Measurement:
         f"As printed, the first vectors are wrong by at least {least:.2g} in every instance; with α/2 added instead of "
         f"subtracted they are wrong by at most {right:.1e}."
     )
-    return Measurement(Effect(value=least, unit="least error of an instance"), text)
+    return Measurement(Effect(value=least, unit="smallest error of an instance"), text)

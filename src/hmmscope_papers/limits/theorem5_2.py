@@ -318,14 +318,14 @@ def error(tables: Tables) -> Measurement:
     kept = Rows(row for row in tables["errors"] if row["variant"].startswith("paper"))
     worst = largest(kept, lambda row: row["error"] / row["bound"])
     text = f"Over {len(kept)} networks the error is closest to 1/T at T = {worst['length']}, with {worst['error']:.1e}."
-    below = always(kept, lambda row: row["error"] <= row["bound"], "variant", "instance", unit="share of processes")
+    below = always(kept, lambda row: row["error"] <= row["bound"], "variant", "instance", unit="fraction of processes")
     return Measurement(below, text)
 
 
 @claim("limits-theorem5.2-depth")
 def depth(tables: Tables) -> Measurement:
     enough = Rows(row for row in tables["depth"] if row["layers"] == row["needed"])
-    right = always(enough, lambda row: row["first_wrong"] is None, "instance", unit="share of processes")
+    right = always(enough, lambda row: row["first_wrong"] is None, "instance", unit="fraction of processes")
     text = f"{sum(row['first_wrong'] is None for row in enough)} of {len(enough)} networks are right at all positions."
     return Measurement(right, text)
 

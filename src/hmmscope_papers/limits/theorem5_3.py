@@ -348,7 +348,7 @@ def error(tables: Tables) -> Measurement:
         f"{_all_fail(tables['precision'].where(share=0.5))}."
     )
     return Measurement(
-        always(kept, lambda row: row["error"] <= row["bound"], "instance", unit="share of processes"), text
+        always(kept, lambda row: row["error"] <= row["bound"], "instance", unit="fraction of processes"), text
     )
 
 
@@ -388,5 +388,6 @@ def normaliser(tables: Tables) -> Measurement:
         f"ceil(log2(T log2 C)) stages they end in [{low:.4g}, {high:.4g}], with an error of {max(errors):.1e}."
     )
     return Measurement(
-        always(printed, lambda row: row["sum_high"] <= parameter("most"), "instance", unit="share of processes"), text
+        always(printed, lambda row: row["sum_high"] <= parameter("most"), "instance", unit="fraction of processes"),
+        text,
     )
