@@ -192,7 +192,7 @@ def test_other_matrices_need_a_scale_and_then_are_right_too():
         (
             ("random-hmm", {"num_states": 3, "num_symbols": 3}),
             {},
-            r"^process: HMM has no driving matrices; LabelledHMM, MatrixProduct have$",
+            r"^process: HMM has no driving matrices; supported by LabelledHMM, MatrixProduct$",
         ),
         (("cyclic-det", {}), {"scale": 0.0}, r"^scale: must be a positive number, got 0.0"),
         (("cyclic-det", {}), {"scale": float("nan")}, r"^scale: must be a finite number, got nan"),

@@ -194,8 +194,8 @@ BAD_OBSERVATIONS = [
         torch.tensor([[0.5, 1.0]]),
         r"^observations: must be integers, got torch.float32; real numbers need a real-valued process",
     ),
-    (torch.tensor([[True, False]]), r"^observations: must be integers, got torch.bool; symbols"),
-    (torch.tensor([[0j, 1j]]), r"^observations: must be integers, got torch.complex64; symbols"),
+    (torch.tensor([[True, False]]), r"^observations: must be integers, got torch.bool; convert symbols"),
+    (torch.tensor([[0j, 1j]]), r"^observations: must be integers, got torch.complex64; convert symbols"),
 ]
 
 

@@ -109,7 +109,7 @@ def test_a_mixture_that_saw_nothing_or_the_impossible():
         ),
         (
             lambda: hs.forecast(hs.make_process("fresh-markov-chains"), torch.tensor([[0]]), 1),
-            "has no forecasts; ComposedCycles, GeneralisedHMM, HMM, LabelledHMM, Mixture have",
+            "has no forecasts; supported by ComposedCycles, GeneralisedHMM, HMM, LabelledHMM, Mixture",
         ),
     ],
 )

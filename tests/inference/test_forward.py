@@ -328,7 +328,7 @@ def test_bad_components_are_refused(components):
 def test_a_process_without_an_exact_filter_is_refused():
     with pytest.raises(InputError, match=r"^process: must be a process"):
         optimal_predictions(object(), torch.zeros(1, 1, dtype=torch.int64))
-    known = r"; .*GeneralisedHMM, HMM, LabelledHMM, LinearGaussian, Mixture.* have$"
+    known = r"; supported by .*GeneralisedHMM, HMM, LabelledHMM, LinearGaussian, Mixture.*$"
     with pytest.raises(InputError, match=r"^process: MatrixProduct has no exact predictions" + known):
         optimal_predictions(hs.make_process("matmul"), torch.zeros(1, 1, dtype=torch.int64))
 

@@ -21,23 +21,24 @@ SEEN = torch.zeros(1, 3, dtype=torch.int64)
 LACKING: dict[str, tuple[Callable[[], object], str]] = {
     "memory of a mixture": (
         lambda: hs.memory_beliefs(pool(), SEEN, 2),
-        "process: Mixture has no probabilities of words; GeneralisedHMM, HMM, LabelledHMM have; use hmmscope.filter_mixture",
+        "process: Mixture has no probabilities of words; supported by GeneralisedHMM, HMM, LabelledHMM; "
+        "use hmmscope.filter_mixture",
     ),
     "filter of a mixture": (
         lambda: hs.filter_beliefs(pool(), SEEN),
-        "process: Mixture has no probabilities of words; GeneralisedHMM, HMM, LabelledHMM have",
+        "process: Mixture has no probabilities of words; supported by GeneralisedHMM, HMM, LabelledHMM",
     ),
     "paths of a signed law": (
         lambda: hs.most_likely_states(hs.make_process("post-quantum"), SEEN),
-        "process: GeneralisedHMM has no hidden paths; ComposedCycles, EmissionHMM, HMM, LabelledHMM, Mixture have",
+        "process: GeneralisedHMM has no hidden paths; supported by ComposedCycles, EmissionHMM, HMM, LabelledHMM, Mixture",
     ),
     "draws of a signed law": (
         lambda: hs.sample_state_paths(hs.make_process("post-quantum"), SEEN),
-        "process: GeneralisedHMM has no hidden paths; ComposedCycles, EmissionHMM, HMM, LabelledHMM, Mixture have",
+        "process: GeneralisedHMM has no hidden paths; supported by ComposedCycles, EmissionHMM, HMM, LabelledHMM, Mixture",
     ),
     "components of an HMM": (
         lambda: hs.filter_mixture(hs.load_process("umbrella"), SEEN),
-        "process: HMM has no components; ComposedCycles, Mixture have",
+        "process: HMM has no components; supported by ComposedCycles, Mixture",
     ),
     "predictions of a pool": (
         lambda: hs.observe(hs.make_process("fresh-hmms"), SEEN),
@@ -50,7 +51,7 @@ LACKING: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "forecast of a linear system": (
         lambda: hs.forecast(hs.make_process("ran-lds"), torch.zeros(1, 3, 5), 2),
-        "process: LinearGaussian has no forecasts; ComposedCycles, GeneralisedHMM, HMM, LabelledHMM, Mixture have",
+        "process: LinearGaussian has no forecasts; supported by ComposedCycles, GeneralisedHMM, HMM, LabelledHMM, Mixture",
     ),
     "a method where the law answers": (
         lambda: hs.load_process("umbrella").observe(SEEN),

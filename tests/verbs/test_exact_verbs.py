@@ -61,7 +61,7 @@ def test_facts_of_a_generalised_hmm(call: Callable) -> None:
     for option in (("--observability", 2), ("--mixing",)):
         refused = call("infer", "post-quantum", *option)
         assert_one_line(refused, 2)
-        assert "and GeneralisedHMM has none; HMM, LabelledHMM" in refused.error
+        assert "but GeneralisedHMM has none; supported by HMM, LabelledHMM" in refused.error
 
 
 def test_oracle_of_a_generalised_hmm(call: Callable, tmp_path: Path) -> None:
@@ -79,7 +79,8 @@ def test_oracle_of_a_generalised_hmm(call: Callable, tmp_path: Path) -> None:
     refused = call("infer", "post-quantum", "words.txt", "--viterbi")
     assert_one_line(refused, 2)
     assert (
-        "--viterbi needs hidden paths, and GeneralisedHMM has none; ComposedCycles, EmissionHMM, HMM" in refused.error
+        "--viterbi needs hidden paths, but GeneralisedHMM has none; supported by ComposedCycles, EmissionHMM, HMM"
+        in refused.error
     )
 
 
@@ -186,7 +187,10 @@ def test_facts_of_one_component(call: Callable) -> None:
     assert "0.333333 each; entropy of the component 1.098612 nats" in whole.out
     refused = call("infer", "random-mixture", *sizes, "--block-entropies", 2)
     assert_one_line(refused, 2)
-    assert "--block-entropies needs probabilities of words, and Mixture has none; GeneralisedHMM, HMM" in refused.error
+    assert (
+        "--block-entropies needs probabilities of words, but Mixture has none; supported by GeneralisedHMM, HMM"
+        in refused.error
+    )
     refused = call("infer", "random-mixture", *sizes, "--component", 3)
     assert_one_line(refused, 2)
     assert "component: must be in [0, 3), got 3" in refused.error
@@ -538,12 +542,12 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
     "component of one HMM": (
         2,
         ["infer", "umbrella", "--component", 0],
-        "--component needs components, and HMM has none; ComposedCycles, Mixture",
+        "--component needs components, but HMM has none; supported by ComposedCycles, Mixture",
     ),
     "memory of a linear system": (
         2,
         ["infer", "ran-lds", "--memory", 2],
-        "--memory needs probabilities of words, and LinearGaussian has none",
+        "--memory needs probabilities of words, but LinearGaussian has none",
     ),
     "no facts": (2, ["infer", "fresh-hmms"], "HMMPerSample has no properties to compute"),
     "mixed states beyond memory": (5, ["infer", "umbrella", "--mixed-states", 10**13], "GiB"),
@@ -562,7 +566,7 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
     "two for one HMM": (
         2,
         ["infer", "ran-lds", "v.npz", "--smooth", "--memory", 1],
-        "--smooth needs smoothing, and LinearGaussian has none",
+        "--smooth needs smoothing, but LinearGaussian has none",
     ),
     "ngrams of vectors": (2, ["infer", "ran-lds", "v.npz", "--ngrams", 1], "--ngrams needs symbols"),
     "negative paths": (2, ["infer", "umbrella", "w.txt", "--paths", -1], "paths: must be at least 0"),

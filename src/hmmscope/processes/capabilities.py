@@ -17,7 +17,7 @@ PREDICTIONS, BELIEFS, SMOOTHING, PATHS, MEMORY = (
     "finite memory",
 )
 WORDS, STATES, COMPONENTS = "probabilities of words", "hidden states", "components"
-FORECASTS, GAPS = "forecasts", "laws of what is missing"
+FORECASTS, GAPS = "forecasts", "distributions of missing observations"
 MIXING, VECTORS, DRIVING = "mixing time", "driven vectors", "driving matrices"
 HEADERS = "headers"
 #: Capabilities that inference computes from `params`.

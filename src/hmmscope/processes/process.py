@@ -148,10 +148,10 @@ class Process(ABC):
         kinds()
         named = (kind for kind in _below(Process) if vars(kind).get("file_format") and kind.__name__[0] != "_")
         having = sorted({kind.group or kind.__name__ for kind in named if capability in kind.capabilities()})
-        which = f"; {', '.join(having)} {'has' if len(having) == 1 else 'have'}" if having else ""
+        which = f"; supported by {', '.join(having)}" if having else ""
         why = f" ({self.no_optimum_reason})" if self.no_optimum_reason and capability == PREDICTIONS else ""
         instead = f"; {self.suggestion}" if self.suggestion else ""
-        needed = f"{option} needs {capability}, and " if option else ""
+        needed = f"{option} needs {capability}, but " if option else ""
         what = "none" if option else f"no {capability}"
         return InputError(f"process: {needed}{type(self).__name__} has {what}{why}{which}{instead}")
 
