@@ -99,7 +99,7 @@ def test_the_table() -> None:
             assert re.search(rf"^def {name}\(", (TESTS / file).read_text(), re.MULTILINE), test
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_quick_faults_are_caught(name: str, copy: Copy) -> None:
     """Without a fault the same tests pass: the next test."""

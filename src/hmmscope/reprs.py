@@ -70,7 +70,7 @@ def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else escape(str(value))
 
 
-class Rows(list[dict[str, Any]]):
+class ResultRows(list[dict[str, Any]]):
     """Rows of an instrument: a list of dicts, ready for pandas or polars.
 
     Attributes:
@@ -83,7 +83,7 @@ class Rows(list[dict[str, Any]]):
         return "\n".join([super().__repr__(), *(f"warning: {line}" for line in self.warnings)])
 
 
-class ResultTable(Rows):
+class ResultTable(ResultRows):
     """Rows of an instrument that a notebook shows as a table.
 
     Args:

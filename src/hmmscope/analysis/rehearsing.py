@@ -17,7 +17,7 @@ from hmmscope.axes import Tensor
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.datasets.targets import NextObservation, RecordedNextObservation, Target
 from hmmscope.models.rehearsal import SAMPLES, Asked, is_of_library, rehearse
-from hmmscope.reprs import Rows
+from hmmscope.reprs import ResultRows
 
 #: True during a measurement that has rehearsed its model.
 _REHEARSED: ContextVar[bool] = ContextVar("rehearsed", default=False)
@@ -87,7 +87,7 @@ def rehearse_first(model: Any, dataset: Any, measure: Callable[[], Any]) -> Any:
         for line in lines:
             warnings.warn(line, stacklevel=4)
     elif lines:
-        rows = rows if isinstance(rows, Rows) else Rows(rows)
+        rows = rows if isinstance(rows, ResultRows) else ResultRows(rows)
         rows.warnings = lines
     return rows
 

@@ -41,7 +41,7 @@ CACHED = 2048
 _kept: "WeakKeyDictionary[HMMParams, Tables]" = WeakKeyDictionary()
 
 
-class Entries(NamedTuple):
+class SparseEntries(NamedTuple):
     """Positive matrix entries by target or source state; see `hmmscope.kernels.sparse`."""
 
     begins: NDArray[np.uint64]
@@ -50,15 +50,15 @@ class Entries(NamedTuple):
 
 
 #: Placeholder for dense loops.
-NO_ENTRIES = Entries(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0))
+NO_ENTRIES = SparseEntries(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0))
 
 
-def _entries(ordered: NDArray[np.floating]) -> Entries:
+def _entries(ordered: NDArray[np.floating]) -> SparseEntries:
     matrix, row, other = np.nonzero(ordered)
     count = len(ordered) * ordered.shape[1]
     begins = np.concatenate([[0], np.bincount(matrix * ordered.shape[1] + row, minlength=count).cumsum()])
     weights = ordered[matrix, row, other].astype(np.float64)
-    return Entries(begins.astype(np.uint64), other.astype(np.uint64), weights)
+    return SparseEntries(begins.astype(np.uint64), other.astype(np.uint64), weights)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,13 +84,13 @@ class Tables(Shown):
         return np.ascontiguousarray(self.step.transpose(0, 2, 1))
 
     @cached_property
-    def into(self) -> Entries:
-        """Entries of `step` by target state."""
+    def into(self) -> SparseEntries:
+        """SparseEntries of `step` by target state."""
         return _entries(self.step.transpose(0, 2, 1))
 
     @cached_property
-    def out_of(self) -> Entries:
-        """Entries of `step` by source state."""
+    def out_of(self) -> SparseEntries:
+        """SparseEntries of `step` by source state."""
         return _entries(self.step)
 
     @cached_property

@@ -14,8 +14,8 @@ from hmmscope.inference import loop_inputs
 from hmmscope.inference.compiled import ScaledBeliefs, filter_batch
 from hmmscope.inference.loop_inputs import (
     NO_ENTRIES,
-    Entries,
     PackedSequences,
+    SparseEntries,
     Tables,
     in_blocks,
     one_by_one,
@@ -117,7 +117,7 @@ def viterbi_paths(
     *,
     narrow: bool,
     highest_end: bool = False,
-    entries: Entries | None = None,
+    entries: SparseEntries | None = None,
 ) -> PathResult:
     """Compute Viterbi paths from tables of logarithms.
 

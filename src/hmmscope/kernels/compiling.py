@@ -100,7 +100,8 @@ class _Unfinishing(NativeLowering):
         state.library = _Unfinished(state.targetctx.codegen(), state.func_id.func_qualname)
         state.flags.no_compile = True
         super().run_pass(state)
-        handle = {}.popitem  # type: ignore[var-annotated]  # type: ignore[var-annotated]  # numba requires a separate one; this one fails if called
+        # numba requires a separate handle; this one fails if called
+        handle = {}.popitem  # type: ignore[var-annotated]
         state.targetctx.insert_user_function(handle, state["cr"].fndesc, [state.library])
         state["cr"] = state["cr"]._replace(cfunc=handle)
         return True

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.finding import Part
+from hmmscope.lab.evidence.finding import TaskVerdict
 from hmmscope.lab.evidence.power import Power, Redrawn, powered
 from hmmscope.lab.evidence.records import Record
 from hmmscope.lab.evidence.verdicts import CONFIRMED, DECIDED, DENIED, Gate, Verdict, all_of, at_budget
@@ -122,14 +122,14 @@ class Case:
         return replace(judged, verdict=verdict, budget=budget)
 
 
-def parts_of(judged: Mapping[str, Judged], effects: Mapping[str, Effect]) -> list[Part]:
+def parts_of(judged: Mapping[str, Judged], effects: Mapping[str, Effect]) -> list[TaskVerdict]:
     """Return the verdicts for a finding, or none if one gate closes all."""
-    made: list[Part] = []
+    made: list[TaskVerdict] = []
     for name, one in judged.items():
         known = effects.get(name)
         closed = next((gate.name for gate in one.gates if not gate.is_open), "")
         why = "" if one.verdict != "not tested" else closed or ("not measured" if known is None else "learned")
-        made.append(Part(name, one.verdict, "" if known is None else str(replace(known, unit="")), why))
+        made.append(TaskVerdict(name, one.verdict, "" if known is None else str(replace(known, unit="")), why))
     closed_alike = {(part.verdict, part.why) for part in made} if made and made[0].verdict == "not tested" else ()
     return [] if len(closed_alike) == 1 else made
 

@@ -18,7 +18,7 @@ from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.cases import Case, Judged, parts_of
 from hmmscope.lab.evidence.effects import ALPHA, Effect, at_level
-from hmmscope.lab.evidence.finding import Finding, Part
+from hmmscope.lab.evidence.finding import Finding, TaskVerdict
 from hmmscope.lab.evidence.power import Power, Redrawn, power_of
 from hmmscope.lab.evidence.records import About, Record, RuleParameters, folder_of, judged_by, record
 from hmmscope.lab.evidence.rows import Rows, as_tables, identical_seeds
@@ -150,7 +150,7 @@ class Claim(Record):
         return Case(self, effects, seen.gates, seen.compute_used, drifts, seen.resampled, power)
 
     def _written(
-        self, judged: "Judged", effects: Mapping[str, Effect], text: str, parts: Sequence[Part] = ()
+        self, judged: "Judged", effects: Mapping[str, Effect], text: str, parts: Sequence[TaskVerdict] = ()
     ) -> Finding:
         effect = effects.get(judged.decides)
         finding: dict[str, Any] = {}

@@ -21,7 +21,7 @@ def asked_by(source: str) -> str:
 
 
 @dataclass(frozen=True)
-class Part:
+class TaskVerdict:
     """The verdict of one of a claim's effects.
 
     Attributes:
@@ -46,7 +46,7 @@ class Part:
         return str(self)
 
 
-#: Fields of `Part` in a file.
+#: Fields of `TaskVerdict` in a file.
 _PART = re.compile(
     rf"(?P<name>.+): (?P<verdict>{'|'.join(sorted(VERDICTS, key=len, reverse=True))})"
     r"(?: \((?P<why>[^)]*)\))?(?:, (?P<number>.+))?"
@@ -93,7 +93,7 @@ class Finding:
     num_seeds: int = 0
     seeds_needed: int | None = None
     gates: tuple[Gate, ...] = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[TaskVerdict, ...] = ()
     sign_low: float | None = None
     sign_high: float | None = None
     bimodal: bool = False
@@ -182,8 +182,8 @@ def _gate(data: Any, where: str) -> Gate:
     return Gate(name=data["name"], is_open=data["is_open"], text=data["text"])
 
 
-def _part(data: Any, where: str) -> Part:
+def _part(data: Any, where: str) -> TaskVerdict:
     found = _PART.fullmatch(data) if isinstance(data, str) else None
     require(found is not None, where, "must be NAME: VERDICT, NUMBER", data)
     assert found is not None
-    return Part(**{key: value or "" for key, value in found.groupdict().items()})  # type: ignore[arg-type]
+    return TaskVerdict(**{key: value or "" for key, value in found.groupdict().items()})  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ from hmmscope.system_info import machine_line
 
 
 @dataclass(frozen=True)
-class Part:
+class MeasuredPart:
     """Models of one seed that are measured together.
 
     Attributes:
@@ -127,7 +127,7 @@ def _measure(experiment: Experiment, runs: dict[str, Run], group: str, sizes: di
     return experiment.measure(runs, group, sizes)
 
 
-def write_tables(out: Path, names: Sequence[str], parts: Sequence[Part]) -> None:
+def write_tables(out: Path, names: Sequence[str], parts: Sequence[MeasuredPart]) -> None:
     """Combine the tables of the existing parts and write the index."""
     tables: MeasuredTables = {name: [] for name in names}
     index = []
@@ -214,7 +214,7 @@ class StoredParts:
         """Number of parts."""
         return len(self._made)
 
-    def give(self, part: Part, out: Path, sizes: Mapping[str, Any]) -> str | None:
+    def give(self, part: MeasuredPart, out: Path, sizes: Mapping[str, Any]) -> str | None:
         """Write a part into `out`, or return why it cannot be reused."""
         made = self._made.get((part.seed, part.name))
         if made is None:

@@ -13,7 +13,7 @@ from hmmscope.datasets.targets import make_target
 from hmmscope.lab.experiments.derived_findings import invalid_of, write_results
 from hmmscope.lab.experiments.experiment import MeasuredTables
 from hmmscope.lab.experiments.failures import phase
-from hmmscope.lab.experiments.parts import Part, StoredParts, measured_in, measurement_of, write_tables
+from hmmscope.lab.experiments.parts import MeasuredPart, StoredParts, measured_in, measurement_of, write_tables
 from hmmscope.lab.experiments.planning import ExperimentPlan
 from hmmscope.lab.experiments.pool import train_in_pool
 from hmmscope.lab.experiments.timing import timed
@@ -55,12 +55,12 @@ class Seeded:
         return _seeded(out, pool, json.dumps([about["experiment"], about["scale"], about["config"]]))
 
     @cached_property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[MeasuredPart]:
         """All parts, seed by seed."""
         experiment, plan = self.plan.experiment, self.plan
         measurement = measurement_of(experiment)
         return [
-            Part(seed, name, {label: of_seed[label] for label in labels}, measurement)
+            MeasuredPart(seed, name, {label: of_seed[label] for label in labels}, measurement)
             for seed in plan.seeds or ()
             for of_seed in (plan.of_seed(seed),)
             for name, labels in experiment.cells(list(plan.configs)).items()
@@ -72,11 +72,11 @@ class Seeded:
         found: str | None = store.read_json(self.out / "experiment.json", managed=True).get("protocol")
         return found
 
-    def left(self) -> list[Part]:
+    def left(self) -> list[MeasuredPart]:
         """Return the parts that are not measured."""
         return [part for part in self.parts if not part.is_in(self.out)]
 
-    def is_trained(self, part: Part) -> bool:
+    def is_trained(self, part: MeasuredPart) -> bool:
         """Return whether the pool has all models of a part."""
         return all(RunTask(self.pool, run_name(config)).is_done() for config in part.configs.values())
 
@@ -88,7 +88,7 @@ class Seeded:
                 self.say(f"{self.plan.experiment.name}: {part} is not reused: {why}")
         self.write()
 
-    def do(self, part: Part, *, quiet: bool) -> None:
+    def do(self, part: MeasuredPart, *, quiet: bool) -> None:
         """Train the missing models of a part and measure them."""
         experiment = self.plan.experiment
         with timed(self.out, "training"):
@@ -166,10 +166,10 @@ class PartTask(Task):
     kind: ClassVar[str] = "part"
 
     work: Seeded = field(repr=False)
-    part: Part
+    part: MeasuredPart
 
     @classmethod
-    def of(cls, work: Seeded, part: Part) -> "PartTask":
+    def of(cls, work: Seeded, part: MeasuredPart) -> "PartTask":
         return cls(work.out, part.slug, work, part)
 
     @classmethod
