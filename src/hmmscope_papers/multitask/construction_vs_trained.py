@@ -209,7 +209,7 @@ def _offset_figure(rows: Rows) -> Figure:
 
     return Figure(
         name="attention-by-offset",
-        title="Where the last token looks",
+        title="Attention of the last token",
         caption="Attention of the last token by distance, averaged over heads; each row is divided by its sum "
         "over the distances shown (the construction's gradient layers are not normalised).",
         panels=(panel("trained"), panel("constructed")),

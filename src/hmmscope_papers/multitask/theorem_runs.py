@@ -187,7 +187,7 @@ def _descent(tables: Tables) -> Measurement:
     weights, law = (max(row[column] for row in exact) for column in ("weights_error", "prediction_error"))
     text = (
         f"In {len(exact)} networks the weights after every layer differ from plain gradient descent by at most "
-        f"{weights:.1e} in every column, and predictions by {law:.1e}. Variants that compute in another way: "
+        f"{weights:.1e} at every position, and predictions by {law:.1e}. Variants that compute in another way: "
         f"{', '.join(f'{name} {value:.0e}' for name, value in others.items())}."
     )
     kinds = ("instance", "memory_length", "futures")

@@ -29,7 +29,7 @@ _ROUNDING = 1e-12
 
 @contextmanager
 def at_level(alpha: float) -> Iterator[None]:
-    """Set the probability outside intervals within this context."""
+    """Set the interval level within this context."""
     before = _LEVEL.set(alpha)
     try:
         yield
@@ -38,7 +38,7 @@ def at_level(alpha: float) -> Iterator[None]:
 
 
 def level() -> float:
-    """Return the current probability outside intervals."""
+    """Return the current interval level."""
     return _LEVEL.get()
 
 
@@ -163,7 +163,7 @@ class Effect:
         return str(replace(self, unit="")).replace("[", "(").replace(", ", " to ").replace("]", ")")
 
     def mirrored(self, bound: float = 0.0) -> "Effect":
-        """Reflect the effect about a bound."""
+        """Reflect the effect."""
         low, high = (None if end is None else 2 * bound - end for end in (self.high, self.low))
         values = tuple(2 * bound - value for value in reversed(self.values))
         return replace(self, value=2 * bound - self.value, low=low, high=high, values=values)
@@ -200,7 +200,7 @@ class Effect:
         )
 
     def one_sided(self, bound: float, side: int) -> float | None:
-        """Return p for "not above" (`side` 1) or "not below" (-1) the bound, or None."""
+        """Return the one-sided p for "not above" (`side` 1) or "not below" (-1), or None."""
         if self.error is None or self.degrees < 0:
             return None
         laws = ((self.error, self.degrees), *self.others)
@@ -210,7 +210,7 @@ class Effect:
 
     @property
     def sign_low(self) -> float | None:
-        """The lower 95 % sign-test bound of the median over seeds; None below five seeds."""
+        """The lower 95 % sign-test bound of the median, or None."""
         rank = _sign_rank(len(self.values))
         return self.values[rank - 1] if rank else None
 

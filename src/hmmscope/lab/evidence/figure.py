@@ -387,7 +387,6 @@ def _set(record: Any, field: str, value: Any) -> None:
 
 
 def _numbers(values: Iterable[Any], where: str, *, missing: bool = False) -> tuple[Any, ...]:
-    """Convert numbers to finite Python floats."""
     numbers = []
     for i, value in enumerate(values):
         number = None if missing and value is None else float(value)

@@ -260,7 +260,6 @@ def _exploratory(claim: Claim | RecordedClaim, finding: Finding, about: dict[str
 
 
 def _against_protocol(claim: Claim | RecordedClaim, about: Mapping[str, Any], folder: Path) -> str | None:
-    """Return why the data do not follow a protocol with the current rule, or None."""
     protocol = read_protocol(folder / PROTOCOL)
     if protocol.digest != about["protocol"]:
         raise DamagedError(f"{folder / PROTOCOL}: not the protocol with which the experiment started")
@@ -279,7 +278,7 @@ def rules_of(experiment: str) -> dict[str, int]:
 
 
 def with_versions(findings: Sequence[Mapping[str, Any]], experiment: str) -> list[dict[str, Any]]:
-    """Replace old rule marks in stored findings by versions."""
+    """Replace old rule marks by versions."""
     once = {one.name: one.once for one in claims_of(experiment)}
     return [
         {**one, "rule_version": present(once.get(one.get("claim", ""), {}), one["rule_version"])}

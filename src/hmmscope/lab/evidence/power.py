@@ -187,7 +187,7 @@ def seeds_enough(
     effect_if_false: float | None,
     wanted: float = PLANNED,
 ) -> int | None:
-    """Return the least number of seeds that reaches a power; None if 100 are too few."""
+    """Return the least number of seeds that reaches a power, at most 100."""
     aims = targets(rule, effect_if_true, effect_if_false)
     if aims is None or any(effect.error is None or not effect.degrees for effect in effects.values()):
         return None
@@ -243,7 +243,6 @@ class _Ends(NamedTuple):
 
 @cache
 def _units(number: int, seeds: int) -> tuple[tuple[float, float, float], ...]:
-    """Simulate standardized means, spreads and plausible true spreads."""
     draw = random.Random(f"experiments {number} of {seeds} seeds")
     found = []
     for _ in range(DRAWS):
@@ -256,7 +255,6 @@ def _units(number: int, seeds: int) -> tuple[tuple[float, float, float], ...]:
 
 
 def _error(effect: Effect) -> float | None:
-    """Return the standard error, from the interval if necessary (normal distribution)."""
     if effect.error is not None:
         return effect.error or None
     if effect.low is None or effect.high is None:

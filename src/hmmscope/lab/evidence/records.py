@@ -1,6 +1,6 @@
 """Claims as records: the statement, its rule, and every number behind the verdict.
 
-The folder "claims" next to the measuring modules has one file per experiment, such as ``limits-fig3.toml``:
+The folder "claims" next to the measuring modules has one file per experiment:
 
     experiment = "limits-fig3"
     level = 0.05                                   # probability outside an interval
@@ -14,15 +14,13 @@ The folder "claims" next to the measuring modules has one file per experiment, s
     [limits-fit-length-grows]
     version = 1                                    # raised if and only if the rule's behaviour changes
     source = "[Limits] §4.3, Fig. 3"
-    says = "On Cyclic-DET the fit length of Transformers grows with depth."
+    says = "The fit length grows with depth."
     reading = "The 0.1-fit length grows by at least 0.1 doublings per layer."
     rule = { name = "above", bound = 0.0, matters = 0.1 }
     more_budget_could_help = true                  # allows "not at this budget"
     printed = 1.0                                  # the effect that the paper prints
     printed_in = "§4.3"
     numbers = { rate = 0.1 }                       # for ``parameter("rate")``
-
-`tests/evidence/golden_verdicts` stores the behaviour of each rule version on frozen tables.
 """
 
 import tomllib
@@ -187,7 +185,7 @@ def record(folder: Path, name: str) -> Record:
 
 
 def present(once: Mapping[str, int], mark: Any) -> Any:
-    """Return the version of a mark in an older file, or the mark itself."""
+    """Return the version of a mark in an older file."""
     return once.get(mark, mark) if isinstance(mark, str) else mark
 
 

@@ -64,7 +64,7 @@ class Rows(list[dict[str, Any]]):
         return PerSeed({seed: measure(own) for seed, own in self.by("seed").items()})
 
     def with_columns(self, **columns: Callable[[dict[str, Any]], Any]) -> "Rows":
-        """Add columns, each computed from its row."""
+        """Add columns computed from each row."""
         return Rows(row | {name: make(row) for name, make in columns.items()} for row in self)
 
     def pool(self, *keys: str, value: str = "value") -> "Rows":
@@ -207,7 +207,6 @@ def _estimate(rows: list[dict[str, Any]], value: str) -> EstimateWithError | Non
 
 
 def _error(row: Mapping[str, Any]) -> float:
-    """Return the standard error of a row over its samples; 0 without an interval."""
     if row.get("error") is not None:
         return float(row["error"])
     if row.get("low") is None or row.get("high") is None:

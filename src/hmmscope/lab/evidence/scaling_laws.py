@@ -91,11 +91,11 @@ class ScalingLaw:
         return cls(tuple(points), {name: fits for name, fits in allowed.items() if fits})
 
     def mean_at(self, x: float) -> dict[str, Interval]:
-        """Predict the mean over instances at a budget, by form."""
+        """Predict the mean over instances, by form."""
         return {name: _union([fit.predict(x, None) for fit in fits]) for name, fits in self.forms.items()}
 
     def next_at(self, x: float, instance: int) -> dict[str, Interval]:
-        """Predict one measurement of an instance at a budget, by form."""
+        """Predict one measurement of an instance, by form."""
         return {name: _union([fit.predict(x, instance) for fit in fits]) for name, fits in self.forms.items()}
 
     def effect(self, x: float, unit: str) -> Effect:
@@ -206,7 +206,6 @@ def _union(found: Sequence[Interval]) -> Interval:
 
 
 def _above(mean: NDArray[np.float64], spread: float, ceiling: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean of a normal variable given that it exceeds a ceiling."""
     if spread <= 0:
         return np.maximum(mean, ceiling)
     return np.array([m + spread * _hazard((c - m) / spread) for m, c in zip(mean, ceiling, strict=True)])

@@ -20,7 +20,7 @@ CERTAIN = np.array([[216, 27, 96], [30, 136, 229], [224, 161, 0]]) / 255
 
 
 def over_three_states(values: ArrayLike) -> bool:
-    """Return whether the vectors (point, coordinate) are distributions over three states."""
+    """Return whether vectors (point, coordinate) are distributions over three states."""
     laws = np.asarray(values, np.float64)
     return laws.shape[1] == 3 and bool((laws >= 0).all() and (np.abs(laws.sum(1) - 1) < 1e-9).all())
 
@@ -104,7 +104,7 @@ class BeliefPlane:
 
 
 def pack_places(places: ArrayLike) -> str:
-    """Pack points (point, 2) of the unit square, clipped, 12 bits per coordinate."""
+    """Pack points (point, 2) of the unit square, clipped to 12 bits per coordinate."""
     steps = np.clip(np.asarray(places, np.float64) * STEPS, 0, STEPS - 1).astype(np.uint32)
     joint = steps[:, 0] << 12 | steps[:, 1]
     return _text(np.stack([joint >> 16, joint >> 8, joint], 1))

@@ -31,7 +31,7 @@ OF_QUESTIONS: tuple[Verdict, ...] = ("answered", "open")
 
 
 def answer(low: float | None, high: float | None) -> Verdict:
-    """Return the verdict of a question: open if the interval contains zero, or without an interval."""
+    """Return the verdict of a question: open if the interval contains zero."""
     return "open" if low is None or high is None or rounded(low) <= 0 <= rounded(high) else "answered"
 
 
@@ -55,7 +55,7 @@ class Rule(ABC):
 
     @abstractmethod
     def decide(self, low: float, value: float, high: float) -> Verdict:
-        """Return the verdict of an effect with an interval."""
+        """Return the verdict of an interval."""
 
     @abstractmethod
     def __str__(self) -> str:
@@ -360,11 +360,10 @@ def at_budget(
     Args:
         could_help: whether more budget could confirm the claim.
         spent: largest training budget, by currency.
-        papers: the paper's budget; empty if unknown.
+        papers: the paper's budget.
 
     Returns:
-        "not at this budget" instead of "not reproduced" if more budget could help; and ``at 640,000 sequences (the
-        paper:
+        "not at this budget" instead of "not reproduced" if more budget could help; ``at 640,000 sequences (the paper:
         500,000,000)``, or "".
     """
     known = [name for name in papers if name in spent] or [name for name in ("sequences", "tokens") if name in spent]
@@ -402,7 +401,7 @@ def all_of(rule: Rule, effects: Mapping[str, Effect], wanted: Sequence[str] = ()
 
 
 def severest(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the verdict that decides among several."""
+    """Return the deciding verdict."""
     return min(verdicts, key=_SEVERITY.index)
 
 
