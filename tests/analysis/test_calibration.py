@@ -89,7 +89,7 @@ def test_wrong_answers_are_not(fault: str, seed: int, monkeypatch: pytest.Monkey
     for process in (mixture(seed), ROUND):
         found = scored(process, PROMPTS, seed, samples=500).invalid
         assert found is not None
-        assert "the optimum is not calibrated" in found or "gives probability zero to what happened" in found
+        assert "the optimum is not calibrated" in found or "gives probability zero to an observed outcome" in found
 
 
 def test_an_oracle_that_is_late_in_long_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_an_optimum_that_calls_what_happened_impossible_is_invalid(monkeypatch: 
     never = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
     monkeypatch.setattr(NextObservation, "optimum", lambda self, batch: never.expand(*EXACT(self, batch).shape))
     found = scored(random_hmm(0, num_symbols=3), SequenceLayout(length=8)).invalid
-    assert found == "the optimum gives probability zero to what happened: a wrong optimum"
+    assert found == "the optimum gives probability zero to an observed outcome: a wrong optimum"
 
 
 def test_an_infinite_loss_of_the_model_is_not_the_optimum_s_fault() -> None:

@@ -225,7 +225,7 @@ def test_bets_against_an_exact_law_and_one_that_errs() -> None:
     assert calibration.miscalibrated(calibration.bet(law, exact, positions)) is None
     won = calibration.bet(law, even, positions)
     assert "the optimum is not calibrated" in str(calibration.miscalibrated(won))
-    assert max(won, key=won.__getitem__) in ("the uniform law", "laws flatter by a power of 0.25")
+    assert max(won, key=won.__getitem__) in ("uniform probabilities", "probabilities flatter by a power of 0.25")
     assert calibration.miscalibrated(won, spare=1e9) is None
     assert "probability zero" in str(calibration.miscalibrated(calibration.bet(law.round(), even, positions)))
     assert calibration.miscalibrated({}) is None

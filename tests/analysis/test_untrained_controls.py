@@ -297,9 +297,9 @@ def test_what_the_last_symbol_tells_is_nothing_learned() -> None:
     chain = HMM(torch.full((3,), 1 / 3), pairs / pairs.sum(1, keepdim=True), torch.eye(3))
     shallow, deep = (learned(Fixed(one), *datasets) for one in (chain, mess3))
     assert (shallow.verdict, deep.verdict) == ("nothing", "most")
-    assert shallow.bar == deep.bar == "the law given the last symbol"
+    assert shallow.bar == deep.bar == "the best prediction from the last symbol"
     assert shallow.at_bar == pytest.approx(shallow.loss, abs=1e-3)
-    assert str(deep) == "100 % [100, 100] of the way from the law given the last symbol to the optimum"
+    assert str(deep) == "100 % [100, 100] of the way from the best prediction from the last symbol to the optimum"
 
 
 @pytest.mark.parametrize(

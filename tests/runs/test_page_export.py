@@ -88,7 +88,7 @@ ROFORMER = {"name": "roformer", "num_layers": 2, "num_heads": 2, "width": 16}
             {"name": "rnn"},
             1,
             (
-                "It guesses the next symbol no better than the law given the last symbol: ",
+                "It guesses the next symbol no better than the best prediction from the last symbol: ",
                 "is not identifiable (R² 0.9",
             ),
         ),
@@ -96,7 +96,7 @@ ROFORMER = {"name": "roformer", "num_layers": 2, "num_heads": 2, "width": 16}
             ROFORMER,
             1,
             (
-                "no better than the law given the last symbol: 1.1",
+                "no better than the best prediction from the last symbol: 1.1",
                 "Of the belief it holds no more than before training: ",
             ),
         ),

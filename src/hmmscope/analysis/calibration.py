@@ -51,14 +51,14 @@ def bet(
     log_BJV = law.log()
     seen_BJ = log_BJV.gather(2, happened[..., None])[..., 0]
     if bool(torch.isinf(seen_BJ).any()):
-        return {"what has probability zero": math.inf}
+        return {"an outcome of probability zero": math.inf}
     gains: dict[str, Tensor] = {}
     for power in POWERS:
-        what = f"laws {'flatter' if power < 1 else 'sharper'} by a power of {power:g}"
+        what = f"probabilities {'flatter' if power < 1 else 'sharper'} by a power of {power:g}"
         gains[what] = (power - 1) * seen_BJ - (power * log_BJV).logsumexp(2)
-    mixed = {"the uniform law": torch.full_like(law, 1 / law.shape[2]), **(others or {})}
+    mixed = {"uniform probabilities": torch.full_like(law, 1 / law.shape[2]), **(others or {})}
     if in_order:
-        mixed["the law of the column before"] = torch.cat([law[:, :1], law[:, :-1]], 1)
+        mixed["the previous prediction"] = torch.cat([law[:, :1], law[:, :-1]], 1)
     for name, other in mixed.items():
         ratio_BJ = other.gather(2, happened[..., None])[..., 0] / seen_BJ.exp()
         gains[name] = torch.log1p((ratio_BJ - 1) / 2)  # half of the stake on each
@@ -99,8 +99,8 @@ def miscalibrated(won: Winnings, spare: float = 0.0) -> str | None:
     if best is None or not won[best] - spare > math.log(len(won) / FALSE_ALARM):
         return None
     if math.isinf(won[best]):
-        return "the optimum gives probability zero to what happened: a wrong optimum"
+        return "the optimum gives probability zero to an observed outcome: a wrong optimum"
     return (
-        f"the optimum is not calibrated: what happened is e^{won[best]:.0f} times as likely by another law ({best}), and by "
-        f"an exact one that happens less than once in {1 / FALSE_ALARM:,.0f} evaluations"
+        f"the optimum is not calibrated: the outcomes are e^{won[best]:.0f} times as likely under another prediction "
+        f"({best}), which happens to an exact optimum less than once in {1 / FALSE_ALARM:,.0f} evaluations"
     )

@@ -321,7 +321,7 @@ def _against_the_optimum(found: dict[str, torch.Tensor], batch: Batch, asked: Ta
     if happened is None or "optimum" not in found:
         return {}
     counted = {
-        f"the counting of {name}": law for name, law in found.items() if name == TREE or name.startswith("order-")
+        f"the n-gram baseline {name}": law for name, law in found.items() if name == TREE or name.startswith("order-")
     }
     in_order = isinstance(asked, NextObservation | RecordedNextObservation)
     return bet(found["optimum"], happened, asked.positions, counted, in_order=in_order)

@@ -229,7 +229,7 @@ def fitted_positions(
     """Return whether each position is fitted, see `fit_length`."""
     require(error_rate > 0, "error_rate", "must be above 0", error_rate)
     require_count("last", last)
-    require(len(losses) >= 1, "losses", "must be of at least 1 epoch", len(losses))
+    require(len(losses) >= 1, "losses", "must have at least 1 epoch", len(losses))
     ascending = all(a < b for a, b in pairwise(positions))
     require(bool(positions) and positions[0] >= 1 and ascending, "positions", "must ascend from 1", list(positions))
     for row in losses:

@@ -22,7 +22,7 @@ LEAST_GAP = 1e-3
 #: Fractions of the gap: below the first a network has learned nothing, from the second on most.
 NOTHING, HALF = 0.02, 0.5
 #: Memoryless baselines, as named on pages.
-CONSTANT, LAST = "the best constant answer", "the law given the last symbol"
+CONSTANT, LAST = "the best constant answer", "the best prediction from the last symbol"
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,7 +58,7 @@ class Learned(Shown):
         if self.share is None or self.low is None or self.high is None:
             return f"{self.bar} is the optimum"
         if self.verdict == "nothing":
-            return f"{self.loss:.3f} nats a symbol against {self.at_bar:.3f}, where the optimum has {self.optimum:.3f}"
+            return f"{self.loss:.3f} nats per symbol, the baseline {self.at_bar:.3f}, the optimum {self.optimum:.3f}"
         share = in_digits(100 * self.share, 100 * self.low, 100 * self.high, least=0, unit=" %")
         return f"{share} of the way from {self.bar} to the optimum"
 

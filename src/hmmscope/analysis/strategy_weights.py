@@ -57,7 +57,12 @@ def strategy_weights(
     q_BN = model.numpy().reshape(len(model), -1)
     p_KBN = np.stack([law.numpy().reshape(len(model), -1) for law in predictors.values()])
     possible = bool((p_KBN.max(0) > 0)[q_BN > 0].all())
-    require(possible, "predictors", "must together allow every outcome that the model allows", "an outcome with none")
+    require(
+        possible,
+        "predictors",
+        "must together allow every outcome that the model allows",
+        "an outcome that none of them allows",
+    )
     start = np.full(len(p_KBN), 1 / len(p_KBN))
     whole = _fit(q_BN, p_KBN, start)
     parts = np.arange(len(q_BN)) % min(_PARTS, len(q_BN))
