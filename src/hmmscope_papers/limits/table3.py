@@ -292,7 +292,7 @@ def remembering_worse(tables: Tables) -> Measurement:
     short = short_depths(rows[0]["length"])
     effects = each_task(rows, REMEMBERING, lambda own: _ratio(own, short), "log10 of the ratio")
     text = f"{_shown(rows.where(task=list(REMEMBERING)), short)} "
-    text += f"log10 of the ratio of the better Transformer to the RNN: {told(effects)}."
+    text += f"log10 of the ratio of the best Transformer to the RNN: {told(effects)}."
     gates = [
         *_learned(tables, REMEMBERING, (0,), parameter("learned")),
         *_learned(tables, REMEMBERING, short, parameter("fallen_behind", FALLEN_BEHIND)),
