@@ -170,8 +170,8 @@ class Mine:
     "kind, name, entry, said",
     [
         ("process", "", Mine, "process '': must consist of letters, digits, - and _, to be distinct from a file"),
-        ("process", 5, Mine, "process 5: must be letters"),
-        ("process", "mine.json", Mine, "process 'mine.json': must be letters"),
+        ("process", 5, Mine, "process 5: must consist of letters"),
+        ("process", "mine.json", Mine, "process 'mine.json': must consist of letters"),
         ("process", "umbrella", Mine, "process 'umbrella': is a name of the library; choose another name"),
         (
             "process",

@@ -100,9 +100,11 @@ def test_layers_hold_what_geometry_reads_beside_twins_and_before_training(tmp_pa
     for own, readout in zip(page.layers, live["readouts"], strict=True):  # one number for one thing
         assert (readout["name"], readout["belief"]["twins"]) == (own["name"], own["twins"])
         assert readout["belief"]["r2"] == pytest.approx(own["r2"], abs=1e-9)
-    assert "R² here is that of all sequences" not in page.html()
-    assert "Two ways of counting stand on this page" in page.html()
-    assert "of the untrained twins, the same network with other first weights and no training, the range" in page.html()
+    assert "R² here is over all sequences" not in page.html()
+    assert "This page has two n-gram baselines" in page.html()
+    assert (
+        "for the untrained controls (the same architecture with other initial weights) with their range" in page.html()
+    )
     assert "residual.1 the output of that layer" in page.html()
 
 
@@ -152,18 +154,18 @@ def test_use_is_told_of_many_sequences_beside_random_changes() -> None:
     dataset = hs.ProcessDataset(RRXOR, 12, stream="probe")
     found = used(Filter(RRXOR), dataset, "residual.0")
     assert found["low"] > 0.99 > 0.5 > found["random"]["high"]
-    assert of_use({"used": found, "learned": None}).endswith("So the model uses what is read there.")
+    assert of_use({"used": found, "learned": None}).endswith("So the model uses the encoded belief.")
     nothing = {"used": found, "learned": {"verdict": "nothing"}}
     assert "So " not in of_use(nothing)
     deaf = hs.make_model("rnn", num_symbols=2, width=4)
     with torch.no_grad():
         deaf.head.weight.zero_()
     told = of_use({"used": used(deaf, dataset, "residual.1"), "learned": None})
-    assert told.endswith("So no use of the belief is seen here.")
+    assert told.endswith("So there is no evidence that the model uses the belief.")
     assert "disturbs" not in told
     away = {"used": used(deaf, dataset, "residual.1"), "learned": None}
     away["used"]["random"] |= {"low": -0.4, "high": -0.2}
-    assert "it only disturbs the answer" in of_use(away)
+    assert "it only disturbs the prediction" in of_use(away)
     assert "In 64 held-out sequences, at 2 positions each, residual.1 was changed" in told
 
 
@@ -177,15 +179,14 @@ def test_the_headline_says_how_much_an_r2_is_and_who_is_ahead(r2: float, word: s
     data = {"invalid": None, "losses": losses, "unit": "nats", "learned": None, "beliefs": beliefs, "ahead": number}
     said = sentence(data)
     assert (
-        f"An affine map of residual.3, the output of layer 3, gives {word} of the belief: R² is {r2:.3f}, where 1"
-        in said
+        f"An affine map of residual.3, the output of layer 3, recovers {word} of the belief: R² is {r2:.3f} (1 " in said
     )
-    assert "its untrained twins, the same network with other first weights and no training, have 0.075" in said
-    assert "the model is ahead of counting by 0.100 [0.050, 0.150]" in said
-    assert "behind counting by 0.100 [0.050, 0.150]" in sentence(
+    assert "its untrained controls, the same architecture with other initial weights, reach 0.075" in said
+    assert "the model's loss is lower than that of the n-gram baseline by 0.100 [0.050, 0.150]" in said
+    assert "higher than that of the n-gram baseline by 0.100 [0.050, 0.150]" in sentence(
         data | {"ahead": {"value": -0.1, "low": -0.15, "high": -0.05}}
     )
-    assert "no difference between the two is seen" in sentence(data | {"ahead": number | {"low": -0.05}})
+    assert "no difference between the two is detected" in sentence(data | {"ahead": number | {"low": -0.05}})
 
 
 def test_a_page_says_what_its_model_is() -> None:

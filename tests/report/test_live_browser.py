@@ -130,7 +130,7 @@ def test_typing_moves_the_belief_and_the_keyboard_does_all(browser: Any, mess3_p
         page.keyboard.press("1")
     assert strip.get_attribute("aria-valuenow") == "4"
     said = page.locator("[data-part=said]")
-    assert said.text_content().startswith("After 1, the ideal observer gives state B ")
+    assert said.text_content().startswith("After 1, the exact belief gives state B ")
     before = page.locator(".dot.exact").get_attribute("style")
     page.keyboard.press("ArrowLeft")
     assert strip.get_attribute("aria-valuenow") == "3"

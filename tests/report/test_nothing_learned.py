@@ -79,9 +79,10 @@ def test_pages_praise_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.Monk
         told |= {"verdict": "more", "text": "0.14 [0.01, 0.25] of what 3 untrained controls leave unexplained"}
     said = read(look.save(tmp_path / "look.html"))
     assert (
-        said.count("As it has learned nothing, whether training put the belief into it is not identifiable: 0.14") == 2
+        said.count("As it has learned nothing, it is not identifiable whether training made it hold the belief: 0.14")
+        == 2
     )
-    assert "The network was never told of states." in said
+    assert "The network never saw a state." in said
     assert praise(said) == []
 
 

@@ -186,7 +186,7 @@ def test_models_seeds_sizes_and_scale_that_differ_are_rows() -> None:
         ["seeds", "0, 1", "0"],
         ["plan.depths", "1, 2", "1"],
         ["measurements.samples", "10", "20"],
-        ["models that not all runs have", "none", "c"],
+        ["models missing in some runs", "none", "c"],
         ["training.num_steps (b)", "30", "50"],
     ]
 
@@ -221,10 +221,10 @@ def test_the_page_of_two_runs_says_what_differs(tmp_path: Path) -> None:
     assert beside.index(">before<") < beside.index(">after<")
     assert beside.count(">undecided<") == 2
     other = demo_folder(tmp_path / "other", num_figures=0, experiment="another")
-    assert "What differs" not in render([folders[0], other])
-    assert "What differs" not in render([folders[0]])
+    assert "Differences" not in render([folders[0], other])
+    assert "Differences" not in render([folders[0]])
     again = demo_folder(tmp_path / "again", num_figures=0, config=plan(30, "model", seeds=[0, 1, 2]))
-    assert "the configurations are the same" in render([folders[0], again])
+    assert "the configurations are equal" in render([folders[0], again])
 
 
 def test_a_long_table_of_differences_is_cut_and_says_so(tmp_path: Path) -> None:

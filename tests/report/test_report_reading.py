@@ -118,7 +118,7 @@ def test_a_band_that_reaches_zero_says_that_it_is_cut(tmp_path: Path) -> None:
     assert explorer(curve(low=(0, 0), high=(1, 1)), log_y=True).num_cut == 2
     path = demo_folder(tmp_path / "run", num_figures=0)
     write_figure(path / "figures" / "00-f", a_figure(lines(series=series, log_y=True)))
-    assert "At 1 point the interval reaches zero or below: its lower end is not shown" in Tree(render([path])).text
+    assert "At 1 point the interval reaches zero or below; its lower end is not shown" in Tree(render([path])).text
 
 
 def test_large_numbers_along_an_axis_are_short() -> None:

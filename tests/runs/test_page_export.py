@@ -88,23 +88,23 @@ ROFORMER = {"name": "roformer", "num_layers": 2, "num_heads": 2, "width": 16}
             {"name": "rnn"},
             1,
             (
-                "It guesses the next symbol no better than the best prediction from the last symbol: ",
-                "is not identifiable (R² 0.9",
+                "It predicts the next symbol no better than the law given the last symbol: ",
+                "whether training made it hold the belief (R² 0.9",
             ),
         ),
         (
             ROFORMER,
             1,
             (
-                "no better than the best prediction from the last symbol: 1.1",
-                "Of the belief it holds no more than before training: ",
+                "no better than the law given the last symbol: 1.1",
+                "It holds no more of the belief than before training: ",
             ),
         ),
         (
             {"name": "rnn", "width": 8},
             400,
             (
-                "It learned to guess the next symbol: ",
+                "It learned to predict the next symbol: ",
                 "Inside it the same belief can be read, and more than before training: ",
             ),
         ),

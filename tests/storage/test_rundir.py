@@ -239,7 +239,7 @@ def test_checkpoint_arguments(run: RunDir) -> None:
             run.save_checkpoint(step, small_tensors(3), {}, keep=keep)
     with pytest.raises(InputError, match="checkpoint group"):
         run.save_checkpoint(3, {"../model": {}}, {})
-    with pytest.raises(InputError, match=r"no step 7 \(there is \[1, 2\]\)"):
+    with pytest.raises(InputError, match=r"has no step 7 \(available: \[1, 2\]\)"):
         run.load_checkpoint(7)
     with pytest.raises(InputError, match=r"state\.json"):
         run.save_checkpoint(3, {}, {"loss": float("nan")})
@@ -358,7 +358,7 @@ def test_files_of_another_step(run: RunDir) -> None:
                 run.load_checkpoint(step)
         with (
             pytest.warns(UserWarning, match="skipped"),
-            pytest.raises(DamagedError, match="none of 2 checkpoints is whole"),
+            pytest.raises(DamagedError, match="none of 2 checkpoints is complete"),
         ):
             run.load_checkpoint()
         swap(step_folder(run, 3) / name, step_folder(run, 4) / name)

@@ -204,7 +204,7 @@ def test_a_sweep_is_extended_and_not_cut(tmp_path: Path) -> None:
     extend_folder(out, many)
     assert load_points(out) == many
     before = (out / "grid.json").read_bytes()
-    with pytest.raises(RefusedError, match="has 3 runs that this grid has not"):
+    with pytest.raises(RefusedError, match="has 3 runs that this grid lacks"):
         extend_folder(out, few)
     assert (out / "grid.json").read_bytes() == before
     with pytest.raises(RefusedError, match="not the folder of a sweep"):
@@ -225,7 +225,7 @@ def test_a_grid_says_its_format_and_an_older_one_its_kind_by_its_table(tmp_path:
     assert load_points(out) == points
     make_folder(out, points, shared=True)
     store.write_table(out / "table.jsonl", [])
-    with pytest.raises(RefusedError, match="holds a sweep, not a pool"):
+    with pytest.raises(RefusedError, match="contains a sweep, not a pool"):
         make_folder(out, points, shared=True)
 
 
@@ -602,7 +602,7 @@ def test_a_sweep_is_no_pool_and_a_pool_no_sweep(tmp_path: Path) -> None:
         seal = read_seal(out)
         assert seal is not None
         assert (seal.kind, len(seal.bound["runs"])) == ("pool" if shared else "sweep", 3)
-        with pytest.raises(RefusedError, match=f"holds {other}"):
+        with pytest.raises(RefusedError, match=f"contains {other}"):
             run_sweep(points, out, Scripted(out, {}), shared=not shared)
 
 

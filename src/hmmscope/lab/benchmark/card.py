@@ -113,14 +113,15 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def as_text(data: dict[str, Any]) -> str:
     """Return the card as readable lines."""
-    costs, own = data["costs"], data["declared"]
-    declared = ", ".join(f"{key} {own[key]:g}" for key in ("parameters", "seconds") if own[key]) or "nothing"
+    costs, declared = data["costs"], data["declared"]
+    said = [f"{key} {declared[key]:g}" for key in ("parameters", "seconds") if declared[key]]
     chosen = ", ".join(f"{key} {value}" for key, value in data.get("fields", {}).items())
     lines = [
         repr(Card(data)),
         *([f"chosen fields of the model: {chosen}"] if chosen else []),
         f"measured: {costs['parameters']:,} parameters, {costs['tokens']:,} tokens, {costs['seconds']:.0f} seconds per "
-        f"seed; {'within' if costs['within'] else 'above'} the limits of the track; declared: {declared}",
+        f"seed; {'within' if costs['within'] else 'above'} the limits of the track; "
+        f"declared: {', '.join(said) or 'nothing'}",
         f"{'task':<16} {'excess':>9} {'constant':>9} {'n-gram':>9} {'untrained':>9} {'shuffled':>9} {'solved':>7} "
         f"{'fit':>5} {'8 T':>5} {'belief':>7}",
     ]

@@ -1,1 +1,1 @@
-"""From the files of experiments to figures for papers and to one page that needs no network. Reads files only."""
+"""Figures for papers and offline pages, from the files of experiments."""

@@ -1,4 +1,4 @@
-"""Figures of the same name from several experiments, drawn in one."""
+"""Figures of the same name from several experiments, combined."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,15 +21,15 @@ _REFERENCES = ("optimum", "ceiling", "baseline")
 
 
 def compare(figures: Mapping[str, list[Figure]]) -> list[Figure]:
-    """A figure "Compared: ..." for each name that two experiments or more have, in the order of the first.
+    """Return a figure "Compared: ..." for each name that at least two experiments have, in the order of the first.
 
-    Its series are the models, named by their experiment, and each reference that is the same in all of them: where
-    the optimum differs, the excess over it is what can be compared, and no line would say so. Heat maps and points stand
-    side by side, on one scale; two heat maps with the same rows and columns have their difference beside them. An explorer
-    gets a list of the experiments.
+    Series are the models, named by experiment, and references that are equal in all experiments. Heat maps and point
+    clouds stand side by
+    side on one scale; two heat maps with equal rows and columns also show their difference. Explorers get a choice of
+    experiments.
 
     Args:
-        figures: those of each experiment, by the name it goes by on the page.
+        figures: Figures by the experiment's name on the page.
     """
     names = dict.fromkeys(figure.name for group in figures.values() for figure in group)
     found = []
@@ -40,15 +40,14 @@ def compare(figures: Mapping[str, list[Figure]]) -> list[Figure]:
             first = next(iter(same.values()))
             text = f"The models of {len(same)} runs"
             if any(isinstance(panel, Lines | Bars | Explorer) for panel in panels):
-                text += "; references where they are the same in all of them"
+                text += "; references only if equal in all of them"
             if any(isinstance(panel, Heatmap) for panel in panels):
-                text += "; heat maps that stand side by side share their colours, and a difference has its own"
+                text += "; adjacent heat maps share a colour scale, and differences have their own"
             found.append(Figure(name=name, title=f"Compared: {first.title}", caption=f"{text}.", panels=tuple(panels)))
     return found
 
 
 def _panels(same: Mapping[str, Figure]) -> list[Panel]:
-    """The panels that all have, merged: found by their titles, or by their places if titles repeat."""
     titles = [[panel.title for panel in figure.panels] for figure in same.values()]
     panels: list[Panel] = []
     if all(len(set(group)) == len(group) for group in titles):
@@ -66,7 +65,7 @@ def _titled(figure: Figure, title: str) -> Panel:
 
 
 def _merge(panels: Mapping[str, Panel]) -> Sequence[Panel]:
-    """Panels of the models of all; none if they are not of one kind, or have no common axis."""
+    """Merge panels of one type; return none without a common axis."""
     first = next(iter(panels.values()))
     if any(_frame(panel) != _frame(first) for panel in panels.values()):
         return []
@@ -76,7 +75,7 @@ def _merge(panels: Mapping[str, Panel]) -> Sequence[Panel]:
         return [replace(panel, title=_title(label, panel)) for label, panel in panels.items()]
     if isinstance(first, Explorer):
         if len(first.choices) == MOST_CHOICES:
-            return []  # no room for the list of the experiments
+            return []  # no space for the list of experiments
         return [_explorer({label: panel for label, panel in panels.items() if isinstance(panel, Explorer)})]
     if isinstance(first, Bars):
         bars = [panel for panel in panels.values() if isinstance(panel, Bars)]
@@ -106,7 +105,6 @@ def _series(panels: Mapping[str, Lines | Bars]) -> Sequence[Panel]:
 
 
 def _restricted(panel: Bars, categories: list[str]) -> Bars:
-    """The bars of these categories."""
     at = [panel.categories.index(one) for one in categories]
 
     def some(values: tuple[float, ...] | None) -> tuple[float, ...] | None:
@@ -117,7 +115,6 @@ def _restricted(panel: Bars, categories: list[str]) -> Bars:
 
 
 def _heatmaps(panels: Mapping[str, Heatmap]) -> list[Panel]:
-    """Side by side on one scale, and of two with the same rows and columns what the second has more."""
     values = [z for panel in panels.values() for row in panel.z for z in row if z is not None]
     values += [end for panel in panels.values() for end in (panel.z_min, panel.z_max) if end is not None]
     low, high = (min(values), max(values)) if values else (None, None)
@@ -134,13 +131,13 @@ def _heatmaps(panels: Mapping[str, Heatmap]) -> list[Panel]:
                 tuple(None if a is None or b is None else b - a for a, b in zip(*rows, strict=True))
                 for rows in zip(one.z, two.z, strict=True)
             )
-            title = _title(f"{second} less {first}", one)
+            title = _title(f"{second} minus {first}", one)
             beside.append(replace(one, title=title, z=z, z_min=None, z_max=None, z_label=f"change of {one.z_label}"))
     return beside
 
 
 def _explorer(panels: Mapping[str, Explorer]) -> Explorer:
-    """One explorer with a list of the experiments; curves that are the same in all of them belong to each."""
+    """Return one explorer with a choice of experiments; curves that are equal in all belong to each."""
     first = next(iter(panels.values()))
     shared = [one for one in first.curves if one.role in _REFERENCES and all(one in p.curves for p in panels.values())]
     curves = [replace(one, values=("", *one.values), name=_own_name(first, one)) for one in shared]
@@ -155,7 +152,6 @@ def _explorer(panels: Mapping[str, Explorer]) -> Explorer:
 
 
 def _own_name(panel: Explorer, curve: ExplorerCurve) -> str:
-    """What tells a curve apart from others of its values."""
     return curve.name or curve.values[panel.choices.index(panel.overlay)]
 
 
@@ -170,7 +166,6 @@ def _title(label: str, panel: Panel) -> str:
 
 
 def _frame(panel: Panel) -> tuple[object, ...]:
-    """What must agree for two panels to share their axes."""
     if isinstance(panel, Lines):
         return Lines, panel.x_label, panel.y_label, panel.log_x, panel.log_y
     if isinstance(panel, Bars):

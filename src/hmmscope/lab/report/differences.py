@@ -1,4 +1,4 @@
-"""What differs between runs of one experiment: the numbers of their configurations, and their findings side by side."""
+"""Differences between runs of one experiment: configurations and findings."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,14 +8,14 @@ from hmmscope.lab.evidence.answers import ANSWERS, answer_of
 from hmmscope.lab.report.folder import ExperimentFolder, Finding
 from hmmscope.lab.report.formatting import format_cell, format_interval
 
-#: Most rows of the table of differences.
+#: Maximum rows of the table of differences.
 MOST_ROWS = 40
 
 
 def config_rows(experiments: Sequence[ExperimentFolder]) -> list[list[str]]:
-    """Rows of a key and its value in each run, for keys whose values differ; no rows if all are equal.
+    """Return rows of a key and its value in each run, for differing values.
 
-    What is the same change in all models of the plan, as the number of steps, is one row.
+    An equal change in all models, such as the number of steps, is one row.
     """
     plain = [{"scale": one.about.scale, "version": one.about.version} | _flat(_own(one.config)) for one in experiments]
     models = [{label: _flat(config) for label, config in _models(one.config).items()} for one in experiments]
@@ -23,7 +23,7 @@ def config_rows(experiments: Sequence[ExperimentFolder]) -> list[list[str]]:
     everywhere = [label for label in _keys(models) if all(label in one for one in models)]
     if any(len(one) != len(everywhere) for one in models):
         counts = [", ".join(label for label in one if label not in everywhere) or "none" for one in models]
-        rows.append(["models that not all runs have", *counts])
+        rows.append(["models missing in some runs", *counts])
     changes: dict[tuple[str, ...], list[str]] = {}
     for label in everywhere:
         configs = [one[label] for one in models]
@@ -35,13 +35,13 @@ def config_rows(experiments: Sequence[ExperimentFolder]) -> list[list[str]]:
 
 
 def verdict_summary(findings: Sequence[Finding]) -> str:
-    """Count findings by their answer, as ``3 supported, 1 contradicted, 2 undecided``."""
+    """Format the verdict counts as ``3 reproduced, 1 not reproduced, 2 inconclusive``."""
     counts = Counter(answer_of(one.verdict) for one in findings)
     return ", ".join(f"{counts[answer]} {answer}" for answer in dict.fromkeys(ANSWERS.values()) if counts[answer])
 
 
 def finding_view(finding: Finding) -> dict[str, Any]:
-    """What the page shows of a finding; numbers with the digits that their interval supports."""
+    """Return what the page shows of a finding, with the digits that its interval supports."""
     value = interval = None
     if finding.value is not None:
         value, interval = format_interval(finding.value, finding.low, finding.high)
@@ -49,19 +49,19 @@ def finding_view(finding: Finding) -> dict[str, Any]:
 
 
 def finding_rows(experiments: Sequence[ExperimentFolder]) -> list[dict[str, Any]]:
-    """Findings by title, each with that of every run, or None where it has none of this title."""
+    """Return findings by title, with that of every run or None."""
     found = [{one.title: finding_view(one) for one in experiment.findings} for experiment in experiments]
     return [{"title": title, "runs": [one.get(title) for one in found]} for title in _keys(found)]
 
 
 def num_seeds(experiment: ExperimentFolder) -> int | None:
-    """How many seeds a seeded experiment has; None if it is not seeded."""
+    """Return the number of seeds of a seeded experiment, else None."""
     seeds = experiment.config.get("seeds")
     return len(seeds) if isinstance(seeds, list) else None
 
 
 def _models(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configurations of the models, by label; none in a configuration that is of one model alone."""
+    """Return the configurations of the models by label; none for a configuration of one model."""
     runs = config.get("runs")
     return dict(runs) if isinstance(runs, Mapping) else {}
 
@@ -71,7 +71,7 @@ def _own(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:
-    """``{"training.num_steps": 40}``; a list is a value."""
+    """Flatten to ``{"training.num_steps": 40}``; a list is a value."""
     if isinstance(value, Mapping) and value:
         return {
             key: leaf

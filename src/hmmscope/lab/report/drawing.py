@@ -1,4 +1,4 @@
-"""Draw the figures of a folder: figures/<name>.json to .pdf and .png beside it."""
+"""Draw the figures of a folder: figures/<name>.json to .pdf and .png files."""
 
 import hashlib
 import os
@@ -14,9 +14,9 @@ from hmmscope.storage import disk, seals, store
 
 
 def draw_folder(folder: Path) -> list[Path]:
-    """The files written, for every figure in `folder`; InputError or DamagedError names a figure that is not one.
+    """Draw every figure in `folder` and return the files written; errors name an invalid figure.
 
-    Drawings that were made of the same figure by the same code are left as they are. The folder's second seal names all.
+    Drawings of the same figure by the same code stay. The folder's second seal covers all.
     """
     seals.open_sealed(folder, weights=False)
     written, stayed = [], []
@@ -38,7 +38,6 @@ def draw_folder(folder: Path) -> list[Path]:
 
 @cache
 def _code() -> bytes:
-    """What draws: these modules, and the version of matplotlib."""
     files = b"".join(
         Path(str(module.__file__)).read_bytes() for module in (explorer, series_style, plots, shared_axes, text)
     )
@@ -46,7 +45,6 @@ def _code() -> bytes:
 
 
 def _has(path: Path, mark: str) -> bool:
-    """Whether a drawing is there and has this mark."""
     if not os.path.isfile(path) or os.path.islink(path):
         return False
     return mark.encode() in disk.read_bytes(path, managed=False)

@@ -1,7 +1,8 @@
-"""An `Explorer` as both renderers need it: what is shown at first, and its views.
+"""Initial selection and views of an `Explorer`, for both renderers.
 
-A view is a set of choices that stand at "all"; it gives each curve its name in the legend and that name its look. So a
-name keeps its colour while the reader goes through the values of the other choices.
+A view is a set of choices at "all". It names each curve in the legend and assigns its style, so that a name keeps its
+colour while
+other choices change.
 """
 
 from collections import Counter
@@ -11,19 +12,19 @@ from itertools import combinations
 from hmmscope.lab.evidence.figure import Explorer, ExplorerCurve, Figure, Lines, Series
 from hmmscope.lab.report.series_style import Key, SeriesStyle, styles_of
 
-#: Most curves shown at once: of what is studied, and of references to it.
+#: Maximum curves shown at once: studied ones, and references.
 MOST_CURVES, MOST_REFERENCES = 16, 6
 REFERENCES = ("optimum", "ceiling", "baseline", "control")
 
 
 @dataclass(frozen=True)
 class View:
-    """Names and looks while the choices `open` are at "all".
+    """Names and styles while the choices `open` are at "all".
 
     Attributes:
-        open: indices of choices, ascending.
-        keys: role and name of each curve.
-        styles: by key.
+        open: Indices of choices, ascending.
+        keys: Role and name of each curve.
+        styles: Styles by key.
     """
 
     open: tuple[int, ...]
@@ -32,21 +33,21 @@ class View:
 
 
 def view(panel: Explorer, open_choices: tuple[int, ...]) -> View:
-    """The view in which these choices are at "all"."""
+    """Return the view with these choices at "all"."""
     keys = tuple((curve.role, _name(panel, curve, open_choices)) for curve in panel.curves)
     return View(open_choices, keys, styles_of(keys))
 
 
 def views(panel: Explorer) -> list[View]:
-    """All views, none open first."""
+    """Return all views, the one without open choices first."""
     indices = range(len(panel.choices))
     return [view(panel, some) for count in range(len(indices) + 1) for some in combinations(indices, count)]
 
 
 def selected(panel: Explorer, chosen: tuple[str | None, ...]) -> list[int]:
-    """Indices of the curves shown for one value a choice (None: all), and no more than the page shows at once.
+    """Return the indices of the curves for one value per choice (None: all), at most as many as the page shows.
 
-    Where there are too many, the values of one choice take turns, so that none is left out before another has a second.
+    If there are too many, the values of one choice alternate, so that each appears before another appears twice.
     """
     fits = [
         i
@@ -64,7 +65,7 @@ def selected(panel: Explorer, chosen: tuple[str | None, ...]) -> list[int]:
 
 
 def _turns(panel: Explorer, indices: list[int], open_choices: tuple[int, ...]) -> list[int]:
-    """`indices` with the values of the overlaid choice in turns, or of the first that is open."""
+    """Reorder `indices` so that the values of the overlaid choice, or the first open one, alternate."""
     overlay = panel.choices.index(panel.overlay)
     if not open_choices:
         return indices
@@ -79,12 +80,12 @@ def _turns(panel: Explorer, indices: list[int], open_choices: tuple[int, ...]) -
 
 
 def first_chosen(panel: Explorer) -> tuple[str | None, ...]:
-    """What is chosen at first: the first curve's value of each choice, and all of the one that is overlaid."""
+    """Return the initial selection: the first curve's values, and all values of the overlaid choice."""
     return tuple(None if choice == panel.overlay else panel.first(choice) for choice in panel.choices)
 
 
 def still(panel: Explorer) -> Lines:
-    """The panel as a picture without choices: what is shown at first."""
+    """Return the initial selection as a static panel."""
     chosen = first_chosen(panel)
     names = view(panel, tuple(i for i, value in enumerate(chosen) if value is None)).keys
     series: dict[Key, Series] = {}
@@ -99,13 +100,13 @@ def still(panel: Explorer) -> Lines:
 
 
 def without_choices(figure: Figure) -> Figure:
-    """The figure with a picture in place of each explorer."""
+    """Return the figure with static panels instead of explorers."""
     panels = tuple(still(panel) if isinstance(panel, Explorer) else panel for panel in figure.panels)
     return replace(figure, panels=panels)
 
 
 def first_text(panel: Explorer) -> str:
-    """What the picture shows of it, and that only the page has the rest; empty if there is no rest."""
+    """Describe the initial selection of a static panel; empty if nothing is left out."""
     chosen = first_values(panel)
     if all(len(panel.options(choice)) == 1 for choice in chosen):
         return ""
@@ -113,19 +114,17 @@ def first_text(panel: Explorer) -> str:
 
 
 def first_values(panel: Explorer) -> dict[str, str]:
-    """The values that are chosen at first, by choice; the one that is overlaid has none."""
+    """Return the initial value of each choice; none for the overlaid one."""
     return {choice: value for choice, value in zip(panel.choices, first_chosen(panel), strict=True) if value}
 
 
 def _name(panel: Explorer, curve: ExplorerCurve, open_choices: tuple[int, ...]) -> str:
-    """The values that the lists do not tell, and the curve's own name."""
     overlay = panel.choices.index(panel.overlay)
     values = [curve.values[i] for i in open_choices if i != overlay and curve.values[i]]
     return ", ".join([*values, curve.name or curve.values[overlay] or curve.role])
 
 
 def _named_apart(series: dict[Key, Series]) -> tuple[Series, ...]:
-    """Names of a panel differ: one that stands for two roles says which."""
     names = [name for _, name in series]
     return tuple(
         replace(one, name=f"{one.name} ({one.role})") if names.count(one.name) > 1 else one for one in series.values()

@@ -1,4 +1,4 @@
-"""The folder of one experiment, read and checked. Links are not followed and nothing in it is executed."""
+"""Read and validate the folder of an experiment, without following links or executing anything."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ from hmmscope.lab.tasks.plans import as_written_now
 from hmmscope.schema import parse_spec, require_path
 from hmmscope.storage import packed, seals, store
 
-CONTINUED = "the others come when its command goes on, with --resume"
-UNSEALED = "none, so nothing says that these files are as they were written"
+CONTINUED = "run the command again with --resume for the others"
+UNSEALED = "none, so these files cannot be verified"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """A line of "what was run", such as parameters: 560,000."""
+    """A fact about the run, such as parameters: 560,000."""
 
     name: str
     value: str
@@ -30,19 +30,19 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """experiment.json, apart from its config and the versions of its rules.
+    """Contents of experiment.json, without its config and the versions of its rules.
 
     Args:
-        experiment: name of the experiment, as on the command line.
-        title: a few words.
-        summary: a paragraph: what was asked, and how.
+        experiment: Name of the experiment on the command line.
+        title: A few words.
+        summary: A paragraph on question and method.
         scale: smoke, small, gpu or paper.
-        version: of hmmscope.
-        command: what makes this folder again.
-        created: the day, as 2026-11-21, or empty.
-        facts: what the reader should know about the run.
-        invalid: why nothing here may be believed, or None.
-        intervals: how the intervals are made, a sentence; or None.
+        version: Version of hmmscope.
+        command: Command that reproduces this folder.
+        created: Date such as 2026-11-21, or empty.
+        facts: Facts about the run.
+        invalid: Reason why the results are invalid, or None.
+        intervals: One sentence on how intervals are computed, or None.
     """
 
     experiment: str
@@ -57,13 +57,13 @@ class About:
     intervals: str | None = None
 
 
-#: What the page of a folder says that was written before untrained twins were read.
+#: Result on the page of an older folder without untrained controls.
 NOT_TOLD = {"verdict": "not told", "text": "it was not measured", "r2": None, "twins": None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTable:
-    """The rows of tables/NAME.jsonl, or of what is kept of it, see `hmmscope.storage.packed`."""
+    """The rows of tables/NAME.jsonl or of its archived form, see `hmmscope.storage.packed`."""
 
     name: str
     rows: list[dict[str, Any]]
@@ -71,8 +71,7 @@ class StoredTable:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentFolder:
-    """All that a page shows of one folder; `path` is where it was read, `live` what live.json holds, if it is there, and
-    `fitted` what fitted.json does."""
+    """Everything that a page shows of a folder: `path`, and the contents of live.json and fitted.json if present."""
 
     path: Path
     about: About
@@ -85,11 +84,11 @@ class ExperimentFolder:
 
 
 def read_experiment(folder: Path) -> ExperimentFolder:
-    """The experiment in `folder`; figures and tables in the order of their names.
+    """Read the experiment in `folder`, with figures and tables in the order of their names.
 
     Raises:
-        InputError: the folder or a file of it is missing, or it is a sweep or a run without a description.
-        DamagedError: a file is not what it should be; one line with its name and what is wrong.
+        InputError: The folder or one of its files is missing, or it is a sweep or a run without a description.
+        DamagedError: A file is invalid; one line with its name and the problem.
     """
     folder = require_path("folder", folder)
     if not folder.is_dir():
@@ -112,7 +111,7 @@ def read_experiment(folder: Path) -> ExperimentFolder:
     notes = [] if seal else [Fact(name="seal", value=UNSEALED)]
     if whole is not None:
         if not isinstance(whole, list) or not isinstance(seeds, list):
-            raise DamagedError(f"{about_path}: whole_seeds: must be a list, and config.seeds another")
+            raise DamagedError(f"{about_path}: whole_seeds and config.seeds: must be lists")
         notes = [Fact(name="unfinished", value=f"{len(whole)} of {len(seeds)} seeds so far; {CONTINUED}")]
     tables = packed.read_tables(folder)
     return ExperimentFolder(
@@ -135,7 +134,7 @@ def described(
     *,
     sealed: bool,
 ) -> ExperimentFolder:
-    """What a page shows of a folder that holds no description of its own, as that of a run; `about` as experiment.json."""
+    """Build what a page shows of a folder without its own description, such as a run; `about` as in experiment.json."""
     parts = {key: value for key, value in about.items() if key not in ("format", "config")}
     known = _parse(About, parts, folder)
     notes = () if sealed else (Fact(name="seal", value=UNSEALED),)
@@ -150,14 +149,13 @@ def described(
 
 
 def _figures(folder: Path, experiment: str, tables: Mapping[str, list[dict[str, Any]]]) -> tuple[Figure, ...]:
-    """The figures of a folder; where only its tables are kept, those that its experiment draws of them."""
+    """Return the figures of a folder, drawn by its experiment if only tables are archived."""
     if packed.is_packed(folder):
         return tuple(figures_of(experiment, as_tables(tables)))
     return tuple(_read_figure(path) for path in _listed(folder / "figures", ".json"))
 
 
 def _with_facts(about: About, timing: Path) -> About:
-    """With where the time went."""
     found = store.read_json(timing, managed=True) if timing.is_file() else []
     if not isinstance(found, list):
         raise DamagedError(f"{timing}: must be a list of facts")
@@ -165,11 +163,11 @@ def _with_facts(about: About, timing: Path) -> About:
 
 
 def _refuse_other(folder: Path) -> None:
-    """An error for folders that something else has made: what they are, and what has a page."""
+    """Raise an error for a folder of another type, with the command for its page."""
     if (folder / "grid.json").is_file():
         raise InputError(
-            f"{folder}: a sweep, which has a table and no page: hmmscope sweep --table {folder}; its runs have one each: "
-            f"hmmscope report {folder}/runs/RUN"
+            f"{folder}: a sweep has no page; print its table with hmmscope sweep --table {folder}, or write the page of a "
+            f"run with hmmscope report {folder}/runs/RUN"
         )
 
 
@@ -182,7 +180,7 @@ def _read_figure(path: Path) -> Figure:
 
 
 def _read_live(path: Path) -> dict[str, Any] | None:
-    """The data of a live section; the script that reads it checks the rest."""
+    """Read the data of an interactive section; its script checks the rest."""
     if not os.path.lexists(path):
         return None
     data = store.read_json(_present(path), managed=True)
@@ -208,7 +206,7 @@ def _read_live(path: Path) -> dict[str, Any] | None:
         known = all(isinstance(x, float) or (x is None and said["verdict"] == "not told") for x in numbers)
         if not plain or (name == "beyond" and not known):
             raise DamagedError(
-                f"{path}: {name}: must be a mapping with a verdict, its text, and numbers (none for the verdict 'not told')"
+                f"{path}: {name}: must be a mapping with a verdict, its text, and numbers unless it is undecided"
             )
     return data | told
 
@@ -230,7 +228,7 @@ def _parse(cls: type, data: Any, path: Path) -> Any:
 
 
 def _listed(folder: Path, suffix: str) -> list[Path]:
-    """The files that end in `suffix`, by name; a missing folder has none."""
+    """Return the files that end in `suffix` by name; none for a missing folder."""
     if folder.is_symlink():
         raise DamagedError(f"{folder}: a symbolic link, which is not followed")
     if not folder.is_dir():
@@ -242,7 +240,7 @@ def _present(path: Path) -> Path:
     if path.is_symlink():
         raise DamagedError(f"{path}: a symbolic link, which is not followed; replace it by the file")
     if not path.is_file():
-        raise InputError(f"{path}: missing; an experiment that ended well has it")
+        raise InputError(f"{path}: missing; every finished experiment has it")
     return path
 
 

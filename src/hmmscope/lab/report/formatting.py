@@ -1,15 +1,15 @@
-"""Text and numbers as a reader sees them."""
+"""Text and numbers as shown to readers."""
 
 import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-_MOST_LISTED = 4  # values of a list that a cell shows in full
+_MOST_LISTED = 4  # maximum list values shown in a cell
 
 
 def shorten(labels: Sequence[str], most: int = 18) -> list[str]:
-    """Labels that leave room for what they label: cut in the middle, and as late as it takes to tell them apart."""
+    """Shorten labels by cutting the middle, keeping them distinct."""
     room = dict.fromkeys(labels, most)
     while True:
         found = {label: _cut(label, length) for label, length in room.items()}
@@ -27,7 +27,7 @@ def _cut(label: str, most: int) -> str:
 
 
 def format_number(value: float) -> str:
-    """Four significant digits; whole numbers in full."""
+    """Format with four significant digits; whole numbers in full."""
     if isinstance(value, int):
         return f"{value:,}"
     if 1e4 <= abs(value) < 1e15:
@@ -36,7 +36,7 @@ def format_number(value: float) -> str:
 
 
 def format_interval(value: float, low: float | None, high: float | None) -> tuple[str, str | None]:
-    """Value and interval with as many decimals as two significant digits of the half width need."""
+    """Format value and interval with the decimals of two significant digits of the half width."""
     if low is None or high is None:
         return _minus(format_number(value)), None
     if not 1e-6 < high - low < 1e4 or abs(value) >= 1e9:
@@ -50,7 +50,7 @@ def _minus(number: str) -> str:
 
 
 def format_cell(value: Any) -> str:
-    """A value of a table; a missing one is a dash."""
+    """Format a value of a table; a missing one is a dash."""
     if value is None:
         return "–"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Figures as plain data for ``chart.js``, which draws them in the reader's browser as SVG."""
+"""Figures as plain data for ``chart.js``, which draws them as SVG in the browser."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from hmmscope.lab.report.formatting import shorten
 from hmmscope.lab.report.series_style import Key, SeriesStyle
 from hmmscope.text import visible
 
-_MOST_ROWS = 14  # labels along y of a heat map
+_MOST_ROWS = 14  # maximum y labels of a heat map
 
 
 def figure_data(figure: Figure) -> dict[str, Any]:
-    """Names, looks and values of all panels. Series refer to looks by number."""
+    """Return names, styles and values of all panels; series refer to styles by number."""
     found, columns = series_style.styles(figure), series_style.columns(figure)
     return {
         "name": figure.name,
@@ -26,7 +26,7 @@ def figure_data(figure: Figure) -> dict[str, Any]:
 
 
 def _colours(figure: Figure) -> list[str]:
-    """Colours of clouds; an empty text where they are those of the cloud before."""
+    """Return the colours of clouds; an empty text repeats those of the cloud before."""
     found, before = [], ""
     for panel in figure.panels:
         own = panel.colours if isinstance(panel, DenseScatter) else before
@@ -36,7 +36,7 @@ def _colours(figure: Figure) -> list[str]:
 
 
 def style_data(key: Key, how: SeriesStyle) -> dict[str, Any]:
-    """A name in the legend, and how it is drawn."""
+    """Return a legend name and its style."""
     role, name = key
     return {
         "name": visible(name),
@@ -52,7 +52,7 @@ def style_data(key: Key, how: SeriesStyle) -> dict[str, Any]:
 
 
 def panel_data(panel: Panel, order: list[Key], columns: int = 1) -> dict[str, Any]:
-    """One panel, of `columns` side by side."""
+    """Return one panel, of `columns` side by side."""
     if isinstance(panel, Explorer):
         return {"kind": "explorer", "title": visible(panel.title), **_axes(panel), **_explorer(panel)}
     if isinstance(panel, Lines | Bars):
@@ -112,7 +112,6 @@ def _heatmap(panel: Heatmap, columns: int) -> dict[str, Any]:
 
 
 def _explorer(panel: Explorer) -> dict[str, Any]:
-    """The curves, and for each set of choices at "all" the names of the curves with their looks."""
     numbers = [{value: i for i, value in enumerate(panel.options(choice))} for choice in panel.choices]
     shown = {}
     for view in views(panel):
@@ -143,7 +142,7 @@ def _explorer(panel: Explorer) -> dict[str, Any]:
 
 
 def _choice(panel: Explorer, name: str) -> dict[str, Any]:
-    """A list of an explorer: a slider where its values are numbers; `first` is chosen at first, None for all."""
+    """Return a choice of an explorer, a slider for numbers; `first` is initial, None for all."""
     options = panel.options(name)
     overlaid = name == panel.overlay and len(options) > 1
     return {
@@ -163,5 +162,4 @@ def _is_number(text: str) -> bool:
 
 
 def _digits(value: float) -> float:
-    """As many digits as a screen shows."""
     return float(f"{value:.6g}")

@@ -1,4 +1,4 @@
-"""Text for LaTeX, which sets the letters of figures of the style `latex`: everything is shown, nothing is a command."""
+"""Text for LaTeX in figures of the style `latex`: every character is shown, none is a command."""
 
 import re
 import shutil
@@ -6,7 +6,7 @@ import unicodedata
 
 from hmmscope.errors import ResourceError
 
-#: The program that measures the letters.
+#: The program that measures text.
 PROGRAM = "pdflatex"
 
 _ASCII = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"}
@@ -47,12 +47,12 @@ _ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308"
 
 
 def as_latex(text: str) -> str:
-    """`text` as LaTeX shows it; of a letter that its fonts lack the number."""
+    """Escape `text` for LaTeX; a character missing in its fonts appears as its number."""
     return "".join(map(_letter, text))
 
 
 def require_latex() -> None:
-    """ResourceError unless the program is there."""
+    """Raise ResourceError unless the program is installed."""
     if shutil.which(PROGRAM) is None:
         raise ResourceError(f"style: latex needs {PROGRAM} (Debian: texlive-latex-recommended, texlive-pictures)")
 

@@ -1,4 +1,4 @@
-"""The ledger as one HTML page, whole in a single file."""
+"""The ledger as one self-contained HTML page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,9 @@ from hmmscope.lab.report.page import policy, resource, template
 
 @dataclass(frozen=True)
 class Page:
-    """An experiment whose page the ledger leads to; `link` is None while there is none, `error` says why."""
+    """The page of an experiment, linked from the ledger; `link` is None if it does not exist, and `error` gives the
+    reason.
+    """
 
     name: str
     title: str
@@ -21,7 +23,7 @@ class Page:
 
 
 def render_ledger(entries: Sequence[LedgerRow], pages: Sequence[Page] = ()) -> str:
-    """The page as text: a claim each, with its rule, what was seen, and the gates before it; to be filtered by answer."""
+    """Return the page: a claim per entry with rule, result and preconditions, filtered by verdict."""
     links = {page.name: page.link for page in pages}
     script = resource("ledger.js")
     rows = []

@@ -1,4 +1,4 @@
-"""The page of one model: losses, beliefs before and after training, attention, a trace or the model itself; one file."""
+"""The page of one model in one file: losses, beliefs before and after training, attention, and a trace or the model."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from hmmscope.text import in_digits
 
 
 def write_look(data: dict[str, Any], out: Path) -> Path:
-    """Write the page of what was measured of a model to `out`, at once and whole; returns `out`.
+    """Write the model page to `out` atomically, and return `out`.
 
     Raises:
         InputError: `out` does not end in .html.
@@ -28,7 +28,7 @@ def write_look(data: dict[str, Any], out: Path) -> Path:
 
 
 def render_look(data: dict[str, Any]) -> str:
-    """The page as text."""
+    """Return the page as text."""
     live, made = data["live"], data["made"]
     names = ["theme.js", *(LIVE_SCRIPTS if live else ("live/numbers.js", "live/pictures.js")), "live/look.js"]
     figures: list[dict[str, Any]] = []
@@ -56,15 +56,15 @@ def render_look(data: dict[str, Any]) -> str:
     )
 
 
-#: What training did to the belief that is read, by verdict.
+#: Effect of training on the regressed belief, by verdict.
 _BEYOND = {
-    "more": "Training put more of the belief into it than an untrained network holds",
-    "no more": "Of the belief it holds no more than untrained networks do",
-    "less": "Of the belief it holds less than untrained networks do",
-    "not told": "Whether training put the belief into it is not identifiable",
-    "nothing": "As it has learned nothing, whether training put the belief into it is not identifiable",
+    "more": "Training put more of the belief into it than untrained networks hold",
+    "no more": "It holds no more of the belief than untrained networks do",
+    "less": "It holds less of the belief than untrained networks do",
+    "not told": "It is not identifiable whether training made it hold the belief",
+    "nothing": "As it has learned nothing, it is not identifiable whether training made it hold the belief",
 }
-#: R² from which on a word says how much of the belief an affine map finds.
+#: Words for the R² of the belief, by lower bound.
 _SIZES = (
     (0.95, "nearly all"),
     (0.8, "most"),
@@ -75,12 +75,12 @@ _SIZES = (
 )
 
 
-#: What twins are, where a reader meets them first.
-_TWINS = "the same network with other first weights and no training"
+#: Explanation of untrained controls at first use.
+_TWINS = "the same architecture with other initial weights"
 
 
 def described_layer(layer: str) -> str:
-    """``residual.1, the output of layer 1,``: layers have these names in models of all kinds."""
+    """Describe ``residual.1`` as the output of layer 1; models of all types have these names."""
     stem, _, number = layer.rpartition(".")
     if stem != "residual" or not number.isdecimal():
         return layer
@@ -88,7 +88,7 @@ def described_layer(layer: str) -> str:
 
 
 def sentence(data: dict[str, Any]) -> str:
-    """What the page found, in a few sentences, each with the numbers that carry it."""
+    """Summarize the page in a few sentences with their numbers."""
     if data["invalid"]:
         return f"INVALID: {data['invalid']}."
     found = [_of_losses(data)]
@@ -98,10 +98,10 @@ def sentence(data: dict[str, Any]) -> str:
         found.append(f"It has learned nothing: it is no better than {learned['bar']}.")
     if beliefs is not None:
         size = next(word for least, word in _SIZES if beliefs["r2"] >= least)
-        twins = "" if beliefs["twins"] is None else f", and its untrained twins, {_TWINS}, have {beliefs['twins']:.3f}"
+        twins = "" if beliefs["twins"] is None else f"; its untrained controls, {_TWINS}, reach {beliefs['twins']:.3f}"
         found.append(
-            f"An affine map of {described_layer(beliefs['best'])} gives {size} of the belief: R² is {beliefs['r2']:.3f}, "
-            f"where 1 would be all of it{twins}."
+            f"An affine map of {described_layer(beliefs['best'])} recovers {size} of the belief: R² is {beliefs['r2']:.3f} "
+            f"(1 is perfect){twins}."
         )
         beyond = _BEYOND["nothing" if nothing and beliefs["verdict"] == "more" else beliefs["verdict"]]
         found.append(f"{beyond}: {beliefs['text'].removeprefix('not told: ').removeprefix('not identifiable: ')}.")
@@ -109,22 +109,22 @@ def sentence(data: dict[str, Any]) -> str:
 
 
 def _of_losses(data: dict[str, Any]) -> str:
-    """How far model and counting are above the optimum, and which of them is ahead."""
     losses, ahead, unit = {row["role"]: row for row in data["losses"]}, data["ahead"], data["unit"]
     above = losses["model"]["above"]
     which = "" if ahead is None else _ahead(ahead)
     if above is None:
         return f"{which[0].upper()}{which[1:]}." if which else ""
-    beside = f"; counting at its best is {_told(losses['ngram']['above'])} above it, and {which}" if which else ""
-    return f"It is {_told(above)} {unit} above the exact optimum{beside}."
+    beside = f"; the best n-gram baseline is {_told(losses['ngram']['above'])} above it, and {which}" if which else ""
+    return f"Its loss is {_told(above)} {unit} above the exact optimum{beside}."
 
 
 def _ahead(ahead: dict[str, float]) -> str:
     if ahead["low"] > 0:
-        return f"the model is ahead of counting by {_told(ahead)}"
+        return f"the model's loss is lower than that of the n-gram baseline by {_told(ahead)}"
     if ahead["high"] < 0:
-        return f"the model is behind counting by {_told({key: -ahead[key] for key in ('value', 'low', 'high')})}"
-    return f"no difference between the two is seen: the model is ahead by {_told(ahead)}"
+        behind = {key: -ahead[key] for key in ("value", "low", "high")}
+        return f"the model's loss is higher than that of the n-gram baseline by {_told(behind)}"
+    return f"no difference between the two is detected: the model's loss is lower by {_told(ahead)}"
 
 
 def _told(number: dict[str, float]) -> str:
@@ -132,22 +132,22 @@ def _told(number: dict[str, float]) -> str:
     return in_digits(number["value"], low, high, least=3)
 
 
-#: Why an answer can go away from what another belief calls for.
-_DISTURBED = ": it only disturbs the answer, which then is farther from any that is right"
+#: Explanation of negative movement.
+_DISTURBED = ": it only disturbs the prediction"
 
 
 def of_use(data: dict[str, Any]) -> str:
-    """Whether the answer follows a belief that is written into a layer, over many sequences."""
+    """Describe whether predictions follow a belief written into a layer, over many sequences."""
     found, learned = data["used"], data["learned"]
     said = (
         f"In {found['samples']} held-out sequences, at {found['positions']} positions each, {found['layer']} was changed so "
-        f"that the belief of another sequence is read there. The answer, which is what the model predicts of the next "
-        f"symbol, then went {found['text']} of the way to what an observer with that belief would predict: 0 is no change, "
-        f"1 all the way, below 0 away from it. A change as large in a random direction took it {found['random_text']} of "
-        f"that way{_DISTURBED if found['random']['high'] < 0 else ''}."
+        f"that it encodes the belief of another sequence. The model's prediction of the next symbol then moved "
+        f"{found['text']} of the way to the Bayes-optimal prediction for that belief (0: no change, 1: all the way, "
+        f"below 0: away from it). An equally large change in a random direction moved it {found['random_text']} of "
+        f"the way{_DISTURBED if found['random']['high'] < 0 else ''}."
     )
     if learned is not None and learned["verdict"] == "nothing":
         return said
     if found["low"] <= max(0.0, found["random"]["high"]):
-        return f"{said} So no use of the belief is seen here."
-    return f"{said} So the model uses what is read there{'' if found['value'] >= 0.5 else ', in part'}."
+        return f"{said} So there is no evidence that the model uses the belief."
+    return f"{said} So the model uses the encoded belief{'' if found['value'] >= 0.5 else ', in part'}."

@@ -1,7 +1,8 @@
-"""One HTML page of one experiment or several: whole in a single file, and for any reader, without a network.
+"""One self-contained HTML page of one or several experiments, readable without a network.
 
-The content policy lets the page's own scripts run, by their digests, and lets nothing be fetched. Text from the folders
-reaches the page in two ways only: through Jinja's escaping, and as JSON in which no character can end the element around it.
+The content policy allows the page's own scripts by digest, and no fetching. Text from folders enters the page only
+through Jinja's
+escaping, or as JSON that cannot end its element.
 """
 
 import base64
@@ -37,24 +38,25 @@ from hmmscope.lab.report.state_diagram import picture
 from hmmscope.storage import seals, store
 from hmmscope.text import visible
 
-#: The scripts of the live section, in the order in which they build on one another.
+#: Scripts of the interactive section, in loading order.
 LIVE_SCRIPTS = tuple(
     f"live/{name}.js" for name in ("numbers", "network", "process", "session", "pictures", "timeline", "explore")
 )
 NUM_ROWS = 200
-LONG = 12  # rows of a table that scrolls in a box of its own
+LONG = 12  # rows from which a table scrolls in its own box
 
 
 def write_page(folders: list[Path], out: Path) -> Path:
-    """Write the page of the experiments in `folders` to `out`, replacing it at once and whole; returns `out`.
+    """Write the page of the experiments in `folders` to `out` atomically, and return `out`.
 
-    Of several experiments each has a section, after the figures they have in common drawn together. The folders are read
-    and nothing is written into them, but for a page that is to lie in one: it comes under the folder's second seal.
+    Each of several experiments has a section, after their common figures. The folders are only read, except that a
+    page written into a
+    sealed folder is added to its second seal.
 
     Raises:
-        InputError: no folder, one given twice, or a file missing.
-        DamagedError: a file that is not what it should be.
-        ResourceError: the disk does not allow it.
+        InputError: No folder, one given twice, or a missing file.
+        DamagedError: An invalid file.
+        ResourceError: The disk fails.
     """
     if not folders:
         raise InputError("report: needs the folder of an experiment")
@@ -62,14 +64,14 @@ def write_page(folders: list[Path], out: Path) -> Path:
 
 
 def write_page_of(experiments: list[ExperimentFolder], out: Path) -> Path:
-    """The same of experiments that were read."""
+    """Write the page of experiments that were already read, and return `out`."""
     store.write_text(out, render_page(experiments))
     seals.cover(out)
     return out
 
 
 def render_page(experiments: list[ExperimentFolder]) -> str:
-    """The page as text."""
+    """Return the page as text."""
     labels = _labels([experiment.path for experiment in experiments])
     figures: list[dict[str, Any]] = []
     compared = []
@@ -101,7 +103,6 @@ def render_page(experiments: list[ExperimentFolder]) -> str:
 
 
 def _together(experiments: list[ExperimentFolder], labels: list[str]) -> dict[str, Any] | None:
-    """What the page says of several runs of one experiment; None where there is one run, or they are of several."""
     if len(experiments) == 1 or len({one.about.experiment for one in experiments}) > 1:
         return None
     rows = config_rows(experiments)
@@ -133,16 +134,12 @@ def _section(experiment: ExperimentFolder, label: str, data: list[dict[str, Any]
 
 
 def _first_sentence(words: str) -> str:
-    """Up to the first full stop that ends a sentence."""
     found = re.match(r".*?[.!?](?=\s+[A-Z]|\s*$)", words, re.DOTALL)
     return found.group() if found else words
 
 
 def figure_view(figure: Figure, data: list[dict[str, Any]], section: str, experiment: str) -> dict[str, Any]:
-    """What the template shows of a figure; its values are added to `data`, where the script finds them by number.
-
-    It is given away under the name that `hmmscope report --figures` gives it.
-    """
+    """Return what the template shows of a figure, and append its values to `data`, where the script finds them."""
     data.append(figure_data(figure) | {"name": visible(f"{experiment}-{figure.name}")})
     axes = [panel for panel in figure.panels if isinstance(panel, Lines | Explorer)]
     return {
@@ -172,13 +169,11 @@ def _table(table: StoredTable, label: str) -> dict[str, Any]:
 
 
 def _cell(value: Any, right: bool) -> tuple[str, bool, str | None]:
-    """What is shown, whether to the right, and the number in full where that is more."""
     shown = text.format_cell(value)
     return shown, right, repr(value) if isinstance(value, float) and repr(value) != shown else None
 
 
 def _labels(paths: list[Path]) -> list[str]:
-    """The last parts of each path, as many as it takes to tell them apart."""
     parts = [Path(os.path.abspath(path)).parts for path in paths]
     if len(set(parts)) < len(parts):
         raise InputError("report: the same folder is given twice")
@@ -189,8 +184,8 @@ def _labels(paths: list[Path]) -> list[str]:
 
 
 def json_element(value: Any) -> str:
-    """JSON that can stand inside a script element: nothing in it ends the element or a line of script."""
-    dumped = json.dumps(value, allow_nan=False, separators=(",", ":"))  # ASCII, so U+2028 and U+2029 are escaped
+    """Return JSON that is safe inside a script element."""
+    dumped = json.dumps(value, allow_nan=False, separators=(",", ":"))  # ASCII escapes U+2028 and U+2029
     for char in "<>&":
         dumped = dumped.replace(char, f"\\u{ord(char):04x}")
     return dumped
@@ -198,7 +193,7 @@ def json_element(value: Any) -> str:
 
 @functools.cache
 def template(name: str) -> jinja2.Template:
-    """A template of this folder, made once; it escapes what it is given and shows what could act instead of being read."""
+    """Return a cached template of this folder, which escapes its values and makes control characters visible."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("hmmscope.lab.report", "."),
         autoescape=True,
@@ -212,10 +207,9 @@ def template(name: str) -> jinja2.Template:
 
 
 def policy(scripts: list[str]) -> str:
-    """The content policy: these scripts, and nothing fetched from anywhere.
+    """Return the content policy: these scripts only, and no fetching.
 
-    Styles inside the page are allowed, since a chart places things by style attributes, and pictures that the page itself
-    writes out, as it does with clouds of points; they cannot fetch either.
+    Inline styles are allowed for charts, and embedded pictures for point clouds; neither can fetch.
     """
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
@@ -228,5 +222,5 @@ def resource(name: str) -> str:
 
 
 def is_triangular(live: dict[str, Any]) -> bool:
-    """Whether beliefs are drawn in a triangle: of three states, and one process."""
+    """Return whether beliefs are drawn in a triangle, for a single process of three states."""
     return len(live["process"]["states"]) == 3 and not live["process"]["mixture"]

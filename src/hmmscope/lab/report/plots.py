@@ -1,6 +1,6 @@
-"""Figures for papers, talks and the web: one column wide for one panel, a page wide for more; byte for byte the same.
+"""Figures for papers, talks and the web, with reproducible bytes: one column wide for one panel, a page wide for more.
 
-Letters are letters: PDF files carry their fonts as TrueType, and never as outlines or as Type 3, which journals refuse.
+Text stays text: PDF files embed TrueType fonts instead of outlines or Type 3, which journals refuse.
 """
 
 import io
@@ -38,16 +38,16 @@ from hmmscope.text import visible
 
 @dataclass(frozen=True)
 class Style:
-    """Where a figure will be seen.
+    """Output format of a figure.
 
     Attributes:
-        column: width in inches of a figure of one panel.
-        page: of several panels.
-        size: of letters and strokes, beside letters of 8 points.
-        height: of a panel, beside 2.3 inches.
-        fonts: families; a letter that the first lacks is taken from the next.
-        mathematics: fonts of exponents.
-        endings: the files it makes.
+        column: Width in inches of a figure with one panel.
+        page: Width in inches of a figure with several panels.
+        size: Scale of text and lines, relative to 8 points.
+        height: Height of a panel, relative to 2.3 inches.
+        fonts: Font families in order of preference.
+        mathematics: Font of exponents.
+        endings: File types.
     """
 
     column: float
@@ -68,7 +68,7 @@ STYLES = {
 }
 _HANDLE, _GAP = 2.2, 1.4  # of the legend: length of a handle, and between columns, in units of the font size
 _EM = 7.5 / 72
-_MOST_POINTS, _MOST_CELLS = 1000, 4000  # that are strokes; more are a picture inside the drawing
+_MOST_POINTS, _MOST_CELLS = 1000, 4000  # drawn as strokes; more become an embedded picture
 _MARKERS = {
     "circle": "o",
     "square": "s",
@@ -105,21 +105,22 @@ _STYLE = {
 
 
 def draw(figure: Figure, style: str = "paper") -> Canvas:
-    """`figure` as Matplotlib draws it, independent of the caller's settings; pyplot is not touched."""
+    """Draw `figure` with Matplotlib, independent of the caller's settings and without pyplot."""
     with _style(STYLES[style]):
         return _draw(figure, STYLES[style])
 
 
 def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") -> dict[str, bytes]:
-    """The files of a figure by their endings. Equal figures, marks and versions give equal bytes.
+    """Return the files of a figure by their endings; equal figures, marks and versions give equal bytes.
 
-    All have one layout, which takes as long as the drawing and is computed once. Of a figure with a picture in it, which
-    LaTeX does not take inside a drawing, the style latex gives the files of paper.
+    All share one layout, computed once. For a figure with a picture inside, which LaTeX cannot embed, the style latex
+    returns the files
+    of paper.
 
     Args:
-        figure: to draw.
-        mark: text without spaces that all keep among their metadata.
-        style: a name in `STYLES`.
+        figure: The figure.
+        mark: Text without spaces, stored in the metadata.
+        style: A name in `STYLES`.
     """
     metadata = {
         "pdf": {"CreationDate": None, "Creator": None, "Producer": None, "Keywords": mark},
@@ -133,7 +134,7 @@ def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") 
         latex.require_latex()
     with _style(STYLES[style]):
         canvas = _draw(figure, STYLES[style])
-        if not _by_latex(STYLES[style]):  # LaTeX measures letters itself
+        if not _by_latex(STYLES[style]):  # LaTeX measures text itself
             _lay_out(canvas)
         for ending in STYLES[style].endings:
             stream = io.BytesIO()
@@ -144,7 +145,7 @@ def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") 
 
 
 def _lay_out(canvas: Canvas) -> None:
-    """Once and for all: a figure with a layout engine is drawn once more before each saving."""
+    """Compute the layout once; a figure with a layout engine is otherwise drawn again before each saving."""
     engine = canvas.get_layout_engine()
     assert engine is not None
     canvas.dpi = 72  # points, as letters are measured for PDF and SVG
@@ -166,14 +167,12 @@ def _by_latex(style: Style) -> bool:
 
 
 def _has_picture(figure: Figure) -> bool:
-    """Whether some panel has more points or cells than strokes are drawn for."""
     clouds = (len(unpack_places(panel.places[-1])) for panel in figure.panels if isinstance(panel, DenseScatter))
     cells = (len(panel.z) * len(panel.x) for panel in figure.panels if isinstance(panel, Heatmap))
     return max(clouds, default=0) > _MOST_POINTS or max(cells, default=0) > _MOST_CELLS
 
 
 def _sized(value: float) -> float:
-    """A length, in points or inches at letters of 8 points, as large as letters are drawn now."""
     return value * matplotlib.rcParams["font.size"] / _SIZES["font.size"]
 
 
@@ -209,12 +208,11 @@ def _draw(chosen: Figure, style: Style) -> Canvas:
             labelspacing=0.3,
         )
         for text, name in zip(legend.get_texts(), names, strict=True):
-            text.set_text(_plain(name))  # set here: the constructor drops names that begin with an underscore
+            text.set_text(_plain(name))  # the constructor drops names that start with an underscore
     return canvas
 
 
 def _draw_titles(axes: Axes, title: str, panel: Panel, width: float) -> None:
-    """The title and, of an explorer, what was chosen for the picture."""
     text = _wrapped(first_text(panel), width) if isinstance(panel, Explorer) else ""
     if text:
         axes.annotate(
@@ -281,7 +279,7 @@ def _draw_lines(axes: Axes, panel: Lines, found: Mapping[Key, SeriesStyle]) -> N
 
 
 def _log_ticks(axis: Axis) -> None:
-    """1, 2 and 5 of each power on few decades, or round numbers: Matplotlib's 2 × 10⁵, 3 × 10⁵, ... run into each other."""
+    """Use ticks 1, 2 and 5 on few decades, or round numbers, because Matplotlib's 2 × 10⁵, 3 × 10⁵, ... overlap."""
     low, high = axis.get_view_interval()
     if series_style.few_decades((low, high)):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high >= 5 * low else MaxNLocator(5))
@@ -341,7 +339,7 @@ def _draw_heatmap(axes: Axes, panel: Heatmap, width: float) -> None:
 
 
 def _draw_cloud(axes: Axes, panel: DenseScatter) -> None:
-    """Points, and around beliefs their triangle; thousands of points are a picture in the PDF."""
+    """Draw points, and the triangle of beliefs; thousands of points become a picture in the PDF."""
     places, colours = unpack_places(panel.places[-1]), unpack_colours(panel.colours)
     size = _sized(min(3.0, max(0.35, 10 / len(places) ** 0.35))) ** 2
     axes.scatter(places[:, 0], places[:, 1], c=colours, s=size, linewidths=0, rasterized=len(places) > _MOST_POINTS)
@@ -360,7 +358,6 @@ def _draw_cloud(axes: Axes, panel: DenseScatter) -> None:
 
 
 def _x_labels(axes: Axes, labels: tuple[str, ...], shown: list[int], width: float, shift: float = 0) -> None:
-    """Labels below the axis, turned if `width` inches do not hold them side by side."""
     short = shorten([labels[i] for i in shown])
     room = width - _sized(0.9)
     crowded = _sized(0.075) * sum(len(one) + 1 for one in short) > room
@@ -389,7 +386,7 @@ def _handle(one: Key, how: SeriesStyle, bars: bool) -> Line2D | Patch:
 
 
 def _legend_columns(names: list[str], width: float) -> int:
-    """As many columns as `width` inches hold; Matplotlib fills them from top to bottom, the first with one more."""
+    """Return the number of columns that fit into `width` inches; Matplotlib fills them from top to bottom."""
     sizes = [(_HANDLE + 0.8 + _GAP) * _sized(_EM) + max(_inches(line) for line in name.split("\n")) for name in names]
     for columns in range(len(sizes), 1, -1):
         if sum(max(sizes[i] for i in column) for column in _filled(len(sizes), columns)) <= 0.98 * width:
@@ -398,20 +395,17 @@ def _legend_columns(names: list[str], width: float) -> int:
 
 
 def _legend_height(names: list[str], columns: int) -> float:
-    """In inches, of the highest column."""
     lines = [name.count("\n") + 1 for name in names]
     return max((_sized(0.17) * sum(lines[i] for i in column) for column in _filled(len(names), columns)), default=0.0)
 
 
 def _filled(count: int, columns: int) -> list[range]:
-    """Which of `count` entries stand in each column."""
     rows, more = divmod(count, columns)
     starts = [i * rows + min(i, more) for i in range(columns + 1)]
     return [range(start, end) for start, end in itertools.pairwise(starts) if end > start]
 
 
 def _wrapped(text: str, width: float, size: float | None = None, weight: str = "normal") -> str:
-    """A text in as many lines as `width` inches ask for, by the letters that it is drawn with."""
     room, lines = width - _sized(0.5), [""]
     for word in visible(text).split():
         for part in textwrap.wrap(word, max(1, int(room / _inches("n", size, weight)))):
@@ -424,7 +418,6 @@ def _wrapped(text: str, width: float, size: float | None = None, weight: str = "
 
 
 def _inches(text: str, size: float | None = None, weight: str = "normal") -> float:
-    """How long a line of the legend is, or one of letters of `size` points."""
     drawn = matplotlib.rcParams["legend.fontsize"] if size is None else size
     return _length(visible(text), tuple(matplotlib.rcParams["font.family"]), drawn, weight)
 
@@ -436,7 +429,7 @@ def _length(text: str, families: tuple[str, ...], size: float, weight: str) -> f
 
 
 def _short(value: float, _: object) -> str:
-    """A tick such as 20000 as 20k, and a million as 1M."""
+    """Format a tick such as 20000 as 20k, and a million as 1M."""
     for least, step, unit, letter in ((1_000_000, 10_000, 1_000_000, "M"), (10_000, 100, 1_000, "k")):
         if abs(value) >= least and (value / step).is_integer():
             return f"{value / unit:g}{letter}"
@@ -444,7 +437,7 @@ def _short(value: float, _: object) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that is shown as it is: no mathematics between dollars, no control characters, no commands of LaTeX."""
+    """Escape text: no mathematics between dollars, no control characters, no LaTeX commands."""
     if not matplotlib.rcParams["pgf.rcfonts"]:
         return latex.as_latex(visible(text))
     return visible(text).replace("$", r"\$")

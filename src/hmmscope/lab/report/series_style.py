@@ -1,6 +1,6 @@
-"""The look of a series, from its role alone: the one table that both renderers read.
+"""Style of a series by its role, shared by both renderers.
 
-Names that differ in one number, as "1 layer", "2 layers" do, get the colours of a scale in the order of the numbers.
+Names that differ in one number, such as "1 layer" and "2 layers", get colours of a scale in numerical order.
 """
 
 import re
@@ -14,7 +14,7 @@ INK, GREY, RULE = "#1f2328", "#6b7280", "#e5e7eb"
 MISSING = "#ece7df"
 MARKS = ("optimum", "ceiling")  # roles that `Bars` draw as marks across their group
 
-# Saturated for models (Okabe and Ito), muted for baselines; told apart without colour by markers and dashes.
+# Saturated for models (Okabe and Ito), muted for baselines; markers and dashes also distinguish them.
 _MODEL = (
     "#0072b2", "#d55e00", "#009e73", "#b5539a", "#56b4e9", "#8a6d00",
     "#5b3fa0", "#c1272d", "#7a9a1d", "#00a0a8", "#e58bb5", "#5c4033",
@@ -25,7 +25,7 @@ _OTHER = ("#5b4b8a", "#b0566b", "#2f7d7d", "#a07020", "#4f6ea8", "#6b6b6b")
 _MARKERS = ("square", "triangle-up", "diamond", "triangle-down", "x", "cross")
 _MODEL_MARKERS = ("circle", "triangle-up", "square", "diamond", "triangle-down", "cross")
 _DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (2, 2), (6, 2, 1, 2))
-#: Markers as shapes, around the middle of a box of 26 to 12.
+#: Markers as shapes around the middle of a 26 by 12 box.
 MARKER_PATHS = {
     "circle": "M9.8 6a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0 -6.4 0z",
     "square": "M10 3h6v6h-6z",
@@ -36,7 +36,7 @@ MARKER_PATHS = {
     "cross": "M12 2h2v3h3v2h-3v3h-2V7H9V5h3z",
     "ring": "M7.4 6a5.6 5.6 0 1 0 11.2 0a5.6 5.6 0 1 0 -11.2 0zM8.6 6a4.4 4.4 0 1 1 8.8 0a4.4 4.4 0 1 1 -8.8 0z",
 }
-#: Colours of ordered names, evenly along the part of a scale that stands out from white: contrast above 2.3.
+#: Colours of ordered names, evenly spaced on the part of a scale with contrast above 2.3 to white.
 _SCALES = (
     (
         "#440154",
@@ -72,27 +72,27 @@ _SCALES = (
         "#67001f",
     ),  # PuRd, from 0.4 to 1
 )
-_CROWDED = 8  # above so many series lines are thinner, and bands lighter but those of models
-#: Least decades of a logarithmic axis whose ticks are the powers of ten alone: below, there may be one to see, or none.
+_CROWDED = 8  # number of series above which lines are thinner and bands of references lighter
+#: Minimum decades of a logarithmic axis with ticks only at powers of ten.
 LEAST_DECADES = 2
-#: Markers along a curve, whatever its points.
+#: Maximum markers along a curve.
 MOST_MARKERS = 12
-#: Labels along x of a heat map, by panels side by side.
+#: Maximum x labels of a heat map, by adjacent panels.
 MOST_LABELS = {1: 16, 2: 10, 3: 6}
-_ORDERED = 3  # names it takes to make an order
+_ORDERED = 3  # minimum names for an ordered scale
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesStyle:
-    """How a series is drawn.
+    """Style of a series.
 
     Args:
-        color: as ``#rrggbb``.
-        width: of the line, in points; 0 where there are markers alone.
-        dash: lengths of stroke and gap in turn, in points; empty is a whole line.
-        marker: a name in `MARKER_PATHS`, or empty.
-        level: what is drawn over what.
-        opacity: of the band; strongest for models, so that the bands of references do not bury them.
+        color: ``#rrggbb``.
+        width: Line width in points; 0 for markers only.
+        dash: Lengths of stroke and gap in points; empty for a solid line.
+        marker: A name in `MARKER_PATHS`, or empty.
+        level: Drawing order.
+        opacity: Opacity of the band; highest for models.
     """
 
     color: str
@@ -107,7 +107,7 @@ Key = tuple[Role, str]
 
 
 def columns(figure: Figure) -> int:
-    """Panels side by side where there is room; clouds stand closer than curves."""
+    """Return the number of adjacent panels; clouds are narrower than curves."""
     count = len(figure.panels)
     if all(isinstance(panel, DenseScatter) for panel in figure.panels):
         return count if count <= 5 else next((n for n in (5, 4, 3) if count % n == 0), 4)
@@ -115,18 +115,18 @@ def columns(figure: Figure) -> int:
 
 
 def key(series: Series) -> Key:
-    """What a series is recognised by in all panels of a figure."""
+    """Return what identifies a series in all panels of a figure."""
     return series.role, series.name
 
 
 def styles(figure: Figure) -> dict[Key, SeriesStyle]:
-    """The look of every series of `figure`, in the order of the legend: by role, then as they come."""
+    """Return the style of every series of `figure`, in legend order: by role, then by appearance."""
     panels = [panel for panel in figure.panels if isinstance(panel, Lines | Bars)]
     return styles_of(key(series) for panel in panels for series in panel.series)
 
 
 def styles_of(keys: Iterable[Key]) -> dict[Key, SeriesStyle]:
-    """The looks of series that are drawn together."""
+    """Return the styles of series drawn together."""
     different = dict.fromkeys(keys)
     found: dict[Key, SeriesStyle] = {}
     for role in ROLES:
@@ -147,7 +147,7 @@ def styles_of(keys: Iterable[Key]) -> dict[Key, SeriesStyle]:
 
 
 def _scale(names: list[str]) -> dict[str, dict[str, Any]]:
-    """Colour and dash of those names that differ from others in one number alone; each such family has its own."""
+    """Return colour and dash of names that differ in one number only, per family."""
     families: dict[tuple[str, ...], list[tuple[float, str]]] = {}
     for name in names:
         parts = re.split(r"([0-9][0-9,]*(?:\.[0-9]+)?)", name)
@@ -198,7 +198,6 @@ def _look(role: str, index: int) -> SeriesStyle:
 
 
 def _between(colours: tuple[str, ...], share: float) -> str:
-    """The colour at a share of the way along a scale."""
     place = share * (len(colours) - 1)
     before = min(int(place), len(colours) - 2)
     ends = [[int(one[i : i + 2], 16) for i in (1, 3, 5)] for one in colours[before : before + 2]]
@@ -207,9 +206,9 @@ def _between(colours: tuple[str, ...], share: float) -> str:
 
 
 def color_range(panel: Heatmap) -> tuple[str, float, float]:
-    """The colour map (a name of Matplotlib's) and the values of its two ends.
+    """Return the colour map (a Matplotlib name) and the values of its two ends.
 
-    Values of one sign run from white to blue; values of both signs from red over white at zero to blue.
+    Values of one sign range from white to blue; values of both signs from red over white at zero to blue.
     """
     values = [value for row in panel.z for value in row if value is not None] or [0.0]
     low = min(values) if panel.z_min is None else panel.z_min
@@ -221,28 +220,28 @@ def color_range(panel: Heatmap) -> tuple[str, float, float]:
 
 
 def log_floor(panel: Lines) -> float:
-    """Where bands that reach zero end on a logarithmic axis: half of the least value above zero."""
+    """Return the lower end of bands that reach zero on a logarithmic axis: half of the smallest positive value."""
     return log_floor_of(panel.series)
 
 
 def log_floor_of(series: Iterable[Series | ExplorerCurve]) -> float:
-    """The same of all these together."""
+    """Return the common `log_floor` of several series."""
     values = [value for one in series for value in (*one.y, *(one.low or ())) if value > 0]
     return 0.5 * min(values, default=1.0)
 
 
 def log_ticks(positions: Iterable[float]) -> list[float] | None:
-    """Ticks at the points themselves where a logarithmic axis has few of them; None leaves it to the renderer."""
+    """Return ticks at the points of a logarithmic axis if there are few, else None."""
     values = sorted({x for x in positions if x > 0})
     return values if 2 <= len(values) <= 9 else None
 
 
 def few_decades(values: Iterable[float]) -> bool:
-    """Whether these values, on a logarithmic axis, need other ticks than the powers of ten."""
+    """Return whether these values on a logarithmic axis need ticks other than powers of ten."""
     positive = [value for value in values if value > 0]
     return not positive or max(positive) < min(positive) * 10**LEAST_DECADES
 
 
 def thinned(labels: tuple[str, ...], most: int) -> list[int]:
-    """Indices of at most `most` labels, evenly spaced from the first."""
+    """Return indices of at most `most` labels, evenly spaced from the first."""
     return list(range(0, len(labels), -(-len(labels) // most)))

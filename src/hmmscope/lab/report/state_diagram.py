@@ -1,4 +1,4 @@
-"""The picture of a fitted HMM: where boxes, arrows, bars and the path lie. The template draws, and escapes."""
+"""Layout of the picture of a fitted HMM: boxes, arrows, bars and the path; the template draws it."""
 
 import math
 from pathlib import Path
@@ -8,7 +8,7 @@ from hmmscope.errors import DamagedError
 from hmmscope.storage import store
 
 WIDTH, BOX, HEAD, BAR = 820.0, 138.0, 24.0, 15.0
-#: Arrows of smaller probabilities are left out: where there are few states, and where there are more.
+#: Minimum probability of an arrow, for few states and for more.
 LEAST = (0.05, 0.1)
 _FEW = 5
 _ROW, _LEFT = 17.0, 120.0
@@ -17,7 +17,7 @@ Point = tuple[float, float]
 
 
 def read_fitted(path: Path) -> dict[str, Any] | None:
-    """What fitted.json holds; None where there is none, DamagedError where it is not what a study wrote."""
+    """Read fitted.json; None if it does not exist, DamagedError if it is invalid."""
     if not path.is_file() or path.is_symlink():
         return None
     data = store.read_json(path, managed=True)
@@ -35,12 +35,12 @@ def read_fitted(path: Path) -> dict[str, Any] | None:
     except (TypeError, KeyError, ValueError):
         right = False
     if not right:
-        raise DamagedError(f"{path}: must be the states, moves and path of a fitted HMM, as a study writes them")
+        raise DamagedError(f"{path}: must contain the states, moves and path of a fitted HMM, as written by a study")
     return data
 
 
 def picture(data: dict[str, Any]) -> dict[str, Any]:
-    """Numbers of the drawing: boxes with their bars, arrows, loops, and the path over time."""
+    """Return the numbers of the drawing: boxes with bars, arrows, loops, and the path over time."""
     states, size = data["states"], len(data["states"])
     tall = HEAD + 8 + BAR * max(len(state["emits"]) for state in states)
     radius = 0.0 if size == 1 else max(95.0, size * 36.0)
@@ -92,7 +92,6 @@ def _box(state: dict[str, Any], centre: Point, tall: float) -> dict[str, Any]:
 
 
 def _loop(centre: Point, tall: float, chance: float, *, below: bool) -> dict[str, Any]:
-    """An arc over the box, or under it."""
     sign = 1 if below else -1
     x, y = centre[0], centre[1] + sign * tall / 2
     line = (
@@ -110,17 +109,17 @@ def _loop(centre: Point, tall: float, chance: float, *, below: bool) -> dict[str
 
 
 def _inward(begin: Point, end: Point, centre: Point) -> int:
-    """On which side of a line the centre lies, so that lines over other boxes bend towards it; 0 if it is on the line."""
+    """Return the side of a line on which the centre is (0: on the line), so that lines bend inwards."""
     dx, dy = end[0] - begin[0], end[1] - begin[1]
     side = dx * (centre[1] - begin[1]) - dy * (centre[0] - begin[0])
     return 0 if abs(side) < 1e-6 * (dx * dx + dy * dy) else 1 if side > 0 else -1
 
 
 def _arrow(begin: Point, end: Point, tall: float, chance: float, bend_by: float) -> dict[str, Any]:
-    """A bent line from the edge of one box to the edge of another, so that there and back do not lie on one another."""
+    """Return a bent line between the edges of two boxes, so that both directions are separate."""
     dx, dy = end[0] - begin[0], end[1] - begin[1]
     bend = (begin[0] + dx / 2 - bend_by * dy, begin[1] + dy / 2 + bend_by * dx)
-    if abs(dy) < 1:  # side by side: boxes are wide, so the bend is a fixed one
+    if abs(dy) < 1:  # adjacent boxes are wide, so the bend is fixed
         bend = (bend[0], begin[1] + math.copysign(max(46.0, 0.1 * abs(dx)), dx * bend_by))
     a, b = _edge(begin, bend, tall), _edge(end, bend, tall)
     middle = (a[0] / 4 + bend[0] / 2 + b[0] / 4, a[1] / 4 + bend[1] / 2 + b[1] / 4)
@@ -137,14 +136,12 @@ def _arrow(begin: Point, end: Point, tall: float, chance: float, bend_by: float)
 
 
 def _edge(centre: Point, toward: Point, tall: float) -> Point:
-    """Where a line from the centre of a box leaves it."""
     dx, dy = toward[0] - centre[0], toward[1] - centre[1]
     scale = min(BOX / 2 / abs(dx) if dx else math.inf, tall / 2 / abs(dy) if dy else math.inf)
     return centre[0] + scale * dx, centre[1] + scale * dy
 
 
 def _head(point: Point, direction: Point) -> str:
-    """A triangle that ends at a point."""
     length = math.hypot(*direction) or 1.0
     x, y = direction[0] / length, direction[1] / length
     back = (point[0] - 9 * x, point[1] - 9 * y)
@@ -161,7 +158,6 @@ def _digits(chance: float) -> str:
 
 
 def _over_time(data: dict[str, Any]) -> dict[str, Any]:
-    """A row for each state, darker where it is more certain, and the likeliest path through them."""
     time, names = len(data["symbols"]), [state["name"] for state in data["states"]]
     step = (WIDTH - _LEFT - 4) / max(time, 1)
     rows = [{"name": name, "y": 4 + _ROW * s} for s, name in enumerate(names)]

@@ -167,8 +167,8 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
     found = [
         _found(
             title,
-            f"Test losses in nats per symbol: {losses}, {net['value']:.4f} "
-            f"({net['network']}, {net['size']} steps; {seeds}).",
+            f"Test losses in nats per symbol: {losses}, "
+            f"{net['value']:.4f} ({net['network']}, {net['size']} steps; {seeds}).",
             Effect(value=best["value"], unit=_NATS) if alone else gain,
         )
     ]

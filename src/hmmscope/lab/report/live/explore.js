@@ -38,8 +38,8 @@ class Explorer {
     this.stop();
     if (this.shown < this.session.length) this.session.rewind(this.shown);
     const { process } = this.session;
-    if (this.session.full) this.say(`The network was trained on ${this.session.positions.length} symbols: start a new sequence.`);
-    else if (!this.session.type(symbol)) this.say(`${process.symbols[symbol]} cannot come here: its probability is exactly zero.`);
+    if (this.session.full) this.say(`The network was trained on ${this.session.positions.length} symbols; start a new sequence.`);
+    else if (!this.session.type(symbol)) this.say(`${process.symbols[symbol]} cannot follow here: its probability is exactly zero.`);
     else this.move(this.session.length);
   }
 
@@ -146,20 +146,20 @@ class Explorer {
   #sentence(held) {
     const { session, shown, moment } = this;
     const { process } = session;
-    if (!shown) return "Nothing seen yet: only the prior is known.";
+    if (!shown) return "No symbol yet: the belief is the prior.";
     const top = (law) => law.reduce((most, share, i) => (share > law[most] ? i : most), 0);
     const [state, next] = [top(moment.known.belief), top(moment.model ?? moment.optimum)];
     const read = this.#read(this.layer, moment);
     const after = `After ${process.symbols[session.tape[shown - 1].symbol]}`;
     if (held) {
       const likely = top(held);
-      return `${after} the belief in layer ${this.layer} is pushed: the network now gives ${process.symbols[likely]} ` +
-        `${percent(moment.model[likely])}; whoever really had that belief would give it ${percent(held[likely])}.`;
+      return `${after} the belief in layer ${this.layer} is pushed: the network now predicts ${process.symbols[likely]} ` +
+        `with ${percent(moment.model[likely])}; the Bayes-optimal predictor with that belief gives ${percent(held[likely])}.`;
     }
-    return `${after}, the ideal observer gives state ${process.states[state]} ${percent(moment.known.belief[state])}` +
-      `${read ? `; read from the network: ${percent(read[state])}` : ""}. ` +
-      `Next comes ${process.symbols[next]} with ${percent(moment.optimum[next])}` +
-      `${moment.model ? `; the network says ${percent(moment.model[next])}` : ""}.`;
+    return `${after}, the exact belief gives state ${process.states[state]} ${percent(moment.known.belief[state])}` +
+      `${read ? `; regressed from the network: ${percent(read[state])}` : ""}. ` +
+      `The optimum predicts ${process.symbols[next]} with ${percent(moment.optimum[next])}` +
+      `${moment.model ? `, the network with ${percent(moment.model[next])}` : ""}.`;
   }
 
   #controls() {

@@ -138,8 +138,8 @@
       part("moved").textContent = `${Math.round((100 * step) / found.steps)} %`;
       const distance = (one, other) => one.reduce((sum, share, v) => sum + Math.abs(share - other[v]), 0) / 2;
       part("push-said").textContent =
-        `In this sequence alone the model has moved by ${distance(model, found.free).toFixed(3)} of total variation, and an observer ` +
-        `with this belief by ${distance(exact, found.exact[state][0]).toFixed(3)}; they are ${distance(model, exact).toFixed(3)} apart.`;
+        `In this sequence the model's prediction has moved by ${distance(model, found.free).toFixed(3)} in total variation, and the optimal ` +
+        `one for this belief by ${distance(exact, found.exact[state][0]).toFixed(3)}; the distance between them is ${distance(model, exact).toFixed(3)}.`;
     };
     for (const control of [towards, part("amount")]) control.addEventListener("input", redraw);
     part("amount").value = found.steps / 2;

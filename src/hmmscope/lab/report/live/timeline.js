@@ -27,7 +27,7 @@ class Timeline {
       for (let head = 0; head < heads; head++) {
         const name = `layer ${layer + 1}, head ${head + 1}`;
         const toggle = element("button", {
-          type: "button", "aria-pressed": "false", title: `take away ${name}`,
+          type: "button", "aria-pressed": "false", title: `ablate ${name}`,
           click: () => silence(`${layer}.${head}`, toggle.getAttribute("aria-pressed") !== "true"),
         }, name);
         this.heads.push({ layer, head, name, toggle, cells: element("canvas", { role: "img" }) });
@@ -94,7 +94,7 @@ class Timeline {
     });
     const best = pattern.length ? pattern.reduce((most, weight, u) => (weight > pattern[most] ? u : most), 0) : 0;
     const back = pattern.length - 1 - best;
-    const where = pattern.length ? `most on ${back ? `${back} back` : "the last column"}, ${percent(pattern[best])}` : "nothing read yet";
-    cells.setAttribute("aria-label", `${name}${silent ? ", taken away" : ""}: ${where}`);
+    const where = pattern.length ? `most on ${back ? `${back} back` : "the last column"}, ${percent(pattern[best])}` : "no input yet";
+    cells.setAttribute("aria-label", `${name}${silent ? ", ablated" : ""}: ${where}`);
   }
 }
