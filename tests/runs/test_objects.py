@@ -209,7 +209,7 @@ def test_a_module_is_trained_in_place_and_kept(tmp_path: Path) -> None:
     assert config["class_name"].endswith("test_objects.Net")
     assert "read.weight 3x6" in config["shapes"]
     with pytest.raises(
-        InputError, match=r"its model is a .*Net of your own, .* hs.load_run\('.*', model=.*Net\(...\)\)"
+        InputError, match=r"its model is a user module, .*Net; .* hs.load_run\('.*', model=.*Net\(...\)\)"
     ):
         hs.load_run(tmp_path / "run")
     loaded = hs.load_run(tmp_path / "run", model=net(7))

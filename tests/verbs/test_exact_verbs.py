@@ -561,7 +561,7 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
     "paths of vectors": (
         2,
         ["infer", "post-quantum", "n.txt", "--paths", 1],
-        "--paths needs hidden paths, and Generalised",
+        "--paths needs hidden paths, but Generalised",
     ),
     "two for one HMM": (
         2,
