@@ -17,8 +17,7 @@ def warm_up(configs: Iterable[RunConfig], seen: set[type] | None = None) -> None
     """Compile what these runs need, once for all processes that start later on this machine.
 
     Takes 10 to 15 s on a new machine and almost nothing afterwards. It computes one step per architecture not in
-    `seen`, and
-    writes only to the compiler's cache.
+    `seen`, and writes only to the compiler's cache.
     """
     seen = set() if seen is None else seen
     for config in configs:

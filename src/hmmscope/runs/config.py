@@ -38,8 +38,8 @@ class RunConfig:
     all.
 
     `process`, `layout` and `model` are registered specs, their names, or mappings with ``name`` and fields. A process
-    may also be
-    an object, `SequenceData` or the path of a file with either; a model may be any `nn.Module` from tokens to logits.
+    may also be an object, `SequenceData` or the path of a file with either; a model may be any `nn.Module` from tokens
+    to logits.
 
     Attributes:
         process: The process that generates the data.
@@ -129,11 +129,10 @@ def configure(
         source: A `RunConfig` to change, a dataset, a process, `SequenceData` or its sources, or the name or path of
             one.
         model: A registered name, a spec, a mapping of fields, or any module from tokens to logits.
-        target: "observation" or "belief"; the default for a matrix-product process, which has no exact distribution,
-            is "belief".
-        layout, length: Layout of samples, or length of plain sequences. For given sequences the default is the
-            longest length, up
-            to 256. Fewer than three sequences are cut into blocks, so that some can be held out.
+        target: "observation" or "belief"; the default for a matrix-product process, which has no exact distribution, is
+            "belief".
+        layout, length: Layout of samples, or length of plain sequences. For given sequences the default is the longest
+            length, up to 256. Fewer than three sequences are cut into blocks, so that some can be held out.
         num_steps: Overrides the steps of the recipe.
         training: The recipe, or a mapping of its fields.
         seed: Seed of weights and training samples.
@@ -202,8 +201,7 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
     """Build a RunConfig from plain data after applying overrides such as ``{"training.num_steps": "100"}``.
 
     Raises:
-        InputError: Unknown section or field (the message suggests the nearest), or a value of the wrong type or
-            range.
+        InputError: Unknown section or field (the message suggests the nearest), or a value of the wrong type or range.
     """
     if not isinstance(data, dict):
         raise InputError(f"config: must be a mapping of sections, got {shown(data)}")

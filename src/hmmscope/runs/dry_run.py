@@ -56,8 +56,7 @@ class ResourceEstimate:
         steps_measured: Number of timed steps on this machine; 0 without timing.
         samples_measured: Samples per timed step, at most a batch.
         seconds: Time of all steps on this processor, timed or computed, without evaluations and the final score; None
-            if the
-            architecture does not state its operations and nothing was timed.
+            if the architecture does not state its operations and nothing was timed.
         gpu_seconds: Computed time on one GPU, see `GPU_RATE`.
         other_precision, other_seconds: Time in float32, or in bfloat16 if float32 is configured.
     """

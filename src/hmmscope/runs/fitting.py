@@ -41,8 +41,7 @@ class FitResult:
         hmm: The chosen model: an `HMM` with symbol names and reading options, or an `EmissionHMM` for numbers.
         num_observations: Number of fitted symbols or vectors.
         fits: A `BaumWelchFit` or `EmissionFit` per number of states, on all data or, if there was a choice, on the
-            training part;
-            empty after a stream.
+            training part; empty after a stream.
         whole: The chosen fit continued on all data; None if `fits` already used all.
         held_out: Mean held-out log-probability per symbol for each number of states, in nats; empty without a choice.
         held_out_errors: Standard errors of these means over sequences, or over blocks of few sequences.
@@ -85,10 +84,8 @@ class FitResult:
         """Return the 95 % interval of the number of states; see `hmmscope.inference.num_states.StateCountPosterior`.
 
         It uses the evidence under the priors of `posterior` (`hmmscope.inference.evidence`), or the coarser BIC where
-        evidence is not
-        computed; `reason` states which. `python scripts/fit_statistics.py` and, for numbers, `python
-        tests/inference/calibration.py
-        states` measure its coverage.
+        evidence is not computed; `reason` states which. `python scripts/fit_statistics.py` and, for numbers, `python
+        tests/inference/calibration.py states` measure its coverage.
         """
         size = self.hmm.num_states
         return (size, size) if self.support is None else self.support.interval(size)
@@ -116,8 +113,7 @@ class FitResult:
 
         Raises:
             InputError: The fit used a stream, or fixed or tied parts; the family has no conjugate prior; an option is
-                out of range;
-                scipy, which matches labels, is missing.
+                out of range; scipy, which matches labels, is missing.
             ResourceError: The draws do not fit in memory.
         """
         prior = DirichletPrior(initial=initial, transition=transition, emission=emission)
@@ -226,28 +222,22 @@ def fit(
 ) -> FitResult:
     """Fit an HMM to sequences by expectation maximization (Baum and Welch).
 
-    Of several numbers of states, choose the one with the smallest Bayesian information criterion; `FitResult.table`
-    and
+    Of several numbers of states, choose the one with the smallest Bayesian information criterion; `FitResult.table` and
     `FitResult.reason` also report the held-out likelihood. Restarts run on all torch threads until the best two agree
-    in likelihood.
-    See `hmmscope.inference.baum_welch.fit_baum_welch` for the objective, the agreement test and the criterion.
+    in likelihood. See `hmmscope.inference.baum_welch.fit_baum_welch` for the objective, the agreement test and the
+    criterion.
 
     Args:
-        source: `SequenceData` or its sources (lists, an array, a file path); for a stream also a `SequenceStream` or
-            an iterable of
-            such sources.
+        source: `SequenceData` or its sources (lists, an array, a file path); for a stream also a `SequenceStream` or an
+            iterable of such sources.
         num_states: Number of states, or several to choose from.
         emission: "symbols", or for numbers "gaussian", "gaussian-mixture", "poisson" (counts) or "channels" (several
-            symbols at
-            once). Default: "gaussian" for arrays with fractional numbers, else symbols. NaN is missing. See
+            symbols at once). Default: "gaussian" for arrays with fractional numbers, else symbols. NaN is missing. See
             `hmmscope.runs.vector_sequences.read_vectors` for shapes and
-            `hmmscope.emissions.fit_emissions_em.fit_emissions` for the
-            objective and the variance floors.
+            `hmmscope.emissions.fit_emissions_em.fit_emissions` for the objective and the variance floors.
         validation: Held-out data for comparing numbers of states; by default the validation part of `source`. Each
-            number is fitted
-            to the training part, and the chosen fit continues on all data. Fewer than three sequences (of numbers,
-            twenty) are cut
-            into blocks (`SequenceData.in_blocks`); if too few remain, none is held out.
+            number is fitted to the training part, and the chosen fit continues on all data. Fewer than three sequences
+            (of numbers, twenty) are cut into blocks (`SequenceData.in_blocks`); if too few remain, none is held out.
         start: Model for the first restart and for fixed parts. Its zeros stay zero; symbols match by name.
         fixed: Which of "initial", "transition", "emission" stay as in `start`.
         tied_emissions: A class index per state; states of a class share one emission distribution.
@@ -255,14 +245,12 @@ def fit(
         max_iterations, tolerance: Limits of each restart; it converges when a step gains less nats per observation.
         pseudo_count: Added to every expected count, so that unseen events keep positive probability.
         seed: Seed of the initial parameters and of the order of a stream.
-        stream: Read each part of the data once, for data larger than memory: fit the first part, then take one step
-            per part
-            (`fit_stream`). A file is read in parts.
+        stream: Read each part of the data once, for data larger than memory: fit the first part, then take one step per
+            part (`fit_stream`). A file is read in parts.
         quiet: Show no progress.
         reading: Options of `SequenceData` or `SequenceStream`, such as `unit`, or `lengths` of hmmlearn's ``X,
-            lengths``; for
-            numbers `axis`, `lengths`, `floor`, `covariance_type` (diag, full, tied, spherical), `num_gaussians`,
-            `sizes`.
+            lengths``; for numbers `axis`, `lengths`, `floor`, `covariance_type` (diag, full, tied, spherical),
+            `num_gaussians`, `sizes`.
 
     Raises:
         InputError: Invalid source, option out of range, or a stream with several numbers of states.

@@ -24,8 +24,8 @@ class Forecasts(Shown):
     """Predictions of the next steps, each marginal over the steps before.
 
     For symbols, `mean` is the probability of each, and `low` and `high` bound it with 95 % over the posterior. For
-    numbers, `mean`
-    is the expected value, and `low` and `high` contain the value with 95 %, over noise, states and parameters.
+    numbers, `mean` is the expected value, and `low` and `high` contain the value with 95 %, over noise, states and
+    parameters.
 
     Attributes:
         mean, low, high: (step, symbol) or (step, coordinate).

@@ -31,11 +31,9 @@ GRAM = "n-grams of "
 class Goodness:
     """Statistics of the data, and their bands over simulated sequences.
 
-    Families are "runs" (fractions of runs of one symbol by length), "n-grams of 2" and "n-grams of 3" (fractions of
-    the most frequent
-    ones in data or simulations), and "autocorrelation" (for symbols, fraction of equal pairs at a lag). For runs and
-    n-grams, numbers
-    are binned into three quantiles; a family belongs to one coordinate.
+    Families are "runs" (fractions of runs of one symbol by length), "n-grams of 2" and "n-grams of 3" (fractions of the
+    most frequent ones in data or simulations), and "autocorrelation" (for symbols, fraction of equal pairs at a lag).
+    For runs and n-grams, numbers are binned into three quantiles; a family belongs to one coordinate.
 
     The p-value of a family is the fraction of data and simulations whose largest standardized deviation is at least
     that of the data.

@@ -97,12 +97,9 @@ def live_model_data(
     """Return the data of the interactive section of a model that predicts the next observation.
 
     The maps are fitted as in `geometry`, on three quarters of the samples of `probe` at every observation; R² is that
-    of the last
-    quarter, next to that of untrained controls. `learned` states the progress of the losses, and `beyond` the belief
-    explained beyond
-    the controls, each network at the layer that fits its own training examples best. Each map has its inverse (see
-    `writing`): the
-    change of the residual stream for a change of the regressed belief.
+    of the last quarter, next to that of untrained controls. `learned` states the progress of the losses, and `beyond`
+    the belief explained beyond the controls, each network at the layer that fits its own training examples best. Each
+    map has its inverse (see `writing`): the change of the residual stream for a change of the regressed belief.
 
     Args:
         model: A model that `in_browser` supports.

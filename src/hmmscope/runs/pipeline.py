@@ -48,8 +48,7 @@ class Run:
         process: The process that generated the data.
         model: A `SequenceModel` or the user's module, with the weights of the last checkpoint.
         summary: Results of a finished run (``loss``, ``bayes_loss``, ``excess`` with its interval, ...), or None. For
-            given
-            sequences, whose distribution is unknown, ``bayes_loss`` and ``excess`` are None.
+            given sequences, whose distribution is unknown, ``bayes_loss`` and ``excess`` are None.
     """
 
     path: Path

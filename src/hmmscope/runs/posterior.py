@@ -38,8 +38,8 @@ class Posterior(Shown):
 
     Attributes:
         hmm: The fitted model.
-        arrays: Draws by array name ("initial", "transition", "emission"; for numbers "means", ...), each (chain,
-            draw, ...).
+        arrays: Draws by array name ("initial", "transition", "emission"; for numbers "means", ...), each (chain, draw,
+            ...).
         log_likelihood: Log-likelihood of all observations under each draw (chain, draw), in nats.
         relabelled_fraction: Fraction of draws whose state labels were permuted to match the fit.
         sequences: The fitted data: symbols (time,) or numbers (time, coordinate).

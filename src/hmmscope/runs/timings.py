@@ -1,8 +1,7 @@
 """Step times of each engine on this machine, measured when first needed and stored in the user's cache.
 
-There is one file per processor, number of cores, and versions of numerical packages; it stores only sizes of models.
-An unreadable
-file is replaced, and without a writable cache nothing is stored.
+There is one file per processor, number of cores, and versions of numerical packages; it stores only sizes of models. An
+unreadable file is replaced, and without a writable cache nothing is stored.
 """
 
 import hashlib

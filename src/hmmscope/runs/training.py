@@ -66,18 +66,15 @@ def train(
     """Train a model on a process or on sequences, and compare it with the optimum.
 
     Given sequences (`SequenceData`) are split into `train` and `validation` parts. Their distribution is unknown, so
-    n-gram baselines
-    of the training part replace the optimum. A user's module is trained in place; the folder stores its class,
-    parameter shapes and
-    weights, and resuming needs the module again.
+    n-gram baselines of the training part replace the optimum. A user's module is trained in place; the folder stores
+    its class, parameter shapes and weights, and resuming needs the module again.
 
     Args:
-        source: A process, a dataset, `SequenceData` or its sources, a `RunConfig`, or the name or path of a process
-            or of sequences.
+        source: A process, a dataset, `SequenceData` or its sources, a `RunConfig`, or the name or path of a process or
+            of sequences.
         out: A new folder for the run.
-        model: A registered name, a mapping of fields, a spec, or any module from tokens (batch, time) to logits
-            (batch, time,
-            symbol) or to an object with ``.logits``.
+        model: A registered name, a mapping of fields, a spec, or any module from tokens (batch, time) to logits (batch,
+            time, symbol) or to an object with ``.logits``.
         target, layout, length, num_steps, training, seed: See `hmmscope.runs.config.configure`.
         warm_start: Folder of a shorter run whose steps are reused; the final bits are the same.
         resume: Resume the run in `out`, if any, with the same configuration.

@@ -67,9 +67,8 @@ def read_number_file(
     """Read sequences of vectors from a file.
 
     A table (.csv, .tsv) has one observation per row; its first row names the columns, which are coordinates. Without
-    names, one column
-    is one sequence, and several columns need `axis`, which makes each entry an observation. Arrays (.npy, .npz)
-    follow `read_vectors`.
+    names, one column is one sequence, and several columns need `axis`, which makes each entry an observation. Arrays
+    (.npy, .npz) follow `read_vectors`.
 
     Args:
         path: The file.

@@ -71,10 +71,8 @@ def read_vectors(source: Any, *, axis: int | None = None, lengths: Any = None) -
     """Read arrays as sequences of vectors.
 
     (time,) and (time, 1) are one sequence of numbers, (sequence, time, coordinate) are sequences, and a list has one
-    array per
-    sequence. Two dimensions are ambiguous: with `lengths`, which sum to the rows, each row is an observation, as in
-    hmmlearn; with
-    `axis`, the axis of time, each entry is an observation.
+    array per sequence. Two dimensions are ambiguous: with `lengths`, which sum to the rows, each row is an observation,
+    as in hmmlearn; with `axis`, the axis of time, each entry is an observation.
 
     Raises:
         InputError: Not an array of numbers, an ambiguous shape, an infinite number, or wrong lengths.
@@ -178,8 +176,7 @@ def held_out(data: Vectors, seed: int) -> tuple[Vectors, Vectors | None, str]:
     """Split off a fifth of the data to compare numbers of states; also return a description.
 
     Whole sequences are held out; with fewer than twenty, blocks of a fiftieth of all observations, at least sixteen
-    each. With fewer
-    than twenty blocks, nothing is held out.
+    each. With fewer than twenty blocks, nothing is held out.
     """
     parts, how = list(data.rows.split(data.lengths.tolist())), ""
     if len(parts) < LEAST_PARTS:

@@ -1,10 +1,9 @@
 """Warm starts: reuse the checkpoint of a shorter run instead of training the shared steps again.
 
 Training up to a step depends only on the configuration of the steps before. Two runs that differ only in their number
-of steps are
-equal until then; with the schedule "wsd", until the decay of the shorter one. Budgets 600, 1200, 2400, ..., each with
-its own
-decay, thus cost one trunk and its branches. The engine may change; its steps then differ by rounding.
+of steps are equal until then; with the schedule "wsd", until the decay of the shorter one. Budgets 600, 1200, 2400,
+..., each with its own decay, thus cost one trunk and its branches. The engine may change; its steps then differ by
+rounding.
 """
 
 from dataclasses import dataclass

@@ -15,8 +15,8 @@ class Journal:
     """An append-only file of records as JSON lines.
 
     It has one writer at a time (the holder of the run's lock). Opening removes a line cut by a crash. A checkpoint
-    stores `length` in
-    bytes and `digest` (SHA-256), which verify the lines before it; a resumed run calls `truncate` with the length.
+    stores `length` in bytes and `digest` (SHA-256), which verify the lines before it; a resumed run calls `truncate`
+    with the length.
     """
 
     def __init__(self, path: Path) -> None:

@@ -249,9 +249,8 @@ class RunDir:
 
         Raises:
             InputError: `step` does not exist.
-            DamagedError: `step` is damaged, or no checkpoint verifies. Without `step`, damaged ones are skipped with
-                a warning.
-                Non-finite weights count as damage.
+            DamagedError: `step` is damaged, or no checkpoint verifies. Without `step`, damaged ones are skipped with a
+                warning. Non-finite weights count as damage.
         """
         steps = self.checkpoint_steps()
         if step is not None:

@@ -4,12 +4,9 @@
     added.json    the same for reproducible files added later: figures, pages, tables of instruments
 
 A seal shows damage, not authorship. Code that changes a sealed folder removes the seal first; a folder without one is
-not damaged,
-but cannot be verified. Runs inside a folder have their own seals, to whose digests the folder's seal is bound;
-weights are in the
-manifest of their checkpoint, which the seal names. Users' files are not covered, and `seal_report` lists them.
-Readers of a
-folder's results call `open_sealed` first.
+not damaged, but cannot be verified. Runs inside a folder have their own seals, to whose digests the folder's seal is
+bound; weights are in the manifest of their checkpoint, which the seal names. Users' files are not covered, and
+`seal_report` lists them. Readers of a folder's results call `open_sealed` first.
 """
 
 import hashlib
@@ -200,13 +197,11 @@ def open_sealed(folder: Path, *, weights: bool = True, milestones: bool = True) 
     """Read the seal of a folder and verify its files; None without a seal.
 
     Without `weights`, the weights of a run are left out, which are verified on loading; without `milestones`, all
-    checkpoints but
-    the last. Every reader of a finished folder starts here (see tests/test_single_writer.py).
+    checkpoints but the last. Every reader of a finished folder starts here (see tests/test_single_writer.py).
 
     Raises:
         DamagedError: The seal, or the first file that is missing, longer, shorter, altered or a link; or a figure or
-            table that a
-            reader would use but the seal does not name.
+            table that a reader would use but the seal does not name.
     """
     seal = read_seal(folder)
     if seal is None:
@@ -254,9 +249,8 @@ def seal_report(folder: Path) -> SealReport:
     """Compare every byte below a sealed folder with its seals, including all checkpoints and the runs inside.
 
     Raises:
-        DamagedError: The first difference; or a bound run is missing, unsealed or different. A folder without any
-            runs is a copy of
-            the small files, and may lack them.
+        DamagedError: The first difference; or a bound run is missing, unsealed or different. A folder without any runs
+            is a copy of the small files, and may lack them.
     """
     seal = open_sealed(folder)
     covered, runs = set() if seal is None else {*seal.files}, 0

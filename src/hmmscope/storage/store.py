@@ -1,10 +1,8 @@
 """Files that survive a crash: all writing of the library goes through here.
 
 A file is written as a temporary sibling, synced, renamed over its target, and the rename is synced. A folder is
-committed in the same
-way, with a manifest of sizes and SHA-256 digests. A reader thus sees an old or a new version, complete, after any
-crash. Nothing is
-ever unpickled.
+committed in the same way, with a manifest of sizes and SHA-256 digests. A reader thus sees an old or a new version,
+complete, after any crash. Nothing is ever unpickled.
 """
 
 import hashlib
@@ -301,8 +299,7 @@ def check_entries(folder: Path, entries: dict[str, Any], where: str) -> None:
     """Compare files with their entries from `where`.
 
     Raises:
-        DamagedError: The first file that is missing, longer, shorter, altered or a link, or a name outside the
-            folder.
+        DamagedError: The first file that is missing, longer, shorter, altered or a link, or a name outside the folder.
     """
     for name, expected in entries.items():
         with _opened_entry(folder, name, expected, where) as stream:

@@ -1,8 +1,7 @@
 """The setting in which claims of [MultiTask] about trained models can be decided, and its gates.
 
 The paper shows each of 8192 HMMs 16 times, too rarely to memorise. In a small pool, HMMs can be retrieved or identified
-by
-symbol counts.
+by symbol counts.
 """
 
 import math
