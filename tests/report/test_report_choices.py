@@ -232,7 +232,7 @@ def test_a_long_table_of_differences_is_cut_and_says_so(tmp_path: Path) -> None:
     folders = [demo_folder(tmp_path / str(i), num_figures=0, config=config) for i, config in enumerate(configs)]
     source = render(folders)
     assert source.count('class="difference"') == MOST_ROWS
-    assert "5 further numbers differ" in source
+    assert "5 further values differ" in source
 
 
 def merged(one: Any, two: Any) -> list[Any]:
@@ -244,7 +244,7 @@ def test_heat_maps_stand_side_by_side_with_their_difference() -> None:
     first, second, change = merged(heat(z=((1.0, None),)), heat(z=((3.0, 5.0),)))
     assert [(panel.title, panel.z_min, panel.z_max) for panel in (first, second)] == [("a", 1.0, 5.0), ("b", 1.0, 5.0)]
     assert isinstance(change, Heatmap)
-    assert change.title == "b less a"
+    assert change.title == "b minus a"
     assert change.z == ((2.0, None),)
     assert len(merged(heat(), heat(x=("a", "other")))) == 2
     assert len(merged(heat(z=((0, 0),)), heat(z=((0, 0),)))) == 3

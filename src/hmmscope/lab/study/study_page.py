@@ -19,8 +19,8 @@ SUMMARY = (
     "This page compares predictors of the next symbol on sequences with an unknown distribution: n-grams, the mixture of "
     "all context trees, hidden Markov models of growing size, and networks. All are fitted to the training part, where the "
     "n-gram baselines are also tuned. The validation part chooses the order of the n-gram and the training length of each "
-    "network. The HMM compared with the networks is the one chosen by BIC, unless another predicts the validation part "
-    "better by more than a standard error. All losses are on the test part. Lower losses in some contexts show what the "
+    "network. The HMM compared with the networks is the one chosen by BIC, unless another has a lower validation loss "
+    "by more than a standard error. All losses are on the test part. Lower losses in some contexts show what the "
     "best network knows beyond the best HMM. Regression of the HMM's belief on its layers shows how much of the HMM the "
     "network encodes."
 )
