@@ -257,7 +257,6 @@ def _is_follower() -> bool:
 
 
 def _warn(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:
-    """Print a warning as one line, without its source line."""
     line = " ".join(str(message).split())
     tell(f"warning: {in_a_line(line)}")
 

@@ -224,7 +224,6 @@ def _samples(spec: TrainingSpec, begin: int, end: int) -> int:
 
 
 def _time_steps(model: SequenceModel, dataset: ProcessDataset, target: Target, spec: TrainingSpec) -> tuple[int, float]:
-    """Return the number of timed steps and the seconds per step."""
     device = torch.device(spec.device)
     model.to(device).train()
     engine, moments = make_engine(model, spec, ProcessGroup()), Moments()

@@ -202,7 +202,6 @@ def _runs(sequences: Sequence[torch.Tensor]) -> Shares:
 
 
 def _grams(sequences: Sequence[torch.Tensor], read: Callable[[torch.Tensor], torch.Tensor], n: int) -> Shares:
-    """Return the fraction of each n-gram among those without a gap."""
     symbols = _apart([read(one) for one in sequences], n)
     every = np.lib.stride_tricks.sliding_window_view(symbols, n)
     weights = (1 + max(0, int(symbols.max()))) ** np.arange(n)[::-1]  # a code for each n-gram, in order

@@ -39,8 +39,6 @@ class NumberFile(NamedTuple):
 
 
 class _Gaps(NamedTuple):
-    """Markers of a missing entry: texts, and numbers in any notation."""
-
     names: frozenset[str]
     numbers: frozenset[float]
 

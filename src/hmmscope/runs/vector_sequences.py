@@ -113,7 +113,6 @@ def read_vectors(source: Any, *, axis: int | None = None, lengths: Any = None) -
 
 
 def _numbers(one: Any) -> Float64[Tensor, "..."]:
-    """Return an array of numbers, with masked entries as NaN."""
     try:
         if isinstance(one, np.ma.MaskedArray):
             one = np.ma.filled(one.astype(np.float64), np.nan)
@@ -129,7 +128,6 @@ def _numbers(one: Any) -> Float64[Tensor, "..."]:
 
 
 def _array_of(one: Any) -> NDArray[Any]:
-    """Convert to a NumPy array, which has no bfloat16."""
     if not isinstance(one, Tensor):
         return np.asarray(one)
     one = one.detach().cpu()

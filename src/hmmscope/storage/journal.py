@@ -124,7 +124,6 @@ def read_journal(path: Path, *, limit: int = 1 << 30) -> list[dict]:
 
 
 def _record(line: bytes) -> dict | None:
-    """Parse one line; None if it is cut or altered."""
     body, tab, checksum = line.partition(b"\t")  # JSON has no tab; before 0.2 a CRC32 stood behind one
     if tab and checksum != b"%08x" % zlib.crc32(body):
         return None

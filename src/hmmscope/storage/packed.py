@@ -137,7 +137,6 @@ def _read_table(path: Path) -> list[Row]:
 
 
 def _unpacked(path: Path) -> bytes:
-    """Decompress a file; more than `MOST_BYTES` are refused beforehand."""
     unpacker = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=1 << 28)
     try:
         data = unpacker.decompress(disk.read_bytes(path, managed=True, limit=MOST_BYTES), MOST_BYTES)

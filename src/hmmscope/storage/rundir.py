@@ -375,7 +375,6 @@ def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[st
 
 
 def _non_finite(named: dict[str, "torch.Tensor"]) -> str | None:
-    """Return the name of the first tensor with NaN or infinity."""
     import torch
 
     for name, tensor in named.items():

@@ -165,7 +165,6 @@ def read_metadata(path: Path, *, limit: int = 1 << 40) -> dict[str, str]:
 
 
 def _split_header(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Split safetensors: header length (8 bytes, little-endian), header (JSON), tensor data."""
     end = 8 + int.from_bytes(data[:8], "little")
     if end > len(data):
         raise ValueError("header longer than the file")

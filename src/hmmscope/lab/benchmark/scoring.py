@@ -107,7 +107,6 @@ def answers_on(model: nn.Module, asked: Target, batch: Batch) -> Float64[Tensor,
 
 
 def _exact(samples: ScoredSamples) -> ExactBeliefs:
-    """Return the exact beliefs of samples from index 0 on."""
     task = samples.trained
     return ExactBeliefs.of(ProcessDataset(task.process, layout=task.layout, seed=task.seed, stream="probe"), READ)
 

@@ -178,7 +178,6 @@ def _ahead(score: Score) -> dict[str, float] | None:
 
 
 def _learned(subject: PageInputs, unknown: list[str]) -> dict[str, str] | None:
-    """Return the progress of the losses; None if undecided."""
     try:
         if subject.target.kind != "law" or not subject.target.exact or subject.block_length:
             return None

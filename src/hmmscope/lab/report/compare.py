@@ -65,7 +65,6 @@ def _titled(figure: Figure, title: str) -> Panel:
 
 
 def _merge(panels: Mapping[str, Panel]) -> Sequence[Panel]:
-    """Merge panels of one type; return none without a common axis."""
     first = next(iter(panels.values()))
     if any(_frame(panel) != _frame(first) for panel in panels.values()):
         return []

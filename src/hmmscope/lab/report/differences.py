@@ -71,7 +71,6 @@ def _own(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:
-    """Flatten to ``{"training.num_steps": 40}``; a list is a value."""
     if isinstance(value, Mapping) and value:
         return {
             key: leaf

@@ -150,7 +150,6 @@ class _Loop:
         self._tell()
 
     def _submit(self) -> bool:
-        """Submit tasks; return whether any was submitted."""
         free = self._executor.free if self._waiting else 0
         chosen: list[Task] = []
         while self._waiting and len(chosen) < free:
@@ -196,7 +195,6 @@ class _Loop:
             self._watcher.failed(outcome, self._attempts[name], again)
 
     def _look_elsewhere(self) -> None:
-        """Update tasks of other processes: done by now, or free again."""
         if not self._elsewhere or time.monotonic() - self._looked < _SECONDS_ELSEWHERE:
             return
         self._looked = time.monotonic()

@@ -163,7 +163,6 @@ class Job:
         return self._task.outcome(code, reason)
 
     def _said(self) -> dict[int, str]:
-        """Return its last error lines by exit code, without the folder."""
         with suppress(HmmscopeError), disk.reading(self._task.log, managed=True) as file:
             file.seek(max(self._begin, os.fstat(file.fileno()).st_size - _TAIL))
             lines = file.read(_TAIL).decode(errors="replace").splitlines()

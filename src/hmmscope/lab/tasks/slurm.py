@@ -128,7 +128,6 @@ class SlurmExecutor:
         return outcomes
 
     def _outcome(self, task: Task, job: Any | None) -> Outcome:
-        """Return the outcome of a job; None for a lost one."""
         reason = _LOST
         try:
             if job is not None:

@@ -65,7 +65,6 @@ def claims(options: ClaimsOptions) -> None:
 
 
 def _measured(folders: list[Path]) -> list[Path]:
-    """Leave out experiments without a complete seed, if there are others."""
     begun = [one for one in folders if (one / "parts.jsonl").is_file() and not (one / "findings.json").exists()]
     if len(begun) == len(folders):
         return folders

@@ -272,7 +272,6 @@ def _paths(
 
 
 def _memory(process: Process, tokens: Tensor, rows: list[dict], length: int) -> list[str]:
-    """Predict from the last `length` observations only."""
     kept = observe_with_memory(process, tokens, length)
     columns = {"log_likelihood": kept.log_likelihood_terms, **kept.probs, **kept.vectors}
     columns["next_observation"] = kept.next_observation

@@ -56,7 +56,6 @@ def find_process(source: str, overrides: Mapping[str, str] | None = None, *, all
 
 
 def _warn_of_a_large_build(spec: object) -> None:
-    """Warn before building a mixture that takes seconds and much memory."""
     sizes = [getattr(spec, name, 0) for name in ("num_components", "num_states", "num_symbols")]
     numbers = sizes[0] * sizes[1] * (sizes[1] + sizes[2])
     if numbers >= _LARGE:
@@ -154,7 +153,6 @@ def _read_vectors(path: Path, num_coordinates: int, missing: Missing) -> list[Te
 
 
 def _filled(rows: list[Any], num_coordinates: int) -> list[Any]:
-    """Replace null by NaN in each coordinate."""
     whole = [math.nan] * num_coordinates
     return [
         whole if row is None else [math.nan if v is None else v for v in row] if isinstance(row, list) else row
