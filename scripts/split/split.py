@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tree import Tree
 
-STAGES = (1, 2, 3, 4, 5)
+STAGES = tuple(n for n in range(1, 6) if Path(__file__).with_name(f"stage{n}.py").exists())
 
 
 def sources(root: Path) -> list[Path]:
@@ -67,7 +67,8 @@ def main() -> int:
         print(f"stage {stage}: {time.monotonic() - begun:.0f} s", flush=True)
     tree.finish()
     _derived(tree)
-    print("\n".join(f"by hand: {line}" for line in tree.by_hand))
+    for line in [*(f"left: {one}" for one in tree.notes), *(f"by hand: {one}" for one in tree.by_hand)]:
+        print(line)
     return int(bool(tree.by_hand))
 
 

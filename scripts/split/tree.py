@@ -23,11 +23,13 @@ class Tree:
     Attributes:
         root: its folder.
         by_hand: edits whose place was not found, each a line.
+        notes: what no stage does.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
         self.by_hand: list[str] = []
+        self.notes: list[str] = []
 
     def git(self, *words: str) -> str:
         return subprocess.run(["git", *words], cwd=self.root, check=True, capture_output=True, text=True).stdout
@@ -61,6 +63,13 @@ class Tree:
         self.git("mv", "-k", source, target)
         if not self.has(target):
             self.by_hand.append(f"{source}: could not be moved to {target}")
+
+    def move_into(self, names: list[str], folder: str) -> None:
+        """`git mv` of many files or folders into a folder at once."""
+        there = [name for name in names if self.has(name)]
+        if there:
+            (self.root / folder).mkdir(parents=True, exist_ok=True)
+            self.git("mv", *there, folder)
 
     def remove(self, path: str) -> None:
         if self.has(path):
@@ -119,8 +128,13 @@ class Tree:
             self.by_hand.append("ruff is not installed: sort imports and format")
             return
         names = ["src", *(one for one in ("papers", "studies") if self.has(one)), "bench", "tests", "scripts"]
+        names += ["conftest.py"] if self.has("conftest.py") else []
         ruff = [sys.executable, "-m", "ruff"]
         subprocess.run([*ruff, "check", "-q", "--select", "I", "--fix", *names], cwd=self.root, check=False)
+        own = [one for one in self.git("diff", "HEAD", "--name-only", "-M", "--diff-filter=d").splitlines() if one.endswith(".py")]
+        own = [one for one in own if self.has(one) and not one.startswith("scripts/split/")]
+        if own:  # what nothing uses any more
+            subprocess.run([*ruff, "check", "-q", "--select", "F401", "--fix", *own], cwd=self.root, check=False)
         words = ["check", "--exit-zero", "--select", "E501", "--output-format", "json", *names]
         found = subprocess.run([*ruff, *words], cwd=self.root, capture_output=True, text=True).stdout
         before = self.git("diff", "HEAD", "--name-only", "-M").splitlines()
