@@ -248,9 +248,8 @@ def fit(
         stream: Read each part of the data once, for data larger than memory: fit the first part, then take one step per
             part (`fit_stream`). A file is read in parts.
         quiet: Show no progress.
-        reading: Options of `SequenceData` or `SequenceStream`, such as `unit`, or `lengths` of hmmlearn's ``X,
-            lengths``; for numbers `axis`, `lengths`, `floor`, `covariance_type` (diag, full, tied, spherical),
-            `num_gaussians`, `sizes`.
+        reading: Options of `SequenceData` or `SequenceStream`, such as `unit` or `lengths`; for numbers `axis`, `lengths`,
+            `min_variance`, `covariance_type` (diag, full, tied, spherical), `num_gaussians`, `sizes`.
 
     Raises:
         InputError: Invalid source, option out of range, or a stream with several numbers of states.
