@@ -17,8 +17,8 @@ class Small(nn.Sequential):
         return self[2](self[1](self[0](tokens))[0])
 
 
-def build(num_tokens, num_outputs):
-    return Small(nn.Embedding(num_tokens, 8), nn.GRU(8, 8, batch_first=True), nn.Linear(8, num_outputs))
+def build(vocab_size, num_outputs):
+    return Small(nn.Embedding(vocab_size, 8), nn.GRU(8, 8, batch_first=True), nn.Linear(8, num_outputs))
 """
 
 

@@ -279,9 +279,9 @@ def test_scores_of_the_optimum_and_of_knowing_nothing(task):
 
 
 class Tiny(nn.Module):
-    def __init__(self, num_tokens=64, num_outputs=60):
+    def __init__(self, vocab_size=64, num_outputs=60):
         super().__init__()
-        self.inside, self.out = nn.Embedding(num_tokens, 4), nn.Linear(4, num_outputs)
+        self.inside, self.out = nn.Embedding(vocab_size, 4), nn.Linear(4, num_outputs)
 
     def forward(self, tokens):
         return self.out(self.inside(tokens))
@@ -336,7 +336,7 @@ def test_layers_that_a_model_lacks_are_found_before_it_trains(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def _raises(num_tokens):
+def _raises(vocab_size):
     raise ValueError("no\nway")
 
 

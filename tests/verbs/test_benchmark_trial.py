@@ -13,16 +13,16 @@ from hmmscope.lab.benchmark import submission as submitting
 from hmmscope.lab.cli import main
 
 
-def _leaves(num_tokens):
+def _leaves(vocab_size):
     raise SystemExit(0)
 
 
 class Embedded(nn.Module):
     """What the models below share: logits of a table, and one more thing that is wrong."""
 
-    def __init__(self, num_tokens, num_outputs):
+    def __init__(self, vocab_size, num_outputs):
         super().__init__()
-        self.table = nn.Embedding(num_tokens, num_outputs)
+        self.table = nn.Embedding(vocab_size, num_outputs)
 
     def forward(self, tokens):
         return self.table(tokens)
@@ -44,8 +44,8 @@ class LooksAround(Embedded):
 
 
 class Counts(Embedded):
-    def __init__(self, num_tokens, num_outputs):
-        super().__init__(num_tokens, num_outputs)
+    def __init__(self, vocab_size, num_outputs):
+        super().__init__(vocab_size, num_outputs)
         self.register_buffer("calls", torch.zeros(()))
 
     def forward(self, tokens):
@@ -66,26 +66,26 @@ class MakesLater(Embedded):
 
 
 class Frozen(Embedded):
-    def __init__(self, num_tokens, num_outputs):
-        super().__init__(num_tokens, num_outputs)
+    def __init__(self, vocab_size, num_outputs):
+        super().__init__(vocab_size, num_outputs)
         self.requires_grad_(False)
 
 
 class Complex(Embedded):
-    def __init__(self, num_tokens, num_outputs):
-        super().__init__(num_tokens, num_outputs)
+    def __init__(self, vocab_size, num_outputs):
+        super().__init__(vocab_size, num_outputs)
         self.phase = nn.Parameter(torch.ones(1, dtype=torch.complex64))
 
 
 class Lazy(Embedded):
-    def __init__(self, num_tokens, num_outputs):
-        super().__init__(num_tokens, num_outputs)
+    def __init__(self, vocab_size, num_outputs):
+        super().__init__(vocab_size, num_outputs)
         self.more = nn.LazyLinear(num_outputs)
 
 
 class TooNarrow(Embedded):
-    def __init__(self, num_tokens, num_outputs):
-        super().__init__(num_tokens, 2)
+    def __init__(self, vocab_size, num_outputs):
+        super().__init__(vocab_size, 2)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ class TooNarrow(Embedded):
     [
         (LooksAhead, "asked-rarely: model: its prediction at position"),
         (LooksAround, "parity: model: its prediction at position"),
-        (Counts, "parity: model: changes calls when it is only asked"),
+        (Counts, "parity: model: changes calls in evaluation mode"),
         (Draws, "parity: model: gives other predictions for the same input"),
         (MakesLater, "parity: model: creates weights when it is called"),
         (Frozen, "parity: model: has no weights to train"),
@@ -142,7 +142,7 @@ def test_of_several_models_each_is_tried(tmp_path, monkeypatch, capsys):
     """One that cannot be entered keeps no other out; a file that is not there is said before any is entered."""
     monkeypatch.chdir(tmp_path)
     Path("narrow.py").write_text(
-        "from torch import nn\n\n\ndef build(num_tokens, num_outputs):\n    return nn.Embedding(9, 1)\n"
+        "from torch import nn\n\n\ndef build(vocab_size, num_outputs):\n    return nn.Embedding(9, 1)\n"
     )
     Path("good.py").write_text(MODEL)
     asked = ["--tasks", "parity", "--steps", "2", "-q"]

@@ -83,11 +83,9 @@ class BenchmarkEntry:
 def entry_of(model: Any, *, name: str | None = None) -> BenchmarkEntry:
     """Return the entry of a module, a class or function, a registered name (or its fields), or a file path.
 
-    A class or function is called with those of ``num_tokens``, ``num_outputs``, ``max_length`` (longest sample) and,
-    for vectors,
-    ``input_width`` in place of ``num_tokens`` that it names. A module is copied for every task, so it must fit the
-    largest vocabulary and
-    output; for further seeds its weights are reinitialized.
+    A class or function is called with those arguments that it names of ``vocab_size``, ``num_outputs``, ``max_length``
+    (longest sample) and, for vectors, ``input_width`` instead of ``vocab_size``. A module is copied for every task, so
+    it must fit the largest vocabulary and output; for further seeds its weights are reinitialized.
 
     Raises:
         InputError: None of these, or a file without such a function; the message names what is missing.
@@ -128,7 +126,7 @@ def _from_file(file: ModelFile, name: str | None) -> BenchmarkEntry:
     build = getattr(module, "build", None)
     if not callable(build):
         raise InputError(
-            f"{path}: must define a function build(num_tokens, num_outputs, max_length) that returns a module"
+            f"{path}: must define a function build(vocab_size, num_outputs, max_length) that returns a module"
         )
     layers, training = getattr(module, "LAYERS", None), getattr(module, "TRAINING", {})
     require(isinstance(training, Mapping), f"{path}: TRAINING", "must be a mapping", training)
@@ -150,14 +148,15 @@ def _calls(build: Callable[..., Any], path: Path | None = None) -> Callable[[Mod
 
     def make(ports: ModelIO, seed: int) -> Any:
         sizes = {
-            "num_tokens": ports.vocab_size,
+            "vocab_size": ports.vocab_size,
+            "num_tokens": ports.vocab_size,  # its name in submissions of version 1
             "num_outputs": ports.num_outputs,
             "max_length": ports.max_length,
             "input_width": ports.input_width,
         }
         if ports.vocab_size is None and not (takes_all or "input_width" in named):
             raise InputError("build: does not accept vectors; add the argument input_width for real numbers")
-        given = {key: size for key, size in sizes.items() if takes_all or key in named}
+        given = {key: size for key, size in sizes.items() if key in named or (takes_all and key != "num_tokens")}
         with torch.random.fork_rng(devices=[]), nullcontext() if path is None else as_script(path):
             torch.manual_seed(derived_seed(seed, "entry"))  # noqa: TID251 - restored at the end
             made = build(**given)

@@ -56,8 +56,8 @@ def benchmark(
 
     Args:
         model: See `hmmscope.lab.benchmark.entries.entry_of`: any module, a class or function that returns one, a
-            registered name or a
-            mapping with its fields, or a file with a function ``build(num_tokens, num_outputs, max_length)``.
+            registered name or a mapping with its fields, or a file with a function
+            ``build(vocab_size, num_outputs, max_length)``.
         out: A new folder for the submission; by default the model's name in ``hmm-bench``.
         track: "light" (eight tasks) or "full".
         seeds: Number of seeds, each a new training.
