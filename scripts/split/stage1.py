@@ -213,11 +213,16 @@ def _from_front_door(text: str) -> str:
     """``hs.constructions`` and ``from hmmscope import constructions`` of a module, a block or a cell."""
     line = "from hmmscope_papers import constructions\n"
     text = re.sub(r"^from hmmscope import constructions$\n?", line, text, flags=re.MULTILINE)
-    used = re.sub(r"(?<![\w.\"'])(?:hs|hmmscope)\.constructions\b(?!\w)", "constructions", text)
+    return with_import(text, r"(?<![\w.\"'])(?:hs|hmmscope)\.constructions\b(?!\w)", "constructions", line)
+
+
+def with_import(text: str, pattern: str, name: str, line: str) -> str:
+    """Replace a pattern by a name, and import it in a module, a block or a cell where it is used."""
+    used = re.sub(pattern, name, text)
     if used == text or line in used:
         return used
     lines = used.splitlines(keepends=True)
-    heads = [at for at, one in enumerate(lines) if re.match(r"(import|from) \w", one)]
+    heads = [at for at, one in enumerate(lines) if re.match(r"(import|from) \w[\w.]*( import [^(\n]*)?( as \w+)?$", one)]
     if not heads:
         at = 1 if used.startswith("```") else 0
         while at < len(lines) and not lines[at].strip():
@@ -391,6 +396,11 @@ def _tests(tree: Tree) -> None:
         tree.edit_re(path, r"^(import hmmscope\n)", r"\1import hmmscope_papers\nimport hmmscope_studies\n")
     names = {f'"{old.removeprefix("hmmscope_papers.")}': f'"{new.removeprefix("hmmscope_studies.")}' for old, new in tables.modules().items() if "studies" in new}
     tree.replace({re.escape(old) + r"(?=[:\"])": new for old, new in names.items()}, [path])
+    tree.edit_re(
+        "tests/test_names_change_nothing.py",
+        r'in \(ROOT / "src"\)\.rglob\("\*\.py"\):',
+        'in [one for name in ("", "papers", "studies") for one in (ROOT / name / "src").rglob("*.py")]:',
+    )
     tree.edit(
         "tests/evidence/reach.py",
         'packages = {"hmmscope", "hmmscope_papers", *',
