@@ -191,7 +191,7 @@ def test_the_score_of_a_table() -> None:
     assert (score.loss, score.bayes_loss, score.baseline, score.excess) == (3.0, 1.5, ("order-1", 2.25), None)
     alone = Score({"model": measures["model"]}, np.zeros(2, int), np.arange(2), "x")
     assert (alone.bayes_loss, alone.baseline) == (None, None)
-    assert repr(alone) == "Score(loss 3.0000, no optimum is known, 1 samples of 2 answers, INVALID: x)"
+    assert repr(alone) == "Score(loss 3.0000, optimum unknown, 1 samples of 2 answers, INVALID: x)"
 
 
 def test_a_model_below_the_optimum_is_told_by_how_much() -> None:

@@ -202,7 +202,7 @@ def test_the_protocol_that_decides() -> None:
         layers = 0 if "RNN" in label else data["model"]["num_layers"]
         assert data["layout"]["length"] == 32
         assert data["training"].get("curriculum", []) == []
-        assert data["training"]["learning_rate"] == RATES[layers]
+        assert data["training"]["learning_rate"] == RATES[32][layers]
         if label.startswith("cyclic"):
             assert data["process"]["group_order"] == 60
     for task in TASKS:

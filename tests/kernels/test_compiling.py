@@ -3,6 +3,7 @@
 import fcntl
 import gc
 import os
+import pickle
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -57,6 +58,19 @@ def test_who_waits_reads_what_the_first_has_kept(module: Path) -> None:
         process.stdin.flush()
     said = sorted(process.communicate()[0].split() for process in processes)
     assert said == [["8.0", "0"], ["8.0", "2"]]
+
+
+def test_a_cache_that_names_a_class_that_is_gone_is_compiled_anew(module: Path) -> None:
+    """As after an upgrade that renamed a class among the arguments."""
+    assert start(module).communicate("\n")[0].split()[1:] == ["8.0", "2"]
+    indices = [*module.parent.rglob("*.nbi")]
+    assert len(indices) == 2
+    for index in indices:
+        with index.open("rb") as file:
+            version = pickle.load(file)
+        index.write_bytes(pickle.dumps(version, protocol=-1) + b"chmmscope.kernels.compiling\nEntries\n.")
+    assert start(module).communicate("\n")[0].split()[1:] == ["8.0", "2"]
+    assert start(module).communicate("\n")[0].split()[1:] == ["8.0", "0"]
 
 
 def test_what_stands_in_other_files_is_compiled_meanwhile(module: Path) -> None:

@@ -418,7 +418,7 @@ def test_a_score_without_an_optimum_says_so(tmp_path: Path) -> None:
     assert score.excess is None
     assert score.invalid is None
     assert score.baseline is not None
-    assert "no optimum is known" in repr(score)
+    assert "optimum unknown" in repr(score)
     names = {row["predictor"] for row in score.table()}
     assert {"model", "trained-order-0", "trained-order-3", "trained-context-tree", "order-0", "context-tree"} <= names
     assert "optimum" not in names

@@ -120,7 +120,7 @@ class Score(Measures):
 
     def __repr__(self) -> str:
         samples, columns = self.measures["model"]["loss"].shape
-        beside = "no optimum is known" if self.bayes_loss is None else f"optimum {self.bayes_loss:.4f}"
+        beside = "optimum unknown" if self.bayes_loss is None else f"optimum {self.bayes_loss:.4f}"
         invalid = f", INVALID: {self.invalid}" if self.invalid else ""
         length = "" if self.length is None else f", length {self.length}"
         told = "".join(f"; warning: {line}" for line in self.warnings)

@@ -1,9 +1,11 @@
 """Cached compiled functions; processes that start together compile each only once."""
 
 import gc
+import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +59,17 @@ def keep(made: Any) -> bool:
                 stacklevel=2,
             )
         return False
+    file = made._cache._cache_file
+    file._load_index = partial(_index_or_none, file._load_index)
     return True
+
+
+def _index_or_none(load: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
+    """Return the index of a cache; an empty one if it names classes that no longer exist, as after an upgrade."""
+    try:
+        return load()
+    except (AttributeError, ImportError, EOFError, pickle.UnpicklingError):
+        return {}
 
 
 _warned: list[bool] = []

@@ -49,7 +49,7 @@ class _Scale:
     evaluations: int = 20
     curriculum: bool = False
     group_order: int = 60  # of what the cycles generate: A5
-    has_rates: bool = False  # whether `RATES` has its learning rates
+    rates: dict[int, dict[int, float]] | None = None  # learning rates by length and layers
     samples: int = 256  # of an evaluation while training
     stages_of_fast: int = 3  # of the learning rate, of what mixes fast
     fine: tuple[str, int] | None = None  # a task that is learned within an epoch, and steps between evaluations
@@ -69,7 +69,7 @@ _SCALES = {
     "smoke": _Scale(
         4, 2, 8, 2, 8, 2e-3, 4, _steps(12, 12, 12, 12), (1, 2), 64, evaluations=4, curriculum=True, group_order=0
     ),
-    "small": _Scale(16, 2, 64, 4, 64, 2e-3, 300, _steps(3000, 2000, 1000, 4000), (1, 2, 3), 4096, has_rates=True),
+    "small": _Scale(16, 2, 64, 4, 64, 2e-3, 300, _steps(3000, 2000, 1000, 4000), (1, 2, 3), 4096, rates=RATES),
     "medium": _Scale(
         32,
         2,
@@ -81,7 +81,7 @@ _SCALES = {
         _steps(10000, 10000, 4000, 4000) | {"cyclic-hard": 20000},
         (1, 2, 3, 4, 5),
         4096,
-        has_rates=True,
+        rates=RATES,
         samples=1024,
         stages_of_fast=5,
         fine=("ran-hmm", 20),
@@ -208,7 +208,7 @@ def _training(scale: str, task: str, num_layers: int, length: int, curriculum: b
         evaluated = {"evaluate_every": epoch, "evaluate_samples": samples, "checkpoint_every": epoch}
         return recipe | evaluated | _precision(scale, num_layers)
     sizes = _SCALES[scale]
-    rates = RATES.get(length, RATES[32]) if sizes.has_rates else {}
+    rates = {} if sizes.rates is None else sizes.rates.get(length, sizes.rates[32])
     steps = sizes.steps[task]
     epoch = max(1, steps // sizes.evaluations)
     recipe = {
