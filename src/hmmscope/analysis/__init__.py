@@ -1,4 +1,4 @@
-"""Instruments that compare models with exact answers, and their parts."""
+"""Instruments: measurements that compare a trained model with the exact Bayes-optimal answer."""
 
 from typing import TYPE_CHECKING
 

@@ -53,9 +53,10 @@ def model_outputs(
     kind: str = "law",
     block_length: int = 0,
 ) -> Float[Tensor, "batch time output"]:
-    """Return outputs of a module that returns a tensor or an object with ``.logits``.
+    """Run a module and return its outputs, which are a tensor or the attribute ``.logits``.
 
-    Outputs beyond `num_outputs` (a delimiter) are cut off. With `block_length` the model reads its own answers.
+    Outputs beyond `num_outputs`, such as the delimiter's, are dropped. With `block_length` the model runs with block
+    chain-of-thought: it reads its own earlier predictions.
     """
     with explained(model, inputs):
         if block_length:
@@ -68,8 +69,8 @@ def model_outputs(
 def to_probs(model: nn.Module, outputs: Float[Tensor, "*batch symbol"]) -> Float64[Tensor, "*batch symbol"]:
     """Convert outputs to next-symbol probabilities on the CPU.
 
-    Outputs are logits. If the module's ``outputs`` is "law" (constructed networks), they are clamped at zero and
-    normalised, or uniform if all are zero.
+    Outputs are read as logits, unless the module's attribute ``outputs`` is "law" (constructed networks): such outputs
+    are probabilities, clamped at zero and normalised, or uniform if all are zero.
     """
     outputs = outputs.cpu().double()
     if getattr(model, "outputs", "logits") != "law":
@@ -87,7 +88,7 @@ def model_probs(
     *,
     at_once: int | None = None,
 ) -> Float64[Tensor, "sample asked symbol"]:
-    """Compute P(next symbol) at some positions, see `to_probs`."""
+    """Compute a model's next-symbol probabilities at given positions; see `to_probs`."""
     with inference_mode(model) as device:
         passes = (model_outputs(model, some.to(device), num_symbols) for some in tokens.split(at_once or len(tokens)))
         laws = torch.cat([to_probs(model, outputs[:, columns]) for outputs in passes])
@@ -98,7 +99,7 @@ def model_probs(
 def require_numbers(
     answers: Float64[Tensor, "sample asked output"], asked: Bool[Tensor, "sample asked"] | None = None
 ) -> None:
-    """Raise NonFiniteError if an evaluated answer is NaN."""
+    """Raise NonFiniteError if an evaluated model output is NaN."""
     bad = answers.isnan().any(-1)
     bad = bad if asked is None else bad & asked.to(bad.device)
     if bad.any():
@@ -107,7 +108,7 @@ def require_numbers(
 
 
 def residual_layers(model: nn.Module) -> list[str]:
-    """Return the names ``residual.0``, ``residual.1``, ... of the stream.
+    """Return the names ``residual.0``, ``residual.1``, ... of a model's residual-stream layers.
 
     Raises:
         InputError: no layers are found; the message lists modules to name instead.
@@ -125,7 +126,7 @@ def residual_layers(model: nn.Module) -> list[str]:
 
 
 def layers_read(model: nn.Module, layers: Sequence[str] | None) -> list[str]:
-    """Return `layers`, or those of `residual_layers`.
+    """Return `layers` if given, else the names from `residual_layers`.
 
     Raises:
         InputError: not a list of names; see `residual_layers`.
@@ -143,13 +144,13 @@ def check_layers(model: nn.Module, names: Sequence[str], *, field: str = "layers
 
 
 def require_names(names: object, field: str = "layers") -> None:
-    """Raise InputError for other values than lists."""
+    """Raise InputError unless the value is a list of names."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InputError(f"{field}: must be a list of names, got {shown(names)}")
 
 
 def modules_named(model: nn.Module, names: Iterable[str], *, field: str = "layers") -> dict[str, nn.Module]:
-    """Return modules by our name or their own.
+    """Look up modules by this library's hook-point names or by their own names.
 
     Raises:
         InputError: an unknown name; the message has the nearest one.
@@ -177,13 +178,13 @@ def capture_activations(
     select: Callable[[Tensor], Tensor] = lambda activation: activation,
     **inputs: Any,
 ) -> dict[str, Tensor]:
-    """Capture the outputs of named modules, each reduced by `select`.
+    """Run a model and return the outputs of named modules, each reduced by `select`.
 
     Args:
         model: any module.
         names: activations (``residual.1``, ``blocks.0.attention.pattern``) or modules.
         tokens: tokens (batch, time), or vectors (batch, time, input).
-        select: of each activation.
+        select: function applied to each activation.
         inputs: more arguments of the model.
 
     Raises:
@@ -219,7 +220,7 @@ def capture_activations(
 def target_probs(
     model: nn.Module, batch: Batch, asked: Target, block_length: int
 ) -> Float64[Tensor, "batch judged output"]:
-    """Return the model's answers at evaluated positions."""
+    """Return the model's predictions of a target at the evaluated positions."""
     inputs = batch.tokens[:, : int(asked.token_positions[-1]) + 1]
     with inference_mode(model) as device:
         if inputs.is_floating_point():
@@ -244,7 +245,7 @@ def read_stream(
     first: int = 0,
     stay: bool = False,
 ) -> Float[Tensor, "layer example feature"]:
-    """Capture activations at some observations; examples of a sample are adjacent.
+    """Capture activations at given observations; the examples of one sample are adjacent.
 
     Args:
         model: any module.
@@ -253,7 +254,7 @@ def read_stream(
         names: modules (layer,); narrower ones are padded with zeros.
         num_samples: number of samples.
         first: first sample.
-        stay: keep them on the model's device.
+        stay: keep activations on the model's device.
 
     Raises:
         InputError: outputs that are not (batch, time, feature).

@@ -1,4 +1,4 @@
-"""Attention of the last token, by offset and source."""
+"""Attention paid by the last token, averaged by the distance and by the origin of the attended token."""
 
 from functools import partial
 
@@ -19,7 +19,7 @@ from hmmscope.schema import require_count
 def attention_map(
     model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, max_offset: int = 32, seed: int = 0
 ) -> ResultTable:
-    """Average the attention of the last token, for each layer and head.
+    """Average the attention that the last token pays to earlier tokens, for each layer and head.
 
     Args:
         model: has taps ``blocks.<layer>.attention.pattern`` (batch, head, query, key).

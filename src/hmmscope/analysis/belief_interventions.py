@@ -41,23 +41,24 @@ def belief_interventions(
     ridge: float = RIDGE,
     seed: int = 0,
 ) -> list[dict]:
-    """Edit the belief at one position of one layer, and compare the answer with the exact filter's.
+    """Edit the belief in one layer at one position, and compare the model's prediction with the exact filter's.
 
-    Three quarters of the samples fit read(x) = x W + m, the affine map from the stream to the belief; the rest are
-    edited. With b' the belief and x' the stream of another sample (of the same component, or with another header), Σ
-    the covariance of the stream and G = (WᵀΣW)⁺ WᵀΣ (`writing`):
+    Three quarters of the samples fit read(x) = x W + m, an affine map from the residual stream x to the belief b; the
+    other samples are edited. Let b' and x' be the belief and the stream of another sample (of the same component, or
+    with another header: the HMM's parameters at the start of the sample), Σ the stream's covariance and G = (WᵀΣW)⁺ WᵀΣ
+    (`writing`):
 
         set      x + (b' - read(x)) G
         swap     x + (read(x') - read(x)) G
         ablate   x - (read(x) - mean of b) G
 
-    Controls: a random map of equal rank in the whitened stream (for ``set`` a random change of equal norm), and the
-    whole stream. The value of ``set`` and ``swap`` is the fraction of the way to the exact answer,
+    Controls are a random map of equal rank in the whitened stream (for ``set``: a random change of equal norm) and an
+    exchange of the whole stream. The value of ``set`` and ``swap`` is the fraction of the way to the exact answer,
 
         1 - D(exact(b'), model after) / D(exact(b'), model before);
 
-    that of ``ablate`` the lost fraction of the belief's benefit, (D after - D before) / (D of the mean answer - D
-    before) from exact(b). D is the KL divergence in nats (if finite), and total variation.
+    the value of ``ablate`` is the lost fraction of the belief's benefit, (D after - D before) / (D of the mean answer -
+    D before) from exact(b). D is the KL divergence in nats (if finite) or the total variation.
 
     Args:
         model: any module.
@@ -238,7 +239,7 @@ def _edits(
 def writing(
     read_DS: Float64[Tensor, "width coordinate"], covariance_DD: Float64[Tensor, "width width"]
 ) -> Float64[Tensor, "coordinate width"]:
-    """Compute G = (WᵀΣW)⁺ WᵀΣ, the most likely change of the stream for a change of its reading by W.
+    """Compute G = (WᵀΣW)⁺ WᵀΣ: the most likely change of a stream with covariance Σ, given the change of stream · W.
 
     Source: the patterns of Haufe et al. (2014), "On the interpretation of weight vectors of linear models".
     """
@@ -260,7 +261,7 @@ def exact_answers(
     components: Int64[Tensor, "batch"] | None = None,
     answer: str = "observation",
 ) -> Float64[Tensor, "batch *time outcome"]:
-    """Return the next-observation probabilities given beliefs, or the beliefs.
+    """Return the exact next-observation probabilities of given beliefs, or the beliefs themselves.
 
     Args:
         law: parameters of the process.
@@ -288,14 +289,14 @@ def _others(components: Int64[Tensor, "sample"]) -> tuple[Tensor, Tensor]:
 
 
 def divergence(exact: Float64[Tensor, "*batch v"], found: Float64[Tensor, "*batch v"]) -> Float64[Tensor, "*batch"]:
-    """Compute KL(exact || found) in nats, possibly inf."""
+    """Compute KL(exact || found) in nats, which may be infinite."""
     return torch.special.xlogy(exact, exact / found.where(exact > 0, 1.0)).sum(-1)
 
 
 def total_variation(
     exact: Float64[Tensor, "*batch v"], found: Float64[Tensor, "*batch v"]
 ) -> Float64[Tensor, "*batch"]:
-    """Compute half the L1 distance."""
+    """Compute the total variation, half the L1 distance."""
     return (exact - found).abs().sum(-1) / 2
 
 

@@ -1,4 +1,4 @@
-"""Belief maps: exact beliefs, and those read from networks."""
+"""Belief maps: exact beliefs beside the beliefs read from a network's layer."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -55,7 +55,7 @@ Points = NDArray[np.float64]
 
 @runtime_checkable
 class Trained(Protocol):
-    """A run with stored checkpoints."""
+    """A training run with stored checkpoints."""
 
     @property
     def model(self) -> Any:
@@ -73,13 +73,13 @@ class Trained(Protocol):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class BeliefMap(Shown):
-    """Beliefs read by an affine map from one layer, on samples that did not fit it.
+    """Beliefs read from one layer by an affine map, on samples held out from the fit.
 
     Attributes:
         layer: its name.
         exact: exact belief after each observation (point, state).
         read: the belief as read (point, state); entries may be negative.
-        control: the same from the first untrained control, or None.
+        control: the belief as read from the first untrained control, or None.
         r2, low, high: held-out R², with its 95 % interval.
         share: fraction explained beyond untrained controls.
         from_prediction: R² from the exact prediction alone.
@@ -116,8 +116,8 @@ class BeliefMap(Shown):
     def coordinates(self, values: Points | None = None) -> NDArray[np.float64]:
         """Project beliefs (point, state), by default `read`, to the plane (point, 2).
 
-        Three states: the simplex with state 0 on top, 1 left, 2 right. Two: P(state 0), exact and in `values`. More:
-        two principal axes.
+        Three states span the simplex, with state 0 on top, 1 left and 2 right. For two states the axes are P(state 0),
+        exact and in `values`; for more than three they are two principal axes.
         """
         values = self.read if values is None else values
         num_states = self.exact.shape[1]
@@ -138,7 +138,7 @@ class BeliefMap(Shown):
         return np.asarray(0.1 + 0.75 * np.pad(scaled, ((0, 0), (0, 3 - scaled.shape[1]))))
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row for each map in `earlier`, then this one."""
+        """Return one row for each map in `earlier`, then one for this map."""
         return [
             {"step": one.step, "layer_name": one.layer, "r2": one.r2, "low": one.low, "high": one.high}
             | one.share.columns()
@@ -147,7 +147,7 @@ class BeliefMap(Shown):
         ]
 
     def plot(self) -> Any:
-        """Plot exact beliefs, and those read from a control and from the model."""
+        """Plot the exact beliefs beside the beliefs read from an untrained control and from the model."""
         from matplotlib.figure import Figure
 
         panels = self._panels()
@@ -214,10 +214,10 @@ def belief_map(
     observer: HMM | LabelledHMM | None = None,
     over_checkpoints: bool = False,
 ) -> BeliefMap:
-    """Map one layer to the exact belief by an affine map, and compare with untrained controls.
+    """Fit an affine map from one layer to the exact belief, and compare with untrained networks.
 
-    The map is fitted and measured as in `geometry`, and further samples are drawn. For a mixture, the observer does not
-    know the component.
+    The map is fitted and measured as in `geometry`; further samples are plotted. For a mixture of HMMs, the exact
+    belief averages over the unknown component.
 
     Args:
         model: a module from tokens (batch, time) to logits, or a run.
@@ -225,7 +225,7 @@ def belief_map(
         layer: module name; default: the residual layer with the best training fit.
         length: observations per sample, see `dataset_for`.
         num_samples: samples that fit and measure the map.
-        num_points: beliefs drawn.
+        num_points: number of plotted beliefs.
         num_controls: number of untrained controls, 0 or at least 3.
         controls: function that makes an untrained module; default: `draw_controls`.
         seed: of controls, bootstrap and new samples.
@@ -274,9 +274,9 @@ def belief_map(
 
 
 def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed: int = 0) -> ProcessDataset:
-    """Return samples of a process, its name or file, or a dataset unchanged.
+    """Return samples of a process that is given as object, name or file; return a dataset unchanged.
 
-    The length is `length`, that of recorded sequences, or the training length that the model states
+    The sample length is `length`, else the length of recorded sequences, else the training length stored in the model
     (`TRAINED_LENGTHS`).
 
     Raises:
@@ -304,17 +304,17 @@ def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BeliefReader(Shown):
-    """Samples with exact beliefs.
+    """Samples with exact beliefs, to which affine maps from a model's layers are fitted.
 
     Attributes:
         dataset: samples.
         times: observations after which beliefs are read.
         num_samples: samples that fit and measure maps.
-        belief: their beliefs (example, state).
-        drawn_samples: samples to draw.
-        points: their beliefs (point, state).
+        belief: exact beliefs of these samples (example, state).
+        drawn_samples: samples to plot.
+        points: exact beliefs of the plotted samples (point, state).
         from_prediction: R² from the exact prediction.
-        inside: masks without padding (example,) of fitted and drawn samples, or None.
+        inside: masks without padding (example,) of fitted and plotted samples, or None.
     """
 
     dataset: ProcessDataset
@@ -348,18 +348,18 @@ class BeliefReader(Shown):
         return cls(dataset, times, num_samples, belief, drawn, points, float(alone[0, 0]), (inside, shown))
 
     def measured(self, model: nn.Module, names: Sequence[str]) -> Readout:
-        """Fit and measure the map of each layer."""
+        """Fit the map from each layer to the belief, and measure its R²."""
         stream = self._stream(model, names, range(self.num_samples))
         return read_off(stream, self.belief, self.num_samples, inside=self.inside[0])
 
     def drawn(self, model: nn.Module, name: str) -> Points:
-        """Read the drawn points (point, state)."""
+        """Read the beliefs of the plotted samples from a layer (point, state)."""
         fit, shown = self.fit(model, name), self.inside[1]
         values = torch.cat([fit(part)[0] for part in self._parts(model, name)])
         return (values if shown is None else values[shown])[: len(self.points)].numpy()
 
     def fit(self, model: nn.Module, name: str) -> AffineFit:
-        """Fit the map of a layer."""
+        """Fit the map from one layer to the belief."""
         inside = self.inside[0]
         train = torch.arange(len(self.belief)) < (3 * self.num_samples // 4) * len(self.times)
         train = train if inside is None else train & inside
@@ -368,7 +368,7 @@ class BeliefReader(Shown):
     def compared(
         self, model: nn.Module, name: str, dataset: ProcessDataset
     ) -> tuple[Float64[Tensor, "time state"], Float64[Tensor, "time state"]]:
-        """Return exact and read beliefs of another dataset's first sample."""
+        """Return the exact beliefs and the read beliefs of another dataset's first sample."""
         targets = belief_targets(dataset, self.times, 1)
         stream = read_stream(model, dataset, self.times, [name], 1)
         return targets.get(MIXED_BELIEF, targets[BELIEF]), self.fit(model, name)(stream)[0]

@@ -1,4 +1,4 @@
-"""The subspace of a layer that varies with the belief, and its parts for factors."""
+"""The subspace of a layer that varies with the belief, and its parts for the factors of a process."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -29,17 +29,17 @@ def belief_space(
 ) -> list[dict]:
     """Compute the dimension of the subspace that varies with the exact belief.
 
-    The stream is fitted by least squares: stream ≈ m + belief M. Quantities:
+    Least squares fit the residual stream by stream ≈ m + belief M. The quantities are:
 
         dimension        effective dimension (Σ λ)² / Σ λ² of the principal variances λ of belief M
         moved            fraction of the stream's variance that belief M explains
         joint            rank of the belief
-        factored         what the factors' beliefs explain, relative to `moved`
+        factored         fraction that the factors' beliefs explain, relative to `moved`
         sum              sum of the ranks of the factors' beliefs
         overlap          mean squared cosine of the principal angles between two factors' subspaces
         random overlap   the same for random subspaces
 
-    The last four need several factors.
+    The last four quantities need a process of several factors.
 
     Args:
         model: any module.

@@ -1,11 +1,11 @@
-"""Calibration: a sequential test of the exact answer.
+"""Calibration: a sequential test that probabilities claimed to be exact fit the outcomes.
 
-For the exact probabilities p_t of observation t, and any others q_t, both given all before,
+For the exact probabilities p_t of observation y_t and any other probabilities q_t, both given the past,
 
     E[ q_t(y_t) / p_t(y_t) | past ] <= 1,
 
-so the product of ratios exceeds 1/δ with probability at most δ (Markov's inequality). Bets q are flatter or sharper,
-have other odds of a symbol, or are the previous prediction or n-grams.
+so the product of ratios exceeds 1/δ with probability at most δ (Markov's inequality). The alternatives q, called bets,
+are p made flatter or sharper, p with other odds of one symbol, the previous prediction, and n-grams.
 """
 
 import math
@@ -38,7 +38,7 @@ def bet(
     *,
     in_order: bool = True,
 ) -> Winnings:
-    """Return the log winnings of each bet; those of batches add up.
+    """Return the log of each bet's winnings q(outcome) / p(outcome); winnings of several batches add up.
 
     Args:
         law: probabilities at each position.
@@ -89,7 +89,7 @@ def _on_symbols(law: Tensor, happened: Tensor, where: str) -> Winnings:
 
 
 def miscalibrated(won: Winnings, spare: float = 0.0) -> str | None:
-    """Return why the probabilities cannot be exact, or None.
+    """Return why the tested probabilities cannot be exact, or None.
 
     Args:
         won: winnings on all samples.

@@ -1,10 +1,10 @@
-"""Constrained belief updating: the best that one attention layer can do of the filter.
+"""Constrained belief updating: the best approximation of the exact filter by one attention layer.
 
-It sees all symbols at once and can only add their contributions:
+One attention layer can only add one contribution for each observed symbol o_s:
 
     constrained_t = π + sum_{s <= t} (η[o_s] - π) T^(t - s),     η[v] = π labelled[v] / P(v)
 
-with the transition matrix T and the stationary distribution π.
+with the transition matrix T, the stationary distribution π, and labelled[v][i, j] = P(emit v and go to j given i).
 """
 
 import torch
@@ -30,16 +30,17 @@ _TAPS = ("residual.0", "blocks.0.attention", "blocks.0.attention.pattern")
 def constrained_updates(
     model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, num_distances: int = 6
 ) -> list[dict]:
-    """Compare the first layer with the prediction of constrained updating.
+    """Compare a model's first attention layer with constrained belief updating.
 
-    - attention: mean attention at distance d (key) relative to distance 1; predicted ζ^(d - 1), ζ the modulus of T's
-    second eigenvalue;
-    - rate: fitted decay per step; predicted ζ;
-    - values: cosine of what symbol v (key) writes with η[v] - π, centred; predicted 1;
+    - attention: mean attention at distance d (key) relative to distance 1; predicted ζ^(d - 1), where ζ is the modulus
+    of the second eigenvalue of the transition matrix;
+    - rate: fitted decay of attention per step; predicted ζ;
+    - values: cosine between the vector that attention writes for symbol v (key) and η[v] - π, both centred; predicted
+    1;
     - constrained: held-out R² of the constrained belief after attention; predicted 1;
-    - exact: that of the filter's belief; predicted from the constrained belief.
+    - exact: held-out R² of the filter's belief; predicted from the constrained belief.
 
-    Heads are averaged, without distance 0.
+    Attention is averaged over heads; distance 0 is left out.
 
     Args:
         model: has taps ``residual.0`` and ``blocks.0.attention.pattern``.
@@ -102,7 +103,7 @@ def constrained_updates(
 def constrained_beliefs(
     process: Process, observations: Int64[Tensor, "batch time"]
 ) -> Float64[Tensor, "batch time state"]:
-    """Compute π + sum_{s <= t} (η[o_s] - π) T^(t - s); entries may leave [0, 1].
+    """Compute the constrained belief π + sum_{s <= t} (η[o_s] - π) T^(t - s), whose entries may leave [0, 1].
 
     Raises:
         InputError: no unique stationary distribution.

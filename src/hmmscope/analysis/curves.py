@@ -1,4 +1,4 @@
-"""Scores of a model, the Bayes optimum and baselines."""
+"""Scores of a model, of the Bayes-optimal predictor ("optimum") and of baselines."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -82,7 +82,7 @@ class Score(Measures):
 
     @property
     def bayes_loss(self) -> float | None:
-        """Mean loss of the optimum, the lower bound of `loss`; None if unknown."""
+        """Mean loss of the Bayes-optimal predictor, the lower bound of `loss`; None if unknown."""
         return float(np.nanmean(self.measures["optimum"]["loss"])) if "optimum" in self.measures else None
 
     @property
@@ -96,9 +96,9 @@ class Score(Measures):
 
     @property
     def excess(self) -> tuple[float, float | None, float | None] | None:
-        """Mean KL divergence from the optimum, nats per observation, and its 95 % interval.
+        """Mean KL divergence of the model from the Bayes optimum, nats per observation, and its 95 % interval.
 
-        None if unknown; the ends are None for one sample.
+        The result is None without a known optimum; the interval ends are None for one sample.
         """
         if "excess" not in self.measures["model"]:
             return None
@@ -113,7 +113,7 @@ class Score(Measures):
         return float(mean), float(low), float(high)
 
     def plot(self) -> Any:
-        """Plot losses by position, or by demonstrations if there are some."""
+        """Plot losses by position, or by number of demonstrations if samples contain demonstrations."""
         axis = "demonstrations" if len(set(self.demonstrations.tolist())) > 1 else "positions"
         rows = [row for row in self.rows(axis) if row["metric"] == "loss"]
         return plot_rows([row | {axis: row["x"]} for row in rows], "Loss", x=axis, y="value", by=("predictor",))
@@ -149,10 +149,10 @@ def evaluate(
     Predictors:
         ``model``;
         ``optimum``: the Bayes-optimal predictor, which knows the process or its prior;
-        ``known-component``: the filter that knows the component (next symbols of mixtures and pools);
+        ``known-component``: the filter that knows the mixture component (next symbols of mixtures and pools);
         ``order-0``, ..., ``context-tree``: n-gram baselines in the sample (`TunedNgrams.tuned`);
-        ``trained-order-0``, ..., ``trained-context-tree``: those fitted to the training part of recorded sequences, in
-        other streams.
+        ``trained-order-0``, ..., ``trained-context-tree``: n-grams fitted to the training part of recorded sequences,
+        in other streams.
 
     Args:
         model: maps tokens or vectors (batch, time, ...) to logits or vectors (batch, time, output).
@@ -267,9 +267,10 @@ def _checked(observers: Mapping[str, Process], process: Process, asked: Target) 
 
 
 def known_component_probs(dataset: ProcessDataset, batch: Batch) -> Float64[Tensor, "batch judged symbol"] | None:
-    """Compute P(observation) of the filter that knows the component.
+    """Compute the observation probabilities of the filter that knows the mixture component.
 
-    Returns None without components, or if the header encodes the component.
+    The result is None without components, or if a header (the HMM's parameters at the start of the sample) encodes the
+    component.
     """
     process, components = dataset.process, batch.components
     pool = None if components is None or dataset.layout.header_format else process.select_components(components)

@@ -1,6 +1,7 @@
 """Error decomposition of predictions from the last few observations.
 
-For a stationary process, x the one-hot window of the last L observations, and W estimated from other sequences,
+For a stationary process, let x be the one-hot window of the last L observations, and W a weight matrix estimated from
+other sequences. Then
 
     E||P - W x||^2  =  E||P - P_L||^2  +  E||P_L - W_L x||^2  +  E||W_L x - W x||^2
     total              memory             misspecification       estimation
@@ -32,7 +33,7 @@ from hmmscope.schema import require, require_count
 
 @dataclass(frozen=True, repr=False)
 class Histories(Shown):
-    """Observations of a stationary process, with the exact answers after the last one.
+    """Observation histories of a stationary process, with exact beliefs and predictions after the last observation.
 
     Attributes:
         observations: (history, time), oldest first.
@@ -90,7 +91,7 @@ class Histories(Shown):
     def remembered(
         self, memory_length: int
     ) -> tuple[Float64[Tensor, "history state"], Float64[Tensor, "history symbol"]]:
-        """Return P(last state | window) and P(next observation | window), from a stationary start."""
+        """Return P(last state | window) and P(next observation | window), where windows start stationary."""
         windows_H = self.windows(memory_length)
         num_symbols, time = self.next_observation.shape[1], self.observations.shape[1]
         if num_symbols**memory_length <= len(windows_H):
@@ -114,10 +115,10 @@ class Histories(Shown):
         )
 
     def decompose(self, windows: "Windows", weights: Float64[Tensor, "*batch symbol feature"]) -> "Decomposition":
-        """Decompose the expected error of x -> W x, for one W or many.
+        """Decompose the expected error of the linear predictor W x of windows x, for one matrix W or many.
 
         Args:
-            windows: of the same process, at most as long as the histories.
+            windows: windows of the same process, at most as long as the histories.
             weights: estimates of W_L, independent of the histories.
         """
         number_H = self.windows(windows.memory_length)
@@ -139,7 +140,7 @@ class Histories(Shown):
 
 
 def stationary_start(hmm: HMM | LabelledHMM) -> HMM | LabelledHMM:
-    """Return the process with a rounded stationary start."""
+    """Return the process started from its rounded stationary distribution."""
     law_S = stationary_distribution(hmm)
     if float((law_S - hmm.initial).abs().max()) < 2.0**-31:
         return hmm
@@ -148,7 +149,7 @@ def stationary_start(hmm: HMM | LabelledHMM) -> HMM | LabelledHMM:
 
 @dataclass(frozen=True, repr=False)
 class MemoryDistances(Shown):
-    """Distances between observers with memory L and with full memory.
+    """Distances between observers that remember the last L observations and all observations.
 
     Attributes:
         prediction: TV(P, P_L) (history,).
@@ -199,24 +200,24 @@ class Windows(Shown):
 
     @cached_property
     def misfit(self) -> Float64[Tensor, "window"]:
-        """||P_L - W_L x||^2 for each window."""
+        """||P_L - W_L x||^2 for each window x: the error of the best linear prediction."""
         return (self.next_observation - self.linear_prediction).square().sum(1)
 
     @property
     def rank(self) -> int:
-        """Rank of E x x^T, at most L (V - 1) + 1."""
+        """Rank of E x x^T for windows x of L observations of V symbols; at most L (V - 1) + 1."""
         return self.features.shape[1] - self.linear.num_zero
 
     @property
     def noise(self) -> float:
-        """sigma^2 = E||y - W_L x||^2, y the one-hot next observation."""
+        """sigma^2 = E||y - W_L x||^2, where y is the one-hot next observation."""
         weights = self.linear.weights
         return 1 - float((weights @ self.linear.covariance * weights).sum())
 
 
 @dataclass(frozen=True, repr=False)
 class Decomposition(Shown):
-    """Mean squared errors; `total` is computed independently.
+    """Terms of the decomposed mean squared error; `total` is computed independently of the others.
 
     Attributes:
         total: E||P - W x||^2, for each W (...).
@@ -232,5 +233,5 @@ class Decomposition(Shown):
 
     @property
     def gap(self) -> Float64[Tensor, "..."]:
-        """total - memory - misspecification - estimation: rounding, if exact."""
+        """total - memory - misspecification - estimation, which is only rounding if histories are enumerated."""
         return self.total - self.memory - self.misspecification - self.estimation

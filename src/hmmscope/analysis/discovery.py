@@ -1,4 +1,4 @@
-"""Discovery without labels: automata from predictions, and coordinates in the stream."""
+"""Discovery without labels: automata from a model's predictions, and belief coordinates in its residual stream."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ METHODS = ("principal", "simplex", "sparse", "random")
 
 
 def model_words(model: nn.Module, dataset: ProcessDataset) -> WordLaw:
-    """Return a function from words to their probabilities under a model.
+    """Return a function that maps words (symbol sequences) to their probabilities under a model.
 
     Raises:
         InputError: a layout of several sequences, or without a placeholder.
@@ -49,12 +49,13 @@ def model_words(model: nn.Module, dataset: ProcessDataset) -> WordLaw:
 def automaton(
     model: nn.Module, dataset: ProcessDataset, *, length: int = 0, tolerance: float = 0.1, num_samples: int = 256
 ) -> list[dict]:
-    """Estimate how many states a model's predictions have.
+    """Estimate how many hidden states a model's predictions distinguish.
 
-    - rank: of the Hankel matrix [P(prefix suffix)], by the largest ratio of neighbouring singular values;
-    - states, recurrent: prefixes with different futures, see `extract_automaton`;
-    - distance: mean total variation between the process's predictions and those of operators learned from the model's
-    words.
+    - rank: rank of the Hankel matrix [P(prefix suffix)], by the largest ratio of neighbouring singular values;
+    - states, recurrent: number of classes of prefixes with different futures, and of recurrent classes, see
+    `extract_automaton`;
+    - distance: mean total variation between the process's predictions and the predictions of observable operators
+    learned from the model's word probabilities.
 
     Args:
         model: any module of tokens.
@@ -114,17 +115,18 @@ def dictionary(
     methods: Sequence[str] = ("principal", "simplex", "random"),
     seed: int = 0,
 ) -> list[dict]:
-    """Find coordinates in a layer without the belief, and measure how close they are to it.
+    """Find coordinates in a layer without using the belief, and measure how well they match the belief.
 
     With S belief states:
 
     - principal: the first S - 1 principal components;
-    - simplex: barycentric coordinates of the S most extreme points in them (successive projection);
+    - simplex: barycentric coordinates for the S most extreme points of the principal components (successive
+    projection);
     - sparse: codes of a sparse dictionary of S atoms (scikit-learn);
     - random: S - 1 random directions, as a control.
 
-    ``read`` is held-out R² of the belief from the coordinates; ``matched`` the mean absolute correlation after greedy
-    matching.
+    ``read`` is held-out R² of the belief from the coordinates; ``matched`` is the mean absolute correlation of belief
+    entries with greedily matched coordinates.
 
     Args:
         model: any module.

@@ -34,12 +34,12 @@ def evaluation_losses(
     least_count: int = 1,
     block_length: int = 0,
 ) -> list[dict]:
-    """Compute the distance of a model's answers from the exact ones by position: el_t of [Limits].
+    """Compute the distance of a model's predictions from the exact ones by position: el_t of [Limits].
 
-    The distance is half the L1 distance, or for vectors the Euclidean one, for linear processes divided by max(1,
-    norm). Position t follows t observations. For Cyclic-HARD only state queries count; up to 64 rounds of `num_samples`
-    samples give each position `least_count` of them. The baseline ``constant`` answers the mean exact answer of the
-    second half.
+    The distance is half the L1 distance, or for vectors the Euclidean distance, for linear processes divided by max(1,
+    norm of the exact answer). Position t follows t observations. For Cyclic-HARD only state queries count; up to 64
+    rounds of `num_samples` samples give each position `least_count` state queries. The baseline ``constant`` always
+    predicts the mean exact answer of the second half.
 
     Source: [Limits] §4.1 and App. C.1; E = 256 trajectories there.
 
@@ -144,7 +144,7 @@ def fit_length(
     last: int = 3,
     definition: str = "prefix",
 ) -> int:
-    """Return the length up to which the evaluation loss is below `error_rate` in the last epochs.
+    """Return the sequence length up to which the evaluation loss is below `error_rate` in the last epochs.
 
     A position is fitted if its loss is below `error_rate` in each of the last epochs that evaluated it.
 
@@ -189,8 +189,8 @@ def crossing_length(
 ) -> float:
     """Interpolate the fit length between positions, where the loss crosses the error rate.
 
-    A position's loss is its largest in the last epochs, 0 at position 0. Without a crossing, the last evaluated
-    position is returned. Arguments are those of `fit_length`.
+    A position's loss is its largest loss in the last epochs; position 0 has loss 0. Without a crossing, the last
+    evaluated position is returned. The arguments are those of `fit_length`.
     """
     if definition not in DEFINITIONS:
         raise InputError(f"definition: must be prefix or max, got {definition!r}")
@@ -213,7 +213,7 @@ def crossing_length(
 def fit_start(
     losses: Sequence[Sequence[float | None]], positions: Sequence[int], error_rate: float, *, last: int = 3
 ) -> int | None:
-    """Return the least position from which all later ones are fitted, or None."""
+    """Return the least position such that it and all later positions are fitted, or None."""
     start = None
     fitted = fitted_positions(losses, positions, error_rate, last=last)
     for position, good in zip(reversed(positions), reversed(fitted), strict=True):

@@ -69,7 +69,7 @@ class Readout(Shown):
 
     Attributes:
         errors: squared errors by sample (sample, layer).
-        spread: those of the training mean (sample,).
+        spread: squared errors of the training mean (sample,).
         fitted: training R² (layer,).
         values: the target as read (layer, example, coordinate).
     """
@@ -80,12 +80,12 @@ class Readout(Shown):
     values: Float64[Tensor, "layer example coordinate"]
 
     def beyond(self, twins: Sequence["Readout"]) -> ExplainedFraction:
-        """Compute the fraction explained beyond controls, each at its best layer."""
+        """Compute the fraction explained beyond untrained controls, each network at its best layer."""
         left, *twins_left = (1 - one.r2()[:, one.chosen] for one in (self, *twins))
         return explained_beyond_controls(left, np.stack(twins_left, 1), len(self.spread))
 
     def r2(self, *, seed: int = 0) -> Curves:
-        """Return R² on test samples and resamples (1 + NUM_RESAMPLES, layer)."""
+        """Return R² on the test samples and on bootstrap resamples of them (1 + NUM_RESAMPLES, layer)."""
         return explained(self.errors, self.spread, seed=seed)
 
     def by_layer(self, samples: int | None = None) -> list[dict[str, Any]]:
@@ -100,7 +100,7 @@ class Readout(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ExactBeliefs(Shown):
-    """Exact answers after every observation of the last sequence.
+    """Exact beliefs and predictions after every observation of each sample's last sequence.
 
     Attributes:
         dataset: source of the samples.
@@ -118,7 +118,7 @@ class ExactBeliefs(Shown):
 
     @classmethod
     def of(cls, dataset: ProcessDataset, num_samples: int, observer: HMM | LabelledHMM | None = None) -> "ExactBeliefs":
-        """Compute the targets for the process or another observer."""
+        """Compute the exact targets of the dataset's process, or of another process as observer."""
         times = belief_times(dataset)
         found, inside = belief_targets(dataset, times, num_samples, observer), unpadded(dataset, times, num_samples)
         test = _split(len(found[BELIEF]), num_samples)
@@ -133,7 +133,7 @@ class ExactBeliefs(Shown):
         return self.values[BELIEF]
 
     def stream(self, model: nn.Module, layers: Sequence[str] | None = None) -> Float[Tensor, "layer example feature"]:
-        """Return activations, by default of the residual stream."""
+        """Return a model's activations at these observations, by default of the residual stream."""
         return read_stream(
             model, self.dataset, self.times, residual_layers(model) if layers is None else layers, self.num_samples
         )
@@ -142,17 +142,17 @@ class ExactBeliefs(Shown):
         return read_off(features, self.values[target], self.num_samples, inside=self.inside, **options)
 
     def mapped(self, features: Float[Tensor, "layer example feature"]) -> Float64[Tensor, "layer example state"]:
-        """Return the belief read by a map fitted to all examples."""
+        """Return the belief as read from activations by an affine map fitted to all examples."""
         return fit_affine(features, self.belief)(features)
 
     def from_prediction(self, target: str = BELIEF, **options: Any) -> Curves:
-        """Return R² of a target from the exact prediction; zero if that is constant."""
+        """Return R² of an affine map from the exact prediction to a target; zero if the prediction is constant."""
         if PREDICTION not in self.values:
             return np.zeros(1 + NUM_RESAMPLES)
         return self.read(self.values[PREDICTION][None], target, **options).r2()[:, 0]
 
     def ceiling(self, target: str) -> float:
-        """Return test R² of the best answer from observations."""
+        """Return the test R² of the best estimate of a target from the observations."""
         if target != BELIEF or MIXED_BELIEF not in self.values:
             return 1.0
         test = _split(len(self.belief), self.num_samples)
@@ -179,11 +179,11 @@ def geometry(
     Targets, after every observation of the last sequence:
         ``belief``: P(state | observations) given the true component; the predictive vector of a `GeneralisedHMM`; the
             Kalman mean of a `LinearGaussian`;
-        ``belief, component unknown``: the same without the component (mixtures);
-        ``next observation``: its probabilities, without the component.
+        ``belief, component unknown``: P(state | observations) without the component (mixtures);
+        ``next observation``: next-observation probabilities, without the component.
 
     R² = 1 - Σ |target - map(stream)|² / Σ |target - mean|². Ridge regression on standardised features fits the map to
-    three quarters of the samples. Controls: permuted targets, and untrained networks.
+    three quarters of the samples. Controls are permuted targets and untrained networks.
 
     Args:
         model: any module.
@@ -238,7 +238,7 @@ def geometry(
 
 
 def belief_times(dataset: ProcessDataset) -> NDArray[np.int64]:
-    """Return the observation indices of the last sequence."""
+    """Return the observation indices of a sample's last sequence."""
     layout = dataset.layout
     return np.flatnonzero(layout.sequence_index == layout.sequence_index[-1])
 
@@ -251,7 +251,7 @@ def belief_targets(
     *,
     first: int = 0,
 ) -> dict[str, Float64[Tensor, "example coordinate"]]:
-    """Compute exact targets at `times`; examples of a sample are adjacent."""
+    """Compute exact targets at `times`; the examples of one sample are adjacent."""
     parts = [_targets(dataset, batch, observer) for batch in _batches(dataset, num_samples, first)]
     return {name: torch.cat([part[name][:, times].flatten(0, 1) for part in parts]) for name in parts[0]}
 
@@ -259,7 +259,7 @@ def belief_targets(
 def unpadded(
     dataset: ProcessDataset, times: NDArray[np.int64], num_samples: int, *, first: int = 0
 ) -> Bool[Tensor, "example"] | None:
-    """Return the mask of `belief_targets` without padding, or None."""
+    """Return a mask of the examples of `belief_targets` that are not padding, or None."""
     if dataset.process.data is None:
         return None
     return torch.cat([batch.states[:, times].flatten() for batch in _batches(dataset, num_samples, first)]) >= 0
@@ -304,7 +304,7 @@ def mixed_beliefs(
     posterior: Float64[Tensor, "batch time component"],
     reset_mask: Tensor,
 ) -> Float64[Tensor, "batch time state"]:
-    """Compute sum_m P(m | o_0..o_t) P_m(state t | o_0..o_t), the belief without the component.
+    """Compute sum_m P(m | o_0..o_t) P_m(state t | o_0..o_t), the belief if the component m is unknown.
 
     Args:
         mixture: M components.
@@ -326,7 +326,7 @@ def read_off(
     seed: int = 0,
     inside: Bool[Tensor, "example"] | None = None,
 ) -> Readout:
-    """Fit an affine map for each layer on three quarters of the samples; measure it on the rest.
+    """Fit an affine map from each layer to a target on three quarters of the samples; measure it on the rest.
 
     Args:
         features: (layer, example, feature); examples of a sample are adjacent.
@@ -378,7 +378,7 @@ def fit_affine(
 
 
 def explained(errors: Curves, spread: Curves, *, seed: int = 0) -> Curves:
-    """Return 1 - mean error / mean spread (1 + NUM_RESAMPLES, layer).
+    """Return R² = 1 - mean error / mean spread for all samples and for resamples (1 + NUM_RESAMPLES, layer).
 
     Raises:
         InputError: a target that does not vary.

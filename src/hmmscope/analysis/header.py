@@ -1,4 +1,4 @@
-"""Models on header layouts, compared with the exact filter and weaker predictors."""
+"""Models of samples with a header (the HMM's parameters at the start of the sample), compared with other predictors."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -44,7 +44,7 @@ def header(
     ngrams: bool = True,
     seed: int = 0,
 ) -> list[dict]:
-    """Compute excess loss and calibration by position of a model on a header layout::
+    """Compute excess loss and entropy error by position of predictors of samples with headers::
 
         ``model``           the model
         ``wrong-header``    the exact filter with another sample's header
@@ -53,8 +53,9 @@ def header(
         ``bayes``           the Bayes predictor that knows only the family of HMMs, by `num_pools` pools of `num_hmms`
         draws
 
-    Quantities: ``excess``, KL(optimum || predictor) in nats; ``entropy-error`` and ``entropy-bias``, the absolute and
-    signed difference H(predictor) - H(optimum) in bits. For beliefs there are only the first two predictors.
+    The quantities are ``excess``, KL(optimum || predictor) in nats, and ``entropy-error`` and ``entropy-bias``, the
+    absolute and signed difference H(predictor) - H(optimum) of entropies in bits. If the target is the belief, only the
+    first two predictors are scored.
 
     Args:
         model: any module of tokens.
@@ -137,7 +138,7 @@ def prior_pool(process: Process, num_hmms: int, number: int = 0) -> Process:
 def bayes_predictions(
     process: Process, observations: Tensor, *, num_hmms: int = 4096, number: int = 0
 ) -> Float64[Tensor, "batch time symbol"]:
-    """Estimate P(o_t | o_0..o_{t-1}) from the family of HMMs, without header, by Monte Carlo.
+    """Estimate P(o_t | o_0..o_{t-1}) by Monte Carlo over the family of HMMs, without reading the header.
 
     sum_m P_m(o_0..o_t) / sum_m P_m(o_0..o_{t-1}),    m = 1 .. num_hmms
 
@@ -169,7 +170,7 @@ def _fitted(dataset: ProcessDataset, num_fits: int, known: list[int]) -> Tensor:
 
 
 def entropy_bits(laws: Float64[Tensor, "*batch outcome"]) -> Float64[Tensor, "*batch"]:
-    """Compute the entropy in bits."""
+    """Compute the entropy of probabilities in bits."""
     return -torch.special.xlogy(laws, laws).sum(-1) / np.log(2)
 
 

@@ -1,4 +1,4 @@
-"""Header representation: does a network store the header, and do edits of it change the answers?"""
+"""Header representation: does a network store the header (the HMM's parameters at the start of the sample)?"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +42,7 @@ def header_memory(
     controls: Controls | None = None,
     seed: int = 0,
 ) -> list[dict]:
-    """Compute held-out R² of the header's numbers from each layer at the last observation.
+    """Compute held-out R² of affine maps from each layer at the last observation to the numbers in the header.
 
     Args:
         model: any module.
@@ -93,14 +93,15 @@ def header_edits(
     num_samples: int = 256,
     seed: int = 0,
 ) -> list[dict]:
-    """Edit one entry of the header, and measure whether the answers move to the new HMM's filter.
+    """Edit one entry of the header, and measure whether the predictions become those of the edited HMM's filter.
 
-    The entry is exchanged with the implied last one of its row, in the tokens or in the header's stream at one layer.
-    The value is the fraction of the way to the new filter in the second half,
+    The entry is exchanged with the last entry of its row, which the header implies; the edit is made in the tokens, or
+    in the residual stream of the header's tokens at one layer. The value is measured in the second half of the
+    sequence: the fraction of the way to the edited HMM's filter,
 
-        1 - D(new filter, model after) / D(new filter, model before);
+        1 - D(new filter, model after) / D(new filter, model before),
 
-    D is the KL divergence in nats. The control ``other`` inserts another sample's header.
+    where D is the KL divergence in nats. The control ``other`` inserts another sample's header.
 
     Args:
         model: any module.
@@ -155,7 +156,7 @@ def header_edits(
 def exchanged(
     dataset: ProcessDataset, tokens: Int64[Tensor, "batch column"], seed: int
 ) -> Int64[Tensor, "batch column"]:
-    """Exchange one entry of each header with its row's last, if possible by at least a quarter."""
+    """Exchange one entry of each header with the last of its row, preferably one that differs by a quarter."""
     told = dataset.process.decode_header(tokens[:, : behind_headers(dataset)] - dataset.num_symbols).params
     values, lasts = [], []
     for matrix in (told.transition_MSS, told.emission_MSV):

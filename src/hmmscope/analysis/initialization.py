@@ -1,4 +1,4 @@
-"""Initial weights: controls from a user's function, and comparison of scales."""
+"""Initial weights: untrained controls made by a user's function, and comparison of weight scales."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -30,9 +30,9 @@ FIX = "pass controls=, a function that makes the untrained module"
 
 
 def made_controls(controls: Controls, model: nn.Module, seeds: Sequence[int]) -> tuple[nn.Module, ...]:
-    """Make one untrained module per seed by a user's function, on the model's device and dtype.
+    """Make one untrained module per seed by calling a user's function, on the model's device and dtype.
 
-    Calls run without gradients and with seeded global generators.
+    The user's function runs without gradients and with seeded global random generators.
 
     Raises:
         InputError: not a function; it fails, returns no module or another architecture, or always the same weights.
@@ -91,14 +91,14 @@ def _same_weights(one: nn.Module, other: nn.Module) -> bool:
 
 
 def other_law(own: Mapping[str, Tensor], drawn: Sequence[Mapping[str, Tensor]], *, trained: bool = True) -> str:
-    """Return which parameter has another initial distribution than its redrawn controls, or "".
+    """Return which parameter's initial distribution differs from that of the redrawn controls, or "".
 
-    Training keeps a matrix's median singular value; another initialization changes it and the root mean square. For
-    trained modules the smaller change counts, for initial weights the larger.
+    Training hardly changes a matrix's median singular value; another initialization changes this value and the root
+    mean square. For trained modules the smaller of the two changes counts, for initial weights the larger.
 
     Args:
         own: parameters by name.
-        drawn: the same of each control.
+        drawn: parameters of each control.
         trained: whether the module may be trained.
     """
     for name, weight in own.items():
@@ -147,9 +147,9 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def copied_table(module: nn.Module, before: dict[str, Tensor], known: set[int]) -> str:
-    """Return a buffer that redrawing keeps and that may be learned, or "".
+    """Return the name of a buffer that new initial weights leave unchanged and that may be learned, or "".
 
-    Integers, masks, and sinusoids, ramps and powers of the position are not learned.
+    Buffers of integers, masks, and sinusoids, ramps or powers of the position count as not learned.
 
     Args:
         module: the redrawn copy.

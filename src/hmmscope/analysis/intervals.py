@@ -15,9 +15,9 @@ NUM_RESAMPLES = 1000
 def bootstrap_means(
     values: NDArray[np.float64], *, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Compute means and 95 % intervals (...,) of values (sample, ...).
+    """Compute the means and their 95 % intervals (...,) of values (sample, ...).
 
-    The ends are bootstrap percentiles; below `FEW` samples Student's t.
+    The interval ends are bootstrap percentiles, or follow Student's t below `FEW` samples.
     """
     values = np.asarray(values, np.float64)
     flat = values.reshape(len(values), -1)
@@ -33,7 +33,7 @@ def bootstrap_means(
 def stretch(count: int | None) -> float:
     """Return the factor that widens percentile intervals of few samples.
 
-    sqrt(n / (n - 1)) times Student's quantile over the normal one (Hesterberg, 2015).
+    The factor is sqrt(n / (n - 1)) times Student's quantile over the normal quantile, for n samples (Hesterberg, 2015).
     """
     if count is None or not 2 <= count < FEW:
         return 1.0
@@ -41,7 +41,7 @@ def stretch(count: int | None) -> float:
 
 
 def mean_row(values: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the mean over samples and its interval as columns."""
+    """Return the mean over samples and its 95 % interval as table columns."""
     mean, low, high = (float(x) for x in bootstrap_means(values))
     return {"value": mean, "low": low, "high": high, "samples": len(values)}
 
@@ -49,7 +49,7 @@ def mean_row(values: NDArray[np.float64]) -> dict[str, Any]:
 def bootstrap_ratio(
     top: NDArray[np.float64], bottom: NDArray[np.float64], *, seed: int = 0
 ) -> tuple[float, float, float]:
-    """Compute mean(top) / mean(bottom) with its 95 % interval over pairs.
+    """Compute the ratio mean(top) / mean(bottom) with its 95 % interval over pairs (top, bottom).
 
     Below `FEW` pairs Student's t applies to the residuals top - ratio * bottom.
     """
@@ -64,9 +64,10 @@ def bootstrap_ratio(
 
 
 def least_z(count: int, alarm: float) -> float:
-    """Return the standard errors that a mean of `count` normal samples exceeds with probability `alarm`.
+    """Return how many standard errors a mean of `count` normal samples exceeds with probability `alarm`.
 
-    Student's tail beyond sqrt(degrees) / tan(u) is the fraction of sin(v)^(degrees - 1), 0 < v < π, below u.
+    The tail of Student's t beyond sqrt(degrees) / tan(u) is the fraction of the integral of sin(v)^(degrees - 1) over 0
+    < v < π that lies below u.
     """
     if count < 2:
         return np.inf

@@ -127,7 +127,7 @@ def _recomputed() -> bool:
 
 
 def edited(change: Edit, *, samples: Index = None, positions: Index = None) -> Edit:
-    """Restrict an edit to samples (axis 0) and positions (axis 1).
+    """Restrict an edit to some samples (axis 0) and positions (axis 1).
 
     Args:
         change: edit of the whole activation.
@@ -154,7 +154,7 @@ def patch(values: Float[Tensor, "*shape"], *, samples: Index = None, positions: 
 
 
 def add(vector: Float[Tensor, "*shape"], *, samples: Index = None, positions: Index = None) -> Edit:
-    """Add a vector, or one for each sample and position."""
+    """Add one vector, or one vector for each sample and position, to the activation."""
     return edited(lambda x: x + vector.to(x), samples=samples, positions=positions)
 
 
@@ -165,7 +165,7 @@ def project_out(
     samples: Index = None,
     positions: Index = None,
 ) -> Edit:
-    """Project out the span of `directions`, or set it to that of `mean`.
+    """Remove the component in the span of `directions`, or replace it by that of `mean`.
 
     x - (x - mean) Q Q^T   with an orthonormal basis Q.
     """
@@ -186,7 +186,7 @@ def move_within(
     samples: Index = None,
     positions: Index = None,
 ) -> Edit:
-    """Replace the part in the span of `directions` by that of `values`.
+    """Replace the activation's component in the span of `directions` by that of `values`.
 
     x + (values - x) Q Q^T
     """
@@ -207,7 +207,7 @@ def ablate_head(
     samples: Index = None,
     positions: Index = None,
 ) -> Edit:
-    """Replace one head in ``attention.mixed`` by zeros or by that in `by`.
+    """Replace the output of one head in ``attention.mixed`` by zeros, or by the head's output in `by`.
 
     Args:
         head: from 0.
@@ -231,7 +231,7 @@ def ablate_head(
 
 
 def set_pattern(pattern: Float[Tensor, "*shape"], *, head: int | None = None, samples: Index = None) -> Edit:
-    """Set ``attention.pattern`` (batch, head, query, key) of one head, or of all."""
+    """Set the attention pattern (batch, head, query, key) of one head, or of all heads."""
 
     def change(x: Tensor) -> Tensor:
         wanted = pattern.to(x).expand_as(x)

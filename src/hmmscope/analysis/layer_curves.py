@@ -1,4 +1,4 @@
-"""Curves over layers, with intervals over samples."""
+"""Mean values by layer, with 95 % intervals over samples."""
 
 from functools import lru_cache
 from typing import Any
@@ -15,9 +15,9 @@ Curves = NDArray[np.float64]
 
 
 def resampled_curves(by_sample: Curves, *, seed: int = 0) -> Curves:
-    """Average values (sample, layer) over all samples (row 0) and over resamples: (1 + NUM_RESAMPLES, layer).
+    """Average values (sample, layer) over samples (row 0) and bootstrap resamples (rows 1 to NUM_RESAMPLES).
 
-    Equal seeds and sample counts give the same resamples, so curves stay paired.
+    Equal seeds and sample counts give the same resamples, so the curves of two models can be compared in pairs.
     """
     means: Curves = _resamples(len(by_sample), seed) @ by_sample / len(by_sample)
     return means

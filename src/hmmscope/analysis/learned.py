@@ -47,7 +47,7 @@ class Learned(Shown):
 
     @property
     def verdict(self) -> Literal["nothing to learn", "nothing", "part", "most"]:
-        """Progress: "nothing" is no better than `bar`, "part" less than half of the gap."""
+        """Progress: "nothing" if no better than the baseline, "part" if less than half of the gap is closed."""
         if self.share is None or self.low is None:
             return "nothing to learn"
         if self.low <= 0 or self.share < NOTHING:

@@ -1,6 +1,6 @@
-"""Multinomial logistic regression for many layers at once, by batched L-BFGS.
+"""Multinomial logistic regression on the activations of many layers at once, by batched L-BFGS.
 
-The inverse Hessian starts from an upper bound, later replaced by exact blocks.
+L-BFGS starts from an upper bound of the Hessian, which exact blocks of the Hessian replace later.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,7 @@ def fit_logistic(
     tolerance: float = 1e-4,
     max_steps: int = _MAX_STEPS,
 ) -> Float[Tensor, "layer feature_and_one class"]:
-    """Fit the weights W (last row: bias) of each layer l by ridge regression.
+    """Fit the weights W (last row: bias) for each layer l by ridge-penalised logistic regression.
 
     minimise  mean_n [ -log softmax(x_n W_l)[y_n] ]  +  ridge / 2 * |W_l without bias|^2
 
@@ -48,7 +48,7 @@ def fit_logistic(
 def predict_logistic(
     features: Float[Tensor, "layer example feature"], weights: Float[Tensor, "layer feature_and_one class"]
 ) -> Int64[Tensor, "layer example"]:
-    """Return the most likely class."""
+    """Return the most likely class of each example."""
     return (features @ weights[:, :-1] + weights[:, -1:]).argmax(-1)
 
 

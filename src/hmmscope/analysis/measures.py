@@ -1,4 +1,4 @@
-"""Metrics of predictors, and tables of them."""
+"""Metrics of predictors, and tables of these metrics."""
 
 from dataclasses import dataclass
 
@@ -31,9 +31,9 @@ class Measures:
         ]
 
     def rows(self, axis: str, kept: NDArray[np.bool_] | None = None) -> list[dict]:
-        """Return a table (axis, x, predictor, metric, value, low, high, samples) along "demonstrations" or "positions".
+        """Return a table (axis, x, predictor, metric, value, low, high, samples) by "demonstrations" or "positions".
 
-        Intervals are 95 % over samples; `kept` masks positions. Infinite means are None.
+        Intervals are 95 % over samples; the mask `kept` selects positions. Infinite means are returned as None.
         """
         kept = np.ones(len(self.positions), bool) if kept is None else kept
         along = (self.demonstrations if axis == "demonstrations" else self.positions)[kept]
@@ -65,7 +65,7 @@ class Measures:
 
 
 def mean_of_asked(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Average over evaluated positions; NaN for samples without any."""
+    """Average over the evaluated positions of each sample; NaN for samples without evaluated positions."""
     asked: NDArray[np.bool_] = np.logical_not(np.isnan(values))
     total = np.where(asked, values, 0.0).sum(1)
     return np.divide(total, asked.sum(1), out=np.full(len(values), np.nan), where=asked.any(1))
@@ -74,7 +74,7 @@ def mean_of_asked(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def means_of_asked(
     values: Float64[Tensor, "sample judged"], asked: Bool[Tensor, "sample judged"]
 ) -> Float64[Tensor, "some"]:
-    """Average over evaluated positions, for samples with any."""
+    """Average over the evaluated positions of each sample; leave out samples without evaluated positions."""
     if asked.all():
         return values.mean(1)
     count = asked.sum(1)

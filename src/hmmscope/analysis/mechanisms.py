@@ -1,4 +1,4 @@
-"""Component ablations: how loss and stream depend on each head and MLP."""
+"""Component ablations: how the loss and the residual stream depend on each head and MLP."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ NAMED_FROM, COSTS_FROM = 0.05, 0.002
 
 @dataclass(frozen=True)
 class Component:
-    """A part that can be ablated: a head, the attention of a layer, or its MLP.
+    """A part of a model that can be ablated: a head, the attention of a layer, or the MLP of a layer.
 
     Attributes:
         tap: name of the module.
@@ -75,7 +75,7 @@ class Component:
         return patch(values) if self.head is None else ablate_head(self.head, self.num_heads, by=values)
 
     def written(self, model: nn.Module, given: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
-        """Return its contribution to the stream."""
+        """Return the component's contribution to the residual stream."""
         if self.head is None:
             return given
         attention: Any = model.get_submodule(self.tap.rpartition(".")[0])
@@ -118,11 +118,11 @@ def _num_heads(model: nn.Module, attention: str) -> int:
 
 @registry.instrument("mechanisms")
 def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, seed: int = 0) -> list[dict]:
-    """Ablate each head, attention and MLP, and measure the loss and what can be read after its layer.
+    """Ablate each head, attention and MLP; measure the loss and what can be read from the stream after its layer.
 
-    ``mean`` replaces an activation by its mean over samples at the position, ``resample`` by another sample's. The
-    value of ``loss`` is the rise of the cross-entropy in nats; others are decreases of held-out R² of affine maps from
-    the stream after the layer, refitted, to:
+    The ablation ``mean`` replaces an activation by its mean over samples at the position, ``resample`` by another
+    sample's activation. The value of ``loss`` is the rise of the cross-entropy in nats; the other values are decreases
+    of held-out R² of refitted affine maps from the residual stream after the layer to:
 
         previous-k   the observation k back
         unigram      frequencies of symbols in the context
@@ -163,10 +163,10 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
 def paths(
     model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, ablation: str = "mean", seed: int = 0
 ) -> list[dict]:
-    """Ablate one component in the input of another, for each pair (path patching).
+    """Ablate one component (sender) in the input of another (receiver), for each pair: path patching.
 
-    Senders are the embedding, heads and MLPs; receivers attentions, MLPs and the output. Other components read the
-    original stream. Values are as in `mechanisms`, with R² after the last layer.
+    Senders are the embedding, heads and MLPs; receivers are attention layers, MLPs and the output. Other components
+    read the unchanged residual stream. Values are as in `mechanisms`, with R² after the last layer.
 
     Args:
         model: a decoder of this library.
@@ -221,9 +221,9 @@ def _places(given: Float[Tensor, "batch *shape"]) -> dict[str, Tensor]:
 
 
 def roles(rows: Iterable[Mapping[str, Any]], *, ablation: str = "mean") -> dict[str, str]:
-    """Name heads and attentions by their most affected reading, such as "induction head".
+    """Name heads and attention layers by the target whose R² their ablation lowers most, such as "induction head".
 
-    The name is "none" if the ablation changes little, or costs no loss.
+    The name is "none" if the ablation changes little or does not raise the loss.
 
     Args:
         rows: of `mechanisms`, for one model.

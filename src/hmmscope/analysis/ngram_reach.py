@@ -1,4 +1,4 @@
-"""Baselines of a process before training: can a pool show what its models learn?"""
+"""Baselines of a process before training: does a pool of HMMs distinguish a learner from simple predictors?"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Level:
 
 @dataclass(frozen=True, repr=False)
 class NgramReach(Shown):
-    """Scores of baselines and of the optimum on a process.
+    """Scores of baselines and of the Bayes-optimal predictor on a process.
 
     Attributes:
         accuracy: by predictor: ``optimum``, ``known-component``, ``order-0`` to ``order-4``, ``context-tree``, and
@@ -63,13 +63,13 @@ class NgramReach(Shown):
 
     @property
     def ngrams(self) -> Level:
-        """Best accuracy of a baseline with context."""
+        """Best accuracy of an n-gram baseline that uses earlier symbols."""
         found = [level for name, level in self.accuracy.items() if name == TREE or name.startswith("order-")]
         return largest(found[1:], lambda level: level.value)
 
     @property
     def untrained(self) -> Level | None:
-        """Best accuracy of a probe of the untrained model, or None."""
+        """Best accuracy of a linear probe of the untrained model, or None."""
         found = [level for name, level in self.component.items() if name.startswith("untrained")]
         return largest(found, lambda level: level.value) if found else None
 
@@ -80,7 +80,7 @@ class NgramReach(Shown):
         ]
 
     def lines(self) -> list[str]:
-        """Return a text report, by line."""
+        """Return the lines of a text report."""
         said = [f"next observation, accuracy (nats), {self.num_samples} prompts"]
         for name, level in self.accuracy.items():
             said.append(f"  {name:<18} {_in_digits(level)}  ({steady(self.loss[name].value):z.3f})")
@@ -110,7 +110,7 @@ def ngram_reach(
     observers: Mapping[str, Process] | None = None,
     seed: int = 0,
 ) -> NgramReach:
-    """Score n-gram baselines, an untrained network, the optimum and the known-component filter.
+    """Score n-gram baselines, an untrained network, the Bayes optimum and the filter that knows the component.
 
     Args:
         process: of symbols.

@@ -1,4 +1,4 @@
-"""N-gram baselines in the prompt: back-off n-grams and context trees, tuned on prompts of the training pool."""
+"""N-gram baselines that count in the prompt: back-off n-grams and context trees, tuned on training prompts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ class TunedNgrams:
         orders: int = 3,
         asked: NDArray[np.bool_] | None = None,
     ) -> "TunedNgrams":
-        """Choose hyperparameters by the mean loss on samples 0 to `num_samples` - 1.
+        """Choose the n-gram hyperparameters by the mean loss on samples 0 to `num_samples` - 1.
 
         Args:
             dataset: prompts of the training pool, such as the stream "counting".
@@ -130,7 +130,7 @@ class TunedNgrams:
         return f"order-{self.order}"
 
     def probs(self, dataset: ProcessDataset, batch: Batch) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-        """Return P(observation) at the predicted observations by ``order-<k>`` and `TREE`."""
+        """Return each n-gram's and the context tree's probabilities of the predicted observations."""
         layout, size, seen = dataset.layout, dataset.num_symbols, batch.observations.cpu().numpy()
         counts = context_counts(seen, _reach(layout, self.ngram_reaches), size, len(self.strengths) - 1)
         counts = counts[:, layout.predicted_observations]
@@ -148,9 +148,9 @@ UNTUNED = TunedNgrams(tuple((1.0,) * (order + 1) for order in range(4)), 3, Fals
 
 
 def other_samples(dataset: ProcessDataset) -> ProcessDataset | None:
-    """Return samples of the same process or prior in the stream "counting".
+    """Return samples of the same process (or prior over processes) from the random stream "counting".
 
-    For recorded sequences these are windows of the training part, or None.
+    For recorded sequences the samples are windows of the training part, or None.
     """
     process = dataset.process if dataset.process.prior is None else dataset.process.prior.process
     others = ProcessDataset(process, layout=dataset.layout, seed=dataset.seed, stream="counting")
@@ -164,7 +164,7 @@ def other_samples(dataset: ProcessDataset) -> ProcessDataset | None:
 def plain_ngrams(
     dataset: ProcessDataset, batch: Batch, max_order: int
 ) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-    """Compute P(observation) by n-grams ``order-0`` to ``order-<max_order>`` of strength 1, within a sequence."""
+    """Compute observation probabilities by n-grams of orders 0 to `max_order` with strength 1, within a sequence."""
     layout = dataset.layout
     seen = batch.observations.cpu().numpy()
     counts = context_counts(seen, layout.position_in_sequence, dataset.num_symbols, max_order)[
@@ -211,7 +211,7 @@ def _examples(
 def tuned_ngrams(
     seen_ND: NDArray[np.float64], total_ND: NDArray[np.float64], num_symbols: int, orders: int
 ) -> tuple[list[tuple[float, ...]], list[float]]:
-    """Tune strengths for each order, starting from the order below; return them with the losses."""
+    """Tune the n-gram strengths for each order, starting from the order below; return strengths and losses."""
     found: list[tuple[float, ...]] = []
     losses: list[float] = []
     start: list[float] = []
@@ -252,7 +252,7 @@ def _at_rest(losses: Sequence[float]) -> bool:
 
 
 def least_within_margin(losses: Sequence[float]) -> int:
-    """Return the least index with a loss within `MARGIN` of the best."""
+    """Return the smallest index whose loss is within `MARGIN` of the smallest loss."""
     return next(number for number, loss in enumerate(losses) if loss <= min(losses) + MARGIN)
 
 

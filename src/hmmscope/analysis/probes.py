@@ -58,20 +58,20 @@ class ProbeData(Shown):
     def read(
         cls, model: nn.Module, dataset: ProcessDataset, target: str, names: Sequence[str], num_samples: int
     ) -> "ProbeData":
-        """Run the model and collect features, labels and ceiling."""
+        """Run the model and collect a probe's features, labels and accuracy ceiling."""
         return cls.read_each(model, dataset, [target], names, num_samples)[target]
 
     @classmethod
     def read_each(
         cls, model: nn.Module, dataset: ProcessDataset, targets: Sequence[str], names: Sequence[str], num_samples: int
     ) -> dict[str, "ProbeData"]:
-        """Read several targets in one run."""
+        """Collect the data of probes for several targets in one run of the model."""
         features = read_stream(model, dataset, reading_times(dataset, targets[0]), names, num_samples, stay=True)
         return {target: cls.of(features, dataset, target) for target in targets}
 
     @classmethod
     def of(cls, features: Float[Tensor, "layer example feature"], dataset: ProcessDataset, target: str) -> "ProbeData":
-        """Add labels and the ceiling to features."""
+        """Build the probe data from features, adding labels and the accuracy ceiling."""
         times = reading_times(dataset, target)
         num_samples = features.shape[1] // len(times)
         labels: list[Tensor] = []
@@ -103,7 +103,7 @@ class ProbeData(Shown):
         return replace(self, features=features if self.inside is None else features[:, self.inside.to(features.device)])
 
     def correct(self, *, shuffle: bool = False, seed: int = 0) -> NDArray[np.float64]:
-        """Return the accuracy (sample, layer) in each test sample.
+        """Train the probe and return its accuracy in each test sample (sample, layer).
 
         Args:
             shuffle: permute the training labels.
@@ -153,13 +153,13 @@ def probe(
     """Train a linear probe at each layer, and measure its accuracy on held-out samples.
 
     Targets, read in the last sequence:
-        ``component``: of the mixture, at the last observation;
+        ``component``: the mixture component, at the last observation;
         ``state``: the hidden state, at positions >= 4 (probe mixtures by component);
         ``previous-k``: the observation k steps back, at positions >= 4;
         ``belief``: the filtered posterior at every observation: rows of `geometry`, with R² for accuracy.
 
-    The probe is multinomial logistic regression on standardised features with ridge 1e-3; three quarters of the samples
-    train it. Controls: permuted training labels, and untrained networks.
+    The probe is multinomial logistic regression on standardised features with ridge 1e-3, trained on three quarters of
+    the samples. Controls are permuted training labels and untrained networks.
 
     Args:
         model: any module.
@@ -245,7 +245,7 @@ def _belief_rows(
 
 
 def reading_times(dataset: ProcessDataset, target: str) -> np.ndarray:
-    """Return the observation indices at which a target is read."""
+    """Return the observation indices at which a probe reads a target."""
     layout = dataset.layout
     if target == "component":
         if COMPONENTS not in dataset.process.uses_hmm_inference:

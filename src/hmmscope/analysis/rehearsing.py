@@ -1,4 +1,4 @@
-"""Rehearsals of a user's model, and warnings from its losses."""
+"""Rehearsals (test calls of a user's model before a measurement), and warnings from its losses."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -79,7 +79,7 @@ def already_rehearsed() -> Iterator[None]:
 
 @registry.rehearsal("tokens")
 def rehearse_first(model: Any, dataset: Any, measure: Callable[[], Any]) -> Any:
-    """Run an instrument after a rehearsal, and attach its warnings."""
+    """Run an instrument after a rehearsal of the model, and attach the rehearsal's warnings."""
     lines = rehearsed(model, dataset) if isinstance(dataset, ProcessDataset) else ()
     with already_rehearsed():
         rows = measure()
@@ -95,8 +95,7 @@ def rehearse_first(model: Any, dataset: Any, measure: Callable[[], Any]) -> Any:
 def rising(
     model: NDArray[np.float64], optimum: NDArray[np.float64] | None, positions: NDArray[np.int64]
 ) -> tuple[str, ...]:
-    """Return a warning if the loss rises from the middle to the last third of positions, as after training on shorter
-    samples.
+    """Return a warning if the loss rises from the middle to the last third of positions.
 
     Args:
         model, optimum: losses (sample, position), nats.

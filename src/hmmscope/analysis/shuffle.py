@@ -36,12 +36,12 @@ def shuffle_test(
 ) -> ResultTable:
     """Permute the demonstrations, and measure how the last token's attention logits change.
 
-    Keys are the observations of the demonstrations.
+    The attended keys are the observations of the demonstrations.
 
         cv = mean over keys of the standard deviation over permutations / mean over keys of |logit|
 
-    Mode "blocks" (A) permutes whole demonstrations, which keeps the exact answer. Other modes permute position ids:
-    "layer" (C) in one layer at a time, on the original hidden states; "everywhere" (B) in all layers.
+    Mode "blocks" (A) permutes whole demonstrations, which leaves the exact answer unchanged. The other modes permute
+    position ids: "layer" (C) in one layer at a time, on the original hidden states; "everywhere" (B) in all layers.
 
     Args:
         model: has taps ``blocks.<layer>.attention.logits`` (batch, head, query, key).
@@ -83,7 +83,7 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
         attend_at: AttendAt | None = None,
         first_position: int = 0,
     ) -> "ShuffleValues":
-        """Compute the values for each prompt.
+        """Compute the values of `shuffle_test` for each prompt.
 
         `attend_at` runs another model's attention at given position ids.
         """
@@ -160,7 +160,7 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
 
 
 def attention_taps(model: nn.Module, what: str) -> list[str]:
-    """Return the taps on attention "logits" or "pattern", by layer.
+    """Return the hook points of attention "logits" or "pattern", by layer.
 
     Raises:
         InputError: no softmax attention is found.

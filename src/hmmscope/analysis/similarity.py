@@ -1,4 +1,4 @@
-"""Similarity of layers."""
+"""Similarity between the layers of two networks."""
 
 import torch
 
@@ -15,7 +15,7 @@ def linear_cka(
 
         ‖Yᵀ X‖² / (‖Xᵀ X‖ ‖Yᵀ Y‖)      Frobenius norms, centred columns
 
-    NaN for constant layers.
+    X and Y are the features of two layers; a constant layer gives NaN.
 
     Source: Kornblith et al. 2019, Eq. (5) (squared HSIC form for linear kernels).
 
@@ -41,7 +41,7 @@ def explained_change(
     *,
     ridge: float = 1e-3,
 ) -> tuple[Float64[Tensor, "test"], Float64[Tensor, "test"]]:
-    """Compute held-out errors of a linear map from `causes` to a change.
+    """Compute the held-out errors of a linear map from `causes` to `change`.
 
     Args:
         change: values to explain.

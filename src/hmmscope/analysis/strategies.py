@@ -1,4 +1,4 @@
-"""Strategies: distances of a model from simple predictors, and when it changes between them."""
+"""Strategies: distances of a model from simple predictors, and the training step at which the closest one changes."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,9 +28,9 @@ from hmmscope.schema import require, require_count
 def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, max_order: int = 2) -> list[dict]:
     """Compute how far a model's predictions are from simple predictors and the optimum.
 
-    Predictors: ``uniform``; ``window-k``, exact predictions from the last k observations, for one sequence of a known
-    HMM; otherwise ``order-k``, in-context n-grams; ``optimum``, if known. The value is D(predictor, model): KL
-    divergence in nats (if finite), and total variation.
+    The predictors are ``uniform``; ``window-k``, exact predictions from the last k observations, for one sequence of a
+    known HMM; otherwise ``order-k``, in-context n-grams; and ``optimum``, if known. The value is D(predictor, model),
+    the KL divergence in nats (if finite) or the total variation.
 
     Args:
         model: maps tokens (batch, time) to logits (batch, time, symbol).
@@ -115,9 +115,9 @@ class LevelCrossing(NamedTuple):
     def of(
         cls, steps: Sequence[int], values: Sequence[float], errors: Sequence[float] | None = None, *, level: float = 0.0
     ) -> "LevelCrossing | None":
-        """Return where a curve rises above a level for good, linear in log step, or None.
+        """Return the step from which a curve stays above a level, interpolated in log step, or None.
 
-        Step 0 counts as 0.5. A curve above the level from the start gives None.
+        Step 0 counts as 0.5 in the logarithm. A curve that is above the level from the start gives None.
 
         Args:
             steps: ascending.
@@ -140,7 +140,7 @@ class LevelCrossing(NamedTuple):
     def between(
         cls, rows: Iterable[Mapping[str, Any]], before: str, after: str, *, metric: str = "kl"
     ) -> "LevelCrossing | None":
-        """Return the step from which on a model stays closer to `after` than to `before`.
+        """Return the step from which a model stays closer to the predictor `after` than to `before`.
 
         Args:
             rows: of `strategies` with a column ``step``.

@@ -1,8 +1,8 @@
-"""Strategy weights: the mixture of simple predictors that is closest to a model.
+"""Strategy weights: the weighted mixture of simple predictors that is closest to a model.
 
     minimise over weights w on the simplex   E KL(q || sum_k w_k p_k)
 
-with q the model's probabilities and p_k the predictors'.
+where q are the model's probabilities and p_k the probabilities of predictor k.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _TOLERANCE, _STEPS = 1e-9, 200
 
 @dataclass(frozen=True, repr=False)
 class StrategyWeights(Shown):
-    """The closest mixture.
+    """The weighted mixture of simple predictors that is closest to a model.
 
     Attributes:
         value: weights by predictor.

@@ -1,4 +1,4 @@
-"""Task patching: does a patch of one layer transfer another prompt's component?"""
+"""Task patching: does a patch of one layer transfer the mixture component (task) of another prompt?"""
 
 from collections.abc import Sequence
 
@@ -43,16 +43,18 @@ def task_patching(
     num_random: int = 4,
     seed: int = 0,
 ) -> list[dict]:
-    """Patch the task of prompt A into the run on prompt B, one layer at a time.
+    """Patch the mixture component (task) of prompt A into the run on prompt B, one layer at a time.
 
-    The task subspace spans the leading directions of stream(A's demonstrations, B's test) - stream(B) over three
-    quarters of the pairs; in the rest it is set to its value under A's demonstrations. Controls: ``whole`` stream, and
-    ``random`` subspaces. The value is the fraction of the way to a reference,
+    On three quarters of the pairs (A, B), the task subspace is spanned by the leading directions of the change of the
+    residual stream when A's demonstrations replace B's. In the other pairs the stream within this subspace is set to
+    its value under A's demonstrations. Controls patch the ``whole`` stream and ``random`` subspaces. The value is the
+    fraction of the way to a reference,
 
-        1 - D(reference, model after) / D(reference, model before);
+        1 - D(reference, model after) / D(reference, model before).
 
-    either the ``filter`` of A's component on B's test sequence, or the ``model`` that reads A's demonstrations. D is
-    the KL divergence in nats (if finite), and total variation, where the test is possible under A's component.
+    The reference is the ``filter`` of A's component on B's test sequence, or the ``model`` that reads A's
+    demonstrations. D is the KL divergence in nats (if finite) or the total variation, where B's test sequence is
+    possible under A's component.
 
     Args:
         model: any module.

@@ -68,9 +68,9 @@ class _Level:
 
 
 class TrainedNgrams:
-    """Back-off n-grams and context trees with fixed counts from the stream "train".
+    """Back-off n-grams and context trees with fixed counts from the training part of recorded sequences.
 
-    Hyperparameters (`ngram_laws`, `context_tree_laws`) minimise the leave-one-out loss.
+    The hyperparameters of `ngram_laws` and `context_tree_laws` are chosen to minimise the leave-one-out loss.
 
     Args:
         process: its stream "train" is used.
@@ -145,10 +145,10 @@ class TrainedNgrams:
         self.shares = self.posterior(self.depth, self.pseudo_count, odds * math.log(2))
 
     def posterior(self, depth: int, pseudo: float, odds: float) -> list[NDArray[np.float64]]:
-        """Compute the posterior probability that a context is a leaf if reached, by length.
+        """Compute the posterior probability that a context is a leaf of the tree if reached, by context length.
 
-        With D the log Dirichlet-multinomial probability of the symbols after a context, D' that with an earlier symbol,
-        and W the weighted probability of longer contexts:
+        Let D be the log Dirichlet-multinomial probability of the symbols after a context, D' its part where an earlier
+        symbol exists, w the prior weight of a leaf, and W the weighted probability of longer contexts:
 
             log odds of a leaf = odds + D' - sum W,   log W = log(w e^D + (1 - w) e^{D - D'} prod W)
         """
@@ -180,7 +180,7 @@ class TrainedNgrams:
     def predictions(
         self, observations: Int64[Tensor, "batch time"], positions: NDArray[np.int64]
     ) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-        """Return P(observation t | earlier ones) at `positions`, by predictor."""
+        """Return P(observation t | earlier observations) at `positions`, by predictor."""
         seen, size = np.maximum(observations.numpy(), 0), self.num_symbols
         reach = _reach(observations.numpy() == MISSING, positions)
         context = np.zeros((len(seen), len(positions)), np.int64)
@@ -255,8 +255,8 @@ def ngram_baselines(
 ) -> NgramScores:
     """Score n-gram baselines that are tuned on other samples.
 
-    Two datasets give baselines in the sample, tuned on `train` and scored on `test`. Recorded sequences also give
-    baselines fitted to their training part, ``trained-order-<k>`` and ``trained-context-tree``.
+    Two datasets give baselines that count within the sample, tuned on `train` and scored on `test`. Recorded sequences
+    also give baselines fitted to their training part, ``trained-order-<k>`` and ``trained-context-tree``.
 
     Args:
         train: a dataset of training prompts; or, without `test`, `SequenceData` or its source.

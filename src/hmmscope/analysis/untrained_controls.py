@@ -1,10 +1,10 @@
 """Untrained controls: networks of the same architecture with new initial weights.
 
-Much can be read from a random network, so report
+Much can be read even from a random network, so instruments report the fraction explained beyond controls,
 
     share = 1 - (1 - R²) / mean over controls (1 - R²_control)
 
-or the same with error rates.
+or the same expression with error rates in place of 1 - R².
 """
 
 import copy
@@ -108,7 +108,7 @@ def draw_controls(
 
     Without `controls`, models of this library are rebuilt from their spec, transformers from their configuration,
     TransformerLens models by the inner initializers, and other modules by the ``reset_parameters`` of each submodule.
-    That misses initialization in a module's own ``__init__``, so there are no controls if weight scales differ or a
+    These ways miss initialization in a module's own ``__init__``, so there are no controls if weight scales differ or a
     buffer may be learned, see `initialization`.
 
     Args:
@@ -222,13 +222,13 @@ def explained_beyond_controls(
 ) -> ExplainedFraction:
     """Compute the fraction explained beyond controls from unexplained fractions on test samples and resamples.
 
-    The interval is Student's t for the log ratio, with Satterthwaite's degrees of freedom; its variance is that over
-    resamples plus (1 + 1 / controls) times that between controls. It lies above zero for 2 to 3 % of untrained networks
-    (measured, three architectures).
+    The interval is Student's t for the log ratio, with Satterthwaite's degrees of freedom; the variance is that over
+    resamples plus (1 + 1 / controls) times that between controls. The interval lies above zero for 2 to 3 % of
+    untrained networks (measured on three architectures).
 
     Args:
         left: 1 - R² or error rate of the network (1 + resamples,).
-        twins_left: the same for each control (1 + resamples, control).
+        twins_left: 1 - R² or error rate of each control (1 + resamples, control).
         num_samples: test samples.
         reason: why there are no controls.
 
