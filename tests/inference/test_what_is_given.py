@@ -82,5 +82,5 @@ def test_filters_of_numbers_take_lists_and_arrays_and_one_sequence():
 def test_lengths_and_starts_that_are_none(lengths):
     with pytest.raises(InputError, match=r"^lengths: must be"):
         hs.filter_beliefs("mess3", SEEN, lengths=lengths)
-    with pytest.raises(InputError, match=r"^reset_mask: must be 4 truth values"):
+    with pytest.raises(InputError, match=r"^reset_mask: must be 4 booleans"):
         hs.filter_beliefs("mess3", SEEN, reset_mask=lengths)

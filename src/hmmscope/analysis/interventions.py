@@ -53,7 +53,8 @@ def intervene(model: nn.Module, edits: Mapping[str, Edit | Sequence[Edit]]) -> I
             tensor, an edit that returns none or another shape, or activation checkpointing.
     """
     taken = registry.adapted(model, list(edits))
-    handles = [model.register_forward_pre_hook(_rehearse_once())]
+    # extra calls would disturb a connection to the activations of another library
+    handles = [model.register_forward_pre_hook(_rehearse_once())] if taken is model else []
     try:
         for name, module in modules_named(taken, edits, field="edits").items():
             chosen = edits[name]
