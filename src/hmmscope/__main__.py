@@ -1,4 +1,4 @@
-"""``hmmscope`` and ``python -m hmmscope``: the command line as a process, which Ctrl-C ends cleanly at any time."""
+"""The command line as a process (``python -m hmmscope``), with a clean exit on Ctrl-C."""
 
 import gc
 import signal
@@ -6,7 +6,7 @@ import sys
 
 
 def start() -> int:
-    """Run the command of this process and return its exit code, 130 after Ctrl-C."""
+    """Run the command and return its exit code, 130 after Ctrl-C."""
     heard = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
     if heard:  # during imports Ctrl-C may end the process silently
         signal.signal(signal.SIGINT, signal.SIG_DFL)

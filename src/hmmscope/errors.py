@@ -1,4 +1,4 @@
-"""Errors, one class per exit code of the command line."""
+"""Error classes, one per exit code of the command line."""
 
 import errno
 import re
@@ -17,11 +17,11 @@ _PAGES = {"jinja2", "markupsafe", "matplotlib"}
 
 
 class HmmscopeError(Exception):
-    """Base of all errors that a user can act on, with a one-line message: where, what is wrong, what to do.
+    """Base of the errors that a user can act on; the message is one line.
 
     Attributes:
         exit_code: Exit code of the command line.
-        speaks_for_all: Of several processes that end together, this one prints the reason.
+        speaks_for_all: When parallel processes end together, only the one with this error prints.
     """
 
     exit_code = 70
@@ -63,7 +63,7 @@ class NonFiniteError(HmmscopeError):
 
 
 class PartlyFailedError(HmmscopeError):
-    """Some of several tasks failed, the others finished (exit code of the first failure)."""
+    """Failure of some of several tasks (exit code of the first failure)."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -90,5 +90,5 @@ def code_and_line(error: Exception) -> tuple[int, str]:
 
 
 def too_long(path: object) -> str:
-    """Return the message for a path that is too long for any file system."""
+    """Return the message for a path that exceeds the limit of file systems."""
     return f"{str(path)[:100]}...: a name is too long ({len(str(path))} characters in all); choose a shorter one"

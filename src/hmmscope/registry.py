@@ -1,10 +1,7 @@
-"""Lookup of registered objects by name. Folders of modules are scanned once for decorators.
+"""Registries of processes, models, instruments and experiments by name.
 
-Other packages take part through entry points that name a module with decorators. Modules of the group "hmmscope" may
-register
-anything and are imported at the first lookup; those of "hmmscope.experiments" register experiments and claims, and
-are imported
-when these are needed. The papers' experiments are such a package:
+Another package registers objects through entry points, which name a module. Modules in the group "hmmscope" are
+imported at the first lookup; modules in "hmmscope.experiments" are imported when experiments or claims are needed:
 
     [project.entry-points.hmmscope]
     my-lab = "my_lab.hmms"
@@ -54,7 +51,7 @@ _scanned: set[str] = set()
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """A name for a registered model with some fields set.
+    """A registered model with some fields set, under its own name.
 
     Attributes:
         model: Name of the model.
@@ -68,7 +65,7 @@ class Size:
 
 
 class Entries(dict[str, Any]):
-    """Registered objects of one kind by name, also found by their stored names."""
+    """Registered objects of one kind, found by name or by stored name."""
 
     def __init__(self, found: dict[str, Any], stored: dict[str, str]) -> None:
         super().__init__(sorted(found.items()))
@@ -87,14 +84,7 @@ class Entries(dict[str, Any]):
 
 
 def _register(kind: str, name: str, stored: str | None = None) -> Callable[[T], T]:
-    """Return a decorator that registers an object under a name; a redefinition, as in a notebook, replaces it.
-
-    Args:
-        stored: Name in stored data, if different.
-
-    Raises:
-        InputError: An invalid or taken name, or an object of another kind.
-    """
+    """Return a decorator that registers an object under a name; a second definition replaces the first."""
     require_name(kind, name)
     if stored is not None:
         require_name(kind, stored)
@@ -125,7 +115,7 @@ def _register(kind: str, name: str, stored: str | None = None) -> Callable[[T], 
 
 
 def require_name(kind: str, name: object) -> None:
-    """Raise InputError unless a name is distinct from a path and from the names of the library."""
+    """Raise InputError for a name that is a path or already belongs to the library."""
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise InputError(f"{kind} {shown(name)}: must consist of letters, digits, - and _, to be distinct from a file")
     if kind == "process" and (Path(__file__).parent / "data" / f"{name}.json").exists():
@@ -145,26 +135,25 @@ def process(name: str, *, stored: str | None = None) -> Callable[[T], T]:
     """Register a frozen dataclass with `build() -> Process`.
 
     Args:
-        name: The name that users type and lists show.
-        stored: The name in configurations, run names and files, and the attribute ``name`` of its specs; also
-            accepted as input.
-            Defaults to `name`; keeps stored data valid after renaming.
+        name: Name in code and on the command line.
+        stored: Name in files and run names, if it differs from `name`; lookups accept both. It keeps old files readable
+            after a renaming.
     """
     return _register("process", name, stored)
 
 
 def layout(name: str, *, stored: str | None = None) -> Callable[[T], T]:
-    """Register a frozen dataclass that arranges sampled sequences as tokens; `stored` as in `process`."""
+    """Register a frozen dataclass that arranges samples as tokens; see `process` for `stored`."""
     return _register("layout", name, stored)
 
 
 def model(name: str, *, stored: str | None = None) -> Callable[[T], T]:
-    """Register a frozen dataclass with `build(ports, generator) -> nn.Module`; `stored` as in `process`."""
+    """Register a frozen dataclass with `build(ports, generator) -> nn.Module`; see `process` for `stored`."""
     return _register("model", name, stored)
 
 
 def named_size(name: str, model: str, about: str, **fields: Any) -> None:
-    """Define a name for a registered model with these fields."""
+    """Register a name for a model with these fields."""
     require_name("size", name)
     if name in _sizes and _sizes[name].model != model:
         raise InputError(f"size {name!r}: is already a size of {_sizes[name].model}; choose another name")
@@ -178,7 +167,7 @@ def sizes() -> dict[str, Size]:
 
 
 def instrument(name: str) -> Callable[[T], T]:
-    """Register a function (model, dataset, ...) -> rows; rehearsals and adapters prepare its model."""
+    """Register a function (model, dataset, ...) -> rows."""
 
     def decorate(function: T) -> T:
         @functools.wraps(cast("Callable[..., Any]", function))
@@ -200,19 +189,19 @@ def instrument(name: str) -> Callable[[T], T]:
 
 
 def adapted(model: Any, layers: Any = None) -> Any:
-    """Return a model with taps on the named layers from the registered adapters; hmmscope's models are unchanged."""
+    """Return a model with hooks on the named layers, made by a registered adapter; hmmscope's models stay unchanged."""
     for adapt in entries("adapter").values():
         model = adapt(model, layers)
     return model
 
 
 def adapter(name: str) -> Callable[[T], T]:
-    """Register a function (model, layers) that returns the model with taps, or any other model unchanged."""
+    """Register a function (model, layers) that returns the model with hooks, or unchanged if it does not apply."""
     return _register("adapter", name)
 
 
 def rehearsal(name: str) -> Callable[[T], T]:
-    """Register a function (model, dataset, measure) that checks the model and returns the rows of `measure()`."""
+    """Register a function (model, dataset, measure) that checks the model before it returns the rows of `measure()`."""
     return _register("rehearsal", name)
 
 
@@ -222,7 +211,7 @@ def experiment(name: str) -> Callable[[T], T]:
 
 
 def page(name: str) -> Callable[[T], T]:
-    """Register a function (folder or run, out or None) that writes a page, by the kind of its source."""
+    """Register a function (folder or run, out or None) that writes the page of one kind of source."""
     return _register("page", name)
 
 
@@ -232,13 +221,13 @@ def claim(name: str) -> Callable[[T], T]:
 
 
 def in_order(kind: str) -> list[Any]:
-    """Return everything registered of a kind, in the order of modules and lines."""
+    """Return all registered objects of a kind, in the order of modules and lines."""
     entries(kind)
     return sorted(_found[kind].values(), key=lambda entry: str(getattr(entry, "measure", entry).__module__))
 
 
 def entries(kind: str) -> Entries:
-    """Return everything registered of a kind by name; stored names find it too."""
+    """Return all registered objects of a kind by name; stored names are also found."""
     for folder in _FOLDERS.get(kind, ()):
         if folder not in _scanned:
             _scanned.add(folder)
@@ -258,12 +247,12 @@ def import_all(package: str) -> None:
 
 
 def has_plugins() -> bool:
-    """Return whether another package registers something that `digest` does not cover."""
+    """Return whether a package outside `digest` registers objects."""
     return bool(importlib.metadata.entry_points(group=PLUGINS))
 
 
 def is_installed(entry: Any) -> bool:
-    """Return whether every process can find an entry: it is from this package or one with an entry point."""
+    """Return whether other processes can find an entry, because this package or an entry point registers it."""
     groups = {*_GROUPS.values(), PLUGINS}
     points = [point for group in groups for point in importlib.metadata.entry_points(group=group)]
     return entry.__module__.partition(".")[0] in {"hmmscope", *(point.module.partition(".")[0] for point in points)}
@@ -290,11 +279,6 @@ def digest() -> str:
 
 
 def _load_plugins(group: str) -> None:
-    """Import the modules of entry points.
-
-    Raises:
-        InputError: A module cannot be imported; names it.
-    """
     for point in importlib.metadata.entry_points(group=group):
         try:
             point.load()

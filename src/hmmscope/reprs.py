@@ -1,4 +1,4 @@
-"""Printed forms of records and models, and small tables for notebooks."""
+"""Printed forms of records and models, and tables for notebooks."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ def html_table(title: str, facts: Mapping[str, Any]) -> str:
 
 
 class Shown:
-    """A record that prints the shapes of its arrays; in a notebook, a small table."""
+    """A record that prints the shapes of its arrays, in a notebook as a table."""
 
     def _facts(self) -> dict[str, str]:
         return {field.name: brief(getattr(self, field.name)) for field in fields(self) if field.repr}  # type: ignore[arg-type]
@@ -29,7 +29,7 @@ class Shown:
 
 
 def brief(value: Any) -> str:
-    """Format a value in a few words: arrays by type and shape, unless they have at most four numbers."""
+    """Format a value in a few words; arrays with more than four numbers show type and shape."""
     if hasattr(value, "shape") and hasattr(value, "tolist"):
         if math.prod(value.shape) <= 4:
             return brief(value.tolist())
@@ -56,7 +56,7 @@ def changed(spec: Any) -> str:
 
 
 def html_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as an HTML table with a header of all their keys."""
+    """Return rows as an HTML table whose header has all their keys."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     header = "".join(f"<th>{escape(column)}</th>" for column in columns)
     cells = "".join(
@@ -74,7 +74,7 @@ class ResultRows(list[dict[str, Any]]):
     """Rows of an instrument: a list of dicts, ready for pandas or polars.
 
     Attributes:
-        warnings: Lines about the measured model.
+        warnings: Warnings about the measured model.
     """
 
     warnings: tuple[str, ...] = ()
@@ -84,13 +84,13 @@ class ResultRows(list[dict[str, Any]]):
 
 
 class ResultTable(ResultRows):
-    """Rows of an instrument that a notebook shows as a table.
+    """Rows of an instrument, shown as a table in notebooks.
 
     Args:
         rows: Rows with the same columns.
         title: Title of the table.
         x, y: Columns of the plot.
-        by: Columns that distinguish its curves.
+        by: Columns that distinguish curves.
     """
 
     def __init__(self, rows: Iterable[dict[str, Any]], title: str, *, x: str, y: str, by: Sequence[str]) -> None:
@@ -110,7 +110,7 @@ class ResultTable(ResultRows):
 
 
 def plot_rows(rows: Sequence[Mapping[str, Any]], title: str, *, x: str, y: str, by: Sequence[str]) -> Any:
-    """Return a Matplotlib figure: a curve of column `y` over column `x` for each value of the columns `by`."""
+    """Return a Matplotlib figure of `y` over `x`, with one curve per value of the columns `by`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.0, 3.2), layout="constrained")

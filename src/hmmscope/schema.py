@@ -1,10 +1,8 @@
-"""Strict parsing of frozen dataclasses (specs) from plain data, and the inverse.
+"""Strict conversion between frozen dataclasses (specs) and plain data.
 
-A wrong key, type or value raises one InputError with the path of the field and, for a key, the nearest known one. A
-field may have
-another key in files: ``field(default=1, metadata={"stored": "accumulation_steps"})``. Data are written with the
-stored key and read
-with either; only `stored_key`, `known_keys`, `by_field` and `to_stored` handle this.
+A wrong key, type or value raises an InputError that names the field's path and, for a key, the nearest known key. A
+field may have another key in files: ``field(default=1, metadata={"stored": "accumulation_steps"})``. Reading accepts
+both keys, writing uses the stored key.
 """
 
 import dataclasses
@@ -29,7 +27,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(i
 
 
 def shown(value: object) -> str:
-    """Format a value for a message: one line of at most about a hundred characters."""
+    """Format a value for a message, in one line of about a hundred characters at most."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits, or deep nesting
@@ -39,7 +37,7 @@ def shown(value: object) -> str:
 
 
 def path_of(where: str, key: object) -> str:
-    """Return the path of a field, such as ``training.num_steps``; an unusual key is quoted."""
+    """Return the path of a field, such as ``training.num_steps``, with unusual keys quoted."""
     word = key if isinstance(key, str) and key.isprintable() and 0 < len(key) <= 100 else shown(key)
     return f"{where}.{word}" if where else word
 
@@ -49,7 +47,7 @@ _LIST, _NAME = 240, 60
 
 
 def listed(names: Iterable[object]) -> str:
-    """Format names for a message, ``a, b, c``; a long list ends with the number of names left out."""
+    """Format names as ``a, b, c``; a long list ends with the number of omitted names."""
     words: list[str] = []
     length = rest = 0
     for name in names:
@@ -67,7 +65,7 @@ class UnknownNameError(InputError):
     """A name that is not in a closed list.
 
     Attributes:
-        name, known: The name, and the list.
+        name, known: The name and the list.
     """
 
     def __init__(self, message: str, name: object, known: Iterable[str]) -> None:
@@ -88,7 +86,7 @@ def unknown_name(field: str, name: object, known: Iterable[str]) -> UnknownNameE
 
 
 def stored_key(field: dataclasses.Field) -> str:
-    """Return the key of a field in files: its name, unless its metadata contain another."""
+    """Return the key of a field in files: the metadata entry "stored", or the field's name."""
     key: str = field.metadata.get("stored", field.name)
     return key
 
@@ -150,7 +148,7 @@ def require_path(field: str, value: object) -> Path:
 
 
 def require_kinds(spec: Any) -> None:
-    """Raise InputError for the first field whose value does not have the annotated type; text is not a number."""
+    """Raise InputError for the first field whose value does not have the annotated type."""
     for name, kind in _hints(type(spec)).items():  # type: ignore[arg-type]
         value = getattr(spec, name)
         if isinstance(value, numbers.Real) and not isinstance(value, int | float):  # of NumPy
@@ -165,7 +163,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def parse_value(kind: Any, value: Any, where: str) -> Any:
-    """Parse `value` as the annotated type `kind`; text becomes a number or truth value only for such a type."""
+    """Parse `value` as the annotated type `kind`; text is converted only to a number or bool."""
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
         if value is None or (isinstance(value, str) and value == "none"):
@@ -229,7 +227,7 @@ def spec_to_data(spec: Any) -> Any:
 
 
 def is_count(value: object) -> bool:
-    """Return whether a value is a whole number of at least 1, not text or bool."""
+    """Return whether a value is an integer of at least 1 (not text or bool)."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
@@ -259,7 +257,7 @@ def require_real(field: str, value: Any) -> None:
 
 
 def require_count(field: str, value: object, least: int = 1, why: str = "", most: int | None = None) -> None:
-    """Raise InputError naming `field` unless `value` is a whole number from `least` to `most`."""
+    """Raise InputError naming `field` unless `value` is an integer from `least` to `most`."""
     require(isinstance(value, numbers.Integral) and not isinstance(value, bool), field, "must be an integer", value)
     require(int(value) >= least, field, f"must be at least {least}{why}", value)  # type: ignore[call-overload]
     require(most is None or int(value) <= most, field, f"must be at most {most}", value)  # type: ignore[call-overload]

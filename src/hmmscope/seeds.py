@@ -1,4 +1,4 @@
-"""Named random streams: every random number of a run derives from (seed, purpose, index), without global state."""
+"""Named random streams: every random number of a run derives from (seed, purpose, index)."""
 
 import hashlib
 
@@ -97,7 +97,7 @@ def philox_key(seed: int, purpose: str) -> tuple[int, int]:
 
 
 def derived_seed(seed: int, purpose: str, index: int = 0) -> int:
-    """Return a 63-bit seed for library generators: a hash of (seed, purpose, index)."""
+    """Return a 63-bit seed for library generators, a hash of (seed, purpose, index)."""
     digest = hashlib.sha256(f"{check_seed(seed)}/{purpose}/{index}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 

@@ -1,4 +1,4 @@
-"""Terms of this library with the field's synonyms: the glossary, `hmmscope show` and "did you mean" read this table."""
+"""Glossary: terms of this library with their synonyms in the field."""
 
 import re
 from collections.abc import Iterable
@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 
 class Term(NamedTuple):
-    """One term.
+    """One term of the glossary.
 
     Attributes:
-        name: the term in prose.
-        code: its names in code: of `hmmscope`, of the command line (``infer --viterbi``), or of a field.
-        meaning: a phrase.
-        synonyms: the words that readers may look up instead.
+        name: Term in prose.
+        code: Names in code, on the command line (``infer --viterbi``), or of a field.
+        meaning: Definition, a phrase.
+        synonyms: Other words for the term.
     """
 
     name: str
@@ -290,7 +290,7 @@ RENAMED = {
 
 
 def _plain(word: str) -> str:
-    """A word in lower case, with spaces for dashes and underscores, and one spelling for British and American words."""
+    """Normalize case, dashes, underscores, and British and American spelling."""
     return re.sub(r"[\s_-]+", " ", word.lstrip("-").lower().replace("is", "iz")).strip()
 
 
@@ -300,13 +300,13 @@ _BY_WORD = {
 
 
 def find_term(word: str) -> Term | None:
-    """Return the term with this name or synonym, in singular or plural; None if there is none."""
+    """Return the term with this name or synonym, singular or plural, else None."""
     plain = _plain(word)
     return next((_BY_WORD[one] for one in (plain, plain.removesuffix("s")) if one in _BY_WORD), None)
 
 
 def suggestion(word: str, known: Iterable[str]) -> str | None:
-    """Return the name among `known` that a synonym or an earlier name stands for."""
+    """Return the name in `known` for which this name is a synonym or an earlier name."""
     options = list(known)
     names, term = [RENAMED.get(word), RENAMED.get(word.rpartition(".")[2].removeprefix("--"))], find_term(word)
     for code in term.code if term else ():

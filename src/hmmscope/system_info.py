@@ -1,4 +1,4 @@
-"""The present machine: what affects a run and its timings, and free memory and disk."""
+"""Properties of this machine: versions that affect numbers and timings, free memory and disk."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ from hmmscope.errors import ResourceError
 
 
 def environment() -> dict[str, Any]:
-    """Return what may change the numbers of a run; no host, user, path or environment variable."""
+    """Return the versions and settings that may change the numbers of a run; no host, user or path."""
     versions: dict[str, str | None] = {}
     for package in ("torch", "numpy", "numba", "safetensors"):
         try:
@@ -37,7 +37,7 @@ def environment() -> dict[str, Any]:
 
 @cache
 def source_digest() -> str:
-    """Return the SHA-256 of names and contents of all modules of this package, as first read by this process."""
+    """Return the SHA-256 of all modules of this package, as first read by this process."""
     package_root, source = Path(__file__).parent, hashlib.sha256()
     for file in sorted(package_root.rglob("*.py")):
         source.update(f"{file.relative_to(package_root).as_posix()}\0".encode() + file.read_bytes() + b"\0")
@@ -73,7 +73,7 @@ def processor(path: str = "/proc/cpuinfo") -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return what timings depend on, and the date; "instructions" and "gpu" are None if unknown or absent."""
+    """Return the date and the properties that timings depend on; "instructions" and "gpu" may be None."""
     import torch
 
     return {
@@ -96,7 +96,7 @@ def machine_line() -> str:
 
 
 def free_memory() -> int | None:
-    """Return the bytes available without swapping in this container; None if unknown."""
+    """Return the bytes available to this container without swapping; None if unknown."""
     found = []
     with suppress(OSError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()

@@ -1,7 +1,4 @@
-"""Text from files and users, made safe for terminals and pages.
-
-All external text is shown through `visible`, and the command line prints only with `say`.
-"""
+"""Safe output of text from files and users on terminals and pages."""
 
 import errno
 import io
@@ -18,15 +15,13 @@ _JOINERS = "\u200c\u200d"  # joiners of scripts and composed signs are harmless
 
 
 def visible(text: str, *, keep: str = "\n\t") -> str:
-    r"""Escape every character of `text` that acts instead of being read: ESC becomes ``\\x1b``.
+    r"""Escape every character of `text` that controls a terminal or a layout: ESC becomes ``\\x1b``.
 
-    These are control and format characters (including changes of writing direction), line and paragraph separators,
-    unassigned
-    characters, and halves of surrogate pairs.
+    These are control and format characters, line and paragraph separators, unassigned characters and lone surrogates.
 
     Args:
         text: Any text.
-        keep: Control characters to keep; "" for one line.
+        keep: Control characters to keep.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -39,13 +34,13 @@ def in_a_line(text: str) -> str:
 
 
 def in_brief(text: str, most: int = 40) -> str:
-    """Return at most `most` characters of `in_a_line` text."""
+    """Return `in_a_line` text, cut to at most `most` characters."""
     line = in_a_line(text)
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def is_text(text: str) -> bool:
-    """Return whether UTF-8 can encode the text; half a surrogate pair cannot be encoded."""
+    """Return whether UTF-8 can encode the text, which fails for a lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -54,14 +49,14 @@ def is_text(text: str) -> bool:
 
 
 class NobodyReadsError(Exception):
-    """The reader of standard output has gone, which ends a command that only prints."""
+    """The reader of standard output has closed it, which ends a command that only prints."""
 
 
 def say(*parts: object, end: str = "\n", flush: bool = False) -> None:
-    """Print visible text, escaping what standard output cannot encode.
+    """Print visible text, escaping characters that standard output cannot encode.
 
     Raises:
-        NobodyReadsError: The reader has gone and there is no other work, see `whatever_is_heard`.
+        NobodyReadsError: The reader has closed standard output, outside `whatever_is_heard`.
     """
     text = visible(" ".join(map(str, parts))) + end
     with heard():
@@ -73,7 +68,7 @@ def say(*parts: object, end: str = "\n", flush: bool = False) -> None:
 
 
 def tell(line: str) -> None:
-    """Print a line on standard error, ignoring a missing reader."""
+    """Print a line on standard error; a closed standard error is ignored."""
     if sys.stderr is not None:
         with suppress(OSError, ValueError):
             print(line, file=sys.stderr, flush=True)
@@ -81,7 +76,7 @@ def tell(line: str) -> None:
 
 @contextmanager
 def heard() -> Iterator[None]:
-    """Print to standard output; after its reader has gone, discard all further text.
+    """Print to standard output; once its reader is gone, discard all further text.
 
     Raises:
         NobodyReadsError: See `say`.
@@ -98,7 +93,7 @@ def heard() -> Iterator[None]:
 
 @contextmanager
 def whatever_is_heard() -> Iterator[None]:
-    """Continue work such as training when the reader of standard output has gone."""
+    """Continue work, such as training, after the reader of standard output is gone."""
     token = _going_on.set(True)
     try:
         yield
@@ -110,7 +105,7 @@ _going_on: ContextVar[bool] = ContextVar("going on", default=False)
 
 
 def silence() -> None:
-    """Redirect standard output to nowhere, so that buffered text cannot fail again at exit."""
+    """Redirect standard output to the null device, so that flushing at exit cannot fail."""
     with suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -118,7 +113,7 @@ def silence() -> None:
 
 
 def repair_streams() -> None:
-    """Replace standard streams that are closed or cannot encode all text, before another file takes their number."""
+    """Replace standard streams that are closed or cannot encode all text."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -137,7 +132,7 @@ def _acts(char: str) -> bool:
 
 
 def numbers_in(text: str) -> list[str]:
-    """Return the numbers in a text as written."""
+    """Return the numbers in a text, as written."""
     return re.findall(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?", text)
 
 

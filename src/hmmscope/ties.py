@@ -1,12 +1,9 @@
-"""Choices, orders and printed digits that do not depend on rounding.
+"""Choices, orders and printed digits that do not depend on rounding errors.
 
-Libraries add in different orders on different processors, so equal probabilities differ by about 1e-17 in either
-direction. Here
-numbers within `TOLERANCE` are equal, the first of equals wins, and a printed number is rounded to `DIGITS` digits
-first. For tensors
-see `hmmscope.inference.stable_argmax`. The tolerance is relative to the largest magnitude compared. It exceeds
-rounding (1e-12 for
-sums of thousands of terms) and quantization to multiples of 2^-32 (2e-10 for nine equally likely states).
+Equal probabilities differ by about 1e-17 between processors. Here, numbers within `TOLERANCE` (relative to the largest
+magnitude compared) are equal, and the first of equals wins. The tolerance exceeds rounding errors (1e-12 for sums of
+thousands of terms) and quantization to multiples of 2^-32 (2e-10 for nine equally likely states). See
+`hmmscope.inference.stable_argmax` for tensors.
 """
 
 import math
@@ -24,7 +21,7 @@ Item = TypeVar("Item")
 
 
 def descending(values: Sequence[float]) -> list[int]:
-    """Return the indices of the numbers, largest first; numbers within the tolerance keep their order."""
+    """Return the indices that sort the numbers in descending order; numbers within the tolerance keep their order."""
     order = sorted(range(len(values)), key=lambda place: -values[place])
     slack = _slack(values)
     found: list[int] = []
@@ -38,7 +35,7 @@ def descending(values: Sequence[float]) -> list[int]:
 
 
 def largest(items: Iterable[Item], key: Callable[[Item], float]) -> Item:
-    """Return the first item whose key is the largest up to the tolerance.
+    """Return the first item with the largest key, up to the tolerance.
 
     Raises:
         ValueError: No items.
@@ -50,7 +47,7 @@ def largest(items: Iterable[Item], key: Callable[[Item], float]) -> Item:
 
 
 def smallest(items: Iterable[Item], key: Callable[[Item], float]) -> Item:
-    """Return the first item whose key is the smallest up to the tolerance.
+    """Return the first item with the smallest key, up to the tolerance.
 
     Raises:
         ValueError: No items.
@@ -59,17 +56,17 @@ def smallest(items: Iterable[Item], key: Callable[[Item], float]) -> Item:
 
 
 def steady(value: float) -> float:
-    """Round a number to `DIGITS` digits before printing, so that ``f"{steady(value):z.6f}"`` is the same everywhere."""
+    """Round a number to `DIGITS` digits, so that it prints the same on every machine: ``f"{steady(value):z.6f}"``."""
     return float(f"{value:.{DIGITS - 1}e}")
 
 
 def rounded(value: float) -> float:
-    """Round as `steady`, and to zero if only rounding is left of numbers of about one."""
+    """Round as `steady`, and map rounding errors around zero to zero."""
     return 0.0 if abs(value) <= _ROUNDING else steady(value)
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Return whether nested data are equal, numbers up to a relative 1e-9."""
+    """Return whether nested data are equal, with numbers compared up to a relative 1e-9."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):

@@ -1,4 +1,4 @@
-"""Compile the compiled engine before the processes that use it start."""
+"""Compilation of the compiled engine before the processes that use it start."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,10 +14,9 @@ from hmmscope.training.state import Moments, resolve_device
 
 
 def warm_up(configs: Iterable[RunConfig], seen: set[type] | None = None) -> None:
-    """Compile what these runs need, once for all processes that start later on this machine.
+    """Compile the kernels of these runs once for all processes on this machine.
 
-    Takes 10 to 15 s on a new machine and almost nothing afterwards. It computes one step per architecture not in
-    `seen`, and writes only to the compiler's cache.
+    The first call takes 10 to 15 s, later calls almost nothing. Architectures in `seen` are skipped.
     """
     seen = set() if seen is None else seen
     for config in configs:

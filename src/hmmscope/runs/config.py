@@ -34,20 +34,18 @@ _MAX_CONFIG_BYTES = 2**16
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunConfig:
-    """Everything that determines the numbers of a run. It prints its differences from the defaults; `to_data` returns
-    all.
+    """Everything that determines the numbers of a run.
 
     `process`, `layout` and `model` are registered specs, their names, or mappings with ``name`` and fields. A process
-    may also be an object, `SequenceData` or the path of a file with either; a model may be any `nn.Module` from tokens
-    to logits.
+    may also be an object, `SequenceData` or a file path; a model may be any `nn.Module` from tokens to logits.
 
     Attributes:
-        process: The process that generates the data.
-        layout: Arrangement of samples as tokens: plain ``sequences``, ``prompts``, or sequences after a ``header``.
+        process: Data-generating process.
+        layout: Arrangement of samples as tokens: ``sequences``, ``prompts``, or sequences after a ``header``.
         model: The architecture.
-        target: What the model predicts: the next "observation", or the "belief" (distribution of the hidden state).
-        training: The recipe.
-        seed: Seed of weights and training samples; the process has its own.
+        target: Prediction target: the next "observation", or the "belief" (distribution of the hidden state).
+        training: The training recipe.
+        seed: Seed of weights and training samples; the process has its own seed.
     """
 
     process: Any = field(default_factory=RandomHMMSpec)
@@ -103,7 +101,6 @@ class RunConfig:
 
 
 def _as_spec(section: str, value: Any) -> Any:
-    """Convert names, paths and objects to specs or mappings of fields; return anything else unchanged."""
     if section == "process":
         return process_spec(value)
     if section == "model" and isinstance(value, torch.nn.Module):
@@ -126,14 +123,13 @@ def configure(
     """Build the configuration of a training run; arguments left out have their defaults.
 
     Args:
-        source: A `RunConfig` to change, a dataset, a process, `SequenceData` or its sources, or the name or path of
-            one.
-        model: A registered name, a spec, a mapping of fields, or any module from tokens to logits.
-        target: "observation" or "belief"; the default for a matrix-product process, which has no exact distribution, is
-            "belief".
+        source: A `RunConfig` to change, a dataset, a process, `SequenceData` or its sources, or a name or path.
+        model: A registered name, a spec, a mapping of fields, or a module from tokens to logits.
+        target: "observation" or "belief"; "belief" is the default for a matrix-product process, which has no exact
+            distribution.
         layout, length: Layout of samples, or length of plain sequences. For given sequences the default is the longest
             length, up to 256. Fewer than three sequences are cut into blocks, so that some can be held out.
-        num_steps: Overrides the steps of the recipe.
+        num_steps: Number of training steps; overrides the recipe.
         training: The recipe, or a mapping of its fields.
         seed: Seed of weights and training samples.
         read_options: Options of `SequenceData` for reading `source`.
@@ -171,7 +167,6 @@ def configure(
 
 
 def _unknown_option(name: str) -> InputError:
-    """Return the error for an unknown keyword; for a field of training it shows the correct form."""
     if name in known_keys(TrainingSpec):
         return InputError(f"{name}: is a field of training; give training={{{name!r}: ...}}")
     taken = [one for one in signature(configure).parameters if one not in ("read_options", "source")]
@@ -238,7 +233,6 @@ def _is_same(section: str, one: Any, other: str) -> bool:
 
 
 def _leave_out_aliases(section: str, inside: dict[str, Any], key: str) -> None:
-    """Remove from a section the field of `key` under its other name (stored or in code)."""
     cls = TrainingSpec if section == "training" else None
     if section in _REGISTERED and isinstance(inside.get("name"), str):
         cls = registry.entries(_REGISTERED[section]).get(inside["name"])
@@ -248,11 +242,11 @@ def _leave_out_aliases(section: str, inside: dict[str, Any], key: str) -> None:
 
 
 def pinned(config: RunConfig, process: Process | None = None) -> RunConfig:
-    """Add the digest of the process file's contents, so that a later change of the file is detected.
+    """Add the digest of the process file, so that a later change of the file is detected.
 
     Args:
         config: Configuration of a run.
-        process: The contents of the file, if already read.
+        process: Contents of the file, if already read.
     """
     spec: Any = config.process
     if not hasattr(spec, "path") or getattr(spec, "digest", None) != "":
@@ -266,11 +260,9 @@ def load_config(path: Path, overrides: dict[str, str] | None = None) -> RunConfi
 
 
 def read_yaml(path: Path) -> object:
-    """Read plain data from a small YAML or JSON file; aliases, tags and duplicate keys are refused.
+    """Read plain data from a small YAML or JSON file without aliases, tags or duplicate keys.
 
-    Scalars are ``true``, ``false``, empty or text: numbers stay text until the schema parses them, so that ``012``,
-    ``1:30``,
-    ``no`` or a date cannot change silently.
+    Numbers stay text until the schema parses them, so that ``012``, ``1:30`` or a date cannot change silently.
     """
     import yaml
 

@@ -1,4 +1,4 @@
-"""Training as an axis: apply an instrument to every stored checkpoint."""
+"""Analysis over training: apply an instrument to every stored checkpoint."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,8 +21,8 @@ def over_training(
 
     Args:
         run: Run trained with ``training.num_log_checkpoints``.
-        instrument: Name of an instrument, or a function of a model and a dataset that returns rows.
-        dataset: Samples; by default the stream "probe" of the run, the same at every step.
+        instrument: Name of an instrument, or a function (model, dataset) -> rows.
+        dataset: Samples, the same at every step; by default the run's stream "probe".
         options: Options of the instrument.
 
     Returns:
@@ -30,7 +30,7 @@ def over_training(
 
     Raises:
         InputError: Not a run, an unknown instrument, or a run without stored checkpoints.
-        DamagedError: See `checkpoint_steps`.
+        DamagedError: A checkpoint of a finished run is missing.
     """
     require(isinstance(run, Run), "run", "must be a run, such as hmmscope.load_run(FOLDER)", run)
     tool = registry.lookup("instrument", instrument) if isinstance(instrument, str) else instrument

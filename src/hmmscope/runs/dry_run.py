@@ -1,7 +1,4 @@
-"""Estimate the cost of a training before it starts: parameters, tokens, FLOPs, memory and time.
-
-The time is computed from operations and a stated throughput; ``measure`` times some steps instead.
-"""
+"""Cost estimate of a training run: parameters, tokens, FLOPs, memory and time."""
 
 import json
 import time
@@ -47,17 +44,17 @@ class ResourceEstimate:
 
     Attributes:
         parameters: Number of trainable parameters.
-        samples, tokens: Total read, with repetitions; curriculum prefixes count with their length.
+        samples, tokens: Totals over training, with repetitions.
         flops: Floating-point operations of matrix products, forward and backward; None for unknown architectures.
         memory_bytes: Weights, gradients, moments and activations of one step; None for unknown architectures.
-        free_bytes: Free memory; None if the system does not report it.
+        free_bytes: Free memory; None if unknown.
         disk_bytes: Weights and moments of the stored checkpoints.
-        engine, engine_reason: Engine that computes the steps, and the reason for the choice.
-        steps_measured: Number of timed steps on this machine; 0 without timing.
-        samples_measured: Samples per timed step, at most a batch.
-        seconds: Time of all steps on this processor, timed or computed, without evaluations and the final score; None
-            if the architecture does not state its operations and nothing was timed.
-        gpu_seconds: Computed time on one GPU, see `GPU_RATE`.
+        engine, engine_reason: Engine that computes the steps, and why it was chosen.
+        steps_measured: Number of timed steps; 0 without timing.
+        samples_measured: Samples per timed step.
+        seconds: Time of all steps on this processor, timed or computed from operations, without evaluations; None if
+            neither is possible.
+        gpu_seconds: Time on one GPU, computed from `GPU_RATE`.
         other_precision, other_seconds: Time in float32, or in bfloat16 if float32 is configured.
     """
 
@@ -83,9 +80,9 @@ def estimate(config: RunConfig, *, measure: bool = False, compare: bool = True, 
 
     Args:
         config: Configuration of the run.
-        measure: Time some steps, which builds the model and the process.
+        measure: Time some steps instead of computing the time from a stated throughput.
         compare: Also time steps in the other precision.
-        here: The run would use this machine, so a step must fit into its memory.
+        here: Require that a step fits into the memory of this machine.
 
     Raises:
         ResourceError: A step does not fit into the free memory.
@@ -155,12 +152,12 @@ def _counted_seconds(spec: TrainingSpec, flops: float) -> float:
 
 
 def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None:
-    """Refuse runs that together do not fit on the disk or, if trained `here`, any that does not fit in memory.
+    """Require that runs fit together on the disk and, if trained `here`, each in memory.
 
-    Runs that cannot be built are left to raise their own errors later.
+    Invalid runs are skipped; training them raises their own errors.
 
     Raises:
-        ResourceError: They do not fit; names the first that exceeds the memory.
+        ResourceError: The runs do not fit; the message names the first run that exceeds the memory.
     """
     total, known = 0, {}
     for config in configs:
@@ -177,7 +174,6 @@ def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None
 
 
 def _kept(spec: TrainingSpec) -> int:
-    """Return the number of checkpoints of a finished run: milestones and the two newest."""
     newest = {spec.num_steps, (spec.num_steps - 1) // spec.checkpoint_every * spec.checkpoint_every} - {0}
     return len(newest.union(spec.log_checkpoint_steps))
 
@@ -188,7 +184,7 @@ def _checkpoint_bytes(model: SequenceModel) -> int:
 
 
 def budget(config: RunConfig, model_io: ModelIO) -> tuple[int, int, float | None]:
-    """Return the samples, tokens and floating-point operations of a training, as in `ResourceEstimate`."""
+    """Return the samples, tokens and floating-point operations of a training run."""
     spec, layout = config.training, config.layout
     columns = _columns_of_epochs(spec, layout.num_observations, layout.context_length)
     flops: float | None = 0.0
@@ -200,7 +196,7 @@ def budget(config: RunConfig, model_io: ModelIO) -> tuple[int, int, float | None
 
 
 def _columns_of_epochs(spec: TrainingSpec, length: int, columns: int) -> list[tuple[int, int]]:
-    """Return (positions per sample, samples) for each stage of the curriculum; one entry without one."""
+    """Return (positions per sample, samples) for each stage of the curriculum."""
     if not spec.curriculum:
         return [(columns, _samples(spec, 0, spec.num_steps))]
     unit = spec.steps_per_epoch if spec.steps_per_epoch < spec.num_steps else 1

@@ -38,18 +38,18 @@ class FitResult:
     """An HMM fitted to sequences.
 
     Attributes:
-        hmm: The chosen model: an `HMM` with symbol names and reading options, or an `EmissionHMM` for numbers.
+        hmm: The chosen model: an `HMM` for symbols, or an `EmissionHMM` for numbers.
         num_observations: Number of fitted symbols or vectors.
-        fits: A `BaumWelchFit` or `EmissionFit` per number of states, on all data or, if there was a choice, on the
-            training part; empty after a stream.
-        whole: The chosen fit continued on all data; None if `fits` already used all.
-        held_out: Mean held-out log-probability per symbol for each number of states, in nats; empty without a choice.
-        held_out_errors: Standard errors of these means over sequences, or over blocks of few sequences.
+        fits: A `BaumWelchFit` or `EmissionFit` per number of states, on the training part if there was a choice, else
+            on all data; empty after a stream.
+        whole: The chosen fit continued on all data; None if `fits` used all data.
+        held_out: Mean held-out log-probability per symbol (nats) by number of states; empty without a choice.
+        held_out_errors: Standard errors of `held_out` over sequences, or over blocks of few sequences.
         reason: Why this number of states was chosen; empty without a choice.
         num_fitted: Number of symbols behind `fits`, if fewer than all.
         support: Support of the data for each number of states; None without a choice.
         data: The fitted data; None after a stream.
-        num_zeros: Number of probabilities of each array fixed at zero by `start`, in every restart.
+        num_zeros: Number of probabilities of each array that `start` fixes at zero.
     """
 
     hmm: Any
@@ -66,7 +66,7 @@ class FitResult:
 
     @property
     def final(self) -> Any:
-        """Return the fit that `hmm` comes from."""
+        """Return the fit that produced `hmm`."""
         return self.fits[self.hmm.num_states] if self.whole is None else self.whole
 
     @property
@@ -83,9 +83,9 @@ class FitResult:
     def interval(self) -> tuple[int, int]:
         """Return the 95 % interval of the number of states; see `hmmscope.inference.num_states.StateCountPosterior`.
 
-        It uses the evidence under the priors of `posterior` (`hmmscope.inference.evidence`), or the coarser BIC where
-        evidence is not computed; `reason` states which. `python scripts/fit_statistics.py` and, for numbers, `python
-        tests/inference/calibration.py states` measure its coverage.
+        The interval uses the evidence under the priors of `posterior` (`hmmscope.inference.evidence`), or BIC where the
+        evidence is not computed; `reason` states which. `scripts/fit_statistics.py` and
+        `tests/inference/calibration.py` measure its coverage.
         """
         size = self.hmm.num_states
         return (size, size) if self.support is None else self.support.interval(size)
@@ -103,17 +103,16 @@ class FitResult:
         emission: float = 1.0,
         **laws: Any,
     ) -> Posterior:
-        """Draw all parameters from their posterior by exact Gibbs sampling, for intervals of every entry.
+        """Draw all parameters from their posterior by exact Gibbs sampling.
 
         Args:
             num_draws, num_chains, warm_up, every, seed: See `hmmscope.inference.gibbs.Chains`.
-            initial, transition, emission: Concentrations of the Dirichlet priors, see
-                `hmmscope.inference.gibbs.DirichletPrior`.
+            initial, transition, emission: Concentrations of the priors, see `hmmscope.inference.gibbs.DirichletPrior`.
             laws: Options of the emission prior for numbers (`EmissionHMM.conjugate`): `strength`, `degrees`, `share`.
 
         Raises:
-            InputError: The fit used a stream, or fixed or tied parts; the family has no conjugate prior; an option is
-                out of range; scipy, which matches labels, is missing.
+            InputError: The fit used a stream, or fixed or tied parts; the emission family has no conjugate prior; an
+                option is out of range; or scipy is missing.
             ResourceError: The draws do not fit in memory.
         """
         prior = DirichletPrior(initial=initial, transition=transition, emission=emission)
@@ -123,8 +122,8 @@ class FitResult:
     def check(self, num_simulations: int = 200, *, seed: int = 0) -> Goodness:
         """Test goodness of fit against simulations of the fitted model, see `hmmscope.runs.goodness.goodness_of_fit`.
 
-        The p-values err towards a good fit, because the model was fitted to the same data; those of
-        `posterior().check()` less so.
+        The p-values are too large, because the model was fitted to the same data; `posterior().check()` reduces this
+        bias.
         """
         return goodness_of_fit([self.hmm], self._whole("check").sequences, num_simulations, seed)
 
@@ -156,7 +155,7 @@ class FitResult:
         return {"held_out": self.held_out[size], "held_out_error": self.held_out_errors[size]}
 
     def lines(self) -> list[str]:
-        """Return the table and the reason of the choice as text, and which searches ended without agreement."""
+        """Return text lines: the table, the reason of the choice, and searches whose restarts disagree."""
         found = []
         if len(self.fits) > 1 and not self.held_out:
             found.append("states  restarts           BIC")
@@ -220,36 +219,33 @@ def fit(
     quiet: bool = True,
     **reading: Any,
 ) -> FitResult:
-    """Fit an HMM to sequences by expectation maximization (Baum and Welch).
+    """Fit an HMM to sequences by expectation maximization (Baum-Welch).
 
-    Of several numbers of states, choose the one with the smallest Bayesian information criterion; `FitResult.table` and
-    `FitResult.reason` also report the held-out likelihood. Restarts run on all torch threads until the best two agree
-    in likelihood. See `hmmscope.inference.baum_welch.fit_baum_welch` for the objective, the agreement test and the
-    criterion.
+    Among several numbers of states, choose the one with the smallest Bayesian information criterion (BIC). Restarts run
+    on all torch threads until the best two agree in likelihood; see `hmmscope.inference.baum_welch.fit_baum_welch`.
 
     Args:
         source: `SequenceData` or its sources (lists, an array, a file path); for a stream also a `SequenceStream` or an
-            iterable of such sources.
+            iterable of sources.
         num_states: Number of states, or several to choose from.
         emission: "symbols", or for numbers "gaussian", "gaussian-mixture", "poisson" (counts) or "channels" (several
             symbols at once). Default: "gaussian" for arrays with fractional numbers, else symbols. NaN is missing. See
             `hmmscope.runs.vector_sequences.read_vectors` for shapes and
-            `hmmscope.emissions.fit_emissions_em.fit_emissions` for the objective and the variance floors.
-        validation: Held-out data for comparing numbers of states; by default the validation part of `source`. Each
-            number is fitted to the training part, and the chosen fit continues on all data. Fewer than three sequences
-            (of numbers, twenty) are cut into blocks (`SequenceData.in_blocks`); if too few remain, none is held out.
+            `hmmscope.emissions.fit_emissions_em.fit_emissions` for the objective.
+        validation: Held-out data for comparing numbers of states; by default the validation part of `source`. The
+            chosen fit continues on all data. Fewer than three sequences (of numbers, twenty) are cut into blocks; if
+            too few blocks remain, none is held out.
         start: Model for the first restart and for fixed parts. Its zeros stay zero; symbols match by name.
-        fixed: Which of "initial", "transition", "emission" stay as in `start`.
+        fixed: Parts that keep the values of `start`: "initial", "transition", "emission".
         tied_emissions: A class index per state; states of a class share one emission distribution.
         num_restarts: Maximum number of restarts; the best one is returned.
-        max_iterations, tolerance: Limits of each restart; it converges when a step gains less nats per observation.
+        max_iterations, tolerance: Limits of each restart, which converges when a step gains less nats per observation.
         pseudo_count: Added to every expected count, so that unseen events keep positive probability.
         seed: Seed of the initial parameters and of the order of a stream.
-        stream: Read each part of the data once, for data larger than memory: fit the first part, then take one step per
-            part (`fit_stream`). A file is read in parts.
+        stream: Fit the first part of the data, then take one step per part (`fit_stream`), for data larger than memory.
         quiet: Show no progress.
-        reading: Options of `SequenceData` or `SequenceStream`, such as `unit` or `lengths`; for numbers `axis`, `lengths`,
-            `min_variance`, `covariance_type` (diag, full, tied, spherical), `num_gaussians`, `sizes`.
+        reading: Options of `SequenceData` or `SequenceStream`, such as `unit` or `lengths`; for numbers `axis`,
+            `lengths`, `min_variance`, `covariance_type` (diag, full, tied, spherical), `num_gaussians`, `sizes`.
 
     Raises:
         InputError: Invalid source, option out of range, or a stream with several numbers of states.
@@ -285,7 +281,7 @@ def fit(
 
 
 def sizes_of(num_states: object) -> list[int]:
-    """Return the numbers of states in order; InputError unless they are positive whole numbers."""
+    """Return the numbers of states in order; InputError unless they are positive integers."""
     given: list[Any] = list(num_states) if isinstance(num_states, Iterable) else [num_states]
     good = all(isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 1 for size in given)
     require(bool(given) and good, "num_states", "must be at least 1 and whole", num_states)
@@ -344,7 +340,6 @@ def _restricted(options: dict[str, Any]) -> bool:
 
 
 def _on_to_all(data: SequenceData, chosen: BaumWelchFit, options: dict[str, Any]) -> BaumWelchFit:
-    """Continue a fit on all sequences; start anew if it forbids held-out data."""
     size, work = chosen.hmm.num_states, _work(data, chosen.hmm.num_states)
     if (held_out_log_likelihoods(chosen.hmm, work) > -np.inf).all():
         options = options | {"start": chosen.hmm, "num_restarts": 1}
@@ -373,7 +368,6 @@ def _like(other: Any, data: SequenceData) -> SequenceData:
 
 
 def _work(data: SequenceData, num_states: int) -> PackedSequences:
-    """Pack the sequences for the compiled loops; ResourceError if the counts do not fit in memory."""
     beliefs = min(2 * MOST_BYTES, 16 * data.longest * num_states)
     tables = 8 * num_states * (4 * num_states + 6 * data.num_symbols)
     require_memory("fit", torch.get_num_threads() * (beliefs + tables) + data.longest + 64 * len(data))
@@ -389,8 +383,6 @@ def _named(hmm: HMM, data: SequenceData | SequenceStream, title: str) -> HMM:
 
 
 class _Count(Progress):
-    """Progress over the iterations of all restarts; iterations saved by convergence count as done."""
-
     def __init__(self, total: int, quiet: bool) -> None:
         super().__init__(total, "fit", unit="", per_step=1.0, quiet=quiet)
         self._lock, self._made = Lock(), 0

@@ -21,11 +21,11 @@ DRAWN = 50
 
 @dataclass(frozen=True, repr=False)
 class Forecasts(Shown):
-    """Predictions of the next steps, each marginal over the steps before.
+    """Marginal predictions of the next steps.
 
-    For symbols, `mean` is the probability of each, and `low` and `high` bound it with 95 % over the posterior. For
-    numbers, `mean` is the expected value, and `low` and `high` contain the value with 95 %, over noise, states and
-    parameters.
+    For symbols, `mean` is the probability of each symbol, and `low` and `high` are its 95 % interval over the
+    posterior. For numbers, `mean` is the expected value, and `low` and `high` contain the value with 95 % over noise,
+    states and parameters.
 
     Attributes:
         mean, low, high: (step, symbol) or (step, coordinate).
@@ -49,13 +49,12 @@ def forecast_with(models: Sequence[Any], observed: Any, steps: int, seed: int = 
 
     Args:
         models: Posterior draws of models of symbols or of numbers.
-        observed: One sequence: symbols (time,) or names, or numbers (time, coordinate); NaN or `MISSING` for missing
-            values.
-        steps: 1 to 2^20.
-        seed: Seed of random numbers.
+        observed: One sequence: symbols (time,) or names, or numbers (time, coordinate); NaN or `MISSING` if missing.
+        steps: Number of steps, 1 to 2^20.
+        seed: Seed of the random numbers.
 
     Raises:
-        InputError: `steps` out of range, a past with zero probability, or a wrong shape.
+        InputError: `steps` out of range, observations with zero probability, or a wrong shape.
     """
     require_count("steps", steps, most=MAX_STEPS)
     of_symbols = FORECASTS in models[0].uses_hmm_inference

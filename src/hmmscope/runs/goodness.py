@@ -1,4 +1,4 @@
-"""Goodness of fit: compare statistics of sequences with those of simulations of a fitted model."""
+"""Goodness of fit: compare statistics of the data with simulations of a fitted model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,13 +31,12 @@ GRAM = "n-grams of "
 class Goodness:
     """Statistics of the data, and their bands over simulated sequences.
 
-    Families are "runs" (fractions of runs of one symbol by length), "n-grams of 2" and "n-grams of 3" (fractions of the
-    most frequent ones in data or simulations), and "autocorrelation" (for symbols, fraction of equal pairs at a lag).
-    For runs and n-grams, numbers are binned into three quantiles; a family belongs to one coordinate.
+    The families of statistics are "runs" (fractions of runs of one symbol by length), "n-grams of 2" and "n-grams of 3"
+    (fractions of the most frequent n-grams) and "autocorrelation" (for symbols, the fraction of equal pairs at a lag).
+    Numbers are treated per coordinate, and binned into three quantiles for runs and n-grams.
 
     The p-value of a family is the fraction of data and simulations whose largest standardized deviation is at least
-    that of the data.
-    `adjusted` multiplies it by the number of families (Bonferroni).
+    that of the data. `adjusted` multiplies the p-value by the number of families (Bonferroni).
 
     Source: Gelman, Meng and Stern (1996), posterior predictive checks; Davison and Hinkley (1997), section 4.2.
 
@@ -45,7 +44,7 @@ class Goodness:
         rows: `family`, `place`, `value` of the data, and `mean`, `low` and `high` (95 % band) of the simulations.
         p_values: p-value of each family.
         num_simulations: Number of simulated data sets.
-        drawn: Each simulation used another posterior draw, not the fitted model.
+        drawn: Each simulation used another posterior draw instead of the fitted model.
     """
 
     rows: tuple[dict[str, Any], ...]
@@ -55,7 +54,7 @@ class Goodness:
 
     @property
     def adjusted(self) -> dict[str, float]:
-        """Return the p-values times their number, at most 1."""
+        """Return the p-values times the number of families, at most 1."""
         return {family: min(1.0, len(self.p_values) * p) for family, p in self.p_values.items()}
 
     def lines(self) -> list[str]:
@@ -71,7 +70,7 @@ class Goodness:
         return found
 
     def plot(self) -> Any:
-        """Return a Matplotlib figure: a panel per family, data as points over the bands of simulations."""
+        """Return a Matplotlib figure: a panel per family, with the data as points over the bands of the simulations."""
         from matplotlib.figure import Figure
 
         families = list(self.p_values)
@@ -192,7 +191,7 @@ def _apart(sequences: Sequence[torch.Tensor], gap: int) -> NDArray[np.int64]:
 
 
 def _runs(sequences: Sequence[torch.Tensor]) -> Shares:
-    """Return the fraction of runs of each length; runs at the ends count as seen, and missing entries split runs."""
+    """Return the fraction of runs of each length; missing entries split runs."""
     symbols = _apart(sequences, 1)
     ends = np.flatnonzero(np.concatenate([symbols[1:] != symbols[:-1], [True]]))
     lengths = np.diff(ends, prepend=-1)[symbols[ends] != MISSING]

@@ -1,4 +1,4 @@
-"""Export a model as plain data that a page can compute with: weights, process, and maps from layers to beliefs.
+"""Export of a model as plain data that a page can compute with: weights, process, and maps from layers to beliefs.
 
 Numbers are base64 of little-endian arrays: float32 for the model, float64 for the process and the maps.
 """
@@ -46,8 +46,7 @@ def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
 
     Args:
         run: Run of a model that predicts the next observation.
-        process: HMMs with the symbols of the run from which the page draws instead; maps and optimum are computed for
-            them.
+        process: HMMs with the run's symbols that replace its process on the page.
 
     Raises:
         InputError: The page cannot compute the model or the process, or one of them is too large.
@@ -71,10 +70,10 @@ def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ControlScores:
-    """Belief regression scores of untrained controls that were measured before.
+    """Belief regression scores of untrained controls.
 
     Attributes:
-        num_samples: Number of `probe` samples used.
+        num_samples: Number of `probe` samples.
         r2: R² of the controls by layer name.
         beyond: Verdict, text, and R² of the model and of the controls, each at its best layer.
     """
@@ -96,10 +95,10 @@ def live_model_data(
 ) -> dict[str, Any]:
     """Return the data of the interactive section of a model that predicts the next observation.
 
-    The maps are fitted as in `geometry`, on three quarters of the samples of `probe` at every observation; R² is that
-    of the last quarter, next to that of untrained controls. `learned` states the progress of the losses, and `beyond`
-    the belief explained beyond the controls, each network at the layer that fits its own training examples best. Each
-    map has its inverse (see `writing`): the change of the residual stream for a change of the regressed belief.
+    The maps are fitted on three quarters of the samples of `probe`, as in `geometry`; R² is measured on the last
+    quarter. `learned` states the progress of the losses, and `beyond` the belief explained beyond untrained controls,
+    each network at the layer that fits its own training examples best. Each map has an inverse (see `writing`): the
+    change of the residual stream for a change of the regressed belief.
 
     Args:
         model: A model that `in_browser` supports.
@@ -107,8 +106,8 @@ def live_model_data(
         held_out: Samples for the losses.
         training: Samples for the n-gram baselines and the constant prediction.
         name: Name of the model; by default its class.
-        twinned: Scores of controls measured before, on every observation of samples of `probe`.
-        twins: Untrained controls; by default `draw_controls` draws them.
+        twinned: Scores of controls that were already measured on `probe`.
+        twins: Untrained controls; by default from `draw_controls`.
 
     Raises:
         InputError: The page cannot compute the model or the process, or one of them is too large.
@@ -156,9 +155,8 @@ def _check(model: nn.Module, process: Process, columns: int) -> None:
 def in_browser(model: nn.Module, dataset: ProcessDataset) -> tuple[dict[str, Any], Mapping[str, Tensor]] | None:
     """Return the sizes and weights of a model that the page can compute, else None.
 
-    Supported are hmmscope's causal decoders and recurrent networks, and user modules that consist of an embedding,
-    one
-    ``torch.nn.RNN``, ``LSTM`` or ``GRU``, and a linear head; equal outputs identify the latter.
+    The page computes hmmscope's causal decoders and recurrent networks, and user modules that consist of an embedding,
+    one ``torch.nn.RNN``, ``LSTM`` or ``GRU``, and a linear head.
     """
     if isinstance(model, Recurrent) and model.spec is not None:
         spec: Any = model.spec
@@ -240,7 +238,6 @@ def _process(process: Process) -> dict[str, Any]:
 def _readouts(
     model: nn.Module, dataset: ProcessDataset, twinned: ControlScores | None, twins: UntrainedControls | None
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Fit the maps of each layer to the belief and, for a mixture, to the posterior of the components; score controls."""
     times = np.arange(dataset.layout.num_observations)
     num_samples = max(8, EXAMPLES // len(times)) if twinned is None else twinned.num_samples
     targets = _targets(dataset, num_samples)
@@ -284,7 +281,6 @@ def _beyond_twins(
         return ControlScores(num_samples, {}, still)
 
     def read(network: nn.Module) -> tuple[Curves, Curves]:
-        """Return R² (1 + resamples, layer) of each layer, and of the layer that fits its training examples best."""
         layers = [
             read_off(read_stream(network, dataset, times, [name], num_samples), belief, num_samples) for name in names
         ]
@@ -312,7 +308,7 @@ def _targets(dataset: ProcessDataset, num_samples: int) -> dict[str, Float64[Ten
 
 
 def _ngram(dataset: ProcessDataset) -> dict[str, Any]:
-    """Count symbols after contexts in training samples: tables[k][context, symbol], the oldest symbol first."""
+    """Return counts tables[k][context, symbol] in training samples, the oldest symbol of a context first."""
     size, seen = dataset.process.num_symbols, dataset[0:NGRAM_SAMPLES].observations.numpy()
     place, tables = dataset.layout.position_in_sequence, []
     for order in range(LONGEST_CONTEXT + 1):

@@ -1,4 +1,4 @@
-"""A run: a trained model and its data, loaded from its folder."""
+"""A trained model and its data, loaded from a run folder."""
 
 import copy
 import os
@@ -44,11 +44,11 @@ class Run:
 
     Attributes:
         path: The run folder.
-        config: Its configuration.
-        process: The process that generated the data.
+        config: The configuration.
+        process: The data-generating process.
         model: A `SequenceModel` or the user's module, with the weights of the last checkpoint.
-        summary: Results of a finished run (``loss``, ``bayes_loss``, ``excess`` with its interval, ...), or None. For
-            given sequences, whose distribution is unknown, ``bayes_loss`` and ``excess`` are None.
+        summary: Results of a finished run (``loss``, ``bayes_loss``, ``excess`` with its interval, ...), else None.
+            ``bayes_loss`` and ``excess`` are None if the distribution of the sequences is unknown.
     """
 
     path: Path
@@ -99,11 +99,11 @@ class Run:
         return plot_rows(rows, repr(self.process), x="step", y="loss", by=("of",))
 
     def dataset(self, stream: str = "evaluate") -> ProcessDataset:
-        """Return samples of the run's process and layout; streams "evaluate" and "probe" are never trained on."""
+        """Return samples of the run's process and layout; the streams "evaluate" and "probe" are never trained on."""
         return ProcessDataset(self.process, layout=self.config.layout, seed=self.config.seed, stream=stream)
 
     def compare_with_untrained(self) -> list[tuple[str, Any]]:
-        """Return the model as "trained", and three untrained controls of its architecture."""
+        """Return the model as "trained", and three untrained controls of the same architecture."""
         twins = draw_controls(self.model, seed=self.config.seed, first=self.untrained()).models
         return [("trained", self.model), *(("untrained", twin) for twin in twins)]
 
@@ -124,7 +124,7 @@ class Run:
         """Return a copy of the model with its weights after `step` steps.
 
         Raises:
-            InputError: There is no checkpoint of that step; `training.num_log_checkpoints` sets which are stored.
+            InputError: No checkpoint of that step; `training.num_log_checkpoints` sets the stored steps.
             DamagedError: The checkpoint is damaged.
         """
         config, given = self.config, isinstance(self.config.model, UserModuleSpec)
@@ -144,7 +144,7 @@ class Run:
 
         Raises:
             InputError: The run stores none.
-            DamagedError: A finished run has lost one.
+            DamagedError: A checkpoint of a finished run is missing.
         """
         wanted = self.config.training.log_checkpoint_steps
         if not wanted:
@@ -158,8 +158,7 @@ class Run:
         return [0, *(step for step in wanted if step in found)]
 
     def report(self, out: str | Path | None = None) -> Path:
-        """Write the page of the finished run, as `look` does, and return its path (default: ``report.html`` in its
-        folder).
+        """Write the model page of the finished run (default ``report.html`` in its folder) and return its path.
 
         Raises:
             InputError: The run is not finished, or `out` does not end in .html.
@@ -168,7 +167,7 @@ class Run:
         return place
 
     def look(self, out: str | Path | None = None) -> Any:
-        """Compare the model with its exact optimum, before and after training: a notebook view, and a page in `out`."""
+        """Compare the model with its exact optimum, before and after training, in a notebook view and a page `out`."""
         return registry.lookup("page", "look")(self, out)
 
 
@@ -179,7 +178,7 @@ def _beside(summary: dict) -> str:
 
 
 def read_run(path: str | Path) -> Run:
-    """Read a run from its folder without its weights; the model is None.
+    """Read a run from its folder without weights; `model` is None.
 
     Raises:
         InputError: Not a run folder.
@@ -191,15 +190,15 @@ def read_run(path: str | Path) -> Run:
 
 
 def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:
-    """Load a run from its folder, with the weights of its newest complete checkpoint (the last one of a finished run).
+    """Load a run with the weights of its newest complete checkpoint.
 
     Args:
-        path: The folder.
-        model: The user's module, for a run that trained one; it receives the weights.
+        path: The run folder.
+        model: The user's module that the run trained, if any; it receives the weights.
 
     Raises:
         InputError: Not a run folder, no checkpoint, or the user's module is missing.
-        DamagedError: The folder is damaged, or a finished run has lost its last checkpoint.
+        DamagedError: The folder is damaged, or the last checkpoint of a finished run is missing.
     """
     folder, run = RunDir.open(require_path("path", path)), read_run(path)
     config, process = run.config, run.process
@@ -233,7 +232,7 @@ def untrained_model(config: RunConfig, process: Process) -> SequenceModel:
 
 
 class TrainingPass:
-    """Forward and backward pass of the first training batch with the torch engine, without a step.
+    """Forward and backward pass of the first training batch with the torch engine, without an update.
 
     Args:
         config: Configuration of the run, or its plain data.
@@ -241,8 +240,8 @@ class TrainingPass:
 
     Attributes:
         config: Configuration of the run.
-        model: The model with its initial weights.
-        batch: The batch on the device.
+        model: Model with its initial weights.
+        batch: Batch on the device.
     """
 
     def __init__(self, config: RunConfig | dict[str, Any], device: str = "cpu") -> None:
@@ -282,7 +281,7 @@ def model_io_of(config: RunConfig, target: Target) -> ModelIO:
 def engine_of(config: RunConfig, model_io: ModelIO, num_processes: int = 1, *, measure: bool = True) -> Choice:
     """Choose the engine of a run whose device is known, with the reason; see `choose_engine`.
 
-    With `measure`, steps of each engine may be timed; without, only earlier timings on this machine are used.
+    With `measure`, each engine may be timed; without it, only earlier timings on this machine are used.
     """
     if config.target.startswith("density"):
         if config.training.engine == "compiled":
@@ -305,7 +304,7 @@ def _process_of(folder: RunDir, config: RunConfig) -> Process:
 
 
 def check_same(folder: RunDir, process: Process) -> None:
-    """Raise DamagedError if the process is not bit-identical to that of the run."""
+    """Raise DamagedError unless the process is bit-identical to the run's process."""
     expected = store.read_json(folder.path / "seeds.json", managed=True).get("process_digest")
     if expected not in (process.digest, process.params_digest):  # older folders store the digest without names
         raise DamagedError(

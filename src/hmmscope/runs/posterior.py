@@ -1,4 +1,4 @@
-"""Posterior draws of the parameters of a fitted model, and what follows from them."""
+"""Posterior draws of the parameters of a fitted model, and their intervals, checks and forecasts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,9 +38,8 @@ class Posterior(Shown):
 
     Attributes:
         hmm: The fitted model.
-        arrays: Draws by array name ("initial", "transition", "emission"; for numbers "means", ...), each (chain, draw,
-            ...).
-        log_likelihood: Log-likelihood of all observations under each draw (chain, draw), in nats.
+        arrays: Draws (chain, draw, ...) by array name ("initial", "transition", "emission"; for numbers "means", ...).
+        log_likelihood: Log-likelihood of the data under each draw (chain, draw), in nats.
         relabelled_fraction: Fraction of draws whose state labels were permuted to match the fit.
         sequences: The fitted data: symbols (time,) or numbers (time, coordinate).
     """
@@ -54,9 +53,8 @@ class Posterior(Shown):
     def table(self) -> list[dict[str, Any]]:
         """Return a row per entry: fitted value, posterior mean, 95 % interval, R-hat, effective sample sizes.
 
-        `array` and `entry` identify it. The interval has equal tails and widens for few effective draws
-        (`hmmscope.inference.chains.equal_tails`). An entry that no draw changes has NaN for R-hat and effective
-        sizes.
+        Columns `array` and `entry` identify the entry. The interval has equal tails and widens if few draws are
+        effective (`hmmscope.inference.chains.equal_tails`). A constant entry has NaN for R-hat and effective sizes.
         """
         found = []
         fitted = self.hmm.file_tensors()
@@ -73,7 +71,7 @@ class Posterior(Shown):
         return found
 
     def lines(self) -> list[str]:
-        """Return lines: number of draws, agreement of the chains, and intervals for models of few states."""
+        """Return text lines: number of draws, agreement of the chains, and intervals for models of few states."""
         chains, draws = self.log_likelihood.shape
         rows = self.table()
         worst, least = (
@@ -98,13 +96,13 @@ class Posterior(Shown):
         return goodness_of_fit(self.models(num_simulations), self.sequences, num_simulations, seed)
 
     def forecast(self, observed: Any, steps: int, *, num_models: int = 200, seed: int = 0) -> Forecasts:
-        """Forecast after a past, including the uncertainty of the parameters; see `forecast_with`.
+        """Forecast after a past, with the uncertainty of the parameters; see `forecast_with`.
 
         Args:
-            observed: One sequence, symbols (time,) or names, or numbers (time, coordinate).
+            observed: One sequence: symbols (time,) or names, or numbers (time, coordinate).
             steps: Number of steps, at least 1.
-            num_models: Number of posterior draws to use.
-            seed: Seed of random numbers.
+            num_models: Number of posterior draws.
+            seed: Seed of the random numbers.
         """
         require(is_count(num_models), "num_models", "must be at least 1 and whole", num_models)
         return forecast_with(self.models(num_models), observed, steps, seed)
@@ -133,7 +131,7 @@ class FitData:
 
     Attributes:
         data: Sequences of symbols or of numbers.
-        restricted: Parts were fixed, tied or started from a user's model.
+        restricted: The fit had fixed or tied parts, or started from a user's model.
     """
 
     data: SequenceData | Vectors

@@ -44,7 +44,7 @@ def settings(spec: TrainingSpec) -> Iterator[None]:
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Enable gradients and float32 defaults whatever the caller has set, so that neither changes the bits of a run."""
+    """Enable gradients and float32 defaults, so that the caller's settings do not change the bits of a run."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(DTYPE)
     try:

@@ -1,7 +1,7 @@
-"""Step times of each engine on this machine, measured when first needed and stored in the user's cache.
+"""Step times of each engine on this machine, stored in the user's cache.
 
-There is one file per processor, number of cores, and versions of numerical packages; it stores only sizes of models. An
-unreadable file is replaced, and without a writable cache nothing is stored.
+There is one file per processor, number of cores and package versions. An unreadable file is replaced; without a
+writable cache nothing is stored.
 """
 
 import hashlib
@@ -33,10 +33,7 @@ _SECONDS, _STEP, _FEWEST = 2.0, 2e10, 16
 
 
 def timing(config: RunConfig, model_io: ModelIO, seconds: float) -> Timing | None:
-    """Return the step time of each engine, or None if training for `seconds` by torch is shorter than measuring.
-
-    The duration of measuring is known after the first time; the answer to the same question does not change later.
-    """
+    """Return the step time of each engine, or None if training with torch takes less time than measuring."""
     with suppress(OSError, HmmscopeError):
         store.make_folder(_file().parent)
     with disk.one_at_a_time(_file().parent):
@@ -63,7 +60,7 @@ def kept_timing(config: RunConfig, model_io: ModelIO, seconds: float) -> Timing 
     """Return earlier results of `timing`, without measuring or writing.
 
     Raises:
-        NotMeasuredError: `timing` would measure.
+        NotMeasuredError: No earlier result exists.
     """
     kept = _read()
     found = kept["steps"].get(_shape(config, model_io))
@@ -87,7 +84,7 @@ def _file() -> Path:
 
 
 def _read() -> dict[str, Any]:
-    """Read the cache of this machine: step times by shape, short trainings, and the duration of measuring."""
+    """Read the cache: step times by shape, short trainings, and the duration of measuring."""
     with suppress(OSError, HmmscopeError, AttributeError, KeyError, TypeError, ValueError):
         kept = store.read_json(_file())
         first, short, steps = float(kept["first"]), list(kept["short"]), dict(kept["steps"])

@@ -1,4 +1,4 @@
-"""Train a run from its configuration: process, dataset, model, training, score."""
+"""Train a run from its configuration."""
 
 import math
 import os
@@ -65,13 +65,12 @@ def train(
 ) -> Run:
     """Train a model on a process or on sequences, and compare it with the optimum.
 
-    Given sequences (`SequenceData`) are split into `train` and `validation` parts. Their distribution is unknown, so
-    n-gram baselines of the training part replace the optimum. A user's module is trained in place; the folder stores
-    its class, parameter shapes and weights, and resuming needs the module again.
+    Given sequences (`SequenceData`) are split into `train` and `validation` parts; n-gram baselines replace their
+    unknown optimum. A user's module is trained in place; the folder stores its weights, and resuming needs the module
+    again.
 
     Args:
-        source: A process, a dataset, `SequenceData` or its sources, a `RunConfig`, or the name or path of a process or
-            of sequences.
+        source: A process, a dataset, `SequenceData` or its sources, a `RunConfig`, or a name or path.
         out: A new folder for the run.
         model: A registered name, a mapping of fields, a spec, or any module from tokens (batch, time) to logits (batch,
             time, symbol) or to an object with ``.logits``.
@@ -83,12 +82,10 @@ def train(
         tracker: Also log to "tensorboard", "wandb" or "trackio"; does not affect the bits.
         reading: Options of `SequenceData`, such as `column`, `missing` or `lengths`; stored in the folder.
 
-    Under torchrun, the processes train together as set by ``training.parallel``. Process 0 returns; the others exit
-    with code 0 or
-    with that of the error.
+    Under torchrun, the processes train together as set by ``training.parallel``. Process 0 returns; the others exit.
 
     Raises:
-        InputError: Invalid source or model, a module with too small a vocabulary or that fails, or a missing tracker
+        InputError: Invalid source or model, a module that fails or has too small a vocabulary, or a missing tracker
             package.
         RefusedError: `out` exists (without `resume`), is in use, or has another configuration.
         NonFiniteError, Interrupted, ResourceError: See `train_model`.
@@ -128,16 +125,7 @@ def train(
 
 @dataclass(frozen=True, eq=False)
 class _CheckedTraining:
-    """A validated training, before anything is written.
-
-    Attributes:
-        run: The run, with the user's model at its initial weights.
-        net: The trained module.
-        model_io: Its input and output.
-        target: Its prediction target.
-        held_out: Evaluation samples.
-        judged: This process computes the exact answers.
-    """
+    """A validated training run; `judged` is whether this process computes the exact answers."""
 
     run: Run
     net: SequenceModel
@@ -148,7 +136,7 @@ class _CheckedTraining:
 
 
 def _begin(config: RunConfig, path: Path, world: ProcessGroup, resume: bool, shorter: Path | None) -> _CheckedTraining:
-    """Return the run with its initial model; all refusals happen here, before a folder exists."""
+    """Return the run with its initial model, after all checks that could refuse it."""
     device = resolve_device(config.training.device, config.training.engine)
     config = replace(config, training=replace(config.training, device=device))
     check_processes(config.training, world.size)
@@ -179,7 +167,6 @@ def _begin(config: RunConfig, path: Path, world: ProcessGroup, resume: bool, sho
 
 
 def _check_given(net: UserModule, config: RunConfig, world: ProcessGroup) -> None:
-    """Raise InputError for settings that a user's module does not support."""
     spec = config.training
     require(
         not spec.block_length,
@@ -234,7 +221,6 @@ def _judge(begun: _CheckedTraining, in_parts: bool, num_samples: int) -> tuple[S
 
 
 def _first_weights(path: Path, model: UserModule, world: ProcessGroup) -> None:
-    """Store the initial weights of a user's module; a resumed run loads them."""
     kept = path / FIRST_WEIGHTS
     if world.leader and not os.path.lexists(kept):
         store.write_tensors(kept, dict(model.state_dict()))
@@ -243,7 +229,7 @@ def _first_weights(path: Path, model: UserModule, world: ProcessGroup) -> None:
 
 
 def summarise(score: Score, model: SequenceModel, config: RunConfig, floor: float | None) -> dict:
-    """Return the results of a run for done.json; without an optimum the best baseline replaces it."""
+    """Return the results for done.json; the best n-gram baseline replaces an unknown optimum."""
     excess, low, high = score.excess or (None, None, None)
     best = score.baseline
     compared: dict[str, str | float] = {}
@@ -273,7 +259,6 @@ def _flops(spec: ModelSpec, model_io: ModelIO, columns: int) -> float | None:
 def _engine(
     config: RunConfig, model_io: ModelIO, begun: Path | None, num_processes: int
 ) -> Literal["compiled", "torch"]:
-    """Return the engine of a run; "auto" keeps that of an existing folder."""
     if begun is not None and config.training.engine == "auto":
         engine = _recorded(RunDir.open(begun).config)["training"]["engine"]
         config = replace(config, training=replace(config.training, engine=engine))
@@ -285,7 +270,6 @@ def _recorded(config: dict) -> dict:
 
 
 def _folder(run: Run, resume: bool, warm_start: str | Path | None) -> RunDir:
-    """Create or resume the locked run folder; without a checkpoint it takes that of `warm_start`."""
     shorter = None if warm_start is None else SharedPrefix.of(Path(warm_start), run.config)  # before the folder exists
     path, config, process = run.path, run.config, run.process
     if resume and os.path.lexists(path):

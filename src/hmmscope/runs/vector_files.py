@@ -1,4 +1,4 @@
-"""Read files of numbers as sequences of vectors: tables with coordinates as columns, and arrays."""
+"""Files of numbers, read as sequences of vectors."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ class NumberFile(NamedTuple):
 
     Attributes:
         vectors: The sequences.
-        how: Description of how they were read.
+        how: Description of the layout that was read.
         reading: Options that read other files in the same way; None if there was no choice.
     """
 
@@ -62,19 +62,19 @@ def read_number_file(
     lengths: Any = None,
     symbols_from: ReadOptions | None = None,
 ) -> NumberFile:
-    """Read sequences of vectors from a file.
+    """Read sequences of vectors from a table (.csv, .tsv) or an array file (.npy, .npz).
 
-    A table (.csv, .tsv) has one observation per row; its first row names the columns, which are coordinates. Without
-    names, one column is one sequence, and several columns need `axis`, which makes each entry an observation. Arrays
-    (.npy, .npz) follow `read_vectors`.
+    A table has one observation per row; its first row names the columns, which are coordinates. Without names, one
+    column is one sequence, and several columns need `axis`, which makes each entry an observation. Arrays follow
+    `read_vectors`.
 
     Args:
         path: The file.
-        column: Comma-separated names of the columns to read (default: all but `group`); for .npz the array name.
+        column: Comma-separated columns to read (default: all but `group`); for .npz the array name.
         group: Column with the sequence id of a row; each run of equal ids is a sequence.
         missing: Markers of a missing entry, in addition to an empty cell (default: NA, NaN, nan).
         axis, lengths: See `read_vectors`.
-        symbols_from: Options of another file, used as defaults; its columns if the file has all of them.
+        symbols_from: Options of another file, used as defaults; its columns apply if this file has all of them.
 
     Raises:
         InputError: Unknown ending, a cell that is not a number, missing columns, or an ambiguous layout.
@@ -135,7 +135,6 @@ def _number(cell: str) -> float | None:
 
 
 def _floats(path: Path, table: TableCells, places: Sequence[int], names: Sequence[str], gaps: _Gaps) -> NDArray[Any]:
-    """Return columns of a table as numbers, with NaN for missing entries."""
     found = np.full((len(table.cells), len(places)), np.nan)
     for number, row in enumerate(table.cells):
         for column, place in enumerate(places):
@@ -166,7 +165,6 @@ def _nameless(path: Path, table: TableCells, gaps: _Gaps, axis: int | None, leng
 
 
 def _rectangular(path: Path, table: TableCells, rule: str) -> None:
-    """Raise InputError for a row with another number of cells than the first."""
     for number, row in zip(table.numbers, table.cells, strict=True):
         if len(row) != len(table.cells[0]):
             raise InputError(f"{path.name} row {number}: {len(row)} cells {rule}")
@@ -185,7 +183,6 @@ def _named(
     axis: int | None,
     lengths: Any,
 ) -> tuple[NumberFile, str | None]:
-    """Read a table with a header; also return the names of the columns read, in the form of `column`."""
     header = table.cells[0]
     if axis is not None:
         raise InputError(f"{path.name}: axis applies to tables without column names; here each row is an observation")

@@ -1,4 +1,4 @@
-"""Numbers as observations: read arrays as sequences of vectors, and fit families of emissions."""
+"""Arrays of numbers as sequences of vectors, and fits of emission families to them."""
 
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ class Vectors(NamedTuple):
 
     Attributes:
         rows: (row, coordinate); NaN is missing.
-        lengths: Lengths of the sequences, each at least 1.
+        lengths: Lengths of the sequences.
     """
 
     rows: Float64[Tensor, "row coordinate"]
@@ -71,8 +71,8 @@ def read_vectors(source: Any, *, axis: int | None = None, lengths: Any = None) -
     """Read arrays as sequences of vectors.
 
     (time,) and (time, 1) are one sequence of numbers, (sequence, time, coordinate) are sequences, and a list has one
-    array per sequence. Two dimensions are ambiguous: with `lengths`, which sum to the rows, each row is an observation,
-    as in hmmlearn; with `axis`, the axis of time, each entry is an observation.
+    array per sequence. Two dimensions need `lengths`, which sum to the rows (each row is an observation), or `axis`,
+    the axis of time (each entry is an observation).
 
     Raises:
         InputError: Not an array of numbers, an ambiguous shape, an infinite number, or wrong lengths.
@@ -158,10 +158,10 @@ def fit_vectors(
         sizes: Numbers of states.
         emission: Name in `FAMILIES`.
         options: Options of `fit_emissions`.
-        more: Remaining options: those of the family, and `floor`.
+        more: Options of the family, and `floor`.
 
     Raises:
-        InputError: An option that the family does not have, or as in `fit_emissions`.
+        InputError: An unknown option of the family, or an error of `fit_emissions`.
     """
     family, known = FAMILIES[emission]
     for name in more:
@@ -173,8 +173,8 @@ def fit_vectors(
 def held_out(data: Vectors, seed: int) -> tuple[Vectors, Vectors | None, str]:
     """Split off a fifth of the data to compare numbers of states; also return a description.
 
-    Whole sequences are held out; with fewer than twenty, blocks of a fiftieth of all observations, at least sixteen
-    each. With fewer than twenty blocks, nothing is held out.
+    Whole sequences are held out. Fewer than twenty sequences are cut into blocks of a fiftieth of all observations, at
+    least sixteen each; with fewer than twenty blocks, nothing is held out.
     """
     parts, how = list(data.rows.split(data.lengths.tolist())), ""
     if len(parts) < LEAST_PARTS:
@@ -199,10 +199,10 @@ def choose_vectors(
     options: dict[str, Any],
     more: dict[str, Any],
 ) -> tuple[int, dict[str, Any]]:
-    """Choose the number of states by BIC; also return the related attributes of `hmmscope.runs.fitting.FitResult`.
+    """Choose the number of states by BIC; also return attributes of `hmmscope.runs.fitting.FitResult`.
 
     Args:
-        judges: Held-out data; None holds out a part of `data` if there is a choice.
+        judges: Held-out data; by default a part of `data` if there is a choice.
         data, sizes, emission, options, more: As in `fit_vectors`.
     """
     apart, cut = data, ""

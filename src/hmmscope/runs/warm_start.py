@@ -1,9 +1,8 @@
 """Warm starts: reuse the checkpoint of a shorter run instead of training the shared steps again.
 
-Training up to a step depends only on the configuration of the steps before. Two runs that differ only in their number
-of steps are equal until then; with the schedule "wsd", until the decay of the shorter one. Budgets 600, 1200, 2400,
-..., each with its own decay, thus cost one trunk and its branches. The engine may change; its steps then differ by
-rounding.
+Two runs that differ only in their number of steps are equal until the shorter one ends or, with the schedule "wsd",
+until its decay. Budgets 600, 1200, 2400, ... thus cost one trunk and a decay each. A change of engine changes the steps
+by rounding only.
 """
 
 from dataclasses import dataclass
@@ -70,7 +69,7 @@ class SharedPrefix:
         return cls(shorter, steps[-1], config.training.log_checkpoint_steps)
 
     def hand_over(self, folder: RunDir) -> None:
-        """Copy the checkpoint and the earlier metrics to a run that has no checkpoint."""
+        """Copy the checkpoint and earlier metrics to a run without a checkpoint."""
         found = self.shorter.load_checkpoint(self.step)
         assert found is not None  # missing steps were refused above
         _, tensors, state = found

@@ -56,12 +56,9 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
     """Score a submission again, compare, and return a line that describes the check.
 
     Without `run`, no code of the submission runs: samples follow from the digest of the weights, the optimum from the
-    tasks, scores from
-    stored predictions, and the card from the scores. With `run`, the model is also rebuilt with the stored weights,
-    and its predictions,
-    number of parameters and recipe are compared. A file runs in a separate process
-    (`hmmscope.lab.benchmark.recompute`), and only if its
-    SHA-256 matches the entry.
+    tasks, scores from stored predictions, and the card from the scores. With `run`, the model is also rebuilt with the
+    stored weights, and its predictions, number of parameters and recipe are compared. A file runs in a separate process
+    (`hmmscope.lab.benchmark.recompute`), and only if its SHA-256 matches the entry.
 
     Args:
         folder: Folder of a submission.

@@ -3,8 +3,7 @@
     python -P -m hmmscope.lab.benchmark.recompute
 
 runs a model file, for `hmmscope check --run`, in a separate process with limits on processor time, memory and file
-size. The limits
-stop runaway models; they are not a sandbox, and the file runs with the user's rights.
+size. The limits stop runaway models; they are not a sandbox, and the file runs with the user's rights.
 """
 
 import json

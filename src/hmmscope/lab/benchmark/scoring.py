@@ -133,9 +133,8 @@ def score(task: BenchmarkTask, samples: ScoredSamples, stored: dict[str, Tensor]
     ``belief_share``: explained fraction of the exact belief over untrained controls; None without regression.
 
     Baselines and controls, as excess on the same samples: ``constant``, the best constant distribution; ``counting``,
-    the best n-gram
-    baseline (None without symbols); ``untrained``, a control; ``shuffled``, the model's predictions for other
-    samples.
+    the best n-gram baseline (None without symbols); ``untrained``, a control; ``shuffled``, the model's predictions for
+    other samples.
 
     Raises:
         InputError: Predictions of another shape.

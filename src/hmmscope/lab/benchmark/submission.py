@@ -50,9 +50,8 @@ def benchmark(
 ) -> Card:
     """Submit a model to HMM-bench: train it on the tasks of a track, score it, and seal a submission.
 
-    Each task is trained from new initial weights, with fixed steps and samples. The digest of the trained weights
-    draws the scored
-    samples, so that nobody can train on them.
+    Each task is trained from new initial weights, with fixed steps and samples. The digest of the trained weights draws
+    the scored samples, so that nobody can train on them.
 
     Args:
         model: See `hmmscope.lab.benchmark.entries.entry_of`: any module, a class or function that returns one, a

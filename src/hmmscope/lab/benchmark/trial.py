@@ -33,8 +33,7 @@ def try_entry(config: RunConfig, task: BenchmarkTask, layers: tuple[str, ...] | 
 
     Raises:
         InputError: No trainable weights, weights that are not real numbers, missing layers, a model that changes in
-            evaluation, or a
-            failure of `require_causal`.
+            evaluation, or a failure of `require_causal`.
     """
     samples = ScoredSamples.of(task, "0" * 16)
     try:

@@ -116,12 +116,9 @@ def look(
     """Compare one model with its exact optimum on one offline page, or inline in a notebook.
 
     The page shows the losses of model, optimum, best n-gram baseline and untrained controls; belief maps by layer
-    before and after
-    training, and the fraction that training explains; attention; and an interactive intervention. If it can compute
-    the model (hmmscope's
-    decoders and recurrent networks; user modules of an embedding, an RNN, LSTM or GRU, and a head), it accepts
-    symbols of the reader. The
-    page lists what it cannot determine.
+    before and after training, and the fraction that training explains; attention; and an interactive intervention. If
+    it can compute the model (hmmscope's decoders and recurrent networks; user modules of an embedding, an RNN, LSTM or
+    GRU, and a head), it accepts symbols of the reader. The page lists what it cannot determine.
 
     Args:
         model: Any module from tokens (batch, time) to logits, also of Transformers or TransformerLens; a run, or its
@@ -129,9 +126,8 @@ def look(
         process: The training process (object, name or file), a dataset, or sequences. A run has its own.
         out: Path of the page, ending in .html.
         layers: Names of modules for belief regression; by default the residual stream.
-        length: Observations per sample, as in training; required for a module with a process, unless the module
-            states its training
-            length (`hmmscope.analysis.belief_map.dataset_for`).
+        length: Observations per sample, as in training; required for a module with a process, unless the module states
+            its training length (`hmmscope.analysis.belief_map.dataset_for`).
         num_samples: Held-out samples for the losses.
         num_points: Number of belief states to draw.
         num_controls: Number of untrained controls, at least three; 0 for none.

@@ -1,8 +1,7 @@
 """Initial selection and views of an `Explorer`, for both renderers.
 
 A view is a set of choices at "all". It names each curve in the legend and assigns its style, so that a name keeps its
-colour while
-other choices change.
+colour while other choices change.
 """
 
 from collections import Counter

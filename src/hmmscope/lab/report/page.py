@@ -1,8 +1,7 @@
 """One self-contained HTML page of one or several experiments, readable without a network.
 
 The content policy allows the page's own scripts by digest, and no fetching. Text from folders enters the page only
-through Jinja's
-escaping, or as JSON that cannot end its element.
+through Jinja's escaping, or as JSON that cannot end its element.
 """
 
 import base64
@@ -49,9 +48,8 @@ LONG = 12  # rows from which a table scrolls in its own box
 def write_page(folders: list[Path], out: Path) -> Path:
     """Write the page of the experiments in `folders` to `out` atomically, and return `out`.
 
-    Each of several experiments has a section, after their common figures. The folders are only read, except that a
-    page written into a
-    sealed folder is added to its second seal.
+    Each of several experiments has a section, after their common figures. The folders are only read, except that a page
+    written into a sealed folder is added to its second seal.
 
     Raises:
         InputError: No folder, one given twice, or a missing file.

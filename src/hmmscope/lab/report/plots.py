@@ -114,8 +114,7 @@ def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") 
     """Return the files of a figure by their endings; equal figures, marks and versions give equal bytes.
 
     All share one layout, computed once. For a figure with a picture inside, which LaTeX cannot embed, the style latex
-    returns the files
-    of paper.
+    returns the files of paper.
 
     Args:
         figure: The figure.

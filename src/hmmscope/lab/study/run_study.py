@@ -71,8 +71,7 @@ class StudySpec:
 
     Attributes:
         length: Maximum length of pieces, shorter if there would be fewer than 30 (`SequenceData.pieces`). Pieces are
-            split, fitted and
-            predicted.
+            split, fitted and predicted.
         states: Numbers of states of the HMMs.
         restarts, iterations: Maxima per fit; restarts end once the best two agree in likelihood.
         order: Longest context of the n-grams and context trees.
@@ -149,12 +148,10 @@ def study(
     """Compare n-gram baselines, HMMs of growing size and networks on sequences with unknown distribution.
 
     All are fitted to the training part. The n-grams (with a smoothing strength per order) and the mixture of all
-    context trees are tuned
-    there; the validation part chooses the order of the n-gram and the training length of each network. The HMM
-    compared with the networks
-    is the one chosen by BIC, unless another predicts the validation part better by more than a standard error
-    (`hmmscope.inference.num_states.best_predictor`). Losses are on the test part. BIC estimates the number of states
-    (table `states`).
+    context trees are tuned there; the validation part chooses the order of the n-gram and the training length of each
+    network. The HMM compared with the networks is the one chosen by BIC, unless another predicts the validation part
+    better by more than a standard error (`hmmscope.inference.num_states.best_predictor`). Losses are on the test part.
+    BIC estimates the number of states (table `states`).
 
     Args:
         source: `SequenceData` or its sources: a file path, lists, an array.

@@ -112,8 +112,8 @@ def expand(data: object, overrides: Mapping[str, str] | None = None) -> list[Gri
         overrides: Changes to the base, such as ``{"training.num_steps": "100"}``.
 
     Raises:
-        InputError: Unknown key (suggests the nearest), invalid value, overlapping keys, or two points that are the
-            same run.
+        InputError: Unknown key (suggests the nearest), invalid value, overlapping keys, or two points that are the same
+            run.
     """
     if not isinstance(data, dict):
         raise InputError(f"grid: must be a mapping, got {shown(data)}")

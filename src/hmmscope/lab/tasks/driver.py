@@ -1,8 +1,7 @@
 """The loop over tasks: submit waiting ones, retry failed ones, wait for other processes.
 
-There is no database: the folders store what is done, running or started. The work may therefore be killed at any
-time, restarted,
-extended, moved to another executor, or shared by several machines.
+There is no database: the folders store what is done, running or started. The work may therefore be killed at any time,
+restarted, extended, moved to another executor, or shared by several machines.
 """
 
 import shutil
@@ -100,9 +99,8 @@ def do_tasks(
     Args:
         tasks: Tasks in starting order, with distinct names.
         executor: The executor.
-        retries: Further attempts per failed task in this call. Bad input, damaged files and non-finite numbers are
-            not retried;
-            attempts that saved new work do not count.
+        retries: Further attempts per failed task in this call. Bad input, damaged files and non-finite numbers are not
+            retried; attempts that saved new work do not count.
         watcher: Receives progress.
 
     Raises:

@@ -20,9 +20,8 @@ class RayExecutor:
 
     Args:
         jobs: Processors of a Ray started here; not with `address`.
-        address: Address of a running cluster ("auto", "host:6379", "ray://host:10001"); by default Ray is started
-            here and stopped
-            after the work.
+        address: Address of a running cluster ("auto", "host:6379", "ray://host:10001"); by default Ray is started here
+            and stopped after the work.
         gpus: GPUs per task; tasks may share one by fractions.
         heartbeat_timeout: Seconds without progress after which a worker is killed and its task retried.
 

@@ -1,8 +1,7 @@
 """Tasks: work identified by a folder and a name, with files that appear atomically, and outcomes of attempts.
 
 A worker receives the type of a task, its folder and its name, and reads the rest from the folder. Files show what is
-done. Kernel
-locks end with their process, so unlocked files belong to killed workers.
+done. Kernel locks end with their process, so unlocked files belong to killed workers.
 
     OUT/logs/NAME.log            output of its workers
     OUT/failures/NAME.json       reason of its failure, and number of attempts

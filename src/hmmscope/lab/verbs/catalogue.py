@@ -1,8 +1,7 @@
 """Registered names and their meanings, as `show` and `claims` print them.
 
-They are read from catalogue.json, which `scripts/write_pages.py` writes, so that nothing heavy is imported. If
-another package
-registers something or a registering line has changed, everything is imported instead.
+They are read from catalogue.json, which `scripts/write_pages.py` writes, so that nothing heavy is imported. If another
+package registers something or a registering line has changed, everything is imported instead.
 """
 
 import contextlib

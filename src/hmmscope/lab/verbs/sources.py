@@ -79,8 +79,8 @@ def read_observations(path: Path, process: Process, **reading: Any) -> tuple[lis
     Each is (1, time) for symbols or (1, time, observed) for vectors; the filters check the values.
 
     Args:
-        path: Any file that `SequenceData` reads; vectors come from .jsonl, .npz, .safetensors, or numbers in .csv,
-            .tsv or .npy.
+        path: Any file that `SequenceData` reads; vectors come from .jsonl, .npz, .safetensors, or numbers in .csv, .tsv
+            or .npy.
         process: Its symbols are the alphabet; the reading options stored with a fit are the defaults.
         reading: `unit`, `column`, `group`, `axis` and `missing`, as for `SequenceData`.
     """
