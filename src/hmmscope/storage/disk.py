@@ -1,7 +1,4 @@
-"""System calls that change the disk, below `store`.
-
-Tests replace these functions to record operations, reorder them like a power cut, and make them fail.
-"""
+"""System calls that change the disk, below `store`; tests replace them to simulate power cuts and failures."""
 
 import errno
 import fcntl
@@ -31,12 +28,12 @@ mkdir, rename, unlink, rmdir = os.mkdir, os.rename, os.unlink, os.rmdir
 
 
 def create(path: Path) -> int:
-    """Create a new file and return its descriptor; an existing file or link is an error."""
+    """Create a new file and return its descriptor; an existing file or link raises an error."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
 
 
 def fsync_dir(path: Path) -> None:
-    """Make the names in a folder durable."""
+    """Sync a folder, so that its file names survive a power cut."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -57,7 +54,7 @@ _OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
 
 @contextmanager
 def writing(path: Path, needed: int) -> Iterator[None]:
-    """Turn OS errors of writing into one line: file, reason, bytes needed and free."""
+    """Convert OS errors of writing to one line: file, reason, bytes needed and free."""
     try:
         yield
     except OSError as error:
@@ -85,7 +82,7 @@ MOST_BYTES = 1 << 40
 def reading(path: Path, *, managed: bool, limit: int = MOST_BYTES) -> Iterator[BufferedReader]:
     """Open a regular file of at most `limit` bytes for reading.
 
-    If `managed`, an hmmscope file, any problem is damage and links are not followed; else it is an input error.
+    In a `managed` file (one of hmmscope's) any problem is damage, and links are refused; else it is an input error.
     """
     wrong = DamagedError if managed else InputError
     check_name(path)
@@ -117,7 +114,7 @@ def check_name(path: Path) -> None:
 
 
 def open_own(path: Path, flags: int) -> int:
-    """Open a regular file in an hmmscope folder; symbolic and hard links are refused."""
+    """Open a regular file in an hmmscope folder; links are refused."""
     try:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
@@ -144,14 +141,14 @@ def refuse_special(path: Path) -> None:
 
 
 def temporary_sibling(path: Path) -> Path:
-    """Return an unpredictable name in the same folder that LEFTOVER matches."""
+    """Return an unpredictable name in the same folder that matches LEFTOVER."""
     return path.parent / f"{_PREFIX}{path.name[:100]}-{secrets.token_hex(8)}"
 
 
 def open_temporary(path: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
-    """Create a temporary sibling of `path` whose lock marks an active writer until the descriptor is closed.
+    """Create a temporary sibling of `path`, locked until its descriptor is closed.
 
-    Temporary files of killed writers of `path` are removed first.
+    Temporary files of `path` whose writers were killed are removed first.
     """
     remove_leftovers(path.parent, of=path)
     for _ in range(_TRIES):
@@ -174,10 +171,7 @@ def open_temporary(path: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
 
 
 def remove_leftovers(folder: Path, *, of: Path | None = None) -> None:
-    """Remove temporary files directly in `folder`, or those `of` one path, whose writers have ended.
-
-    The kernel frees the lock of an ended process; locked files, links and unrelated files stay.
-    """
+    """Remove temporary files of ended writers in `folder`, or only those of the path `of`."""
     begin = _PREFIX if of is None else f"{_PREFIX}{of.name[:100]}-"
     with suppress(OSError), os.scandir(folder) as entries:
         found = [Path(e.path) for e in entries if e.name.startswith(begin) and LEFTOVER.fullmatch(e.name)]
@@ -198,7 +192,7 @@ def _remove_unlocked(path: Path) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`, durably and atomically: readers and crashes see either version complete.
+    """Replace `path` by `data` durably and atomically.
 
     Raises:
         RefusedError: `path` exists and is not a regular file, or is below a file.
@@ -224,7 +218,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file, or a folder with its contents, without following links."""
+    """Remove a file or a folder with its contents, without following links."""
     if path.is_symlink() or not path.is_dir():
         return unlink(path)
     for entry in list(os.scandir(path)):
@@ -233,7 +227,7 @@ def remove_tree(path: Path) -> None:
 
 
 def take_lock(path: Path) -> int:
-    """Acquire the kernel lock on `path` and write the process id into it; closing the descriptor releases it."""
+    """Acquire the kernel lock on `path` and write the process id into it; closing the descriptor unlocks."""
     with writing(path, 0):
         fd = open_own(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -261,7 +255,7 @@ def give_lock(fd: int) -> None:
 
 @contextmanager
 def holding(path: Path) -> Iterator[None]:
-    """Hold the lock on `path`; the RefusedError names the process that holds it."""
+    """Hold the lock on `path`; the RefusedError names the current holder."""
     fd = take_lock(path)
     try:
         yield
@@ -271,7 +265,7 @@ def holding(path: Path) -> Iterator[None]:
 
 @contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
-    """Wait for the lock on a file or folder; without lock support or the path, do not wait."""
+    """Wait for the lock on a file or folder, unless it is missing or locks are not supported."""
     fd = -1
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY)
@@ -285,7 +279,7 @@ def one_at_a_time(path: Path) -> Iterator[None]:
 
 @contextmanager
 def staying(folder: Path, name: str) -> Iterator[None]:
-    """Work in a folder with the file `name`; if that disappears, report a missing folder instead of damage."""
+    """Work in a folder with the file `name`; if it disappears, report a missing folder instead of damage."""
     try:
         yield
     except (HmmscopeError, OSError) as error:

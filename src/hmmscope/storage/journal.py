@@ -1,4 +1,4 @@
-"""Append-only journals of JSON lines, with a digest of everything written."""
+"""Append-only journals of JSON lines with a digest."""
 
 import errno
 import hashlib
@@ -12,11 +12,10 @@ from hmmscope.storage import disk, store
 
 
 class Journal:
-    """An append-only file of records as JSON lines.
+    """An append-only file of JSON lines with one writer, the holder of the run's lock.
 
-    It has one writer at a time (the holder of the run's lock). Opening removes a line cut by a crash. A checkpoint
-    stores `length` in bytes and `digest` (SHA-256), which verify the lines before it; a resumed run calls `truncate`
-    with the length.
+    Opening removes a line cut by a crash. A checkpoint stores the `length` in bytes and the `digest` (SHA-256); a
+    resumed run calls `truncate` with this length.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +41,7 @@ class Journal:
         return self._running.hexdigest()
 
     def append(self, record: dict) -> None:
-        """Append a record atomically; only `sync` makes it survive a power cut.
+        """Append a record atomically; it survives a power cut only after `sync`.
 
         Raises:
             InputError: NaN, infinity, or an object without JSON form.
@@ -86,7 +85,6 @@ class Journal:
         self._cut(length)
 
     def close(self) -> None:
-        """Close the file; repeated calls do nothing."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -107,8 +105,8 @@ def read_journal(path: Path, *, limit: int = 1 << 30) -> list[dict]:
     """Read the records of a journal, without a last line cut by a crash.
 
     Raises:
-        InputError: Missing, or above `limit` bytes.
-        DamagedError: Another line is not a record (named by number), or the file is a link.
+        InputError: The file is missing or larger than `limit` bytes.
+        DamagedError: Another line is not a record, or the file is a link.
     """
     if not os.path.lexists(path):
         raise InputError(f"{path}: no such journal")

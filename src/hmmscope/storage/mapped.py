@@ -37,9 +37,9 @@ _MAX_AXES = 64  # NumPy's limit
 
 
 def map_tensors(path: Path) -> tuple[dict[str, "torch.Tensor"], dict[str, str]]:
-    """Map the tensors of a safetensors file into memory; also return its short texts.
+    """Map the tensors of a safetensors file into memory; also return its metadata.
 
-    The file must not change meanwhile; changes to the tensors are not written back.
+    The file must not change meanwhile. Changes to the tensors are not written to the file.
 
     Raises:
         InputError: Missing, or not a regular file.
@@ -80,7 +80,6 @@ def map_tensors(path: Path) -> tuple[dict[str, "torch.Tensor"], dict[str, str]]:
 
 
 def _place(entry: dict[str, Any], room: int) -> tuple[int, int, str, tuple[int, ...]]:
-    """Return first and last byte, type and shape of a tensor; ValueError unless they agree."""
     if entry["dtype"] not in _NAMES:
         raise ValueError(f"type {str(entry['dtype'])[:20]} is not supported; save it as I64 or F64")
     kind, width = _NAMES[entry["dtype"]]
@@ -149,7 +148,6 @@ def _read_npy(data: bytes, name: str) -> NDArray[Any]:
 
 
 def _head_of(stream: BinaryIO, size: int, name: str) -> tuple[tuple[int, ...], bool, np.dtype, int]:
-    """Return shape, column order, type and data offset; ValueError unless the numbers fill the file."""
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, kind = read(stream)

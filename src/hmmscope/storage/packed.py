@@ -1,4 +1,4 @@
-"""Tables of an experiment, in working and in archived form; readers accept all of them.
+"""Tables of an experiment in working and in archived form.
 
     OUT/tables/<name>.jsonl                 rows as JSON lines: working form
     OUT/tables/<name>.jsonl.xz              the same bytes, compressed: archived, experiments without seeds
@@ -6,7 +6,7 @@
     table
     OUT/parts.jsonl                         the parts in order
 
-Another seed adds a file and changes none.
+A new seed adds a file and changes no other.
 """
 
 import lzma
@@ -26,10 +26,10 @@ Row = dict[str, Any]
 
 
 def read_tables(folder: Path) -> dict[str, list[Row]]:
-    """Read all tables of a folder, by name in sorted order.
+    """Read all tables of a folder, sorted by name.
 
     Raises:
-        DamagedError: A table or part is damaged, or is missing although the index names it.
+        DamagedError: A table or part is damaged, or named in the index but missing.
     """
     if (folder / TABLES).is_symlink() or (folder / PACKED).is_symlink():
         raise DamagedError(f"{folder / TABLES}: a symbolic link, which is not followed")
@@ -52,7 +52,7 @@ def seed_path(folder: Path, seed: int) -> Path:
 def pack(source: Path, out: Path) -> None:
     """Archive the tables of `source` in `out`, by seed if there is an index, else by table.
 
-    Files with equal content stay; surplus files are removed.
+    Equal files stay; surplus files are removed.
     """
     tables = read_tables(source)
     index = store.read_table(source / INDEX) if os.path.lexists(source / INDEX) else None
@@ -80,8 +80,8 @@ def by_part(
     """Return the rows of each part by table, without their seed.
 
     Args:
-        index: For each part in order its seed, its name, and its number of rows per table.
-        tables: The rows of all parts in that order.
+        index: Seed, name, and number of rows per table of each part, in order.
+        tables: Rows of all parts in that order.
         where: Start of the error message.
 
     Raises:

@@ -7,7 +7,7 @@
     done.json  seal.json                      summary of a finished run, and digests of all its files
     lock                                      held by the writing process
 
-Paths inside are relative, so a run may be renamed or copied. Files from others are neither read nor removed.
+Paths inside are relative, so a run may be renamed or copied. Other files are neither read nor removed.
 """
 
 import errno
@@ -65,7 +65,7 @@ _STEP = re.compile(r"step-(\d{9,})")
 
 
 class RunDir:
-    """The folder of a run, from `create` or `open`; only the holder of its lock writes.
+    """The folder of a run, made by `create` or `open`; only the holder of its lock writes.
 
     Attributes:
         path: The folder, as given.
@@ -80,7 +80,7 @@ class RunDir:
 
     @classmethod
     def create(cls, path: Path, config: dict, *, seeds: dict | None = None) -> "RunDir":
-        """Create a run folder atomically and hold its lock; if several processes race for a name, one succeeds.
+        """Create a run folder atomically and hold its lock.
 
         Raises:
             RefusedError: `path` exists.
@@ -116,7 +116,7 @@ class RunDir:
 
     @classmethod
     def open(cls, path: Path, *, lock: bool = False) -> "RunDir":
-        """Open an existing run folder for reading, or with `lock` also for writing.
+        """Open an existing run folder for reading or, with `lock`, for writing.
 
         Raises:
             InputError: Missing, or not a run folder.
@@ -140,9 +140,7 @@ class RunDir:
         return run
 
     def lock(self) -> None:
-        """Become the only writer, and remove leftovers of a killed one.
-
-        The kernel frees the lock when the process and its forked children have ended.
+        """Acquire the lock for writing, and remove temporary files of a killed writer.
 
         Raises:
             RefusedError: Another process, named in the message, holds the lock.
@@ -155,7 +153,7 @@ class RunDir:
                 remove_leftovers(folder)
 
     def unlock(self) -> None:
-        """Close the journals and release the lock, if held."""
+        """Close the journals and release the lock."""
         for journal in self._journals.values():
             journal.close()
         self._journals.clear()
@@ -174,7 +172,7 @@ class RunDir:
 
     @property
     def metrics(self) -> Journal:
-        """Return metrics.jsonl for writing: records determined by the seed; readers use `read_journal`."""
+        """Return metrics.jsonl for writing: records determined by the seed."""
         return self._journal("metrics.jsonl")
 
     @property
@@ -200,13 +198,11 @@ class RunDir:
         *,
         milestones: Collection[int] = (),
     ) -> None:
-        """Commit checkpoint `step`; afterwards it and the metrics so far survive a power cut.
+        """Store checkpoint `step` durably, together with the metrics so far.
 
         `tensors[group][name]` goes to <group>.safetensors; `state` is JSON, to which load_checkpoint adds
-        "journal_length", the size of
-        metrics.jsonl. After verifying the new checkpoint, older ones are removed except `milestones` and the newest
-        `keep` - 1. An existing
-        step with equal content stays; a damaged one is set aside.
+        "journal_length", the size of metrics.jsonl. Older checkpoints are removed except `milestones` and the newest
+        `keep` - 1. An existing step with equal content stays; a damaged one is set aside.
 
         Raises:
             NonFiniteError: A tensor has NaN or infinity; nothing is written.
@@ -238,19 +234,19 @@ class RunDir:
                 store.remove_folder(self._checkpoints() / f"step-{old:09d}")
 
     def checkpoint_steps(self) -> list[int]:
-        """Return the steps of committed checkpoints in ascending order, without verification."""
+        """Return the steps of stored checkpoints in ascending order, without verification."""
         matches = (_STEP.fullmatch(name) for name in os.listdir(self._checkpoints()))
         return sorted(int(match[1]) for match in matches if match and match[0] == f"step-{int(match[1]):09d}")
 
     def load_checkpoint(self, step: int | None = None) -> tuple[int, dict[str, dict[str, "torch.Tensor"]], dict] | None:
-        """Load (step, tensors, state) of `step`, or of the newest checkpoint that verifies; None without checkpoints.
+        """Load (step, tensors, state) of `step`, or of the newest intact checkpoint; None without checkpoints.
 
         A resumed run then calls ``run.metrics.truncate(state["journal_length"])``.
 
         Raises:
             InputError: `step` does not exist.
-            DamagedError: `step` is damaged, or no checkpoint verifies. Without `step`, damaged ones are skipped with a
-                warning. Non-finite weights count as damage.
+            DamagedError: `step` is damaged or has non-finite weights, or no checkpoint is intact. Without `step`,
+                damaged checkpoints are skipped with a warning.
         """
         steps = self.checkpoint_steps()
         if step is not None:
@@ -303,7 +299,6 @@ class RunDir:
         return tensors, {**document["state"], "journal_length": length}
 
     def _same_checkpoint(self, target: Path, tensors: dict[str, dict[str, "torch.Tensor"]], document: dict) -> bool:
-        """Return whether `target` has exactly this content; move it away if it is damaged."""
         try:
             files = verify_folder(target)["files"]
         except DamagedError as error:
@@ -320,7 +315,7 @@ class RunDir:
     # ----------------------------------------------------------------------------------------------------------------
 
     def mark_done(self, summary: dict) -> None:
-        """Mark the run as finished: sync the journals, seal all files, then write done.json."""
+        """Mark the run as finished: sync the journals, write the digests of all files, then done.json."""
         self.metrics.sync()
         self.timing.sync()
         done = store.json_bytes(summary, "done")
@@ -329,7 +324,7 @@ class RunDir:
 
     @property
     def done(self) -> dict | None:
-        """Return the summary of a finished run after checking its seal, else None."""
+        """Return the summary of a finished run after verifying its files, else None."""
         path = self.path / "done.json"
         if not os.path.lexists(path):
             return None
@@ -346,7 +341,7 @@ class RunDir:
 
 
 def validate_name(name: str, field: str) -> str:
-    """Return `name` if it can name a file on every system, else raise an InputError that starts with `field`.
+    """Return `name` if every file system allows it, else raise an InputError that starts with `field`.
 
     Allowed are 1 to 100 letters, digits and ``. _ -``, no dot or dash first, no dot last, no Windows device name.
     """

@@ -1,12 +1,12 @@
-"""Seals: a manifest of every hmmscope file in a finished folder.
+"""Seals: manifests of the hmmscope files in finished folders.
 
     seal.json     folder type, what it is bound to, size and SHA-256 of each file, and the SHA-256 of all this
     added.json    the same for reproducible files added later: figures, pages, tables of instruments
 
-A seal shows damage, not authorship. Code that changes a sealed folder removes the seal first; a folder without one is
-not damaged, but cannot be verified. Runs inside a folder have their own seals, to whose digests the folder's seal is
-bound; weights are in the manifest of their checkpoint, which the seal names. Users' files are not covered, and
-`seal_report` lists them. Readers of a folder's results call `open_sealed` first.
+A seal shows damage, not authorship. Code that changes a sealed folder removes the seal first; a folder without a seal
+is not damaged, but cannot be verified. A folder's seal contains the digests of the seals of its runs; weights are in
+the manifest of their checkpoint, which the seal names. Users' files are not covered. Readers of results call
+`open_sealed` first.
 """
 
 import hashlib
@@ -44,9 +44,9 @@ class Seal:
 
     Attributes:
         kind: Folder type, one of KINDS.
-        bound: Digests of the seals of its runs, versions, and the code.
+        bound: Digests of the seals of runs inside, versions, and the code.
         files: Size and SHA-256 by name.
-        digest: Digest of all this.
+        digest: Digest of the seal's contents.
     """
 
     kind: str
@@ -64,9 +64,9 @@ def write_seal(
     leave: Collection[str] = (),
     whole: Collection[str] = (),
 ) -> None:
-    """Seal a folder with its present files, files still to be written (`coming`), and without those to `leave` out.
+    """Write the seal of a folder: its present files and files to be written (`coming`), without those in `leave`.
 
-    Of the folders `whole`, which have no seal of their own, every file is named.
+    Folders in `whole`, which have no seal, are covered file by file.
     """
     assert kind in KINDS, kind
     coming = coming or {}
@@ -81,9 +81,9 @@ def write_seal(
 
 
 def add(folder: Path, names: Sequence[str], stayed: Sequence[str] = ()) -> None:
-    """Add files made from a sealed folder to its second seal; do nothing without the first seal.
+    """Add files made from a sealed folder to its second seal; do nothing without a first seal.
 
-    The first seal and the entries of files that `stayed` remain unchanged.
+    Entries of files that `stayed` remain unchanged.
     """
     with disk.one_at_a_time(folder):
         seal = read_seal(folder)
@@ -97,10 +97,7 @@ def add(folder: Path, names: Sequence[str], stayed: Sequence[str] = ()) -> None:
 
 
 def keep(folder: Path, names: Sequence[str]) -> None:
-    """Seal files of a folder that only grows, in addition to those already named.
-
-    Existing entries are not checked again. After a deliberate removal, seal the remaining files anew.
-    """
+    """Add files to the seal of a folder that only grows, without checking existing entries again."""
     with disk.one_at_a_time(folder):
         seal = read_seal(folder)
         files = ({} if seal is None else seal.files) | store.file_entries(folder, names)
@@ -108,7 +105,7 @@ def keep(folder: Path, names: Sequence[str]) -> None:
 
 
 def cover(made: Path) -> None:
-    """Add a new file or folder inside a sealed folder to the matching seal; elsewhere do nothing."""
+    """Add a new file or folder to the seal of the folder around it, if any."""
     place = Path(os.path.abspath(made))
     if not os.path.lexists(place) or os.path.lexists(place / SEAL):
         return
@@ -131,7 +128,7 @@ def _write(path: Path, kind: str, bound: Mapping[str, Any], files: Mapping[str, 
 
 
 def remove_seal(folder: Path) -> None:
-    """Remove both seals before anything is changed."""
+    """Remove both seals, before a change."""
     for name in (SEAL, ADDED):
         if os.path.lexists(folder / name):
             store.remove_file(folder / name)
@@ -139,9 +136,9 @@ def remove_seal(folder: Path) -> None:
 
 @contextmanager
 def unsealed(folder: Path) -> Iterator[Seal | None]:
-    """Check and remove the seal during the work inside, which seals the folder again.
+    """Verify and remove the seal during the enclosed work, which writes a new one.
 
-    If nothing was changed, an error restores the seal. Added files that stayed are added to the new seal.
+    If the work raises before any change, the seal is restored.
 
     Raises:
         DamagedError: See `open_sealed`; or an added file is altered. Nothing is changed.
@@ -175,7 +172,7 @@ def _states_of(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, int, 
 
 
 def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
-    """Read the seal of a folder and verify the seal itself, not its files; None without one."""
+    """Read and verify the seal of a folder, not its files; None without a seal."""
     path = folder / name
     if not os.path.lexists(path):
         return None
@@ -196,12 +193,12 @@ def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
 def open_sealed(folder: Path, *, weights: bool = True, milestones: bool = True) -> Seal | None:
     """Read the seal of a folder and verify its files; None without a seal.
 
-    Without `weights`, the weights of a run are left out, which are verified on loading; without `milestones`, all
-    checkpoints but the last. Every reader of a finished folder starts here (see tests/test_single_writer.py).
+    Without `weights`, the weights of a run are skipped (loading verifies them); without `milestones`, all checkpoints
+    but the last are skipped. Every reader of a finished folder calls this first (see tests/test_single_writer.py).
 
     Raises:
-        DamagedError: The seal, or the first file that is missing, longer, shorter, altered or a link; or a figure or
-            table that a reader would use but the seal does not name.
+        DamagedError: The seal, or the first file that is missing, altered or a link; or a figure or table that a reader
+            would use but the seal does not name.
     """
     seal = read_seal(folder)
     if seal is None:
@@ -228,10 +225,10 @@ class SealReport:
     """Comparison of every file of a folder with its seals.
 
     Attributes:
-        covered: Files covered by a seal, a manifest that it names, or the seal of a run inside.
-        beyond: Files without cover.
+        covered: Files covered by a seal or by a manifest that the seal names.
+        beyond: Other files.
         runs: Number of compared runs inside.
-        kind: Type in the seal; None without one.
+        kind: Folder type in the seal; None without a seal.
     """
 
     covered: tuple[str, ...]
@@ -249,8 +246,8 @@ def seal_report(folder: Path) -> SealReport:
     """Compare every byte below a sealed folder with its seals, including all checkpoints and the runs inside.
 
     Raises:
-        DamagedError: The first difference; or a bound run is missing, unsealed or different. A folder without any runs
-            is a copy of the small files, and may lack them.
+        DamagedError: The first difference; or a run named in the seal is missing, has no seal or differs. A copy of the
+            small files may lack all runs.
     """
     seal = open_sealed(folder)
     covered, runs = set() if seal is None else {*seal.files}, 0
@@ -272,7 +269,6 @@ def seal_report(folder: Path) -> SealReport:
 
 
 def _added(folder: Path, seal: Seal) -> dict[str, dict[str, Any]]:
-    """Return the entries of added files after comparing those that still exist; they can be remade."""
     added = read_seal(folder, ADDED)
     if added is None:
         return {}
@@ -284,7 +280,6 @@ def _added(folder: Path, seal: Seal) -> dict[str, dict[str, Any]]:
 
 
 def _bound(folder: Path, seal: Seal) -> dict[str, str | None]:
-    """Return the folders inside to which a seal is bound: experiments of a paper, and runs if any exist."""
     runs, others = (seal.bound.get(key) for key in ("runs", "folders"))
     runs = runs if isinstance(runs, dict) and os.path.isdir(folder / "runs") else {}
     return {f"runs/{name}": digest for name, digest in runs.items()} | (others if isinstance(others, dict) else {})
@@ -304,7 +299,7 @@ def _surveyed(folder: Path, name: str, digest: str | None) -> tuple[str, ...]:
 
 
 def file_names(folder: Path) -> Iterator[str]:
-    """Yield the names of all files and links below a folder in order, without leftovers of killed writers."""
+    """Yield the names of all files and links below a folder in order, without temporary files of killed writers."""
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not disk.LEFTOVER.fullmatch(name))
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]

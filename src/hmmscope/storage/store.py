@@ -1,8 +1,8 @@
-"""Files that survive a crash: all writing of the library goes through here.
+"""Files that survive a crash; the library writes all files through this module.
 
-A file is written as a temporary sibling, synced, renamed over its target, and the rename is synced. A folder is
-committed in the same way, with a manifest of sizes and SHA-256 digests. A reader thus sees an old or a new version,
-complete, after any crash. Nothing is ever unpickled.
+A file is written as a temporary sibling, synced, renamed over its target, and the rename is synced. A folder is written
+in the same way, with a manifest of sizes and SHA-256 digests. After any crash, a reader thus finds a complete version,
+old or new. Nothing is ever unpickled.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, obj: Any) -> None:
-    """Write `obj` as readable JSON: indent 1, keys in their order, UTF-8, no NaN.
+    """Write `obj` as JSON: indent 1, keys in their order, UTF-8.
 
     Raises:
         InputError: A value without JSON form, including NaN and infinity.
@@ -48,9 +48,9 @@ def json_bytes(obj: Any, where: str) -> bytes:
 
 
 def read_json(path: Path, *, limit: int = 64 << 20, managed: bool = False) -> Any:
-    """Read a JSON file of at most `limit` bytes; NaN and duplicate keys are refused.
+    """Read a JSON file of at most `limit` bytes, without NaN or duplicate keys.
 
-    For a `managed` file, in an hmmscope folder, links are refused and a missing file is damage.
+    For a `managed` file (one in an hmmscope folder), links are refused and a missing file is damage.
 
     Raises:
         InputError: Missing, not a regular file, or above `limit`.
@@ -73,7 +73,7 @@ def read_text(path: Path, *, limit: int) -> str:
 
 
 def write_table(path: Path, rows: list[dict]) -> None:
-    """Write rows as JSON lines. None is a missing value; NaN and infinity are refused with row and key."""
+    """Write rows as JSON lines; None is a missing value, NaN and infinity are refused."""
     write_bytes(path, table_bytes(rows, str(path)))
 
 
@@ -95,7 +95,7 @@ def read_table(path: Path, *, limit: int = 1 << 30, managed: bool = True) -> lis
 
     Raises:
         InputError: Above `limit` bytes, or missing and not `managed`.
-        DamagedError: A line is not a JSON object, or the last one is incomplete; names the line.
+        DamagedError: A line, named in the message, is incomplete or not a JSON object.
     """
     return parse_table(disk.read_bytes(path, managed=managed, limit=limit), str(path))
 
@@ -113,7 +113,7 @@ def parse_table(data: bytes, where: str) -> list[dict]:
 
 
 def write_tensors(path: Path, tensors: dict[str, "torch.Tensor"], metadata: dict[str, str] | None = None) -> None:
-    """Write named tensors and short texts as safetensors; equal input gives equal bytes."""
+    """Write named tensors and metadata as safetensors; equal input gives equal bytes."""
     write_bytes(path, tensor_bytes(tensors, metadata))
 
 
@@ -132,7 +132,7 @@ def tensor_bytes(tensors: dict[str, "torch.Tensor"], metadata: dict[str, str] | 
 
 
 def read_tensors(path: Path, *, limit: int = 1 << 40, managed: bool = False) -> dict[str, "torch.Tensor"]:
-    """Read the tensors of a safetensors file to the CPU, executing nothing; see `read_json` for `managed`.
+    """Read the tensors of a safetensors file to the CPU; see `read_json` for `managed`.
 
     Raises:
         InputError: Missing, not a regular file, or above `limit` bytes.
@@ -154,7 +154,7 @@ def parse_tensors(data: bytes, where: str) -> dict[str, "torch.Tensor"]:
 
 
 def read_metadata(path: Path, *, limit: int = 1 << 40) -> dict[str, str]:
-    """Read the short texts of `write_tensors`."""
+    """Read the metadata of `write_tensors`."""
     try:
         metadata = _split_header(disk.read_bytes(path, managed=False, limit=limit))[0].get("__metadata__", {})
         if not all(isinstance(text, str) for text in metadata.values()):
@@ -172,7 +172,7 @@ def _split_header(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def dump(obj: Any, where: str, **options: Any) -> bytes:
-    """Return JSON bytes; NumPy and torch scalars become numbers."""
+    """Return JSON bytes, with NumPy and torch scalars as numbers."""
 
     def scalar(value: Any) -> Any:
         if getattr(value, "ndim", None) == 0:
@@ -222,8 +222,6 @@ def check_format(document: Any, kind: str, path: Path) -> None:
 @contextmanager
 def new_folder(path: Path, *, manifest: bool = True) -> Iterator[Path]:
     """Yield a temporary sibling to fill; on exit it becomes `path` atomically, synced and with a manifest.
-
-    On an exception it is removed.
 
     Raises:
         RefusedError: `path` exists.
@@ -298,7 +296,7 @@ def check_entries(folder: Path, entries: dict[str, Any], where: str) -> None:
     """Compare files with their entries from `where`.
 
     Raises:
-        DamagedError: The first file that is missing, longer, shorter, altered or a link, or a name outside the folder.
+        DamagedError: The first file that is missing, altered or a link, or a name outside the folder.
     """
     for name, expected in entries.items():
         with _opened_entry(folder, name, expected, where) as stream:
@@ -306,7 +304,7 @@ def check_entries(folder: Path, entries: dict[str, Any], where: str) -> None:
 
 
 def read_entry(folder: Path, name: str, expected: Any, where: str) -> bytes:
-    """Read a file and compare the same bytes with its entry from `where`; errors as in `check_entries`."""
+    """Read a file once and compare it with its entry from `where`; errors as in `check_entries`."""
     with _opened_entry(folder, name, expected, where) as stream:
         data = stream.read(expected["size"])
     _check_digest(hashlib.sha256(data).hexdigest(), folder / name, expected, where)
@@ -334,12 +332,12 @@ def _check_digest(digest: str, file: Path, expected: Any, where: str) -> None:
 
 
 def verify_folder(path: Path, *, exact: bool = True) -> dict:
-    """Return the manifest of a committed folder after comparing every size and digest.
+    """Return the manifest of a folder after comparing every size and digest.
 
-    With `exact`, unnamed files are refused; without, they are ignored.
+    With `exact`, unnamed files are refused.
 
     Raises:
-        DamagedError: The first file that is missing, longer, shorter, altered, unnamed or a link.
+        DamagedError: The first file that is missing, altered, unnamed or a link.
     """
     manifest = read_manifest(path, exact=exact)
     check_entries(path, manifest["files"], MANIFEST)
@@ -347,7 +345,7 @@ def verify_folder(path: Path, *, exact: bool = True) -> dict:
 
 
 def read_manifest(path: Path, *, exact: bool = True) -> dict:
-    """Return the manifest of a committed folder after comparing names, not bytes.
+    """Return the manifest of a folder after comparing names, not contents.
 
     Raises:
         DamagedError: No valid manifest, or the first file that is missing, unnamed or a link.
@@ -369,7 +367,7 @@ def read_manifest(path: Path, *, exact: bool = True) -> dict:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a committed folder; a crash leaves no part of it under its name."""
+    """Remove a folder atomically."""
     temporary = disk.temporary_sibling(path)
     with disk.writing(path, 0):
         disk.rename(path, temporary)
@@ -392,13 +390,12 @@ def move_folder(path: Path, new: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files and folders of killed writers directly in `folder`."""
+    """Remove temporary files and folders of killed writers in `folder`."""
     with disk.writing(folder, 0):
         disk.remove_leftovers(folder)
 
 
 def _contents(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return all files and folders below `folder` (and itself) in order; links and devices are refused."""
     files: list[Path] = []
     folders = [folder]
     try:

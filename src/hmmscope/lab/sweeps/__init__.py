@@ -1,1 +1,1 @@
-"""Sweeps: grids of runs on this machine or a cluster, with run folders identified by digests."""
+"""Sweeps: grids of runs on this machine or a cluster."""

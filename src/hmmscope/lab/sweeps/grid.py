@@ -1,4 +1,4 @@
-"""A grid of runs: a base configuration, varied values and seeds, expanded to points with permanent names.
+"""Grids of runs: a base configuration, varied values and seeds.
 
 A grid file is small YAML:
 
@@ -60,9 +60,9 @@ class GridPoint:
     """One run of a grid.
 
     Attributes:
-        name: Name of its folder, determined by its configuration, see `run_name`.
+        name: Folder name, determined by the configuration, see `run_name`.
         varied: Varied values by key, with the seed last; None where the model has no such field.
-        config: Its configuration.
+        config: The configuration.
     """
 
     name: str
@@ -73,9 +73,8 @@ class GridPoint:
 def config_digest(config: RunConfig) -> str:
     """Return the SHA-256 of the configuration as JSON with sorted keys and no spaces, in hexadecimal.
 
-    ``training.device`` and ``training.engine`` are excluded, because "auto" depends on the machine and a moved sweep
-    must find its runs.
-    A digest replaces the path of a process file, see `pinned`. ``training.num_log_checkpoints`` is included if set.
+    ``training.device`` and ``training.engine`` are excluded, because "auto" depends on the machine. A digest replaces
+    the path of a process file, see `pinned`. ``training.num_log_checkpoints`` is included if set.
     """
     data = config.to_data()
     if data["process"].get("digest"):
@@ -112,8 +111,7 @@ def expand(data: object, overrides: Mapping[str, str] | None = None) -> list[Gri
         overrides: Changes to the base, such as ``{"training.num_steps": "100"}``.
 
     Raises:
-        InputError: Unknown key (suggests the nearest), invalid value, overlapping keys, or two points that are the same
-            run.
+        InputError: Unknown key, invalid value, overlapping keys, or two points that are the same run.
     """
     if not isinstance(data, dict):
         raise InputError(f"grid: must be a mapping, got {shown(data)}")
@@ -264,7 +262,6 @@ def _columns(varied: list[str], extra: list[dict[str, Any]]) -> list[str]:
 
 
 def _value(config: RunConfig, column: str) -> Any:
-    """Return the value of a dotted key; None without such a field, or for a name of several keys."""
     found: Any = config.to_data()
     section, *words = column.split(".")
     spec = getattr(config, section, None)
@@ -305,7 +302,7 @@ def check_run(path: Path, config: RunConfig) -> None:
 
 
 def make_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> None:
-    """Create the folder of a sweep, or with `shared` of a pool, unless its grid.json exists.
+    """Create the folder of a sweep, or with `shared` of a pool of runs, unless its grid.json exists.
 
     Raises:
         RefusedError: `out` is something else.
@@ -330,7 +327,7 @@ def make_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> 
 
 @contextmanager
 def changing_grid(out: Path) -> Iterator[None]:
-    """Serialize changes to grid.json and what follows from it."""
+    """Serialize changes to grid.json and to files that depend on it."""
     with disk.writing(out, 0):
         lock = disk.open_own(out / "grid.lock", os.O_RDWR | os.O_CREAT)
     try:
@@ -341,15 +338,15 @@ def changing_grid(out: Path) -> Iterator[None]:
 
 
 def extend_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> None:
-    """Set the points of a sweep in grid.json, which may have listed part of them.
+    """Set the points of a sweep in grid.json, which may already list some of them.
 
     Args:
         out: Folder of the sweep.
-        points: Its points.
+        points: Points of the sweep.
         shared: Keep other runs, which belong to other grids.
 
     Raises:
-        RefusedError: It has runs that `points` lacks, and is not shared.
+        RefusedError: The folder has runs that `points` lacks, and is not shared.
     """
     with changing_grid(out):
         before, data = _read_grid(out), _data(points)
@@ -369,7 +366,7 @@ def extend_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -
 
 
 def begin_work(out: Path, points: Iterable[GridPoint]) -> None:
-    """Remove the seal before any of these runs is trained."""
+    """Remove the folder's seal before any of these runs is trained."""
     if any(not os.path.lexists(out / "runs" / point.name / "done.json") for point in points):
         with changing_grid(out):
             seals.remove_seal(out)
@@ -402,7 +399,7 @@ def load_point(out: Path, name: str) -> GridPoint:
 
 
 def _read_grid(out: Path) -> dict[str, Any]:
-    """Return the type, sweep or pool (None before version 0.3 without a table), and the points."""
+    """Return the folder type ("sweep", "pool", or None before version 0.3 without a table) and the points."""
     path = out / "grid.json"
     if not os.path.lexists(path):
         raise InputError(f"{out}: not the folder of a sweep (it has no grid.json)")
@@ -422,7 +419,6 @@ _ANEW = "train it again with hmmscope sweep GRID --out NEW"
 
 @functools.lru_cache(maxsize=4096)
 def _read_config(text: str) -> tuple[RunConfig, str]:
-    """Parse a configuration and its run name; cached, because a grid is read again after each run."""
     config = config_from_data(json.loads(text))
     return config, run_name(config)
 

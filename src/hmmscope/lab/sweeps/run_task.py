@@ -1,4 +1,4 @@
-"""A run of a sweep or pool as a task: a point of grid.json that becomes the folder OUT/runs/NAME."""
+"""Runs of a sweep as tasks: a point of grid.json becomes the folder OUT/runs/NAME."""
 
 import fcntl
 import json
@@ -33,19 +33,16 @@ class RunTask(Task):
 
     @property
     def folder(self) -> Path:
-        """Return the run folder."""
         return self.out / "runs" / self.name
 
     def is_done(self) -> bool:
-        """Return whether the run is finished."""
         return os.path.lexists(self.folder / "done.json")
 
     def is_begun(self) -> bool:
-        """Return whether its folder exists."""
         return os.path.lexists(self.folder)
 
     def in_use(self) -> bool:
-        """Return whether a process holds the run's lock. (A process refused by this probe is `TaskLocked` and retries.)"""
+        """Return whether a process holds the run's lock. A process locked out by this test retries (`TaskLocked`)."""
         path = self.folder / "lock"
         if not os.path.lexists(path):
             return False
@@ -63,11 +60,9 @@ class RunTask(Task):
         return 0
 
     def growing(self) -> Sequence[Path]:
-        """Return the journal and the lock."""
         return (self.folder / "metrics.jsonl", self.folder / "lock")
 
     def heartbeat(self, silent: float | None = None) -> Heartbeat:
-        """Return the heartbeat with step and process."""
         step, process = None, ""
         unknown = suppress(OSError, HmmscopeError, LookupError, ValueError, TypeError)
         with unknown, disk.reading(self.folder / "metrics.jsonl", managed=True) as file:
@@ -78,7 +73,7 @@ class RunTask(Task):
         return replace(super().heartbeat(silent), step=step, process=process)
 
     def prepare(self) -> None:
-        """Compile and load the kernels, except next to a GPU, whose torch threads a fork would lose."""
+        """Compile and load the kernels, except with a GPU, because torch threads do not survive a fork."""
         if not torch.cuda.is_available():
             warm_up([load_point(self.out, self.name).config], _WARM)
 
@@ -120,7 +115,6 @@ def _as_begun(config: RunConfig, path: Path) -> RunConfig:
 
 
 def _same_run(path: Path, config: RunConfig) -> bool:
-    """Return whether the folder has this configuration, so that only its lock caused the refusal."""
     with suppress(HmmscopeError):
         check_run(path, config)
         return True
@@ -129,7 +123,7 @@ def _same_run(path: Path, config: RunConfig) -> bool:
 
 @contextmanager
 def taking_part(out: Path) -> Iterator[None]:
-    """Hold the shared lock of a sweep; the only process removes leftovers of killed ones."""
+    """Hold the shared lock of a sweep; a process that is alone removes temporary files of killed ones."""
     with disk.writing(out, 0):
         lock = disk.open_own(out / "lock", os.O_RDWR | os.O_CREAT)
     try:

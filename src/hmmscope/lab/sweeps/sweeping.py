@@ -24,7 +24,7 @@ def run_sweep(
 
     Args:
         points: Points of `grid.expand`.
-        out: A new folder, or that of the same sweep or a part of it.
+        out: A new folder, or the folder of the same sweep or a part of it.
         executor: The executor.
         retries: Further attempts per failed run, see `do_tasks`.
         watcher: Receives progress.
@@ -35,7 +35,7 @@ def run_sweep(
 
     Raises:
         RefusedError: `out` is something else, or has runs that `points` lacks.
-        DamagedError: The sealed grid, table or a log is altered; without seal.json they are written and sealed again.
+        DamagedError: The grid, table or a log differs from the seal.
         FullDiskError, Interrupted: See `do_tasks`.
     """
     out = out.absolute()
@@ -52,7 +52,6 @@ def run_sweep(
 
 
 def _is_finished(out: Path, points: Sequence[GridPoint]) -> bool:
-    """Return whether the folder has all these runs, sealed, and is read-only."""
     if not os.path.lexists(out / "grid.json") or os.access(out, os.W_OK):
         return False
     names = {point.name for point in load_points(out)}

@@ -1,4 +1,4 @@
-"""The table of a sweep, one row per run in grid order, and the progress display."""
+"""Table of a sweep, one row per run in grid order, and the progress display."""
 
 import math
 import os
@@ -26,9 +26,8 @@ SILENT = 600.0
 def table_rows(out: Path, points: Sequence[GridPoint]) -> list[dict[str, Any]]:
     """Return a row per point: ``run``, varied values, ``seed``, ``state``, ``reason``, and the summary of the run.
 
-    Rows depend only on configurations and results. In addition to the states of `Task.state`, finished runs may be
-    "damaged", or
-    "unsealed": their numbers are shown but cannot be verified.
+    In addition to the states of `Task.state`, a finished run may be "damaged", or "unsealed": it has no seal, so its
+    numbers cannot be verified.
     """
     rows = []
     for point in points:
@@ -52,7 +51,7 @@ def table_rows(out: Path, points: Sequence[GridPoint]) -> list[dict[str, Any]]:
 
 
 def write_results(out: Path, *, shared: bool) -> None:
-    """Write OUT/table.jsonl for all runs of the current grid, and seal the folder; a pool has no table.
+    """Write OUT/table.jsonl for all runs of the current grid, and the seal; a pool has no table.
 
     If a run is no longer complete, an earlier sealed table stays.
     """
@@ -73,7 +72,6 @@ def write_results(out: Path, *, shared: bool) -> None:
 
 
 def _digest(task: RunTask) -> str | None:
-    """Return the digest of the seal of a run; None if it is missing or damaged."""
     try:
         return seals.digest_of(task.folder)
     except DamagedError:
@@ -81,7 +79,7 @@ def _digest(task: RunTask) -> str | None:
 
 
 def table_text(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Format the table: varied values, state, loss, optimum and excess, then reasons of failures."""
+    """Format the table: varied values, state, loss, optimum, excess, and reasons of failures."""
     if not rows:
         return ["no runs"]
     last = ("state", "loss", "bayes_loss", "excess", "excess_low", "excess_high")
@@ -103,13 +101,11 @@ def _cell(value: object) -> str:
 
 
 class Board(ProgressListener):
-    """Shows the progress of a sweep: a live table on a terminal, else a line per finished run.
-
-    Use it as a context manager.
+    """Context manager that shows the progress of a sweep: a live table on a terminal, else a line per finished run.
 
     Args:
         out: Folder of the sweep.
-        points: Its runs; finished ones count for the best result from the start.
+        points: Runs of the sweep; finished ones count for the best result from the start.
         quiet: Show nothing.
     """
 
@@ -136,7 +132,6 @@ class Board(ProgressListener):
             self._live.stop()
 
     def update(self, counts: dict[str, int]) -> None:
-        """Show the numbers of done, running, failed and waiting runs."""
         if counts == self._counts:
             return
         self._counts = counts
@@ -144,18 +139,16 @@ class Board(ProgressListener):
             self._live.update(self._table())
 
     def done(self, name: str) -> None:
-        """Show a finished run."""
         excess = self._see(name)
         said = "" if excess is None else f"  excess {excess:.4f} (best {self._best:.4f})"
         self._line(f"done     {name}{said}")
 
     def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
-        """Show a failed attempt."""
         what = f"attempt {attempts} failed, retrying" if again else f"failed after {attempts} attempts"
         self._line(f"{what}: {outcome.name}: {outcome.reason}")
 
     def at_work(self, beats: dict[str, Heartbeat]) -> None:
-        """Show the heartbeats of running runs; report a silent one once."""
+        """Show the heartbeats of running runs; report a run without progress once."""
         self._beats = beats
         if self._live is not None:
             self._live.update(self._table())

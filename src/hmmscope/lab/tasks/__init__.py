@@ -1,1 +1,1 @@
-"""Tasks, identified by a folder and a name, and the executors that run them here or on a cluster."""
+"""Tasks and the executors that run them on this machine or on a cluster."""

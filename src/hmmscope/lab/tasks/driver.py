@@ -1,7 +1,7 @@
-"""The loop over tasks: submit waiting ones, retry failed ones, wait for other processes.
+"""Loop over tasks: submit waiting tasks, retry failed tasks, wait for other processes.
 
-There is no database: the folders store what is done, running or started. The work may therefore be killed at any time,
-restarted, extended, moved to another executor, or shared by several machines.
+The state of each task is in its folder, so the loop may be killed, restarted, extended, moved to another executor, or
+shared by several machines.
 """
 
 import shutil
@@ -54,20 +54,16 @@ class InProcessExecutor:
 
     @property
     def active(self) -> int:
-        """Return the number of tasks whose outcome is not collected."""
         return len(self._outcomes)
 
     @property
     def free(self) -> int:
-        """Return 1 without an active task, else 0."""
         return 1 - len(self._outcomes)
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Run the tasks."""
         self._outcomes += [attempt(task, self._quiet) for task in tasks]
 
     def finished(self) -> list[Outcome]:
-        """Return the outcomes since the last call."""
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 

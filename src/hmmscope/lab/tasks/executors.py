@@ -22,8 +22,7 @@ class ExecutorOptions:
         gpus: GPUs per worker (Ray: may be a fraction; Slurm: whole).
         address: Address of a Ray cluster.
         slurm: Options of sbatch, such as ``partition=gpu``.
-        heartbeat_timeout: Seconds without progress after which a worker is killed and its task retried; None for no
-            limit.
+        heartbeat_timeout: Seconds without progress before a worker is killed and its task retried; None for no limit.
     """
 
     name: str = "local"

@@ -1,4 +1,4 @@
-"""Worker processes on this machine: start, outcome, and the executor that runs several of them.
+"""Worker processes on this machine, and the executor that runs them.
 
 A fork server imports everything once and forks a worker per task, see `hmmscope.lab.worker`.
 """
@@ -29,7 +29,7 @@ _UNSEEN = 70
 
 
 class ForkServer:
-    """Client of the fork server, which is started with the first worker and restarted if killed."""
+    """Client of the fork server, which starts with the first worker and is restarted if killed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -75,7 +75,6 @@ class ForkServer:
 
 
 def _one_thread() -> dict[str, str]:
-    """Return the environment of workers: one thread, no torchrun, and no initialized CUDA."""
     kept = {key: value for key, value in os.environ.items() if key not in ("WORLD_SIZE", "RANK", "LOCAL_RANK")}
     one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     return kept | one | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
@@ -85,9 +84,9 @@ class Job:
     """A worker process, whose output is appended to logs/NAME.log.
 
     Args:
-        server: Server that forks it.
-        task: Its task.
-        heartbeat_timeout: Seconds without progress after which it is killed; None for no limit.
+        server: Server that forks the worker.
+        task: Task of the worker.
+        heartbeat_timeout: Seconds without progress before it is killed; None for no limit.
     """
 
     def __init__(self, server: ForkServer, task: Task, heartbeat_timeout: float | None = None) -> None:
@@ -109,7 +108,7 @@ class Job:
         return self._numbers[0] if self._numbers else None
 
     def poll(self) -> Outcome | None:
-        """Return the outcome, or None while it runs; kill it after the heartbeat timeout."""
+        """Return the outcome, or None while the worker runs; kill the worker after the heartbeat timeout."""
         if self._hear(0):
             return self._outcome()
         if self._silence is None or self._watch.silent() <= self._silence:
@@ -124,7 +123,7 @@ class Job:
             self._line.shutdown(socket.SHUT_WR)
 
     def wait(self, seconds: float) -> Outcome:
-        """Return the outcome, killing the worker after that time."""
+        """Return the outcome, killing the worker after a timeout."""
         if not self._hear(seconds) and self._numbers:
             with suppress(ProcessLookupError):
                 os.kill(self._numbers[0], signal.SIGKILL)
@@ -184,9 +183,9 @@ def _server() -> ForkServer:
 
 
 def attend(task: Task, heartbeat_timeout: float | None = None) -> tuple[str, int, str]:
-    """Run a worker to its end and return the fields of `Outcome`; on an exception, stop it and wait.
+    """Run a worker to its end and return the fields of `Outcome`.
 
-    Executors send this to other machines, where paths must be the same.
+    Executors send this function to other machines, where paths must be the same.
     """
     job = Job(_server(), task, heartbeat_timeout)
     try:
@@ -203,8 +202,8 @@ class LocalExecutor:
     """Runs tasks in worker processes on this machine.
 
     Args:
-        jobs: Maximum parallel workers; by default the processors available to this process.
-        heartbeat_timeout: Seconds without progress after which a worker is killed and its task retried.
+        jobs: Maximum parallel workers; by default the available processors.
+        heartbeat_timeout: Seconds without progress before a worker is killed and its task retried.
     """
 
     def __init__(self, jobs: int | None = None, *, heartbeat_timeout: float | None = None) -> None:
@@ -215,12 +214,10 @@ class LocalExecutor:
 
     @property
     def active(self) -> int:
-        """Return the number of running tasks."""
         return len(self._jobs)
 
     @property
     def free(self) -> int:
-        """Return how many more workers may start now."""
         return self._slots - len(self._jobs)
 
     @property
@@ -229,17 +226,14 @@ class LocalExecutor:
         return [job.pid for job in self._jobs]
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Start a worker per task."""
         self._jobs += [Job(self._server, task, self._silence) for task in tasks]
 
     def finished(self) -> list[Outcome]:
-        """Return the outcomes since the last call."""
         ended = [(job, job.poll()) for job in self._jobs]
         self._jobs = [job for job, outcome in ended if outcome is None]
         return [outcome for _, outcome in ended if outcome is not None]
 
     def stop(self) -> None:
-        """Make the workers save and stop, and wait for them."""
         for job in self._jobs:
             job.terminate()
         if None in self.pids:  # the server is compiling, and has not forked these yet

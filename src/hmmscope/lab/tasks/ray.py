@@ -1,4 +1,4 @@
-"""The executor for several machines: Ray tasks on a cluster, or on a Ray started here."""
+"""Executor for several machines: Ray tasks on a cluster, or on a Ray started here."""
 
 import os
 import time
@@ -16,14 +16,14 @@ _QUEUED = 1_000_000  # no limit: Ray queues tasks
 class RayExecutor:
     """Runs each task as a Ray task with one processor and `gpus` GPUs, in a worker process.
 
-    Task folders must have the same path on all machines, and hmmscope must be installed there.
+    All machines need hmmscope and the same paths of task folders.
 
     Args:
         jobs: Processors of a Ray started here; not with `address`.
-        address: Address of a running cluster ("auto", "host:6379", "ray://host:10001"); by default Ray is started here
-            and stopped after the work.
-        gpus: GPUs per task; tasks may share one by fractions.
-        heartbeat_timeout: Seconds without progress after which a worker is killed and its task retried.
+        address: Address of a running cluster ("auto", "host:6379", "ray://host:10001"); by default Ray runs here until
+            the work ends.
+        gpus: GPUs per task, possibly a fraction.
+        heartbeat_timeout: Seconds without progress before a worker is killed and its task retried.
 
     Raises:
         InputError: Ray is not installed.
@@ -63,7 +63,6 @@ class RayExecutor:
 
     @property
     def active(self) -> int:
-        """Return the number of tasks running or queued by Ray."""
         return len(self._tasks)
 
     @property
@@ -72,7 +71,6 @@ class RayExecutor:
         return _QUEUED - len(self._tasks)
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Queue a Ray task per task."""
         for task in tasks:
             self._tasks[self._attend.remote(task, self._silence)] = task
 

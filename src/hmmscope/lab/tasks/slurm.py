@@ -1,4 +1,4 @@
-"""The executor for a Slurm cluster: job arrays through submitit."""
+"""Executor for a Slurm cluster: job arrays through submitit."""
 
 import subprocess
 import time
@@ -26,14 +26,13 @@ class SlurmWorker:
         self._silence = heartbeat_timeout
 
     def __call__(self, task: Task) -> tuple[str, int, str]:
-        """Return the fields of `Outcome`, as `local.attend`."""
         self._job = Job(ForkServer(), task, self._silence)
         while (outcome := self._job.poll()) is None:
             time.sleep(0.2)
         return astuple(outcome)
 
     def checkpoint(self, task: Task) -> Any:
-        """Requeue the job at Slurm's warning, after the worker has saved; called by submitit."""
+        """Requeue the job at Slurm's warning, after the worker has saved; submitit calls this method."""
         from submitit.helpers import DelayedSubmission
 
         if self._job is not None:
@@ -53,7 +52,7 @@ class SlurmExecutor:
         gpus: Whole GPUs per job.
         parameters: Options of sbatch, such as ``{"partition": "gpu", "time": "120", "account": "a"}``.
         cluster: "slurm"; or "local" and "debug", submitit's substitutes without a queue.
-        heartbeat_timeout: Seconds without progress after which a worker is killed and its task retried.
+        heartbeat_timeout: Seconds without progress before a worker is killed and its task retried.
 
     Raises:
         InputError: submitit is not installed, or does not know a parameter.
@@ -98,7 +97,6 @@ class SlurmExecutor:
 
     @property
     def active(self) -> int:
-        """Return the number of tasks running or queued by Slurm."""
         return len(self._jobs)
 
     @property
@@ -107,7 +105,6 @@ class SlurmExecutor:
         return _QUEUED - len(self._jobs)
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Submit the tasks as one job array."""
         try:
             jobs = self._executor.map_array(SlurmWorker(self._silence), list(tasks))
         except Exception as error:  # FailedJobError, and any other failure of sbatch
@@ -138,7 +135,7 @@ class SlurmExecutor:
         return task.outcome(70, reason)
 
     def _lost(self) -> set[Task]:
-        """Return tasks whose jobs Slurm no longer lists; small sites often lack the accounts of sacct."""
+        """Return tasks whose jobs Slurm no longer lists; sites may lack the records of sacct."""
         if self._cluster != "slurm" or time.monotonic() - self._looked < _SECONDS_BETWEEN_LOOKS:
             return set()
         self._looked = time.monotonic()

@@ -1,7 +1,7 @@
 """Tasks: work identified by a folder and a name, with files that appear atomically, and outcomes of attempts.
 
-A worker receives the type of a task, its folder and its name, and reads the rest from the folder. Files show what is
-done. Kernel locks end with their process, so unlocked files belong to killed workers.
+A worker receives the type, folder and name of a task, and reads the rest from the folder. Kernel locks end with their
+process, so unlocked files belong to killed workers.
 
     OUT/logs/NAME.log            output of its workers
     OUT/failures/NAME.json       reason of its failure, and number of attempts
@@ -39,7 +39,7 @@ class TaskLocked(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of an attempt at a task.
+    """The result of an attempt at a task.
 
     Attributes:
         name: Name of the task.
@@ -53,7 +53,7 @@ class Outcome:
 
     @property
     def kind(self) -> Literal["done", "busy", "stopped", "failed"]:
-        """Return "done", "busy" (another process has the task), "stopped" (saved after a stop), or "failed"."""
+        """Return "done", "busy" (another process runs the task), "stopped" (saved after a stop), or "failed"."""
         if self.exit_code == 0 and not self.reason:
             return "done"
         if self.exit_code == BUSY:
@@ -71,8 +71,8 @@ class Task(ABC):
     """A unit of work.
 
     Attributes:
-        out: Its folder.
-        name: Its name there, a valid file name.
+        out: Folder of the task.
+        name: Name in the folder, a valid file name.
     """
 
     kind: ClassVar[str]
@@ -82,22 +82,22 @@ class Task(ABC):
 
     @abstractmethod
     def is_done(self) -> bool:
-        """Return whether its files exist."""
+        """Return whether the task's files exist."""
 
     @abstractmethod
     def do(self, *, quiet: bool = True) -> None:
-        """Run it, resuming from the saved work of an earlier attempt.
+        """Run the task, resuming from saved work.
 
         Raises:
-            Busy: Another process is running it.
-            HmmscopeError: The reason of its failure.
+            Busy: Another process runs the task.
+            HmmscopeError: The reason of the failure.
         """
 
     def prepare(self) -> None:  # noqa: B027 - most tasks have nothing to prepare
-        """Do work shared by similar tasks once for all processes forked from this one."""
+        """Do work shared by similar tasks, once for all processes forked from this one."""
 
     def in_use(self) -> bool:
-        """Return whether a process is running it."""
+        """Return whether a process is running the task."""
         return False
 
     def is_begun(self) -> bool:
@@ -105,11 +105,11 @@ class Task(ABC):
         return False
 
     def saved(self) -> int:
-        """Return the progress of its saved work, a growing number."""
+        """Return the progress of saved work, a growing number."""
         return 0
 
     def heartbeat(self, silent: float | None = None) -> "Heartbeat":
-        """Return its progress, the time since its last change, and its process.
+        """Return the progress of the task, the time since its last change, and its process.
 
         `silent` is the time measured by a `StallTimer`; without it, file times are used.
         """
@@ -118,11 +118,11 @@ class Task(ABC):
         return Heartbeat(None, silent, "")
 
     def growing(self) -> Sequence[Path]:
-        """Return files that change while it runs, besides its log."""
+        """Return files that change while the task runs, besides its log."""
         return ()
 
     def signs(self) -> list[tuple[int, int]]:
-        """Return modification times (ns, by their file system) and sizes of the growing files."""
+        """Return modification times (ns) and sizes of the growing files."""
         found = []
         for path in (*self.growing(), self.log):
             with suppress(OSError):
@@ -132,12 +132,10 @@ class Task(ABC):
 
     @property
     def log(self) -> Path:
-        """Return the log of its workers."""
         return self.out / "logs" / f"{self.name}.log"
 
     @property
     def failure_path(self) -> Path:
-        """Return the path of its failure record."""
         return self.out / "failures" / f"{self.name}.json"
 
     @classmethod
@@ -146,7 +144,7 @@ class Task(ABC):
         return cls(Path(given["out"]), given["name"])
 
     def given(self) -> dict[str, str]:
-        """Return the strings for `read`, on this machine or another one with the same paths."""
+        """Return the strings for `read`, on this or another machine with the same paths."""
         return {"out": str(self.out), "name": self.name}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -156,14 +154,14 @@ class Task(ABC):
         return self.name
 
     def write_failure(self, outcome: Outcome, attempts: int) -> None:
-        """Record its failure: ``reason``, ``exit_code`` (negative: a signal) and ``attempts``."""
+        """Write the failure record: ``reason``, ``exit_code`` (negative: a signal) and ``attempts``."""
         if not os.path.isdir(self.failure_path.parent):
             store.make_folder(self.failure_path.parent)
         record = {"reason": outcome.reason, "exit_code": outcome.exit_code, "attempts": attempts}
         store.write_json(self.failure_path, record)
 
     def clear_failure(self) -> None:
-        """Remove its failure record before a retry."""
+        """Remove the failure record before a retry."""
         with suppress(FileNotFoundError):
             disk.unlink(self.failure_path)
 
@@ -177,7 +175,7 @@ class Task(ABC):
         return record
 
     def state(self) -> State:
-        """Return its state from its files and its lock."""
+        """Return the task's state from its files and its lock."""
         if self.is_done():
             return "done"
         if self.in_use():
@@ -187,7 +185,7 @@ class Task(ABC):
         return "partial" if self.is_begun() else "waiting"
 
     def outcome(self, code: int, reason: str) -> Outcome:
-        """Convert the end of a worker to the outcome of the task, which may be done already."""
+        """Convert the exit of a worker to the outcome of the task."""
         return Outcome(self.name, 0, "") if self.is_done() else Outcome(self.name, code, reason)
 
 
@@ -227,11 +225,7 @@ class Heartbeat:
 
 
 class StallTimer:
-    """Measures the time without a visible change of a task.
-
-    It uses a monotonic clock of this process, because wall clocks may jump and file times may come from another
-    machine.
-    """
+    """Measures the time without a visible change of a task, by a monotonic clock of this process."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
