@@ -172,7 +172,7 @@ def test_an_edited_header_moves_the_optimum_to_the_new_filter():
 def test_what_has_no_header_is_refused_in_a_line():
     header = hs.HeaderLayout(length=4)
     refused("layout: the size of the header depends on the process", getattr, header, "token_positions")
-    refused("HeaderHMMs has", hs.ProcessDataset, hs.make_process("mess3"), layout=header)
+    refused("supported by HeaderHMMs", hs.ProcessDataset, hs.make_process("mess3"), layout=header)
     refused("layout header needs headers", hs.RunConfig, process="fresh-hmms", layout="header")
     refused("denominator: must be a power of two", hs.make_process, "told-hmms", denominator=10)
     refused("least: must be in [0, 5]", hs.make_process, "told-hmms", num_states=3, least=6)

@@ -236,7 +236,7 @@ def test_trained_and_untrained_maps_share_their_colours() -> None:
     )  # fmt: skip
     for figure in (fig7._layers(offsets), fig7._heads(offsets)):
         assert [panel.z_max for panel in figure.panels] == [0.4, 0.4, None]  # type: ignore[attr-defined]
-        assert "scale of its own" in figure.caption
+        assert "its own scale" in figure.caption
     assert series_style.MISSING == "#ece7df"
     assert "Beige: it looks nowhere" in fig7._layers(offsets).caption
     shuffle = Rows(
