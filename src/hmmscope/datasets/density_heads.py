@@ -1,6 +1,7 @@
 """Density heads: network outputs as a mixture of simple densities of the next vector.
 
-Outputs are, for each of K components, a log weight and parameters of the standardised vectors.
+For each of K mixture components, the network outputs a log weight and the parameters of a density of standardised
+vectors.
 """
 
 import math
@@ -23,7 +24,7 @@ class DensityHead(ABC):
 
     Attributes:
         num_mixture_components: K.
-        num_outputs: of the network, K * (1 + parameters).
+        num_outputs: network outputs, K * (1 + parameters).
     """
 
     def __init__(self, process: VectorProcess, num_laws: int) -> None:
@@ -35,7 +36,7 @@ class DensityHead(ABC):
     @property
     @abstractmethod
     def numbers(self) -> int:
-        """Parameters of a component."""
+        """Number of parameters of a mixture component."""
 
     @property
     def num_outputs(self) -> int:
@@ -43,11 +44,11 @@ class DensityHead(ABC):
 
     @abstractmethod
     def each(self, numbers: Tensor, vectors: Tensor) -> Tensor:
-        """Return log densities under each component (..., component)."""
+        """Return log densities of vectors under each mixture component (..., component)."""
 
     @abstractmethod
     def centres(self, numbers: Tensor) -> Tensor:
-        """Return component means (..., component, coordinate)."""
+        """Return the means of the mixture components (..., component, coordinate)."""
 
     def log_density(
         self, outputs: Float[Tensor, "*batch output"], vectors: Float[Tensor, "*batch coordinate"]
@@ -63,7 +64,7 @@ class DensityHead(ABC):
 
 
 class GaussianHead(DensityHead):
-    """Components N(mean, (AᵀA)^-1) with a mean, the log diagonal of a triangular A, and its other entries.
+    """Components N(mean, (AᵀA)^-1), given by the mean and by the log diagonal and other entries of a triangular A.
 
     log density = sum_y log A_yy - |A (z - mean)|^2 / 2 - Y/2 log 2 pi - sum_y log width_y,   z = (vector - centre) /
     width
@@ -90,7 +91,7 @@ class GaussianHead(DensityHead):
 
 
 class PoissonHead(DensityHead):
-    """Components of independent Poisson(centre_y exp(number_y))."""
+    """Components in which coordinate y is independently Poisson(centre_y exp(number_y)), for the output number_y."""
 
     @property
     def numbers(self) -> int:
@@ -106,7 +107,7 @@ class PoissonHead(DensityHead):
 
 
 class SymbolsHead(DensityHead):
-    """Components of independent symbols, P(v) ∝ frequency of v * exp(number_v)."""
+    """Components of independent symbols with P(v) ∝ frequency of v * exp(number_v), for the output number_v."""
 
     def __init__(self, process: VectorProcess, num_laws: int) -> None:
         super().__init__(process, num_laws)
@@ -139,7 +140,7 @@ HEADS: dict[str, type[DensityHead]] = {"gaussian": GaussianHead, "poisson": Pois
 
 
 def laws_asked(target: str) -> int | None:
-    """Return K for the target ``density-K``, None for ``density``.
+    """Return the number of mixture components K for the target ``density-K``, None for ``density``.
 
     Raises:
         InputError: another suffix.
@@ -151,7 +152,7 @@ def laws_asked(target: str) -> int | None:
 
 
 def head_of(process: VectorProcess, num_laws: int | None = None) -> DensityHead:
-    """Return the head for a process, by default with its number of components, at most 16.
+    """Return the density head for a process, by default with the process's number of components, at most 16.
 
     Raises:
         InputError: a process without a density head.
@@ -164,5 +165,5 @@ def head_of(process: VectorProcess, num_laws: int | None = None) -> DensityHead:
 
 
 def joined(log_densities: Float64[Tensor, "*batch"], means: Float64[Tensor, "*batch coordinate"]) -> Tensor:
-    """Concatenate log densities and means."""
+    """Concatenate log densities and means into one tensor."""
     return torch.cat([log_densities[..., None], means], -1)

@@ -1,4 +1,4 @@
-"""Headers of samples, decoded to HMMs."""
+"""Headers (an HMM's parameters written at the start of a sample), decoded to HMMs."""
 
 from typing import TYPE_CHECKING
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def decoded_hmms(process: Process, layout: Layout, tokens: Tensor) -> Process | None:
-    """Decode the headers to a mixture with one component per sample, or None."""
+    """Decode the headers to a mixture with one HMM per sample, or None without headers."""
     telling = layout.of(process).header_format
     return None if telling is None else process.decode_header(tokens[:, : telling.num_entries] - process.num_symbols)
 
 
 def observe_decoded(process: Process, layout: Layout, batch: "Batch") -> KnownComponentResult:
-    """Return exact beliefs and predictions given the HMM in each header."""
+    """Return exact beliefs and predictions given the HMM that each sample's header encodes."""
     hmms = decoded_hmms(process, layout, batch.tokens)
     assert hmms is not None
     numbers, starts = torch.arange(len(batch.tokens)), torch.from_numpy(layout.reset_mask)

@@ -20,13 +20,13 @@ MAX_COLUMNS = 2**20
 
 
 class Layout:
-    """Sequences of one component in one sample, with or without delimiters.
+    """The arrangement of one or more sequences of one component in a sample, with or without delimiters.
 
-    Observation t is token `token_positions[t]`; the output before it predicts it.
+    Observation t is the token at position `token_positions[t]`; the model's output one position earlier predicts it.
 
     Attributes:
         needs_process: whether the number of tokens depends on the process.
-        header_format: of the header, or None.
+        header_format: format of the header, or None.
     """
 
     #: Name in digests, which survives renames of the class; default: the class name.
@@ -64,12 +64,12 @@ class Layout:
 
     @cached_property
     def sequence_index(self) -> NDArray[np.int64]:
-        """Sequence of observation t (T,)."""
+        """Index of the sequence that contains observation t (T,)."""
         return np.repeat(np.arange(len(self.sequence_lengths)), self.sequence_lengths)
 
     @cached_property
     def position_in_sequence(self) -> NDArray[np.int64]:
-        """Position of observation t in its sequence (T,)."""
+        """Position of observation t within the sequence that contains it (T,)."""
         return np.concatenate([np.arange(length) for length in self.sequence_lengths])
 
     @cached_property
@@ -84,7 +84,7 @@ class Layout:
 
     @cached_property
     def predicted_observations(self) -> NDArray[np.int64]:
-        """Observations t with an earlier token."""
+        """Observations t that a model predicts, because a token precedes them."""
         return np.flatnonzero(self.token_positions > 0)
 
     def vocab_size(self, num_symbols: int) -> int:
@@ -102,7 +102,7 @@ class Layout:
         num_symbols: int,
         header: Int64[Tensor, "batch entry"] | None = None,
     ) -> Int64[Tensor, "batch column"] | Float64[Tensor, "batch column observed"]:
-        """Convert observations to tokens; the delimiter is `num_symbols`, or zeros.
+        """Convert observations to tokens; the delimiter is the token `num_symbols`, or a zero vector.
 
         Args:
             observations: of each sample.
@@ -124,11 +124,11 @@ def _columns_on(layout: Layout, device: torch.device) -> Int64[Tensor, "time"]:
 @registry.layout("sequences")
 @dataclass(frozen=True, kw_only=True)
 class SequenceLayout(Layout):
-    """One sequence per sample, optionally after a placeholder (position 0 of [Limits]).
+    """One sequence per sample, optionally after a placeholder token (position 0 of [Limits]).
 
     Attributes:
         length: observations per sample.
-        placeholder: start with the token `num_symbols`, or zeros.
+        placeholder: start with the token `num_symbols`, or a zero vector.
     """
 
     digest_name: ClassVar[str] = "Sequences"
@@ -151,12 +151,13 @@ class SequenceLayout(Layout):
 @registry.layout("header")
 @dataclass(frozen=True, kw_only=True)
 class HeaderLayout(Layout):
-    """The parameters of each sample's HMM as numbers, then one sequence.
+    """The header (the parameters of each sample's HMM as numbers), then one sequence.
 
     e_1 .. e_H | o_0 .. o_{T-1}
 
-    Header entry k is token V + k. For `told-hmms` the entries are numerators of transition and emission matrices by
-    row, without the last of each row. The optimum is the filter of that HMM. The header is not predicted.
+    An entry e of the header is token V + e, after V symbols. For `told-hmms` the entries are numerators of transition
+    and emission matrices by row, without the last of each row. The Bayes-optimal predictor is the filter of the
+    header's HMM. The header is not predicted.
 
     Attributes:
         length: observations per sample.
@@ -228,7 +229,7 @@ class HeaderLayout(Layout):
 @registry.layout("prompts")
 @dataclass(frozen=True, kw_only=True)
 class PromptLayout(Layout):
-    """Demonstrations of one component, then a test sequence.
+    """Demonstrations (sequences of one mixture component), then a test sequence of the same component.
 
     delimiter | o^1_1 .. o^1_M, delimiter | .. | o^n_1 .. o^n_M, delimiter | o_1 .. o_t
 

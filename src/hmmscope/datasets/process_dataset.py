@@ -1,4 +1,4 @@
-"""Process datasets: samples with the same bits wherever they are generated."""
+"""Process datasets: samples that have the same bits on every device."""
 
 import hashlib
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ Index = int | slice | Sequence[int] | NDArray[np.integer] | Tensor
 
 @dataclass(frozen=True, repr=False)
 class Batch(Shown):
-    """Samples of a dataset.
+    """A batch of samples of a dataset.
 
     Attributes:
         tokens: model input (batch, column), or standardised vectors (batch, column, coordinate).
@@ -47,7 +47,7 @@ _LOADED = "DataLoader(dataset.stream(batch_size=64), batch_size=None)"
 
 
 class ProcessDataset:
-    """Samples 0, 1, 2, ... (up to 2^40) of a process, generated on demand.
+    """Numbered samples 0, 1, 2, ... (up to 2^40) of a process, generated on demand.
 
     Args:
         process: a process or recorded sequences, their name or path.
@@ -104,7 +104,7 @@ class ProcessDataset:
         return f"ProcessDataset({self.process!r}, {self.layout!r}, seed={self.seed}, stream={self.stream_name!r})"
 
     def different(self, num_samples: int) -> int:
-        """Return `num_samples`, at most the number of windows of recorded sequences."""
+        """Return `num_samples`, or the number of windows of recorded sequences if that is smaller."""
         different = self.process.num_different(self.stream_name, self.layout.num_observations)
         return num_samples if different is None else min(num_samples, different)
 
@@ -118,7 +118,7 @@ class ProcessDataset:
         return html_table("ProcessDataset", facts | {"tokens per sample": self.layout.context_length})
 
     def on(self, device: torch.device | str) -> "ProcessDataset":
-        """Return the same samples on another device."""
+        """Return this dataset with its batches on another device."""
         return ProcessDataset(self.process, seed=self.seed, layout=self.layout, stream=self.stream_name, device=device)
 
     def stream(
@@ -131,7 +131,7 @@ class ProcessDataset:
         first: int = 0,
         exact: bool = True,
     ) -> ProcessStream:
-        """Return batches with exact answers, see `ProcessStream`."""
+        """Return a stream of batches with exact beliefs and predictions, see `ProcessStream`."""
         return ProcessStream(self, batch_size, rank, world, num_samples=num_samples, first=first, exact=exact)
 
     def __len__(self) -> int:
@@ -163,7 +163,7 @@ class ProcessDataset:
             require(inside, "sample_paths", f"must draw symbols in [0, {self.num_symbols})", (low, high))
 
     def digest(self, num_samples: int) -> str:
-        """Return the sha256 of the first samples and their definition."""
+        """Return the sha256 of the first samples and the dataset's definition."""
         header = f"hmmscope-corpus/{CORPUS_VERSION}/{self.process.params_digest}/{self.layout.digest_name}"
         sha = hashlib.sha256(f"{header}/{self._layout_data}/{self.seed}/{self.stream_name}/{num_samples}".encode())
         for first in range(0, num_samples, 4096):
@@ -180,7 +180,7 @@ class ProcessDataset:
 
 
 def has_gaps(process: Process) -> bool:
-    """Return whether observations are missing in recorded sequences."""
+    """Return whether the dataset consists of recorded sequences with missing observations."""
     return process.data is not None and process.data.num_missing > 0
 
 
@@ -190,7 +190,7 @@ def vocab_size(process: Process, layout: Layout) -> int:
 
 
 def check_dataset(dataset: object) -> None:
-    """Raise InputError unless this is a `ProcessDataset`."""
+    """Raise InputError unless the value is a `ProcessDataset`."""
     if not isinstance(dataset, ProcessDataset):
         how = "use hmmscope.ProcessDataset(process, length=...); for recorded sequences add stream='evaluate'"
         raise InputError(f"dataset: must be a ProcessDataset, got {shown(dataset)}; {how}")

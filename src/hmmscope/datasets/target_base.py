@@ -1,4 +1,4 @@
-"""Base classes of targets."""
+"""Base classes of targets, the quantities that a model predicts."""
 
 from abc import ABC, abstractmethod
 from typing import Literal
@@ -53,7 +53,7 @@ class Target(ABC):
         self._columns: dict[torch.device, Tensor] = {}
 
     def on(self, layout: Layout) -> "Target":
-        """Return the target for another layout."""
+        """Return the same target for samples in another layout."""
         other = type(self)(self.process, layout)
         other.device = self.device
         return other
@@ -69,20 +69,20 @@ class Target(ABC):
 
     @abstractmethod
     def labels(self, batch: Batch) -> Labels:
-        """Return labels: symbols, probabilities or vectors."""
+        """Return the training labels of samples: symbols, probabilities or vectors."""
 
     @abstractmethod
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        """Return the exact answer."""
+        """Return the exact answer of samples: the Bayes-optimal prediction of this target."""
 
     def answer(
         self, outputs: Float[Tensor, "batch judged output"], labels: Labels
     ) -> Float64[Tensor, "batch judged n"]:
-        """Convert outputs to values comparable with `optimum`."""
+        """Convert model outputs to values comparable with `optimum`."""
         return outputs.double().softmax(-1) if self.kind == "law" else outputs.double()
 
     def mean(self, outputs: Float[Tensor, "*batch output"]) -> Float[Tensor, "*batch coordinate"]:
-        """Return the expected vector."""
+        """Return the expected vector of a model's answer."""
         return outputs
 
     def loss(self, outputs: Float[Tensor, "batch judged output"], labels: Labels) -> Float[Tensor, ""]:
@@ -111,8 +111,8 @@ class Target(ABC):
     ) -> Float64[Tensor, "batch judged"]:
         """Compute the distance from the exact answer by position.
 
-        This is total variation, or for vectors the Euclidean distance, for linear processes divided by max(1, norm of
-        the exact answer).
+        The distance is total variation, or for vectors the Euclidean distance, for linear processes divided by max(1,
+        norm of the exact answer).
 
         Source: [Limits] App. C.1.
         """
@@ -124,15 +124,15 @@ class Target(ABC):
         return distance
 
     def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
-        """Return the outcomes of `optimum`'s probabilities, or None."""
+        """Return the sampled outcomes whose probabilities `optimum` gives, or None."""
         return None
 
     def counted(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
-        """Return the mask for the evaluation loss."""
+        """Return a mask of the positions that count in the evaluation loss."""
         return self.evaluated(batch)
 
     def evaluated(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
-        """Return the mask of evaluated positions."""
+        """Return a mask of the evaluated positions."""
         return torch.ones(len(batch.tokens), len(self.token_positions), dtype=torch.bool, device=batch.tokens.device)
 
     def lower_bound_terms(self, batch: Batch) -> Float64[Tensor, "batch judged"]:
@@ -151,7 +151,7 @@ def at_least_float32(outputs: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"
 
 
 def complete(observations: Tensor) -> Tensor:
-    """Return observations; InputError for missing entries of vectors."""
+    """Return the observations; raise InputError if a vector has missing entries."""
     if observations.is_floating_point() and bool(observations.isnan().any()):
         raise InputError(
             "observations: entries are missing (NaN), which networks cannot read; train on a process without missing "
@@ -161,7 +161,7 @@ def complete(observations: Tensor) -> Tensor:
 
 
 class BeforeEachObservation(Target):
-    """Targets before each predicted observation."""
+    """Targets that a model predicts before each observation."""
 
     def __init__(self, process: Process, layout: Layout) -> None:
         super().__init__(process, layout)
@@ -177,14 +177,14 @@ class BeforeEachObservation(Target):
         return complete(batch.observations)[:, self.kept]
 
     def answer_of(self, observer: Process, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        """Return the predictions of an observer that believes in another process."""
+        """Return the predictions of an observer that assumes another process."""
         starts, seen = torch.from_numpy(self.layout.reset_mask), batch.observations
         law = optimal_probs(observer, seen.to(self.device or seen.device), reset_mask=starts)
         return law[:, self.kept].to(seen.device)
 
 
 class AfterEachObservation(Target):
-    """Targets after each observation and at delimiters."""
+    """Targets that a model predicts after each observation and at delimiters."""
 
     def __init__(self, process: Process, layout: Layout) -> None:
         super().__init__(process, layout)
@@ -203,11 +203,11 @@ class AfterEachObservation(Target):
         return self.optimum(batch)
 
     def with_first_state(self, batch: Batch) -> Int64[Tensor, "batch judged"]:
-        """Return hidden states; at a delimiter the next sequence's first one."""
+        """Return the hidden states, with the next sequence's first state at each delimiter."""
         first = batch.states[:, torch.from_numpy(self.layout.reset_mask).nonzero()[:, 0]][:, : self.num_before]
         return torch.cat([batch.states, first], 1)[:, self.order]
 
     def with_start(self, answers_BTN: Tensor, start_N: Tensor) -> Tensor:
-        """Insert the initial answer at delimiters."""
+        """Insert the answer before any observation at each delimiter."""
         before = start_N.to(answers_BTN.device).expand(len(answers_BTN), self.num_before, -1)
         return torch.cat([answers_BTN, before], 1)[:, self.order]

@@ -1,4 +1,4 @@
-"""Targets: next observation or belief."""
+"""Targets of models: the next observation or the belief state."""
 
 from dataclasses import replace
 from typing import Any
@@ -49,7 +49,7 @@ class NextObservation(BeforeEachObservation):
 
 
 class HeaderNextObservation(NextObservation):
-    """The next observation given the header's HMM."""
+    """The next observation, given the HMM in the header (the parameters at the start of the sample)."""
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
         return observe_decoded(self.process, self.layout, batch).predicted_observation[:, self.kept]
@@ -72,7 +72,7 @@ class UnknownNextObservation(NextObservation):
 
 
 class RecordedNextObservation(BeforeEachObservation):
-    """The next symbol of recorded sequences; the optimum needs a given process."""
+    """The next symbol of recorded sequences; the Bayes optimum is known only for an assumed process."""
 
     kind = "law"
     ragged = True
@@ -86,7 +86,7 @@ class RecordedNextObservation(BeforeEachObservation):
         return self.lower_bound_terms(dataset[0:num_samples]).nanmean().item() if self.exact else None
 
     def labels(self, batch: Batch) -> Labels:
-        """Return symbols, or `PADDING` after the end and if missing."""
+        """Return the next symbols, or `PADDING` after the end of a sequence and for missing symbols."""
         return super().labels(batch).where(self.evaluated(batch), PADDING)
 
     def evaluated(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
@@ -116,7 +116,7 @@ class RecordedNextObservation(BeforeEachObservation):
 
 
 class Belief(AfterEachObservation):
-    """The belief state (filtered posterior), by cross-entropy."""
+    """The belief state (filtered posterior) as target, trained by cross-entropy."""
 
     kind = "law"
 
@@ -130,14 +130,14 @@ class Belief(AfterEachObservation):
         return self.with_start(beliefs, self.process.params.initial_MS[0])
 
     def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
-        """Return the hidden states, if states emit."""
+        """Return the hidden states of an HMM with state emissions."""
         if not self.process.params.states_emit:
             return None
         return self.with_first_state(batch)
 
 
 class HeaderBelief(Belief):
-    """The belief state given the header's HMM."""
+    """The belief state, given the HMM that the header encodes."""
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
         beliefs = observe_decoded(self.process, self.layout, batch).beliefs
@@ -193,9 +193,9 @@ def make_target(name: str, process: Process, layout: Layout) -> Target:
 
 
 def dataset_of(source: Any, process: Process, layout: Layout, *, seed: int = 0, **reading: Any) -> ProcessDataset:
-    """Return recorded sequences as samples, with the optimum of a process that they are assumed to come from.
+    """Return recorded sequences as a dataset, whose Bayes optimum is that of an assumed process.
 
-    Longer sequences than the layout are truncated.
+    Sequences longer than the layout are truncated.
 
     Args:
         source: `SequenceData`, or its source.

@@ -1,4 +1,4 @@
-"""Text layouts for language models with their own tokenizer."""
+"""Text layouts, for language models that have their own tokenizer."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
@@ -22,12 +22,13 @@ SEPARATORS = {"spaces": " ", "commas": ", ", "lines": "\n", "nothing": ""}
 
 @dataclass(frozen=True, kw_only=True)
 class TextLayout(Layout):
-    """One sequence per sample, optionally after demonstrations, as text in a tokenizer's tokens.
+    """One sequence per sample, optionally after demonstrations, written as text and tokenized.
 
     prefix  name of o_0  separator  name of o_1  separator  ...  delimiter  name  separator  ...
 
-    Names and separators must have the same tokens in every context, which is checked. The logits of `symbol_tokens`
-    before a name give its symbol's probabilities. Observations without an earlier token are not predicted.
+    Symbol names and separators must have the same tokens in every context, which is checked. A model predicts a symbol
+    by its logits of `symbol_tokens` one position before the name. Observations without an earlier token are not
+    predicted.
 
     Args:
         tokenizer: a fast one of transformers, or one of the library tokenizers.
@@ -41,7 +42,7 @@ class TextLayout(Layout):
 
     Attributes:
         symbol_tokens: token of each symbol.
-        first_tokens, start_tokens: the same at the start of the text, and after a delimiter.
+        first_tokens, start_tokens: token of each symbol at the start of the text, and after a delimiter.
         head, gap, turn: tokens before the first name, between names, and between sequences.
         vocabulary: size of the vocabulary.
 

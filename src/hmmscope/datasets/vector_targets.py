@@ -12,7 +12,7 @@ from hmmscope.processes.process import Process
 
 
 class NextVector(BeforeEachObservation):
-    """The next vector; the exact answer is its conditional mean."""
+    """The next vector; the exact answer is its mean given the past."""
 
     kind = "vector"
 
@@ -26,9 +26,9 @@ class NextVector(BeforeEachObservation):
 
 
 class NextDensity(BeforeEachObservation):
-    """The density of the next vector.
+    """The probability density of the next vector, as target.
 
-    Answers are (log density of the observation, mean). The mean excess estimates a KL divergence.
+    An answer is the pair (log density of the observation, mean). The mean excess loss estimates a KL divergence.
 
     Args:
         process: of vectors.
@@ -76,7 +76,7 @@ class NextDensity(BeforeEachObservation):
     def distance_terms(
         self, answer: Float64[Tensor, "batch judged kept"], optimum: Float64[Tensor, "batch judged kept"]
     ) -> Float64[Tensor, "batch judged"]:
-        """Compute the distance of the means in standard deviations."""
+        """Compute the distance between predicted and exact mean, in standard deviations."""
         return ((answer - optimum)[..., 1:] / self.head.width).norm(dim=-1)
 
 

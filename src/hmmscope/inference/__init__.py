@@ -1,4 +1,4 @@
-"""Exact Bayesian inference in float64."""
+"""Exact Bayesian inference in hidden Markov processes, in float64."""
 
 from typing import TYPE_CHECKING
 

@@ -97,11 +97,11 @@ def fit_baum_welch(
 
     initial_i ∝ E[first states i];  transition_ij ∝ E[transitions i -> j];  emission_iv ∝ E[symbols v emitted by i]
 
-    A pseudo-count c gives the posterior mode under Dirichlet(1 + c) rows. Zeros of `start` stay zero.
+    A pseudo-count c gives the posterior mode under Dirichlet(1 + c) rows. Zero probabilities of `start` stay zero.
 
     EM finds local maxima, so at least three restarts run, until the best two agree within `agreement` nats per
-    observation or 0.1 nats in total. Each continues from the best of `num_tries` random starts after ten iterations.
-    Every other start favours self-transitions.
+    observation or 0.1 nats in total. Each restart continues from the best of `num_tries` random starts after ten
+    iterations. Every second random start favours self-transitions.
 
     Source: Baum, Petrie, Soules and Weiss (1970); short runs: Biernacki, Celeux and Govaert (2003).
 
@@ -219,7 +219,7 @@ def criterion(log_likelihood: float, free: dict[str, int], work: PackedSequences
 def as_sequences(
     observations: Symbols | PackedSequences, num_symbols: int, lengths: object = None, name: str = "observations"
 ) -> PackedSequences:
-    """Pack the nonempty sequences; there must be one."""
+    """Pack the nonempty sequences; raise an error if there are none."""
     if isinstance(observations, PackedSequences):
         return observations._replace(rows=np.arange(len(observations.rows)))
     checked, mask, inside = check_ragged(observations, Alphabet(None, num_symbols), None, lengths)
@@ -271,7 +271,7 @@ def _random(number: int, attempt: int, seed: int, num_states: int, num_symbols: 
 
 
 def held_out_log_likelihoods(hmm: HMM, work: PackedSequences) -> NDArray[np.float64]:
-    """Compute log P(sequence) of packed sequences (n,), in nats."""
+    """Compute the log-likelihood of each packed sequence (n,), in nats."""
     return counts_of(Model.of(hmm), work, torch.get_num_threads()).logs
 
 
@@ -288,7 +288,7 @@ def fit_stream(
     average_k = (1 - rate_k) average_{k-1} + rate_k E[counts of batch k] / number of its sequences,  rate_k =
     k^-exponent
 
-    `pseudo_count` is divided by the number of sequences so far.
+    In each M-step `pseudo_count` is divided by the number of sequences seen so far.
 
     Source: Cappé and Moulines (2009).
 

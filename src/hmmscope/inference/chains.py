@@ -1,4 +1,4 @@
-"""Diagnostics and labels of Markov chain Monte Carlo samples."""
+"""Convergence diagnostics and state labels of Markov chain Monte Carlo samples."""
 
 import numpy as np
 import torch
@@ -10,10 +10,11 @@ Array = NDArray[np.float64]
 
 
 def r_hat(draws: Array) -> Array:
-    """Compute rank-normalized split R-hat; above 1.01, the chains have not mixed.
+    """Compute rank-normalized split R-hat; values above 1.01 mean that the chains have not mixed.
 
-    The result is the larger value of the samples and of their distances from the median, each as normal quantiles of
-    ranks. sqrt((within (n - 1) / n + between) / within)
+    R-hat is sqrt((within (n - 1) / n + between) / within), from variances within and between chains of n draws. It is
+    computed from normal quantiles of the ranks of the draws and of their distances from the median; the larger value is
+    returned.
 
     Source: Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021).
 
@@ -28,10 +29,10 @@ def r_hat(draws: Array) -> Array:
 
 
 def effective_sizes(draws: Array) -> tuple[Array, Array]:
-    """Compute the effective sample sizes of the bulk and of the tails; NaN where nothing varies.
+    """Compute the effective sample sizes of the bulk and of the tails of draws; NaN for constant draws.
 
-    The tail value is the smaller one of the indicators of the 5 % and 95 % quantile. Autocorrelations are truncated by
-    Geyer's monotone sequence.
+    The tail size is the smaller of the sizes for the indicators of the 5 % and of the 95 % quantile. Autocorrelations
+    are truncated by Geyer's monotone sequence.
 
     Source: as `r_hat`.
 
@@ -44,10 +45,10 @@ def effective_sizes(draws: Array) -> tuple[Array, Array]:
 
 
 def equal_tails(draws: Array, worth: Array, share: float = 0.95) -> tuple[Array, Array]:
-    """Compute equal-tailed interval ends that account for the effective sample size.
+    """Compute the ends of equal-tailed intervals, widened for a small effective sample size.
 
     The ends are order statistics at tail * (worth + 1), so the next draw falls between them with probability `share`.
-    Small samples give the minimum and maximum.
+    If there are too few draws, the ends are the minimum and maximum.
 
     Source: Hyndman and Fan (1996), definition 6 (Weibull).
 
@@ -111,7 +112,7 @@ def _effective(draws: Array) -> Array:
 
 
 def matching(agreement: Array) -> NDArray[np.int64]:
-    """Match the labels of a draw to a reference by the Hungarian method.
+    """Match the state labels of a draw to those of a reference by the Hungarian method.
 
     Args:
         agreement: (..., S, S): steps at which the path is in state i and the reference in state j.
@@ -137,7 +138,7 @@ def matching(agreement: Array) -> NDArray[np.int64]:
 
 
 def relabelled(values: Array, own: NDArray[np.int64], axes: int) -> Array:
-    """Permute the states of each draw on the first `axes` state axes."""
+    """Permute the states of each draw along the first `axes` state axes."""
     found = values
     for axis in range(axes):
         order = own.reshape(*own.shape[:2], *[1] * axis, own.shape[2], *[1] * (values.ndim - 3 - axis))

@@ -1,7 +1,7 @@
 """Forward filter of one HMM in compiled CPU loops.
 
-The kernel is chosen by size. Sequences with underflow risk are recomputed by `hmmscope.kernels.underflow_safe`, so
-zeros are exact and other results have full precision.
+The number of states selects the compiled loop. Sequences at risk of underflow are recomputed by
+`hmmscope.kernels.underflow_safe`, so zero probabilities are exact and all others have full precision.
 """
 
 import math
@@ -54,7 +54,7 @@ FEW_SYMBOLS = 64
 
 
 class ScaledBeliefs(NamedTuple):
-    """Beliefs of one sequence with separate exponents (time, state)."""
+    """Beliefs of one sequence (time, state), stored with separate exponents against underflow."""
 
     mantissa: NDArray[np.float64]
     exponent: NDArray[np.int64]
@@ -62,14 +62,14 @@ class ScaledBeliefs(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Filtered(Shown):
-    """Filtered batch, ready for the backward pass.
+    """Filter results of a batch, in the form that the backward pass reads.
 
     Attributes:
         tables: The process.
         work: The sequences.
         beliefs: P(state t | o_0..o_t) (batch, time, state); zeros if impossible and in padding.
         predictive: P(o_{t+1} | o_0..o_t) if requested (batch, time, symbol).
-        norms: P(o_t | o_0..o_{t-1}) of safe sequences (batch, time); ones in padding.
+        norms: P(o_t | o_0..o_{t-1}) of sequences without underflow risk (batch, time); ones in padding.
         terms: log P(o_t | o_0..o_{t-1}) of all sequences.
         underflow_risk: Underflow-safe beliefs of the other rows.
     """
@@ -91,7 +91,7 @@ def run_filter(
     *,
     predict: bool = False,
 ) -> Filtered:
-    """Run the forward filter of a single process."""
+    """Run the forward filter of a single HMM."""
     found, work = tables(law), sequences(observations_BT, starts_T, lengths_B)
     batch, time = observations_BT.shape
     ragged = len(work.rows) < batch or bool((work.lengths < time).any())
@@ -122,13 +122,13 @@ def run_filter(
 
 
 class NextStepProbs(NamedTuple):
-    """Distributions of the first symbol (V,) and of the next one given the state (S, V)."""
+    """Distributions of the first symbol (V,) and of the next symbol given the state (S, V)."""
 
     opening: NDArray[np.float64]
     prediction: NDArray[np.float64]
 
     def predict(self, beliefs: NDArray[np.float64], reset_mask: NDArray[np.bool_], ahead: NDArray[np.float64]) -> None:
-        """Write P(o_{t+1} | o_0..o_t) (batch, time, symbol)."""
+        """Write the predictions P(o_{t+1} | o_0..o_t) (batch, time, symbol)."""
         flat = torch.from_numpy(beliefs).flatten(0, 1) @ torch.from_numpy(self.prediction)
         ahead[:] = flat.numpy().reshape(ahead.shape)
         begins = np.flatnonzero(reset_mask[1:])
@@ -143,7 +143,7 @@ def next_step_probs(law: HMMParams, component: int = 0) -> NextStepProbs:
 
 
 def filter_batch(hmm: Process, observations: Observations, reset_mask: object, lengths: object) -> Filtered:
-    """Check user input and run `run_filter`."""
+    """Check the user's observations and run `run_filter`."""
     checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
     return run_filter(seeing(hmm.params, checked), checked.cpu(), mask, counted(inside).cpu())
 
@@ -161,7 +161,7 @@ def forward(
     ends: NDArray[np.int64] | None = None,
     openers: NDArray[np.int64] | None = None,
 ) -> None:
-    """Run `simd_over_sequences.forward` or a faster equivalent, and fill the given results."""
+    """Run `simd_over_sequences.forward` or a faster equivalent, and fill the given arrays."""
     if not few(process, work, sums=beliefs is None and ahead is None and openers is None):
         forward_in_products(process, work, doubtful, beliefs, norms, laws, ahead, totals, ends, openers)
         return

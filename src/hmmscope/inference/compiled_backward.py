@@ -22,9 +22,9 @@ from hmmscope.kernels import many_states, simd_over_sequences, simd_over_states,
 def run_smoother(
     filtered: Filtered, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None = None
 ) -> NDArray[np.bool_]:
-    """Write the smoothed posteriors, and the weights of `simd_over_sequences.backward`.
+    """Write the smoothed posteriors, and the backward weights defined in `simd_over_sequences.backward`.
 
-    Returns which sequences are possible (batch,). Do not use the weights of rows with underflow risk.
+    The result marks possible sequences (batch,). Backward weights of sequences with underflow risk are invalid.
     """
     process, size = filtered.tables, filtered.tables.num_states
     possible: NDArray[np.bool_] = np.all(filtered.terms > -np.inf, axis=1)
@@ -134,7 +134,7 @@ def backward_in_products(
 def smooth_underflow_safe(
     filtered: Filtered, row: int, beliefs: ScaledBeliefs, smoothed: NDArray[np.float64], pairs: NDArray[np.float64]
 ) -> None:
-    """Smooth a row without underflow."""
+    """Smooth one sequence safely against underflow."""
     process, work = filtered.tables, filtered.work
     time = filtered.beliefs.shape[1]
     symbols = work.symbols[row * time : row * time + len(beliefs.mantissa)]
@@ -150,7 +150,7 @@ def counts_underflow_safe(
     transitions: NDArray[np.float64],
     visits: NDArray[np.float64],
 ) -> float:
-    """Add the expected counts of one sequence unless its log-likelihood, which is returned, is -inf."""
+    """Add the expected counts of one possible sequence; return its log-likelihood, -inf if it is impossible."""
     size, terms = process.num_states, np.empty(len(symbols))
     beliefs = filter_underflow_safe(process, torch.from_numpy(symbols), reset_mask, terms)
     if terms[-1] > -np.inf:

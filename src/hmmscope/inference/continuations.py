@@ -28,13 +28,13 @@ MAX_STEPS = 2**20
 
 @dataclass(frozen=True, repr=False)
 class Forecast(Shown):
-    """Forecast after a past of T observations; zeros after an impossible past.
+    """Forecast after a past of T observations; all zeros if the past has probability zero.
 
     Attributes:
         observations: P(o_{T+k} | o_0..o_{T-1}) (batch, step, symbol).
         states: P(state T+k | o_0..o_{T-1}) (batch, step, state).
         drawn_observations: Joint samples (draw, batch, step); -1 after an impossible past.
-        drawn_states: Their hidden paths (draw, batch, step).
+        drawn_states: Hidden paths of these samples (draw, batch, step).
     """
 
     observations: Float64[Tensor, "batch step symbol"]
@@ -50,8 +50,8 @@ def forecast(
 
     P(state T+k | past) = belief_{T-1} @ transition^(k+1);  P(o_{T+k} | past) = P(state T+k | past) @ emission
 
-    The distributions are marginals; samples are joint. In a labelled HMM, state t follows observation t. Mixtures
-    average their components given the past.
+    The distributions are marginals of each step; samples are joint over steps. In a labelled HMM, state t follows
+    observation t. A mixture's forecast averages the components by their probabilities given the past.
 
     Args:
         hmm: S states, V symbols; or a mixture.

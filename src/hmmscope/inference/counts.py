@@ -1,4 +1,4 @@
-"""Expected counts (the E-step of Baum-Welch) in blocks that fit the CPU caches.
+"""Expected counts (the E-step of Baum-Welch), computed in blocks that fit the CPU caches.
 
 Long sequences are processed in pieces, so memory does not grow with the length.
 """
@@ -27,7 +27,7 @@ BLOCKS, LEAST = 16, 2**13
 
 
 class Counts(NamedTuple):
-    """Accumulated counts; emissions are (symbol, state)."""
+    """Accumulated expected counts; emission counts have axes (symbol, state)."""
 
     initial: NDArray[np.float64]
     transitions: NDArray[np.float64]
@@ -36,7 +36,7 @@ class Counts(NamedTuple):
 
 
 def add_counts(process: Tables, work: PackedSequences, counts: Counts, num_threads: int | None = None) -> None:
-    """Add counts and write log-likelihoods; results are garbage if a sequence is impossible.
+    """Add expected counts and write log-likelihoods; the counts are invalid if a sequence is impossible.
 
     Raises:
         ResourceError: The underflow-safe beliefs do not fit in memory.

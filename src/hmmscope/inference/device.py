@@ -1,7 +1,7 @@
 """Likelihoods and mixture predictions in torch operations, for GPUs.
 
-A (component, sequence) with underflow risk (a tiny belief entry in float64, a tiny sum in float32) is marked, and the
-caller recomputes it.
+A pair (component, sequence) with underflow risk (a tiny belief entry in float64, a tiny sum in float32) is marked, and
+the caller recomputes it.
 """
 
 import functools
@@ -49,7 +49,7 @@ def forward_logs(
     *,
     predictions: bool = False,
 ) -> tuple[Float64[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
-    """Run the fused kernel if it works, else `forward_logs_torch`."""
+    """Run the fused GPU kernel if it works on this device, else `forward_logs_torch`."""
     initial_MS, _, emission_MSV = rows
     if not fused_works(initial_MS.device, initial_MS.dtype, *emission_MSV.shape[1:]):
         return forward_logs_torch(rows, observations_BT, starts_T, predictions=predictions)
@@ -63,7 +63,7 @@ def forward_logs(
 def fused_works(device: torch.device, dtype: torch.dtype, states: int, symbols: int) -> bool:
     """Return whether the fused kernel runs for this size on this device.
 
-    Raises RuntimeError if its numbers are wrong.
+    The function raises RuntimeError if the kernel's test results are wrong.
     """
     if device.type not in KINDS or not gpu.installed() or not gpu_forward.fits(states, symbols, dtype):
         return False
@@ -94,7 +94,7 @@ def forward_logs_torch(
     *,
     predictions: bool = False,
 ) -> tuple[Float64[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
-    """Compute log P(o_t | past), underflow marks and P(o_t | past) (time, component, batch, symbol).
+    """Compute log P(o_t | past), marks of underflow risk, and P(o_t | past) (time, component, batch, symbol).
 
     Args:
         rows: `StateEmissionParams.rows` of M components, float32 or float64.
@@ -136,14 +136,14 @@ def log_likelihood_there(
     starts_T: Bool[Tensor, "time"],
     dtype: torch.dtype,
 ) -> tuple[Float64[Tensor, "batch"], Bool[Tensor, "batch"]]:
-    """Return log-likelihoods and underflow marks of one component."""
+    """Return the log-likelihoods of sequences under one component, and marks of underflow risk."""
     with full_precision():
         logs_TMB, doubtful_MB, _ = forward_logs(_rows(law, dtype), observations_BT, starts_T)
     return logs_TMB[:, 0].sum(0), doubtful_MB[0]
 
 
 class RunningMixture:
-    """Running sums over components.
+    """Running sums of weights and predictions over mixture components.
 
     Attributes:
         largest: Largest log weight before observation t (time + 1, batch).
@@ -171,7 +171,7 @@ class RunningMixture:
                 log_weight_MB = log_weight_MB + logs_TMB[t]
 
     def result(self) -> tuple[Float64[Tensor, "batch time symbol"], Float64[Tensor, "batch time"]]:
-        """Return predictions (zeros after an impossible prefix) and log P(o_t | past)."""
+        """Return the mixture's predictions (zeros after an impossible prefix) and log P(o_t | past)."""
         joint_TB = self.largest + self.total.log()
         total_TB1 = self.total[:-1, :, None]
         predicted = torch.where(total_TB1 > 0, self.mixed / total_TB1, 0.0)
@@ -188,7 +188,7 @@ def mixture_predictions_there(
     *,
     chunk_bytes: int | None = None,
 ) -> tuple[Float64[Tensor, "batch time symbol"], Float64[Tensor, "batch time"]]:
-    """Return predictions and log P(o_t | past) of a mixture, in chunks of components.
+    """Return the predictions and log P(o_t | past) of a mixture, computed in chunks of components.
 
     Args:
         law: M components with state emissions, float64.
@@ -225,7 +225,7 @@ def mixture_predictions_there(
 def again_in_logs(
     law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
 ) -> tuple[Float64[Tensor, "time batch"], Float64[Tensor, "time batch symbol"]]:
-    """Recompute log norms and predictions of one component safely."""
+    """Recompute log P(o_t | past) and predictions of one component without underflow."""
     symbols_SV = law.emission_MSV[0]
     steps = list(forward_steps(law, observations_BT[None], starts_T))
     before = [law.initial_MS.expand(len(observations_BT), -1), *(step.next_probs[0] for step in steps[:-1])]
@@ -238,14 +238,14 @@ def _rows(law: HMMParams, dtype: torch.dtype) -> tuple[Tensor, ...]:
 
 
 def fits_there(law: HMMParams, batch: int) -> bool:
-    """Return whether `beliefs_there` has memory for its matrices."""
+    """Return whether the device has enough memory for the matrices of `beliefs_there`."""
     return law.states_emit or 8 * batch * law.initial_MS.shape[1] ** 2 <= CHUNK_BYTES
 
 
 def beliefs_there(
     law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
 ) -> tuple[Float64[Tensor, "batch time state"], Bool[Tensor, "batch"]]:
-    """Return beliefs of one component and underflow marks, without device synchronization."""
+    """Return beliefs under one component and marks of underflow risk, without device synchronization."""
     (batch, time), device = observations_BT.shape, observations_BT.device
     first_VS, step_KSS, emission_VS = (part.to(device) for part in law.tables(0))
     symbols_TB = observations_BT.T.contiguous()

@@ -1,4 +1,4 @@
-"""Expectation maximization from one start, or batched over several."""
+"""Expectation maximization (EM) from one start, or from several starts in a batch."""
 
 import itertools
 import math
@@ -33,7 +33,7 @@ _LANES = len(simd_over_models.BESIDE)
 
 
 class Model(NamedTuple):
-    """HMM parameters; several models have a leading axis.
+    """Parameters of one HMM, or of several HMMs along a leading axis.
 
     Attributes:
         initial, transition, emission: (..., S), (..., S, S), (..., S, V).
@@ -55,7 +55,7 @@ class Model(NamedTuple):
         return Model(*(part[which] for part in self))
 
     def tables(self, *, gaps: bool = False) -> Tables:
-        """Convert for the compiled loops; `gaps` adds a missing symbol."""
+        """Convert the parameters for the compiled loops; `gaps` adds a symbol for missing observations."""
         emission_SV = np.pad(self.emission, ((0, 0), (0, 1)), constant_values=1.0) if gaps else self.emission
         emission_VS = np.ascontiguousarray(emission_SV.T)
         return Tables(self.initial * emission_VS, np.ascontiguousarray(self.transition[None]), emission_VS)
@@ -78,7 +78,7 @@ class MStepSettings:
     support: tuple[NDArray[np.bool_], ...] | None = field(default=None, repr=False)
 
     def maximise(self, model: Model, counts: Counts) -> Model:
-        """Maximize the expected log-posterior; zeros and rows without counts stay."""
+        """Maximize the expected log-posterior; zero probabilities and rows without counts stay unchanged."""
         found, visits = [], np.swapaxes(counts.emissions, -1, -2)
         for part, before, count in zip(PARTS, model, (counts.initial, counts.transitions, visits), strict=True):
             if part in self.fixed:
@@ -107,7 +107,7 @@ class MStepSettings:
         return Model(*(restricted(part, allowed) for part, allowed in zip(model, self.support, strict=True)))
 
     def num_free(self, model: Model) -> dict[str, int]:
-        """Count free probabilities of each part."""
+        """Count the free probabilities of each parameter array."""
         support = tuple(np.ones(part.shape, np.bool_) for part in model) if self.support is None else self.support
         found = {part: 0 if part in self.fixed else num_free(own) for part, own in zip(PARTS, support, strict=True)}
         if self.classes is not None and "emission" not in self.fixed:
@@ -116,7 +116,7 @@ class MStepSettings:
 
     @property
     def num_zeros(self) -> dict[str, int]:
-        """Probabilities of each part fixed at zero."""
+        """Probabilities fixed at zero in each parameter array."""
         if self.support is None:
             return dict.fromkeys(PARTS, 0)
         return {part: int((~own).sum()) for part, own in zip(PARTS, self.support, strict=True)}
@@ -183,7 +183,7 @@ class EMRunner(NamedTuple):
         tolerance: float,
         callback: Callable[[int], object] = bool,
     ) -> list[EMResult]:
-        """Run EM from several models in a batch."""
+        """Run EM from several starting models in a batch."""
         num_tokens, iteration, going = int(self.work.lengths.sum()), 0, np.arange(len(models))
         ends: dict[int, EMResult] = {}
         now, before = Model.several(models), np.full(len(models), -np.inf)

@@ -131,12 +131,13 @@ def entropy_rate(
 ) -> EntropyRate:
     """Compute the entropy rate, the least long-run loss of any predictor.
 
-    A unifilar process (state and symbol determine the next state) has the exact rate
+    A unifilar process (state and symbol determine the next state) has the exact entropy rate
 
         sum_s stationary[s] * H(symbols from s)
 
-    Finitely many mixed states also give an exact rate. Otherwise it is the mean entropy of exact predictions in the
-    last two thirds of sampled sequences. Vector processes have a differential entropy rate, without bounds.
+    A process with finitely many mixed states (reachable beliefs) also has an exact rate. Otherwise the estimate is the
+    mean entropy of exact predictions in the last two thirds of sampled sequences. Vector processes have a differential
+    entropy rate, without bounds.
 
     Source: Shannon (1948) for unifilar sources; Blackwell (1957) for mixed states.
 

@@ -38,23 +38,23 @@ _FLOOR = 1e-12
 
 @runtime_checkable
 class Emissions(Protocol):
-    """Emission family with a conjugate prior."""
+    """Interface of an emission family with a conjugate prior."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Sequence lengths."""
 
     def nothing(self, count: int) -> Rows:
-        """Return zero counts."""
+        """Return expected counts of zero."""
 
     def likelihood(self, share: int) -> Law:
-        """Return a function from rows to the log-likelihood of one in `share` observations and expected counts."""
+        """Return a function from parameters to log-likelihood and expected counts of one in `share` observations."""
 
     def draw(self, counts: Rows, random: np.random.Generator) -> Rows:
-        """Draw emission parameters given counts."""
+        """Draw emission parameters given expected counts."""
 
     def log_density(self, laws: Rows, counts: Rows) -> Array:
-        """Return their log density given counts, relative to the prior (N,)."""
+        """Return the log density of emission parameters given counts, relative to the prior (N,)."""
 
     def likeness(self, laws: Rows, fit: Rows) -> Array:
         """Return E[log P(emissions of a state | state of the fit)] (N, state, fit state)."""
@@ -89,10 +89,10 @@ def evidence(work: PackedSequences, hmm: HMM, num_threads: int | None = None, se
 def sampled(emissions: Emissions, fit: Rows, random: np.random.Generator) -> Evidence:
     """Estimate log P(all observations | number of states) by sequential Monte Carlo.
 
-    The result is the larger of two estimates; each errs low if it misses part of the posterior. The first anneals from
-    the prior through 1/16, 1/4 and all observations, and finds ridges. The second starts around a fit, from 1/4, 1/16,
-    ... of its counts, and finds narrow modes; it covers one labelling, so it is multiplied by S!. If the first
-    completes, the result averages P over two runs.
+    The result is the larger of two estimates; an estimate is too low if it misses part of the posterior. The first
+    estimate anneals from the prior through 1/16, 1/4 and all observations, and finds ridges. The second starts near a
+    fitted model, from 1/4, 1/16, ... of the model's expected counts, and finds narrow modes; it covers one labelling of
+    the S states, so it is multiplied by S!. If the first run completes, the result averages the evidence of two runs.
 
     Source: Del Moral, Doucet and Jasra (2006), "Sequential Monte Carlo samplers".
 
@@ -116,7 +116,7 @@ def _of_one_state(work: PackedSequences, num_symbols: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Symbols:
-    """Categorical emissions (N, S, V) with a uniform prior."""
+    """Categorical emissions (N, S, V) of N models, with a uniform prior."""
 
     work: PackedSequences
     size: int
@@ -155,7 +155,7 @@ def no_moves(count: int, size: int) -> Rows:
 
 
 def share_of(work: PackedSequences, share: int) -> PackedSequences:
-    """Select every `share`-th sequence, or shorten each."""
+    """Select every `share`-th sequence, or shorten each sequence to that fraction."""
     if len(work.rows) >= share:
         return work.part(np.arange(len(work.rows)) % share == 0)
     return work._replace(lengths=np.maximum(1, work.lengths // share))
@@ -163,7 +163,7 @@ def share_of(work: PackedSequences, share: int) -> PackedSequences:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AnnealedSampler(Shown):
-    """Annealed sampler of models; see `sampled`."""
+    """Annealed sequential Monte Carlo sampler of models; see `sampled`."""
 
     emissions: Emissions
     fit: Rows
@@ -258,7 +258,7 @@ def _step(gains: Array, most: float) -> float:
 
 
 def labelled_as(emissions: Emissions, rows: Rows, fit: Rows) -> NDArray[np.bool_]:
-    """Return whether the identity is the labelling closest to the fit."""
+    """Return whether the given labelling of the states is the one closest to the fitted model."""
     stays, kept = (np.diagonal(part[1], axis1=1, axis2=2) for part in (rows, fit))
     likely = emissions.likeness(rows[2:], fit[2:])
     likely = likely + stays[..., None] * np.log(kept) + (1 - stays)[..., None] * np.log1p(-kept)

@@ -1,4 +1,4 @@
-"""Likelihoods and mixture predictions that store no (batch, time, state) array."""
+"""Likelihoods and mixture predictions, computed without storing a (batch, time, state) array."""
 
 from dataclasses import dataclass
 
@@ -79,7 +79,7 @@ def log_likelihood(
 def belief_states(
     hmm: Process, observations: Symbols, *, reset_mask: object = None
 ) -> Float64[Tensor, "batch time state"]:
-    """Compute only the beliefs of `filter_beliefs`."""
+    """Compute the beliefs of `filter_beliefs` without its other results."""
     batch, mask = check_observations(observations, hmm.alphabet, reset_mask, gaps=True)
     if batch.device.type != "cpu":
         law = hmm.params_on(batch.device)
@@ -96,7 +96,7 @@ def belief_states(
 
 @dataclass(frozen=True, repr=False)
 class MixturePredictions(Shown):
-    """Predictions of the Bayes-optimal in-context learner.
+    """Predictions of the Bayes-optimal in-context learner, the exact filter of a mixture.
 
     Attributes:
         predicted_observation: P(o_t | o_0..o_{t-1}) (batch, time, symbol).
@@ -115,7 +115,7 @@ def mixture_predictions(
     lengths: object = None,
     dtype: torch.dtype = torch.float32,
 ) -> MixturePredictions:
-    """Compute the predictions of `filter_mixture` without its posterior.
+    """Compute the predictions of `filter_mixture` without the posterior over components.
 
     P(o_t | o_0..o_{t-1}) = sum_m w_m P_m(o_0..o_t) / sum_m w_m P_m(o_0..o_{t-1})
 

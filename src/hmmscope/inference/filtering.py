@@ -57,8 +57,8 @@ def filter_beliefs(
 
     belief_0 ∝ initial @ labelled[o_0];  belief_t ∝ belief_{t-1} @ labelled[o_t]
 
-    For a `GeneralisedHMM` it is the predictive vector, whose entries sum to one and may be negative; a probability
-    below 1e-12 counts as zero.
+    For a `GeneralisedHMM` the belief is the predictive vector, whose entries sum to one and may be negative; an
+    observation probability below 1e-12 counts as zero.
 
     Source: [Limits] Eq. (A.3), transposed to row-stochastic matrices.
 
@@ -120,7 +120,7 @@ def _of_vectors(hmm: Process, observations: object, reset_mask: object, lengths:
 
 
 def first_impossible(log_likelihood_terms: Float64[Tensor, "batch time"]) -> Int64[Tensor, "batch"]:
-    """Return the first index of -inf in each row, or -1."""
+    """Return the first index of -inf in each row of log-likelihood terms, or -1."""
     if not log_likelihood_terms.numel() or bool(log_likelihood_terms.amin() > -torch.inf):
         return log_likelihood_terms.new_full(log_likelihood_terms.shape[:1], -1, dtype=torch.int64)
     impossible = log_likelihood_terms == -torch.inf

@@ -4,8 +4,8 @@ State emissions:  joint_t = following_{t-1} * emission[:, o_t];  belief_t = join
                   following_t = belief_t @ transition
 Edge emissions:   joint_t = following_{t-1} @ labelled[o_t];      belief_t = following_t = joint_t / sum(joint_t)
 
-One step shrinks a positive entry by at most 2^-64. A check every eight steps moves rows with entries below 1e-100 to
-logarithms, so a sequence is impossible if and only if its probability is zero.
+One step shrinks a positive belief entry by at most 2^-64. Every eight steps, beliefs with entries below 1e-100 continue
+in logarithms, so a sequence is reported as impossible if and only if its probability is zero.
 """
 
 from collections.abc import Iterator
@@ -38,9 +38,9 @@ class ForwardStep(Shown):
 def forward_steps(
     law: HMMParams, observations_MBT: Int64[Tensor, "component_or_1 batch time"], starts_T: Bool[Tensor, "time"]
 ) -> Iterator[ForwardStep]:
-    """Iterate over time steps; at `starts_T` the state is redrawn.
+    """Iterate the filter over time steps; where `starts_T` is true, the state restarts from the initial distribution.
 
-    Observations are shared by components (first axis 1) or per component; the starts are on the CPU.
+    Observations are shared by all components (first axis 1) or differ by component; `starts_T` is on the CPU.
     """
     num_steps = observations_MBT.shape[2]
     start_MBS = law.initial_MS[:, None].expand(-1, observations_MBT.shape[1], -1)

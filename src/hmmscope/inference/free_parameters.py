@@ -1,4 +1,4 @@
-"""Counts of free parameters and structural zeros."""
+"""Counts of free parameters and of probabilities fixed at zero."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ Array = NDArray[np.float64]
 
 
 def num_free(positive: Any) -> int:
-    """Count the free probabilities of rows (..., outcome): in each row its positive entries less one.
+    """Count the free probabilities of rows (..., outcome): the positive entries of each row less one.
 
     Args:
         positive: True where an entry may be positive.
@@ -20,7 +20,7 @@ def num_free(positive: Any) -> int:
 
 
 def restricted(rows: Array, positive: NDArray[np.bool_]) -> Array:
-    """Set other entries of rows (..., outcome) to zero and renormalize; an empty row becomes uniform."""
+    """Set forbidden entries of rows (..., outcome) to zero and renormalize; an empty row becomes uniform."""
     lost = ((rows > 0) & ~positive).any(-1, keepdims=True)
     kept = np.where(positive, rows, 0.0)
     total = kept.sum(-1, keepdims=True)
@@ -31,7 +31,7 @@ def restricted(rows: Array, positive: NDArray[np.bool_]) -> Array:
 
 
 def zeros_in_words(num_zeros: dict[str, int]) -> str:
-    """Describe the probabilities fixed at zero."""
+    """Describe the probabilities fixed at zero, in words."""
     parts = [f"{count} {part}" for part, count in num_zeros.items() if count]
     if not parts:
         return ""

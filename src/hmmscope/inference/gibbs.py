@@ -27,7 +27,7 @@ SPREAD = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class DirichletPrior:
-    """Symmetric Dirichlet concentrations; 1 is uniform.
+    """Concentrations of symmetric Dirichlet priors; a concentration of 1 is the uniform prior.
 
     Attributes:
         initial, transition, emission: In [0.01, 1000].
@@ -46,7 +46,7 @@ class DirichletPrior:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Draws(Shown):
-    """Posterior samples, labelled like one fit.
+    """Posterior samples of HMM parameters, with state labels matched to one fitted model.
 
     Attributes:
         arrays: Parameters by name (chain, draw, ...).
@@ -61,7 +61,7 @@ class Draws(Shown):
 
 @dataclass(frozen=True, kw_only=True)
 class Chains:
-    """Sampler settings.
+    """Settings of the Gibbs sampler's Markov chains.
 
     Attributes:
         num_draws: Samples per chain.
@@ -101,7 +101,8 @@ def symbol_draws(
 
     path ~ P(path | parameters, o);  row ~ Dirichlet(concentration + counts of the row along the path)
 
-    With `counts`, later chains start from draws given a tenth of them. Labels are matched to `reference`.
+    With `counts`, all chains but the first start from parameters drawn given a tenth of these counts. State labels are
+    matched to `reference`.
 
     Source: Scott (2002), "Bayesian methods for hidden Markov models"; labels: Marin, Mengersen and Robert (2005).
 
@@ -146,7 +147,7 @@ def dirichlet_rows(concentrations: Array, random: np.random.Generator) -> Array:
 
 
 def matched(arrays: dict[str, Array], logs: Array, agreement: Array | None, free: Sequence[str] = ()) -> Draws:
-    """Relabel samples.
+    """Match the state labels of posterior samples.
 
     Args:
         arrays: (chain, draw, S, ...); "transition" has two state axes.

@@ -18,14 +18,14 @@ RELATIVE_ZERO = 1e-10
 
 @dataclass(frozen=True, repr=False)
 class LinearPredictor(Shown):
-    """Predictor y ~ weights @ x for the window x = [one-hot o_t; ..; one-hot o_{t-L+1}].
+    """Linear prediction weights @ x of the next observation from the window x = [one-hot o_t; ..; one-hot o_{t-L+1}].
 
     Attributes:
         weights: W_L = cross @ pseudo-inverse of covariance (symbol, feature).
         covariance: E x x^T (feature, feature).
         cross: E y x^T for the next observation y (symbol, feature).
         smallest_eigenvalue: Smallest nonzero eigenvalue of the covariance.
-        largest_eigenvalue: Its largest.
+        largest_eigenvalue: Largest eigenvalue of the covariance.
         num_zero: Number of zero eigenvalues, at least L - 1.
     """
 

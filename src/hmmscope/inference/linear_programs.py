@@ -1,4 +1,4 @@
-"""Linear programs of `hmmscope.inference.observability`; SciPy is imported on use."""
+"""Linear programs for the observability coefficient gamma(E) of `hmmscope.inference.observability`, by SciPy."""
 
 import importlib
 import itertools
@@ -19,7 +19,7 @@ def ratio(v: Vector, emission: NDArray[np.float64]) -> float:
 
 
 def programs(emission: NDArray[np.float64]) -> Callable[[Vector], Vector]:
-    """Return a solver: maximize signs @ v subject to sum(v) = 0 and ||v E||_1 <= 1."""
+    """Return a solver that maximizes signs @ v over vectors v with sum(v) = 0 and ||v E||_1 <= 1."""
     linprog = _linprog()
     num_states, num_symbols = emission.shape
     eye, zeros = np.eye(num_symbols), np.zeros(num_states)
@@ -39,7 +39,7 @@ def programs(emission: NDArray[np.float64]) -> Callable[[Vector], Vector]:
 
 
 def enumerate_signs(emission: NDArray[np.float64]) -> tuple[float, Vector]:
-    """Compute gamma and its minimizer over all sign patterns."""
+    """Compute gamma and the vector that attains it, with one linear program for each sign pattern."""
     solve = programs(emission)
     patterns = itertools.islice(itertools.product((1.0, -1.0), repeat=len(emission) - 1), 1, None)
     solved = (solve(np.array([1.0, *pattern])) for pattern in patterns)
@@ -47,7 +47,7 @@ def enumerate_signs(emission: NDArray[np.float64]) -> tuple[float, Vector]:
 
 
 def alternate(emission: NDArray[np.float64], starts: list[Vector]) -> tuple[float, Vector]:
-    """Alternate between signs of v and v itself; returns an upper bound."""
+    """Compute an upper bound on gamma by optimizing the vector v and its signs in turn."""
     solve = programs(emission)
     best = smallest(starts, lambda v: ratio(v, emission))
     for v in starts:
@@ -58,7 +58,7 @@ def alternate(emission: NDArray[np.float64], starts: list[Vector]) -> tuple[floa
 
 
 def certificate(emission: NDArray[np.float64]) -> float:
-    """Compute the lower bound 1 / t by one linear program."""
+    """Compute the lower bound 1 / t on gamma (see `hmmscope.inference.observability`) by one linear program."""
     from scipy import sparse
 
     linprog = _linprog()

@@ -1,4 +1,4 @@
-"""Inputs of the compiled loops: tables and packed sequences."""
+"""Inputs of the compiled loops: parameter tables of an HMM and packed sequences."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,7 +42,7 @@ _kept: "WeakKeyDictionary[HMMParams, Tables]" = WeakKeyDictionary()
 
 
 class SparseEntries(NamedTuple):
-    """Positive matrix entries by target or source state; see `hmmscope.kernels.sparse`."""
+    """Positive entries of a transition matrix by target or source state; see `hmmscope.kernels.sparse`."""
 
     begins: NDArray[np.uint64]
     others: NDArray[np.uint64]
@@ -63,7 +63,7 @@ def _entries(ordered: NDArray[np.floating]) -> SparseEntries:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tables(Shown):
-    """One HMM for the compiled loops."""
+    """Parameter tables of one HMM for the compiled loops."""
 
     first: NDArray[np.floating]
     step: NDArray[np.floating]
@@ -85,12 +85,12 @@ class Tables(Shown):
 
     @cached_property
     def into(self) -> SparseEntries:
-        """SparseEntries of `step` by target state."""
+        """Positive entries of the matrix `step`, sorted by target state."""
         return _entries(self.step.transpose(0, 2, 1))
 
     @cached_property
     def out_of(self) -> SparseEntries:
-        """SparseEntries of `step` by source state."""
+        """Positive entries of the matrix `step`, sorted by source state."""
         return _entries(self.step)
 
     @cached_property
@@ -99,7 +99,7 @@ class Tables(Shown):
 
     @cached_property
     def least(self) -> float:
-        """Smallest positive transition, emission or root of an initial probability."""
+        """Smallest positive transition probability, emission probability, or square root of an initial probability."""
         if self.signed:
             return 1.0
         first, *rest = self
@@ -107,12 +107,12 @@ class Tables(Shown):
 
     @cached_property
     def beside(self) -> "Padded":
-        """Padded tables for SIMD over states."""
+        """Parameter tables padded for SIMD over states."""
         return padded(with_emissions(self))
 
     @cached_property
     def beside_back(self) -> "Padded":
-        """The same for the backward pass."""
+        """Padded tables for the backward pass."""
         own = with_emissions(self)
         return padded(replace(own, step=own.transposed()))
 
@@ -122,7 +122,7 @@ class Tables(Shown):
 
 
 class Padded(NamedTuple):
-    """Flat tables padded to the vector width."""
+    """Flat parameter tables, padded to the SIMD vector width."""
 
     states: tuple[int, ...]
     first: NDArray[np.float64]
@@ -131,7 +131,7 @@ class Padded(NamedTuple):
 
 
 def padded(process: Tables, *, filling: float = 0.0) -> Padded:
-    """Pad the tables in float64."""
+    """Pad tables to the SIMD vector width, in float64."""
     size = process.num_states
     wide = [np.full((*part.shape[:-1], padded_size(size)), filling) for part in process]
     for own, part in zip(wide, process, strict=True):
@@ -141,7 +141,7 @@ def padded(process: Tables, *, filling: float = 0.0) -> Padded:
 
 
 def with_emissions(process: Tables) -> Tables:
-    """Fold emissions into one matrix per symbol if these fit the cache."""
+    """Fold emissions into one step matrix per symbol if these matrices fit the cache."""
     num_symbols, size = process.first.shape
     if not process.states_emit or num_symbols * size**2 > CACHED:
         return process
@@ -149,7 +149,7 @@ def with_emissions(process: Tables) -> Tables:
 
 
 def tables(law: HMMParams, component: int = 0, dtype: type[np.floating] = np.float64) -> Tables:
-    """Return a component's tables, cached for a small single process."""
+    """Return the parameter tables of a component, cached for a small single process."""
     single = component == 0 and len(law.initial_MS) == 1 and dtype is np.float64
     found = _kept.get(law) if single else None
     if found is None:
@@ -178,7 +178,7 @@ class PackedSequences(NamedTuple):
 
     @property
     def width(self) -> tuple[int, ...]:
-        """SIMD lanes."""
+        """Number of sequences in one SIMD vector."""
         return (
             simd_over_sequences.NARROW
             if len(self.rows) <= len(simd_over_sequences.NARROW)
@@ -190,7 +190,7 @@ class PackedSequences(NamedTuple):
         return PackedSequences(self.symbols, offsets, lengths, rows, self.starts)
 
     def packed(self) -> "PackedSequences":
-        """Return contiguous int64 sequences."""
+        """Return the sequences as contiguous int64 arrays."""
         offsets = self.lengths.cumsum() - self.lengths
         begin, total = self.offsets[:1].sum(), self.lengths.sum()
         if np.array_equal(self.offsets, offsets + begin):
@@ -233,9 +233,9 @@ def in_blocks(
     together: int | None = None,
     shares: int | None = None,
 ) -> None:
-    """Call `run` on blocks of about `size` sequences in threads.
+    """Call `run` in threads on blocks of about `size` sequences.
 
-    Blocks are multiples of the SIMD width or `together`.
+    Block sizes are multiples of the SIMD width or of `together`.
     """
     num_threads, lanes_of = torch.get_num_threads() if num_threads is None else num_threads, together or len(work.width)
     count = len(work.rows)
@@ -246,7 +246,7 @@ def in_blocks(
 
 
 def few(process: Tables, work: PackedSequences, *, sums: bool = False) -> bool:
-    """Return whether compiled loops are faster; `sums` if only likelihoods are needed."""
+    """Return whether compiled loops are faster; set `sums` if only likelihoods are needed."""
     many = process.num_states > FEW_FOR_SUMS and len(work.rows) >= SEQUENCES_FOR_SUMS
     if sums and many and process.states_emit and not process.signed:
         return one_by_one(process)
@@ -255,13 +255,13 @@ def few(process: Tables, work: PackedSequences, *, sums: bool = False) -> bool:
 
 
 def one_by_one(process: Tables) -> bool:
-    """Return whether to use the sparse loops."""
+    """Return whether to use the loops over positive transitions only."""
     large = process.num_states > simd_over_states.MOST
     return large and process.positive_share <= sparse_share and not process.signed
 
 
 def row_by_row(process: Tables, work: PackedSequences) -> bool:
-    """Return whether the edge-emission filter runs row by row."""
+    """Return whether the filter of a labelled HMM processes sequences one by one."""
     large = process.num_states > simd_over_states.MOST and most_side_by_side > 0 and not process.states_emit
     return large and len(work.rows) <= FEW_SEQUENCES and not process.signed
 
@@ -273,13 +273,13 @@ def side_by_side(process: Tables, work: PackedSequences) -> bool:
 
 
 def paths_side_by_side(process: Tables, work: PackedSequences) -> bool:
-    """Return `side_by_side` for Viterbi."""
+    """Return whether the Viterbi algorithm uses SIMD over states."""
     return process.num_states <= FEW_STATES and side_by_side(process, work)
 
 
 @contextmanager
 def over_lanes() -> Iterator[None]:
-    """Disable SIMD over states and sparse loops, to compare implementations."""
+    """Disable SIMD over states and the sparse loops inside the block, to compare implementations."""
     global most_side_by_side, sparse_share
     before = most_side_by_side, sparse_share
     most_side_by_side, sparse_share = 0, 0.0

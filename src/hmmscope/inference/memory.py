@@ -43,8 +43,8 @@ def memory_beliefs(
 
     belief_t = filter of o_{t-memory_length+1}..o_t, with `prior` as the distribution of the first emitting state
 
-    With the stationary prior this is the best belief with this memory. The first positions also start from `prior`, so
-    equal windows have equal beliefs.
+    With the stationary prior, this belief is the best one that only `memory_length` observations allow. The first
+    positions of a sequence also start from `prior`, so equal windows have equal beliefs.
 
     Source: [MultiTask] section 2 (its P_L), with the stationary distribution in place of a G-optimal design.
 
@@ -94,7 +94,7 @@ def memory_beliefs(
 
 @dataclass(frozen=True, repr=False)
 class MemoryTable(Shown):
-    """Best prediction from each window.
+    """Best predictions from all windows of the last few observations.
 
     Attributes:
         windows: (window, time), oldest first, in lexicographic order.
@@ -124,7 +124,7 @@ def memory_table(hmm: Process, memory_length: int, prior: object = None) -> Memo
 
 
 def with_prior(hmm: Process, prior: object = None) -> HMMParams:
-    """Return the parameters started from `prior`, or from the stationary distribution."""
+    """Return an HMM's parameters with the initial distribution `prior`, by default the stationary one."""
     hmm.require_capability(WORDS)
     law = hmm.params
     if prior is None:
@@ -143,7 +143,7 @@ def with_prior(hmm: Process, prior: object = None) -> HMMParams:
 
 
 def filter_windows(law: HMMParams, windows: Int64[Tensor, "window time"]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return beliefs, next-state distributions and log-probabilities at the end of windows."""
+    """Return the beliefs, next-state distributions and log-probabilities after the last observation of windows."""
     require_memory("windows", 8 * len(windows) * (2 * law.initial_MS.shape[1] + 1))
     count, time = windows.shape
     beliefs, totals, order = np.zeros((count, law.initial_MS.shape[1])), np.zeros(count), np.arange(count)
@@ -217,7 +217,7 @@ def _never(law: HMMParams, windows: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def all_sequences(num_symbols: int, time: int) -> Int64[Tensor, "sequence time"]:
-    """Enumerate all sequences in lexicographic order."""
+    """Enumerate all symbol sequences of a length in lexicographic order."""
     count = num_symbols ** min(time, 64)
     if count > MAX_ENUMERATED:
         raise InputError(f"enumeration: {num_symbols}^{time} sequences exceed the limit of {MAX_ENUMERATED}")

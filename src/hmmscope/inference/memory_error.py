@@ -1,4 +1,4 @@
-"""Loss of prediction from finite memory: exact, sampled and worst-case."""
+"""Loss of prediction from a finite memory of observations: exact, sampled and worst-case."""
 
 import math
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class MemoryLoss:
 
 
 def memory_error(hmm: Process, memory_length: int, time: int, prior: object = None) -> MemoryLoss:
-    """Compute the expected error of finite memory after `time` observations, over all V^time sequences.
+    """Compute the expected error of finite-memory prediction after `time` observations, over all V^time sequences.
 
     Source: [MultiTask] Lemma 1 bounds it.
 
@@ -71,7 +71,7 @@ def sampled_memory_error(
     num_samples: int = 10_000,
     seed: int = 0,
 ) -> MemoryLoss:
-    """Estimate `memory_error` from sampled sequences.
+    """Estimate the expected error of finite-memory prediction from sampled sequences; see `memory_error`.
 
     Raises:
         ResourceError: The samples do not fit in memory.
@@ -102,7 +102,7 @@ def _distances(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class DecayFit:
-    """Geometric decay errors ~ constant * ratio^length.
+    """Fit of geometrically decaying errors, error ~ constant * ratio^length.
 
     Attributes:
         ratio: Factor per unit of length.
@@ -121,10 +121,10 @@ class DecayFit:
 def fit_decay(
     lengths: Sequence[int], errors: Sequence[float], *, first: int | None = None, last: int | None = None
 ) -> DecayFit:
-    """Fit a least-squares line to ln(error) against length.
+    """Fit a least-squares line to ln(error) against memory length.
 
-    The default starts at the second length, because the first decay steps are not geometric. Keep `last` well below the
-    `time` of `memory_error`.
+    By default the fit starts at the second length, because the decay is not yet geometric before. Keep `last` well
+    below the `time` of `memory_error`.
 
     Args:
         lengths: Ascending.
@@ -151,8 +151,8 @@ def memory_certificate(hmm: Process, memory_length: int) -> float:
         state emissions:  A = transition;            TV <= tanh(D * c^L / 4)
         edge emissions:   A = labelled[v], each v;   TV <= tanh(D * c^(L - 1) / 4)
 
-    because a positive matrix contracts by c. The bound holds for the stationary prior. It is loose, needs no
-    observability, and is 1 if a zero makes D infinite.
+    for a memory of L observations, because a positive matrix contracts Hilbert's metric by c. The bound holds for the
+    stationary prior. It is loose, needs no observability assumption, and is 1 if a zero probability makes D infinite.
 
     Source: Birkhoff (1957); Atar and Zeitouni (1997) for filters.
     """

@@ -1,4 +1,4 @@
-"""Automata from predictions: prefixes with the same future become one state."""
+"""Automata from predictions: prefixes with the same distribution of future symbols become one state."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from hmmscope.schema import require, require_count
 
 @dataclass(frozen=True, repr=False)
 class Automaton(Shown):
-    """Automaton with states in breadth-first order from the empty prefix.
+    """Probabilistic automaton, with states in breadth-first order from the empty prefix.
 
     Attributes:
         prefixes: First word that reached each state.
@@ -45,7 +45,7 @@ def extract_automaton(
 ) -> Automaton:
     """Merge prefixes whose distributions of the next `futures` symbols are close in total variation.
 
-    Each new prefix joins the nearest state within the tolerance or becomes a state.
+    Each new prefix joins the nearest state within `tolerance`, or becomes a new state.
 
     Source: Crutchfield and Young (1989); Shalizi and Klinkner (2004).
 

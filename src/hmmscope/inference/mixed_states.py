@@ -1,4 +1,4 @@
-"""Mixed-state presentation: reachable beliefs and their transitions."""
+"""Mixed-state presentation: the beliefs that observations can lead to, and transitions between them."""
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from hmmscope.system_info import require_memory
 class MixedStates(Shown):
     """Reachable beliefs in breadth-first order, and the edges between them.
 
-    A mixed state is the distribution of the next emitting state given a word. Mixed states form a unifilar labelled HMM
-    of the same process.
+    A mixed state is the distribution of the next emitting state given an observed word. The mixed states are the states
+    of a unifilar labelled HMM of the same process.
 
     Attributes:
         beliefs: (node, state); the first is the root.
@@ -44,7 +44,7 @@ class MixedStates(Shown):
     largest_merge: float
 
     def labelled(self) -> Float64[Tensor, "symbol node node"]:
-        """Return `[v, n, m]` = P(emit v and go to m given n); raise InputError unless complete."""
+        """Return `[v, n, m]` = P(emit symbol v and go to node m given node n); raise InputError unless complete."""
         if not self.complete:
             raise InputError(f"mixed states: not complete (stopped by {self.stopped_by}); increase that limit")
         num_nodes, num_symbols = self.successor.shape
@@ -66,8 +66,8 @@ def mixed_states(
 
     next(belief, v) ∝ belief @ step[v],  with probability sum(belief @ step[v])
 
-    Beliefs closer than `tolerance` in L1 are merged. Many processes have infinitely many mixed states; then a limit
-    stops the search.
+    Beliefs closer than `tolerance` in L1 are merged. Many processes have infinitely many mixed states; for these a
+    limit stops the search.
 
     Source: Blackwell (1957); Crutchfield, Riechers and Ellison (2016).
 

@@ -1,4 +1,4 @@
-"""Mixing times: how fast the posterior forgets the initial state."""
+"""Mixing times: how fast the belief forgets the initial state."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class MixingTime:
 
     @property
     def paper_indexing(self) -> float | None:
-        """`time` - 2 as in Table 1, or its cap; the offset is inferred from the printed values."""
+        """Mixing time as printed in Table 1 of [Limits]: `time` - 2 (inferred offset), or the cap."""
         if self.time is None:
             return float(self.max_time)
         return self.time if self.distances is None else self.time - PAPER_OFFSET
@@ -49,9 +49,9 @@ def mixing_time(
     d_t = E max_{i,j} TV(P(state | o_1..o_t, start i), P(state | o_1..o_t, start j));  d_0 = 1
     mixing time = min {t : d_t <= threshold}
 
-    The start is the state before the first transition. The maximum over start distributions is attained at two states.
-    Impossible starts are excluded. A linear system has the exact value ln(0.05) / ln(spectral radius of (1 - K B) A),
-    with steady gain K.
+    The initial states i and j precede the first transition. Two single states attain the maximum over all initial
+    distributions. Initial states that exclude the observations are left out. A linear system with transition A, output
+    B and steady Kalman gain K has the exact value ln(0.05) / ln(spectral radius of (1 - K B) A).
 
     Source: [Limits] Eq. (A.2) and Table 1.
 
@@ -83,7 +83,7 @@ def mixing_time(
 
 
 def forgetting_curve(process: Process, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> MonteCarloEstimate:
-    """Compute d_0 .. d_num_steps of `mixing_time`."""
+    """Compute the distances d_0 .. d_num_steps of `mixing_time` between observers with different initial states."""
     require_count("num_steps", num_steps, 0)
     return estimate(torch.stack(list(_distances(process, num_samples, num_steps, seed)), 1), seed)
 

@@ -111,7 +111,7 @@ def components_known(
 
 
 class PerComponentRequest(NamedTuple):
-    """Sequences to evaluate under each component.
+    """Sequences to evaluate under each component of a mixture.
 
     Attributes:
         observations: (batch, time), with `MISSING`.
@@ -175,7 +175,7 @@ def _filter_chunk(
 
 @dataclass(frozen=True, repr=False)
 class KnownComponentResult(Shown):
-    """Filter result given the component.
+    """Filter result of a mixture whose component is known.
 
     Attributes:
         beliefs: P(state t | o_0..o_t, component) (batch, time, state).
@@ -225,6 +225,6 @@ def filter_known_component(
 def predicted_before(
     first_observation: Float64[Tensor, "symbol"], next_observation: Float64[Tensor, "batch time symbol"]
 ) -> Float64[Tensor, "batch time symbol"]:
-    """Shift `next_observation` to P(o_t | o_0..o_{t-1})."""
+    """Shift the predictions `next_observation` by one step, to P(o_t | o_0..o_{t-1})."""
     first = first_observation.expand(len(next_observation), 1, -1)
     return torch.cat([first, next_observation], 1)[:, :-1]

@@ -1,4 +1,4 @@
-"""Means over sampled sequences with 95 % intervals."""
+"""Means over sampled sequences, with 95 % intervals."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -38,7 +38,7 @@ class MonteCarloEstimate:
 
 
 def estimate(values: Float64[Tensor, "sample ..."], seed: int = 0) -> MonteCarloEstimate:
-    """Compute mean and interval over the first axis."""
+    """Compute the mean and its 95 % interval over the first axis."""
     count, flat, shape = len(values), values.reshape(len(values), -1), values.shape[1:]
     if count < FEW:
         mean, half = flat.mean(0), torch.from_numpy(student_half(flat.numpy()))

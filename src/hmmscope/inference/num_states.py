@@ -39,7 +39,7 @@ class HeldOutScore:
 
 @dataclass(frozen=True)
 class NumStatesChoice:
-    """Fits of several sizes and the selected one.
+    """Fitted HMMs of several sizes, and the selected number of states.
 
     Attributes:
         num_states: Size with the smallest `bic`.
@@ -81,7 +81,7 @@ class StateCountPosterior:
     def interval(self, chosen: int) -> tuple[int, int]:
         """Return the central 95 % interval.
 
-        It includes `chosen` and sizes that could exceed 2.5 % within the errors of the evidence.
+        The interval includes `chosen` and sizes whose probability could exceed 2.5 % within the errors of the evidence.
         """
         sizes, below = sorted(self.shares), 0.0
         low = high = sizes[0]
@@ -109,7 +109,8 @@ class StateCountPosterior:
 def support_of(bics: Mapping[int, float], evidence_of: Callable[[int], Evidence | None] | None) -> StateCountPosterior:
     """Compute the posterior over the number of states.
 
-    The search goes outwards from the smallest BIC until a size is e^`FAR` times less probable than the best.
+    The search goes from the size with the smallest BIC to larger and smaller sizes, until a size is e^`FAR` times less
+    probable than the best.
 
     Args:
         bics: BIC of each size.
@@ -149,9 +150,9 @@ def choose_num_states(
     whole: PackedSequences | None = None,
     **options: Any,
 ) -> NumStatesChoice:
-    """Fit each number of states and select the smallest BIC.
+    """Fit an HMM with each candidate number of states, and select the smallest BIC.
 
-    Held-out likelihood does not decide, because extra states hardly lower it.
+    Held-out likelihood does not decide the choice, because superfluous states hardly lower it.
 
     Source: Schwarz (1978); Celeux and Durand (2008) compare rules for HMMs.
 
@@ -185,7 +186,7 @@ def choose_num_states(
 
 
 def units_of(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Return block lengths of each sequence."""
+    """Return the lengths of the blocks into which each sequence is cut for scoring."""
     if len(lengths) >= FEW:
         return [lengths]
     size = -(-int(lengths.sum()) // BLOCKS)
@@ -217,7 +218,7 @@ def _logs(hmm: HMM, judged: PackedSequences, units: list[NDArray[np.int64]]) -> 
 
 
 def held_out_mean(logs: NDArray[np.float64], lengths: NDArray[np.int64]) -> HeldOutScore:
-    """Compute the mean log-likelihood per observation.
+    """Compute the mean held-out log-likelihood per observation, with its standard error.
 
     mean = sum_i logs_i / sum_i lengths_i;  error^2 = n / (n - 1) sum_i (logs_i - mean lengths_i)^2 / (sum_i
     lengths_i)^2
@@ -277,7 +278,7 @@ def choice_reason(
 
 
 def best_predictor(bics: dict[int, float], logs: dict[int, NDArray[np.float64]], lengths: NDArray[np.int64]) -> int:
-    """Return the BIC choice, or a size whose held-out likelihood is larger by a standard error.
+    """Return the size chosen by BIC, or a size whose held-out likelihood is larger by a standard error.
 
     Args:
         bics, logs, lengths: As for `choice_reason`.

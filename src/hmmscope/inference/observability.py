@@ -2,7 +2,7 @@
 
     gamma(E) = min { ||v E||_1 : sum(v) = 0, ||v||_1 = 1 }
 
-Bounds, certain up to rounding:
+The bounds on gamma(E), for an emission matrix E of S states and V symbols, are certain up to rounding:
 
     upper   any v with sum 0: state differences, singular directions, alternating linear programs
     lower   1 / t for E G + 1 c = I with ||G_i - G_j||_1 / 2 <= t, or sigma / sqrt(S) for the smallest singular value
@@ -63,7 +63,7 @@ class Observability(Shown):
 
 
 def observability(hmm: Process | str, steps: int = 1, *, method: str = "auto") -> Observability:
-    """Compute gamma for the next `steps` observations given the first emitting state.
+    """Compute gamma of the distribution of the next `steps` observations given the first emitting state.
 
     Args:
         hmm: S states, V symbols. For edge emissions the state precedes its observation.
@@ -99,7 +99,7 @@ def pair_bound(hmm: Process, steps: int = 1) -> Observability:
 
 
 def step_emission(hmm: Process, steps: int) -> Float64[Tensor, "state word"]:
-    """Compute P(next `steps` observations | first emitting state), words in lexicographic order.
+    """Compute P(next `steps` observations | first emitting state), with words in lexicographic order.
 
     Raises:
         InputError: A mixture, or too many words.
@@ -150,7 +150,7 @@ def future_distribution(
 
 
 def coefficient(emission_SV: Float64[Tensor, "state symbol"], *, method: str = "auto", steps: int = 1) -> Observability:
-    """Compute gamma of a row-stochastic matrix."""
+    """Compute the observability coefficient gamma of a row-stochastic matrix."""
     emission = emission_SV.numpy()
     emission = emission[:, emission.any(0)]  # drop symbols that no state emits
     num_states, num_symbols = emission.shape
@@ -189,7 +189,7 @@ def coefficient(emission_SV: Float64[Tensor, "state symbol"], *, method: str = "
 def numerical_rank(matrix: Float64[Tensor, "row column"], tolerance: float | None = None) -> int:
     """Count the singular values above `tolerance`.
 
-    The default is the effect of quantization to 2^-32 on a zero.
+    The default tolerance is what quantization to 2^-32 can make of a zero singular value.
     """
     values = torch.linalg.svdvals(matrix)
     tolerance = max(1e-10, len(matrix) * 2.0**-31) if tolerance is None else tolerance

@@ -24,10 +24,10 @@ _FEW_COMPONENTS = 512
 def observe(
     process: Process | str, observations: Observations, *, reset_mask: object = None, lengths: object = None
 ) -> ObserverOutput:
-    """Compute the Bayes-optimal observer's beliefs, predictions and log-likelihoods.
+    """Compute the beliefs, predictions and log-likelihoods of the Bayes-optimal observer.
 
-    The belief is called "belief" for an HMM, "vector" for a generalised HMM and "component" for a mixture; other
-    processes use their method `observe`.
+    The result stores the belief under the name "belief" for an HMM, "vector" for a generalised HMM and "component" for
+    a mixture; other processes use their own method `observe`.
 
     Args:
         process: Any process.
@@ -108,7 +108,7 @@ def optimal_predictions(
 def optimal_probs(
     process: Process, observations: Int[Tensor, "batch time"], *, reset_mask: object = None
 ) -> Float64[Tensor, "batch time symbol"]:
-    """Return only the predicted probabilities, in O(batch * time) memory."""
+    """Return only the Bayes-optimal predicted probabilities, in O(batch * time) memory."""
     if COMPONENTS in process.uses_hmm_inference and len(process.component_weights) > _FEW_COMPONENTS:
         found = mixture_predictions(process, observations, reset_mask=reset_mask, dtype=torch.float64)
         return found.predicted_observation

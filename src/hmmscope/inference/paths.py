@@ -43,7 +43,7 @@ _GRID = 2.0**36
 
 @dataclass(frozen=True, repr=False)
 class PathResult(Shown):
-    """Most likely path of each sequence.
+    """Most likely hidden path (Viterbi path) of each sequence.
 
     Attributes:
         states: (batch, time); -1 if impossible and in padding.
@@ -65,8 +65,8 @@ def most_likely_states(
     best_t(j) = max_i (best_{t-1}(i) + log transition[i, j]) + log emission[j, o_t]
 
     For a mixture, component and path are maximized jointly. For edge emissions, the start state is summed over. Ties go
-    to the lowest component, then the lowest last state, and so on; logarithms are rounded to multiples of 2^-36, so
-    permuted transitions tie exactly.
+    to the path with the lowest component, then the lowest last state, and so on; logarithms are rounded to multiples of
+    2^-36, so paths with the same transitions in another order tie exactly.
 
     Source: Viterbi (1967).
 
@@ -119,7 +119,7 @@ def viterbi_paths(
     highest_end: bool = False,
     entries: SparseEntries | None = None,
 ) -> PathResult:
-    """Compute Viterbi paths from tables of logarithms.
+    """Compute Viterbi paths from log-probabilities.
 
     Args:
         exact: Tables for the probability.

@@ -1,7 +1,7 @@
-"""CPU filter of mixtures, with or without the posterior.
+"""Filter of mixtures on a CPU, with or without the posterior over components.
 
-Few states use `hmmscope.kernels.mixtures`. Many states use matrix products, one component at a time, with running sums.
-Underflow risks are recomputed by `hmmscope.kernels.underflow_safe`.
+HMMs of few states use `hmmscope.kernels.mixtures`; HMMs of many states use matrix products, one component at a time,
+with running sums. Sequences at risk of underflow are recomputed by `hmmscope.kernels.underflow_safe`.
 """
 
 import numpy as np

@@ -43,7 +43,7 @@ class Facts(Shown):
 
 
 def known_facts(hmm: Process) -> Facts:
-    """Compute stationary distribution, entropy rate, observability and rank; costly values are bounds or estimates."""
+    """Compute a process's stationary distribution, entropy rate, observability and rank, if costly approximately."""
     hmm.require_capability(WORDS)
     if hmm.params.signed:
         gamma, rank = None, least_dimension(hmm)
@@ -70,7 +70,7 @@ def affordable_observability(hmm: Process, steps: int = 1) -> Observability:
 
 
 def least_dimension(process: Process) -> int:
-    """Compute the rank of [P(p s)] over all words p, s."""
+    """Compute the minimal dimension: the rank of the Hankel matrix [P(p s)] over all words p, s."""
     ends = torch.ones(1, process.num_states, dtype=torch.float64)
     steps_VSS = process.params.arrivals()
     prefixes = _spanned(process.params.initial_MS[:1], steps_VSS)
@@ -94,7 +94,7 @@ def _basis(rows_NS: Tensor) -> Tensor:
 
 
 def process_facts(process: Process) -> list[tuple[str, str]]:
-    """Return (name, value) of the properties of a small process."""
+    """Return the pairs (name, value) of the exact properties of a small process."""
     if COMPONENTS in process.uses_hmm_inference:
         return mixture_facts(process)
     if process.real_valued and PATHS in process.capabilities() and process.num_states <= MAX_STATES:
@@ -107,7 +107,7 @@ def process_facts(process: Process) -> list[tuple[str, str]]:
 
 
 def mixture_facts(mixture: Process) -> list[tuple[str, str]]:
-    """Return (name, value) of the properties of a mixture."""
+    """Return the pairs (name, value) of the exact properties of a mixture."""
     weights = mixture.component_weights
     least, most = (f"{steady(float(end)):.6g}" for end in (weights.min(), weights.max()))
     law = f"{least} each" if least == most else f"{least} to {most}"

@@ -17,7 +17,7 @@ from hmmscope.sequences.gaps import MISSING
 def check_ragged(
     observations: object, alphabet: Alphabet, reset_mask: object, lengths: object
 ) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, "time"], Bool[Tensor, "batch time"]]:
-    """Check a batch; return symbols, sequence starts and the mask of non-padding.
+    """Check a batch; return its symbols, sequence starts and a mask of entries that are not padding.
 
     Padding becomes symbol 0, and a missing observation becomes V.
 
@@ -61,7 +61,7 @@ def check_ragged(
 def given_again(
     observations: object, alphabet: Alphabet, reset_mask: object, lengths: object
 ) -> tuple[Int64[Tensor, "batch time"], dict[str, Any], Bool[Tensor, "batch time"]]:
-    """Return checked observations, with `reset_mask` and `lengths` as keyword arguments."""
+    """Return checked observations, and `reset_mask` and `lengths` as keyword arguments."""
     checked, mask, inside = check_ragged(observations, alphabet, reset_mask, lengths)
     given = checked.masked_fill(checked == (alphabet.count or 0), MISSING)
     return given, {"reset_mask": mask, "lengths": counted(inside)}, inside
@@ -70,7 +70,7 @@ def given_again(
 def check_own(
     process: Process, observations: object, lengths: object = None
 ) -> tuple[Tensor, Bool[Tensor, "batch time"]]:
-    """Check observations of any process, and return the mask of non-padding; vectors are padded with NaN.
+    """Check observations of any process, and return a mask without padding; vectors are padded with NaN.
 
     Raises:
         InputError: As `as_vectors` and `whole_batch`, or symbols with lengths.
@@ -93,7 +93,7 @@ def counted(inside_BT: Bool[Tensor, "batch time"]) -> Int64[Tensor, "batch"]:
 def silent(
     terms_BT: Float64[Tensor, "batch time"], observations_BT: Int64[Tensor, "batch time"], num_symbols: int
 ) -> Float64[Tensor, "batch time"]:
-    """Set log-likelihood terms of missing observations to zero, up to an impossible one."""
+    """Set log-likelihood terms of missing observations to zero, up to the first impossible observation."""
     if not any_missing(observations_BT, num_symbols):
         return terms_BT
     return terms_BT.masked_fill((observations_BT == num_symbols) & (terms_BT > -torch.inf), 0.0)
@@ -102,9 +102,9 @@ def silent(
 def seen_terms(
     predicted_BTV: Float64[Tensor, "batch time symbol"], observations_BT: Int64[Tensor, "batch time"]
 ) -> Float64[Tensor, "batch time"]:
-    """Return log-probabilities of the observations.
+    """Return the log-probability of each observation given the past.
 
-    A missing observation has zero, or -inf after an impossible prefix.
+    A missing observation has log-probability zero, or -inf after an impossible prefix.
     """
     num_symbols = predicted_BTV.shape[2]
     terms_BT = predicted_BTV.gather(2, observations_BT.clamp(max=num_symbols - 1)[..., None])[..., 0].log()

@@ -1,4 +1,4 @@
-"""Restarted search until the best two results agree."""
+"""Search with random restarts, until the best two results agree."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,11 +13,11 @@ LEAST = 3
 
 @runtime_checkable
 class RestartResult(Protocol):
-    """End of a restart."""
+    """Result of one restart."""
 
     @property
     def log_likelihood(self) -> float:
-        """Objective, in nats."""
+        """Log-likelihood that the restart maximizes, in nats."""
         ...
 
 
@@ -25,18 +25,19 @@ End = TypeVar("End", bound=RestartResult)
 
 
 class RestartSearch(Generic[End]):
-    """Restarts 0, 1, 2, ... until the best two agree.
+    """Numbered restarts 0, 1, 2, ... until the best two results agree.
 
-    Later restarts of the same wave are dropped, so the result does not depend on parallelism.
+    Restarts run in parallel waves; those after the deciding one are dropped, so the result does not depend on
+    parallelism.
 
     Args:
-        wave: Map from restart numbers to their ends; see `on_threads`.
+        wave: Map from restart numbers to their results; see `on_threads`.
         most: Maximum number of restarts.
         beside: Restarts in the first and later waves.
-        near: Log-likelihood difference, in nats, below which two agree.
+        near: Log-likelihood difference, in nats, below which two results agree.
 
     Attributes:
-        ends: Ends that count, in order.
+        ends: Results that count, in order.
         made: Number of restarts run.
         near: See above.
     """
@@ -60,12 +61,12 @@ class RestartSearch(Generic[End]):
 
     @property
     def best(self) -> End:
-        """The end with the largest log-likelihood; ties prefer the first."""
+        """The result with the largest log-likelihood; ties prefer the first."""
         return largest(self.ends, key=lambda end: end.log_likelihood)
 
     @property
     def restart_gap(self) -> float:
-        """Log-likelihood gap of the best two; infinite for one restart."""
+        """Log-likelihood gap of the best two restarts; infinite for a single restart."""
         scores = sorted((end.log_likelihood for end in self.ends), reverse=True)
         return scores[0] - scores[1] if len(scores) > 1 else math.inf
 
@@ -75,7 +76,7 @@ class RestartSearch(Generic[End]):
 
 
 def on_threads(restart: Callable[[int], End], num_threads: int) -> Callable[[Sequence[int]], list[End]]:
-    """Run waves of restarts on threads."""
+    """Run each wave of restarts on parallel threads."""
 
     def wave(numbers: Sequence[int]) -> list[End]:
         if num_threads == 1:

@@ -2,7 +2,8 @@
 
     product[i, :] = exp(log_scale_i) * row_i,   row_i >= 0 with sum 1, or all zero with log_scale_i = -inf
 
-(row, a) * (other, b) has rows ∝ sum_k row_ik exp(b_k) other_k. Only scale differences matter, so the largest is 0.
+The product of (row, a) and (other, b), with log scales a and b, has rows ∝ sum_k row_ik exp(b_k) other_k. Only
+differences of log scales matter, so the largest is set to 0.
 
 Source: Blelloch (1990) for the scan; Särkkä and García-Fernández (2021).
 """
@@ -27,9 +28,9 @@ RISKY = 1e-100
 def scan_beliefs(
     hmm: Process, observations: Symbols, *, reset_mask: object = None, lengths: object = None
 ) -> FilterResult:
-    """Compute `filter_beliefs` in about 2 log2(time) batched matrix products, for few states.
+    """Compute the beliefs of `filter_beliefs` in about 2 log2(time) batched matrix products, for few states.
 
-    A sequence with a positive product entry below 1e-100 uses the sequential filter.
+    A sequence with a positive entry below 1e-100 in a product is filtered sequentially instead.
 
     Args:
         hmm: S states, V symbols.

@@ -48,8 +48,8 @@ def smooth_beliefs(
 
     smoothed_t(i) = sum_j belief_t(i) * transition[i, j] * smoothed_{t+1}(j) / (belief_t @ transition)(j)
 
-    For edge emissions labelled[o_{t+1}] replaces transition. For a mixture the result is sum_m P(m | o) smoothed_t by
-    m.
+    For edge emissions, labelled[o_{t+1}] replaces transition. For a mixture the result is the average of the
+    components' smoothed posteriors, weighted by P(component | all observations).
 
     Source: Rauch, Tung and Striebel (1965), for finitely many states.
 
@@ -83,7 +83,7 @@ def smooth_beliefs(
 def smooth_pairs(
     hmm: Process, observations: Symbols, *, reset_mask: object = None, lengths: object = None
 ) -> SmoothResult:
-    """Compute smoothed beliefs and the joint posterior of adjacent states.
+    """Compute the smoothed beliefs and the joint posteriors of adjacent states.
 
     pair_t(i, j) = belief_t(i) * transition[i, j] * smoothed_{t+1}(j) / (belief_t @ transition)(j)
 
@@ -139,7 +139,7 @@ def expected_counts(
 ) -> ExpectedCounts:
     """Compute the expected counts of initial states, transitions and emissions.
 
-    Arguments are as for `smooth_beliefs`; a restart counts as a first state.
+    The arguments are those of `smooth_beliefs`; the state at each sequence start counts as a first state.
 
     Raises:
         InputError: As `smooth_beliefs`, a sequence of probability zero, or edge emissions.

@@ -2,8 +2,8 @@
 
     P(o_0 .. o_{T-1}) = start · A[o_0] · ... · A[o_{T-1}] · end
 
-HMMs are a special case (A[v] = labelled[v]). The minimal dimension is the rank of the Hankel matrix [P(prefix,
-suffix)].
+An HMM is the special case with A[v][i, j] = P(emit v and go to j given i). The minimal dimension of such a model is the
+rank of the Hankel matrix [P(prefix, suffix)].
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ WordLaw = Callable[[Int64[Tensor, "word time"]], Float64[Tensor, "word"]]
 
 @dataclass(frozen=True, repr=False)
 class Operators(Shown):
-    """Operators of a process of V symbols in R dimensions, with entries of any sign.
+    """Observable operators of a process of V symbols in R dimensions, with entries of any sign.
 
     Attributes:
         start: (rank,).
@@ -43,13 +43,13 @@ class Operators(Shown):
 
     @classmethod
     def of(cls, process: Process) -> "Operators":
-        """Convert an HMM."""
+        """Convert an HMM to observable operators."""
         process.require_capability(WORDS)
         law = (as_labelled(process) if process.params.states_emit else process).params
         return cls(law.initial_MS[0], law.labelled_MVSS[0], torch.ones(process.num_states, dtype=torch.float64))
 
     def probabilities(self, words: Int[Tensor, "word time"]) -> Float64[Tensor, "word"]:
-        """Compute P(word); estimates may leave [0, 1]."""
+        """Compute the probability of each word; learned operators may give values outside [0, 1]."""
         state = self.start.expand(len(words), -1)
         for t in range(words.shape[1]):
             state = torch.einsum("br,brq->bq", state, self.step[words[:, t]])
@@ -66,7 +66,7 @@ class Operators(Shown):
 
 
 def learn_operators(law: WordLaw, num_symbols: int, *, length: int = 3, rank: int = 0) -> Operators:
-    """Learn operators from word probabilities.
+    """Learn observable operators from word probabilities.
 
     H = [P(p s)] over words p, s of up to `length` symbols;  H = U D Vᵀ, cut to the rank;
     A[v] = D⁻¹ Uᵀ [P(p v s)] V,  start = [P(s)] V,  end = D⁻¹ Uᵀ [P(p)]

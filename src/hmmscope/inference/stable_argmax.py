@@ -1,11 +1,11 @@
-"""Argmax of probabilities that ignores rounding."""
+"""Argmax of probabilities that ignores rounding errors."""
 
 from hmmscope.axes import Float, Int64, Tensor
 from hmmscope.ties import TOLERANCE
 
 
 def stable_argmax(values: Float[Tensor, "*batch choice"]) -> Int64[Tensor, "*batch"]:
-    """Return the first index of each row within `TOLERANCE` of its maximum.
+    """Return the first index of each row whose value is within `TOLERANCE` of the row's maximum.
 
     Use this instead of `argmax` where equally likely outcomes differ by rounding.
     """

@@ -22,8 +22,9 @@ def stationary_distribution(
 ) -> Float64[Tensor, "state"]:
     """Compute the stationary distribution of a process or a row-stochastic matrix.
 
-    Transient states have exactly zero; periodic chains are supported. Entries have a relative error of about S * 2^-53
-    (`hmmscope.processes.stationary`). For a `GeneralisedHMM` it is the stationary vector that sums to one.
+    Transient states have probability exactly zero; periodic chains are supported. For S states, entries have a relative
+    error of about S * 2^-53 (`hmmscope.processes.stationary`). For a `GeneralisedHMM` the result is the stationary
+    vector that sums to one.
 
     Raises:
         InputError: There are several closed classes (listed), or the process is a mixture.
@@ -59,10 +60,10 @@ def _stationary_vector(step_SS: Float64[Tensor, "state state"]) -> Float64[Tenso
 
 
 def state_transitions(law: HMMParams) -> Float64[Tensor, "state state"]:
-    """Return P(next state | state) of a single process."""
+    """Return the matrix P(next state | state) of a single process."""
     return law.transitions()[0]
 
 
 def emitting_steps(law: HMMParams) -> Float64[Tensor, "symbol state state"]:
-    """Return `[v, i, j]` = P(emit v and j emits next | i emits)."""
+    """Return `[v, i, j]` = P(state i emits symbol v, and state j emits next | state i)."""
     return law.steps()

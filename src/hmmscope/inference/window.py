@@ -1,4 +1,4 @@
-"""Loss of a short context window, by position."""
+"""Loss of beliefs from a short context window, by position."""
 
 from collections.abc import Sequence
 
@@ -28,8 +28,8 @@ def window_errors(
 ) -> MonteCarloEstimate:
     """Estimate E TV(belief, belief from the last w observations) after t observations, (window, time).
 
-    The window's belief starts from the stationary distribution. For Cyclic-RND every window gives the uniform
-    distribution ([Limits] Fig. 4, left). A `LinearGaussian` uses `linear_window_errors`.
+    The belief from a window starts from the stationary distribution. For Cyclic-RND every window gives the uniform
+    distribution ([Limits] Fig. 4, left). A `LinearGaussian` calls `linear_window_errors`.
 
     Source: [Limits] §4 (half the L1 distance, averaged over sequences).
 
@@ -79,9 +79,9 @@ def linear_window_errors(
     num_samples: int = 1000,
     seed: int = 0,
 ) -> MonteCarloEstimate:
-    """Estimate E |window's mean - mean| / max(1, |mean|) after `time` observations, (window,).
+    """Estimate E |window's mean - mean| / max(1, |mean|) of Kalman means after `time` observations, (window,).
 
-    The mean starts from `zero`, or from the `oldest` observation as B^+ o.
+    The window's mean starts from zero, or from the oldest observation o as B^+ o, with the output matrix B.
 
     Args:
         process: Linear system with a steady gain.
