@@ -1,4 +1,4 @@
-"""The leaderboard: a page from submissions or their cards, without weights."""
+"""The leaderboard, made from submissions or their cards."""
 
 import hashlib
 import html
@@ -35,10 +35,10 @@ _LEGEND = (
 
 
 def read_cards(folder: str | Path) -> list[dict[str, Any]]:
-    """Read the cards of submissions (after checking their seals) and card files in a folder, best first.
+    """Read the cards of submissions (after verifying their seals) and card files in a folder, best first.
 
     Raises:
-        InputError: No folder, nothing in it, another JSON file, or cards of another benchmark version.
+        InputError: No folder, no cards, another JSON file, or cards of another benchmark version.
         DamagedError: An altered submission, or a card whose digest differs from its name.
     """
     place = require_path("folder", folder)
@@ -100,14 +100,13 @@ def holds_cards(names: Iterable[str]) -> bool:
 
 
 def check_board(folder: Path) -> tuple[str, seals.SealReport]:
-    """Compare cards with their names, score submissions again, and compare the leaderboard with both.
+    """Verify card names, score submissions again, and compare the leaderboard with both.
 
     Returns:
         A description, and the files.
 
     Raises:
-        InputError, DamagedError: See `read_cards` and `check_submission`; or the leaderboard does not follow from the
-            cards.
+        InputError, DamagedError: See `read_cards` and `check_submission`; or the leaderboard differs from the cards.
     """
     cards = read_cards(folder)
     again = [check_submission(path) for path in sorted(folder.iterdir()) if _is_finished(path)]
@@ -137,7 +136,7 @@ def check_board(folder: Path) -> tuple[str, seals.SealReport]:
 
 
 def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row per card: name, track, solved with interval, costs, digests, and the solved fraction of every task."""
+    """Return a row per card: name, track, solved fraction with interval and by task, costs, digests."""
     rows = []
     for card in cards:
         solved = card["solved"]
@@ -152,7 +151,7 @@ def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def counting_row(card: dict[str, Any]) -> dict[str, float | None]:
-    """Return what n-gram baselines solve of each task, on the samples of a submission; None if not applicable."""
+    """Return the fraction of each task that n-gram baselines solve on a submission's samples; None if none apply."""
     rows = {row["task"]: row for row in card["scores"] if row["score"] == "excess"}
     return {
         task: None if row["counting"] is None else 1 - row["counting"] / row["constant"] for task, row in rows.items()
@@ -189,7 +188,7 @@ def page(cards: list[dict[str, Any]]) -> str:
 
 
 def keep_card(submission: Path, folder: Path) -> Path:
-    """Copy the card of a submission, with the digest of its seal, into a file of a few kilobytes.
+    """Copy the card of a submission, with the digest of its seal, into a separate file.
 
     Raises:
         InputError: No finished submission.
@@ -227,7 +226,6 @@ def _table(cards: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def _cells(text: str) -> list[list[str]]:
-    """Return the numbers of a leaderboard by row, with the model names; other words may change between versions."""
     rows = [re.findall("<td>(.*?)</td>", row) for row in re.findall("<tr>(.*?)</tr>", text, re.DOTALL)]
     lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
     rows += [one for one, below in zip(lines, [*lines[1:], [""]], strict=False) if "---" not in (one[0], below[0])]

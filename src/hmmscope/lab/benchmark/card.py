@@ -1,4 +1,4 @@
-"""The card of a submission: every score over seeds with an interval, with baselines, controls and costs."""
+"""The card of a submission: scores over seeds with intervals, baselines, controls and costs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ class Card:
         self.data, self.path = data, path
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row per task and score: value, low, high over seeds, and baselines in the rows of the excess."""
+        """Return a row per task and score: value, interval over seeds, and baselines in the rows of the excess."""
         rows: list[dict[str, Any]] = self.data["scores"]
         return rows
 
@@ -54,8 +54,7 @@ def make_card(
     """Return the card of measured results.
 
     Args:
-        about: Description of the entry: name, track, seeds, digest or chosen fields, declared costs, whether it is
-            ranked.
+        about: Description of the entry: name, track, seeds, digest or fields, declared costs, whether it is ranked.
         tasks: Tasks in the order of the rows.
         measured: Results by task, one per seed.
     """
@@ -95,7 +94,7 @@ def make_card(
 
 
 def over_seeds(values: Sequence[float | None]) -> dict[str, Any]:
-    """Return the mean of known values over seeds, with Student's 95 % interval; no interval for one seed."""
+    """Return the mean over seeds, without missing values, and Student's 95 % interval (none for one seed)."""
     known = [value for value in values if value is not None]
     if not known:
         return {"value": None, "low": None, "high": None}

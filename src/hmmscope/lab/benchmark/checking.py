@@ -1,4 +1,4 @@
-"""Check a submission: score stored predictions again without running its code, or also run the model."""
+"""Verification of a submission from its stored predictions, or by running its model."""
 
 import hashlib
 import os
@@ -53,20 +53,20 @@ _MEASURED: dict[str, Any] = {
 
 
 def check_submission(folder: str | Path, *, run: Any = None) -> str:
-    """Score a submission again, compare, and return a line that describes the check.
+    """Score a submission again, compare all results, and return a one-line description.
 
-    Without `run`, no code of the submission runs: samples follow from the digest of the weights, the optimum from the
-    tasks, scores from stored predictions, and the card from the scores. With `run`, the model is also rebuilt with the
-    stored weights, and its predictions, number of parameters and recipe are compared. A file runs in a separate process
+    Without `run`, no code of the submission runs: samples follow from the digest of the weights, scores from stored
+    predictions, and the card from the scores. With `run`, the model is rebuilt with the stored weights, and its
+    predictions, number of parameters and recipe are compared. A model file runs in a separate process
     (`hmmscope.lab.benchmark.recompute`), and only if its SHA-256 matches the entry.
 
     Args:
         folder: Folder of a submission.
-        run: The file of the model, or the object that was entered.
+        run: The model as entered: its file or object.
 
     Raises:
         InputError: Not a submission, or a model that fails.
-        RefusedError: Another benchmark version, an unfinished submission, or another model file than the entered one.
+        RefusedError: Another benchmark version, an unfinished submission, or a model file other than the entered one.
         DamagedError: The first difference.
         ResourceError: The model file exceeds the limits of its process.
     """
@@ -136,7 +136,6 @@ def _check_entry(path: Path, about: dict[str, Any]) -> tuple[tuple[BenchmarkTask
 
 
 def _check_copy(path: Path, digest: str) -> None:
-    """Compare the model file in the submission with the entered one; without an entered file there must be none."""
     copy = path / SOURCE
     found = hashlib.sha256(disk.read_bytes(copy, managed=True)).hexdigest() if os.path.lexists(copy) else ""
     if found != digest:
@@ -151,7 +150,7 @@ def _check_copy(path: Path, digest: str) -> None:
 
 
 def _entered(path: Path, about: dict[str, Any], run: Any) -> Any:
-    """Return the given model if it is the entered one; a file is read and compared, not run."""
+    """Return the given model if it is the entered one; a file is compared, not run."""
     if isinstance(run, str | Path) and str(run).endswith(".py"):
         run = ModelFile.read(Path(run))
     elif isinstance(run, str) and "fields" in about:
@@ -167,7 +166,7 @@ def _entered(path: Path, about: dict[str, Any], run: Any) -> Any:
 
 
 def _refuse_bytecode(path: Path) -> None:
-    """Raise DamagedError for compiled Python in a submission, because no digest covers its behavior."""
+    """Raise DamagedError for compiled Python, because no digest covers its behavior."""
     for one in sorted(path.rglob("*")):
         if one.name == "__pycache__" or one.suffix in (".pyc", ".pyo"):
             raise DamagedError(f"{one}: is bytecode, which is not allowed in a submission; remove it")
@@ -210,7 +209,6 @@ def _check_part(part: Path, task: BenchmarkTask, seed: int, budget: Budget) -> N
 
 
 def _run_again(path: Path, about: dict[str, Any], run: Any, tasks: tuple[BenchmarkTask, ...], budget: Budget) -> None:
-    """Compare the model's predictions with stored ones; a file runs in a separate process."""
     parts = [(task, seed) for task in tasks for seed in range(about["seeds"])]
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch)
@@ -234,7 +232,6 @@ def _run_again(path: Path, about: dict[str, Any], run: Any, tasks: tuple[Benchma
 
 
 def _require_alike(part: Path, task: BenchmarkTask, samples: ScoredSamples, stored: Stored, found: Stored) -> None:
-    """Raise DamagedError if stored predictions differ from the model's."""
     if found.keys() != stored.keys():
         raise DamagedError(f"{part / PREDICTIONS}: has {sorted(stored)}, but the model gives {sorted(found)}")
     for name in found.keys() - {"untrained"}:
@@ -253,7 +250,7 @@ def _require_alike(part: Path, task: BenchmarkTask, samples: ScoredSamples, stor
 
 
 def _without_words(text: str, tasks: tuple[BenchmarkTask, ...]) -> tuple[list[str], list[str], str]:
-    """Return the contents of a card in lines: the rows of the tasks, the other numbers, and the name of the model."""
+    """Return the numbers of a card, by task, and the name of its model."""
     lines = text.splitlines()
     rows = [line for line in lines if line.split(" ")[0] in {task.name for task in tasks}]
     beside = [
@@ -263,7 +260,6 @@ def _without_words(text: str, tasks: tuple[BenchmarkTask, ...]) -> tuple[list[st
 
 
 def _same(stored: Any, again: Any, where: str) -> None:
-    """Raise DamagedError at the first difference of two values."""
     if isinstance(stored, dict) and isinstance(again, dict) and stored.keys() == again.keys():
         for key, value in stored.items():
             _same(value, again[key], f"{where}.{key}")

@@ -30,7 +30,7 @@ FREE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """Declared costs of an entry; the card also has the measured ones.
+    """Declared costs of an entry, shown with the measured costs.
 
     Attributes:
         parameters: Weights of the largest model; 0 if not declared.
@@ -51,12 +51,12 @@ class BenchmarkEntry:
 
     Attributes:
         name: Name in the table.
-        make: Function of ports and seed that returns a module, or a registered name with its fields.
-        training: Chosen fields of the recipe.
+        make: Function (ports, seed) -> module, or a registered name with its fields.
+        training: Changed fields of the recipe.
         layers: Names of modules for belief regression; None to find them.
         declared: Declared costs.
         source: The file of the model, or None.
-        fields: Chosen fields of a registered model.
+        fields: Changed fields of a registered model.
     """
 
     name: str
@@ -83,9 +83,9 @@ class BenchmarkEntry:
 def entry_of(model: Any, *, name: str | None = None) -> BenchmarkEntry:
     """Return the entry of a module, a class or function, a registered name (or its fields), or a file path.
 
-    A class or function is called with those arguments that it names of ``vocab_size``, ``num_outputs``, ``max_length``
-    (longest sample) and, for vectors, ``input_width`` instead of ``vocab_size``. A module is copied for every task, so
-    it must fit the largest vocabulary and output; for further seeds its weights are reinitialized.
+    A class or function is called with those of these arguments that it accepts: ``vocab_size``, ``num_outputs``,
+    ``max_length`` (longest sample) and, for vectors, ``input_width`` instead of ``vocab_size``. A module is copied for
+    every task and must fit the largest vocabulary and output; further seeds reinitialize its weights.
 
     Raises:
         InputError: None of these, or a file without such a function; the message names what is missing.
@@ -168,8 +168,6 @@ def _calls(build: Callable[..., Any], path: Path | None = None) -> Callable[[Mod
 
 
 def _copies(module: nn.Module) -> Callable[[ModelIO, int], Any]:
-    """Return copies of a module; from seed 1 on with other initial weights."""
-
     def make(ports: ModelIO, seed: int) -> nn.Module:
         if ports.vocab_size is None:
             raise InputError("model: reads tokens, but this task has vectors; enter a function build(...)")

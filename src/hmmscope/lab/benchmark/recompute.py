@@ -1,4 +1,4 @@
-"""Recompute the predictions of a submission from its model and weights.
+"""Recomputation of a submission's predictions from its model and weights.
 
     python -P -m hmmscope.lab.benchmark.recompute
 
@@ -40,7 +40,7 @@ _ERRORS: dict[int, type[HmmscopeError]] = {
 
 
 def recompute(path: Path, run: Any, out: Path) -> None:
-    """Write into `out` the choices of a submission's model, and its predictions with the stored weights.
+    """Write into `out` the recipe of a submission's model, and its predictions with the stored weights.
 
     Raises:
         InputError: The model fails.
@@ -72,11 +72,11 @@ def recompute(path: Path, run: Any, out: Path) -> None:
 
 
 def in_child(path: Path, file: ModelFile, out: Path, parts: list[str]) -> None:
-    """Run `recompute` for all `parts` in a separate process that executes the bytes of `file`, hiding its output.
+    """Run `recompute` for all `parts` in a separate process that executes the bytes of `file`.
 
     Raises:
         InputError: The process ends before all results exist.
-        ResourceError: It exceeds its limits.
+        ResourceError: The process exceeds its limits.
         HmmscopeError: See `recompute`.
     """
     seconds = SECONDS * len(parts)

@@ -1,4 +1,4 @@
-"""Scores from stored predictions, without a model, so that anyone can score a submission again."""
+"""Scores from stored predictions, without a model."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ _TOGETHER = 32
 
 @dataclass(frozen=True)
 class ScoredSamples:
-    """The scored samples of a submission, drawn by the digest of its weights.
+    """The scored samples of a submission, drawn with the digest of its weights as seed.
 
     Attributes:
         trained, longest: Samples of the training length, and of the longest length.
@@ -97,7 +97,7 @@ def _answers(
 
 
 def answers_on(model: nn.Module, asked: Target, batch: Batch) -> Float64[Tensor, "sample judged output"]:
-    """Return the predictions on a batch, computed for some samples at a time."""
+    """Return the predictions on a batch, in chunks of samples."""
     parts = []
     for begin in range(0, len(batch.tokens), _TOGETHER):
         rows = slice(begin, begin + _TOGETHER)
@@ -229,7 +229,6 @@ def _fitted(asked: Target, batch: Batch, answers: Tensor, exact: Tensor) -> floa
 
 
 def _beliefs(samples: ScoredSamples) -> tuple[Tensor, Tensor]:
-    """Return exact beliefs (sample, time, state) of the samples for fitting and for testing the regression."""
     belief = _exact(samples).belief.unflatten(0, (READ, -1))
     return belief[: 3 * READ // 4], belief[3 * READ // 4 :]
 

@@ -1,4 +1,4 @@
-"""Submissions: train an entry on every task, score it on samples drawn by its weights, and seal the results."""
+"""Submissions: train an entry on every task, score it, and seal the results."""
 
 import hashlib
 import os
@@ -50,13 +50,13 @@ def benchmark(
 ) -> Card:
     """Submit a model to HMM-bench: train it on the tasks of a track, score it, and seal a submission.
 
-    Each task is trained from new initial weights, with fixed steps and samples. The digest of the trained weights draws
-    the scored samples, so that nobody can train on them.
+    Each task starts from new initial weights, with fixed steps and samples. The digest of the trained weights seeds the
+    scored samples, so that nobody can train on them.
 
     Args:
-        model: See `hmmscope.lab.benchmark.entries.entry_of`: any module, a class or function that returns one, a
-            registered name or a mapping with its fields, or a file with a function
-            ``build(vocab_size, num_outputs, max_length)``.
+        model: Any module, a class or function that returns one, a registered name or a mapping with its fields, or a
+            file with a function ``build(vocab_size, num_outputs, max_length)``; see
+            `hmmscope.lab.benchmark.entries.entry_of`.
         out: A new folder for the submission; by default the model's name in ``hmm-bench``.
         track: "light" (eight tasks) or "full".
         seeds: Number of seeds, each a new training.
@@ -122,7 +122,7 @@ def read_measured(path: Path, tasks: tuple[BenchmarkTask, ...], seeds: int) -> d
 
 
 def weights_digest(weights: dict[str, Any]) -> str:
-    """Return the SHA-256 of weights as stored, which draws the scored samples."""
+    """Return the SHA-256 of the stored weights, which seeds the scored samples."""
     return hashlib.sha256(store.tensor_bytes(weights)).hexdigest()
 
 
@@ -144,14 +144,14 @@ def _about(entry: BenchmarkEntry, budget: Budget, tasks: tuple[BenchmarkTask, ..
 
 
 def why_not_ranked(budget: Budget, tasks: tuple[BenchmarkTask, ...]) -> str:
-    """Return how a submission differs from its track; empty if it is ranked."""
+    """Return the deviation of a submission from its track; empty if it is ranked."""
     if budget != BUDGETS[budget.track]:
         return f"{budget.num_steps} steps a task"
     return "" if tasks == tasks_of(budget.track) else "some tasks only"
 
 
 def chosen_by(entry: BenchmarkEntry) -> dict[str, Any]:
-    """Return the chosen and declared fields of an entry."""
+    """Return the changed and declared fields of an entry."""
     return {
         "training": {key: list(value) if isinstance(value, tuple) else value for key, value in entry.training.items()},
         "layers": None if entry.layers is None else list(entry.layers),

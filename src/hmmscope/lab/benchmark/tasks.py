@@ -34,13 +34,13 @@ class BenchmarkTask:
 
     Attributes:
         name: Name of the task.
-        kind, about: Descriptions for readers: category ("state tracking", "forgetting", ...) and one line.
+        kind, about: Category ("state tracking", "forgetting", ...) and one-line description.
         process: Training process, as data of a registered process.
-        layout: Layout, as data of a registered layout; the longest samples have `TIMES` its length.
+        layout: Layout, as data of a registered layout; the longest samples are `TIMES` as long.
         target: "observation" or "belief".
         light: Part of the light track.
         scored: Fields of the process that differ for scoring, such as a held-out pool.
-        reads: Measure the explained fraction of the exact belief.
+        reads: Whether the explained fraction of the exact belief is measured.
     """
 
     name: str
@@ -54,7 +54,6 @@ class BenchmarkTask:
     reads: bool = False
 
     def generator(self, *, scored: bool = True) -> Process:
-        """Return the process for scoring or for training."""
         data = self.process | (self.scored if scored else {})
         process: Process = build_spec("process", data, "process").build()
         return process
@@ -66,15 +65,12 @@ class BenchmarkTask:
         return found
 
     def corpus(self, seed: int, times: int = 1, *, stream: str = "test", scored: bool = True) -> ProcessDataset:
-        """Return samples of the task."""
         return ProcessDataset(self.generator(scored=scored), layout=self.laid_out(times), seed=seed, stream=stream)
 
     def asked(self, dataset: ProcessDataset) -> Target:
-        """Return the prediction target on these samples."""
         return make_target(self.target, dataset.process, dataset.layout)
 
     def config(self, model: Any, budget: "Budget", training: dict[str, Any], seed: int) -> RunConfig:
-        """Return the training configuration of a model on the task."""
         fixed = {"num_steps": budget.num_steps, "batch_size": budget.batch_size, "num_threads": 1, "device": "cpu"}
         free = {"learning_rate": 3e-3, "warmup_steps": min(100, budget.num_steps // 4)} | training
         every = {"evaluate_every": 0, "checkpoint_every": max(200, budget.num_steps // 8)}
@@ -89,11 +85,11 @@ class BenchmarkTask:
 
     @property
     def frozen_kind(self) -> str:
-        """Return the kind as in digests and cards."""
+        """Return the category under its name in version 1."""
         return WORDS[self.name][0] if self.name in WORDS else self.kind
 
     def frozen_fields(self) -> dict[str, Any]:
-        """Return the fields of the digest, under fixed names and in the words of version 1."""
+        """Return the fields of the digest under their names in version 1."""
         return {
             "name": self.name,
             "kind": self.frozen_kind,
@@ -112,7 +108,7 @@ class BenchmarkTask:
 
     @cached_property
     def digest(self) -> str:
-        """Return the SHA-256 of what defines the task: fields, distribution, bits of samples, scored positions."""
+        """Return the SHA-256 of the fields, distribution, bits of samples and scored positions."""
         fields = self.frozen_fields() | {"times": TIMES, "scored_samples": [SCORED, LONGER, READ]}
         trained = self.corpus(0, stream="train", scored=False)
         text = json.dumps(fields, sort_keys=True) + trained.digest(8) + self.corpus(0, TIMES).digest(8)
@@ -133,7 +129,7 @@ class Budget:
 
     Attributes:
         track: "light" or "full".
-        num_steps, batch_size: Training settings, which fix the number of tokens.
+        num_steps, batch_size: Training settings.
         parameters: Maximum number of weights.
         seconds: Seconds on one core, for all tasks of the track and one seed.
     """

@@ -1,4 +1,4 @@
-"""Requirements of every entry, tested before anything is written and again after training."""
+"""Requirements of every entry, tested before training and again afterwards."""
 
 import warnings
 
@@ -21,7 +21,7 @@ _TRIED = 32
 
 
 def in_a_line(task: BenchmarkTask, error: BaseException) -> HmmscopeError:
-    """Convert a model's error on a task to one line; a full disk or damaged data keeps its own error."""
+    """Convert a model's error to one line; a full disk or damaged data keeps its own error."""
     if isinstance(error, HmmscopeError) and not isinstance(error, InputError):
         return error
     told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
@@ -66,8 +66,7 @@ def _require_weights(model: nn.Module) -> None:
 def require_causal(model: nn.Module, task: BenchmarkTask, samples: ScoredSamples, count: int) -> None:
     """Raise InputError if a prediction changes with later symbols, or on repetition.
 
-    In each of `count` samples, the positions after one cut, different in each, are replaced by those of the sample
-    before.
+    In each of `count` samples, the positions after a cut are replaced by those of the previous sample.
     """
     asked, batch = task.asked(samples.trained), samples.batch(samples.trained, count)
     columns = torch.from_numpy(asked.token_positions)

@@ -18,8 +18,7 @@ def explained(process: Process) -> dict[str, Any]:
     """Return sentences about a process, and a table of its states or None.
 
     A row lists the emissions and transitions of a state, or, for a process that emits on transitions, the next states
-    by symbol.
-    Probabilities below `LEAST` are left out, as the page states.
+    by symbol. Probabilities below `LEAST` are left out.
     """
     words = [process.about] if process.about else []
     counted = f"{_count(process.num_states, 'hidden state')} and {_count(process.num_symbols, 'symbol')}"
@@ -49,10 +48,7 @@ MOST_PARTS = 6
 
 
 def architecture(model: nn.Module) -> str:
-    """Describe a model: its components and number of parameters.
-
-    Sizes come from its spec or configuration; for other modules, the parts are named as torch prints them.
-    """
+    """Describe a model: its components and number of parameters."""
     model = unwrapped(model)
     number = sum(parameter.numel() for parameter in model.parameters())
     kept = next(
@@ -100,7 +96,6 @@ def _table(process: Process) -> dict[str, Any] | None:
 
 
 def _listed(law: list[float], names: list[str]) -> str:
-    """Format probabilities as ``A .77, B .04``, the largest first; a dash for none."""
     found = sorted(((p, -n) for n, p in enumerate(map(steady, law)) if p >= LEAST), reverse=True)
     shown = [f"{names[-n]} {_share(p)}" for p, n in found[:MOST_MOVES]]
     return ", ".join([*shown, *(["…"] if len(found) > MOST_MOVES else [])]) or "–"

@@ -23,8 +23,7 @@ def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, A
     """Return the model's predictions after moving the belief at one position of one layer towards each state.
 
     With fraction a towards state s, the new belief is b' = (1 - a) b + a e_s, and x becomes x + (b' - read(x)) G; see
-    `belief_interventions`. The prediction of a Bayes-optimal predictor with belief b' is returned for comparison. The
-    process is one HMM.
+    `belief_interventions`. The Bayes-optimal prediction for belief b' is also returned. The process must be one HMM.
     """
     process = dataset.process
     taken, times = registry.adapted(model, [layer]), belief_times(dataset)
@@ -70,8 +69,8 @@ def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, A
 def used(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
     """Measure how far predictions move when the belief of another held-out sequence is written into a layer.
 
-    Returns the fraction of the way to the prediction of that belief, in total variation, and that of random changes of
-    equal length; see `belief_interventions`.
+    Returns the fraction of the way to the prediction of that belief, in total variation, and the same fraction for
+    random changes of equal length; see `belief_interventions`.
     """
     asked: dict[str, Any] = {"num_samples": USED, "num_positions": POSITIONS, "interventions": ("set",)}
     rows = belief_interventions(model, dataset, layers=[layer], **asked)

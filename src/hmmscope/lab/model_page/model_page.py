@@ -54,9 +54,7 @@ class ModelPage:
 
     @property
     def layers(self) -> list[dict[str, Any]]:
-        """Return rows of R² by layer for the model, its controls and the model before training, with explained
-        fractions.
-        """
+        """Return rows of R² by layer for the model, its controls and the model before training."""
         beliefs = self.data["beliefs"]
         drawn = ("after", "before")
         return (
@@ -65,12 +63,12 @@ class ModelPage:
 
     @property
     def warnings(self) -> list[str]:
-        """Return warnings about a user's model, one line each; hmmscope's models have none."""
+        """Return warnings about a user's model, one line each."""
         return list(self.data["warnings"])
 
     @property
     def unknown(self) -> list[str]:
-        """Return what the page cannot determine, one sentence each."""
+        """Return the quantities that the page cannot determine, one sentence each."""
         return list(self.data["unknown"])
 
     def html(self) -> str:
@@ -116,9 +114,8 @@ def look(
     """Compare one model with its exact optimum on one offline page, or inline in a notebook.
 
     The page shows the losses of model, optimum, best n-gram baseline and untrained controls; belief maps by layer
-    before and after training, and the fraction that training explains; attention; and an interactive intervention. If
-    it can compute the model (hmmscope's decoders and recurrent networks; user modules of an embedding, an RNN, LSTM or
-    GRU, and a head), it accepts symbols of the reader. The page lists what it cannot determine.
+    before and after training; attention; and an interactive intervention. If the page can compute the model (see
+    `in_browser`), readers can enter symbols.
 
     Args:
         model: Any module from tokens (batch, time) to logits, also of Transformers or TransformerLens; a run, or its
@@ -158,7 +155,6 @@ def look(
 def _of_module(
     model: nn.Module, process: Any, num_controls: int, controls: Controls | None, length: int | None, seed: int
 ) -> PageInputs:
-    """Return the inputs of a module; an untrained control replaces its unknown initial weights."""
     probe = dataset_for(model, process, length, seed)
     layout = probe.layout
     target = make_target("observation", probe.process, layout)

@@ -67,7 +67,7 @@ class PageInputs:
 def measured(
     subject: PageInputs, *, num_samples: int, num_points: int, layers: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Return everything on the page as plain data; ``unknown`` lists what cannot be determined."""
+    """Return the page's contents as plain data; ``unknown`` lists the quantities that cannot be determined."""
     unknown: list[str] = []
     process = subject.probe.process
     score = evaluate(
@@ -118,7 +118,6 @@ def measured(
 
 
 def _require_pushable(subject: PageInputs) -> None:
-    """Raise InputError unless the model predicts observations of a single HMM."""
     if not isinstance(subject.target, NextObservation) or subject.block_length:
         raise InputError("the page can move the belief only for models that predict the next observation")
     if STATES not in subject.probe.process.uses_hmm_inference:
@@ -128,10 +127,7 @@ def _require_pushable(subject: PageInputs) -> None:
 
 
 def _losses(subject: PageInputs, score: Score, unknown: list[str]) -> list[dict[str, Any]]:
-    """Return mean losses with 95 % intervals over samples for optimum, model, n-gram baseline and untrained controls.
-
-    ``above`` is the distance to the optimum on the same samples; None without a known optimum.
-    """
+    """Return mean losses with 95 % intervals over samples; ``above`` is the distance to the optimum."""
     by_sample = {name: np.nanmean(measured["loss"], 1) for name, measured in score.measures.items()}
     floor = by_sample.get("optimum")
     best = score.baseline
@@ -164,7 +160,6 @@ def _range(values: list[float]) -> dict[str, float]:
 
 
 def _loss_of_twin(subject: PageInputs, twin: nn.Module) -> tuple[float, float]:
-    """Return the loss of a control, and of the optimum on the same samples (NaN if unknown)."""
     asked = {"num_samples": TWIN_SAMPLES, "target": subject.target, "block_length": subject.block_length}
     score = evaluate(twin, subject.held_out, baselines=False, **asked)  # type: ignore[arg-type]
     return score.loss, np.nan if score.bayes_loss is None else score.bayes_loss
@@ -191,7 +186,6 @@ def _learned(subject: PageInputs, unknown: list[str]) -> dict[str, str] | None:
 def _beliefs(
     subject: PageInputs, num_points: int, layers: Sequence[str] | None, unknown: list[str]
 ) -> tuple[dict[str, Any] | None, BeliefReader | None]:
-    """Return points and R² by layer, after and before training, and the regression; None without beliefs."""
     if subject.probe.process.data is not None:
         unknown.append(
             "The belief: the distribution of recorded sequences is unknown. Fit an HMM, hs.fit(data, ...).hmm, and pass it "
@@ -270,7 +264,6 @@ def _chosen(names: list[str]) -> list[str]:
 
 
 def _attention(subject: PageInputs, unknown: list[str]) -> dict[str, Any] | None:
-    """Return the patterns of one held-out sample (head, query, key) as bytes; None without softmax attention."""
     model = registry.adapted(subject.model)
     names = [name for name, _ in model.named_modules() if name.endswith(".attention.pattern")]
     if not names:
@@ -320,7 +313,6 @@ def _live(subject: PageInputs, beliefs: dict[str, Any] | None, unknown: list[str
 
 
 def _twinned(probe: ProcessDataset, beliefs: dict[str, Any] | None) -> ControlScores | None:
-    """Return measured control scores; None if the interactive section uses observations of one sequence instead."""
     if beliefs is None or len(probe.layout.sequence_lengths) > 1:
         return None
     beyond = {key: beliefs[key] for key in ("verdict", "text", "r2", "twins")}
@@ -336,7 +328,6 @@ def _box(exact: NDArray[np.float64], *, triangle: bool) -> tuple[NDArray[np.floa
 
 
 def _placed(points: NDArray[np.float64], box: tuple[NDArray[np.float64], NDArray[np.float64]]) -> str:
-    """Return positions in the box as pairs of 16-bit numbers, clipped to its edge."""
     low, side = box
     return _bytes(np.clip((points - low) / side, 0, 1) * GRID, "<u2")
 

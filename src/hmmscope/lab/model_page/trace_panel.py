@@ -22,8 +22,8 @@ def traced(
 
     Args:
         model: Any module.
-        held_out: Samples, of which the first is traced.
-        reader: Exact beliefs and their regression; None if there are none, and then nothing is traced.
+        held_out: Samples; the first is traced.
+        reader: Exact beliefs and their regression; None to trace nothing.
         layer: Layer of the regression.
     """
     process, layout = held_out.process, held_out.layout

@@ -21,11 +21,11 @@ _REFERENCES = ("optimum", "ceiling", "baseline")
 
 
 def compare(figures: Mapping[str, list[Figure]]) -> list[Figure]:
-    """Return a figure "Compared: ..." for each name that at least two experiments have, in the order of the first.
+    """Return a figure "Compared: ..." for each name that at least two experiments have.
 
     Series are the models, named by experiment, and references that are equal in all experiments. Heat maps and point
-    clouds stand side by side on one scale; two heat maps with equal rows and columns also show their difference.
-    Explorers get a choice of experiments.
+    clouds stand side by side on one scale; two heat maps with equal axes also show their difference. Explorers get a
+    choice of experiments.
 
     Args:
         figures: Figures by the experiment's name on the page.
@@ -135,7 +135,6 @@ def _heatmaps(panels: Mapping[str, Heatmap]) -> list[Panel]:
 
 
 def _explorer(panels: Mapping[str, Explorer]) -> Explorer:
-    """Return one explorer with a choice of experiments; curves that are equal in all belong to each."""
     first = next(iter(panels.values()))
     shared = [one for one in first.curves if one.role in _REFERENCES and all(one in p.curves for p in panels.values())]
     curves = [replace(one, values=("", *one.values), name=_own_name(first, one)) for one in shared]

@@ -1,4 +1,4 @@
-"""Differences between runs of one experiment: configurations and findings."""
+"""Differences between configurations and findings of runs of one experiment."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,7 @@ MOST_ROWS = 40
 
 
 def config_rows(experiments: Sequence[ExperimentFolder]) -> list[list[str]]:
-    """Return rows of a key and its value in each run, for differing values.
-
-    An equal change in all models, such as the number of steps, is one row.
-    """
+    """Return a row per configuration key with differing values; an equal change in all models is one row."""
     plain = [{"scale": one.about.scale, "version": one.about.version} | _flat(_own(one.config)) for one in experiments]
     models = [{label: _flat(config) for label, config in _models(one.config).items()} for one in experiments]
     rows = [[key, *(_text(one.get(key)) for one in plain)] for key in _keys(plain) if _differ(plain, key)]
@@ -41,7 +38,7 @@ def verdict_summary(findings: Sequence[Finding]) -> str:
 
 
 def finding_view(finding: Finding) -> dict[str, Any]:
-    """Return what the page shows of a finding, with the digits that its interval supports."""
+    """Return a finding for the page, with the digits that its interval supports."""
     value = interval = None
     if finding.value is not None:
         value, interval = format_interval(finding.value, finding.low, finding.high)
@@ -49,7 +46,7 @@ def finding_view(finding: Finding) -> dict[str, Any]:
 
 
 def finding_rows(experiments: Sequence[ExperimentFolder]) -> list[dict[str, Any]]:
-    """Return findings by title, with that of every run or None."""
+    """Return findings by title, with the finding of each run or None."""
     found = [{one.title: finding_view(one) for one in experiment.findings} for experiment in experiments]
     return [{"title": title, "runs": [one.get(title) for one in found]} for title in _keys(found)]
 
@@ -61,7 +58,6 @@ def num_seeds(experiment: ExperimentFolder) -> int | None:
 
 
 def _models(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configurations of the models by label; none for a configuration of one model."""
     runs = config.get("runs")
     return dict(runs) if isinstance(runs, Mapping) else {}
 

@@ -14,9 +14,9 @@ from hmmscope.storage import disk, seals, store
 
 
 def draw_folder(folder: Path) -> list[Path]:
-    """Draw every figure in `folder` and return the files written; errors name an invalid figure.
+    """Draw every figure in `folder` and return the files written.
 
-    Drawings of the same figure by the same code stay. The folder's second seal covers all.
+    Files of the same figure and code stay. The folder's second seal covers all files.
     """
     seals.open_sealed(folder, weights=False)
     written, stayed = [], []

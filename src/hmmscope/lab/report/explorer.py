@@ -1,6 +1,6 @@
 """Initial selection and views of an `Explorer`, for both renderers.
 
-A view is a set of choices at "all". It names each curve in the legend and assigns its style, so that a name keeps its
+A view is a set of choices at "all". It names each curve in the legend and fixes its style, so that a curve keeps its
 colour while other choices change.
 """
 
@@ -38,7 +38,7 @@ def view(panel: Explorer, open_choices: tuple[int, ...]) -> View:
 
 
 def views(panel: Explorer) -> list[View]:
-    """Return all views, the one without open choices first."""
+    """Return all views, first the view without open choices."""
     indices = range(len(panel.choices))
     return [view(panel, some) for count in range(len(indices) + 1) for some in combinations(indices, count)]
 
@@ -46,7 +46,7 @@ def views(panel: Explorer) -> list[View]:
 def selected(panel: Explorer, chosen: tuple[str | None, ...]) -> list[int]:
     """Return the indices of the curves for one value per choice (None: all), at most as many as the page shows.
 
-    If there are too many, the values of one choice alternate, so that each appears before another appears twice.
+    Among too many curves, the values of one choice alternate, so that each value appears before any appears twice.
     """
     fits = [
         i
@@ -64,7 +64,6 @@ def selected(panel: Explorer, chosen: tuple[str | None, ...]) -> list[int]:
 
 
 def _turns(panel: Explorer, indices: list[int], open_choices: tuple[int, ...]) -> list[int]:
-    """Reorder `indices` so that the values of the overlaid choice, or the first open one, alternate."""
     overlay = panel.choices.index(panel.overlay)
     if not open_choices:
         return indices
@@ -105,7 +104,7 @@ def without_choices(figure: Figure) -> Figure:
 
 
 def first_text(panel: Explorer) -> str:
-    """Describe the initial selection of a static panel; empty if nothing is left out."""
+    """Describe the initial selection of a static panel; empty if it shows all curves."""
     chosen = first_values(panel)
     if all(len(panel.options(choice)) == 1 for choice in chosen):
         return ""

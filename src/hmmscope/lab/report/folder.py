@@ -1,4 +1,4 @@
-"""Read and validate the folder of an experiment, without following links or executing anything."""
+"""Reader of the folder of an experiment; it follows no links and executes nothing."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ UNSEALED = "none, so these files cannot be verified"
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """A fact about the run, such as parameters: 560,000."""
+    """A named fact about the run, such as parameters: 560,000."""
 
     name: str
     value: str
@@ -42,7 +42,7 @@ class About:
         created: Date such as 2026-11-21, or empty.
         facts: Facts about the run.
         invalid: Reason why the results are invalid, or None.
-        intervals: One sentence on how intervals are computed, or None.
+        intervals: One sentence on the intervals, or None.
     """
 
     experiment: str
@@ -71,7 +71,7 @@ class StoredTable:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentFolder:
-    """Everything that a page shows of a folder: `path`, and the contents of live.json and fitted.json if present."""
+    """Contents of a folder for its page: `path`, and live.json and fitted.json if present."""
 
     path: Path
     about: About
@@ -84,7 +84,7 @@ class ExperimentFolder:
 
 
 def read_experiment(folder: Path) -> ExperimentFolder:
-    """Read the experiment in `folder`, with figures and tables in the order of their names.
+    """Read the experiment in `folder`, with figures and tables sorted by name.
 
     Raises:
         InputError: The folder or one of its files is missing, or it is a sweep or a run without a description.
@@ -134,7 +134,7 @@ def described(
     *,
     sealed: bool,
 ) -> ExperimentFolder:
-    """Build what a page shows of a folder without its own description, such as a run; `about` as in experiment.json."""
+    """Return the page contents of a folder without a description, such as a run; `about` as in experiment.json."""
     parts = {key: value for key, value in about.items() if key not in ("format", "config")}
     known = _parse(About, parts, folder)
     notes = () if sealed else (Fact(name="seal", value=UNSEALED),)
@@ -149,7 +149,6 @@ def described(
 
 
 def _figures(folder: Path, experiment: str, tables: Mapping[str, list[dict[str, Any]]]) -> tuple[Figure, ...]:
-    """Return the figures of a folder, drawn by its experiment if only tables are archived."""
     if packed.is_packed(folder):
         return tuple(figures_of(experiment, as_tables(tables)))
     return tuple(_read_figure(path) for path in _listed(folder / "figures", ".json"))
@@ -163,7 +162,6 @@ def _with_facts(about: About, timing: Path) -> About:
 
 
 def _refuse_other(folder: Path) -> None:
-    """Raise an error for a folder of another type, with the command for its page."""
     if (folder / "grid.json").is_file():
         raise InputError(
             f"{folder}: a sweep has no page; print its table with hmmscope sweep --table {folder}, or write the page of a "
@@ -180,7 +178,6 @@ def _read_figure(path: Path) -> Figure:
 
 
 def _read_live(path: Path) -> dict[str, Any] | None:
-    """Read the data of an interactive section; its script checks the rest."""
     if not os.path.lexists(path):
         return None
     data = store.read_json(_present(path), managed=True)
@@ -228,7 +225,6 @@ def _parse(cls: type, data: Any, path: Path) -> Any:
 
 
 def _listed(folder: Path, suffix: str) -> list[Path]:
-    """Return the files that end in `suffix` by name; none for a missing folder."""
     if folder.is_symlink():
         raise DamagedError(f"{folder}: a symbolic link, which is not followed")
     if not folder.is_dir():

@@ -26,7 +26,6 @@ def figure_data(figure: Figure) -> dict[str, Any]:
 
 
 def _colours(figure: Figure) -> list[str]:
-    """Return the colours of clouds; an empty text repeats those of the cloud before."""
     found, before = [], ""
     for panel in figure.panels:
         own = panel.colours if isinstance(panel, DenseScatter) else before
@@ -142,7 +141,6 @@ def _explorer(panel: Explorer) -> dict[str, Any]:
 
 
 def _choice(panel: Explorer, name: str) -> dict[str, Any]:
-    """Return a choice of an explorer, a slider for numbers; `first` is initial, None for all."""
     options = panel.options(name)
     overlaid = name == panel.overlay and len(options) > 1
     return {

@@ -1,4 +1,4 @@
-"""Text for LaTeX in figures of the style `latex`: every character is shown, none is a command."""
+"""Text for LaTeX in figures of the style `latex`, without commands."""
 
 import re
 import shutil

@@ -12,9 +12,7 @@ from hmmscope.lab.report.page import policy, resource, template
 
 @dataclass(frozen=True)
 class Page:
-    """The page of an experiment, linked from the ledger; `link` is None if it does not exist, and `error` gives the
-    reason.
-    """
+    """The page of an experiment, linked from the ledger; without one, `link` is None and `error` gives the reason."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""The page of one model in one file: losses, beliefs before and after training, attention, and a trace or the model."""
+"""The page of one model: losses, beliefs before and after training, attention, and a trace or the model."""
 
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ _TWINS = "the same architecture with other initial weights"
 
 
 def described_layer(layer: str) -> str:
-    """Describe ``residual.1`` as the output of layer 1; models of all types have these names."""
+    """Describe ``residual.1`` as the output of layer 1."""
     stem, _, number = layer.rpartition(".")
     if stem != "residual" or not number.isdecimal():
         return layer
@@ -88,7 +88,7 @@ def described_layer(layer: str) -> str:
 
 
 def sentence(data: dict[str, Any]) -> str:
-    """Summarize the page in a few sentences with their numbers."""
+    """Summarize the page in a few sentences."""
     if data["invalid"]:
         return f"INVALID: {data['invalid']}."
     found = [_of_losses(data)]

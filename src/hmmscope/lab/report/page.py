@@ -1,7 +1,7 @@
 """One self-contained HTML page of one or several experiments, readable without a network.
 
-The content policy allows the page's own scripts by digest, and no fetching. Text from folders enters the page only
-through Jinja's escaping, or as JSON that cannot end its element.
+The content policy allows the page's own scripts by digest, and no fetching. Text from folders is escaped by Jinja, or
+enters as JSON that cannot end its element.
 """
 
 import base64
@@ -48,8 +48,8 @@ LONG = 12  # rows from which a table scrolls in its own box
 def write_page(folders: list[Path], out: Path) -> Path:
     """Write the page of the experiments in `folders` to `out` atomically, and return `out`.
 
-    Each of several experiments has a section, after their common figures. The folders are only read, except that a page
-    written into a sealed folder is added to its second seal.
+    Each of several experiments has a section, after their common figures. A page written into a sealed folder is added
+    to its second seal.
 
     Raises:
         InputError: No folder, one given twice, or a missing file.
@@ -137,7 +137,7 @@ def _first_sentence(words: str) -> str:
 
 
 def figure_view(figure: Figure, data: list[dict[str, Any]], section: str, experiment: str) -> dict[str, Any]:
-    """Return what the template shows of a figure, and append its values to `data`, where the script finds them."""
+    """Return the template's data of a figure, and append the values for the script to `data`."""
     data.append(figure_data(figure) | {"name": visible(f"{experiment}-{figure.name}")})
     axes = [panel for panel in figure.panels if isinstance(panel, Lines | Explorer)]
     return {
@@ -191,7 +191,7 @@ def json_element(value: Any) -> str:
 
 @functools.cache
 def template(name: str) -> jinja2.Template:
-    """Return a cached template of this folder, which escapes its values and makes control characters visible."""
+    """Return a cached template of this folder, which escapes values and control characters."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("hmmscope.lab.report", "."),
         autoescape=True,
@@ -207,7 +207,7 @@ def template(name: str) -> jinja2.Template:
 def policy(scripts: list[str]) -> str:
     """Return the content policy: these scripts only, and no fetching.
 
-    Inline styles are allowed for charts, and embedded pictures for point clouds; neither can fetch.
+    Charts need inline styles, and point clouds embedded pictures; neither can fetch.
     """
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)

@@ -1,6 +1,6 @@
-"""Figures for papers, talks and the web, with reproducible bytes: one column wide for one panel, a page wide for more.
+"""Figures for papers, talks and the web, with reproducible bytes.
 
-Text stays text: PDF files embed TrueType fonts instead of outlines or Type 3, which journals refuse.
+PDF files embed TrueType fonts instead of outlines or Type 3, which journals refuse.
 """
 
 import io
@@ -113,8 +113,7 @@ def draw(figure: Figure, style: str = "paper") -> Canvas:
 def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") -> dict[str, bytes]:
     """Return the files of a figure by their endings; equal figures, marks and versions give equal bytes.
 
-    All share one layout, computed once. For a figure with a picture inside, which LaTeX cannot embed, the style latex
-    returns the files of paper.
+    For a figure with a picture inside, which LaTeX cannot embed, the style latex returns the files of paper.
 
     Args:
         figure: The figure.
@@ -144,7 +143,7 @@ def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") 
 
 
 def _lay_out(canvas: Canvas) -> None:
-    """Compute the layout once; a figure with a layout engine is otherwise drawn again before each saving."""
+    """Compute the layout once; with a layout engine, Matplotlib repeats it before each saving."""
     engine = canvas.get_layout_engine()
     assert engine is not None
     canvas.dpi = 72  # points, as letters are measured for PDF and SVG
@@ -338,7 +337,6 @@ def _draw_heatmap(axes: Axes, panel: Heatmap, width: float) -> None:
 
 
 def _draw_cloud(axes: Axes, panel: DenseScatter) -> None:
-    """Draw points, and the triangle of beliefs; thousands of points become a picture in the PDF."""
     places, colours = unpack_places(panel.places[-1]), unpack_colours(panel.colours)
     size = _sized(min(3.0, max(0.35, 10 / len(places) ** 0.35))) ** 2
     axes.scatter(places[:, 0], places[:, 1], c=colours, s=size, linewidths=0, rasterized=len(places) > _MOST_POINTS)
@@ -385,7 +383,6 @@ def _handle(one: Key, how: SeriesStyle, bars: bool) -> Line2D | Patch:
 
 
 def _legend_columns(names: list[str], width: float) -> int:
-    """Return the number of columns that fit into `width` inches; Matplotlib fills them from top to bottom."""
     sizes = [(_HANDLE + 0.8 + _GAP) * _sized(_EM) + max(_inches(line) for line in name.split("\n")) for name in names]
     for columns in range(len(sizes), 1, -1):
         if sum(max(sizes[i] for i in column) for column in _filled(len(sizes), columns)) <= 0.98 * width:
@@ -428,7 +425,7 @@ def _length(text: str, families: tuple[str, ...], size: float, weight: str) -> f
 
 
 def _short(value: float, _: object) -> str:
-    """Format a tick such as 20000 as 20k, and a million as 1M."""
+    """Format a tick: 20000 as 20k, a million as 1M."""
     for least, step, unit, letter in ((1_000_000, 10_000, 1_000_000, "M"), (10_000, 100, 1_000, "k")):
         if abs(value) >= least and (value / step).is_integer():
             return f"{value / unit:g}{letter}"
@@ -436,7 +433,6 @@ def _short(value: float, _: object) -> str:
 
 
 def _plain(text: str) -> str:
-    """Escape text: no mathematics between dollars, no control characters, no LaTeX commands."""
     if not matplotlib.rcParams["pgf.rcfonts"]:
         return latex.as_latex(visible(text))
     return visible(text).replace("$", r"\$")

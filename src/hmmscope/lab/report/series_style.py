@@ -92,7 +92,7 @@ class SeriesStyle:
         dash: Lengths of stroke and gap in points; empty for a solid line.
         marker: A name in `MARKER_PATHS`, or empty.
         level: Drawing order.
-        opacity: Opacity of the band; highest for models.
+        opacity: Opacity of the band.
     """
 
     color: str
@@ -115,7 +115,7 @@ def columns(figure: Figure) -> int:
 
 
 def key(series: Series) -> Key:
-    """Return what identifies a series in all panels of a figure."""
+    """Return the identity of a series in all panels of a figure."""
     return series.role, series.name
 
 
@@ -147,7 +147,6 @@ def styles_of(keys: Iterable[Key]) -> dict[Key, SeriesStyle]:
 
 
 def _scale(names: list[str]) -> dict[str, dict[str, Any]]:
-    """Return colour and dash of names that differ in one number only, per family."""
     families: dict[tuple[str, ...], list[tuple[float, str]]] = {}
     for name in names:
         parts = re.split(r"([0-9][0-9,]*(?:\.[0-9]+)?)", name)
@@ -237,7 +236,7 @@ def log_ticks(positions: Iterable[float]) -> list[float] | None:
 
 
 def few_decades(values: Iterable[float]) -> bool:
-    """Return whether these values on a logarithmic axis need ticks other than powers of ten."""
+    """Return whether values on a logarithmic axis need ticks other than powers of ten."""
     positive = [value for value in values if value > 0]
     return not positive or max(positive) < min(positive) * 10**LEAST_DECADES
 

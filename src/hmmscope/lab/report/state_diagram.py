@@ -1,4 +1,4 @@
-"""Layout of the picture of a fitted HMM: boxes, arrows, bars and the path; the template draws it."""
+"""Layout of the picture of a fitted HMM: boxes, arrows, bars and the path."""
 
 import math
 from pathlib import Path
@@ -17,7 +17,7 @@ Point = tuple[float, float]
 
 
 def read_fitted(path: Path) -> dict[str, Any] | None:
-    """Read fitted.json; None if it does not exist, DamagedError if it is invalid."""
+    """Read fitted.json; None if it is missing, DamagedError if it is invalid."""
     if not path.is_file() or path.is_symlink():
         return None
     data = store.read_json(path, managed=True)
@@ -109,14 +109,12 @@ def _loop(centre: Point, tall: float, chance: float, *, below: bool) -> dict[str
 
 
 def _inward(begin: Point, end: Point, centre: Point) -> int:
-    """Return the side of a line on which the centre is (0: on the line), so that lines bend inwards."""
     dx, dy = end[0] - begin[0], end[1] - begin[1]
     side = dx * (centre[1] - begin[1]) - dy * (centre[0] - begin[0])
     return 0 if abs(side) < 1e-6 * (dx * dx + dy * dy) else 1 if side > 0 else -1
 
 
 def _arrow(begin: Point, end: Point, tall: float, chance: float, bend_by: float) -> dict[str, Any]:
-    """Return a bent line between the edges of two boxes, so that both directions are separate."""
     dx, dy = end[0] - begin[0], end[1] - begin[1]
     bend = (begin[0] + dx / 2 - bend_by * dy, begin[1] + dy / 2 + bend_by * dx)
     if abs(dy) < 1:  # adjacent boxes are wide, so the bend is fixed

@@ -25,7 +25,7 @@ def tables_of_fit(hmm: HMM, train: SequenceData) -> dict[str, list[dict[str, Any
 
     Args:
         hmm: The HMM chosen by BIC.
-        train: The data it was fitted to.
+        train: The fitted data.
     """
     material, models = FitData(train, restricted=False), [hmm]
     entries: list[dict[str, Any]] = []
@@ -51,7 +51,7 @@ def tables_of_fit(hmm: HMM, train: SequenceData) -> dict[str, list[dict[str, Any
 
 
 def figures_of_fit(tables: Mapping[str, Sequence[dict[str, Any]]]) -> list[Figure]:
-    """Return their figures; none for an older study without these tables."""
+    """Return the figures of these tables; none for an older study."""
     found = []
     if tables.get("goodness"):
         found.append(_goodness(tables["goodness"]))

@@ -23,16 +23,15 @@ def fitted_hmm(
     """Return the content of fitted.json for the HMM with the chosen number of states.
 
     Args:
-        hmms: HMMs by their number of states, with the symbols of the data.
-        data: Held-out pieces, which give the occupancy of states and, by the longest one, the path.
+        hmms: HMMs by their number of states.
+        data: Held-out pieces, for the occupancy of states; the longest piece shows the path.
         sizes: Rows of the table `states`; empty for older studies.
         best: Number of states of the best predictor, shown if `sizes` is empty.
 
     Returns:
-        For each state shown its name, occupancy and most likely symbols; transitions between them; the symbols of a
-        piece, "?" where
-        missing, with its most likely path (-1 for a hidden state) and the posterior of each state given the piece
-        (time, state).
+        For each state its name, occupancy and most likely symbols; transitions; the symbols of a piece, "?" where
+        missing, with its most likely path (-1 for a state that is not shown) and the posterior of each state (time,
+        state).
     """
     chosen = next((row["num_states"] for row in sizes if row["chosen"]), best)
     hmm = hmms[chosen]

@@ -70,8 +70,7 @@ class StudySpec:
     """Settings of a study.
 
     Attributes:
-        length: Maximum length of pieces, shorter if there would be fewer than 30 (`SequenceData.pieces`). Pieces are
-            split, fitted and predicted.
+        length: Maximum length of pieces, shorter if there would be fewer than 30 pieces (`SequenceData.pieces`).
         states: Numbers of states of the HMMs.
         restarts, iterations: Maxima per fit; restarts end once the best two agree in likelihood.
         order: Longest context of the n-grams and context trees.
@@ -112,7 +111,7 @@ class StudyResult:
     """A finished study.
 
     Attributes:
-        path: Its folder.
+        path: Folder of the study.
         hmm: The HMM compared with the networks; the table `states` has the number of states by BIC.
         run: The best network on the validation part.
     """
@@ -147,15 +146,14 @@ def study(
 ) -> StudyResult:
     """Compare n-gram baselines, HMMs of growing size and networks on sequences with unknown distribution.
 
-    All are fitted to the training part. The n-grams (with a smoothing strength per order) and the mixture of all
-    context trees are tuned there; the validation part chooses the order of the n-gram and the training length of each
-    network. The HMM compared with the networks is the one chosen by BIC, unless another predicts the validation part
-    better by more than a standard error (`hmmscope.inference.num_states.best_predictor`). Losses are on the test part.
-    BIC estimates the number of states (table `states`).
+    All predictors are fitted to the training part. The validation part chooses the order of the n-gram and the training
+    length of each network. The HMM compared with the networks is the one chosen by BIC, unless another predicts the
+    validation part better by more than a standard error (`hmmscope.inference.num_states.best_predictor`). Losses are on
+    the test part.
 
     Args:
         source: `SequenceData` or its sources: a file path, lists, an array.
-        out: A new folder, or with `resume` that of the same study.
+        out: A new folder, or with `resume` the folder of the same study.
         resume: Resume the study in `out`.
         quiet: Show no progress.
         spec: Settings; or its `fields` (`StudySpec`), together with options of `SequenceData` such as `lengths`.
@@ -219,7 +217,6 @@ class Prepared:
         return ProcessDataset(self.process, layout=self.layout, stream=stream)
 
     def config(self, network: str, num_steps: int, seed: int) -> RunConfig:
-        """Return the configuration of a training."""
         spec = self.spec
         training = TrainingSpec(
             num_steps=num_steps,
@@ -240,13 +237,12 @@ class Prepared:
         return tuple(sorted({count for count in counts if count <= self.spec.max_steps})) or (self.spec.max_steps,)
 
     def engine(self, network: str) -> str:
-        """Return the engine of all trainings of a network: that of the longest."""
+        """Return the engine of all trainings of a network, chosen for the longest training."""
         config = self.config(network, self.steps[-1], 0)
         config = replace(config, training=replace(config.training, device="cpu"))
         return engine_of(config, model_io_of(config, make_target(config.target, self.process, self.layout))).engine
 
     def facts(self) -> list[dict[str, str]]:
-        """Describe the data."""
         train, validation, test = (f"{part.num_observations:,} symbols in {len(part):,} pieces" for part in self.parts)
         lines = self.data.describe().splitlines()
         about = {"data": lines[0], "begins": lines[1].strip().removeprefix("first: ")}
@@ -351,10 +347,7 @@ def _train_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bo
 def _measure_all(
     work: Prepared, path: Path, hmms: dict[int, HMM], runs: Sequence[Run], say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Write missing tables; return the number of states and the run chosen by the validation part.
-
-    The last table stores this choice, and the gain of the run over the HMM in nats.
-    """
+    """Write missing tables; return the number of states and the run chosen by the validation part."""
     file = path / "tables" / "chosen.jsonl"
     made = BuildRecord(path, MEASUREMENT, [run.path for run in runs])
     if made.has("study"):

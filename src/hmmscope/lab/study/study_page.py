@@ -37,7 +37,7 @@ def intervals(num_pieces: int, num_sequences: int, num_all: int) -> str:
     """Describe the units of the intervals.
 
     Args:
-        num_pieces: Number of pieces in the test part.
+        num_pieces: Number of test pieces.
         num_sequences: Number of given sequences.
         num_all: Number of all pieces.
     """
@@ -154,7 +154,7 @@ def _beliefs(rows: Rows) -> Figure:
 
 
 def findings(tables: Tables, num_seeds: int) -> list[Finding]:
-    """Return findings: the best predictor, where the network gains, and whether it encodes the HMM's belief."""
+    """Return findings: the best predictor, the network's gain by context, and whether it encodes the HMM's belief."""
     gram, tree, hmm, net = (_chosen(tables, family) for family in ("n-gram", "context trees", "HMM", "network"))
     (best,) = tables["chosen"]
     gain = Effect(value=best["value"], low=best["low"], high=best["high"], unit=_NATS)

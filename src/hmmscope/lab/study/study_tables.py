@@ -43,7 +43,7 @@ def grams(data: SequenceData, size: int) -> NDArray[np.int64]:
 
 
 def counters(data: SequenceData, orders: Iterable[int]) -> dict[str, dict[str, Any]]:
-    """Return the table entries of the n-gram baselines by name: n-grams, and context trees of the largest order."""
+    """Return the table entries of the n-gram baselines by name."""
     found: dict[str, dict[str, Any]] = {}
     for order in orders:
         seen = len(np.unique(grams(data, order + 1)))
@@ -55,14 +55,12 @@ def counters(data: SequenceData, orders: Iterable[int]) -> dict[str, dict[str, A
 def predictor_rows(
     known: Mapping[str, dict[str, Any]], validation: dict[str, Curves], test: dict[str, Curves], against: int
 ) -> list[dict[str, Any]]:
-    """Return a row per predictor with its loss; one per family is chosen.
-
-    The chosen HMM has `against` states; the validation part chooses in the other families.
+    """Return a row per predictor with its loss; the validation part chooses one predictor per family.
 
     Args:
         known: Properties of each predictor by name, with its ``family``.
         validation, test: Losses by name.
-        against: Number of states.
+        against: Number of states of the chosen HMM.
     """
     means = {name: float(np.nanmean(validation[name])) for name in known}
     families = {about["family"] for about in known.values()} - {"HMM"}
@@ -142,7 +140,7 @@ def _judged(
 
 
 def positions(losses: dict[str, Curves]) -> Iterator[dict[str, Any]]:
-    """Yield the loss of some predictors by the number of symbols seen."""
+    """Yield the mean loss of some predictors by number of observed symbols."""
     for name, values in losses.items():
         edges = [edge for edge in EDGES if edge < values.shape[1]] + [values.shape[1]]
         for begin, end in pairwise(edges):
@@ -197,7 +195,6 @@ def contexts(dataset: ProcessDataset, gain: Curves) -> list[dict[str, Any]]:
 
 
 def _ratio(top: Curves, bottom: Curves) -> tuple[float, float, float]:
-    """Return a mean with its interval over the pieces that have the context; no interval for one piece."""
     has = bottom > 0
     if has.sum() < 2:
         value = float(top.sum() / bottom.sum())

@@ -90,6 +90,5 @@ def _short(value: object) -> str:
 
 
 def _file_name(name: str) -> str:
-    """Return a file name of plain letters; a digest distinguishes names that were changed or shortened."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:200]
     return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

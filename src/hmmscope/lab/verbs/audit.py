@@ -1,4 +1,4 @@
-"""`hmmscope claims --audit`: which verdicts were fixed before their data, and which code measured the parts."""
+"""`hmmscope claims --audit`: whether verdict rules precede their data, and which code measured the parts."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -88,6 +88,5 @@ def _parts(folders: Sequence[Path]) -> list[str]:
 
 
 def _added(part: Mapping[str, Any]) -> str:
-    """Name the rows without training that scripts/add_rows.py added later, with their versions."""
     added = part.get("added", {})
     return "".join(f", with {name} of version {one}" for name, one in sorted(added.items()) if name != "created")

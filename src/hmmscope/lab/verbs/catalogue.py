@@ -1,7 +1,7 @@
 """Registered names and their meanings, as `show` and `claims` print them.
 
-They are read from catalogue.json, which `scripts/write_pages.py` writes, so that nothing heavy is imported. If another
-package registers something or a registering line has changed, everything is imported instead.
+They are read from catalogue.json, which `scripts/write_pages.py` writes, to avoid imports. If another package registers
+something or a registering line has changed, everything is imported instead.
 """
 
 import contextlib
@@ -57,7 +57,6 @@ def meaning(name: str) -> None:
 
 
 def _show_term(name: str, known: Collection[str]) -> None:
-    """Print the term of the glossary with this name or synonym; InputError if there is none."""
     term = None if {f"{name}s", f"{name}es"} & set(KINDS) else find_term(name)
     if term is None:
         raise unknown_name("name", name, known)
@@ -73,7 +72,7 @@ def catalogue() -> dict[str, Any] | None:
 
 
 def make_catalogue() -> dict[str, Any]:
-    """Compute what `show` and `claims` print, by importing everything."""
+    """Compute the contents of catalogue.json by importing everything."""
     from hmmscope.lab.evidence.ledger import LedgerRow, as_text, recorded_claim
     from hmmscope.processes.files import shipped_processes
 

@@ -18,8 +18,7 @@ from hmmscope.text import say
 def claims(options: ClaimsOptions) -> None:
     """Print the claims, the ledger of given experiments, or an audit of their verdicts; write the ledger if requested.
 
-    `sensitivity` repeats the verdicts under other choices and simulates the power of the rules. `quiet` prints only the
-    claims, the ledger, or the name of its file.
+    `sensitivity` repeats the verdicts under other choices and simulates the power of the rules.
     """
     folders, out, quiet = options.folders, options.out, options.quiet
     if options.audit:

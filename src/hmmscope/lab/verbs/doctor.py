@@ -32,7 +32,7 @@ def doctor() -> int:
 
 
 def checks() -> Iterator[tuple[str, bool, str]]:
-    """Yield (what, whether it passed, description) for each check in turn."""
+    """Yield (name, passed, description) of each check."""
     versions = f"hmmscope {hmmscope.__version__}, Python {platform.python_version()}, torch {torch.__version__}"
     yield "versions", True, f"{versions}, NumPy {np.__version__}"
     yield "threads", True, f"{torch.get_num_threads()} of {os.cpu_count()} cores"

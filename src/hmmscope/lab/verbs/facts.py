@@ -53,7 +53,7 @@ Section = tuple[list[str], dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class FactOptions:
-    """Requested properties beyond the inexpensive ones; zero means none.
+    """Optional properties to compute; zero means none.
 
     Attributes:
         block_entropies: Longest block of observations.
@@ -243,7 +243,6 @@ def _memory(hmm: Process, options: FactOptions) -> Section:
 
 
 def _affordable_time(hmm: Process, memory: int) -> int:
-    """Return memory + 16, or the largest time that can be enumerated, at least memory + 2."""
     for time in range(memory + _MARGIN, memory + 1, -1):
         if hmm.num_symbols ** min(time, 64) <= _ENUMERATED:
             return time

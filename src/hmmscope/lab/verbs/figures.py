@@ -1,4 +1,4 @@
-"""`report --figures`: write the figures of experiments and runs as files for papers, talks or the web."""
+"""`report --figures`: write the figures of experiments and runs as files."""
 
 import re
 from collections import Counter

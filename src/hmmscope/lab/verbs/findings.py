@@ -23,7 +23,6 @@ def print_findings(findings: Iterable[Finding], *, scale: str | None = None, inv
 
 
 def print_findings_of(folder: Path) -> None:
-    """Print the sentences of the findings of an experiment."""
     about = store.read_json(folder / "experiment.json", managed=True)
     found = [Finding.from_data(data) for data in store.read_json(folder / "findings.json", managed=True)]
     print_findings(found, scale=about["scale"], invalid=about["invalid"])

@@ -38,12 +38,12 @@ def look(options: LookOptions) -> None:
 
 
 def load_model(name: str) -> tuple[Any, Controls | None]:
-    """Load a run's folder name, or the model of a Hugging Face folder or of FILE.py:NAME.
+    """Load a run folder, the model of a Hugging Face folder, or the model FILE.py:NAME.
 
-    Also returns the untrained controls: NAME, if calling it builds a model with new weights each time.
+    Also returns a function for untrained controls: NAME, if it builds a model with new weights at each call.
 
     Raises:
-        InputError: The name is none of these, or NAME is not a module and builds none.
+        InputError: Another source, or NAME is not a module and builds none.
     """
     file, colon, attribute = name.rpartition(":")
     if colon and file.endswith(".py"):

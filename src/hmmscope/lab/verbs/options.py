@@ -1,4 +1,4 @@
-"""The options of each verb, as records from which the command line builds its parser. Imports nothing heavy."""
+"""The options of each verb, as records from which the command line builds its parser."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -43,7 +43,7 @@ class OverrideOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceInputOptions:
-    """How to read a file of sequences; see `hmmscope.SequenceData`."""
+    """Options for reading a file of sequences; see `hmmscope.SequenceData`."""
 
     unit: str | None = said(
         "split text into characters, words, numbers or lines (one symbol per line)", metavar="UNIT", group=READING
@@ -67,7 +67,7 @@ class SequenceInputOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionOptions:
-    """How to execute training runs; see `hmmscope.lab.tasks.executors`."""
+    """Options for executing training runs; see `hmmscope.lab.tasks.executors`."""
 
     executor: str | None = said("run on: local (the default), ray or slurm", metavar="EXECUTOR", group=EXECUTION)
     jobs: int | None = said("run N trainings in parallel (default: number of processors)", metavar="N", group=EXECUTION)

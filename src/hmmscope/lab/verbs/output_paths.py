@@ -1,4 +1,4 @@
-"""Rules for output files: where verbs may write and which names they accept."""
+"""Rules for output files."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ GENERATOR, _BEGINNING = '<meta name="generator" content="hmmscope">', 4096
 
 
 def new_file(out: str, endings: tuple[str, ...] | None = None) -> None:
-    """Refuse, before any work, an output file that exists or cannot be created."""
+    """Raise an error for an output file that exists or cannot be created."""
     path = Path(out)
     if endings and path.suffix not in endings:
         listed = f"{', '.join(endings[:-1])} or {endings[-1]}" if len(endings) > 1 else endings[0]
@@ -26,7 +26,7 @@ def new_file(out: str, endings: tuple[str, ...] | None = None) -> None:
 
 
 def require_ours(path: Path, mark: str = GENERATOR) -> None:
-    """Refuse to replace a file that hmmscope did not write."""
+    """Raise an error for an output file that hmmscope did not write."""
     if not os.path.lexists(path):
         return
     with disk.reading(path, managed=False, limit=sys.maxsize) as file:

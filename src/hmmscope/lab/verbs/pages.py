@@ -1,4 +1,4 @@
-"""Pages of folders: experiments describe themselves, runs are described here."""
+"""Pages of experiments and runs."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ def is_run(folder: Path) -> bool:
 
 
 def read_folder(folder: Path) -> ExperimentFolder:
-    """Read what a comparison page shows of an experiment or of a finished run, without writing.
+    """Read an experiment or a finished run for a comparison page, without writing.
 
     Raises:
         InputError: The folder is neither, or the run is not finished.
@@ -39,7 +39,7 @@ def read_folder(folder: Path) -> ExperimentFolder:
 
 
 def page_place(out: str, made: str | None = None) -> Path:
-    """Return where a page may be written: in an existing folder or in `made`, replacing only an older page."""
+    """Return the path of a page in an existing folder or in `made`; only an older page may be replaced."""
     if Path(out).suffix not in (".html", ".htm"):
         raise InputError(f"out: must end in .html, got {out!r}")
     refuse_special(Path(out))

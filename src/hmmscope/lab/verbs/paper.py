@@ -1,4 +1,4 @@
-"""`run multitask`, `run limits` and `run all`: run every experiment in order, and write one page with the ledger."""
+"""`run multitask`, `run limits` and `run all`: run every experiment, and write one page with the ledger."""
 
 from pathlib import Path
 
@@ -54,7 +54,7 @@ def paper(paper: str, scale: str, out: str, resume: bool, quiet: bool, jobs: int
 
 
 def experiments_of(paper: str, scale: str) -> list[str]:
-    """Return the experiments in running order, those without training first.
+    """Return the experiments in running order, experiments without training first.
 
     Raises:
         InputError: The paper or scale is unknown.

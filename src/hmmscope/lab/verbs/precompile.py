@@ -1,4 +1,4 @@
-"""First calls that compile kernels: `check --compile` makes them, and `python -m bench.cold` times them."""
+"""Compilation of all kernels for `check --compile` and `python -m bench.cold`."""
 
 import tempfile
 import time
@@ -68,7 +68,7 @@ CALLS: dict[str, Callable[[], object]] = {
 
 
 def compile_all(*, quiet: bool = False) -> None:
-    """Make every first call and print its time; cached kernels are only read.
+    """Compile or load every kernel and print its time.
 
     Register kernels are compiled per number of states, so other numbers of states still compile later.
     """

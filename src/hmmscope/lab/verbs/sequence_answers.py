@@ -44,7 +44,7 @@ _ASKED = {"smooth": SMOOTHING, "viterbi": PATHS, "paths": PATHS, "memory": MEMOR
 
 @dataclass(frozen=True)
 class SequenceQuestions:
-    """Requested answers besides the filter; zero means none.
+    """Optional answers besides the filter; zero means none.
 
     Attributes:
         smooth, viterbi: Posterior of each state, and the most likely path, given all observations.
@@ -128,13 +128,11 @@ def _say_all(process: Process, sequences: list[Tensor], total: float, impossible
 
 
 def _made(sequence: Tensor) -> int:
-    """Count observed time steps; a vector counts if any coordinate is present."""
     gone = sequence.isnan().all(2) if sequence.ndim == 3 else sequence == MISSING
     return sequence.shape[1] - int(gone.sum())
 
 
 def _require_rows(process: Process, sequences: list[Tensor], wanted: SequenceQuestions, *, kept: bool) -> None:
-    """Raise ResourceError if the table, or the rows of the longest sequence, cannot fit in memory."""
     lengths = [sequence.shape[1] for sequence in sequences]
     size = process.num_components or process.num_states
     beliefs = 1 + wanted.smooth + (2 if wanted.memory else 0)
@@ -151,7 +149,7 @@ def _require_rows(process: Process, sequences: list[Tensor], wanted: SequenceQue
 
 
 def _filtered(process: Process, sequence: Tensor) -> tuple[list[dict], list[str]]:
-    """Return a row per position, and printed lines: a summary and the state after the last observation."""
+    """Return a row per position, and a printed summary."""
     found = observe(process, sequence)
     known = {**found.probs, **found.vectors}
     columns = {
@@ -261,7 +259,6 @@ def _viterbi(
 def _paths(
     process: Process, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: SequenceQuestions, number: int
 ) -> list[str]:
-    """Draw state paths, seeded per sequence so that they do not depend on other sequences."""
     drawn = sample_state_paths(process, tokens, num_paths=wanted.paths, seed=wanted.seed, indices=[number])[:, 0]
     for row, states in zip(rows, drawn.T.tolist(), strict=True):
         row["paths"] = states
@@ -299,7 +296,6 @@ def _forecast(process: Process, tokens: Tensor, rows: list[dict], steps: int) ->
 
 
 def _ngrams(process: Process, tokens: Tensor, rows: list[dict], count: int) -> list[str]:
-    """Return log-likelihoods of n-gram baselines fitted to the sequence, with 0 to count - 1 symbols of context."""
     counts = context_counts(tokens.numpy(), np.arange(tokens.shape[1]), process.num_symbols, count - 1)
     predicted = torch.from_numpy(ngram_laws(counts, [1.0] * count))[0]
     terms_TK = predicted.gather(2, tokens[0].clamp_min(0)[:, None, None].expand(-1, count, 1))[..., 0].log()

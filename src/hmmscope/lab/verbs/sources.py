@@ -32,7 +32,7 @@ ARRAY_FILES = (".jsonl", ".npz", ".safetensors")
 
 
 def find_process(source: str, overrides: Mapping[str, str] | None = None, *, allow_drop_tiny: bool = False) -> Process:
-    """Return a registered process with changed fields, a shipped one, or one from a file (also HMMER profiles)."""
+    """Return a process by registered name (with changed fields), by file (also HMMER profiles), or from the package."""
     fields = {key.removeprefix("process."): value for key, value in (overrides or {}).items()}
     if source in registry.entries("process"):
         spec = registry.build_spec("process", {"name": source, **fields}, "process")
@@ -74,14 +74,14 @@ def likeliest(law: list[float], names: tuple[str, ...] | None, count: int = 5) -
 
 
 def read_observations(path: Path, process: Process, **reading: Any) -> tuple[list[Tensor], str]:
-    """Read sequences from a file, and describe how they were read.
+    """Read sequences (1, time) of symbols or (1, time, observed) of vectors from a file, and describe them.
 
-    Each is (1, time) for symbols or (1, time, observed) for vectors; the filters check the values.
+
 
     Args:
         path: Any file that `SequenceData` reads; vectors come from .jsonl, .npz, .safetensors, or numbers in .csv, .tsv
             or .npy.
-        process: Its symbols are the alphabet; the reading options stored with a fit are the defaults.
+        process: Process with the alphabet; reading options stored with a fit are the defaults.
         reading: `unit`, `column`, `group`, `axis` and `missing`, as for `SequenceData`.
     """
     if process.real_valued and (path.suffix.lower() in (*TABLES, ".npy") or _is_plain(path, process, reading)):
@@ -105,7 +105,6 @@ def _is_plain(path: Path, process: Process, reading: Mapping[str, Any]) -> bool:
 
 
 def _read_numbers(path: Path, process: Process, reading: Mapping[str, Any]) -> tuple[list[Tensor], str]:
-    """Read sequences (1, time, coordinate) from a table or array of numbers, and describe them."""
     if reading.get("unit") is not None:
         raise InputError(f"unit: applies to symbols, but {path.name} is read as numbers; leave it out")
     asked = {name: reading.get(name) for name in ("column", "group", "missing", "axis")}
@@ -119,7 +118,6 @@ def _read_numbers(path: Path, process: Process, reading: Mapping[str, Any]) -> t
 
 
 def _read_vectors(path: Path, num_coordinates: int, missing: Missing) -> list[Tensor]:
-    """Read sequences (1, time, coordinate); NaN marks missing values, if `missing` allows them."""
     if path.suffix not in ARRAY_FILES:
         raise InputError(
             f"{path}: cannot read vectors from text; use a file ending in {', '.join((*ARRAY_FILES, *TABLES, '.npy'))}"

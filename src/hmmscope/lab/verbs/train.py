@@ -46,7 +46,7 @@ def train(options: TrainOptions) -> None:
 def run_config(source: str, overrides: dict[str, str], reading: Mapping[str, Any] | None = None) -> RunConfig:
     """Read a configuration from a YAML file, a run's folder, a preset, a process, or a file of sequences.
 
-    For sequences without a length, windows have the length of the sequences; `reading` gives reading options.
+    For a file of sequences, `reading` gives reading options; the length defaults to the length of the sequences.
     """
     found = _run_config(source, overrides, reading or {})
     if reading and not isinstance(found.process, DataSpec):

@@ -1,4 +1,4 @@
-"""`check` on folders: verify that files are unchanged, and recompute the numbers that follow from them."""
+"""`check` on folders: verify files, and recompute the numbers that follow from them."""
 
 import math
 import os
@@ -38,10 +38,9 @@ _TABLES, _WEIGHTS = 1e-9, 1e-4
 
 
 def verify(folders: Sequence[str], quiet: bool) -> None:
-    """Verify the seal of each folder, recompute what follows from its files, and print the result.
+    """Verify the seal of each folder, recompute its numbers, and print the result.
 
-    In a folder that is not from hmmscope, check every hmmscope folder inside, at any depth, and count the other
-    files.
+    In any other folder, check every hmmscope folder inside and count the other files.
 
     Raises:
         DamagedError: The first difference.
@@ -92,7 +91,6 @@ _KINDS = {RECORD: "export", "config.json": "run", "experiment.json": "experiment
 
 
 def _inside(folder: Path) -> list[Path]:
-    """Return the topmost hmmscope folders below another folder; a config.json alone does not identify one."""
     found, ours = [], {seals.SEAL, *_KINDS} - {"config.json"}
     for parent, inner, files in os.walk(folder):
         names = {*files}
@@ -217,12 +215,11 @@ _CHECKS: dict[str, Callable[[Path], list[str]]] = {
 
 
 def _claim(finding: Mapping[str, Any]) -> str:
-    """Return the key by which findings are compared; their order depends on modules."""
     return str(finding.get("claim", ""))
 
 
 def _without(data: Any, words: frozenset[str]) -> Any:
-    """Remove words from findings or a figure: drop those keys, and keep the numbers in labels and budgets."""
+    """Keep the numbers of findings or a figure: drop keys with words, and words in labels and budgets."""
     if isinstance(data, Mapping):
         kept = {key: value for key, value in data.items() if key not in words}
         return {key: _numbers(value) if key in _MIXED else _without(value, words) for key, value in kept.items()}
@@ -236,7 +233,6 @@ def _numbers(value: Any) -> Any:
 
 
 def _same(stored: Any, again: Any, where: str, tolerance: float) -> None:
-    """Raise DamagedError at the first difference of two values."""
     if isinstance(stored, dict) and isinstance(again, dict) and stored.keys() == again.keys():
         for key, value in stored.items():
             _same(value, again[key], f"{where}.{key}".replace(": .", ": "), tolerance)
