@@ -178,7 +178,7 @@ def test_an_inner_folder_whose_seal_is_gone_is_told_from_one_with_another(tmp_pa
     with pytest.raises(DamagedError, match="inner: has no seal"):
         seals.seal_report(tmp_path)
     seals.write_seal(inner, "experiment", {})
-    with pytest.raises(DamagedError, match="inner: is not what was sealed"):
+    with pytest.raises(DamagedError, match="inner: differs from what was sealed"):
         seals.seal_report(tmp_path)
 
 

@@ -364,7 +364,7 @@ def test_files_of_another_step(run: RunDir) -> None:
         swap(step_folder(run, 3) / name, step_folder(run, 4) / name)
     swap(step_folder(run, 3), step_folder(run, 4))
     for step in (3, 4):
-        with pytest.raises(DamagedError, match=r"state\.json: holds step"):
+        with pytest.raises(DamagedError, match=r"state\.json: contains step"):
             run.load_checkpoint(step)
 
 

@@ -157,7 +157,7 @@ def test_no_whole_checkpoint(partial: Path) -> None:
         (partial / "checkpoints" / f"step-{step:09d}" / "model.safetensors").write_bytes(b"?")
     with (
         pytest.warns(UserWarning, match="skipped"),
-        pytest.raises(DamagedError, match="none of 2 checkpoints is whole"),
+        pytest.raises(DamagedError, match="none of 2 checkpoints is complete"),
     ):
         load_run(partial)
 

@@ -25,7 +25,7 @@ def build(vocab_size, num_outputs):
 def failing(part, call, *args, **options):
     with pytest.raises(hs.HmmscopeError) as caught:
         call(*args, **options)
-    assert part in str(caught.value)
+    assert part in str(caught.value), str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -324,7 +324,7 @@ def test_what_is_no_model_is_refused_in_a_line(tmp_path):
     failing("parity: ValueError: no", hs.benchmark, _raises, tmp_path / "r", tasks=["parity"], num_steps=2)
     failing("seeds: must be a whole number in [1, 100]", hs.benchmark, Tiny, tmp_path / "s", seeds=0)
     failing("num_steps: must be a whole number", hs.benchmark, Tiny, tmp_path / "s", num_steps=2.5)
-    failing("tasks: must name one", hs.benchmark, Tiny, tmp_path / "s", tasks=[])
+    failing("tasks: must name at least one task", hs.benchmark, Tiny, tmp_path / "s", tasks=[])
     failing("tasks: must be a list of names", hs.benchmark, Tiny, tmp_path / "s", tasks="parity")
     failing("not the folder of a submission", hs.check_submission, tmp_path)
     assert main(["check", str(tmp_path), "--run", "x.py"]) == 2
@@ -367,11 +367,11 @@ def test_what_no_entry_has_is_refused_under_a_new_seal(copied):
     (copied / "card.txt").write_text(text.replace("0.", "1.", 1))
     seals.remove_seal(copied)
     seals.write_seal(copied, "submission", {})
-    failing("card.txt: is not what card.json says", hs.check_submission, copied)
+    failing("card.txt: does not follow from card.json", hs.check_submission, copied)
     (copied / "tasks" / "zz").mkdir()
     (copied / "tasks" / "zz" / "more.json").write_text("{}")
     sealed_again(copied, card)
-    failing("tasks/zz: is no part of what was entered", hs.check_submission, copied)
+    failing("tasks/zz: is not part of the submission", hs.check_submission, copied)
     shutil.rmtree(copied / "tasks" / "zz")
     for key, value, said in (
         ("num_steps", None, "num_steps is None, which is not valid for an entry"),
@@ -403,9 +403,9 @@ def test_what_it_costs_and_what_was_chosen_are_compared(entered, copied, here):
     true = json.loads((copied / "tasks" / "told-0" / "measured.json").read_text())["parameters"]
     _measured_again(copied, parameters=true - 1)
     assert hs.check_submission(copied)  # which numbers are parameters, only the model says
-    failing(f"parameters is {true - 1}, and {true}", hs.check_submission, copied, run=str(entered / "mine.py"))
+    failing(f"parameters is {true - 1}, but recomputing it gives {true}", hs.check_submission, copied, run=str(entered / "mine.py"))
     _measured_again(copied, parameters=true + 1)
-    failing(f"parameters is {true + 1}, and weights.safetensors has {true} numbers", hs.check_submission, copied)
+    failing(f"parameters is {true + 1}, but weights.safetensors has {true} numbers", hs.check_submission, copied)
     _measured_again(copied, parameters=true, training_seconds=None)
     failing("measured.json: training_seconds is None, which is not valid", hs.check_submission, copied)
     entry = json.loads((copied / "entry.json").read_text()) | {"training": {"learning_rate": 0.5}}
@@ -512,7 +512,7 @@ def test_fields_of_a_registered_model_are_entered_and_kept(tmp_path, capsys):
     words = ["benchmark", "linear-attention", "--tasks", "parity", "--steps", "2", "--out", str(tmp_path / "own"), "-q"]
     chosen = ["--model.width", "16", "--model.num-layers", "1"]
     assert main([*words, *chosen]) == 0
-    assert "chosen of the model: width 16, num_layers 1" in capsys.readouterr().out
+    assert "chosen fields of the model: width 16, num_layers 1" in capsys.readouterr().out
     card = store.read_json(tmp_path / "own" / "card.json", managed=True)
     assert card["fields"] == {"width": 16, "num_layers": 1}
     assert card["costs"]["parameters"] < 5000

@@ -527,10 +527,10 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
     "unknown field": (2, ["infer", "random-hmm", "--num_state", 3], "did you mean '--num_states'"),
     "field of a shipped process": (2, ["infer", "umbrella", "--num_states", 3], "--num_states: unknown option"),
     "negative blocks": (2, ["infer", "umbrella", "--block-entropies", -1], "block_entropies: must be in [0, 64]"),
-    "long blocks": (2, ["infer", "umbrella", "--block-entropies", 21], "more than 1048576"),
+    "long blocks": (2, ["infer", "umbrella", "--block-entropies", 21], "exceed the limit of 1048576"),
     "absurd blocks": (2, ["infer", "umbrella", "--block-entropies", 10**5], "block_entropies: must be in [0, 64]"),
     "absurd memory": (2, ["infer", "umbrella", "--memory", 10**9], "memory: must be in [0, 10000]"),
-    "long steps": (2, ["infer", "umbrella", "--observability", 21], "more than 1048576"),
+    "long steps": (2, ["infer", "umbrella", "--observability", 21], "exceed the limit of 1048576"),
     "one sample": (2, ["infer", "umbrella", "--samples", 1], "samples: must be at least 2"),
     "time without memory": (2, ["infer", "umbrella", "--horizon", 5], "horizon: must be at least the memory"),
     "time below memory": (

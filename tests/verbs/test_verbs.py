@@ -76,7 +76,7 @@ def test_oracle_drops_tiny_probabilities_if_told_to(call: Callable, rubbish: Non
         call("infer", "tiny.json", "good.txt"),
     )
     assert (dropped.code, dropped.error, kept.code) == (0, "", 0)
-    assert kept.error.startswith("warning: HMM: 1 positive entry below 2^-32 is 2^-32 now")
+    assert kept.error.startswith("warning: HMM: 1 positive entry below 2^-32 was raised to 2^-32")
     assert kept.error.count("\n") == 1
 
 

@@ -59,7 +59,7 @@ def test_an_experiment_that_goes_on_fits_its_index(call: Callable, tmp_path: Pat
     seals.write_seal(kept, "experiment", {})
     told = call("check", str(kept))
     assert told.code == 4
-    assert "does not hold the rows that parts.jsonl says" in told.error
+    assert "does not contain the rows listed in parts.jsonl" in told.error
 
 
 def test_a_score_follows_from_the_weights(call: Callable, trained: Path, tmp_path: Path) -> None:
