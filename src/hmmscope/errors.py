@@ -21,7 +21,7 @@ class HmmscopeError(Exception):
 
     Attributes:
         exit_code: Exit code of the command line.
-        speaks_for_all: When parallel processes end together, only the one with this error prints.
+        speaks_for_all: Among parallel processes, only the one with this error prints it.
     """
 
     exit_code = 70

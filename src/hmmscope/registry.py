@@ -84,7 +84,7 @@ class Entries(dict[str, Any]):
 
 
 def _register(kind: str, name: str, stored: str | None = None) -> Callable[[T], T]:
-    """Return a decorator that registers an object under a name; a second definition replaces the first."""
+    """Return a decorator that registers an object; a second definition replaces the first."""
     require_name(kind, name)
     if stored is not None:
         require_name(kind, stored)
@@ -136,8 +136,7 @@ def process(name: str, *, stored: str | None = None) -> Callable[[T], T]:
 
     Args:
         name: Name in code and on the command line.
-        stored: Name in files and run names, if it differs from `name`; lookups accept both. It keeps old files readable
-            after a renaming.
+        stored: Name in files and run names, if it differs from `name`; lookups accept both.
     """
     return _register("process", name, stored)
 
@@ -189,14 +188,14 @@ def instrument(name: str) -> Callable[[T], T]:
 
 
 def adapted(model: Any, layers: Any = None) -> Any:
-    """Return a model with hooks on the named layers, made by a registered adapter; hmmscope's models stay unchanged."""
+    """Return a model with hooks on the named layers, made by a registered adapter."""
     for adapt in entries("adapter").values():
         model = adapt(model, layers)
     return model
 
 
 def adapter(name: str) -> Callable[[T], T]:
-    """Register a function (model, layers) that returns the model with hooks, or unchanged if it does not apply."""
+    """Register a function (model, layers) that returns the model with hooks, or unchanged."""
     return _register("adapter", name)
 
 
@@ -252,7 +251,7 @@ def has_plugins() -> bool:
 
 
 def is_installed(entry: Any) -> bool:
-    """Return whether other processes can find an entry, because this package or an entry point registers it."""
+    """Return whether other processes can find an entry."""
     groups = {*_GROUPS.values(), PLUGINS}
     points = [point for group in groups for point in importlib.metadata.entry_points(group=group)]
     return entry.__module__.partition(".")[0] in {"hmmscope", *(point.module.partition(".")[0] for point in points)}

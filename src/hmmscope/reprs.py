@@ -98,7 +98,6 @@ class ResultTable(ResultRows):
         self.title, self.x, self.y, self.by = title, x, y, tuple(by)
 
     def table(self) -> list[dict[str, Any]]:
-        """Return the rows."""
         return list(self)
 
     def plot(self) -> Any:

@@ -290,7 +290,6 @@ RENAMED = {
 
 
 def _plain(word: str) -> str:
-    """Normalize case, dashes, underscores, and British and American spelling."""
     return re.sub(r"[\s_-]+", " ", word.lstrip("-").lower().replace("is", "iz")).strip()
 
 

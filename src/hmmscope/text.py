@@ -49,7 +49,7 @@ def is_text(text: str) -> bool:
 
 
 class NobodyReadsError(Exception):
-    """The reader of standard output has closed it, which ends a command that only prints."""
+    """The reader of standard output has closed it."""
 
 
 def say(*parts: object, end: str = "\n", flush: bool = False) -> None:

@@ -36,8 +36,8 @@ _MAX_CONFIG_BYTES = 2**16
 class RunConfig:
     """Everything that determines the numbers of a run.
 
-    `process`, `layout` and `model` are registered specs, their names, or mappings with ``name`` and fields. A process
-    may also be an object, `SequenceData` or a file path; a model may be any `nn.Module` from tokens to logits.
+    `process`, `layout` and `model` are registered specs, names, or mappings with ``name`` and fields; a process may
+    also be an object, `SequenceData` or a file path, and a model any `nn.Module` from tokens to logits.
 
     Attributes:
         process: Data-generating process.
@@ -128,7 +128,7 @@ def configure(
         target: "observation" or "belief"; "belief" is the default for a matrix-product process, which has no exact
             distribution.
         layout, length: Layout of samples, or length of plain sequences. For given sequences the default is the longest
-            length, up to 256. Fewer than three sequences are cut into blocks, so that some can be held out.
+            length, up to 256.
         num_steps: Number of training steps; overrides the recipe.
         training: The recipe, or a mapping of its fields.
         seed: Seed of weights and training samples.

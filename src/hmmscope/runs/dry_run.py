@@ -154,7 +154,7 @@ def _counted_seconds(spec: TrainingSpec, flops: float) -> float:
 def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None:
     """Require that runs fit together on the disk and, if trained `here`, each in memory.
 
-    Invalid runs are skipped; training them raises their own errors.
+    Invalid runs are skipped.
 
     Raises:
         ResourceError: The runs do not fit; the message names the first run that exceeds the memory.
@@ -196,7 +196,6 @@ def budget(config: RunConfig, model_io: ModelIO) -> tuple[int, int, float | None
 
 
 def _columns_of_epochs(spec: TrainingSpec, length: int, columns: int) -> list[tuple[int, int]]:
-    """Return (positions per sample, samples) for each stage of the curriculum."""
     if not spec.curriculum:
         return [(columns, _samples(spec, 0, spec.num_steps))]
     unit = spec.steps_per_epoch if spec.steps_per_epoch < spec.num_steps else 1

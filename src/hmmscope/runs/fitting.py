@@ -84,8 +84,7 @@ class FitResult:
         """Return the 95 % interval of the number of states; see `hmmscope.inference.num_states.StateCountPosterior`.
 
         The interval uses the evidence under the priors of `posterior` (`hmmscope.inference.evidence`), or BIC where the
-        evidence is not computed; `reason` states which. `scripts/fit_statistics.py` and
-        `tests/inference/calibration.py` measure its coverage.
+        evidence is not computed; `reason` states which.
         """
         size = self.hmm.num_states
         return (size, size) if self.support is None else self.support.interval(size)
@@ -233,8 +232,7 @@ def fit(
             `hmmscope.runs.vector_sequences.read_vectors` for shapes and
             `hmmscope.emissions.fit_emissions_em.fit_emissions` for the objective.
         validation: Held-out data for comparing numbers of states; by default the validation part of `source`. The
-            chosen fit continues on all data. Fewer than three sequences (of numbers, twenty) are cut into blocks; if
-            too few blocks remain, none is held out.
+            chosen fit continues on all data. Few sequences are cut into blocks.
         start: Model for the first restart and for fixed parts. Its zeros stay zero; symbols match by name.
         fixed: Parts that keep the values of `start`: "initial", "transition", "emission".
         tied_emissions: A class index per state; states of a class share one emission distribution.

@@ -96,9 +96,8 @@ def live_model_data(
     """Return the data of the interactive section of a model that predicts the next observation.
 
     The maps are fitted on three quarters of the samples of `probe`, as in `geometry`; R² is measured on the last
-    quarter. `learned` states the progress of the losses, and `beyond` the belief explained beyond untrained controls,
-    each network at the layer that fits its own training examples best. Each map has an inverse (see `writing`): the
-    change of the residual stream for a change of the regressed belief.
+    quarter. `beyond` is the belief explained beyond untrained controls, each network at the layer that fits its own
+    training examples best.
 
     Args:
         model: A model that `in_browser` supports.
@@ -308,7 +307,6 @@ def _targets(dataset: ProcessDataset, num_samples: int) -> dict[str, Float64[Ten
 
 
 def _ngram(dataset: ProcessDataset) -> dict[str, Any]:
-    """Return counts tables[k][context, symbol] in training samples, the oldest symbol of a context first."""
     size, seen = dataset.process.num_symbols, dataset[0:NGRAM_SAMPLES].observations.numpy()
     place, tables = dataset.layout.position_in_sequence, []
     for order in range(LONGEST_CONTEXT + 1):

@@ -256,7 +256,6 @@ class TrainingPass:
         self.batch = replace(batch, **moved)
 
     def __call__(self) -> None:
-        """Run the pass once."""
         spec = self.config.training
         self.model.zero_grad(set_to_none=True)
         options: dict[str, Any] = {"block_length": spec.block_length, "block_algorithm": spec.block_algorithm}

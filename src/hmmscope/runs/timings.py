@@ -84,7 +84,6 @@ def _file() -> Path:
 
 
 def _read() -> dict[str, Any]:
-    """Read the cache: step times by shape, short trainings, and the duration of measuring."""
     with suppress(OSError, HmmscopeError, AttributeError, KeyError, TypeError, ValueError):
         kept = store.read_json(_file())
         first, short, steps = float(kept["first"]), list(kept["short"]), dict(kept["steps"])
@@ -106,7 +105,6 @@ def _shape(config: RunConfig, model_io: ModelIO) -> str:
 
 
 def _measured(config: RunConfig, model_io: ModelIO) -> tuple[dict[str, float], float]:
-    """Return the fields of a `Timing` (the fastest of alternating steps of each engine) and the total seconds."""
     begun, spec = time.process_time(), config.training
     process = config.process.build()
     target = make_target(config.target, process, config.layout)

@@ -125,8 +125,6 @@ def train(
 
 @dataclass(frozen=True, eq=False)
 class _CheckedTraining:
-    """A validated training run; `judged` is whether this process computes the exact answers."""
-
     run: Run
     net: SequenceModel
     model_io: ModelIO
@@ -136,7 +134,6 @@ class _CheckedTraining:
 
 
 def _begin(config: RunConfig, path: Path, world: ProcessGroup, resume: bool, shorter: Path | None) -> _CheckedTraining:
-    """Return the run with its initial model, after all checks that could refuse it."""
     device = resolve_device(config.training.device, config.training.engine)
     config = replace(config, training=replace(config.training, device=device))
     check_processes(config.training, world.size)

@@ -119,7 +119,7 @@ def read_number_file(
 
 
 def read_validation(validation: Any, fitted: Vectors, axis: int | None, table: dict[str, Any]) -> Vectors:
-    """Read held-out data like the fitted data; rows with the same number of coordinates are one sequence."""
+    """Read held-out data in the same way as the fitted data."""
     if isinstance(validation, str | Path):
         return read_number_file(validation, axis=axis, **table).vectors
     rows = axis is None and np.ndim(validation) == 2 and np.shape(validation)[1] == fitted.rows.shape[1]

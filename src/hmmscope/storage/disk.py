@@ -148,7 +148,7 @@ def temporary_sibling(path: Path) -> Path:
 def open_temporary(path: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
     """Create a temporary sibling of `path`, locked until its descriptor is closed.
 
-    Temporary files of `path` whose writers were killed are removed first.
+    Temporary files of killed writers are removed first.
     """
     remove_leftovers(path.parent, of=path)
     for _ in range(_TRIES):

@@ -5,8 +5,7 @@
 
 A seal shows damage, not authorship. Code that changes a sealed folder removes the seal first; a folder without a seal
 is not damaged, but cannot be verified. A folder's seal contains the digests of the seals of its runs; weights are in
-the manifest of their checkpoint, which the seal names. Users' files are not covered. Readers of results call
-`open_sealed` first.
+the manifest of their checkpoint, which the seal names. Users' files are not covered.
 """
 
 import hashlib

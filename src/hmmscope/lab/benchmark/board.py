@@ -95,7 +95,6 @@ def is_board(folder: Path) -> bool:
 
 
 def holds_cards(names: Iterable[str]) -> bool:
-    """Return whether file names include cards."""
     return any(map(_KEPT.fullmatch, names))
 
 
@@ -159,7 +158,6 @@ def counting_row(card: dict[str, Any]) -> dict[str, float | None]:
 
 
 def markdown(cards: list[dict[str, Any]]) -> str:
-    """Return the leaderboard with one table per track."""
     parts = [f"# HMM-bench {VERSION}: leaderboard", "", _LEGEND]
     for track in ("light", "full"):
         ours = [card for card in cards if card["track"] == track]
@@ -170,7 +168,6 @@ def markdown(cards: list[dict[str, Any]]) -> str:
 
 
 def page(cards: list[dict[str, Any]]) -> str:
-    """Return the leaderboard as one self-contained HTML page."""
     tables = []
     for track in ("light", "full"):
         ours = [card for card in cards if card["track"] == track]

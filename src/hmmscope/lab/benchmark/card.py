@@ -111,7 +111,6 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def as_text(data: dict[str, Any]) -> str:
-    """Return the card as readable lines."""
     costs, declared = data["costs"], data["declared"]
     said = [f"{key} {declared[key]:g}" for key in ("parameters", "seconds") if declared[key]]
     chosen = ", ".join(f"{key} {value}" for key, value in data.get("fields", {}).items())

@@ -150,7 +150,6 @@ def _check_copy(path: Path, digest: str) -> None:
 
 
 def _entered(path: Path, about: dict[str, Any], run: Any) -> Any:
-    """Return the given model if it is the entered one; a file is compared, not run."""
     if isinstance(run, str | Path) and str(run).endswith(".py"):
         run = ModelFile.read(Path(run))
     elif isinstance(run, str) and "fields" in about:
@@ -250,7 +249,6 @@ def _require_alike(part: Path, task: BenchmarkTask, samples: ScoredSamples, stor
 
 
 def _without_words(text: str, tasks: tuple[BenchmarkTask, ...]) -> tuple[list[str], list[str], str]:
-    """Return the numbers of a card, by task, and the name of its model."""
     lines = text.splitlines()
     rows = [line for line in lines if line.split(" ")[0] in {task.name for task in tasks}]
     beside = [

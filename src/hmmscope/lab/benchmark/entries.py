@@ -76,7 +76,6 @@ class BenchmarkEntry:
 
     @property
     def digest(self) -> str:
-        """Return the SHA-256 of the file; empty without one."""
         return "" if self.source is None else hashlib.sha256(self.source).hexdigest()
 
 

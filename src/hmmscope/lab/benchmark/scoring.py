@@ -51,7 +51,6 @@ class ScoredSamples:
         return cls(task.corpus(seed), task.corpus(seed, TIMES), first)
 
     def batch(self, dataset: ProcessDataset, count: int) -> Batch:
-        """Return the first `count` samples."""
         return dataset[self.first : self.first + count]
 
 

@@ -113,7 +113,6 @@ def benchmark(
 
 
 def read_measured(path: Path, tasks: tuple[BenchmarkTask, ...], seeds: int) -> dict[str, list[dict[str, Any]]]:
-    """Read the measurements by task and seed."""
     folder = path / "tasks"
     return {
         task.name: [store.read_json(folder / f"{task.name}-{seed}" / MEASURED, managed=True) for seed in range(seeds)]

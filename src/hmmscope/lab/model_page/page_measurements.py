@@ -127,7 +127,6 @@ def _require_pushable(subject: PageInputs) -> None:
 
 
 def _losses(subject: PageInputs, score: Score, unknown: list[str]) -> list[dict[str, Any]]:
-    """Return mean losses with 95 % intervals over samples; ``above`` is the distance to the optimum."""
     by_sample = {name: np.nanmean(measured["loss"], 1) for name, measured in score.measures.items()}
     floor = by_sample.get("optimum")
     best = score.baseline

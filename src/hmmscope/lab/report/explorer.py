@@ -83,7 +83,6 @@ def first_chosen(panel: Explorer) -> tuple[str | None, ...]:
 
 
 def still(panel: Explorer) -> Lines:
-    """Return the initial selection as a static panel."""
     chosen = first_chosen(panel)
     names = view(panel, tuple(i for i, value in enumerate(chosen) if value is None)).keys
     series: dict[Key, Series] = {}
@@ -98,7 +97,7 @@ def still(panel: Explorer) -> Lines:
 
 
 def without_choices(figure: Figure) -> Figure:
-    """Return the figure with static panels instead of explorers."""
+    """Return the figure with static panels in place of explorers."""
     panels = tuple(still(panel) if isinstance(panel, Explorer) else panel for panel in figure.panels)
     return replace(figure, panels=panels)
 

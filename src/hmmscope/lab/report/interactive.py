@@ -35,7 +35,6 @@ def _colours(figure: Figure) -> list[str]:
 
 
 def style_data(key: Key, how: SeriesStyle) -> dict[str, Any]:
-    """Return a legend name and its style."""
     role, name = key
     return {
         "name": visible(name),

@@ -52,7 +52,6 @@ def as_latex(text: str) -> str:
 
 
 def require_latex() -> None:
-    """Raise ResourceError unless the program is installed."""
     if shutil.which(PROGRAM) is None:
         raise ResourceError(f"style: latex needs {PROGRAM} (Debian: texlive-latex-recommended, texlive-pictures)")
 

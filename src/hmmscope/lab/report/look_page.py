@@ -28,7 +28,6 @@ def write_look(data: dict[str, Any], out: Path) -> Path:
 
 
 def render_look(data: dict[str, Any]) -> str:
-    """Return the page as text."""
     live, made = data["live"], data["made"]
     names = ["theme.js", *(LIVE_SCRIPTS if live else ("live/numbers.js", "live/pictures.js")), "live/look.js"]
     figures: list[dict[str, Any]] = []

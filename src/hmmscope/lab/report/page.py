@@ -69,7 +69,6 @@ def write_page_of(experiments: list[ExperimentFolder], out: Path) -> Path:
 
 
 def render_page(experiments: list[ExperimentFolder]) -> str:
-    """Return the page as text."""
     labels = _labels([experiment.path for experiment in experiments])
     figures: list[dict[str, Any]] = []
     compared = []

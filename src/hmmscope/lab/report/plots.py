@@ -143,7 +143,6 @@ def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") 
 
 
 def _lay_out(canvas: Canvas) -> None:
-    """Compute the layout once; with a layout engine, Matplotlib repeats it before each saving."""
     engine = canvas.get_layout_engine()
     assert engine is not None
     canvas.dpi = 72  # points, as letters are measured for PDF and SVG
@@ -425,7 +424,6 @@ def _length(text: str, families: tuple[str, ...], size: float, weight: str) -> f
 
 
 def _short(value: float, _: object) -> str:
-    """Format a tick: 20000 as 20k, a million as 1M."""
     for least, step, unit, letter in ((1_000_000, 10_000, 1_000_000, "M"), (10_000, 100, 1_000, "k")):
         if abs(value) >= least and (value / step).is_integer():
             return f"{value / unit:g}{letter}"

@@ -126,7 +126,6 @@ def styles(figure: Figure) -> dict[Key, SeriesStyle]:
 
 
 def styles_of(keys: Iterable[Key]) -> dict[Key, SeriesStyle]:
-    """Return the styles of series drawn together."""
     different = dict.fromkeys(keys)
     found: dict[Key, SeriesStyle] = {}
     for role in ROLES:
@@ -224,7 +223,6 @@ def log_floor(panel: Lines) -> float:
 
 
 def log_floor_of(series: Iterable[Series | ExplorerCurve]) -> float:
-    """Return the common `log_floor` of several series."""
     values = [value for one in series for value in (*one.y, *(one.low or ())) if value > 0]
     return 0.5 * min(values, default=1.0)
 

@@ -231,7 +231,6 @@ class Prepared:
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
-        """Return the optimizer steps to try, in ascending order."""
         each = self.parts[0].num_observations / (self.spec.batch_size * self.layout.length)
         counts = [max(50, round(passes * each)) for passes in PASSES]
         return tuple(sorted({count for count in counts if count <= self.spec.max_steps})) or (self.spec.max_steps,)
@@ -387,7 +386,6 @@ def _searches(path: Path, hmms: dict[int, HMM]) -> dict[int, dict[str, Any]]:
 
 
 def _losses(work: Prepared, stream: str, hmms: dict[int, HMM], runs: Sequence[Run]) -> dict[str, Curves]:
-    """Return the loss of each predictor by (piece, position); NaN after the end of a piece."""
     dataset = work.corpus(stream)
     found: dict[str, Curves] = {}
     for number, run in enumerate(runs):

@@ -74,7 +74,7 @@ def config_digest(config: RunConfig) -> str:
     """Return the SHA-256 of the configuration as JSON with sorted keys and no spaces, in hexadecimal.
 
     ``training.device`` and ``training.engine`` are excluded, because "auto" depends on the machine. A digest replaces
-    the path of a process file, see `pinned`. ``training.num_log_checkpoints`` is included if set.
+    the path of a process file, see `pinned`.
     """
     data = config.to_data()
     if data["process"].get("digest"):
@@ -391,7 +391,6 @@ def load_points(out: Path) -> list[GridPoint]:
 
 
 def load_point(out: Path, name: str) -> GridPoint:
-    """Read one point by name."""
     for data in _read_grid(out)["points"]:
         if data["name"] == name:
             return _point(out, data)

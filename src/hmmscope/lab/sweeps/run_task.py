@@ -54,7 +54,6 @@ class RunTask(Task):
         return False
 
     def saved(self) -> int:
-        """Return the step of the newest checkpoint, or 0."""
         with suppress(OSError, HmmscopeError):
             return max(RunDir(self.folder, {}).checkpoint_steps(), default=0)
         return 0

@@ -1,7 +1,6 @@
 """Loop over tasks: submit waiting tasks, retry failed tasks, wait for other processes.
 
-The state of each task is in its folder, so the loop may be killed, restarted, extended, moved to another executor, or
-shared by several machines.
+The state of each task is in its folder, so the loop may be killed, restarted, or shared by several machines.
 """
 
 import shutil

@@ -69,7 +69,6 @@ class ExecutorOptions:
 
 
 def pairs(words: Sequence[str], field: str) -> dict[str, str]:
-    """Parse ``KEY=VALUE`` words."""
     found: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")

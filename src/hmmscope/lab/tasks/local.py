@@ -103,7 +103,6 @@ class Job:
 
     @property
     def pid(self) -> int | None:
-        """Return the process id of the worker, once forked."""
         self._hear(0)
         return self._numbers[0] if self._numbers else None
 
@@ -118,7 +117,7 @@ class Job:
         return replace(outcome, reason=rule) if outcome.kind == "failed" else outcome
 
     def terminate(self) -> None:
-        """Tell the worker to save and stop."""
+        """Ask the worker to save and stop."""
         with suppress(OSError):
             self._line.shutdown(socket.SHUT_WR)
 
@@ -222,7 +221,6 @@ class LocalExecutor:
 
     @property
     def pids(self) -> list[int | None]:
-        """Return the process ids of the forked workers."""
         return [job.pid for job in self._jobs]
 
     def submit(self, tasks: Sequence[Task]) -> None:

@@ -67,7 +67,6 @@ class RayExecutor:
 
     @property
     def free(self) -> int:
-        """Return a large number, because Ray queues tasks."""
         return _QUEUED - len(self._tasks)
 
     def submit(self, tasks: Sequence[Task]) -> None:

@@ -101,7 +101,6 @@ class SlurmExecutor:
 
     @property
     def free(self) -> int:
-        """Return a large number, because Slurm queues jobs."""
         return _QUEUED - len(self._jobs)
 
     def submit(self, tasks: Sequence[Task]) -> None:

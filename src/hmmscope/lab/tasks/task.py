@@ -97,11 +97,9 @@ class Task(ABC):
         """Do work shared by similar tasks, once for all processes forked from this one."""
 
     def in_use(self) -> bool:
-        """Return whether a process is running the task."""
         return False
 
     def is_begun(self) -> bool:
-        """Return whether an attempt has left files."""
         return False
 
     def saved(self) -> int:
@@ -161,12 +159,10 @@ class Task(ABC):
         store.write_json(self.failure_path, record)
 
     def clear_failure(self) -> None:
-        """Remove the failure record before a retry."""
         with suppress(FileNotFoundError):
             disk.unlink(self.failure_path)
 
     def failure(self) -> dict | None:
-        """Return the failure record, or None."""
         if not os.path.lexists(self.failure_path):
             return None
         record = store.read_json(self.failure_path, managed=True)

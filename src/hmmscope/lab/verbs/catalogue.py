@@ -44,7 +44,6 @@ def listed(plural: str) -> str:
 
 
 def meaning(name: str) -> None:
-    """Print the meaning of a name."""
     from hmmscope.lab.verbs.output_paths import HMM_FILES
 
     kept = catalogue()

@@ -11,7 +11,6 @@ from hmmscope.text import say
 
 
 def print_findings(findings: Iterable[Finding], *, scale: str | None = None, invalid: str | None = None) -> None:
-    """Print the sentences of findings."""
     for finding in findings:
         if scale == UNJUDGED:
             say(f"* {finding.title} (not tested: {UNJUDGED})")

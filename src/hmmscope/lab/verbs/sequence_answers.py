@@ -149,7 +149,6 @@ def _require_rows(process: Process, sequences: list[Tensor], wanted: SequenceQue
 
 
 def _filtered(process: Process, sequence: Tensor) -> tuple[list[dict], list[str]]:
-    """Return a row per position, and a printed summary."""
     found = observe(process, sequence)
     known = {**found.probs, **found.vectors}
     columns = {

@@ -219,7 +219,6 @@ def _claim(finding: Mapping[str, Any]) -> str:
 
 
 def _without(data: Any, words: frozenset[str]) -> Any:
-    """Keep the numbers of findings or a figure: drop keys with words, and words in labels and budgets."""
     if isinstance(data, Mapping):
         kept = {key: value for key, value in data.items() if key not in words}
         return {key: _numbers(value) if key in _MIXED else _without(value, words) for key, value in kept.items()}
