@@ -48,7 +48,7 @@ class Run:
         process: The data-generating process.
         model: A `SequenceModel` or the user's module, with the weights of the last checkpoint.
         summary: Results of a finished run (``loss``, ``bayes_loss``, ``excess`` with its interval, ...), else None.
-            ``bayes_loss`` and ``excess`` are None if the distribution of the sequences is unknown.
+            ``bayes_loss`` and ``excess`` are None for given sequences.
     """
 
     path: Path

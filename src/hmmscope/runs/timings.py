@@ -1,7 +1,6 @@
 """Step times of each engine on this machine, stored in the user's cache.
 
-There is one file per processor, number of cores and package versions. An unreadable file is replaced; without a
-writable cache nothing is stored.
+There is one file per processor, number of cores and package versions.
 """
 
 import hashlib

@@ -65,9 +65,8 @@ def train(
 ) -> Run:
     """Train a model on a process or on sequences, and compare it with the optimum.
 
-    Given sequences (`SequenceData`) are split into `train` and `validation` parts; n-gram baselines replace their
-    unknown optimum. A user's module is trained in place; the folder stores its weights, and resuming needs the module
-    again.
+    For given sequences (`SequenceData`), n-gram baselines replace the unknown optimum. A user's module is trained in
+    place, and resuming needs it again.
 
     Args:
         source: A process, a dataset, `SequenceData` or its sources, a `RunConfig`, or a name or path.

@@ -173,8 +173,7 @@ def fit_vectors(
 def held_out(data: Vectors, seed: int) -> tuple[Vectors, Vectors | None, str]:
     """Split off a fifth of the data to compare numbers of states; also return a description.
 
-    Whole sequences are held out. Fewer than twenty sequences are cut into blocks of a fiftieth of all observations, at
-    least sixteen each; with fewer than twenty blocks, nothing is held out.
+    Fewer than twenty sequences are cut into blocks; with fewer than twenty blocks, nothing is held out.
     """
     parts, how = list(data.rows.split(data.lengths.tolist())), ""
     if len(parts) < LEAST_PARTS:

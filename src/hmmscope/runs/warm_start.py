@@ -1,8 +1,7 @@
 """Warm starts: reuse the checkpoint of a shorter run instead of training the shared steps again.
 
 Two runs that differ only in their number of steps are equal until the shorter one ends or, with the schedule "wsd",
-until its decay. Budgets 600, 1200, 2400, ... thus cost one trunk and a decay each. A change of engine changes the steps
-by rounding only.
+until its decay.
 """
 
 from dataclasses import dataclass

@@ -2,8 +2,7 @@
 
     OUT/tables/<name>.jsonl                 rows as JSON lines: working form
     OUT/tables/<name>.jsonl.xz              the same bytes, compressed: archived, experiments without seeds
-    OUT/packed/seed-<n>.json.xz             archived, experiments with seeds: one line per part, with its rows by
-    table
+    OUT/packed/seed-<n>.json.xz             archived, experiments with seeds: one line per part
     OUT/parts.jsonl                         the parts in order
 
 A new seed adds a file and changes no other.

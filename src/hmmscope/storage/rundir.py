@@ -7,7 +7,7 @@
     done.json  seal.json                      summary of a finished run, and digests of all its files
     lock                                      held by the writing process
 
-Paths inside are relative, so a run may be renamed or copied. Other files are neither read nor removed.
+A run folder may be renamed or copied.
 """
 
 import errno

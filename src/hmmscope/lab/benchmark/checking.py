@@ -55,8 +55,7 @@ _MEASURED: dict[str, Any] = {
 def check_submission(folder: str | Path, *, run: Any = None) -> str:
     """Score a submission again, compare all results, and return a one-line description.
 
-    Without `run`, no code of the submission runs: samples follow from the digest of the weights, scores from stored
-    predictions, and the card from the scores. With `run`, the model is rebuilt with the stored weights, and its
+    Without `run`, no code of the submission runs. With `run`, the model is rebuilt with the stored weights, and its
     predictions, number of parameters and recipe are compared. A model file runs in a separate process
     (`hmmscope.lab.benchmark.recompute`), and only if its SHA-256 matches the entry.
 

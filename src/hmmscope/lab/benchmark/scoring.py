@@ -64,11 +64,10 @@ def predict(
     """Compute the predictions to store: on scored samples, of an untrained control, and the regressed belief.
 
     Returns:
-        Log-probabilities or vectors, float32: ``trained`` and ``longest`` (sample, evaluated position, output), and
-        ``untrained`` on the
-        first samples. For `BenchmarkTask.reads`, if layers exist and can be reinitialized, ``read`` (1 + controls,
-            example, state): the
-        belief on test samples, regressed from the layer that fits the training examples best.
+        Log-probabilities or vectors: ``trained`` and ``longest`` (sample, evaluated position, output), and
+            ``untrained`` on
+        the first samples. For `BenchmarkTask.reads`, also ``read`` (1 + controls, example, state): the belief on test
+        samples, regressed from the layer that fits the training examples best.
     """
     found = {"trained": _answers(model, task, samples, samples.trained, SCORED)}
     with suppress(InputError):  # a model may not support such positions
@@ -124,16 +123,17 @@ def _read(
 def score(task: BenchmarkTask, samples: ScoredSamples, stored: dict[str, Tensor]) -> dict[str, Any]:
     """Score stored predictions, with baselines and controls.
 
-    ``excess``: mean KL divergence from the optimum in nats per prediction (for vectors the squared error against it);
+    ``excess``: mean KL divergence from the optimum, nats per prediction (for vectors the squared error from the
+    optimum);
     ``share_solved``: 1 - excess / excess of the constant;
     ``fit_length``: position up to which the evaluation loss of [Limits] is below `ERROR_RATE`, in training lengths;
-    ``long_excess``, ``long_fit_length``: the same on samples of `TIMES` the length, after it; None if the model
-    cannot read them;
-    ``belief_share``: explained fraction of the exact belief over untrained controls; None without regression.
+    ``long_excess``, ``long_fit_length``: the same beyond the training length, on samples of `TIMES` the length, or
+    None;
+    ``belief_share``: fraction of the exact belief explained beyond untrained controls, or None.
 
     Baselines and controls, as excess on the same samples: ``constant``, the best constant distribution; ``counting``,
-    the best n-gram baseline (None without symbols); ``untrained``, a control; ``shuffled``, the model's predictions for
-    other samples.
+    the best n-gram baseline (None without symbols); ``untrained``, a control; ``shuffled``, predictions for other
+    samples.
 
     Raises:
         InputError: Predictions of another shape.

@@ -118,8 +118,7 @@ def look(
     `in_browser`), readers can enter symbols.
 
     Args:
-        model: Any module from tokens (batch, time) to logits, also of Transformers or TransformerLens; a run, or its
-            folder.
+        model: Any module from tokens (batch, time) to logits; a run, or its folder.
         process: The training process (object, name or file), a dataset, or sequences. A run has its own.
         out: Path of the page, ending in .html.
         layers: Names of modules for belief regression; by default the residual stream.

@@ -48,8 +48,7 @@ LONG = 12  # rows from which a table scrolls in its own box
 def write_page(folders: list[Path], out: Path) -> Path:
     """Write the page of the experiments in `folders` to `out` atomically, and return `out`.
 
-    Each of several experiments has a section, after their common figures. A page written into a sealed folder is added
-    to its second seal.
+    A page written into a sealed folder is added to its second seal.
 
     Raises:
         InputError: No folder, one given twice, or a missing file.

@@ -113,7 +113,7 @@ def draw(figure: Figure, style: str = "paper") -> Canvas:
 def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") -> dict[str, bytes]:
     """Return the files of a figure by their endings; equal figures, marks and versions give equal bytes.
 
-    For a figure with a picture inside, which LaTeX cannot embed, the style latex returns the files of paper.
+    For a figure with an embedded picture, the style latex returns the files of the style paper.
 
     Args:
         figure: The figure.

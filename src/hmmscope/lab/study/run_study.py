@@ -147,9 +147,8 @@ def study(
     """Compare n-gram baselines, HMMs of growing size and networks on sequences with unknown distribution.
 
     All predictors are fitted to the training part. The validation part chooses the order of the n-gram and the training
-    length of each network. The HMM compared with the networks is the one chosen by BIC, unless another predicts the
-    validation part better by more than a standard error (`hmmscope.inference.num_states.best_predictor`). Losses are on
-    the test part.
+    length of each network. `hmmscope.inference.num_states.best_predictor` chooses the HMM compared with the networks.
+    Losses are on the test part.
 
     Args:
         source: `SequenceData` or its sources: a file path, lists, an array.
@@ -314,7 +313,6 @@ def _fit_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bool
 
 
 def _train_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bool) -> list[Run]:
-    """Train the networks as long as more passes help on the validation part; further seeds use the same length."""
     kept = []
     for network in work.spec.networks:
         engine = work.engine(network)
@@ -346,7 +344,6 @@ def _train_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bo
 def _measure_all(
     work: Prepared, path: Path, hmms: dict[int, HMM], runs: Sequence[Run], say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Write missing tables; return the number of states and the run chosen by the validation part."""
     file = path / "tables" / "chosen.jsonl"
     made = BuildRecord(path, MEASUREMENT, [run.path for run in runs])
     if made.has("study"):

@@ -76,11 +76,8 @@ def likeliest(law: list[float], names: tuple[str, ...] | None, count: int = 5) -
 def read_observations(path: Path, process: Process, **reading: Any) -> tuple[list[Tensor], str]:
     """Read sequences (1, time) of symbols or (1, time, observed) of vectors from a file, and describe them.
 
-
-
     Args:
-        path: Any file that `SequenceData` reads; vectors come from .jsonl, .npz, .safetensors, or numbers in .csv, .tsv
-            or .npy.
+        path: Any file that `SequenceData` reads.
         process: Process with the alphabet; reading options stored with a fit are the defaults.
         reading: `unit`, `column`, `group`, `axis` and `missing`, as for `SequenceData`.
     """
