@@ -1,4 +1,4 @@
-"""Networks with weights from theorems."""
+"""Networks whose weights are set by the proofs of theorems."""
 
 from typing import TYPE_CHECKING
 

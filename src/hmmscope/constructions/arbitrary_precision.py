@@ -3,7 +3,8 @@
 Each number has p significand bits and an unbounded exponent. This is the theorem's "T-precision": p grows linearly in
 T, and hardware floats cannot reach its error bound e^-T.
 
-Bits needed per observation, to leading order, with h = -ln P(o_1 .. o_T) / T:
+The bits p needed per observation, to leading order, with h = -ln P(o_1 .. o_T) / T and C = 1 / (least product of a
+transition and an emission probability), are:
 
     GeLU products           (3/2) (1 + max(ln C / 2, h)) / ln 2
     exact, residual         (1 + h / 2) / ln 2

@@ -1,4 +1,4 @@
-"""Networks with given weights."""
+"""Networks with weights given by a theorem."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ class Constructed(SequenceModel):
         return max(float(weight.abs().max()) for weight in self.parameters())
 
     def notes(self, tokens: Int64[Tensor, "batch time"] | None = None) -> list[LayerNote]:
-        """Describe each layer; with tokens, include its measured error."""
+        """Describe each layer; if tokens are given, include the layer's measured error."""
         raise AssertionError("subclasses must describe their layers")
 
     def explain(self, tokens: Int64[Tensor, "batch time"] | None = None) -> str:

@@ -71,7 +71,7 @@ class DeterministicRNN(Constructed):
         return self.decoder(self.residual[1](self.hidden(inputs)))
 
     def hidden(self, tokens: Tensor) -> Tensor:
-        """Hidden states (batch, time, n·m): block o_t holds vector_t + α/2, the others zero."""
+        """Hidden states (batch, time, n·m): the block of token o_t holds vector_t + α/2, other blocks are zero."""
         check_tokens(tokens, self.vocab_size)
         inputs = self.residual[0](F.one_hot(tokens, self.vocab_size).to(self.start.dtype))
         start = self.start.expand(1, len(tokens), -1).contiguous()
@@ -83,7 +83,7 @@ class DeterministicRNN(Constructed):
         return (F.one_hot(tokens, self.vocab_size)[..., None] * shifted[..., None, :]).flatten(2)
 
     def weight_bound(self) -> float:
-        """max(α, (α/2) r, 1), where r is the largest row sum of the matrices."""
+        """Largest weight: max(α, (α/2) r, 1), where r is the largest row sum of the matrices."""
         rows = self.system.sums[0]
         return max(self.scale, self.scale / 2 * rows, 1.0)
 

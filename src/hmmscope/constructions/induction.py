@@ -14,8 +14,8 @@ _SHARP = 60.0
 def induction_network(num_symbols: int, vocab_size: int, num_columns: int, *, gain: float = 1.5) -> SequenceModel:
     """Build a two-layer attention network that predicts what followed the current symbol earlier in the context.
 
-    The stream is [token, position, previous symbol, next-symbol frequencies]. Head 1.0 writes the third part, head 2.0
-    the fourth. Heads 1.1 and 2.1 write nothing.
+    The stream is [token, position, previous symbol, next-symbol frequencies]. Head 0 of layer 1 writes the previous
+    symbol, head 0 of layer 2 the next-symbol frequencies. Heads 1 write nothing.
 
     Args:
         num_symbols: V.

@@ -1,4 +1,4 @@
-"""Attention layers and token-wise maps with explicit matrices."""
+"""Attention layers and token-wise maps, given by explicit matrices."""
 
 from collections.abc import Sequence
 from typing import Literal

@@ -122,7 +122,7 @@ class ResidualLayout:
 
     @property
     def num_labels(self) -> int:
-        """q = V^k."""
+        """Number of labels, V^k."""
         return self.num_symbols**self.num_futures
 
     @property

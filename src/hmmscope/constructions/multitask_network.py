@@ -132,7 +132,7 @@ class MultiTaskTransformer(Constructed):
 
     @property
     def leak(self) -> float:
-        """delta: bound on the softmax weight of wrong positions."""
+        """Bound delta on the softmax weight of wrong positions."""
         return self.code.leak(self.gap)
 
     @property

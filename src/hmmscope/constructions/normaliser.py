@@ -61,12 +61,12 @@ class Schedule:
 
     @property
     def num_stages(self) -> int:
-        """K."""
+        """K, the number of stages of part 1."""
         return len(self.powers)
 
     @property
     def num_doublings(self) -> int:
-        """κ."""
+        """κ, the number of doublings in the geometric series of part 2."""
         return math.ceil(math.log2((self.length + math.log(3)) / math.log(1.5)))
 
     @property

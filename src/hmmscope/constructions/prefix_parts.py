@@ -26,7 +26,7 @@ LARGEST_FACTOR = 2.0
 
 
 def layers_needed(length: int) -> int:
-    """ceil(log2 length)."""
+    """Number of layers for prefix products of `length` factors, ceil(log2 length)."""
     require_count("length", length)
     return (length - 1).bit_length()
 
@@ -61,7 +61,7 @@ def paper_gelu_scale(num_states: int, eta: float) -> float:
 
 
 def error_bounds(system: DrivenSystem, num_layers: int, *, eta: float, gadget_error: float = 0.0) -> list[float]:
-    """Compute the proof's bound on the error of Λ after layers 0 .. num_layers.
+    """Compute the proof's bound on the error of the window products Λ after layers 0 .. num_layers.
 
     ε_l <= ε_{l-1} (c + nδ) + r δ + n ε',   δ = (1 + η) ε_{l-1} + η
 
@@ -99,7 +99,7 @@ def gelu_product(a: Tensor, b: Tensor, scale: float) -> Tensor:
 
 
 def gain_of(temperature: str | float, length: int, eta: float) -> float:
-    """Return γ from its name or number.
+    """Return the attention gain γ, given by name or as a number.
 
     Raises:
         InputError: An unknown name, or a number that is not positive.
@@ -165,7 +165,7 @@ class OffsetHead(nn.Module):
         return update
 
     def dense(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Full W_Q, W_K and W_O W_V."""
+        """The full matrices W_Q, W_K and W_O W_V of the heads."""
         width = self.subspaces.width
         rows = [self.subspaces["sin"].start, self.subspaces["cos"].start]
         query, key = self.query.new_zeros(2, width, 2), self.query.new_zeros(2, width, 2)

@@ -94,7 +94,7 @@ class RegressionSamples(Shown):
         return window_features(self.windows, self.num_symbols, features)
 
     def targets(self) -> Float64[Tensor, "*batch sample label"]:
-        """y: the joint one-hot of each sample's futures."""
+        """Labels y: the joint one-hot of each sample's futures."""
         return one_hot(joint_index(self.labels, self.num_symbols), self.num_symbols ** self.labels.shape[-1]).double()
 
     def problem(self, features: Features = "window") -> "LeastSquares":

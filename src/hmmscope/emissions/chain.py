@@ -21,7 +21,7 @@ from hmmscope.sequences.encoding import Alphabet
 def where_seen(
     log_likelihoods: Float64[Tensor, "batch time state"], seen: Bool[Tensor, "batch time"]
 ) -> Float64[Tensor, "batch time state"]:
-    """Set log-likelihoods of missing observations to zero."""
+    """Set the log-likelihoods of missing observations to zero."""
     return log_likelihoods.where(seen[..., None], 0.0)
 
 
@@ -137,7 +137,7 @@ def draw_states(
     reset_mask: object = None,
     lengths: object = None,
 ) -> Int64[Tensor, "path batch time"]:
-    """Sample from P(states | all observations)."""
+    """Sample state paths from P(states | all observations)."""
     _check(chain, log_likelihoods)
     seen = many_states_table.TableLikelihoodProcess(chain, log_likelihoods)
     _, mask, inside = check_ragged(seen.rows_BT, seen.alphabet, reset_mask, lengths)

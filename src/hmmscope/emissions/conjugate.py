@@ -22,7 +22,7 @@ _LEAST = 1e-12
 
 
 class Conjugate(Protocol):
-    """Prior of the emission parameters of all states, by array name."""
+    """Conjugate prior of the emission parameters of all states, by array name."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -39,15 +39,15 @@ class Conjugate(Protocol):
         """Compute natural parameters."""
 
     def moments(self, laws: Mapping[str, Tensor]) -> Float64[Tensor, "*models state feature"]:
-        """Compute E[features | state] of a complete row."""
+        """Compute E[features | state] of an observation without missing entries."""
 
     def draw(
         self, statistics: Float64[Tensor, "*models state feature"], random: np.random.Generator
     ) -> dict[str, Tensor]:
-        """Sample parameters given statistics."""
+        """Sample emission parameters given sufficient statistics."""
 
     def log_marginal(self, statistics: Float64[Tensor, "*models state feature"]) -> Float64[Tensor, "*models"]:
-        """Compute log P(rows) under the prior."""
+        """Compute the log-probability of observations under the prior."""
 
 
 def members(states: Int64[Tensor, "row"], num_states: int) -> Float64[Tensor, "row state"]:
@@ -60,8 +60,8 @@ class NormalInverseWishart(Shown):
 
     covariance ~ inverse Wishart(degrees, degrees * spread),  mean | covariance ~ N(centre, covariance / strength)
 
-    For "diag" and "spherical" it is the normal-inverse-gamma prior. After n rows with sums s of z = x - centre and Q of
-    z z^T, prior strength and degrees grow by n, and
+    For "diag" and "spherical" covariances this is the normal-inverse-gamma prior. After n observations x, with the sum
+    s of z = x - centre and the sum Q of z z^T, prior strength and degrees grow by n, and
 
         mean | covariance ~ N(centre + s / (strength + n), covariance / (strength + n))
         scale = degrees * spread + Q - s s^T / (strength + n)
@@ -100,7 +100,7 @@ class NormalInverseWishart(Shown):
         return ("covariances",) if self.covariance_type == "tied" else ()
 
     def features(self, observations: Tensor) -> Tensor:
-        """Return z^2, z and n per coordinate, or z z^T, z and n, with z = x - centre."""
+        """Return z^2, z and 1 per coordinate, or z z^T, z and 1, with z = observation - centre."""
         away = (observations - self.centre).nan_to_num(0.0)
         if self._matrices:
             squares = (away[:, :, None] * away[:, None, :]).flatten(1)

@@ -93,8 +93,8 @@ def explained_best(
 
     mean_c = sum_n w_nc x_n / sum_n w_nc;   covariance_c = sum_n w_nc (x_n - mean_c)(x_n - mean_c)^T / sum_n w_nc
 
-    Covariances M satisfy M - diag(floor) positive semidefinite. For matrices, missing entries use their conditional
-    expectation; otherwise they are skipped.
+    Every covariance minus diag(floor) is positive semidefinite. With covariance matrices, missing entries are replaced
+    by their conditional expectation; with variances they are skipped.
 
     Source: Ghahramani and Jordan (1994) for missing entries.
 
@@ -174,7 +174,7 @@ def _above(matrices: Float64[Tensor, "law y y"], floor: Float64[Tensor, "y"]) ->
 def scattered_centres(
     vectors: Float64[Tensor, "row coordinate"], count: int, uniforms: Float64[Tensor, "draw"]
 ) -> Float64[Tensor, "centre coordinate"]:
-    """Choose centres by k-means++ and four k-means steps.
+    """Choose cluster centres by k-means++ and four k-means steps.
 
     Source: Arthur and Vassilvitskii (2007).
 

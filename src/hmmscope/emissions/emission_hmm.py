@@ -43,7 +43,7 @@ class EmissionHMM(VectorProcess):
 
     Attributes:
         initial, transition: Initial distribution (state,) and `[i, j]` = P(next j given now i).
-        chain: Both.
+        chain: Initial distribution and transition matrix.
         states: Names, or None.
         title, source: Free text.
 
@@ -100,7 +100,7 @@ class EmissionHMM(VectorProcess):
     @property
     @abstractmethod
     def variances(self) -> Float64[Tensor, "state coordinate"]:
-        """Var[o | state] of each coordinate."""
+        """Variance Var[o | state] of each coordinate."""
 
     @abstractmethod
     def num_free(self, positive: Mapping[str, Bool[Tensor, "..."]]) -> dict[str, int]:
@@ -151,7 +151,7 @@ class EmissionHMM(VectorProcess):
 
     @classmethod
     def conjugate(cls, observations: Float64[Tensor, "row coordinate"], **options: Any) -> Conjugate:
-        """Build a weak prior for `Fit.posterior`; options depend on the family.
+        """Build a weak conjugate prior for `Fit.posterior`; the options depend on the family.
 
         Raises:
             InputError: The family has none.
@@ -166,7 +166,7 @@ class EmissionHMM(VectorProcess):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of `initialize` that reproduce the shape."""
+        """Options of `initialize` that reproduce this model's parameter shapes."""
         return {}
 
     @property
@@ -188,7 +188,7 @@ class EmissionHMM(VectorProcess):
         return {name: tensors[name] > 0 for name in self.probability_arrays}
 
     def rows_of(self, name: str, array: Tensor) -> Sequence[Tensor]:
-        """Split an array into parts with rows that sum to one."""
+        """Split a probability array into parts with rows that sum to one."""
         return [array]
 
     def restricted(self, positive: Mapping[str, Bool[Tensor, "..."]]) -> Self:
@@ -255,7 +255,7 @@ class EmissionHMM(VectorProcess):
 
     @cached_property
     def occupancy(self) -> Float64[Tensor, "state"]:
-        """Fraction of the first 64 observations per state."""
+        """Expected fraction of the first 64 observations in each state."""
         laws = [self.initial]
         for _ in range(_HORIZON - 1):
             laws.append(laws[-1] @ self.transition)
@@ -274,7 +274,7 @@ class EmissionHMM(VectorProcess):
 
     @cached_property
     def params_digest(self) -> str:
-        """sha256 of the parameters to 40 bits."""
+        """sha256 of the parameters rounded to 40 bits."""
         header = [self.file_format, self.num_states, self.num_symbols, self._shape_texts()]
         sha = hashlib.sha256(f"hmmscope-process/1/{json.dumps(header)}".encode())
         for tensor in self.file_tensors().values():

@@ -29,7 +29,7 @@ _JUST_ABOVE = 1 + 1e-9
 
 @dataclass(frozen=True)
 class EmissionFit:
-    """A fitted model; shared fields are as in `BaumWelchFit`.
+    """A fitted HMM with vector emissions, and diagnostics as in `BaumWelchFit`.
 
     Attributes:
         hmm: Best model.
@@ -189,8 +189,8 @@ def fit_emissions(
     initial_i ∝ E[first states i];  transition_ij ∝ E[transitions i -> j];  emission of i from rows weighted by P(state
     = i)
 
-    Densities are unbounded: a state can narrow onto one observation. Variances therefore stay above `min_variance`
-    times the coordinate's total variance. Missing entries are summed over.
+    Without a bound, a state's variance could shrink to zero at one observation. Variances therefore stay above
+    `min_variance` times the coordinate's total variance. Missing entries are integrated out.
 
     Source: Baum, Petrie, Soules and Weiss (1970); Dempster, Laird and Rubin (1977); floors: Hathaway (1985).
 

@@ -136,7 +136,7 @@ class GaussianHMM(EmissionHMM):
         covariance_type: str = "diag",
         min_variance: Float64[Tensor, "coordinate"],
     ) -> Self:
-        """Draw means by k-means++."""
+        """Draw the states' means by k-means++."""
         filled, centre, deviation = completed(observations)
         centres = scattered_centres(
             (filled - centre) / deviation, num_states, torch.from_numpy(random.random(num_states))

@@ -1,7 +1,7 @@
 """Compiled loops over given log-likelihoods, with SIMD over few states.
 
-If every transition is at least 1e-20, vanishing entries are negligible. Otherwise sequences with entries below 1e-200
-that may matter later are recomputed in logarithms; smaller transitions than 1e-100 count as that.
+If every transition probability is at least 1e-20, vanishing belief entries are negligible. Otherwise sequences with
+entries below 1e-200 that may matter later, or with a transition below 1e-100, are recomputed in logarithms.
 """
 
 from functools import cached_property
@@ -70,7 +70,7 @@ def _tiny(transition: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 class FilterOutput(NamedTuple):
-    """Results by observation and sequence; see `simd_over_states.forward_given`."""
+    """Filter results by observation and sequence; see `simd_over_states.forward_given`."""
 
     beliefs: NDArray[np.float64]
     predicted: NDArray[np.float64]
@@ -152,7 +152,7 @@ class LogLikelihoodBatch:
         return found._replace(terms=terms)
 
     def smoothed(self, sums: SufficientStatistics | None = None) -> FilterOutput:
-        """Run the smoother and add expected counts to `sums`, except for sequences with underflow risk."""
+        """Run the smoother and add expected counts to `sums`, but not for sequences with underflow risk."""
         law, found, work = self.params, self._found(), self.work
         norms, size = np.empty(len(self.rows)), len(law.initial)
         transposed, parts = law.padded(np.ascontiguousarray(law.steps().T)), {}

@@ -1,4 +1,4 @@
-"""Inference for one sequence in logarithms, about ten times slower."""
+"""Inference for one sequence in logarithms, ten times slower but without underflow."""
 
 import math
 
@@ -29,7 +29,7 @@ def _forward(chain: MarkovChainParams, logs_TS: Tensor) -> tuple[Tensor, Tensor,
 
 
 def smoothed(chain: MarkovChainParams, logs_TS: Tensor) -> tuple[Tensor, Tensor, float]:
-    """Return P(state t | all) (T, S), summed pairs (S, S) and log P(all)."""
+    """Return P(state t | all observations) (T, S), expected transitions (S, S) and the log-likelihood."""
     alpha_TS, terms_T, shifts_T = _forward(chain, logs_TS)
     found, pairs_SS = np.zeros(logs_TS.shape), np.zeros(chain.transition.shape)
     total = float((terms_T + shifts_T).sum())

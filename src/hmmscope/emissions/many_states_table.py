@@ -1,6 +1,6 @@
-"""Filter of many states: each observation becomes a symbol of the symbol loops.
+"""Filter of chains with many states: each observation becomes a symbol for the loops over symbols.
 
-Sequences with a row that spans more than `RANGE` nats are processed in logarithms.
+Sequences with log-likelihoods of one observation that differ by over `RANGE` nats are processed in logarithms.
 """
 
 import math
@@ -29,7 +29,7 @@ RANGE = 600.0
 
 
 class TableLikelihoodProcess(Process):
-    """Chain with one symbol per observation."""
+    """Markov chain with one symbol per observation."""
 
     stored_name = "Seen"
 

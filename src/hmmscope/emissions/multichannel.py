@@ -21,7 +21,7 @@ _SMALLEST = 2.0**-40
 class MultichannelHMM(EmissionHMM):
     """HMM with one symbol per channel.
 
-    Channel c emits a symbol in 0..sizes[c] - 1; channels are independent given the state. NaN is a missing channel.
+    Channel c emits a symbol in 0..sizes[c] - 1; channels are independent given the state. NaN marks a missing symbol.
 
     Attributes:
         emissions: Per channel, `[i, v]` = P(symbol v given state i).

@@ -63,7 +63,7 @@ def vector_evidence(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class VectorEmissions(Shown):
-    """Implementation of `hmmscope.inference.evidence.Emissions`.
+    """Vector emissions for `hmmscope.inference.evidence`.
 
     Attributes:
         work: Sequences of row numbers.

@@ -27,7 +27,7 @@ def vector_draws(
 ) -> Draws:
     """Sample initial, transition and emission parameters given vector sequences.
 
-    Later chains start from draws given a tenth of the counts of a path.
+    All chains but the first start from parameters drawn given a tenth of a sampled path's counts.
 
     Source: `hmmscope.inference.gibbs.symbol_draws`; Frühwirth-Schnatter (2006), section 11.5.
 

@@ -1,4 +1,4 @@
-"""Conversions of HMMs and networks from and to other libraries, by attributes."""
+"""Conversions of HMMs and networks from and to other libraries."""
 
 from hmmscope.interop.dataset_folder import export_dataset
 from hmmscope.interop.dynamax import from_dynamax, to_dynamax

@@ -1,4 +1,4 @@
-"""Hook points for any model that instruments read."""
+"""Hook points for models of any origin."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,9 +23,9 @@ _TAPS = (".attention.logits", ".attention.pattern")
 
 @registry.adapter("taps")
 def with_hook_points(model: Any, layers: Sequence[str] | None = None) -> Any:
-    """Add our hook points to a model of transformers, TransformerLens, or any module with a stream.
+    """Add this library's hook points to a model of transformers, TransformerLens, or any module with layers.
 
-    Other models, and `layers` that are their own modules, need none.
+    Models of this library, and models read at their own named modules, are returned unchanged.
     """
     if not isinstance(model, nn.Module) or isinstance(model, SequenceModel | HookedModule):
         return model

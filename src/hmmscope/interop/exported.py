@@ -23,7 +23,7 @@ _FOLD_ROUNDINGS = 64
 
 @dataclass(frozen=True, repr=False)
 class Exported:
-    """A model in the layout of a family.
+    """A model's configuration and weights in the layout of GPT-2 or GPT-NeoX.
 
     Attributes:
         family: the layout.
@@ -107,7 +107,7 @@ def as_exported(model: nn.Module, *, max_length: int | None = None) -> Exported:
 
 
 def position_table(decoder: Decoder, length: int) -> Float64[Tensor, "position width"]:
-    """Return the sum of all position terms."""
+    """Return the table of a model's summed position terms."""
     width = decoder.head.in_features
     positions = torch.arange(length)
     table = torch.zeros(length, width, dtype=torch.float64)

@@ -100,7 +100,7 @@ class HookedModel(SequenceModel):
         return f"{type(self).__name__}({read}, {len(list(self.residual)) - 1} layers, {taps} taps)"
 
     def share_of_outputs(self, inputs: Int64[Tensor, "batch time"]) -> Float64[Tensor, "batch time"]:
-        """Return the outputs' total probability among all tokens."""
+        """Return the total probability of the kept outputs among all tokens."""
         check_inputs(self.model_io, inputs, None)
         return self._logits(inputs, None).double().softmax(-1)[..., self._outputs].sum(-1)
 
@@ -126,8 +126,8 @@ class HookedModel(SequenceModel):
 class HuggingFaceModel(HookedModel):
     """A causal language model of transformers; see `HookedModel`.
 
-    Parts are identified by a call on a few tokens: attention takes a softmax over keys, and the only other part with
-    matrices is the MLP. Other parts keep their names. While logits or pattern are hooked, fused attention runs as
+    Attention and MLP are found by a call on a few tokens: attention takes a softmax over keys, and the MLP is the only
+    other part with matrices. Other parts keep their names. While logits or pattern are hooked, fused attention runs as
     "eager".
 
     Args:

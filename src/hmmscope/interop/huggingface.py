@@ -34,7 +34,7 @@ def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None =
         hmmscope.json           `read_record`
         manifest.json           sizes and SHA-256 digests
 
-    Cut the logits to the symbols, as `evaluate` does: other rows of ``lm_head`` are zero.
+    Users should cut the logits to the symbols, as `evaluate` does: other rows of ``lm_head`` are zero.
 
     Args:
         thing: a `Run`, or a decoder.
@@ -113,8 +113,8 @@ def from_huggingface(
 ) -> SequenceModel:
     """Import a causal language model of transformers, in memory or from a folder.
 
-    Exported models, and GPT-2 or GPT-NeoX models with exact GELU and our parts, become a `Decoder` with equal logits,
-    without transformers. Others become a `HuggingFaceModel`.
+    Models exported by hmmscope, and GPT-2 or GPT-NeoX models with exact GELU and the parts of `Decoder`, become a
+    `Decoder` with equal logits, without transformers. Other models become a `HuggingFaceModel`.
 
     Args:
         source: a model, or a folder.
@@ -160,7 +160,7 @@ def _trained_length(record: Mapping[str, Any]) -> int | None:
 
 
 def model_of(thing: Any) -> SequenceModel:
-    """Return a model, or that of a run."""
+    """Return a model unchanged, or the model of a run."""
     model = thing if isinstance(thing, nn.Module) else getattr(thing, "model", None)
     if not isinstance(model, nn.Module):
         raise InputError(f"model: must be a model or a run, got {type(thing).__name__}")

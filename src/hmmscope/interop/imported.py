@@ -17,9 +17,9 @@ from hmmscope.schema import require, shown
 def as_decoder(
     config: Mapping[str, Any], tensors: Mapping[str, Tensor], num_symbols: int | None = None
 ) -> SequenceModel | None:
-    """Return the decoder with the same logits as a GPT-2 or GPT-NeoX, or None if a part is missing in ours.
+    """Return the decoder with the same logits as a GPT-2 or GPT-NeoX, or None if `Decoder` lacks a part.
 
-    Ours has exact GELU, sequential blocks, biases, stream dropout, and full rotation at one base.
+    `Decoder` has exact GELU, sequential blocks, biases, dropout on the stream, and full rotation at one base.
 
     Args:
         config: contents of config.json.

@@ -1,7 +1,7 @@
 """pomegranate: HMMs of `Categorical` distributions with end probabilities.
 
-Models without end probabilities get ends of 1/S, while their rows sum to one; fitted models have sum_j edges[i, j] = 1
-- ends[i].
+Models of S states made without end probabilities get ends of 1/S, while their rows sum to one; fitted models have sum_j
+edges[i, j] = 1 - ends[i].
 """
 
 from typing import Any, Literal

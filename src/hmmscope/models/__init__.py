@@ -1,1 +1,1 @@
-"""Models: maps from tokens to logits."""
+"""Models: networks that map tokens or vectors to logits or vectors."""

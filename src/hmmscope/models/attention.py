@@ -17,8 +17,8 @@ Rotation = tuple[Tensor, Tensor]
 class Attention(Mixer):
     """Multi-head attention, with rotary queries and keys if a rotation is given.
 
-    Taps: ``logits`` before the softmax (batch, head, query, key), -inf where masked; ``pattern`` after it; ``mixed`` (batch,
-    time, width), the head outputs. Hooks on the first two disable fused kernels.
+    Taps: ``logits`` before the softmax (batch, head, query, key), -inf where masked; ``pattern`` after it; ``mixed``
+    (batch, time, width), the head outputs. Hooks on ``logits`` or ``pattern`` disable fused kernels.
 
     Args:
         width: of the stream.
@@ -76,7 +76,7 @@ class KeyValues:
         self.length = 0
 
     def append(self, k_BHTK: Tensor, v_BHTK: Tensor) -> tuple[Tensor, Tensor]:
-        """Append keys and values; return all."""
+        """Append keys and values; return all cached ones."""
         new = torch.stack([k_BHTK, v_BHTK])
         begin, self.length = self.length, self.length + k_BHTK.shape[2]
         if torch.is_grad_enabled():  # in-place writes would break gradients
@@ -100,7 +100,7 @@ class RotaryTable:
         self._kept: dict[tuple, Rotation] = {}
 
     def first(self, begin: int, end: int, like: Tensor) -> Rotation:
-        """Return positions begin .. end - 1, with the type and device of `like`."""
+        """Return the rotations of positions begin .. end - 1, with the type and device of `like`."""
         key = (like.dtype, like.device)
         if key not in self._kept or len(self._kept[key][0]) < end:
             with torch.inference_mode(False):  # cached tensors must also work in training
@@ -110,7 +110,7 @@ class RotaryTable:
         return cos[begin:end], sin[begin:end]
 
     def at(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
-        """Return positions (time,) or (batch, time)."""
+        """Return the rotations of positions (time,) or (batch, time)."""
         pairs = torch.arange(0, self.head_width, 2, device=positions.device, dtype=torch.float64)
         angles = positions[..., None] * self.base ** (-pairs / self.head_width)
         cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
@@ -119,7 +119,7 @@ class RotaryTable:
 
 
 def rotate(x_BHTK: Tensor, rotation: Rotation) -> Tensor:
-    """Rotate the pairs (i, i + K/2) of the last axis."""
+    """Rotate the coordinate pairs (i, i + K/2) of the last axis of size K."""
     cos, sin = rotation
     first, second = x_BHTK.chunk(2, -1)
     return x_BHTK * cos + torch.cat([second, first], -1) * sin

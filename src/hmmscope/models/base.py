@@ -180,7 +180,7 @@ class SequenceModel(nn.Module):
         return html_table(type(self).__name__, facts | {"taps": ", ".join(taps[:12]) + ", ..." * (len(taps) > 12)})
 
     def set_step(self, step: int, stream: int = 0) -> None:
-        """Start a training step, which seeds the randomness; parallel parts of a step use different streams."""
+        """Start a training step, which seeds dropout; parallel parts of a step use different random streams."""
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.set_step(step, stream)
@@ -205,7 +205,7 @@ class EncodedModel(SequenceModel):
         self.feedback = nn.Linear(model_io.feedback_width, width, bias=False) if model_io.feedback_width else None
 
     def encode(self, inputs: Tensor, feedback: Tensor | None) -> Tensor:
-        """Return the stream before the first layer."""
+        """Return the residual stream before the first layer."""
         check_inputs(self.model_io, inputs, feedback)
         x_BTD: Tensor = self.embedding(inputs)
         if self.feedback is not None and feedback is not None:
@@ -273,7 +273,8 @@ def described(tensor: Tensor) -> str:
 def initialise(model: nn.Module, generator: torch.Generator, *, num_residual_writes: int) -> None:
     """Draw normal weights of variance 1/fan-in, zero biases, and embeddings of standard deviation 0.5.
 
-    Maps named ``out`` are divided by sqrt(num_residual_writes); ``head`` has 0.02, ``features`` and ``feedback`` 0.5.
+    Weights named ``out`` are divided by sqrt(num_residual_writes); weights named ``head`` have standard deviation 0.02,
+    ``features`` and ``feedback`` 0.5.
     """
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding):

@@ -1,7 +1,7 @@
 """Block chain-of-thought: after every `block_length` positions a model reads its own answer.
 
-The first position of each block after the first has extra features [previous answer, 1], others zeros. The answer is
-a softmax or the raw vector, without gradients.
+The first position of every block but the first has extra input features [model's previous answer, 1]; other positions
+have zeros. The answer is a softmax or the output vector, without gradients.
 
 Source: [Limits] §4.3 and App. C.2, which does not state the form of these features.
 """
@@ -21,7 +21,7 @@ def feedback_width(num_outputs: int) -> int:
 
 
 def num_blocks(num_columns: int, block_length: int) -> int:
-    """Return the passes of the naive algorithm, ceil((num_columns - 1) / block_length)."""
+    """Return the number of passes of the naive algorithm, ceil((num_columns - 1) / block_length)."""
     return max(1, -(-(num_columns - 1) // block_length))
 
 
@@ -52,7 +52,7 @@ def block_outputs(
 def own_answers(
     model: nn.Module, inputs: Inputs, *, kind: str, block_length: int
 ) -> Float[Tensor, "batch column feedback"]:
-    """Compute the feedback features, without gradients."""
+    """Compute the feedback features from the model's own answers, without gradients."""
     with evaluating(model), torch.no_grad():
         return _answers(model, inputs, kind, block_length)
 

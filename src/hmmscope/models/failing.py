@@ -48,7 +48,7 @@ def explained(model: nn.Module, inputs: Tensor) -> Iterator[None]:
 
 
 def failure(model: nn.Module, inputs: Tensor, error: Exception, call: Callable[[Tensor], Any]) -> Exception:
-    """Return an InputError for a failed call, with the cause if smaller inputs reveal one.
+    """Return an InputError for a failed model call, with the cause if calls with smaller inputs reveal it.
 
     Args:
         model: the module.
@@ -193,7 +193,7 @@ def require_callable_on_tokens(model: nn.Module) -> None:
 
 
 def read_number(model: Any, names: tuple[str, ...]) -> tuple[str, int] | None:
-    """Return the first of these attributes in a model, its configuration, or a wrapped module."""
+    """Return the first of the named attributes found in a model, its configuration, or a wrapped module."""
     owners = [model, *(own for name in _WRAPPED if isinstance(own := getattr(model, name, None), nn.Module))]
     for owner in owners:
         for where in (owner, *(config for name in _CONFIGS if (config := getattr(owner, name, None)) is not None)):

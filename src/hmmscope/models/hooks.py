@@ -23,7 +23,7 @@ Pass = Callable[[Tensor], Tensor]
 
 
 class AttentionHookPoint(HookPoint):
-    """The attention output, with the taps of `Attention` inside.
+    """Hook point of the attention output, with the taps of `Attention` inside.
 
     Args:
         mixed: provide a tap for the head outputs.
@@ -45,7 +45,7 @@ class AttentionHookPoint(HookPoint):
 
 
 class ModuleHooks:
-    """Callbacks for functions inside a module; identities by default."""
+    """Callbacks for functions inside a module; by default they change nothing."""
 
     def softmax(self, softmax: Pass, logits: Tensor) -> Tensor:
         """Transform logits (batch, head, query, key)."""

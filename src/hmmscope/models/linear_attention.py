@@ -16,7 +16,7 @@ CHUNK = 64
 
 
 def decoder_without_attention(spec: Any, positions: Literal["learned", "sinusoidal", "none"]) -> DecoderSpec:
-    """Return decoder options with the sizes of a spec, for another mixer."""
+    """Return the options of a decoder with the sizes of a spec and another mixer than attention."""
     return DecoderSpec(
         num_layers=spec.num_layers,
         num_heads=spec.num_heads,
@@ -103,7 +103,7 @@ class LinearAttention(Mixer):
 
 
 class LinearAttentionState:
-    """S and z (batch, head, head width, head width + 1), None at first."""
+    """The recurrent state: S and z together (batch, head, head width, head width + 1), None at first."""
 
     state: Tensor | None = None
 

@@ -1,6 +1,6 @@
 """Rehearsal: small calls of a user's model before a measurement, which detect errors that would invalidate its numbers.
 
-The state of the model, random generators and hooks are restored.
+A rehearsal restores the model's state, the random generators and the hooks.
 """
 
 from collections import OrderedDict
@@ -38,7 +38,7 @@ _CHANGING = (Tensor, torch.Generator, np.random.Generator, list, dict, set)
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Asked(Shown):
-    """Expected outputs of a model.
+    """The outputs that a rehearsal expects of a model.
 
     Attributes:
         num_outputs: least number of outputs.

@@ -24,8 +24,8 @@ _SPECIAL = ("dt_proj", "igate_preact", "fgate_preact")
 class TransformersModel(EncodedModel):
     """An architecture of Transformers between this library's embedding and head.
 
-    Taps: ``residual.<layer>``, and with softmax attention those of `Decoder`. Linear maps use `initialise`; decays, gates,
-    convolutions and norms keep Transformers' initialization. A cache re-reads all inputs.
+    Taps: ``residual.<layer>``, and with softmax attention those of `Decoder`. Linear maps are initialized by
+    `initialise`; decays, gates, convolutions and norms as in Transformers. With a cache, all inputs are read again.
 
     Args:
         config: name of the configuration class.

@@ -55,7 +55,7 @@ class Function(nn.Module):
 
 
 def as_module(model: Any) -> nn.Module:
-    """Return a module, or wrap a function of tokens.
+    """Return a module unchanged, or wrap a function of tokens as a module.
 
     Raises:
         InputError: neither.

@@ -1,4 +1,4 @@
-"""Noisy cycles with evenly shared symbols, which have uninformative frequencies."""
+"""Noisy cycles through states that share symbols evenly, so symbol frequencies carry no information."""
 
 from dataclasses import dataclass
 
@@ -21,12 +21,12 @@ from hmmscope.system_info import require_memory
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyCyclesSpec:
-    """A cycle through all states, usually followed, and symbols shared by equally many states.
+    """Noisy cycles: the state usually follows a cycle through all states, and equally many states share each symbol.
 
     transition[s] = follow * (next of s on the cycle) + (1 - follow) * uniform
     emission[s] = show * (symbol of s) + (1 - show) * uniform
 
-    Transitions are doubly stochastic, so every symbol is always equally likely.
+    The transition matrix is doubly stochastic, so under the stationary distribution all symbols are equally likely.
 
     Attributes:
         num_states: S, a multiple of num_symbols.
@@ -73,7 +73,7 @@ class NoisyCyclesSpec:
 
 
 def mostly(choices: Int64[Tensor, "*row"], num_outcomes: int, probability: float) -> Float64[Tensor, "*row outcome"]:
-    """Return rows that give `choices` with `probability`, else a uniform outcome, in multiples of 2^-32."""
+    """Return distributions of `choices` with `probability`, else a uniform outcome, in multiples of 2^-32."""
     other = round(UNIT * (1 - probability) / num_outcomes)
     chosen = torch.nn.functional.one_hot(choices, num_outcomes).double()
     return (other + (UNIT - num_outcomes * other) * chosen) / UNIT
@@ -84,7 +84,7 @@ class AliasedSpec(NoisyCyclesSpec):
     """Noisy cycles in which state s emits symbol s mod V."""
 
     def components(self, numbers: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return initial, transition and emission of these components."""
+        """Return the initial, transition and emission arrays of these components."""
         self.require_room(len(numbers))
         shown_S = torch.arange(self.num_states) % self.num_symbols
         emission_SV = mostly(shown_S, self.num_symbols, self.show)
@@ -110,7 +110,7 @@ class AliasedCyclesSpec(AliasedSpec):
 class AliasedCyclesMixtureSpec(AliasedSpec):
     """A pool of equally likely noisy cycles in which state s emits symbol s mod V.
 
-    Component m depends on (seed, m) only: `first_component` beyond the pool gives held-out HMMs.
+    Component m depends on (seed, m) only, so a `first_component` beyond the pool gives held-out HMMs.
 
     Source: this project.
     """

@@ -57,11 +57,11 @@ class RandomAutomatonSpec:
 class WordProblemSpec:
     """The word problem of a finite group: symbols are group elements, the state is their product so far.
 
-    State t = symbol_t * state_{t-1}, from the identity (element 0). `num_generators` > 0 picks that many random symbols.
-    For A5 and S5, which are not solvable, it is complete for NC1.
+    State t = symbol_t * state_{t-1}, from the identity (element 0). `num_generators` > 0 restricts symbols to that many
+    random elements. The word problem of A5 or S5, which are not solvable, is complete for NC1.
 
-    Source: Barrington (1989); as a test of state tracking Merrill, Petty and Sabharwal (2024), "The illusion of state in
-    state-space models".
+    Source: Barrington (1989); as a test of state tracking Merrill, Petty and Sabharwal (2024), "The illusion of state
+    in state-space models".
     """
 
     group: Literal["Z2", "Z60", "A5", "S5", "S3"] = "A5"
@@ -89,7 +89,7 @@ class WordProblemSpec:
 
 
 def multiplication_table(group: str) -> np.ndarray:
-    """Return `[a, b]` = number of the product a * b (b acts first)."""
+    """Return `[a, b]` = the number of the group element a * b (b acts first)."""
     if group.startswith("Z"):
         order = int(group[1:])
         return np.add.outer(np.arange(order), np.arange(order)) % order

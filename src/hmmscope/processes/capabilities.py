@@ -1,4 +1,4 @@
-"""Capabilities, and the output of the Bayes-optimal predictor."""
+"""Capabilities (what is exactly computable for a process), and the Bayes-optimal predictor's output."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -57,7 +57,7 @@ class PriorProcess(NamedTuple):
 
 
 class HeaderFormat(NamedTuple):
-    """The integer format of headers.
+    """The format of headers, an HMM's parameters written as integers at the start of a sample.
 
     Attributes:
         num_entries: integers in a header.
@@ -92,7 +92,7 @@ class ObserverOutput(Shown):
 
     @property
     def belief(self) -> Tensor | None:
-        """The belief state, or the vector or mean that replaces it, or None."""
+        """The belief state, or the vector or mean that a process has instead, or None."""
         return self.probs.get("belief", self.vectors.get("vector", self.vectors.get("mean")))
 
     @classmethod

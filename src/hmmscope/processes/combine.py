@@ -12,9 +12,9 @@ from hmmscope.processes.process import Process
 
 
 def product(first: HMM | LabelledHMM, second: HMM | LabelledHMM) -> HMM | LabelledHMM:
-    """Return both processes at once, independent of each other.
+    """Return the product of two processes, which run side by side and independently.
 
-    Symbol (v, w) is v * num_symbols of the second + w, likewise for states.
+    The pair of symbols (v, w) is the symbol v * (number of the second process's symbols) + w, likewise for states.
     """
     title = f"{first.title or 'process'} x {second.title or 'process'}"
     initial = torch.kron(first.initial, second.initial)
@@ -30,7 +30,7 @@ def product(first: HMM | LabelledHMM, second: HMM | LabelledHMM) -> HMM | Labell
 
 
 def noisy(process: HMM | LabelledHMM, channel: object) -> HMM | LabelledHMM:
-    """Observe a process through a channel `[v, w]` = P(w seen given v emitted), (V, W)."""
+    """Observe a process through the channel `[v, w]` = P(w is observed if v is emitted), (V, W)."""
     channel_VW, _ = stochastic_rows("channel", channel, (process.num_symbols, None))
     title = f"{process.title or 'process'} through a noisy channel"
     if isinstance(process, HMM):
@@ -50,7 +50,7 @@ def uniform_noise(num_symbols: int, probability: float) -> Float64[Tensor, "symb
 
 
 def as_labelled(process: Process) -> LabelledHMM:
-    """Convert to emitting transitions: labelled[v, i, j] = emission[i, v] * transition[i, j].
+    """Convert an HMM to edge emissions: labelled[v, i, j] = emission[i, v] * transition[i, j].
 
     State t of the result is state t + 1 of the HMM.
     """

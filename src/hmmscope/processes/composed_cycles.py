@@ -53,7 +53,7 @@ class ComposedCycles(Mixture):
 
     @cached_property
     def prior(self) -> PriorProcess | None:  # type: ignore[override]
-        """The pool of all pairs if this one is held out; else None."""
+        """The pool of all pairs if this pool is held out; else None."""
         if self.spec.pool != "held-out":
             return None
         everything = replace(self.spec, pool="all").build()
@@ -65,13 +65,13 @@ class ComposedCycles(Mixture):
 class ComposedCyclesSpec(NoisyCyclesSpec):
     """A pool of equally likely pairs from K noisy cycles and K balanced emissions, which make K^2 HMMs.
 
-    S / V random states emit each symbol. Cycle a and emission b depend on (seed, a) and (seed, b) only, and the split on
-    (seed, K).
+    Of S states, S / V random ones emit each of V symbols. Cycle number a depends on (seed, a) only, emission number b
+    on (seed, b), and the split into training and held-out pairs on (seed, K).
 
     Attributes:
         num_parts: K.
-        pool: "train" (a random half of the pairs), "held-out" (the other half), "all", "new-cycles", "new-emissions", or
-            "new" (both parts new).
+        pool: "train" (a random half of the pairs), "held-out" (the other half), "all", "new-cycles", "new-emissions",
+            or "new" (both parts new).
 
     Source: this project.
     """

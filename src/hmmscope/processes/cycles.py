@@ -73,7 +73,7 @@ class CyclesSpec:
 def random_cycles(
     seed: int, num_states: int, num_actions: int, *, distinct: bool = False
 ) -> Int64[Tensor, "action state"]:
-    """Draw cycles uniformly from the (num_states - 1)! cycles; more actions keep the first ones.
+    """Draw cycles uniformly from the (num_states - 1)! cycles; further actions leave earlier cycles unchanged.
 
     cycle[order[j]] = order[j + 1 mod num_states] for a uniform permutation `order`
     """
@@ -120,9 +120,10 @@ def _generate(permutations_AS: Int64[Tensor, "action state"], order: int) -> boo
 
 
 def never_meeting_pairs(cycles_AS: Int64[Tensor, "action state"]) -> list[tuple[int, int]]:
-    """Return pairs of states that never meet under any actions with steps forward or back.
+    """Return pairs of states that no sequence of forward or backward steps along the cycles merges.
 
-    Observations distinguish such a pair forever, so Cyclic-RND never forgets; every pair meets if num_states is odd.
+    The observations distinguish two such initial states forever, so Cyclic-RND never forgets; with an odd number of
+    states, every pair meets.
     """
     num_states = cycles_AS.shape[1]
     moves = [(cycle, cycle.argsort()) for cycle in cycles_AS]

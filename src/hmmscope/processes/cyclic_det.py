@@ -14,7 +14,8 @@ class CyclicDetSpec(CyclesSpec):
 
     state_t = cycle[symbol_t][state_{t-1}], from state 0
 
-    Five states almost surely generate A_5 (word problem complete for NC1), up to four states solvable groups.
+    The cycles of five states almost surely generate the group A_5, whose word problem is complete for NC1; cycles of up
+    to four states generate solvable groups.
 
     Source: [Limits] §2.2 and App. C (Cyclic-DET).
     """

@@ -13,11 +13,11 @@ from hmmscope.schema import require
 @registry.process("cyclic-rnd")
 @dataclass(frozen=True, kw_only=True)
 class CyclicRndSpec(CyclesSpec):
-    """Cyclic-DET that goes to the predecessor instead of the successor with `backward_probability`.
+    """Cyclic-DET with noise: with `backward_probability` the state goes to its predecessor on the cycle.
 
     kernel[a] = (1 - backward_probability) * cycle[a] + backward_probability * inverse cycle[a]
 
-    Symbols carry no information on the state, so the belief flattens to uniform.
+    Symbols are independent of the state, so the belief spreads to the uniform distribution.
 
     Attributes:
         backward_probability: 0.01 in [Limits], and 0.03, 0.05, 0.1, 0.15 in its Table 1.

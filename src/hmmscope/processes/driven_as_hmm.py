@@ -11,12 +11,13 @@ from hmmscope.processes.labelled import LabelledHMM
 
 
 def augment(process: LabelledHMM, pairing: Literal["post", "pre"] = "post") -> HMM:
-    """Build the same process with hidden pairs (s, v), number v * num_states + s, which emit v.
+    """Build the same process as an HMM with hidden pairs (s, v), number v * num_states + s, that emit v.
 
-    post: transition[(s, v), (s', v')] = labelled[v', s, s'];  initial[(s', v')] = sum_s initial[s] * labelled[v', s, s']
+    post: transition[(s, v), (s', v')] = labelled[v', s, s'];  initial[(s', v')] = sum_s initial[s] * labelled[v', s,
+    s']
     pre:  transition[(s, v), (s', v')] = P(s' | s, v) * P(v' | s');  initial[(s, v)] = initial[s] * P(v | s)
 
-    State s of the pair at t follows (`post`) or precedes (`pre`) observation t.
+    The state s in the pair at time t follows (`post`) or precedes (`pre`) observation t.
 
     Source: [Limits] Prop. A.1, which prints the kernel of `pre` with the trajectory of `post`; both pairings have the
     distribution of the system.

@@ -1,4 +1,4 @@
-"""Factored processes: several Mess3, independent or coupled."""
+"""Factored processes: several Mess3 processes, independent or coupled."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,10 +15,11 @@ from hmmscope.schema import require
 @registry.process("factored-mess3")
 @dataclass(frozen=True, kw_only=True)
 class FactoredMess3Spec:
-    """Mess3 factors side by side; the joint symbol encodes all factor symbols (first factor slowest).
+    """Several Mess3 processes (factors) side by side; one symbol encodes all factors' symbols (first slowest).
 
-    ``independent``: no coupling. ``conditional``: a factor switches with probability `driven` where the previous one emits
-    symbol 0; ``hidden``: where it goes to state 0. Except with ``hidden``, beliefs are products of factor beliefs.
+    ``independent`` has no coupling. With ``conditional`` a factor switches with probability `driven` where the previous
+    factor emits symbol 0, with ``hidden`` where the previous factor goes to state 0. Except with ``hidden``, beliefs
+    are products of the factors' beliefs.
 
     Source: after the processes of Shai et al. (2026), "Transformers learn factored representations".
     """

@@ -12,7 +12,7 @@ from hmmscope.processes.process import Process
 @registry.process("file")
 @dataclass(frozen=True, kw_only=True)
 class FileSpec:
-    """A process from a file (.json, .npz, .safetensors), or a shipped one by name.
+    """A process from a file (.json, .npz, .safetensors), or a shipped process by name.
 
     Attributes:
         path: the file, or the name.

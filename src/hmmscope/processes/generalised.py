@@ -34,7 +34,8 @@ class GeneralisedHMM(Process):
 
         P(o_0 .. o_T) = initial · labelled[o_0] ··· labelled[o_T] · (1, .., 1)
 
-    The normalized vector after a word replaces the belief state; sampled states are zeros.
+    In place of the belief state there is a predictive vector, initial · labelled[o_0] ··· labelled[o_t], normalized.
+    Sampled states are zeros.
 
     Attributes:
         initial, labelled: float64.
@@ -119,7 +120,7 @@ class GeneralisedHMM(Process):
 
 
 def without_rounding(law: Float64[Tensor, "*batch symbol"]) -> Float64[Tensor, "*batch symbol"]:
-    """Set probabilities up to `ROUNDING` to zero, as in sampling."""
+    """Set probabilities up to `ROUNDING` to zero, as sampling does."""
     return law.masked_fill(law <= ROUNDING, 0.0)
 
 
@@ -139,7 +140,8 @@ _TRIANGLE: Float64[Tensor, "3 3"] = torch.tensor(
 class BlochWalkSpec:
     """A qubit under four weak measurements along two axes, which no finite HMM equals.
 
-    Kraus operators (alpha 1 ± beta σ) / √(4 (alpha² + beta²)) with σ_z (symbols 0, 1) and σ_x (2, 3).
+    The Kraus operators are (alpha 1 ± beta σ) / √(4 (alpha² + beta²)) with the Pauli matrices σ = σ_z (symbols 0, 1)
+    and σ_x (symbols 2, 3).
 
     Source: Riechers, Elliott and Shai (2025), "Neural networks leverage nominally quantum and post-quantum
     representations", with alpha 1 and beta √51.
@@ -170,8 +172,8 @@ class BlochWalkSpec:
 class PostQuantumSpec:
     """A process of dimension three that no finite-dimensional quantum model equals.
 
-    On vectors (x, 1, ln x): symbols 1 and 2 multiply x by `grow` and by `shrink`; symbol 0 has weight x - 1 - ln x and
-    resets to x = 1.
+    The predictive vector is (x, 1, ln x). Symbols 1 and 2 multiply x by `grow` and `shrink`; symbol 0 has weight x - 1
+    - ln x and resets to x = 1.
 
     Source: after Fanizza, Lumbreras and Winter (2024), "Quantum theory in finite dimension cannot explain every general
     process with finite memory"; the logarithms of the factors must not be rational multiples of each other.

@@ -16,13 +16,13 @@ from hmmscope.seeds import check_seed, numpy_generator
 @registry.process("ginc")
 @dataclass(frozen=True, kw_only=True)
 class GINCSpec:
-    """A GINC-like mixture: a hidden state is (property, entity), which a random memory maps to its symbol.
+    """A GINC-like mixture: a hidden state is a pair (property, entity), and a random table gives its symbol.
 
-    Concepts differ in property transitions, convex combinations of random permutations; entities stay with probability
-    `stay`. Property 0 gives symbol 0.
+    The components (concepts) differ in their property transitions, convex combinations of random permutations; an
+    entity stays with probability `stay`. Property 0 always gives symbol 0.
 
-    Source: Xie, Raghunathan, Liang and Ma (2022), "An explanation of in-context learning as implicit Bayesian inference",
-    with smaller sizes and a uniform start.
+    Source: Xie, Raghunathan, Liang and Ma (2022), "An explanation of in-context learning as implicit Bayesian
+    inference", with smaller sizes and a uniform start.
     """
 
     num_components: int = 5

@@ -1,4 +1,4 @@
-"""HMMs for each sample that fit exactly into a header of integers."""
+"""HMMs for each sample that a header (parameters at the start of the sample, as integers) encodes exactly."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -128,7 +128,7 @@ class HeaderSpec:
         require(0 <= self.least <= most, "least", rule, self.least)
 
     def draw(self, numbers: NDArray[np.int64]) -> tuple[Matrices, Matrices]:
-        """Draw transition (component, S, S) and emission (component, S, V)."""
+        """Draw transition matrices (component, S, S) and emission matrices (component, S, V)."""
         raise AssertionError("subclasses define draw")
 
     def components(self, numbers: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
@@ -151,7 +151,7 @@ class HeaderSpec:
     def lean(
         self, purpose: str, numbers: NDArray[np.int64], choices: NDArray[np.int64], least: float
     ) -> NDArray[np.float64]:
-        """Draw rows with a probability from [least, 1] for `choices` (component, S), else Dirichlet(1/2)."""
+        """Draw rows that give `choices` (component, S) a share from [least, 1], the rest by Dirichlet(1/2)."""
         rest = self.dirichlet(purpose, numbers, 0.5)
         column = 0 if purpose == "transition" else 1
         drawn = uniforms(philox_key(self.seed, "lean"), numbers, self.num_states, 2)[..., column, None]
@@ -168,7 +168,7 @@ def _check_shares(spec: object, *fields: str) -> None:
 @registry.process("told-hmms")
 @dataclass(frozen=True, kw_only=True)
 class HeaderHMMsSpec(HeaderSpec):
-    """A new HMM with Dirichlet rows for each sample, in sixteenths, which the layout `header` encodes exactly.
+    """A new HMM for each sample with Dirichlet rows rounded to sixteenths, which the layout `header` encodes exactly.
 
     Attributes:
         transition_concentration, emission_concentration: of the Dirichlet rows.
@@ -246,7 +246,7 @@ class HeaderSparseHMMsSpec(HeaderSpec):
 @registry.process("told-cycles")
 @dataclass(frozen=True, kw_only=True)
 class HeaderCyclesSpec(HeaderSpec):
-    """A new noisy cycle for each sample, in sixteenths; states share symbols evenly.
+    """A new noisy cycle for each sample, with probabilities in sixteenths; states share symbols evenly.
 
     Attributes:
         follow: each state follows the cycle with probability from [follow, 1].
@@ -271,7 +271,7 @@ class HeaderCyclesSpec(HeaderSpec):
 @registry.process("told-sharp-hmms")
 @dataclass(frozen=True, kw_only=True)
 class HeaderSharpHMMsSpec(HeaderSpec):
-    """A new nearly deterministic HMM for each sample, in sixteenths.
+    """A new nearly deterministic HMM for each sample, with probabilities in sixteenths.
 
     Attributes:
         sharp: largest entry of each row, drawn from [sharp, 1].
@@ -296,7 +296,7 @@ class HeaderSharpHMMsSpec(HeaderSpec):
 @registry.process("told-slow-hmms")
 @dataclass(frozen=True, kw_only=True)
 class HeaderSlowHMMsSpec(HeaderSpec):
-    """A new slowly mixing HMM for each sample, in sixteenths.
+    """A new slowly mixing HMM for each sample, with probabilities in sixteenths.
 
     Attributes:
         stay: self-transition probabilities, drawn from [stay, 1].

@@ -42,9 +42,9 @@ class HMMFamily(Protocol):
 
 
 class HMMPerSample(Process):
-    """A process that draws a new HMM for each sample, so that none can be retrieved from memory.
+    """A process that draws a new HMM for each sample, so a model cannot memorize HMMs.
 
-    Component numbers are sample numbers plus 2^40 times the code of the stream. The optimum given the prior is unknown.
+    The HMM's number is the sample number plus 2^40 times the code of the random stream. The Bayes optimum is unknown.
     """
 
     stored_name = "FreshHMMs"
@@ -171,7 +171,7 @@ class MarkovChainPerSample(HMMPerSample):
 class MarkovChainPerSampleSpec(DirichletSpec):
     """A new observed Markov chain with Dirichlet rows for each sample; the optimum is exact.
 
-    The unbounded limit of `markov-mixture`; `emission_concentration` is unused.
+    This is `markov-mixture` with infinitely many components; `emission_concentration` is unused.
 
     Source: Edelman et al. (2024), "The evolution of statistical induction heads: in-context learning Markov chains".
     """

@@ -216,7 +216,7 @@ def _stack(matrices: list[Tensor], size: int) -> Tensor:
 
 
 def isotropic_gains(num_steps: int) -> Float64[Tensor, "time"]:
-    """Return the scalar gains for orthogonal matrices and unit noise: 1/2, 3/5, 8/13, ..., towards 1 / golden ratio."""
+    """Return the scalar Kalman gains for orthogonal matrices and unit noise: 1/2, 3/5, 8/13, ..., 1 / golden ratio."""
     gains, variance = [], 0.0
     for _ in range(num_steps):
         variance = (variance + 1) / (variance + 2)
@@ -227,7 +227,7 @@ def isotropic_gains(num_steps: int) -> Float64[Tensor, "time"]:
 def isotropic_means(
     process: LinearSystem, observations: Float64[Tensor, "batch time observed"]
 ) -> Float64[Tensor, "batch time state"]:
-    """Compute the filter means with scalar gains, for orthogonal matrices and unit noise.
+    """Compute the Kalman filter's means with scalar gains, for orthogonal matrices and unit noise.
 
     mean_t = A mean_{t-1} + gain_t B^T (o_t - B A mean_{t-1})
 
@@ -260,7 +260,7 @@ def require_isotropic(process: LinearSystem) -> None:
 
 
 def steady_step(process: LinearSystem, *, tolerance: float = 1e-14, max_steps: int = 100_000) -> KalmanStep:
-    """Return the step to which gain and covariance converge.
+    """Return the limit of the Kalman gain and covariance over time.
 
     Raises:
         InputError: no convergence within `max_steps`.
@@ -279,7 +279,7 @@ def steady_step(process: LinearSystem, *, tolerance: float = 1e-14, max_steps: i
 def forgetting_factor(process: LinearSystem) -> float:
     """Compute the factor by which a step shrinks an error in the mean: the spectral radius of (1 - K B) A.
 
-    It is 1 - 1 / golden ratio for orthogonal matrices and unit noise.
+    For orthogonal matrices and unit noise, the factor is 1 - 1 / golden ratio.
     """
     left = torch.eye(process.num_states, dtype=torch.float64) - steady_step(process).gain @ process.output
     return float(torch.linalg.eigvals(left @ process.transition).abs().max())

@@ -125,7 +125,7 @@ class LinearGaussian(VectorProcess):
     def observe(
         self, observations: Float64[Tensor, "batch time observed"], *, reset_mask: object = None
     ) -> ObserverOutput:
-        """Run the Kalman filter: "mean" and "covariance" of the state; NaN coordinates are unobserved."""
+        """Run the Kalman filter for "mean" and "covariance" of the state; NaN coordinates are unobserved."""
         refuse_masked("starts", reset_mask)
         begins = [] if reset_mask is None else torch.as_tensor(reset_mask).nonzero()[1:, 0].tolist()
         parts = [kalman_filter(self, part) for part in observations.tensor_split(begins, 1)]

@@ -29,7 +29,7 @@ def make_process(name: str, **fields: Any) -> Process:
 
 
 def built(spec: Any) -> Process:
-    """Build the process of a spec, with the first paragraph of its docstring as `about`."""
+    """Build the process of a spec; its description `about` is the first paragraph of the spec's docstring."""
     process: Process = spec.build()
     if not process.about and not getattr(spec, "keeps_copy", False):
         process.about = " ".join((inspect.getdoc(spec) or "").partition("\n\n")[0].split())
@@ -37,7 +37,7 @@ def built(spec: Any) -> Process:
 
 
 def as_process(source: object) -> Process:
-    """Convert a name, path, `SequenceData` or process to a process.
+    """Return the process that a name, path, `SequenceData` or process denotes.
 
     Raises:
         InputError: none of these.
@@ -68,7 +68,7 @@ def process_spec(value: Any) -> Any:
 
 
 def process_data(source: str) -> dict[str, Any]:
-    """Map a registered or shipped name, or a path, to spec fields."""
+    """Return the spec fields for a registered or shipped name, or a path."""
     if source in registry.entries("process"):
         return {"name": source}
     ending = Path(source).suffix.lower()

@@ -19,7 +19,7 @@ class Mess3MixtureSpec:
 
     switch ~ uniform on [least_switch, most_switch],  emission ~ uniform on [least_emission, most_emission]
 
-    All components share the meaning of states, so beliefs lie in one triangle.
+    State i means the same in all components, so all beliefs lie in one triangle.
 
     Source: see `Mess3Spec`.
     """

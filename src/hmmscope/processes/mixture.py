@@ -16,7 +16,7 @@ from hmmscope.processes.process import Process
 
 
 class Mixture(Process):
-    """A mixture of HMMs: component ~ weights once for each sample, then the process of that component.
+    """A mixture of HMMs: each sample draws one component from the weights, and then that component's observations.
 
     Attributes:
         component_weights: distribution of the component.
@@ -98,7 +98,7 @@ class Mixture(Process):
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "Mixture":
-        """Build from a file; exact rows of a mapped file are not copied."""
+        """Build a mixture from a file; exact rows of a memory-mapped file are not copied."""
         quantiser = Quantiser("Mixture", allow_drop_tiny=allow_drop_tiny)
         initial = quantiser.exact("initial", data["initial"], (None, None))
         count, size = initial.shape

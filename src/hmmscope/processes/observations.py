@@ -24,7 +24,7 @@ Observations = Symbols | Float[Tensor, "batch time coordinate"] | Float[Tensor, 
 
 
 def as_counts(lengths: Any) -> Tensor:
-    """Convert lengths to a tensor, unchecked and in order, without the index of a frame."""
+    """Convert sequence lengths to a tensor, without checks; the index of a data frame is ignored."""
     refuse_masked("lengths", lengths)
     try:
         return lengths if isinstance(lengths, Tensor) else torch.as_tensor(np.asarray(lengths))
@@ -35,10 +35,10 @@ def as_counts(lengths: Any) -> Tensor:
 def as_batch(
     observations: object, alphabet: Alphabet, lengths: object = None
 ) -> tuple[Tensor, Int64[Tensor, "batch"] | None]:
-    """Return symbols (batch, time), unchecked, and the lengths of the sequences if known.
+    """Return the symbols (batch, time), without checks, and the lengths of the sequences if known.
 
-    Tensors are (batch, time); other input is read as by `SequenceData`. A 1-d array, a column (time, 1) or a list of names
-    is one sequence. Masked entries become `MISSING`.
+    Tensors have axes (batch, time); other input is read as by `SequenceData`. A 1-d array, a column (time, 1) or a list
+    of names is one sequence. Masked entries become `MISSING`.
 
     Raises:
         InputError: not a batch of symbols, ambiguous (lists of one symbol, without `lengths`), or unknown names.
@@ -121,7 +121,7 @@ def check_observations(
 
 
 def whole_batch(observations: object, alphabet: Alphabet) -> Tensor:
-    """Run `as_batch`; InputError for sequences of different lengths."""
+    """Run `as_batch`; raise InputError for sequences of different lengths."""
     batch, lengths = as_batch(observations, alphabet)
     if lengths is not None and bool((lengths < batch.shape[1]).any()):
         raise InputError(

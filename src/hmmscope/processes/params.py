@@ -50,11 +50,11 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def rows(self) -> tuple[Tensor, ...]:
-        """Return the arrays, stochastic along the last axis, initial distribution first."""
+        """Return the arrays with distributions along the last axis, the initial distribution first."""
 
     @abstractmethod
     def symbols(self) -> Float64[Tensor, "component state symbol"]:
-        """Return P(next symbol | state about to emit)."""
+        """Return the matrix P(next symbol | state about to emit)."""
 
     @abstractmethod
     def transitions(self) -> Float64[Tensor, "component state state"]:
@@ -70,7 +70,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def predictive(self) -> Float64[Tensor, "component state symbol"]:
-        """Return P(next symbol | state after an observation)."""
+        """Return the matrix P(next symbol | state after an observation)."""
 
     @abstractmethod
     def predictive_in(self, component: int) -> Float64[Tensor, "state symbol"]:
@@ -101,11 +101,11 @@ class HMMParams(Shown, ABC):
     def factors(
         self, components: Int64[Tensor, "row"], symbols: Int64[Tensor, "row"]
     ) -> tuple[Float64[Tensor, "row state state"], Float64[Tensor, "row state"]]:
-        """Return the step matrix and its elementwise factor for each (component, symbol)."""
+        """Return the filter's step matrix and its elementwise factor for each (component, symbol)."""
 
     @abstractmethod
     def from_each_state(self) -> "HMMParams":
-        """Return one component for each start state."""
+        """Return params with one component for each start state."""
 
     @abstractmethod
     def contractions(self, memory_length: int) -> tuple[Float64[Tensor, "matrix state state"], int]:
@@ -138,7 +138,7 @@ class HMMParams(Shown, ABC):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StateEmissionParams(HMMParams):
-    """Parameters with emitting states.
+    """Parameters of HMMs whose states emit.
 
     state_0 ~ initial, state_{t+1} ~ transition[state_t], observation_t ~ emission[state_t]
     """
@@ -212,7 +212,7 @@ class StateEmissionParams(HMMParams):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EdgeEmissionParams(HMMParams):
-    """Parameters with emitting transitions: (observation_t, state_t) ~ labelled[:, state_{t-1}].
+    """Parameters of HMMs whose transitions emit: (observation_t, state_t) ~ labelled[:, state_{t-1}].
 
     ``labelled[m, v, i, j]`` = P(emit v and go to j given i). State t follows observation t.
     """

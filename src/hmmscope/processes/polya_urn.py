@@ -16,7 +16,7 @@ def dirichlet_chain_predictions(
 
     P(o_t = j | o_0..o_{t-1}) = (concentration + n_ij) / (V * concentration + sum_j n_ij),  i = o_{t-1}
 
-    with transition counts n_ij within sequences, and 1 / V where a sequence starts.
+    where n_ij counts earlier transitions i -> j within sequences; at a sequence start the probability is 1 / V.
 
     Source: the Pólya urn scheme; for in-context learning Edelman et al. (2024).
 

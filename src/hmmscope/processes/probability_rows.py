@@ -26,7 +26,7 @@ FAR = 1e-6
 class Quantiser:
     """Rounds the rows of a process to multiples of 2^-32, and warns once about large changes.
 
-    Zeros stay zero. Positive entries below 2^-32 become 2^-32, at the cost of the row's largest entry.
+    Zero probabilities stay zero. Positive entries below 2^-32 become 2^-32, at the cost of the row's largest entry.
 
     Args:
         what: name of the process class, for the warning.
@@ -108,7 +108,7 @@ class Quantiser:
         self._moved = max(self._moved, float(moved.max()))
 
     def finish(self) -> float:
-        """Warn if entries were raised or the distribution moved far; return `change`."""
+        """Warn if entries were raised or the distribution changed much; return `change`."""
         if self._raised:
             several = self._raised > 1
             warnings.warn(
@@ -148,7 +148,7 @@ def _is_exact(rows: Tensor) -> bool:
 
 
 def as_tensor(name: str, rows: object, shape: tuple[int | None, ...]) -> Tensor:
-    """Return real numbers of that shape as float64."""
+    """Return real numbers of the given shape as float64."""
     if not (isinstance(rows, torch.Tensor) and rows.dtype == torch.float64):
         rows = torch.from_numpy(as_float64(name, rows))
     if rows.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, rows.shape, strict=True)):
@@ -161,14 +161,14 @@ def as_tensor(name: str, rows: object, shape: tuple[int | None, ...]) -> Tensor:
 def stochastic_rows(
     name: str, rows: object, shape: tuple[int | None, ...], *, allow_drop_tiny: bool = False
 ) -> tuple[Tensor, float]:
-    """Quantise one array; return it and the largest change."""
+    """Quantise one array; return the result and the largest change."""
     quantiser = Quantiser(name, allow_drop_tiny=allow_drop_tiny)
     quantised = quantiser.rows(name, rows, shape)
     return quantised, quantiser.finish()
 
 
 def laws_of(name: str, rows: object, shape: tuple[int | None, ...]) -> Float64[Tensor, "*row outcome"]:
-    """Return normalized float distributions; InputError unless rows sum to one within 1e-6."""
+    """Return normalized float distributions; raise InputError unless rows sum to one within 1e-6."""
     array = numbers_of(name, rows, shape)
     require(bool((array >= 0).all()), name, "must not be negative", float(array.min()))
     sums = array.sum(-1, keepdim=True)

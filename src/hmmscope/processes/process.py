@@ -165,7 +165,7 @@ class Process(ABC):
         raise self.missing_capability_error(PREDICTIONS)
 
     def smooth(self, observations: Tensor, *, reset_mask: object = None) -> Float64[Tensor, "batch time state"]:
-        """P(state t | all observations)."""
+        """Compute P(state t | all observations)."""
         raise self.missing_capability_error(SMOOTHING)
 
     def viterbi(self, observations: Tensor, *, reset_mask: object = None) -> tuple[Tensor, Tensor]:
@@ -211,11 +211,11 @@ class Process(ABC):
         raise self.missing_capability_error(COMPONENTS)
 
     def select_components(self, components: Tensor) -> "tuple[Process, Tensor] | None":
-        """Return a mixture of these components, and their indices in it; None without components."""
+        """Return a mixture of the given components, and their indices in this mixture; None without components."""
         return None
 
     def subsample_components(self, count: int) -> "Process | None":
-        """Return a mixture of at most `count` components; None without components."""
+        """Return a mixture of at most `count` of the components; None without components."""
         return None
 
     def encode_header(self, components: Tensor) -> Int64[Tensor, "batch entry"]:
@@ -227,7 +227,7 @@ class Process(ABC):
         raise self.missing_capability_error(HEADERS)
 
     def standardize(self, observations: Tensor) -> Tensor:
-        """Return observations as networks read them."""
+        """Return observations in the scale that networks read."""
         return observations
 
     def part(self, stream: str) -> Any:
@@ -245,7 +245,7 @@ class Process(ABC):
 
     @property
     def num_components(self) -> int | None:
-        """Mixture components; None for a single process."""
+        """Number of mixture components; None for a single process."""
         return None
 
     @cached_property
@@ -287,7 +287,7 @@ class Process(ABC):
 
     @cached_property
     def params_digest(self) -> str:
-        """sha256 of form, sizes and integer weights (little-endian), or of the file content."""
+        """sha256 of the class, sizes and integer weights (little-endian), or of the file content."""
         if "params" not in vars(self) and type(self).params is Process.params:
             texts = {name: text for name, text in self.file_texts().items() if name not in _TITLES}
             header = json.dumps([self.file_format, self.num_states, self.num_symbols, texts], ensure_ascii=False)
@@ -299,7 +299,7 @@ class Process(ABC):
         return sha.hexdigest()
 
     def file_texts(self) -> dict[str, Any]:
-        """Return the non-default texts and plain data of a file."""
+        """Return the non-default texts and plain data to write to a file."""
         attribute = {"reading": "read_options"}
         texts = (name for name in self.file_fields if name not in self.file_tensors())
         found = {name: getattr(self, attribute.get(name, name), None) for name in texts}
@@ -314,7 +314,7 @@ class Process(ABC):
         }
 
     def file_tensors(self) -> dict[str, Tensor]:
-        """Return the arrays of a file.
+        """Return the arrays to write to a file.
 
         Raises:
             InputError: the process cannot be saved.
@@ -328,7 +328,7 @@ class Process(ABC):
         return cls(*(torch.as_tensor(data[name]) for name in cls.file_arrays))
 
     def save(self, path: object) -> None:
-        """Write to a new file (.json, .npz or .safetensors); `hmmscope.load_process` restores the same bits."""
+        """Write to a new .json, .npz or .safetensors file; `hmmscope.load_process` restores the process bit for bit."""
         header = {"format": self.file_format, "version": FILE_VERSION, **self.file_texts()}
         write_file(Path(str(path)), header | ({"about": self.about} if self.about else {}), self.file_tensors())
 

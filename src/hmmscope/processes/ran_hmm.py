@@ -19,13 +19,14 @@ class RanHMMSpec:
 
     transition[i], emission[i] ~ law, independent rows;  initial = transition[0]
 
-    State t and observation t are s_{t+1} and o_{t+1} of the paper.
+    State t and observation t are called s_{t+1} and o_{t+1} in [Limits].
 
     Source: [Limits] §2.1 and App. C (RanHMM), which does not state the row distribution.
 
     Attributes:
         num_states, num_symbols: n and m of the paper.
-        law: dirichlet (uniform over stochastic rows), softmax (of N(0, 1) numbers) or uniform (normalized U(0, 1) numbers).
+        law: dirichlet (uniform over stochastic rows), softmax (of N(0, 1) numbers) or uniform (normalized U(0, 1)
+            numbers).
         seed: of the instance.
     """
 

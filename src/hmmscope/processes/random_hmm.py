@@ -52,7 +52,7 @@ class DirichletSpec:
         return np.arange(first_component, first_component + num_components)
 
     def components(self, indices: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        """Return initial, transition and emission of these components."""
+        """Return the initial, transition and emission arrays of these components."""
 
         size = len(indices) * self.num_states * (self.num_states + self.num_symbols + 1)
         advice = "take fewer num_components, num_states or num_symbols"
@@ -98,7 +98,7 @@ class RandomHMMSpec(DirichletSpec):
 class RandomMixtureSpec(DirichletSpec):
     """A pool of equally likely HMMs with Dirichlet rows and uniform initial states.
 
-    `first_component` beyond the pool gives held-out HMMs.
+    A `first_component` beyond the pool gives held-out HMMs.
 
     Source: [MultiTask] §5 (8192 HMMs, 128 states, 16 symbols; no concentrations stated).
     """

@@ -28,8 +28,9 @@ TRAINING, JUDGING = ("train", "counting"), ("evaluate", "probe", "test")
 class RecordedSequences(Process):
     """Windows of recorded sequences, with an unknown distribution.
 
-    Stream "train" reads the `train` part, "test" the `test` part, "evaluate" and "probe" the `validation` part. Training
-    windows are random; others come once each, in random order. Padding is symbol 0 with state -1.
+    The random stream "train" reads the `train` part of the data, "test" the `test` part, "evaluate" and "probe" the
+    `validation` part. Training windows are random; other windows come once each, in random order. Padding is symbol 0
+    with state -1.
 
     Args:
         data: the sequences.

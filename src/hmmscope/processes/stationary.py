@@ -12,9 +12,10 @@ _FEW = 8
 
 
 def stationary_law(transition_SS: Float64[Tensor, "state state"]) -> Float64[Tensor, "state"]:
-    """Compute law = law @ transition; transient states have exactly zero.
+    """Compute the stationary distribution; transient states have probability exactly zero.
 
-    Elimination without subtraction: each entry has a relative error of about S * 2^-53, with the same bits on every CPU.
+    The elimination subtracts nothing, so with S states each entry has a relative error of about S * 2^-53; the bits are
+    the same on every CPU.
 
     Source: Grassmann, Taksar and Heyman (1985), "Regenerative analysis and steady state distributions".
 

@@ -89,8 +89,8 @@ def switching_filter(
 ) -> SwitchingResult:
     """Filter the modes and the state of a switching linear system.
 
-    The K^t Gaussians are merged if their last n modes agree, K^n <= num_kept (generalised pseudo-Bayes of order n + 1), so
-    n + 1 observations are exact.
+    Of the K^t Gaussians after t steps, those with the same last n modes are merged, where K^n <= num_kept (generalised
+    pseudo-Bayes of order n + 1), so the filter is exact for n + 1 observations.
 
     Source: Ackerson and Fu, IEEE Trans. Automatic Control 15 (1970); Bar-Shalom and Li, Estimation and Tracking (1993).
 

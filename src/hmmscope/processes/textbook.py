@@ -33,11 +33,11 @@ def stationary_start(labelled_VSS: Tensor, **names: object) -> LabelledHMM:
 class Mess3Spec:
     """Mess3: three hidden states that no finite past reveals; its beliefs form a fractal.
 
-    Each other state follows with probability `switch`; on the way to state j, symbol j is emitted with probability
-    `emission`.
+    Each of the two other states follows with probability `switch`; a transition to state j emits symbol j with
+    probability `emission`.
 
-    Source: Marzen and Crutchfield (2017), "Nearly maximally predictive features and their dimensions"; values from Shai et
-    al. (2024), "Transformers represent belief state geometry in their residual stream".
+    Source: Marzen and Crutchfield (2017), "Nearly maximally predictive features and their dimensions"; values from Shai
+    et al. (2024), "Transformers represent belief state geometry in their residual stream".
     """
 
     switch: float = 0.05

@@ -15,7 +15,7 @@ class VectorProcess(Process):
 
     Attributes:
         density: components of its predictive density: "gaussian", "poisson" or "symbols".
-        num_mixture_components: their number.
+        num_mixture_components: number of components.
         scale: centre and width of each coordinate.
     """
 
@@ -46,7 +46,7 @@ class VectorProcess(Process):
 
 
 def following(process: Process, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch coordinate"]:
-    """Run `VectorProcess.following`; InputError for other processes."""
+    """Run `VectorProcess.following`; raise InputError for other processes."""
     if not isinstance(process, VectorProcess):
         raise InputError(f"process: {type(process).__name__} has no predictions from beliefs; pass a VectorProcess")
     return process.following(beliefs)

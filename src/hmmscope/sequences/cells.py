@@ -44,7 +44,7 @@ def read_cells(text: str, what: str, delimiter: str) -> TableCells:
 
 
 def as_row(source: Any) -> Any:
-    """Convert an integer or boolean column of a frame to an array; return anything else unchanged."""
+    """Convert an integer or boolean column of a data frame to an array; return anything else unchanged."""
     kind = str(getattr(source, "dtype", ""))
     plain = isinstance(source, np.ndarray | torch.Tensor) or getattr(source, "ndim", None) != 1
     return source if plain or not re.fullmatch(r"u?int(8|16|32|64)|bool", kind) else np.asarray(source)

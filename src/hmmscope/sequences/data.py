@@ -141,12 +141,12 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def num_observations(self) -> int:
-        """Observations, without missing ones."""
+        """Number of observations, without missing ones."""
         return self.num_steps - self.num_missing
 
     @property
     def num_steps(self) -> int:
-        """Observations, with missing ones."""
+        """Number of observations, including missing ones."""
         return int(self._starts[-1])
 
     @cached_property
@@ -284,7 +284,7 @@ class SequenceData(Dataset[Tensor]):
     # -- parts
 
     def cut(self, length: int) -> "SequenceData":
-        """Cut into pieces of at most `length`."""
+        """Cut the sequences into pieces of at most `length`."""
         require_count("length", length)
         lengths = [
             min(length, count - begin) for count in self._encoded.lengths.tolist() for begin in range(0, count, length)
@@ -294,12 +294,12 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def block_length(self) -> int:
-        """Length that gives about 50 blocks, at least 16."""
+        """Piece length that gives about 50 pieces; at least 16."""
         count = max(1, min(_BLOCKS, self.num_steps // _SHORTEST_BLOCK))
         return -(-self.num_steps // count)
 
     def chunks(self, length: int) -> "SequenceData":
-        """Cut into pieces of `length`, or of `block_length` if fewer than 30 pieces would remain."""
+        """Cut the sequences into pieces of `length`, or of `block_length` if there would be fewer than 30 pieces."""
         require_count("length", length)
         if sum(-(-count // length) for count in self.lengths.tolist()) < _FEW_PIECES:
             length = min(length, self.block_length)
@@ -327,7 +327,8 @@ class SequenceData(Dataset[Tensor]):
     def split(self, train: float = 0.8, validation: float = 0.1, *, seed: int = 0) -> Parts:
         """Split into disjoint training, validation and test parts.
 
-        The sequences are sorted by sha256 of seed and symbols, so their order is irrelevant and equal ones stay together.
+        The sequences are sorted by sha256 of seed and symbols, so their order is irrelevant and equal sequences stay
+        together.
 
         Args:
             train, validation: fractions of the different sequences.
@@ -370,7 +371,7 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def train(self) -> "SequenceData":
-        """80 % of the sequences, see `split`; `validation` and `test` have 10 % each."""
+        """Training part: 80 % of the sequences, see `split`; `validation` and `test` have 10 % each."""
         return self._parts.train
 
     @property

@@ -62,7 +62,7 @@ class Alphabet(Shown):
 
     @classmethod
     def of(cls, symbols: object, missing: Missing | None = None) -> "Alphabet":
-        """Build from names, a number, or None."""
+        """Build an alphabet from names, a number of symbols, or None."""
         missing = missing or Missing()
         if symbols is None:
             return cls(missing=missing)

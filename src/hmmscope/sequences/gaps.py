@@ -42,7 +42,7 @@ class Missing:
 
     Attributes:
         names: texts and numbers as text; ``"nan"`` or ``"none"`` for any null value, ``""`` for an empty cell.
-        nothing: None and NaN are missing whatever the names.
+        nothing: None and NaN are missing for any names.
     """
 
     names: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Missing:
 
     @classmethod
     def of(cls, given: object) -> "Missing":
-        """Build from a name, a number, or a list; None means no missing values, [None] means None in the data."""
+        """Build from a name, a number, or a list; None means no missing values, [None] the value None in the data."""
         if given is None:
             return cls()
         items = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
@@ -106,7 +106,7 @@ class Missing:
             raise InputError(f"missing: {shown(both[0])} is also one of the symbols; choose one meaning")
 
     def advice(self, value: object) -> str:
-        """Return how to declare this value as missing."""
+        """Return advice on how to declare this value as missing."""
         names = [*self.names, "none" if is_nothing(value) else str(value)]
         given = repr(names[0] if len(names) == 1 else names)
         return f"if nothing was observed there, pass missing={given} (--missing {','.join(names) or shown('')})"
@@ -117,7 +117,7 @@ class Missing:
         return f"; {self.advice(name)}" if usual else ""
 
     def said(self) -> str:
-        """Return the names as text."""
+        """Return the names of missing values as text."""
         return ", ".join(name if name else "an empty cell" for name in self.names)
 
 

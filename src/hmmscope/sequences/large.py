@@ -16,7 +16,7 @@ _MANY, _EACH = 2**16, 4
 
 
 def parts_of(flat: NDArray[np.integer]) -> Iterator[NDArray[np.integer]]:
-    """Yield the array in chunks."""
+    """Yield an array in chunks."""
     return (flat[begin : begin + _PART] for begin in range(0, len(flat), _PART))
 
 
@@ -26,7 +26,7 @@ def num_equal(flat: NDArray[np.integer], symbol: int) -> int:
 
 
 def smallest(count: int) -> type[np.integer]:
-    """Return the smallest type for the numbers 0 to count - 1."""
+    """Return the smallest integer type for the numbers 0 to count - 1."""
     return np.uint8 if count <= 256 else np.int16 if count <= 2**15 else np.int32
 
 

@@ -67,7 +67,7 @@ class ReadRequest:
         self.has_axes = False  # True for 2-d arrays
 
     def understood(self, found: Encoded) -> Encoded:
-        """Add the applied options to the result."""
+        """Add the applied reading options to the encoded sequences."""
         reading = replace(
             found.read_options,
             column=self.column,
@@ -96,7 +96,7 @@ class ReadRequest:
         return names
 
     def of_file(self, header: Mapping[str, Any]) -> Alphabet | None:
-        """Adopt the alphabet of a file; return the caller's if it differs."""
+        """Adopt the alphabet of a file; return the caller's alphabet if that differs."""
         self._check_header(header)
         self.own = "format" in header
         if header.get("gaps"):
@@ -147,7 +147,7 @@ class ReadRequest:
         return encode_numbers(within(rows, self.lengths), self.alphabet, how, self.at(noun))
 
     def whole(self, array: NDArray[Any], lengths: object, how: str) -> Encoded | None:
-        """Encode an array (sequence, time) without copies; None if `numbers` must check it."""
+        """Encode an array (sequence, time) without copies; return None if its numbers need checks first."""
         plain = array.dtype.kind in "iu" and array.ndim == 2 and not isinstance(array, np.ma.MaskedArray)
         if not plain or not array.size or self.missing.names or (lengths is not None and len(array) != 1):
             return None

@@ -1,4 +1,4 @@
-"""Encoding of files and objects. Reads are bounded, and of regular files only."""
+"""Encoding of files and objects. Only regular files of limited size are read."""
 
 import json
 import os
