@@ -154,8 +154,8 @@ def _check(model: nn.Module, process: Process, columns: int) -> None:
 def in_browser(model: nn.Module, dataset: ProcessDataset) -> tuple[dict[str, Any], Mapping[str, Tensor]] | None:
     """Return the sizes and weights of a model that the page can compute, else None.
 
-    The page computes hmmscope's causal decoders and recurrent networks, and user modules that consist of an embedding,
-    one ``torch.nn.RNN``, ``LSTM`` or ``GRU``, and a linear head.
+    These are hmmscope's causal decoders and recurrent networks, and user modules of an embedding, one ``torch.nn.RNN``,
+    ``LSTM`` or ``GRU``, and a linear head.
     """
     if isinstance(model, Recurrent) and model.spec is not None:
         spec: Any = model.spec

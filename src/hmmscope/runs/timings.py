@@ -1,7 +1,4 @@
-"""Step times of each engine on this machine, stored in the user's cache.
-
-There is one file per processor, number of cores and package versions.
-"""
+"""Step times of each engine by machine and package versions, stored in the user's cache."""
 
 import hashlib
 import json

@@ -82,7 +82,8 @@ MOST_BYTES = 1 << 40
 def reading(path: Path, *, managed: bool, limit: int = MOST_BYTES) -> Iterator[BufferedReader]:
     """Open a regular file of at most `limit` bytes for reading.
 
-    In a `managed` file (one of hmmscope's) any problem is damage, and links are refused; else it is an input error.
+    For a `managed` file (written by hmmscope), any problem raises DamagedError and links are refused; for another file,
+    a problem raises InputError.
     """
     wrong = DamagedError if managed else InputError
     check_name(path)

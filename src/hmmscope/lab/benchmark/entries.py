@@ -82,7 +82,7 @@ class BenchmarkEntry:
 def entry_of(model: Any, *, name: str | None = None) -> BenchmarkEntry:
     """Return the entry of a module, a class or function, a registered name (or its fields), or a file path.
 
-    A class or function is called with those of these arguments that it accepts: ``vocab_size``, ``num_outputs``,
+    A class or function is called with the arguments that it accepts among ``vocab_size``, ``num_outputs``,
     ``max_length`` (longest sample) and, for vectors, ``input_width`` instead of ``vocab_size``. A module is copied for
     every task and must fit the largest vocabulary and output; further seeds reinitialize its weights.
 

@@ -67,7 +67,7 @@ def predict(
         Log-probabilities or vectors: ``trained`` and ``longest`` (sample, evaluated position, output), and
             ``untrained`` on
         the first samples. For `BenchmarkTask.reads`, also ``read`` (1 + controls, example, state): the belief on test
-        samples, regressed from the layer that fits the training examples best.
+        samples, regressed from the best layer on training examples.
     """
     found = {"trained": _answers(model, task, samples, samples.trained, SCORED)}
     with suppress(InputError):  # a model may not support such positions

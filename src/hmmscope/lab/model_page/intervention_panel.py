@@ -69,8 +69,8 @@ def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, A
 def used(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
     """Measure how far predictions move when the belief of another held-out sequence is written into a layer.
 
-    Returns the fraction of the way to the prediction of that belief, in total variation, and the same fraction for
-    random changes of equal length; see `belief_interventions`.
+    The result is the fraction of the way to the prediction of that belief, in total variation, and the same fraction
+    for random changes of equal length; see `belief_interventions`.
     """
     asked: dict[str, Any] = {"num_samples": USED, "num_positions": POSITIONS, "interventions": ("set",)}
     rows = belief_interventions(model, dataset, layers=[layer], **asked)

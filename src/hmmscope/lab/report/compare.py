@@ -23,8 +23,7 @@ _REFERENCES = ("optimum", "ceiling", "baseline")
 def compare(figures: Mapping[str, list[Figure]]) -> list[Figure]:
     """Return a figure "Compared: ..." for each name that at least two experiments have.
 
-    Series are the models, named by experiment, and references that are equal in all experiments. Heat maps and point
-    clouds stand side by side on one scale; two heat maps with equal axes also show their difference.
+    Series are the models, named by experiment, and references that are equal in all experiments.
 
     Args:
         figures: Figures by the experiment's name on the page.

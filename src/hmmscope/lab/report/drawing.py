@@ -14,10 +14,7 @@ from hmmscope.storage import disk, seals, store
 
 
 def draw_folder(folder: Path) -> list[Path]:
-    """Draw every figure in `folder` and return the files written.
-
-    Files of the same figure and code stay. The folder's second seal covers all files.
-    """
+    """Draw every figure in `folder` and return the files written; unchanged figures keep their files."""
     seals.open_sealed(folder, weights=False)
     written, stayed = [], []
     endings = [f".{ending}" for ending in plots.STYLES["paper"].endings]

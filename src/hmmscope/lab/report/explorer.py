@@ -46,7 +46,7 @@ def views(panel: Explorer) -> list[View]:
 def selected(panel: Explorer, chosen: tuple[str | None, ...]) -> list[int]:
     """Return the indices of the curves for one value per choice (None: all), at most as many as the page shows.
 
-    Among too many curves, the values of one choice alternate, so that each value appears before any appears twice.
+    Among too many curves, the values of one choice alternate.
     """
     fits = [
         i

@@ -8,7 +8,7 @@
       fitted.json                        states and a decoded path of the HMM on the page
       figures/<nn-name>.json             figures as data; `report` draws them and writes the page
 
-Each part is written atomically when finished, so an interrupted study resumes.
+Each part is written atomically, so an interrupted study can resume.
 """
 
 import os

@@ -87,10 +87,7 @@ def config_digest(config: RunConfig) -> str:
 
 
 def run_name(config: RunConfig) -> str:
-    """Return ``rnn-random-hmm-seed0-0123456789ab``: model, process, seed, and 12 digits of `config_digest`.
-
-    Varied keys are not included, so that an extended grid keeps its runs.
-    """
+    """Return ``rnn-random-hmm-seed0-0123456789ab``: model, process, seed, and 12 digits of `config_digest`."""
     label = f"{config.model.name}-{config.process.name}-seed{config.seed}"
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label)}-{config_digest(config)[:12]}"
 

@@ -182,10 +182,7 @@ def _server() -> ForkServer:
 
 
 def attend(task: Task, heartbeat_timeout: float | None = None) -> tuple[str, int, str]:
-    """Run a worker to its end and return the fields of `Outcome`.
-
-    Executors send this function to other machines, where paths must be the same.
-    """
+    """Run a worker to its end, here or on another machine with the same paths, and return the fields of `Outcome`."""
     job = Job(_server(), task, heartbeat_timeout)
     try:
         while (outcome := job.poll()) is None:

@@ -1,7 +1,6 @@
 """Tasks: work identified by a folder and a name, with files that appear atomically, and outcomes of attempts.
 
-A worker receives the type, folder and name of a task, and reads the rest from the folder. Kernel locks end with their
-process, so unlocked files belong to killed workers.
+A worker receives the type, folder and name of a task, and reads the rest from the folder.
 
     OUT/logs/NAME.log            output of its workers
     OUT/failures/NAME.json       reason of its failure, and number of attempts

@@ -1,7 +1,7 @@
 """Registered names and their meanings, as `show` and `claims` print them.
 
-They are read from catalogue.json, which `scripts/write_pages.py` writes, to avoid imports. If another package registers
-something or a registering line has changed, everything is imported instead.
+The names are read from catalogue.json, which `scripts/write_pages.py` writes. If another package registers objects or a
+registering line has changed, everything is imported instead.
 """
 
 import contextlib
