@@ -55,8 +55,8 @@ def model_outputs(
 ) -> Float[Tensor, "batch time output"]:
     """Run a module and return its outputs, which are a tensor or the attribute ``.logits``.
 
-    Outputs beyond `num_outputs`, such as the delimiter's, are dropped. With `block_length` the model runs with block
-    chain-of-thought: it reads its own earlier predictions.
+    Outputs beyond `num_outputs`, such as the delimiter's, are dropped. With `block_length` the model reads its own
+    earlier predictions (block chain-of-thought).
     """
     with explained(model, inputs):
         if block_length:
@@ -69,8 +69,8 @@ def model_outputs(
 def to_probs(model: nn.Module, outputs: Float[Tensor, "*batch symbol"]) -> Float64[Tensor, "*batch symbol"]:
     """Convert outputs to next-symbol probabilities on the CPU.
 
-    Outputs are read as logits, unless the module's attribute ``outputs`` is "law" (constructed networks): such outputs
-    are probabilities, clamped at zero and normalised, or uniform if all are zero.
+    Outputs are logits, unless the module's ``outputs`` is "law" (constructed networks): then they are probabilities,
+    clamped at zero and normalised, or uniform if all are zero.
     """
     outputs = outputs.cpu().double()
     if getattr(model, "outputs", "logits") != "law":

@@ -269,8 +269,7 @@ def _checked(observers: Mapping[str, Process], process: Process, asked: Target) 
 def known_component_probs(dataset: ProcessDataset, batch: Batch) -> Float64[Tensor, "batch judged symbol"] | None:
     """Compute the observation probabilities of the filter that knows the mixture component.
 
-    The result is None without components, or if a header (the HMM's parameters at the start of the sample) encodes the
-    component.
+    The result is None without components, or if a header (HMM parameters before the sequence) encodes the component.
     """
     process, components = dataset.process, batch.components
     pool = None if components is None or dataset.layout.header_format else process.select_components(components)

@@ -52,10 +52,10 @@ def automaton(
     """Estimate how many hidden states a model's predictions distinguish.
 
     - rank: rank of the Hankel matrix [P(prefix suffix)], by the largest ratio of neighbouring singular values;
-    - states, recurrent: number of classes of prefixes with different futures, and of recurrent classes, see
+    - states, recurrent: number of prefix classes with different futures, and of recurrent ones, see
     `extract_automaton`;
-    - distance: mean total variation between the process's predictions and the predictions of observable operators
-    learned from the model's word probabilities.
+    - distance: mean total variation between the process's predictions and those of observable operators learned from
+    the model.
 
     Args:
         model: any module of tokens.

@@ -96,8 +96,8 @@ def header_edits(
     """Edit one entry of the header, and measure whether the predictions become those of the edited HMM's filter.
 
     The entry is exchanged with the last entry of its row, which the header implies; the edit is made in the tokens, or
-    in the residual stream of the header's tokens at one layer. The value is measured in the second half of the
-    sequence: the fraction of the way to the edited HMM's filter,
+    in the header's residual stream at one layer. The value is the fraction of the way to the edited HMM's filter in the
+    second half,
 
         1 - D(new filter, model after) / D(new filter, model before),
 

@@ -66,8 +66,8 @@ def bootstrap_ratio(
 def least_z(count: int, alarm: float) -> float:
     """Return how many standard errors a mean of `count` normal samples exceeds with probability `alarm`.
 
-    The tail of Student's t beyond sqrt(degrees) / tan(u) is the fraction of the integral of sin(v)^(degrees - 1) over 0
-    < v < π that lies below u.
+    Student's tail beyond sqrt(degrees) / tan(u) is the share of the integral of sin(v)^(degrees - 1) over 0 < v < π
+    below u.
     """
     if count < 2:
         return np.inf

@@ -26,8 +26,8 @@ class TextLayout(Layout):
 
     prefix  name of o_0  separator  name of o_1  separator  ...  delimiter  name  separator  ...
 
-    Symbol names and separators must have the same tokens in every context, which is checked. A model predicts a symbol
-    by its logits of `symbol_tokens` one position before the name. Observations without an earlier token are not
+    Symbol names and separators must have the same tokens in every context, which is checked. The logits of
+    `symbol_tokens` before a name give the symbol's probabilities. Observations without an earlier token are not
     predicted.
 
     Args:

@@ -12,9 +12,8 @@ Array = NDArray[np.float64]
 def r_hat(draws: Array) -> Array:
     """Compute rank-normalized split R-hat; values above 1.01 mean that the chains have not mixed.
 
-    R-hat is sqrt((within (n - 1) / n + between) / within), from variances within and between chains of n draws. It is
-    computed from normal quantiles of the ranks of the draws and of their distances from the median; the larger value is
-    returned.
+    R-hat = sqrt((within (n - 1) / n + between) / within), from variances within and between chains of n draws. The
+    result is the larger value of the draws and of their distances from the median, each as normal quantiles of ranks.
 
     Source: Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021).
 

@@ -50,8 +50,8 @@ def mixing_time(
     mixing time = min {t : d_t <= threshold}
 
     The initial states i and j precede the first transition. Two single states attain the maximum over all initial
-    distributions. Initial states that exclude the observations are left out. A linear system with transition A, output
-    B and steady Kalman gain K has the exact value ln(0.05) / ln(spectral radius of (1 - K B) A).
+    distributions. Impossible initial states are excluded. A linear system with transition A, output B and steady Kalman
+    gain K has the exact value ln(0.05) / ln(spectral radius of (1 - K B) A).
 
     Source: [Limits] Eq. (A.2) and Table 1.
 

@@ -1,7 +1,7 @@
 """Filter of mixtures on a CPU, with or without the posterior over components.
 
-HMMs of few states use `hmmscope.kernels.mixtures`; HMMs of many states use matrix products, one component at a time,
-with running sums. Sequences at risk of underflow are recomputed by `hmmscope.kernels.underflow_safe`.
+HMMs of few states use `hmmscope.kernels.mixtures`; larger HMMs use matrix products, one component at a time. Sequences
+at risk of underflow are recomputed by `hmmscope.kernels.underflow_safe`.
 """
 
 import numpy as np

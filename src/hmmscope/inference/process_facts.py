@@ -43,7 +43,7 @@ class Facts(Shown):
 
 
 def known_facts(hmm: Process) -> Facts:
-    """Compute a process's stationary distribution, entropy rate, observability and rank, if costly approximately."""
+    """Compute stationary distribution, entropy rate, observability and rank; costly values are bounds or estimates."""
     hmm.require_capability(WORDS)
     if hmm.params.signed:
         gamma, rank = None, least_dimension(hmm)

@@ -34,7 +34,7 @@ def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None =
         hmmscope.json           `read_record`
         manifest.json           sizes and SHA-256 digests
 
-    Users should cut the logits to the symbols, as `evaluate` does: other rows of ``lm_head`` are zero.
+    Cut the exported model's logits to the symbols, as `evaluate` does: other rows of ``lm_head`` are zero.
 
     Args:
         thing: a `Run`, or a decoder.

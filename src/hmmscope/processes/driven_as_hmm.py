@@ -13,8 +13,7 @@ from hmmscope.processes.labelled import LabelledHMM
 def augment(process: LabelledHMM, pairing: Literal["post", "pre"] = "post") -> HMM:
     """Build the same process as an HMM with hidden pairs (s, v), number v * num_states + s, that emit v.
 
-    post: transition[(s, v), (s', v')] = labelled[v', s, s'];  initial[(s', v')] = sum_s initial[s] * labelled[v', s,
-    s']
+    post: transition[(s, v), (s', v')] = labelled[v', s, s'];  initial[(s', v')] = sum_s initial[s] * labelled[v', s, s']
     pre:  transition[(s, v), (s', v')] = P(s' | s, v) * P(v' | s');  initial[(s, v)] = initial[s] * P(v | s)
 
     The state s in the pair at time t follows (`post`) or precedes (`pre`) observation t.

@@ -12,7 +12,7 @@ _FEW = 8
 
 
 def stationary_law(transition_SS: Float64[Tensor, "state state"]) -> Float64[Tensor, "state"]:
-    """Compute the stationary distribution; transient states have probability exactly zero.
+    """Solve law = law @ transition for the stationary distribution; transient states have exactly zero.
 
     The elimination subtracts nothing, so with S states each entry has a relative error of about S * 2^-53; the bits are
     the same on every CPU.
