@@ -46,9 +46,9 @@ def task_patching(
     """Patch the mixture component (task) of prompt A into the run on prompt B, one layer at a time.
 
     On three quarters of the pairs (A, B), the task subspace is spanned by the leading directions of the change of the
-    residual stream when A's demonstrations replace B's. In the other pairs its coordinates are set to those under A's
-    demonstrations. Controls patch the ``whole`` stream and ``random`` subspaces. The value is the fraction of the way
-    to a reference,
+    residual stream when A's demonstrations replace B's. In the other pairs the stream's part in the subspace is set to
+    that under A's demonstrations. Controls patch the ``whole`` stream and ``random`` subspaces. The value is the
+    fraction of the way to a reference,
 
         1 - D(reference, model after) / D(reference, model before).
 
