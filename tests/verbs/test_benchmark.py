@@ -403,7 +403,8 @@ def test_what_it_costs_and_what_was_chosen_are_compared(entered, copied, here):
     true = json.loads((copied / "tasks" / "told-0" / "measured.json").read_text())["parameters"]
     _measured_again(copied, parameters=true - 1)
     assert hs.check_submission(copied)  # which numbers are parameters, only the model says
-    failing(f"parameters is {true - 1}, but recomputing it gives {true}", hs.check_submission, copied, run=str(entered / "mine.py"))
+    said = f"parameters is {true - 1}, but recomputing it gives {true}"
+    failing(said, hs.check_submission, copied, run=str(entered / "mine.py"))
     _measured_again(copied, parameters=true + 1)
     failing(f"parameters is {true + 1}, but weights.safetensors has {true} numbers", hs.check_submission, copied)
     _measured_again(copied, parameters=true, training_seconds=None)

@@ -124,15 +124,7 @@ def _moved(
 
 
 class _InterventionData:
-    """Edited samples with their exact answers and donors.
-
-    Attributes:
-        first: first edited sample.
-        changed, donor: edited samples, and each one's donor among them.
-        times, columns: edited positions, as observations and tokens.
-        beliefs: exact (sample, time, state), of all samples.
-        worth: distance from exact to mean-belief answers, by metric.
-    """
+    """Edited samples with their exact answers and donors."""
 
     def __init__(
         self, model: nn.Module, dataset: ProcessDataset, num_samples: int, times: list[int], answer: str

@@ -334,11 +334,7 @@ def _invalid(
     part: float = 0.0,
     in_order: bool = True,
 ) -> str | None:
-    """Return why a model's loss cannot be that of an honest predictor, or None.
-
-    An honest model's next-symbol losses beat the optimum by more than log(1/δ) nats with probability at most δ. Other
-    mean differences use standard errors. `part` is log(1 / prior weight), nats per sample.
-    """
+    """Return why a model's loss cannot be that of an honest predictor, or None."""
     if np.isinf(floor).any():
         return "the loss of the Bayes optimum is not finite: a wrong optimum"
     whose = {"optimum": "the Bayes optimum", "known-component": "that of the filter that knows the HMM"}[of_whom]

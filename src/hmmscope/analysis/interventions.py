@@ -107,10 +107,7 @@ def _hook(name: str, edits: tuple[Edit, ...]) -> Callable[[nn.Module, Any, Any],
 
 
 def _recomputed() -> bool:
-    """Return whether ``backward()`` will recompute, or now recomputes, the running code.
-
-    The edit is absent then, so the gradient would be wrong.
-    """
+    """Return whether ``backward()`` will recompute, or now recomputes, the running code."""
     if torch.compiler.is_compiling():  # the compiled module includes the edit
         return False
     frame: FrameType | None = sys._getframe(1)

@@ -111,13 +111,7 @@ def task_patching(
 
 
 class _Pairs:
-    """Original prompts, prompts with exchanged demonstrations, and references.
-
-    Attributes:
-        first: first patched pair.
-        columns: of the test sequence.
-        streams: by layer, of both (pair, position, width).
-    """
+    """Original prompts, prompts with exchanged demonstrations, and references."""
 
     def __init__(
         self, model: nn.Module, dataset: ProcessDataset, num_samples: int, names: Sequence[str], *, everywhere: bool

@@ -39,14 +39,7 @@ _WINDOW = 256
 
 @dataclass(frozen=True)
 class _Level:
-    """Counts after the contexts of one length k.
-
-    Attributes:
-        contexts: codes o_{t-k} V^{k-1} + ... + o_{t-1}, ascending (node,).
-        symbols, nodes: pairs of context and next symbol (pair,).
-        counts: occurrences (pair,).
-        longer: occurrences with an earlier symbol (pair,).
-    """
+    """Counts after the contexts of one length k."""
 
     contexts: NDArray[np.int64]
     symbols: NDArray[np.int64]

@@ -134,11 +134,7 @@ def _backward(
 
 
 class _Piece(NamedTuple):
-    """Part of some sequences from a time on.
-
-    Unless sequences begin there (`begun`), their first symbols are placeholders V, V + 1, ... for `seen`. The `further`
-    first sequences also hold the next part's first observation as V + n, ...; `counted` lengths exclude it.
-    """
+    """Part of some sequences from a time on."""
 
     work: PackedSequences
     counted: NDArray[np.int64]

@@ -127,10 +127,7 @@ def mixed_states(
 
 
 class _Nodes:
-    """Beliefs with nearest-neighbour search.
-
-    Sums weighted in [0, 1] differ by at most the L1 distance, so only beliefs with close sums are compared.
-    """
+    """Beliefs with nearest-neighbour search."""
 
     def __init__(self, tolerance: float) -> None:
         self.tolerance, self.largest_merge = tolerance, 0.0

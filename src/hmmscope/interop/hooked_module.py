@@ -97,13 +97,7 @@ class HookedModule(nn.Module):
 
 @dataclass(frozen=True)
 class _StreamLocation:
-    """A place of the stream.
-
-    Attributes:
-        path: name of a module.
-        time_first: whether activations are (time, batch, feature).
-        last: whether the module itself returns it.
-    """
+    """A place of the stream."""
 
     path: str
     time_first: bool = False
@@ -112,12 +106,7 @@ class _StreamLocation:
 
 @dataclass(frozen=True)
 class _Attended:
-    """The part of a layer with a softmax over keys.
-
-    Attributes:
-        path: its name.
-        mixed: whether its head output can be hooked.
-    """
+    """The part of a layer with a softmax over keys."""
 
     path: str
     mixed: bool

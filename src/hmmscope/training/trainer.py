@@ -150,16 +150,7 @@ def train_model(
 
 @dataclass(eq=False)
 class _TrainingLoop:
-    """Progress of a training.
-
-    Attributes:
-        restored: The state that training continued from.
-        alone: True without other processes; steps can then be abandoned.
-        long: True if signals interrupt steps and evaluations.
-        tokens, flops: Totals since then.
-        begun: Start time and process time.
-        saved, saved_step: Time and step of the last checkpoint.
-    """
+    """Progress of a training."""
 
     model: SequenceModel
     schedule: BatchSchedule

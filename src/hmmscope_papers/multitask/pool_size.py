@@ -142,10 +142,7 @@ def _strategy_laws(
 
 
 def _strategies(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
-    """Return the tables "weights" (pool, axis, x, strategy, value, error) and "left" (pool, axis, x, quantity, value).
-
-    ``left`` is the divergence from the nearest mixture; ``alone``, from the nearest single strategy.
-    """
+    """Return the tables "weights" (pool, axis, x, strategy, value, error) and "left" (pool, axis, x, quantity, value)."""
     weights, left = [], []
     for pool, process in pools_of(run).items():
         dataset = _prompts(run, process)
@@ -172,12 +169,7 @@ def _strategies(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def _phases(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
-    """Return the table "phases": (step, shown, effect, value, low, high, samples) at every stored step.
-
-    ``shown``: prompts per HMM. ``retrieval``: loss on held-out HMMs minus that on the pool, each above the filter that
-    knows the
-    HMM; ``inference``: loss of the best n-gram baseline minus that of the model on unseen HMMs.
-    """
+    """Return the table "phases": (step, shown, effect, value, low, high, samples) at every stored step."""
     training, pools = run.config.training, pools_of(run)
     columns = pool_columns(run)
     last = run.config.layout.sequence_index[run.config.layout.predicted_observations]
