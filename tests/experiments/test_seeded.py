@@ -342,7 +342,7 @@ def test_what_is_trained_is_measured_and_nothing_else(tmp_path: Path, capsys: py
         ({"overrides": {"plan.widths": "8,6"}}, "", 4),
         ({"seeds": (1, 2)}, "", 4),
         ({"version": 2}, "measured by version 1, not 2", 8),
-        ({"version": None}, "measured by version that nobody knows, not 1", 8),
+        ({"version": None}, "measured by version unknown, not 1", 8),
     ],
 )
 def test_what_is_kept_must_be_the_same(
@@ -668,7 +668,7 @@ def test_tables_without_seeds_are_used_again_only_if_the_same_measured_them(
     assert seen == ["losses", "again"]
     remove_seal(out)
     store.write_table(out / "tables" / "again.jsonl", [{"label": "width 4", "value": 100.0}])
-    with pytest.raises(DamagedError, match=r"again\.jsonl: 33 bytes|again\.jsonl: .* the made says"):
+    with pytest.raises(DamagedError, match=r"again\.jsonl: 33 bytes|again\.jsonl: .* unlike in the made"):
         run_experiment("test-seeded", "smoke", out, resume=True, quiet=True)
     monkeypatch.setattr(Seeded, "measurement", 2)
     run_experiment("test-seeded", "smoke", out, resume=True, quiet=True)

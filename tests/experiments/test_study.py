@@ -115,7 +115,7 @@ def test_its_page_and_findings(study: studies.StudyResult) -> None:
     assert about["command"].startswith("hmmscope study pairs --out pairs --length 12 --states 1,2")
     findings = json.loads((study.path / "findings.json").read_text())
     assert "the best HMM" in findings[0]["title"]
-    assert findings[1]["title"].endswith("counting")
+    assert findings[1]["title"].endswith("n-gram baselines")
     assert any("belief" in one["title"] for one in findings) == (study.hmm.num_states > 1)
     draw_folder(study.path)
     page = write_page([study.path], study.path / "report.html").read_text()

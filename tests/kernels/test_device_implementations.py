@@ -346,7 +346,7 @@ def test_a_fused_filter_is_tried_before_it_is_used(monkeypatch):
     with pytest.raises(RuntimeError, match="wrong results on cpu"):
         there.mixture_predictions_there(*given, torch.float32)
     monkeypatch.setattr(gpu_forward, "forward_norms", Mock(side_effect=OSError("out of shared memory")))
-    with pytest.warns(UserWarning, match="does not run on cpu .out of shared memory.; using torch operations"):
+    with pytest.warns(UserWarning, match="cannot run on cpu .out of shared memory.; using slower torch operations"):
         assert torch.equal(there.mixture_predictions_there(*given, torch.float32)[0], predicted)
 
 

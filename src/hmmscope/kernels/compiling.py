@@ -1,7 +1,6 @@
 """Cached compiled functions; processes that start together compile each only once."""
 
 import gc
-import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -68,7 +67,9 @@ def _index_or_none(load: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
     """Return the index of a cache; an empty one if it names classes that no longer exist, as after an upgrade."""
     try:
         return load()
-    except (AttributeError, ImportError, EOFError, pickle.UnpicklingError):
+    except Exception as error:
+        if isinstance(error, OSError):
+            raise
         return {}
 
 
