@@ -187,7 +187,7 @@ def test_bad_numbers_in_one_process_stop_all(mode: str, what: str, reports: Repo
 
 
 def torchrun(folder: Path, *options: str, **training: Any) -> subprocess.Popen[str]:
-    data = CONFIG | {"training": CONFIG["training"] | {"num_grains": 2} | training}
+    data = CONFIG | {"training": CONFIG["training"] | {"accumulation_steps": 2} | training}
     (folder / "config.yaml").write_text(json.dumps(data))
     command = [
         sys.executable,
