@@ -60,10 +60,11 @@ def main() -> None:
     rates = {which: min(found, key=found.__getitem__) for which, found in sorted(losses.items())}
     print(f"RATES: {rates}")
     if options.write:
-        pattern = rf"^    {options.write}: {{.*}},$"
-        store.write_text(
-            MODELS, re.sub(pattern, f"    {options.write}: {rates},", MODELS.read_text(), flags=re.MULTILINE)
-        )
+        pattern, line = rf"^    {options.write}: {{.*}},$", f"    {options.write}: {rates},"
+        text, count = re.subn(pattern, line, MODELS.read_text(), flags=re.MULTILINE)
+        if count != 1:
+            raise SystemExit(f"--write: RATES in {MODELS} has no line for length {options.write}; add one")
+        store.write_text(MODELS, text)
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ def open_headlines(
     article: Any,
 ) -> str:
     """Return the section on what the rules decided, what new data decided, and what would decide the rest."""
-    lines = ["## What decided, and what would", ""]
+    lines = ["## Decided and undecided headlines", ""]
     for title, names in (
         ("The rules of 2026-11-28 decided these headlines on the same data", texts["rules"]),
         ("New data decided these", texts["data"]),

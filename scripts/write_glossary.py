@@ -9,7 +9,7 @@ from pathlib import Path
 from hmmscope.synonyms import TERMS, Term
 
 PAGE = Path(__file__).parents[1] / "docs" / "glossary.md"
-_PART = re.compile(r"(?<=<!-- terms -->\n).*?(?=<!-- end of terms -->)", re.DOTALL)
+_PART = re.compile(r"(?<=<!-- terms: made by scripts/write_glossary.py -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
 def section(title: str, terms: tuple[Term, ...]) -> str:

@@ -59,17 +59,17 @@ def keep(made: Any) -> bool:
             )
         return False
     file = made._cache._cache_file
-    file._load_index = partial(_index_or_none, file._load_index)
+    file._load_index = partial(_index_or_empty, file._load_index)
     return True
 
 
-def _index_or_none(load: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
+def _index_or_empty(load: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
     """Return the index of a cache; an empty one if it names classes that no longer exist, as after an upgrade."""
     try:
         return load()
-    except Exception as error:
-        if isinstance(error, OSError):
-            raise
+    except OSError:
+        raise
+    except Exception:  # whatever unpickling may raise
         return {}
 
 
