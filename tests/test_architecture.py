@@ -1,6 +1,5 @@
 """Who may import whom, no cycles, short modules, and a command line that starts without torch."""
 
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,21 +10,9 @@ import pytest
 
 import hmmscope
 import hmmscope.lab
+from script_modules import script
 
-
-def counting() -> ModuleType:
-    """scripts/check_architecture.py."""
-    spec = importlib.util.spec_from_file_location(
-        "house", Path(__file__).parents[1] / "scripts" / "check_architecture.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["house"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-house = counting()
+house = script("check_architecture")
 RINGS = ("hmmscope", "hmmscope_papers")
 MAY_IMPORT = house.MAY_IMPORT
 

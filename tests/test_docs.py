@@ -1,27 +1,16 @@
 """The documentation stays small and whole: words, entries of the side bar, pages that are reached, links."""
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from script_modules import script
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 MOST_ENTRIES = 16
-
-
-def script(name: str) -> ModuleType:
-    """A module of scripts/."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 count_words = script("count_words")
 

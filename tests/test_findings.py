@@ -1,11 +1,9 @@
 """Each headline of docs/findings.toml has the answer and numbers of its rows, and the page is made from it."""
 
-import importlib.util
 import json
 import re
 import tomllib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,6 +12,7 @@ from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.answers import ANSWERS, answer_of, scope_of
 from hmmscope.lab.evidence.verdicts import CONFIRMED, DECIDED, OF_QUESTIONS, VERDICTS
+from script_modules import script
 
 ROOT = Path(__file__).parents[1]
 LEDGER = {row["claim"]: row for row in json.loads((ROOT / "results" / "ledger" / "ledger.json").read_text())}
@@ -53,16 +52,6 @@ def named(entry: dict[str, Any]) -> list[str]:
     return [*entry["rows"], *entry.get("also", [])]
 
 
-def written() -> ModuleType:
-    """scripts/write_findings.py."""
-    spec = importlib.util.spec_from_file_location("write_findings", ROOT / "scripts" / "write_findings.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def intervals(text: str) -> list[tuple[str, ...]]:
     """Numbers with an interval, without their signs: a page may say the other side."""
     return [tuple(sorted((number.lstrip("-") for number in found), key=float)) for found in _INTERVAL.findall(text)]
@@ -83,7 +72,7 @@ def said_of(name: str) -> str:
 
 
 def test_the_page_is_made_from_the_sentences_and_the_ledger() -> None:
-    assert (ROOT / "docs" / "findings.md").read_text() == written().page()
+    assert (ROOT / "docs" / "findings.md").read_text() == script("write_findings").page()
 
 
 def test_every_headline_and_every_decided_row_is_named_once() -> None:
@@ -226,11 +215,7 @@ def test_a_number_of_another_row_is_no_number_of_this_one() -> None:
 
 
 def test_the_sheet_of_those_who_judge_has_what_its_seed_draws() -> None:
-    spec = importlib.util.spec_from_file_location("judged", ROOT / "scripts" / "headline_review.py")
-    assert spec is not None
-    assert spec.loader is not None
-    judged = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(judged)
+    judged = script("headline_review")
     asked = tomllib.loads(judged.SENTENCES.read_text())
     names = judged.drawn(asked["seed"])
     assert len(names) == 10

@@ -1,7 +1,6 @@
 """docs/glossary.md: every term exists, every synonym is found, and messages use standard terms."""
 
 import ast
-import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from hmmscope.lab.cli import main
 from hmmscope.lab.verbs.options import VERBS
 from hmmscope.schema import unknown_name
 from hmmscope.synonyms import RENAMED, TERMS, Term, find_term, suggestion
+from script_modules import script
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text("utf-8")
@@ -97,12 +97,7 @@ def test_names_and_strings_of_no_message_pass(line: str) -> None:
 
 def test_the_page_has_the_table_of_synonyms() -> None:
     """`python scripts/write_glossary.py` writes it, with an entry of the index for each word."""
-    spec = importlib.util.spec_from_file_location("write_glossary", ROOT / "scripts" / "write_glossary.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert script.written(GLOSSARY) == GLOSSARY
+    assert script("write_glossary").written(GLOSSARY) == GLOSSARY
     indexed = [word for line in re.findall(r"^```\{index\} (.+)$", GLOSSARY, re.MULTILINE) for word in line.split(", ")]
     assert sorted(indexed) == sorted(word for term in ALL for word in (term.name, *term.synonyms))
 

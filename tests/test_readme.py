@@ -1,7 +1,6 @@
 """What the pages show is what happens: every python and console block runs, and prints what the page says."""
 
 import contextlib
-import importlib.util
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from types import ModuleType
 import pytest
 
 import documents
+import script_modules
 from hmmscope import __version__, registry
 
 ROOT = Path(__file__).parent.parent
@@ -99,12 +99,7 @@ def test_set_up_commands_are_the_only_ones_that_do_not_run() -> None:
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     """scripts/write_pages.py."""
-    spec = importlib.util.spec_from_file_location("write_pages", ROOT / "scripts" / "write_pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script_modules.script("write_pages")
 
 
 def test_what_goes_on_stands_after_what_is_finished(

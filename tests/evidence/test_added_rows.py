@@ -1,12 +1,12 @@
 """Rows that need no training are added to kept tables: on the same samples, and gains over counting by means."""
 
-import importlib.util
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+import script_modules
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.experiments.planning import ExperimentPlan
 from hmmscope.storage import packed, store
@@ -17,12 +17,7 @@ COT = ROOT / "results" / "small" / "limits-fig4-cot"
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("add_rows", ROOT / "scripts" / "add_rows.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    return script_modules.script("add_rows")
 
 
 def test_the_kept_constant_answer_is_what_is_measured_again(script: ModuleType) -> None:

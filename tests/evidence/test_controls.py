@@ -3,7 +3,6 @@
 They were measured as trained ones are, by ``make controls``; what is kept of it is read here.
 """
 
-import importlib.util
 import inspect
 import json
 import lzma
@@ -15,6 +14,7 @@ import pytest
 import torch
 
 import hmmscope as hs
+import script_modules
 from adversarial_tables import DECIDED, judged, on_training
 from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.rows import Rows, Tables
@@ -61,12 +61,7 @@ def test_all_controls_are_kept(script: ModuleType) -> None:
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("controls", KEPT.parents[1] / "scripts" / "controls.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    return script_modules.script("controls")
 
 
 def test_the_script_makes_all_controls_of_experiments_with_claims_on_training(script: ModuleType) -> None:

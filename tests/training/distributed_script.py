@@ -39,7 +39,12 @@ HUNG = 150
 
 #: Sixteen samples a step of a fixed set of 90: the last step of an epoch has ten, in three grains of the four.
 NUM_STEPS = 24
-TRAINING = CONFIG["training"] | {"num_steps": NUM_STEPS, "batch_size": 16, "num_trajectories": 90, "accumulation_steps": 4}
+TRAINING = CONFIG["training"] | {
+    "num_steps": NUM_STEPS,
+    "batch_size": 16,
+    "num_trajectories": 90,
+    "accumulation_steps": 4,
+}
 
 Work = Callable[[int], None]
 
