@@ -160,7 +160,7 @@ MUTATIONS: dict[str, Any] = {
     "training.curriculum": [4, 8],
     "training.block_length": 3,
     "training.block_algorithm": "naive",
-    "training.accumulation_steps": 2,
+    "training.num_grains": 2,  # the stored name of accumulation_steps
     "training.parallel": "ddp",
     "training.precision": "bfloat16",
     "training.compile": True,
