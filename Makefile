@@ -22,8 +22,8 @@ demo: .venv/.installed
 	$(BIN)/hmmscope run quickstart --scale small --out $(DEMO) --resume
 
 test: .venv/.installed
-	$(BIN)/ruff format --check src bench tests scripts
-	$(BIN)/ruff check src bench tests scripts
+	$(BIN)/ruff format --check src papers studies bench tests scripts conftest.py
+	$(BIN)/ruff check src papers studies bench tests scripts conftest.py
 	$(BIN)/python scripts/check_architecture.py --check
 	$(MAKE) --no-print-directory -j2 types units
 
@@ -56,11 +56,11 @@ test-gpu: .venv/.installed
 	$(BIN)/pytest -m gpu -n 0
 
 test-page: docs
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[pages,e2e]"
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[pages,e2e]" -e papers -e studies
 	$(BIN)/pytest -m e2e -n 0
 
 test-slurm: .venv/.installed
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[pages,slurm]"
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[pages,slurm]" -e papers -e studies
 	$(BIN)/pytest -m slurm -n 0
 
 # Networks that learned nothing, measured as trained ones are, once: what tests/evidence/test_controls.py reads.
@@ -77,16 +77,16 @@ test-extras:
 	test -x .venv-extras/bin/python || $(PYTHON) -m venv $(VENV_OPTIONS) .venv-extras
 	.venv-extras/bin/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) \
 		-e ".[pages,hmm,models,pretrained,test,lens,loops,ray,slurm,hmmer,peers,tables]"
-	.venv-extras/bin/pytest -rs tests/interop tests/models tests/sequences tests/sweeps/test_sweep_engines.py
+	.venv-extras/bin/pytest -rs tests/interop tests/models tests/sequences papers/tests/models studies/tests/interop tests/sweeps/test_sweep_engines.py
 	.venv-extras/bin/pytest -rs -m "slow or not slow" tests/adversarial/test_every_reader.py
 
 # Builds the package, installs its wheel into an empty environment outside of the checkout, and runs every verb there.
 check-package: .venv/.installed
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[package]"
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[package]" -e papers -e studies
 	$(BIN)/python scripts/check_package.py
 
 docs: .venv/.installed
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[pages,docs]"
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[pages,docs]" -e papers -e studies
 	mkdir -p docs/_build/extra
 	$(BIN)/python scripts/write_pages.py --pictures
 	$(BIN)/python scripts/draw_speed.py results/bench/people-*.json.xz --out docs/img/experiments
@@ -99,12 +99,12 @@ docs: .venv/.installed
 
 # Runs the notebooks of the documentation in place.
 notebooks: .venv/.installed
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[pages,docs,hmm]"
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[pages,docs,hmm]" -e papers -e studies
 	$(BIN)/python scripts/run_notebooks.py
 
 format: .venv/.installed
-	$(BIN)/ruff format src bench tests scripts
-	$(BIN)/ruff check --fix src bench tests scripts
+	$(BIN)/ruff format src papers studies bench tests scripts conftest.py
+	$(BIN)/ruff check --fix src papers studies bench tests scripts conftest.py
 
 # Tries to break everything, and writes docs/laboratory.md; SIZES="--only --kills 1000" chooses and adds to what was measured.
 break: .venv/.installed
@@ -140,11 +140,11 @@ clean:
 
 # Byte code is left to the first import of what is imported: compiling all of it takes as long as the rest. Torch is unpacked
 # while the others are fetched; then comes what its build needs beyond them.
-.venv/.installed: pyproject.toml constraints/torch.txt constraints/locked.txt constraints/pip.txt
+.venv/.installed: pyproject.toml papers/pyproject.toml studies/pyproject.toml constraints/torch.txt constraints/locked.txt constraints/pip.txt
 	$(PYTHON) -m venv $(VENV_OPTIONS) .venv
 	$(PIP) --no-deps --only-binary :all: --require-hashes -r constraints/pip.txt
 	$(PIP) --no-deps --only-binary :all: $(CONSTRAINT) torch & \
 	$(PIP) --no-deps --only-binary :all: --require-hashes -r constraints/locked.txt; code=$$?; wait $$! && exit $$code
 	$(PIP) --only-binary :all: $(CONSTRAINT) torch
-	$(PIP) --no-deps --no-build-isolation -e .
+	$(PIP) --no-deps --no-build-isolation -e . -e papers -e studies
 	touch $@

@@ -1,8 +1,9 @@
 """Add rows that need no training to stored tables measured before an experiment had them.
 
-    python scripts/add_rows.py results/medium/multitask-fig1@16-8 [SISTER ...]   tuned n-gram baselines
-    python scripts/add_rows.py results/small/multitask-heads                     tuned n-gram baselines of other studies
-    python scripts/add_rows.py results/small/limits-fig4-cot                     constant answer
+    python scripts/add_rows.py papers/results/medium/multitask-fig1@16-8 [SISTER ...]   tuned n-gram baselines
+    python scripts/add_rows.py studies/results/small/multitask-heads                     tuned n-gram baselines of
+    other studies
+    python scripts/add_rows.py papers/results/small/limits-fig4-cot                     constant answer
 
 Samples are functions of a seed, so they are drawn again; a stored untrained result must be reproduced.
 
@@ -39,10 +40,10 @@ from hmmscope.runs.pipeline import Run, untrained_model
 from hmmscope.storage import packed, store
 from hmmscope.storage.seals import open_sealed, remove_seal, write_seal
 from hmmscope_papers.limits.fig4_cot import error_rows
-from hmmscope_papers.multitask.in_context import chain_of, chain_rows, convergence_rows
 from hmmscope_papers.multitask.predictors import NGRAMS, counting_of, last_sequence, pools_of, prompt_score
-from hmmscope_papers.multitask.studies import PromptStudy, end_rows
 from hmmscope_papers.multitask.training_setting import OVER_COUNTING, RIGHT_OVER_COUNTING
+from hmmscope_studies.beyond_multitask.in_context import chain_of, chain_rows, convergence_rows
+from hmmscope_studies.beyond_multitask.studies import PromptStudy, end_rows
 
 Row = dict[str, Any]
 #: Maps plan, seed and tables of a part to its changed tables.

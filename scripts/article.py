@@ -19,6 +19,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import kept_results
+
 from hmmscope.lab.evidence.derived import figures_of
 from hmmscope.lab.evidence.ledger import read_tables
 from hmmscope.lab.evidence.verdicts import DECIDED
@@ -118,8 +120,8 @@ def undecided(rows: list[dict[str, Any]]) -> str:
 
 def hours_a_seed(folder: str, rows: list[dict[str, Any]]) -> float:
     """Return core-hours per seed of a stored folder."""
-    seeds = next(row["seeds"] for row in rows if row["folder"] == f"results/{folder}")
-    found = core_hours(read_tables(ROOT / "results" / folder)[1])
+    seeds = next(row["seeds"] for row in rows if row["folder"].partition("results/")[2] == folder)
+    found = core_hours(read_tables(kept_results.RESULTS / folder)[1])
     if not found:
         raise SystemExit(f"article: {PLANS.name}: results/{folder} does not say what it has cost")
     return sum(found.values()) / seeds
@@ -238,7 +240,7 @@ def figures(paper: str, out: Path) -> str:
     """Draw the lead figures of a paper from stored tables."""
     parts = []
     for name in FIGURES[paper]:
-        folder = ROOT / "results" / name
+        folder = kept_results.RESULTS / name
         if not (folder / "findings.json").is_file():
             continue
         about, tables = read_tables(folder)

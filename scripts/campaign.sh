@@ -4,7 +4,7 @@
 #     nice bash scripts/campaign.sh                    everything
 #     nice bash scripts/campaign.sh limits-fig3@T64    experiments whose name begins with this
 #
-# Parts in results/medium/ are reused, whatever machine measured them. A new experiment begins with the protocol of the same name in
+# Parts in */results/medium/ are reused, whatever machine measured them. A new experiment begins with the protocol of the same name in
 # protocols/. Each finished seed of an experiment is stored in results/medium/.
 set -euo pipefail
 
@@ -13,9 +13,11 @@ step() {
   local name=$1 seeds=$2 first=$3 begin
   shift 3
   [[ $name = "$only"* ]] || return 0
-  [ -f "protocols/$name.json" ] || { echo "$name: has no protocol yet; see protocols/README.md" && return 0; }
-  begin="--protocol protocols/$name.json"
-  [ -d "results/medium/$name" ] && begin="--reuse results/medium/$name"
+  protocol=$(ls */protocols/"$name.json" 2>/dev/null || true)
+  [ -f "$protocol" ] || { echo "$name: has no protocol yet; see protocols/README.md" && return 0; }
+  begin="--protocol $protocol"
+  kept=$(ls -d */results/medium/"$name" 2>/dev/null || true)
+  [ -d "$kept" ] && begin="--reuse $kept"
   # shellcheck disable=SC2086
   hmmscope run "${name%@*}" --scale medium --seeds "$seeds" --only-first "$first" --jobs 1 --out "runs/medium/$name" --resume $begin "$@"
   python scripts/write_pages.py --only --keep "runs/medium/$name"

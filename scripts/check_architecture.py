@@ -25,7 +25,12 @@ from pathlib import Path
 from types import FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE, PAPERS = ROOT / "src" / "hmmscope", ROOT / "src" / "hmmscope_papers"
+PACKAGE, PAPERS = ROOT / "src" / "hmmscope", ROOT / "papers" / "src" / "hmmscope_papers"
+STUDIES = ROOT / "studies" / "src" / "hmmscope_studies"
+#: Distributions beside the library.
+OUTER = (PAPERS, STUDIES)
+#: Packages of them that build on the modules of the library themselves.
+BUILDING = (f"{PAPERS.name}/constructions/", f"{STUDIES.name}/benchmark/")
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 
 #: Text of every module by its path: ``models/base.py`` of hmmscope, and ``hmmscope_papers/limits/fig2.py``.
@@ -35,20 +40,24 @@ Modules = Mapping[str, str]
 def sources() -> dict[str, str]:
     """Read every module of the three rings."""
     own = {str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
-    return own | {str(path.relative_to(PAPERS.parent)): path.read_text() for path in sorted(PAPERS.rglob("*.py"))}
+    return own | {
+        str(path.relative_to(package.parent)): path.read_text()
+        for package in OUTER
+        for path in sorted(package.rglob("*.py"))
+    }
 
 
 def module_name(path: str) -> str:
     """Return ``hmmscope.models.base`` for ``models/base.py``."""
     parts = path.removesuffix(".py").split("/")
-    package = [] if parts[0] == PAPERS.name else ["hmmscope"]
+    package = [] if parts[0] in (PAPERS.name, STUDIES.name) else ["hmmscope"]
     return ".".join([*package, *parts[: -1 if parts[-1] == "__init__" else None]])
 
 
 def ring(path: str) -> str:
     """Return the ring of a module: papers, lab or library."""
     first = path.partition("/")[0]
-    return {PAPERS.name: "papers", "lab": "lab"}.get(first, "library")
+    return {PAPERS.name: "papers", STUDIES.name: "studies", "lab": "lab"}.get(first, "library")
 
 
 def of_ring(name: str) -> Callable[[Modules], list[str]]:
@@ -62,27 +71,26 @@ def of_ring(name: str) -> Callable[[Modules], list[str]]:
 
 def outward(modules: Modules) -> list[str]:
     """List imports from a ring of one further out; only the two front doors may name the lab."""
-    order = ("library", "lab", "papers")
+    order = ("library", "lab", "papers", "studies")
     found = []
     for path, text in modules.items():
         own = order.index(ring(path))
         for one in read(path, text).imports:
-            target = "papers" if one.name.startswith(PAPERS.name) else "lab" if lab(one.name) else "library"
+            target = ring(one.name.replace(".", "/").removeprefix("hmmscope/"))
             if order.index(target) > own and path not in ("__init__.py", "__main__.py"):
                 found.append(f"{path}:{one.line}: {one.name}")
     return found
 
 
-def lab(name: str) -> bool:
-    return f"{name}.".startswith("hmmscope.lab.")
-
-
 def paper_names(modules: Modules) -> list[str]:
     """List names of library and lab that the papers use: imports, and attributes of imported modules."""
     doors = {module_name(path) for path in modules}
-    return sorted(
-        {name for path, text in modules.items() if ring(path) == "papers" for name in used(path, text, doors)}
-    )
+    return sorted({name for path, text in modules.items() if experiments(path) for name in used(path, text, doors)})
+
+
+def experiments(path: str) -> bool:
+    """Whether a module is of the papers or the studies; what builds on modules of the library is not."""
+    return ring(path) in ("papers", "studies") and not path.startswith(BUILDING)
 
 
 def private_paper_names(modules: Modules) -> list[str]:
@@ -141,7 +149,8 @@ def twice(modules: Modules) -> list[str]:
 
 def kept_megabytes(modules: Modules) -> list[str]:
     """Return one place for each started megabyte (1000 kB) of results/."""
-    size = sum(path.stat().st_size for path in (ROOT / "results").rglob("*") if path.is_file())
+    folders = [ROOT / name / "results" for name in ("", "papers", "studies")]
+    size = sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
     return ["results/"] * -(-size // 1_000_000)
 
 
@@ -212,7 +221,7 @@ SMALL = {"errors", "synonyms", "facade", "schema", "registry", "seeds", "axes", 
 PROBABILITY = {"kernels", "processes", "inference", "emissions", "datasets", "sequences"}
 COMPONENTS = PROBABILITY | {"models", "training", "analysis"}
 #: Packages that the experiment framework and the papers may import.
-LABORATORY = SMALL | COMPONENTS | {"constructions", "runs", "storage", "system_info", "interop", "reprs"}
+LABORATORY = SMALL | COMPONENTS | {"runs", "storage", "system_info", "interop", "reprs"}
 
 #: Content of each package and top-level module, and what it may import besides itself.
 LAYOUT: dict[str, tuple[str, set[str]]] = {
@@ -245,7 +254,6 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
         "emission families of numbers, their filter and fit",
         SMALL | {"kernels", "processes", "inference", "sequences", "reprs"},
     ),
-    "constructions": ("weights from theorems", SMALL | {"models", "processes", "system_info", "reprs"}),
     "datasets": (
         "samples as tokens, and their targets",
         SMALL | {"kernels", "processes", "inference", "sequences", "reprs"},
@@ -259,7 +267,7 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
     "analysis": ("instruments; they import no trainer", SMALL | PROBABILITY | {"models", "reprs"}),
     "runs": (
         "runs, from a configuration or a folder",
-        SMALL | COMPONENTS | {"constructions", "storage", "system_info", "reprs"},
+        SMALL | COMPONENTS | {"storage", "system_info", "reprs"},
     ),
     "sklearn": (
         "estimators of scikit-learn",
@@ -294,10 +302,6 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
         "studies of sequences without a known process",
         SMALL | COMPONENTS | {"runs", "storage", "system_info", "reprs", "lab.evidence", "lab.experiments"},
     ),
-    "lab.benchmark": (
-        "HMM-bench: frozen tasks and submissions",
-        SMALL | COMPONENTS | {"runs", "storage", "reprs", "lab.tasks", "lab.model_file"},
-    ),
     "lab.model_page": (
         "the page of one model",
         SMALL | COMPONENTS | {"runs", "storage", "reprs", "lab.experiments", "lab.report"},
@@ -320,13 +324,26 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
             "lab.study",
             "lab.model_page",
             "lab.report",
-            "lab.benchmark",
         },
     ),
     "lab.cli": ("the command line", {"errors", "synonyms", "text", "schema", "lab.verbs"}),
+    "hmmscope_papers.constructions": (
+        "weights from theorems",
+        SMALL | {"models", "processes", "system_info", "reprs"},
+    ),
     "hmmscope_papers": (
-        "experiments, one file each, with claims in `claims/`; public names only",
-        LABORATORY | {"lab.evidence", "lab.experiments"},
+        "figures, tables and theorems, one file each, with claims in `claims/`; public names only",
+        LABORATORY | {"lab.evidence", "lab.experiments", "hmmscope_papers.constructions"},
+    ),
+    "hmmscope_studies.benchmark": (
+        "HMM-bench: frozen tasks and submissions; a verb and two kinds of folder",
+        SMALL
+        | COMPONENTS
+        | {"runs", "storage", "reprs", "lab.tasks", "lab.model_file", "lab.experiments", "lab.verbs"},
+    ),
+    "hmmscope_studies": (
+        "questions beyond the papers, with claims in `claims/`; public names only",
+        LABORATORY | {"lab.evidence", "lab.experiments", "hmmscope_papers", "hmmscope_papers.constructions"},
     ),
     "__main__": ("`python -m hmmscope`", {"lab.cli", "text"}),
 }
@@ -730,6 +747,7 @@ SECTIONS = (
     Section("lines of the library", of_ring("library")),
     Section("lines of the lab", of_ring("lab")),
     Section("lines of the papers", of_ring("papers")),
+    Section("lines of the studies", of_ring("studies")),
     Section("imports of an outer ring", outward, 0),
     Section("names that the papers use", paper_names, 120),
     Section("  that are not public", private_paper_names, 0),

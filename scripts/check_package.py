@@ -36,6 +36,9 @@ look run -o look.html
 report run -o run.html
 sweep fitted.json --vary model.width=8,16 --model.name rnn --training.num_steps 4 --layout.length 8 --out sweep --jobs 1 -q
 study days.txt --states 1,2 --restarts 1 --iterations 3 --max_steps 20 --networks rnn --out study -q
+"""
+#: The same, once hmmscope-papers is installed too.
+OF_PAPERS = """
 run limits-table1 --scale smoke --out table1 -q
 run limits --scale smoke --out paper --jobs 2 -q
 claims
@@ -44,6 +47,18 @@ check run sweep study paper/limits-fig3
 report paper/limits-fig3 run -o both.html
 report paper/limits-fig3 --style web --figures figures -q
 """
+#: And hmmscope-studies.
+OF_STUDIES = """
+run limits-architectures --dry-run
+benchmark
+claims
+"""
+#: In the order of dependency: name, extras, and what is tried before the next is there.
+DISTRIBUTIONS = (
+    ("hmmscope", "[pages]", COMMANDS),
+    ("hmmscope_papers", "", OF_PAPERS),
+    ("hmmscope_studies", "", OF_STUDIES),
+)
 
 
 def call(*words: object, cwd: Path) -> str:
@@ -60,7 +75,11 @@ def call(*words: object, cwd: Path) -> str:
 def untried(help_text: str) -> list[str]:
     """Return verbs of `hmmscope --help` missing from `COMMANDS`; all if the help names none."""
     names = re.findall(r"^    (\w+) ", help_text, re.MULTILINE)
-    return sorted({*names} - {line.split()[0] for line in COMMANDS.strip().splitlines()}) if names else ["all"]
+    return (
+        sorted({*names} - {line.split()[0] for _, _, lines in DISTRIBUTIONS for line in lines.strip().splitlines()})
+        if names
+        else ["all"]
+    )
 
 
 def check(folder: Path) -> None:
@@ -69,19 +88,23 @@ def check(folder: Path) -> None:
         raise SystemExit(f"COMMANDS: untested verbs: {', '.join(missing)}")
     dist, work = folder / "dist", folder / "work"
     work.mkdir()
-    call(sys.executable, "-m", "build", "--outdir", dist, ROOT, cwd=folder)
-    (wheel,), built = dist.glob("*.whl"), sorted(dist.iterdir())
+    for source in (ROOT, ROOT / "papers", ROOT / "studies"):
+        call(sys.executable, "-m", "build", "--outdir", dist, source, cwd=folder)
+    built = sorted(dist.iterdir())
     print(call(sys.executable, "-m", "twine", "check", "--strict", *built, cwd=folder), end="", flush=True)
     call(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
     pins = ROOT / "constraints" / "torch.txt"
-    call(folder / "venv/bin/python", "-m", "pip", "install", "-q", "-c", pins, f"{wheel}[pages]", cwd=folder)
-    command = folder / "venv/bin/hmmscope"
-    lines = COMMANDS.strip().splitlines()
-    for line in lines:
-        begun = time.monotonic()
-        call(command, *line.split(), cwd=work)
-        print(f"{time.monotonic() - begun:6.1f} s  hmmscope {line}", flush=True)
-    print(f"{len({line.split()[0] for line in lines})} verbs and options of {wheel.name} work")
+    tried = set[str]()
+    for name, extras, commands in DISTRIBUTIONS:
+        (wheel,) = dist.glob(f"{name}-*.whl")
+        words = ["install", "-q", "-c", pins, "--find-links", dist, f"{wheel}{extras}"]
+        call(folder / "venv/bin/python", "-m", "pip", *words, cwd=folder)
+        for line in commands.strip().splitlines():
+            begun = time.monotonic()
+            call(folder / "venv/bin/hmmscope", *line.split(), cwd=work)
+            tried.add(line.split()[0])
+            print(f"{time.monotonic() - begun:6.1f} s  {name}: hmmscope {line}", flush=True)
+    print(f"{len(tried)} verbs and options of {', '.join(name for name, *_ in DISTRIBUTIONS)} work")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ Run from the root of the repository, after one pilot for each rate:
     python scripts/choose_rates.py runs/pilot/rate-*              print the losses and the choice
     python scripts/choose_rates.py --write 32 runs/pilot/rate-*   write the choice into hmmscope_papers/limits/trainings.py
 
-The rates of limits-law, whose budgets are annealed, stand in hmmscope_papers/limits/scaling_law.py by length; they were
+The rates of limits-law, whose budgets are annealed, stand in hmmscope_studies/beyond_limits/scaling_law.py by
+length; they were
 chosen by
 
     for rate in 0.002 0.004 0.008; do
@@ -18,7 +19,7 @@ chosen by
     done
     python scripts/choose_rates.py runs/pilot/law-*
 
-Those of header-filtering, whose budgets are annealed too, stand in hmmscope_papers/header/filtering_models.py:
+Those of header-filtering, whose budgets are annealed too, stand in hmmscope_studies/prompted/filtering_models.py:
 
     for rate in 0.002 0.004 0.008; do
       hmmscope run header-filtering --scale small --seeds 100, --plan.sizes 3 --plan.first 400 --plan.doublings 1 --jobs 1 \
@@ -37,7 +38,7 @@ from pathlib import Path
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.storage import store
 
-MODELS = Path("src/hmmscope_papers/limits/trainings.py")
+MODELS = Path("papers/src/hmmscope_papers/limits/trainings.py")
 
 
 def main() -> None:

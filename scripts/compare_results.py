@@ -1,4 +1,4 @@
-"""Compare results/ with that of an earlier revision: every row, finding, figure and verdict.
+"""Compare stored results with those of an earlier revision: every row, finding, figure and verdict.
 
 Run from the root of the repository:
 
@@ -18,18 +18,35 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from kept_results import OUTER, Kept
+
 from hmmscope.lab.evidence.derived import figures_of
 from hmmscope.lab.evidence.rows import as_tables
 from hmmscope.storage import packed, store
 
-RESULTS = Path("results")
+RESULTS = Kept(Path())
 
 
-def checked_out(revision: str, place: Path) -> Path:
-    """Extract results/ of a revision into `place`."""
-    archive = subprocess.run(["git", "archive", revision, "results"], check=True, capture_output=True).stdout
+def checked_out(revision: str, place: Path) -> Kept:
+    """Extract the folders results/ of a revision into `place`."""
+    folders = ["results", *(f"{outer}/results" for outer in OUTER.values())]
+    names = subprocess.run(["git", "ls-tree", "--name-only", revision, *folders], check=True, capture_output=True)
+    archive = subprocess.run(
+        ["git", "archive", revision, *names.stdout.decode().split()], check=True, capture_output=True
+    ).stdout
     subprocess.run(["tar", "-x", "-C", str(place)], input=archive, check=True)
-    return place / "results"
+    return Kept(place)
+
+
+def folders_of(kept: Kept) -> dict[str, Path]:
+    """Return the folders of experiments by scale and name, wherever a distribution stores them."""
+    return {"/".join(path.parts[-3:-1]): path.parent for path in kept.glob("*/*/experiment.json")}
+
+
+def rows_of(kept: Kept) -> list[dict]:
+    """Return the rows of the ledger; the folder of each begins with its scale."""
+    rows = store.read_json(next(kept.rglob("ledger.json")))
+    return [row | {"folder": row["folder"].rpartition("results/")[2]} if row.get("folder") else row for row in rows]
 
 
 def figures(folder: Path, tables: dict[str, list[dict]]) -> list[Any]:
@@ -73,19 +90,15 @@ def main() -> int:
     options = parser.parse_args()
     counts, lines = Counter[str](), []
     with tempfile.TemporaryDirectory() as place:
-        old = checked_out(options.revision, Path(place))
-        names = sorted(
-            {path.parent.relative_to(root) for root in (old, RESULTS) for path in root.glob("*/*/experiment.json")}
-        )
-        for name in names:
-            there = [(root / name).is_dir() for root in (old, RESULTS)]
-            differ = (
-                compare(old / name, RESULTS / name, counts)
-                if all(there)
-                else ["only " + ("before" if there[0] else "now")]
-            )
+        kept = checked_out(options.revision, Path(place)), RESULTS
+        old, new = map(folders_of, kept)
+        for name in sorted(old.keys() | new.keys()):
+            if name in old and name in new:
+                differ = compare(old[name], new[name], counts)
+            else:
+                differ = ["only " + ("before" if name in old else "now")]
             lines += [f"{name}: {', '.join(differ)}"] if differ else []
-        ledgers = [store.read_json(next(root.rglob("ledger.json"))) for root in (old, RESULTS)]
+        ledgers = [rows_of(each) for each in kept]
     counts["rows of the ledger"] = len(ledgers[0])
     lines += [
         f"ledger: {one['claim'] if one else other['claim']}"

@@ -21,12 +21,12 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 import hmmscope as hs
-from hmmscope import constructions
 from hmmscope.analysis.activations import capture_activations
 from hmmscope.analysis.shuffle import attention_taps
-from hmmscope.constructions.multitask_network import MultiTaskTransformer
-from hmmscope.constructions.regression import RegressionSamples
 from hmmscope.lab.report.series_style import GREY, INK, RULE
+from hmmscope_papers import constructions
+from hmmscope_papers.constructions.multitask_network import MultiTaskTransformer
+from hmmscope_papers.constructions.regression import RegressionSamples
 
 LETTERS = "ABC|"
 #: Lecture sizes: prompt, memory, steps of the walk, steps of the error curve, step size.

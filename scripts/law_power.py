@@ -45,7 +45,9 @@ def spread() -> tuple[float, float]:
     """Return standard deviations of log2 of the stored lengths: between instances, and residual."""
     rows = Rows(
         row
-        for row in read_tables(Path("results/small") / NAME)[1]["fit-lengths"].where(predictor="model", error_rate=0.1)
+        for row in read_tables(Path("studies/results/small") / NAME)[1]["fit-lengths"].where(
+            predictor="model", error_rate=0.1
+        )
         if row["layers"] and row["length"] < 0.95 * row["longest"]
     )
     between, left = [], []

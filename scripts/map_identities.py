@@ -27,7 +27,7 @@ CLAIMS = ROOT / "src/hmmscope/experiments/claims"
 def marks_of_parts(experiment: str) -> list[str]:
     """Return the marks of an experiment's stored parts, the oldest first."""
     found: dict[str, str] = {}
-    for index in sorted(ROOT.glob(f"results/*/{experiment}/parts.jsonl")):
+    for index in sorted(ROOT.glob(f"*/results/*/{experiment}/parts.jsonl")):
         for line in index.read_text().splitlines():
             row = json.loads(line)
             found[row["code"]] = min(row["created"], found.get(row["code"], "9999"))

@@ -2,7 +2,8 @@
 
     python scripts/project_metadata.py             print each empty field, and each file that differs
     python scripts/project_metadata.py --write     write the fields of [tool.hmmscope.owner] in pyproject.toml into
-                                                   pyproject.toml, CITATION.cff, README.md, CODE_OF_CONDUCT.md, docs/index.md
+                                                   the three pyproject.toml, CITATION.cff, README.md, CODE_OF_CONDUCT.md,
+                                                   docs/index.md
 
 Exits with 1 if a file differs; empty fields are listed and are no failure. Nothing is invented for them.
 """
@@ -22,6 +23,7 @@ ASKED = {
     "doi": '"10.5281/zenodo.NUMBER"',
     "contact": '"conduct@example.org"',
 }
+PROJECTS = ("pyproject.toml", "papers/pyproject.toml", "studies/pyproject.toml")
 FALLBACK = "the private report of the repository that you obtained hmmscope from"
 
 
@@ -71,15 +73,15 @@ def filled(root: Path, table: dict[str, Any]) -> dict[str, str]:
     links |= {"DOI": f"https://doi.org/{table['doi']}" if table["doi"] else ""}
     texts = {
         name: (root / name).read_text("utf-8")
-        for name in ("pyproject.toml", "CITATION.cff", "README.md", "CODE_OF_CONDUCT.md", "docs/index.md")
+        for name in (*PROJECTS, "CITATION.cff", "README.md", "CODE_OF_CONDUCT.md", "docs/index.md")
     }
     named = ", ".join(
         f'{{ name = "{name}"{f", email = {chr(34)}{mail}{chr(34)}" if mail else ""} }}' for name, mail in people
     )
-    toml = texts["pyproject.toml"]
-    toml = re.sub(r"(?m)^authors = \[\{.*\}\]$", f"authors = [{named}]", toml, count=1)
     urls = "".join(f'{name} = "{link}"\n' for name, link in links.items() if link)
-    texts["pyproject.toml"] = _between(toml, "# owner", "# end", urls)
+    for project in PROJECTS:
+        toml = re.sub(r"(?m)^authors = \[\{.*\}\]$", f"authors = [{named}]", texts[project], count=1)
+        texts[project] = _between(toml, "# owner", "# end", urls)
     cff = "".join(f"  - name: {name}\n" for name, _ in people)
     cff = f"authors:\n{cff}" + (f"repository-code: {table['repository']}\n" if table["repository"] else "")
     cff += f"doi: {table['doi']}\n" if table["doi"] else ""

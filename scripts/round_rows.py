@@ -1,7 +1,7 @@
 """Round stored numbers to the digits of float32 networks, which halves their size.
 
-    python scripts/round_rows.py results/medium/limits-fig2 epochs distances
-    python scripts/round_rows.py results/paper/multitask-fig7 offsets value
+    python scripts/round_rows.py papers/results/medium/limits-fig2 epochs distances
+    python scripts/round_rows.py papers/results/paper/multitask-fig7 offsets value
 
 Numbers are averages over samples of float32 outputs, so seven digits are enough. parts.jsonl and the seal record the
 rounding.

@@ -16,7 +16,7 @@ Run from the root of the repository:
     docs/experiments/ledger.md, results/ledger/             all claims decided by results/
     src/hmmscope/lab/verbs/catalogue.json           output of the verbs list, show and claims
     docs/gallery.md                             every figure, with its command
-    docs/benchmark.md                           its leaderboard, from the cards in results/hmm-bench
+    docs/benchmark.md                           its leaderboard, from the cards in studies/results/hmm-bench
 
 Weights are not copied. Stored files of the same experiment, scale and setting are replaced.
 """
@@ -31,11 +31,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kept_results import Kept
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from hmmscope import registry
-from hmmscope.lab.benchmark import board
 from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.derived import figures_of
 from hmmscope.lab.evidence.figure import Figure, Heatmap
@@ -54,10 +54,11 @@ from hmmscope.storage.seals import keep as keep_file
 from hmmscope.storage.seals import open_sealed, read_seal, remove_seal, write_seal
 from hmmscope.system_info import environment, machine, machine_line
 from hmmscope.ties import alike
+from hmmscope_studies.benchmark import board
 
 #: Separates the setting of another plan in a folder's name.
 BESIDE = "@"
-RESULTS, PAGES, PICTURES = Path("results"), Path("docs/experiments"), Path("docs/img/experiments")
+RESULTS, PAGES, PICTURES = Kept(Path()), Path("docs/experiments"), Path("docs/img/experiments")
 LEDGER = RESULTS / "ledger" / "ledger.json"
 CARDS, BENCH, BOARD_PICTURE = RESULTS / "hmm-bench", Path("docs/benchmark.md"), "hmm-bench.png"
 

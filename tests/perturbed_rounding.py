@@ -27,6 +27,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+import kept_results
 import numpy as np
 import torch
 
@@ -295,7 +296,7 @@ def claims() -> dict[str, str]:
     from hmmscope.lab.experiments.experiment import experiment_named
 
     found = {}
-    for folder in sorted((Path(__file__).parents[1] / "results" / "small").iterdir()):
+    for folder in sorted((kept_results.RESULTS / "small").iterdir()):
         about, tables = read_tables(folder)
         data = derive_findings(experiment_named(about["experiment"]), tables, about["scale"])["findings.json"]
         found[folder.name] = json.dumps(data, indent=0, default=str)

@@ -34,12 +34,12 @@ from hmmscope.analysis import curves, intervals  # noqa: E402
 from hmmscope.errors import HmmscopeError, InputError  # noqa: E402
 from hmmscope.inference import monte_carlo  # noqa: E402
 from hmmscope.lab import cli  # noqa: E402
-from hmmscope.lab.benchmark.board import read_cards  # noqa: E402
 from hmmscope.processes.files import load_process  # noqa: E402
 from hmmscope.seeds import derived_seed, philox_key  # noqa: E402
 from hmmscope.sequences.data import SequenceData  # noqa: E402
 from hmmscope.storage import disk, seals  # noqa: E402
 from hmmscope.storage.rundir import RunDir  # noqa: E402
+from hmmscope_studies.benchmark.board import read_cards  # noqa: E402
 from trials import conduct  # noqa: E402
 
 SHORT = {"power-losses": 150, "errors": 10, "races": 2, "configurations": 150, "alarms": 150, "leaks": 20}

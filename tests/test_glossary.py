@@ -11,14 +11,17 @@ import hmmscope as hs
 from hmmscope import lab
 from hmmscope.errors import InputError
 from hmmscope.lab.cli import main
-from hmmscope.lab.verbs.options import VERBS
+from hmmscope.lab.verbs.options import verbs
 from hmmscope.schema import unknown_name
 from hmmscope.synonyms import RENAMED, TERMS, Term, find_term, suggestion
 from script_modules import script
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text("utf-8")
-SOURCES = {str(path.relative_to(ROOT / "src")): path.read_text("utf-8") for path in sorted(ROOT.glob("src/**/*.py"))}
+SOURCES = {
+    path.as_posix().rpartition("/src/")[2]: path.read_text("utf-8")
+    for path in sorted([*ROOT.glob("src/**/*.py"), *ROOT.glob("*/src/**/*.py")])
+}
 ALL = [term for terms in TERMS.values() for term in terms]
 
 #: Words that earlier versions used, and the standard term.
@@ -106,8 +109,8 @@ def exists(code: str) -> bool:
     """Whether a name in code is of `hmmscope`, of `hmmscope.lab`, of the command line, or a field of the library."""
     verb, _, option = code.partition(" ")
     if option:
-        return option.removeprefix("--").replace("-", "_") in VERBS[verb].__dataclass_fields__
-    known = {*hs.__all__, *lab.__all__, *VERBS}
+        return option.removeprefix("--").replace("-", "_") in verbs()[verb].__dataclass_fields__
+    known = {*hs.__all__, *lab.__all__, *verbs()}
     return code in known or any(
         re.search(rf"\b{code.rpartition('.')[2]}\b\s*[:=(\"]", text) for text in SOURCES.values()
     )

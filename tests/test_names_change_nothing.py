@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+import kept_results
 import pytest
 import torch
 
@@ -32,10 +33,6 @@ import hmmscope as hs
 from hmmscope import registry, schema, seeds
 from hmmscope.datasets.layouts import Layout
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.lab.benchmark import board, checking
-from hmmscope.lab.benchmark.card import as_text
-from hmmscope.lab.benchmark.frozen import WORDS
-from hmmscope.lab.benchmark.tasks import TASKS, tasks_of
 from hmmscope.lab.cli import main
 from hmmscope.lab.evidence.claim import Claim, claims_of
 from hmmscope.lab.evidence.figure import _KINDS, ROLES, Bars, Figure, Lines, Series
@@ -45,7 +42,7 @@ from hmmscope.lab.evidence.verdicts import RULES, VERDICTS, Gate
 from hmmscope.lab.experiments.derived_findings import derive_again
 from hmmscope.lab.sweeps.grid import expand, run_name
 from hmmscope.lab.verbs import verify
-from hmmscope.lab.verbs.options import VERBS
+from hmmscope.lab.verbs.options import verbs
 from hmmscope.models.base import ModelIO, build_model
 from hmmscope.models.user_module import Function, UserModuleSpec
 from hmmscope.processes.from_file import ObjectSpec
@@ -55,6 +52,10 @@ from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.presets import preset
 from hmmscope.storage import store
 from hmmscope.training.spec import TrainingSpec
+from hmmscope_studies.benchmark import board, checking
+from hmmscope_studies.benchmark.card import as_text
+from hmmscope_studies.benchmark.frozen import WORDS
+from hmmscope_studies.benchmark.tasks import TASKS, tasks_of
 
 ROOT = Path(__file__).parents[1]
 #: Sizes of specs, wherever one has a field of that name in files.
@@ -132,7 +133,7 @@ def test_a_task_of_the_bench_that_is_worded_better_is_the_same_task() -> None:
 
 def test_the_card_in_lines_and_leaderboards_are_compared_without_their_words() -> None:
     tasks = tasks_of("light", ["parity", "told"])
-    card = store.read_json(next((ROOT / "results" / "hmm-bench").glob("gru-*.json")))
+    card = store.read_json(next((ROOT / "studies" / "results" / "hmm-bench").glob("gru-*.json")))
     text = as_text(card)
     assert "the excess of a constant predictor is solved" in text
     worded = text.replace("the excess of a constant predictor is solved", "the gap is closed").replace(
@@ -162,7 +163,7 @@ def test_a_sealed_folder_is_as_it_was_where_claims_are_worded_better(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     folder = str(tmp_path / "kept")
-    shutil.copytree(ROOT / "results" / "small" / "limits-table1", folder)
+    shutil.copytree(kept_results.RESULTS / "small" / "limits-table1", folder)
     derive_again(Path(folder))
     names = [claim.name for claim in claims_of("limits-table1")]
     found = Claim.finding
@@ -241,7 +242,7 @@ def test_protocols_have_the_names_of_rules_and_the_command_line_those_of_verbs()
     before = [entry_of(claim) for claim in claims]
     with renamed(*RULES.values()):
         assert [entry_of(claim) for claim in claims] == before
-    assert list(VERBS) == VERB_NAMES.split()
+    assert list(verbs()) == VERB_NAMES.split()
     assert before[0]["rule"]["name"] == "above"
     assert list(RULES) == ["above", "below", "within", "printed", "always"]
 
@@ -249,7 +250,7 @@ def test_protocols_have_the_names_of_rules_and_the_command_line_those_of_verbs()
 def test_every_name_of_a_seed_stands_in_the_table_of_frozen_names() -> None:
     """A name is a literal argument of one of these functions; the table has them all, and nothing else."""
     makers, found = {"derived_seed": 1, "torch_generator": 1, "numpy_generator": 1, "drawn_components": 3}, set()
-    for path in (ROOT / "src").rglob("*.py"):
+    for path in [one for name in ("", "papers", "studies") for one in (ROOT / name / "src").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             called = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
             if isinstance(node, ast.Call) and called in makers and len(node.args) > makers[called]:

@@ -1,6 +1,7 @@
 """Every planted fault is caught by the tests that should catch it, and without it they pass."""
 
 import dataclasses
+import importlib
 import os
 import re
 import shutil
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import hmmscope_papers
+import hmmscope_studies
 import package_copies
 from hmmscope import __file__ as package_file
 from injected_faults import IN_INFERENCE, Fault
@@ -16,6 +19,16 @@ from injected_faults_elsewhere import IN_BITS, IN_DATA, IN_MEASUREMENTS, ON_DISK
 
 TESTS = Path(__file__).parent
 PACKAGE = Path(package_file).parent
+
+
+def source_of(file: str) -> Path:
+    """A file below src/hmmscope, or ``../<package>/<file>`` of another package."""
+    if not file.startswith("../"):
+        return PACKAGE / file
+    package, _, rest = file.removeprefix("../").partition("/")
+    return Path(str(importlib.import_module(package).__file__)).parent / rest
+
+
 FAULTS = {fault.name: fault for fault in (*IN_INFERENCE, *IN_BITS, *IN_DATA, *IN_MEASUREMENTS, *ON_DISK)}
 #: Caught within seconds: none of them needs anything compiled anew.
 QUICK = (
@@ -37,7 +50,7 @@ class Copy:
     @classmethod
     def make(cls, root: Path) -> "Copy":
         """With what is compiled already, which is kept by the time and the size of its file."""
-        for package in (PACKAGE, PACKAGE.with_name("hmmscope_papers")):
+        for package in (PACKAGE, *(Path(one.__file__).parent for one in (hmmscope_papers, hmmscope_studies))):
             shutil.copytree(package, root / package.name, ignore=shutil.ignore_patterns("*.pyc"))
         return cls(root)
 
@@ -92,7 +105,7 @@ def test_the_table() -> None:
     assert len(faults) == len(FAULTS) >= 40
     assert set(QUICK) <= set(FAULTS)
     for fault in faults:
-        assert (PACKAGE / fault.file).read_text().count(fault.original) == 1, f"{fault.file}: {fault.name}"
+        assert source_of(fault.file).read_text().count(fault.original) == 1, f"{fault.file}: {fault.name}"
         assert fault.tests
         for test in fault.tests:
             file, _, name = test.partition("::")
@@ -112,7 +125,7 @@ def test_a_change_of_no_consequence_is_not_caught(copy: Copy) -> None:
     fault = FAULTS["half the Kalman gain"]._replace(tests=tuple(sorted(ids_of(QUICK))))
     harmless = fault._replace(planted="mean = mean + 1.0 * innovation @ step.gain.T")
     assert not copy.caught(harmless)
-    assert (copy.root / "hmmscope" / fault.file).read_bytes() == (PACKAGE / fault.file).read_bytes()
+    assert (copy.root / "hmmscope" / fault.file).read_bytes() == source_of(fault.file).read_bytes()
     with pytest.raises(AssertionError, match="0 places for"):
         copy.caught(fault._replace(original="no such line"))
     with pytest.raises(AssertionError, match="the tests did not run"):

@@ -10,7 +10,8 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).parents[1]
-FILES = ("pyproject.toml", "CITATION.cff", "README.md", "CODE_OF_CONDUCT.md", "docs/index.md")
+PROJECTS = ("pyproject.toml", "papers/pyproject.toml", "studies/pyproject.toml")
+FILES = (*PROJECTS, "CITATION.cff", "README.md", "CODE_OF_CONDUCT.md", "docs/index.md")
 
 
 def run(root: Path, *words: str) -> tuple[int, str]:
@@ -20,8 +21,8 @@ def run(root: Path, *words: str) -> tuple[int, str]:
 
 
 def test_what_is_filled_in_reaches_every_file(tmp_path: Path) -> None:
-    (tmp_path / "docs").mkdir()
     for name in FILES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     before = {name: (tmp_path / name).read_text() for name in FILES}
     code, told = run(tmp_path)
@@ -39,9 +40,10 @@ def test_what_is_filled_in_reaches_every_file(tmp_path: Path) -> None:
     assert told.count("differs from the owner table") == len(FILES)
     assert run(tmp_path, "--write")[0] == 0
     assert run(tmp_path) == (0, "all is filled in\n")
-    project = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]
-    assert project["authors"] == [{"name": "Ada Lovelace", "email": "ada@x.org"}, {"name": "Émile Borel"}]
-    assert project["urls"]["Repository"] == "https://x.org/r"
+    for name in PROJECTS:
+        project = tomllib.loads((tmp_path / name).read_text())["project"]
+        assert project["authors"] == [{"name": "Ada Lovelace", "email": "ada@x.org"}, {"name": "Émile Borel"}]
+        assert project["urls"]["Repository"] == "https://x.org/r"
     cited = yaml.safe_load((tmp_path / "CITATION.cff").read_text())
     assert [one["name"] for one in cited["authors"]] == ["Ada Lovelace", "Émile Borel"]
     assert (cited["doi"], cited["repository-code"]) == ("10.5281/zenodo.1", "https://x.org/r")

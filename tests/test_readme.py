@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import kept_results
 import pytest
 
 import documents
@@ -136,7 +137,7 @@ def test_a_plan_beside_that_of_the_scale_is_kept_beside_it(
     monkeypatch.setattr(script, "RESULTS", tmp_path / "results")
     monkeypatch.chdir(ROOT)
     for name in ("limits-table1", "limits-table1@other", "elsewhere"):
-        shutil.copytree(ROOT / "results" / "small" / "limits-table1", tmp_path / name)
+        shutil.copytree(kept_results.RESULTS / "small" / "limits-table1", tmp_path / name)
         script.keep(tmp_path / name)
     assert [folder.name for folder in script.kept("limits-table1")] == ["limits-table1", "limits-table1@other"]
     headings = [line for line in script.page("limits-table1") if line.startswith("## What was found")]

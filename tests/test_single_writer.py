@@ -12,9 +12,19 @@ from pathlib import Path
 import pytest
 
 import hmmscope
+import hmmscope_papers
+import hmmscope_studies
 
 PACKAGE = Path(hmmscope.__file__).parent
-PAPERS = PACKAGE.with_name("hmmscope_papers")
+OUTER = [Path(str(one.__file__)).parent for one in (hmmscope_papers, hmmscope_studies)]
+EVERY = sorted(path for folder in (PACKAGE, *OUTER) for path in folder.rglob("*.py"))
+
+
+def source_of(name: str) -> Path:
+    """A module by its path below src/hmmscope or src/."""
+    return next(path for path in EVERY if path.as_posix().endswith((f"/src/{name}", f"/src/hmmscope/{name}")))
+
+
 WRITERS = {"storage/disk.py", "storage/store.py", "storage/rundir.py", "storage/journal.py"}
 #: Who opens other files than those of users: the system's own, and those of this package.
 OPENERS = {
@@ -133,11 +143,11 @@ def calls(source: str, names: set[str]) -> list[str]:
 
 @pytest.mark.parametrize(
     "path",
-    sorted([*PACKAGE.rglob("*.py"), *PAPERS.rglob("*.py")]),
-    ids=lambda path: str(path.relative_to(PACKAGE.parent)),
+    EVERY,
+    ids=lambda path: path.as_posix().rpartition("/src/")[2],
 )
 def test_module_leaves_files_to_the_store(path: Path) -> None:
-    name, source = str(path.relative_to(PACKAGE.parent)).removeprefix("hmmscope/"), path.read_text()
+    name, source = path.as_posix().rpartition("/src/")[2].removeprefix("hmmscope/"), path.read_text()
     found = [one for one in offences(source, name in WRITERS) if one.partition(": ")[2] != RUNNERS.get(name)]
     assert found == []
     assert name in OPENERS or calls(source, READS) == []
@@ -238,7 +248,7 @@ OPENS = {
 OPENED_ELSEWHERE = {
     "lab/report/state_diagram.py": "lab/report/folder.py",
     "lab/verbs/findings.py": "lab/report/drawing.py",
-    "lab/benchmark/recompute.py": "lab/benchmark/checking.py",
+    "hmmscope_studies/benchmark/recompute.py": "hmmscope_studies/benchmark/checking.py",
     "lab/tasks/task.py": "failures of tasks at work",
     "lab/tasks/local.py": "logs of tasks at work",
     "lab/verbs/audit.py": "lab/evidence/ledger.py",
@@ -264,19 +274,19 @@ def unopened(source: str) -> list[str]:
 
 def test_who_reads_a_finished_folder_opens_its_seal() -> None:
     bare = {}
-    for path in sorted([*PACKAGE.rglob("*.py"), *PAPERS.rglob("*.py")]):
-        name = str(path.relative_to(PACKAGE.parent)).removeprefix("hmmscope/")
+    for path in EVERY:
+        name = path.as_posix().rpartition("/src/")[2].removeprefix("hmmscope/")
         if not name.startswith("storage/") and (found := unopened(path.read_text())):
             bare[name] = found
     assert {name: found for name, found in bare.items() if name not in OPENED_ELSEWHERE} == {}
     assert set(OPENED_ELSEWHERE) == set(bare)  # no exception that nobody needs
     openers = [name for name in OPENED_ELSEWHERE.values() if name.endswith(".py")]
-    assert [name for name in openers if not any(f"{one}(" in (PACKAGE / name).read_text() for one in OPENS)] == []
+    assert [name for name in openers if not any(f"{one}(" in source_of(name).read_text() for one in OPENS)] == []
 
 
 def test_seals_are_read_by_storage_alone() -> None:
     """A seal whose files are not compared says nothing: others call `open_sealed`, or ask for a digest to bind to."""
-    modules = [path for path in [*PACKAGE.rglob("*.py"), *PAPERS.rglob("*.py")] if path.parent.name != "storage"]
+    modules = [path for path in EVERY if path.parent.name != "storage"]
     assert [path.name for path in modules if "read_seal" in path.read_text()] == []
 
 

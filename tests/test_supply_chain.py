@@ -58,7 +58,7 @@ def test_pip_itself_is_fetched_by_its_digest_before_anything_else() -> None:
     recipe = (ROOT / "Makefile").read_text().partition(".venv/.installed: ")[2].splitlines()
     calls = [line.partition("$(PIP) ")[2] for line in recipe if "$(PIP) " in line]
     assert calls[0] == "--no-deps --only-binary :all: --require-hashes -r constraints/pip.txt"
-    assert all("--only-binary :all:" in line or line.endswith("-e .") for line in calls)
+    assert all("--only-binary :all:" in line or line.endswith("-e . -e papers -e studies") for line in calls)
     assert [len(digests) for digests in locked((ROOT / "constraints" / "pip.txt").read_text()).values()] == [1]
 
 
@@ -107,6 +107,8 @@ open(sys.argv[sys.argv.index("--output-file") + 1], "w").write("hmmscope" if tol
         "constraints/torch.txt": "",
         "constraints/pip.txt": "",
         "pyproject.toml": "",
+        "papers/pyproject.toml": "",
+        "studies/pyproject.toml": "",
         ".venv/.installed": "",
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """hmmscope: how sequence models learn hidden Markov processes, compared with the exact Bayes-optimal answer."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hmmscope.facade import lazily
 
@@ -8,7 +8,6 @@ __version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from hmmscope import analysis as analysis
-    from hmmscope import constructions as constructions
     from hmmscope import inference as inference
     from hmmscope import interop as interop
     from hmmscope import registry as registry
@@ -65,8 +64,6 @@ if TYPE_CHECKING:
     from hmmscope.inference.smoothing import smooth_beliefs as smooth_beliefs
     from hmmscope.inference.stable_argmax import stable_argmax as stable_argmax
     from hmmscope.inference.stationary_process import stationary_distribution as stationary_distribution
-    from hmmscope.lab.benchmark.checking import check_submission as check_submission
-    from hmmscope.lab.benchmark.submission import benchmark as benchmark
     from hmmscope.lab.model_page.model_page import look as look
     from hmmscope.lab.study.run_study import study as study
     from hmmscope.models.base import make_model as make_model
@@ -102,5 +99,21 @@ if TYPE_CHECKING:
     from hmmscope.training import recipes as recipes
     from hmmscope.training.updates import target_loss as target_loss
 
-__getattr__, __dir__, _names = lazily(__name__)
+_get, __dir__, _names = lazily(__name__)
 __all__ = ["__version__", *_names]
+
+#: Public names of earlier versions that other distributions have now: module and distribution.
+_MOVED = {
+    "benchmark": ("hmmscope_studies.benchmark.benchmark", "hmmscope-studies"),
+    "check_submission": ("hmmscope_studies.benchmark.check_submission", "hmmscope-studies"),
+    "constructions": ("hmmscope_papers.constructions", "hmmscope-papers"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MOVED:
+        module, distribution = _MOVED[name]
+        raise AttributeError(
+            f"module 'hmmscope' has no attribute {name!r}: it is {module}, in the package {distribution}"
+        )
+    return _get(name)

@@ -7,7 +7,7 @@ imported at the first lookup; modules in "hmmscope.experiments" are imported whe
     my-lab = "my_lab.hmms"
 
     [project.entry-points."hmmscope.experiments"]
-    papers = "hmmscope_papers"
+    papers = "hmmscope_papers.experiments"
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from hmmscope.errors import InputError
-from hmmscope.schema import by_field, known_keys, parse_spec, path_of, shown, stored_key, unknown_name
+from hmmscope.schema import UnknownNameError, by_field, known_keys, parse_spec, path_of, shown, stored_key, unknown_name
 
 T = TypeVar("T")
 
@@ -38,7 +38,9 @@ _FOLDERS = {
 }
 #: Groups of entry points for other packages: anything, and experiments with claims.
 PLUGINS, EXPERIMENTS = "hmmscope", "hmmscope.experiments"
-_GROUPS = {"experiment": EXPERIMENTS, "claim": EXPERIMENTS, "page": "hmmscope.pages"}
+#: Distributions of this project that register experiments and verbs.
+SEPARATE = ("hmmscope-papers", "hmmscope-studies")
+_GROUPS = {"experiment": EXPERIMENTS, "claim": EXPERIMENTS, "page": "hmmscope.pages", "folder": "hmmscope.folders"}
 #: Required method of the classes of a kind.
 _BUILT = {"process": "build()", "layout": "", "model": "build(ports, generator)"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[0-9][A-Za-z0-9_-]*)*")
@@ -214,6 +216,11 @@ def page(name: str) -> Callable[[T], T]:
     return _register("page", name)
 
 
+def folder(name: str) -> Callable[[T], T]:
+    """Register a kind of folder for `hmmscope check`, see `hmmscope.lab.verbs.folder_kind`."""
+    return _register("folder", name)
+
+
 def claim(name: str) -> Callable[[T], T]:
     """Register a claim, see `hmmscope.lab.evidence.claim`."""
     return _register("claim", name)
@@ -289,8 +296,15 @@ def lookup(kind: str, name: str, field: str | None = None) -> Any:
     """Return an entry by name; the InputError suggests the nearest name."""
     known = entries(kind)
     if name not in known:
-        raise unknown_name(field or kind, name, known)
+        unknown = unknown_name(field or kind, name, known)
+        raise not_registered(unknown) if kind == "experiment" else unknown
     return known[name]
+
+
+def not_registered(unknown: UnknownNameError) -> InputError:
+    """Return the error for an unknown experiment or verb; it names packages of this project that are not installed."""
+    absent = [name for name in SEPARATE if importlib.util.find_spec(name.replace("-", "_")) is None]
+    return InputError(f"{unknown}; install {' or '.join(absent)} for more") if absent else unknown
 
 
 def build_spec(kind: str, data: dict[str, Any], where: str) -> Any:

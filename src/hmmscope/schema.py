@@ -82,7 +82,7 @@ def unknown_name(field: str, name: object, known: Iterable[str]) -> UnknownNameE
     hint = f"; did you mean {shown(meant)}?" if meant else ""
     if len(listed(options)) < len(", ".join(options)):  # a shortened list starts with similar names
         options.sort(key=lambda option: option not in near)
-    return UnknownNameError(f"{field}: unknown {shown(name)}{hint} (known: {listed(options)})", name, options)
+    return UnknownNameError(f"{field}: unknown {shown(name)}{hint} (known: {listed(options) or 'none'})", name, options)
 
 
 def stored_key(field: dataclasses.Field) -> str:

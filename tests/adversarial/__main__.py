@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 HERE = Path(__file__).parent
 TESTS, ROOT = HERE.parent, HERE.parents[1]
 FOLDERS = ("analysis", "storage", "runs", "report", "training", "sweeps")
-for folder in (HERE, TESTS, *(TESTS / name for name in FOLDERS)):
+for folder in (HERE, ROOT, ROOT / "scripts", TESTS, *(TESTS / name for name in FOLDERS)):
     sys.path.insert(0, str(folder))
 
 import fresh_seeds  # noqa: E402

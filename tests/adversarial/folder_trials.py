@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import kept_results
 import pytest
 
 import sweeps_crash
@@ -16,7 +17,7 @@ from hmmscope.lab.tasks import local
 from hmmscope.storage.seals import SEAL, open_sealed
 from trials import Report, trial
 
-RESULTS = Path(__file__).parents[2] / "results" / "small"
+RESULTS = kept_results.RESULTS / "small"
 TINY = ["--layout.length", "4", "--training.num_steps", "3", "--training.batch_size", "2", "--training.device", "cpu"]
 TINY += ["--model.name", "rnn", "--model.width", "4", "--training.evaluate_samples", "4"]
 

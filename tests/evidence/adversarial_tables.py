@@ -19,8 +19,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, NamedTuple
+
+import kept_results
 
 from hmmscope.lab.evidence.claim import Claim, Measurement, claims_of
 from hmmscope.lab.evidence.ledger import read_tables
@@ -29,7 +30,7 @@ from hmmscope.lab.evidence.verdicts import DECIDED
 from hmmscope.lab.experiments.experiment import Experiment, experiment_named
 from hmmscope.ties import rounded
 
-RESULTS = Path(__file__).parents[2] / "results"
+RESULTS = kept_results.RESULTS
 #: Columns of predictors, their names of what was trained, and of what gives the same answer whatever it reads.
 _PREDICTORS, _TRAINED = ("predictor", "network", "model"), ("model", "trained", "rnn")
 _CONSTANT = ("constant", "uniform", "unigram", "stationary", "order-0")

@@ -38,10 +38,24 @@ from hmmscope.lab.evidence.protocol import entry_of
 from hmmscope.lab.evidence.records import folder_of
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import Rule
+from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.ties import alike as same
 from reach import numbers_of
 
 HERE = Path(__file__).parent
+#: Each distribution keeps what is frozen of its experiments; in the order of dependency.
+_OUTER = {"hmmscope_papers": "papers", "hmmscope_studies": "studies"}
+HOMES = (HERE, *(HERE.parents[1] / name / "tests" / "evidence" for name in _OUTER.values()))
+
+
+def place(kind: str, experiment: str) -> Path:
+    """The file of an experiment: "fixtures" or "golden_verdicts"."""
+    files = [home / kind / f"{experiment}.json.xz" for home in HOMES]
+    package = type(experiment_named(experiment)).__module__.partition(".")[0]
+    own = HERE.parents[1] / _OUTER.get(package, "") / "tests" / "evidence" / kind / f"{experiment}.json.xz"
+    return next((file for file in files if file.is_file()), own)
+
+
 #: What a column is where a row has none.
 _ABSENT: dict[str, Any] = {}
 _BROKEN = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError)
@@ -49,14 +63,15 @@ _BROKEN = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, 
 
 def read(kind: str, experiment: str) -> Any:
     """What is kept of an experiment: "fixtures" or "golden_verdicts"."""
-    return json.loads(lzma.decompress((HERE / kind / f"{experiment}.json.xz").read_bytes()))
+    return json.loads(lzma.decompress(place(kind, experiment).read_bytes()))
 
 
 def write(kind: str, experiment: str, data: Any) -> None:
     """Keep it, the same bytes for the same data."""
     text = json.dumps(data, separators=(",", ":"), sort_keys=True).encode()
-    (HERE / kind).mkdir(exist_ok=True)
-    (HERE / kind / f"{experiment}.json.xz").write_bytes(lzma.compress(text, preset=9))
+    file = place(kind, experiment)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(lzma.compress(text, preset=9))
 
 
 def in_columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -300,12 +315,12 @@ def complaints(experiment: str) -> dict[str, str]:
 
 def kept_acts(experiment: str) -> dict[str, Any]:
     """By claim: version, entry and acts; nothing of a new experiment."""
-    return read("golden_verdicts", experiment) if (HERE / "golden_verdicts" / f"{experiment}.json.xz").is_file() else {}
+    return read("golden_verdicts", experiment) if place("golden_verdicts", experiment).is_file() else {}
 
 
 def experiments() -> list[str]:
     """Those with frozen tables."""
-    return sorted(path.name.removesuffix(".json.xz") for path in (HERE / "fixtures").glob("*.json.xz"))
+    return sorted(path.name.removesuffix(".json.xz") for home in HOMES for path in home.glob("fixtures/*.json.xz"))
 
 
 def keep(experiment: str, names: Iterable[str]) -> None:

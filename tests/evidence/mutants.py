@@ -11,10 +11,9 @@ import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from golden_verdicts import act, altered, altered_probe, probe, read, same, write
+from golden_verdicts import act, altered, altered_probe, experiments, probe, read, same, write
 from hmmscope import registry
 from hmmscope.lab.evidence import effects
 from hmmscope.lab.evidence.claim import Claim, claims_of
@@ -161,7 +160,7 @@ def main() -> None:
     parser.add_argument("--search", action="store_true")
     parser.add_argument("experiments", nargs="*")
     options = parser.parse_args()
-    kept = sorted(path.name.removesuffix(".json.xz") for path in (Path(__file__).parent / "fixtures").glob("*.json.xz"))
+    kept = experiments()
     for experiment in options.experiments or kept:
         registry.entries("claim")
         if options.search:

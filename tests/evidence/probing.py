@@ -1,6 +1,6 @@
 """Makes the frozen tables on which rules are known by what they do, from kept tables of the same columns.
 
-    python tests/evidence/probing.py results/small/limits-fig3 ...
+    python tests/evidence/probing.py papers/results/small/limits-fig3 ...
 
 Tables keep three seeds at most, three digits, and the columns that a claim reads. Of the alterations (see `acts.altered`)
 those are kept that show a verdict or a side of a gate that those before them do not show.

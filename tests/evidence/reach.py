@@ -121,7 +121,7 @@ def reached(measure: Callable[..., Any]) -> tuple[dict[str, types.FunctionType],
     functions: dict[str, types.FunctionType] = {}
     constants: dict[tuple[str, str], Any] = {}
     left = functions_of(measure)
-    packages = {"hmmscope", "hmmscope_papers", *(one.__module__.partition(".")[0] for one in left)}
+    packages = {"hmmscope", "hmmscope_papers", "hmmscope_studies", *(one.__module__.partition(".")[0] for one in left)}
     while left:
         one = left.pop()
         key = f"{one.__module__}:{one.__qualname__}"

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import kept_results
 import pytest
 
 import script_modules
@@ -12,7 +13,7 @@ from hmmscope.lab.experiments.planning import ExperimentPlan
 from hmmscope.storage import packed, store
 
 ROOT = Path(__file__).parents[2]
-COT = ROOT / "results" / "small" / "limits-fig4-cot"
+COT = kept_results.RESULTS / "small" / "limits-fig4-cot"
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def test_the_kept_constant_answer_is_what_is_measured_again(script: ModuleType) 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["multitask-heads", "multitask-positions", "multitask-rank", "in-context"])
 def test_kept_counting_is_what_counts_at_its_best_on_the_same_prompts(script: ModuleType, name: str) -> None:
-    folder = ROOT / "results" / "small" / name
+    folder = kept_results.RESULTS / "small" / name
     about, index = store.read_json(folder / "experiment.json"), store.read_table(folder / packed.INDEX)
     part = packed.by_part(index, packed.read_tables(folder), folder)[0]
     plan = ExperimentPlan.from_data(about["experiment"], about["scale"], about["config"])

@@ -8,8 +8,8 @@
 
 import random
 from functools import lru_cache
-from pathlib import Path
 
+import kept_results
 import pytest
 
 from hmmscope import registry
@@ -40,7 +40,7 @@ SOURCES = tuple(
         ),
     )
 )
-RESULTS = Path(__file__).parents[2] / "results" / "small"
+RESULTS = kept_results.RESULTS / "small"
 CLAIMS: list[Claim] = registry.in_order("claim")
 FOLDERS = sorted(path.name for path in RESULTS.iterdir())
 

@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import kept_results
 import pytest
 
 from hmmscope import registry
@@ -368,7 +369,7 @@ def test_what_the_ledger_refuses(rising: Claim, tmp_path: Path) -> None:
 def test_findings_that_differ_by_rounding_stay_as_they_are(tmp_path: Path, factor: float, stays: bool) -> None:
     """Processors add in different orders: what is kept in the history does not change with the machine that judges it."""
     folder = tmp_path / "limits-table1"
-    shutil.copytree(ROOT / "results/small/limits-table1", folder)
+    shutil.copytree(kept_results.RESULTS / "small/limits-table1", folder)
     derive_again(folder)  # the sentences may be newer than the stored ones
     with seals.unsealed(folder) as seal:
         findings = store.read_json(folder / "findings.json")

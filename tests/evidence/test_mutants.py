@@ -13,9 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import kept_results
 import pytest
 
 import hmmscope
+import hmmscope_papers
+import hmmscope_studies
 from golden_verdicts import act, altered_probe, complaint, entry, experiments, kept_acts, probe, same
 from hmmscope import registry
 from hmmscope.lab.evidence.claim import Claim, claims_of
@@ -29,7 +32,9 @@ from hmmscope_papers.multitask import fig3a as multitask_fig3a
 from mutants import changed, of_record
 from reach import Site, law_sites, literals, node_of, reached, sites
 
-RESULTS = Path(__file__).parents[2] / "results"
+RESULTS = kept_results.RESULTS
+#: Packages whose constants and functions rules use.
+OUTER = ("hmmscope_papers.", "hmmscope_studies.")
 #: Whose frozen tables are judged within a tenth of a second.
 QUICK = (
     "limits-fig2",
@@ -132,7 +137,7 @@ def test_every_constant_that_a_verdict_depends_on_is_in_the_records() -> None:
         if claim.is_question:
             continue
         for (module, name), value in reached(claim.measure)[1].items():
-            if module.startswith("hmmscope_papers") and name not in NO_CHOICES and not isinstance(value, str):
+            if module.startswith(OUTER) and name not in NO_CHOICES and not isinstance(value, str):
                 known = {"CONVERGED": "rate"}.get(name, name.lower().strip("_"))
                 if known not in claim.parameters:
                     missing.append((claim.name, module, name))
@@ -143,8 +148,8 @@ def test_every_constant_that_a_verdict_depends_on_is_in_the_records() -> None:
 #: names of layers, rounding of a share of the training.
 NO_THRESHOLDS = {
     "limits.table3:log_excess", "limits.tables:_at_share", "limits.fig4_cot:_drifts", "limits.theorem5_2:_with_formula",
-    "multitask.lemma1:power_of_gamma", "multitask.windows:exponential_rather",
-    "multitask.construction_vs_trained:_estimate",
+    "multitask.lemma1:power_of_gamma", "beyond_multitask.windows:exponential_rather",
+    "beyond_multitask.construction_vs_trained:_estimate",
 }  # fmt: skip
 #: The plan of the paper's own trainings.
 _PLAN = "limits.trainings:"
@@ -159,9 +164,7 @@ def ruled() -> dict[str, Any]:
     for claim in registry.in_order("claim"):
         if not claim.is_question:
             found |= reached(claim.measure)[0]
-    return {
-        key.removeprefix("hmmscope_papers."): one for key, one in found.items() if key.startswith("hmmscope_papers")
-    }
+    return {key.partition(".")[2]: one for key, one in found.items() if key.startswith(OUTER)}
 
 
 def test_no_threshold_of_a_verdict_stands_in_code() -> None:
@@ -343,7 +346,7 @@ def test_how_a_rule_is_written_changes_nothing(
 def test_no_version_is_a_digest() -> None:
     """Nothing in the package looks at the source of a rule or a measurement, but for the tests."""
     package = Path(hmmscope.__file__).parent
-    readers = (package / "lab", package.with_name("hmmscope_papers"))
+    readers = (package / "lab", *(Path(str(one.__file__)).parent for one in (hmmscope_papers, hmmscope_studies)))
     paths = [path for folder in readers for path in folder.rglob("*.py")]
     assert len(paths) > 100
     found = [path for path in paths if "inspect.getsource" in path.read_text()]

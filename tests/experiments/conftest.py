@@ -1,24 +1,3 @@
 """Tables of these tests are made up, of few seeds with any spread: their rules are judged without asking for power."""
 
-import pytest
-
-from hmmscope.lab.evidence.verdicts import Gate
-
-#: Those that make tables as an experiment would have them.
-WITH_POWER = ("test_limits_law",)
-
-
-@pytest.fixture(autouse=True)
-def whatever_its_power(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What closes a row for its power is tested in `tests/evidence/test_power.py`."""
-    if request.module.__name__.rpartition(".")[2] not in WITH_POWER:
-        able = Gate("power", True, "not asked of tables that are made up")
-        monkeypatch.setattr(
-            "hmmscope.lab.evidence.cases.powered", lambda rule, effects, verdict, **named: (able, None, verdict)
-        )
-
-
-@pytest.fixture(autouse=True)
-def whichever_seeds_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seeds of tables that are made up may have the same rows; that such are refused is tested in test_error_rates.py."""
-    monkeypatch.setattr("hmmscope.lab.evidence.claim.identical_seeds", lambda tables: None)
+from made_up_tables import whatever_its_power, whichever_seeds_are_alike  # noqa: F401 - fixtures

@@ -35,7 +35,17 @@ from hmmscope.runs import settings
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage.packed import read_tables
 
-HERE = Path(__file__).parent / "measured"
+#: Each distribution keeps what is frozen of its experiments.
+_OUTER = {"hmmscope_papers": "papers", "hmmscope_studies": "studies"}
+
+
+def place(name: str) -> Path:
+    """The file of an experiment."""
+    package = type(experiment_named(name)).__module__.partition(".")[0]
+    root = Path(__file__).parents[2] / _OUTER.get(package, "")
+    return root / "tests" / "experiments" / "measured" / f"{name}.json.xz"
+
+
 #: Rows of a table that are kept, evenly drawn.
 DRAWN = 12
 RELATIVE, ABSOLUTE = 1e-6, 1e-9
@@ -147,7 +157,7 @@ def differences(kept: Any, now: Any, where: str = "") -> list[str]:
 
 def read(name: str) -> dict[str, Any] | None:
     """What is kept of an experiment; None of a new one."""
-    path = HERE / f"{name}.json.xz"
+    path = place(name)
     return json.loads(lzma.decompress(path.read_bytes())) if path.is_file() else None
 
 
@@ -158,10 +168,10 @@ def keep(name: str, rows: Callable[[str], dict[str, Any]] = rows_of) -> None:
     for where in unsteady:
         _, table, _, column, *_ = where.split("/")
         first[table]["columns"].pop(column, None)
-    HERE.mkdir(exist_ok=True)
+    place(name).parent.mkdir(parents=True, exist_ok=True)
     made = {"version": measurement_of(experiment_named(name)).version, "unsteady": unsteady, "tables": first}
     text = json.dumps(made, separators=(",", ":"), sort_keys=True).encode()
-    (HERE / f"{name}.json.xz").write_bytes(lzma.compress(text, preset=9))
+    place(name).write_bytes(lzma.compress(text, preset=9))
 
 
 def complaint(name: str, kept: dict[str, Any] | None, now: dict[str, Any], version: int) -> str | None:

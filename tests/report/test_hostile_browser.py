@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import kept_results
 import pytest
 
 from browsing import Watched, browser  # noqa: F401 - fixture
@@ -16,7 +17,7 @@ from live_cases import made, write_live_page
 from report_cases import HOSTILE, hostile_folder
 
 pytestmark = pytest.mark.e2e
-RESULTS = Path(__file__).parents[2] / "results" / "small"
+RESULTS = kept_results.RESULTS / "small"
 
 #: What a reader does with a page: all lists, all buttons but those that take a file away or never end, all places.
 WORK = """() => {

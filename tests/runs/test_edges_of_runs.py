@@ -26,6 +26,7 @@ from hmmscope.sequences.gaps import MISSING
 from hmmscope.storage import seals
 from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.spec import TrainingSpec
+from hmmscope_studies import benchmark as hmmbench
 
 CORPUS = hs.ProcessDataset("umbrella", 6)
 FEW: dict[str, Any] = {
@@ -384,11 +385,11 @@ def test_a_module_that_goes_on_has_the_weights_that_it_began_with(tmp_path: Path
     "call, words",
     [
         (lambda: hs.load_run(5), "path: must be a path, got 5"),
-        (lambda: hs.check_submission(5), "folder: must be a path, got 5"),
+        (lambda: hmmbench.check_submission(5), "folder: must be a path, got 5"),
         (lambda: hs.train("umbrella", 5, model="rnn"), "out: must be a path, got 5"),
         (lambda: hs.study([[0, 1], [1, 0]] * 9, 5), "out: must be a path, got 5"),
-        (lambda: hs.benchmark("rnn", 5), "out: must be a path, got 5"),
-        (lambda: hs.benchmark("rnn", "never", tasks=5), "--tasks: must be a list of names, got 5"),
+        (lambda: hmmbench.benchmark("rnn", 5), "out: must be a path, got 5"),
+        (lambda: hmmbench.benchmark("rnn", "never", tasks=5), "--tasks: must be a list of names, got 5"),
         (lambda: hs.over_training(5, "probe"), r"run: must be a run, such as .*, got 5"),
     ],
 )

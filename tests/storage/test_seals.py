@@ -6,20 +6,21 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import kept_results
 import pytest
 
 from hmmscope.errors import DamagedError
-from hmmscope.lab.benchmark.board import check_board, is_board
 from hmmscope.lab.evidence.ledger import as_text, ledger
 from hmmscope.lab.report.folder import UNSEALED, read_experiment
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir
 from hmmscope.storage.seals import open_sealed, read_seal, remove_seal, write_seal
+from hmmscope_studies.benchmark.board import check_board, is_board
 from rundir_cases import run, small_tensors  # noqa: F401 - a fixture
 from rundir_faults import flipped
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "results" / "small"
+RESULTS = kept_results.RESULTS / "small"
 
 
 def files(folder: Path) -> list[Path]:
@@ -72,7 +73,7 @@ def test_what_is_kept_is_bound_to_what_measured_it(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     shutil.copytree(RESULTS / "limits-table1", tmp_path / "run")
     write_seal(tmp_path / "run", "experiment", {"measured_by": {"hmmscope": "x"}, "runs": {"a": "b"}})
-    kept = tmp_path / "results" / "small" / "limits-table1"
+    kept = tmp_path / "papers" / "results" / "small" / "limits-table1"
     keep(tmp_path / "run")
     seal = open_sealed(kept)
     assert seal is not None
@@ -248,7 +249,7 @@ def test_a_seal_of_another_version_or_shape_is_damage(tmp_path: Path) -> None:
 
 def test_every_file_of_results_is_under_a_seal() -> None:
     """Beside the experiments, which others here open: the ledger, speeds, controls, what the laboratory found."""
-    for place in (ROOT / "results").iterdir():
+    for place in kept_results.RESULTS.iterdir():
         if experiments := {path.parent for path in place.glob("*/experiment.json")}:
             assert experiments == {*place.iterdir()}
             assert all((one / seals.SEAL).is_file() for one in experiments)

@@ -400,3 +400,14 @@ def test_unknown_words_of_python_are_told_with_what_is_near() -> None:
         assert said in str(found.value)
     with pytest.raises(AttributeError, match=r"did you mean 'fit'\?"):
         hs.fitt  # noqa: B018 - the look-up is what fails
+
+
+def test_what_a_package_lacks_is_an_error_that_names_the_package_with_it(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(registry, "SEPARATE", ("hmmscope-absent", "hmmscope-papers"))
+    for words in (["bencmark"], ["run", "limits-fig99", "--out", str(tmp_path / "out")]):
+        assert main(words) == 2
+        assert capsys.readouterr().err.rstrip().endswith("install hmmscope-absent for more")
+    with pytest.raises(AttributeError, match=r"it is hmmscope_papers\.constructions, in the package hmmscope-papers"):
+        _ = hs.constructions

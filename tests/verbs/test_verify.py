@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import kept_results
 import pytest
 
 import hmmscope as hs
@@ -12,7 +13,7 @@ from hmmscope.interop.huggingface import export_huggingface
 from hmmscope.storage import packed, seals, store
 from hmmscope.storage.rundir import RunDir
 
-RESULTS = Path(__file__).parents[2] / "results" / "small"
+RESULTS = kept_results.RESULTS / "small"
 
 
 def forge(path: Path, key: str, value: float) -> None:

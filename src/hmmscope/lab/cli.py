@@ -15,7 +15,7 @@ from contextlib import nullcontext, suppress
 from typing import Any, NoReturn, get_args, get_origin
 
 from hmmscope.errors import HmmscopeError, InputError, code_and_line
-from hmmscope.lab.verbs.options import VERBS, OverrideOptions
+from hmmscope.lab.verbs.options import OverrideOptions, unknown_verb, verbs
 from hmmscope.schema import UnknownNameError, unknown_name
 from hmmscope.synonyms import suggestion
 from hmmscope.text import NobodyReadsError, in_a_line, say, silence, tell, whatever_is_heard
@@ -45,12 +45,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="hmmscope", description=__import__("hmmscope").__doc__, **below)
     parser.add_argument("--version", action="store_true", help="print the version")
     parser.add_argument("--debug", action="store_true", help="show full tracebacks of errors")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
-    for name, record in VERBS.items():
+    below_verb = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
+    for name, record in verbs().items():
         text = (record.__doc__ or "").partition("\n")[0]
         changing = below if issubclass(record, OverrideOptions) else {}
         # No abbreviations: --seed is a field of the configuration, not short for --seeds.
-        sub = verbs.add_parser(name, help=text, description=text, allow_abbrev=False, **changing)
+        sub = below_verb.add_parser(name, help=text, description=text, allow_abbrev=False, **changing)
         groups: dict[str, Any] = {}
         for one in dataclasses.fields(record):
             if one.metadata:
@@ -169,8 +169,8 @@ def _answered(command: Callable[[], int], debug: bool) -> int:
 def _dispatch(argv: list[str], own_process: bool) -> int:
     dotted, words = _split_overrides(argv)
     named = next((word for word in words if not word.startswith("-")), None)
-    if named is not None and named not in VERBS:
-        raise unknown_name("verb", named, VERBS)
+    if named is not None and named not in verbs():
+        raise unknown_verb(named)
     if named is not None:  # before argparse reports missing arguments
         _refuse_unknown(named, [word for word in words if re.match(r"--[a-zA-Z]", word)])
     arguments, rest = build_parser().parse_known_args(words)
@@ -185,7 +185,7 @@ def _dispatch(argv: list[str], own_process: bool) -> int:
         build_parser().print_help()
         return 2
     rest = dotted + rest
-    record = VERBS[arguments.verb]
+    record = verbs()[arguments.verb]
     _refuse_unknown(arguments.verb, rest)
     values = {key: value for key, value in vars(arguments).items() if key not in ("verb", "version", "debug")}
     values |= {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
@@ -194,7 +194,9 @@ def _dispatch(argv: list[str], own_process: bool) -> int:
 
     # Waiting threads sleep: on shared cores, spinning makes two threads slower than one.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    function = getattr(importlib.import_module(f"hmmscope.lab.verbs.{arguments.verb}"), arguments.verb)
+    own = f"hmmscope.lab.verbs.{arguments.verb}:{arguments.verb}"
+    module, _, name = str(getattr(record, "function", own)).partition(":")
+    function = getattr(importlib.import_module(module), name)
     if own_process:
         gc.freeze()
         gc.enable()
@@ -219,7 +221,7 @@ def _dispatch(argv: list[str], own_process: bool) -> int:
 
 def _refuse_unknown(verb: str, rest: Sequence[str]) -> None:
     """Raise InputError for an unknown option, with the nearest known one; fields have their own errors."""
-    record, options = VERBS[verb], _options(VERBS[verb])
+    record, options = verbs()[verb], _options(verbs()[verb])
     for word in rest:
         flag = word.partition("=")[0]
         if flag in (*options, "--help", "--version"):
@@ -240,7 +242,7 @@ def _with_options(error: UnknownNameError, verb: str, overrides: Mapping[str, st
     if not isinstance(error.name, str) or error.name not in overrides:
         return error
     flags = [f"--{name}" for name in error.known if name.isidentifier() and name != "name"]
-    return unknown_name(f"hmmscope {verb}", f"--{error.name}", dict.fromkeys([*flags, *_options(VERBS[verb])]))
+    return unknown_name(f"hmmscope {verb}", f"--{error.name}", dict.fromkeys([*flags, *_options(verbs()[verb])]))
 
 
 def _options(record: type) -> list[str]:

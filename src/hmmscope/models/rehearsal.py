@@ -62,7 +62,7 @@ def is_of_library(model: nn.Module) -> bool:
         return False
     if isinstance(model, SequenceModel) and model.spec is not None:
         return True
-    return all(_package(part) in ("hmmscope", "hmmscope_papers", "torch") for part in model.modules())
+    return all(_package(part).startswith(("hmmscope", "torch")) for part in model.modules())
 
 
 def _package(thing: object) -> str:

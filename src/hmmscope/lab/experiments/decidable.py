@@ -98,7 +98,11 @@ def kept_folders(plan: ExperimentPlan) -> list[Path]:
     """Return the experiment's folders in `RESULTS`, best scale first."""
     scales = sorted(SCALES, key=lambda scale: (scale != plan.scale, -SCALES.index(scale)))
     name = plan.experiment.name
-    found = [(RESULTS / scale).glob(pattern) for scale in scales for pattern in (name, f"{name}@*")]
+    found = [
+        [*(RESULTS / scale).glob(pattern), *Path().glob(f"*/{RESULTS}/{scale}/{pattern}")]
+        for scale in scales
+        for pattern in (name, f"{name}@*")
+    ]
     return [folder for some in found for folder in sorted(some) if (folder / "findings.json").is_file()]
 
 

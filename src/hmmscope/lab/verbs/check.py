@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
+from hmmscope import registry
 from hmmscope.errors import InputError
-from hmmscope.lab.benchmark.board import check_board, is_board
-from hmmscope.lab.benchmark.checking import check_submission
-from hmmscope.lab.benchmark.submission import ENTRY
 from hmmscope.lab.verbs.doctor import doctor
 from hmmscope.lab.verbs.options import CheckOptions
 from hmmscope.lab.verbs.precompile import compile_all
@@ -25,11 +23,15 @@ def check(options: CheckOptions) -> int:
 
     Raises:
         InputError: `run` was given without submissions, or with other folders.
-        DamagedError, RefusedError: See `hmmscope.lab.verbs.verify.verify`, `check_submission` and `check_board`.
+        DamagedError, RefusedError: See `hmmscope.lab.verbs.verify.verify` and `FolderKind`.
     """
     for folder in options.folders:
         disk.check_name(Path(folder))
-    submissions = [folder for folder in options.folders if (Path(folder) / ENTRY).is_file()]
+    kinds = list(registry.entries("folder").values()) if options.folders else []
+    entered = {
+        folder: kind for folder in options.folders for kind in kinds if kind.check_model and kind.is_one(Path(folder))
+    }
+    submissions = list(entered)
     others = [folder for folder in options.folders if folder not in submissions]
     if options.run is not None and (others or not submissions):
         raise InputError(
@@ -42,9 +44,9 @@ def check(options: CheckOptions) -> int:
         if options.compile:
             compile_all(quiet=options.quiet)
         return code
-    boards = [folder for folder in others if is_board(Path(folder))]
-    checked = (check_submission(folder, run=options.run) for folder in submissions)
-    for said in (*checked, *(f"{folder}: {check_board(Path(folder))[0]}" for folder in boards)):
+    boards = {folder: kind for folder in others for kind in kinds if kind.check and kind.is_one(Path(folder))}
+    checked = (kind.check_model(folder, options.run) for folder, kind in entered.items())
+    for said in (*checked, *(f"{folder}: {kind.check(Path(folder))[0]}" for folder, kind in boards.items())):
         if not options.quiet:
             say(said)
     if others := [folder for folder in others if folder not in boards]:

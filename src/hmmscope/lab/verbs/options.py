@@ -1,7 +1,12 @@
 """The options of each verb, as records from which the command line builds its parser."""
 
+import functools
+import importlib.metadata
 from dataclasses import dataclass, field, fields
 from typing import Any
+
+from hmmscope.errors import InputError
+from hmmscope.schema import unknown_name
 
 #: Groups of options, as help shows them.
 READING, EXECUTION = "input options", "execution options"
@@ -309,25 +314,6 @@ class LookOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchmarkOptions(OverrideOptions):
-    """HMM-bench: submit a model or write the leaderboard; without a model, list the tasks"""
-
-    models: tuple[str, ...] = given(
-        "files ending in .py, or registered names (set their fields with --model.width VALUE)",
-        metavar="MODEL",
-        default=(),
-    )
-    out: str | None = said("write the submission into this new folder (default: hmm-bench/MODEL)", metavar="DIR")
-    track: str = said("light (minutes on one core) or full (hours)", "light")
-    num_seeds: int = said("train once for each of the seeds 0 to N-1", 1, metavar="N")
-    tasks: str | None = said("run only these tasks of the track; the submission is then not ranked", metavar="A,B")
-    steps: int | None = said("train for N steps per task; the submission is then not ranked", metavar="N")
-    resume: bool = said("resume the same entry in DIR", False)
-    leaderboard: str | None = said("read the submissions or cards in DIR and write the leaderboard", metavar="DIR")
-    copy_card: str | None = said("copy the card, without weights, into DIR", metavar="DIR")
-
-
-@dataclass(frozen=True, kw_only=True)
 class CheckOptions(Options):
     """verify folders and recompute their numbers; without a folder, test this installation"""
 
@@ -345,7 +331,7 @@ class CheckOptions(Options):
     compile: bool = said("compile now, so that later calls start faster", False)
 
 
-#: Verbs as users type them, in the order of the help.
+#: Verbs of this package as users type them, in the order of the help.
 VERBS: dict[str, type] = {
     "show": ShowOptions,
     "run": RunOptions,
@@ -359,6 +345,29 @@ VERBS: dict[str, type] = {
     "claims": ClaimsOptions,
     "report": ReportOptions,
     "look": LookOptions,
-    "benchmark": BenchmarkOptions,
     "check": CheckOptions,
 }
+
+
+@functools.cache
+def verbs() -> dict[str, type]:
+    """Return the option records of all verbs in the order of the help; those of other packages come before the last.
+
+    A package names the record of a verb in the group "hmmscope.verbs" of its entry points. The class variable `function`
+    of the record is the function of the verb, "module:function".
+    """
+    found = {}
+    for point in sorted(importlib.metadata.entry_points(group="hmmscope.verbs"), key=lambda point: point.name):
+        try:
+            found[point.name] = point.load()
+        except Exception as error:
+            raise InputError(f"plugin {point.name} ({point.value}): {type(error).__name__}: {error}") from error
+    *names, last = VERBS
+    return {name: VERBS[name] for name in names} | found | {last: VERBS[last]}
+
+
+def unknown_verb(name: str) -> InputError:
+    """Return the error for a verb that no installed package registers."""
+    from hmmscope.registry import not_registered
+
+    return not_registered(unknown_name("verb", name, verbs()))

@@ -4,13 +4,12 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from hmmscope import registry
 from hmmscope.analysis.curves import evaluate
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.interop.huggingface import RECORD, from_huggingface, read_record
-from hmmscope.lab.benchmark.board import check_board, holds_cards, is_board
-from hmmscope.lab.benchmark.checking import check_submission
 from hmmscope.lab.evidence.ledger import read_tables, with_versions
 from hmmscope.lab.experiments.derived_findings import derive_findings
 from hmmscope.lab.experiments.experiment import experiment_named
@@ -67,8 +66,9 @@ def verify(folders: Sequence[str], quiet: bool) -> None:
 
 def _verified(folder: Path) -> tuple[str, seals.SealReport]:
     sealed = os.path.lexists(folder / seals.SEAL)
-    if not sealed and is_board(folder):
-        return check_board(folder)
+    for one in () if sealed else registry.entries("folder").values():
+        if one.check and one.is_one(folder):
+            return cast(tuple[str, seals.SealReport], one.check(folder))
     kind = "" if sealed else _kind_of(folder)
     if kind == "export":
         said, found = _export(folder)
@@ -79,8 +79,14 @@ def _verified(folder: Path) -> tuple[str, seals.SealReport]:
         begin = (f"{many} files are as they were" if many != 1 else "1 file is as it was") + " sealed"
         begin = begin if found.kind else "no seal"
         runs = [f"{found.runs} run{'s' * (found.runs != 1)} inside too"] if found.runs else []
-        said = [begin, *runs, *_CHECKS[kind](folder), str(found)]
+        said = [begin, *runs, *_checked(kind, folder), str(found)]
     return f"{kind}: {'; '.join(said)}", found
+
+
+def _checked(kind: str, folder: Path) -> list[str]:
+    if kind in _CHECKS:
+        return _CHECKS[kind](folder)
+    return [str(registry.lookup("folder", kind).check_model(folder, None)).partition(": ")[2]]
 
 
 def _files(folder: Path) -> set[Path]:
@@ -92,9 +98,10 @@ _KINDS = {RECORD: "export", "config.json": "run", "experiment.json": "experiment
 
 def _inside(folder: Path) -> list[Path]:
     found, ours = [], {seals.SEAL, *_KINDS} - {"config.json"}
+    kinds = registry.entries("folder").values()
     for parent, inner, files in os.walk(folder):
         names = {*files}
-        if ours & names or {"config.json", store.MANIFEST} <= names or holds_cards(names):
+        if ours & names or {"config.json", store.MANIFEST} <= names or any(one.holds(names) for one in kinds):
             found.append(Path(parent))
             inner.clear()
     return [] if found == [folder] else sorted(found)
@@ -210,7 +217,6 @@ _CHECKS: dict[str, Callable[[Path], list[str]]] = {
     "pool": _sweep,
     "paper": _paper,
     "kept": lambda folder: [],
-    "submission": lambda folder: [check_submission(folder).partition(": ")[2]],
 }
 
 

@@ -1,0 +1,204 @@
+"""Prompt and residual-stream layout of a [MultiTask] network."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+
+from hmmscope.axes import Tensor
+from hmmscope.errors import InputError
+from hmmscope.schema import require, require_count, unknown_name
+from hmmscope_papers.constructions.regression import Features
+from hmmscope_papers.constructions.residual import Subspaces
+
+Positions = Literal["column", "slot", "absolute"]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Prompt positions: delimiter | demonstration, delimiter | .. | demonstration, delimiter | test sequence.
+
+    Attributes:
+        demonstration_lengths: Symbols of each demonstration.
+        test_length: Symbols of the test sequence.
+    """
+
+    demonstration_lengths: tuple[int, ...]
+    test_length: int
+
+    @classmethod
+    def of(cls, num_demonstrations: int, demonstration_length: int | Sequence[int], test_length: int) -> "Prompt":
+        """Create a prompt with equal or listed demonstration lengths."""
+        require_count("num_demonstrations", num_demonstrations)
+        require_count("test_length", test_length)
+        if isinstance(demonstration_length, Iterable) and not isinstance(demonstration_length, str):
+            lengths = tuple(demonstration_length)
+        else:
+            lengths = (demonstration_length,) * num_demonstrations
+        require(len(lengths) == num_demonstrations, "demonstration_length", f"must be {num_demonstrations}", lengths)
+        for length in lengths:
+            require_count("demonstration_length", length)
+        return cls(lengths, test_length)
+
+    @property
+    def num_columns(self) -> int:
+        return self.first_test_column + self.test_length
+
+    @property
+    def first_test_column(self) -> int:
+        return 1 + sum(length + 1 for length in self.demonstration_lengths)
+
+    @property
+    def delimiter_columns(self) -> list[int]:
+        return list(itertools.accumulate((length + 1 for length in self.demonstration_lengths), initial=0))
+
+    def check_delimiters(self, tokens: Tensor, delimiter: int) -> None:
+        """Raise InputError unless delimiters stand exactly in their positions."""
+        wanted = torch.zeros(self.num_columns, dtype=torch.bool, device=tokens.device)
+        wanted[self.delimiter_columns] = True
+        wrong = (tokens == delimiter) != wanted[: tokens.shape[1]]
+        if bool(wrong.any()):
+            b, t = wrong.nonzero()[0].tolist()
+            found = f"got {int(tokens[b, t])} at position {t} of prompt {b}"
+            where = "begin with the delimiter, and have one after each demonstration and no others"
+            raise InputError(f"tokens: must {where} (token {delimiter}, positions {self.delimiter_columns}), {found}")
+
+    def num_samples(self, memory_length: int, num_futures: int) -> int:
+        """Number of regression samples in the demonstrations."""
+        return sum(max(0, length - memory_length - num_futures + 1) for length in self.demonstration_lengths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidualLayout:
+    """Rows of the residual stream.
+
+        non-causal: a sample is (x, y) = (slots 0 .. L-1, futures 1 .. k), and the query window is slots 0 .. L-1
+        causal:     a sample is (x, y) = (slots k .. k+L-1, slots k-1 .. 0), and the query window is slots 0 .. L-1
+
+    Slots hold the current and earlier tokens, futures the later ones.
+
+    Attributes:
+        num_symbols: V; the delimiter is token V.
+        memory_length: L.
+        num_futures: k.
+        joint_labels: Whether the label is the joint one-hot of all futures.
+        causal: Whether attention is causal.
+        features: "window" (concatenated one-hots) or "tabular" (one-hot of the window).
+        positions: "column" for one position vector per position, "slot" for one per slot.
+        position_width: Size of a position vector.
+    """
+
+    num_symbols: int
+    memory_length: int
+    num_futures: int = 1
+    joint_labels: bool = False
+    causal: bool = False
+    features: Features = "window"
+    positions: Positions = "column"
+    position_width: int = 2
+
+    def __post_init__(self) -> None:
+        require_count("num_symbols", self.num_symbols, 2)
+        require_count("memory_length", self.memory_length)
+        require_count("num_futures", self.num_futures)
+        require_count("position_width", self.position_width, 2)
+        if self.features not in ("window", "tabular"):
+            raise unknown_name("features", self.features, ("window", "tabular"))
+        if self.positions not in ("column", "slot", "absolute"):
+            raise unknown_name("positions", self.positions, ("column", "slot", "absolute"))
+        if self.num_symbols ** max(self.num_futures, self.memory_length * (self.features == "tabular")) > 2**20:
+            raise InputError("num_symbols: gives more than 2^20 joint one-hots; use fewer symbols or slots")
+
+    @property
+    def num_slots(self) -> int:
+        return self.memory_length + (self.num_futures if self.causal else 0)
+
+    @property
+    def num_copied_futures(self) -> int:
+        return 0 if self.causal else self.num_futures
+
+    @property
+    def num_labels(self) -> int:
+        """Number of labels, V^k."""
+        return self.num_symbols**self.num_futures
+
+    @property
+    def num_features(self) -> int:
+        """V L, or V^L with tabular features."""
+        size, power = self.num_symbols, self.memory_length
+        return size**power if self.features == "tabular" else size * power
+
+    @cached_property
+    def subspaces(self) -> Subspaces:
+        token, carried = self.num_symbols + 1, self.position_width if self.positions == "slot" else 0
+        tabular = self.features == "tabular"
+        sizes = {"slot-0": token, "position": self.position_width}
+        for slot in range(1, self.num_slots):
+            sizes |= {f"slot-{slot}": token, f"position-{slot}": carried}
+        for future in range(1, self.num_copied_futures + 1):
+            sizes |= {f"future-{future}": token, f"future-position-{future}": carried}
+        sizes |= {
+            "one": 1,
+            "test": 1,
+            "label": self.num_labels if self.joint_labels else 0,
+            "sample-window": self.num_features if tabular else 0,
+            "query-window": self.num_features if tabular and self.causal else 0,
+            "weights": self.num_labels * self.num_features,
+            "prediction": self.num_labels,
+        }
+        return Subspaces(sizes)
+
+    @property
+    def width_formula(self) -> int:
+        """Width for window features without causal mask; (V+1)(L+1) + 4 + V^2 L + V for [MultiTask] Theorem 1."""
+        size, slots = self.num_symbols, self.memory_length + self.num_futures
+        labels = self.num_labels * (2 if self.joint_labels else 1)
+        carried = 2 * (slots - 1) if self.positions == "slot" else 0
+        return (size + 1) * slots + 4 + labels + self.num_labels * size * self.memory_length + carried
+
+    @property
+    def sample_blocks(self) -> list[str]:
+        """Blocks of a sample's window, most recent first."""
+        first = self.num_futures if self.causal else 0
+        return [f"slot-{first + slot}" for slot in range(self.memory_length)]
+
+    @property
+    def label_blocks(self) -> list[str]:
+        """Blocks of a sample's label, next symbol first."""
+        if self.causal:
+            return [f"slot-{self.num_futures - 1 - m}" for m in range(self.num_futures)]
+        return [f"future-{m + 1}" for m in range(self.num_futures)]
+
+    @property
+    def query_blocks(self) -> list[str]:
+        return [f"slot-{slot}" for slot in range(self.memory_length)]
+
+    def rows(self, block: str) -> list[int]:
+        where = self.subspaces[block]
+        return list(range(where.start, where.stop))
+
+    def symbol_rows(self, blocks: Sequence[str]) -> list[int]:
+        return [row for block in blocks for row in self.rows(block)[: self.num_symbols]]
+
+    @property
+    def sample_rows(self) -> list[int]:
+        return self.rows("sample-window") if self.features == "tabular" else self.symbol_rows(self.sample_blocks)
+
+    @property
+    def query_rows(self) -> list[int]:
+        if self.features == "window":
+            return self.symbol_rows(self.query_blocks)
+        return self.rows("query-window" if self.causal else "sample-window")
+
+    @property
+    def label_rows(self) -> list[int]:
+        return self.rows("label") if self.joint_labels else self.symbol_rows(self.label_blocks)
+
+    @property
+    def invalid_rows(self) -> list[int]:
+        """Delimiter and test rows, all zero in a valid sample."""
+        delimiters = [self.rows(block)[-1] for block in (*self.sample_blocks, *self.label_blocks)]
+        return [*delimiters, *self.rows("test")]

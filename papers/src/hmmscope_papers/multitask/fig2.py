@@ -1,0 +1,250 @@
+"""[MultiTask] Figure 2: how attention depends on the positions of demonstrations, by layer."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hmmscope import Run, registry
+from hmmscope.analysis import ShuffleValues, mean_row
+from hmmscope.lab import (
+    Figure,
+    MeasuredTables,
+    Measurement,
+    Panel,
+    Role,
+    Rows,
+    Tables,
+    bar,
+    bars,
+    claim,
+    curve,
+    heatmap,
+    lines,
+)
+from hmmscope.schema import require
+from hmmscope_papers.constructions import MultiTaskTransformer
+from hmmscope_papers.multitask.side_by_side import construct
+from hmmscope_papers.multitask.training_setting import PoolFigure, gates, in_regime
+
+
+@registry.experiment("multitask-fig2")
+class MultiTaskFig2(PoolFigure):
+    """Attention logits under permuted demonstrations, matched by the identity of their key."""
+
+    title = "Does attention depend on the positions of the demonstrations?"
+    summary = (
+        "The demonstrations are permuted, and the attention logits from the last token of the test sequence are "
+        "matched by the identity of their key: whole demonstrations are permuted (A), or the position ids of "
+        "their tokens are permuted in all layers (B) or in one layer alone (C). Controls are the untrained model, "
+        "and the network of Theorem 1, whose gradient layers do not read positions."
+    )
+    groups = {"shuffle": ("shuffle", "effects"), "setting": ("setting",)}
+    #: The last three concern the constructed network, with the largest learning rate stable on the first prompts.
+    sizes = {
+        "smoke": {"samples": 8, "permutations": 3, "construction_samples": 4, "memory_length": 2, "num_steps": 2},
+        "small": {"samples": 64, "permutations": 8, "construction_samples": 8, "memory_length": 4, "num_steps": 4},
+        "medium": {"samples": 256, "permutations": 8, "construction_samples": 8, "memory_length": 4, "num_steps": 4},
+        "gpu": {"samples": 64, "permutations": 16, "construction_samples": 16, "memory_length": 4, "num_steps": 8},
+        "paper": {"samples": 64, "permutations": 16, "construction_samples": 8, "memory_length": 4, "num_steps": 16},
+    }
+
+    def look(self, run: Run, sizes: dict[str, Any]) -> MeasuredTables:
+        dataset, tables = run.dataset("probe"), MeasuredTables(shuffle=[], effects=[])
+        constructed = construct(run, {**sizes, "samples": sizes["construction_samples"]})
+        for draw, (network, model) in enumerate([*run.compare_with_untrained(), ("constructed", constructed)]):
+            own = network == "constructed"
+            for mode in ("blocks", "layer", "everywhere"):
+                values = ShuffleValues.of(
+                    model,
+                    dataset,
+                    num_samples=sizes["construction_samples" if own else "samples"],
+                    num_permutations=sizes["permutations"],
+                    mode=mode,
+                    attend_at=_attend_at(constructed) if own else None,
+                    first_position=sizes["memory_length"] if own else 0,
+                )
+                if own:
+                    del values["attention_change"]  # a softmax measure; most of its layers have none
+                key, last = {"network": network, "draw": draw, "mode": mode}, max(values["cv"])
+                stages = _stages(constructed) if own else {}
+                tables["shuffle"] += [
+                    key | {"depth": row["layer"] / last, "stage": stages.get(row["layer"], "")} | row
+                    for row in values.rows()
+                ]
+                if not own:
+                    tables["effects"] += [key | row for row in effects(values)]
+        return tables
+
+    def drawn(self, tables: Tables) -> list[Figure]:
+        rows = tables["shuffle"]
+        size = "Standard deviation over permutations relative to the mean size of a logit, "
+        centred = (
+            f"{size}after the mean over keys, which softmax ignores, is removed. Zero: the layer depends on content, "
+        )
+        raw = f"{size}for raw logits; in the paper the upper layers have the lower values. "
+        change = "Total variation between the attention over the demonstrations and its mean over permutations. "
+        shown = (
+            ("centred-variation", "cv_centred", "Variation of centred logits by layer", centred + "not on position. "),
+            ("variation", "cv", "Variation of logits by layer", raw),
+            ("attention-change", "attention_change", "Change of the attention by layer", change),
+        )
+        return [
+            *(_by_layer(rows, name, metric, title, text) for name, metric, title, text in shown),
+            *(_heads(rows, network) for network in _NETWORKS),
+            _prediction(rows),
+        ]
+
+
+def _attend_at(network: MultiTaskTransformer):  # type: ignore[no-untyped-def]
+    """Run a layer of the construction with other position vectors."""
+
+    def attend_at(attention: nn.Module, x_BTD: Tensor, positions: Tensor) -> Tensor:
+        moved = x_BTD.clone()
+        moved[..., network.subspaces["position"]] = network.positions[positions]
+        written: Tensor = attention(moved)
+        return written
+
+    return attend_at
+
+
+def _stages(network: MultiTaskTransformer) -> dict[int, str]:
+    return {note.layer: note.stage for note in network.notes()}
+
+
+def effects(values: ShuffleValues) -> list[dict]:
+    """Return the claims' effects, averaged over heads per prompt: (effect, metric, value, low, high, samples).
+
+    ``lower less upper``: mean of the lower half of the layers minus the upper half, without a middle layer; ``last less
+    before``: last layer minus the one before.
+    """
+    rows = []
+    for metric in ("cv", "cv_centred", "attention_change"):
+        by_layer = torch.stack([heads_BH.mean(1) for _, heads_BH in sorted(values[metric].items())]).numpy()
+        half = len(by_layer) // 2
+        require(half >= 1, "model.num_layers", "must be at least 2 to compare lower with upper layers", len(by_layer))
+        found = {
+            "lower less upper": by_layer[:half].mean(0) - by_layer[-half:].mean(0),
+            "last less before": by_layer[-1] - by_layer[-2],
+        }
+        for effect, differences in found.items():
+            rows.append({"effect": effect, "metric": metric} | mean_row(differences))
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+_MODES = {
+    "blocks": "A: whole demonstrations",
+    "layer": "C: ids in one layer",
+    "everywhere": "B: ids in all layers",
+}
+_NETWORKS: dict[str, tuple[str, Role]] = {
+    "trained": ("trained", "model"),
+    "untrained": ("before training", "control"),
+    "constructed": ("network of Theorem 1", "other"),
+}
+_METRICS = {"cv": "variation", "cv_centred": "centred variation", "attention_change": "total variation"}
+_EXPLAINED = (
+    "The query is the last token of the test sequence; the keys are the observations of the demonstrations, "
+    "matched by identity. A: whole demonstrations are permuted. C: position ids are permuted in the measured "
+    "layer alone. B: in all layers, so that upper layers read corrupted inputs. For the network of Theorem 1 the "
+    "keys are its regression samples; its last layer finds its own position."
+)
+
+
+def _by_layer(rows: Rows, name: str, metric: str, title: str, explained: str) -> Figure:
+    panels = []
+    for mode, heading in _MODES.items():
+        own = rows.where(mode=mode, metric=metric)
+        series = [curve(own.where(network=network), "depth", *look) for network, look in _NETWORKS.items()]
+        shown: dict[str, Any] = {"x_label": "depth (layer / layers)", "y_label": _METRICS[metric], "y_min": 0.0}
+        panels.append(lines(heading, *series, **shown))
+    caption = f"{explained}Means over heads. {_EXPLAINED} {_intervals(rows)}"
+    return Figure(name=name, title=title, caption=caption, panels=tuple(panels))
+
+
+def _heads(rows: Rows, network: str) -> Figure:
+    """Draw heat maps of one seed; heads of different seeds are not comparable."""
+    seed, draws = rows[0]["seed"], rows.where(network=network).values("draw")
+    own = rows.where(network=network, seed=seed)
+    own = own.where(draw=min(draws)) if draws else own  # one untrained control
+    alike = own if network == "constructed" else rows.where(network=("trained", "untrained"), seed=seed)
+    panels: list[Panel] = []
+    for metric in ("cv", "cv_centred"):
+        most = max((row["value"] for row in alike.where(metric=metric)), default=0.0) or None
+        for mode, heading in _MODES.items():
+            cells = own.where(metric=metric, mode=mode).with_columns(number=lambda row: row["head"] + 1)
+            title = heading if metric == "cv" else f"{heading[0]}, centred"
+            labels = {"x_label": "head", "y_label": "layer", "z_label": "variation"}
+            panels.append(heatmap(title, cells, "number", "layer", z_min=0.0, z_max=most, **labels))
+    scale = "Each row of maps has one scale, the same before and after training."
+    if network == "constructed":
+        scale = "Gathering layers have one head. Each row of maps has one scale, for this network only."
+    return Figure(
+        name=f"heads-{network}",
+        title=f"Layer by head: {_NETWORKS[network][0]}",
+        caption=f"Variation of logits (top) and of centred logits (bottom) of every head, seed {seed}. {scale} {_EXPLAINED}",
+        panels=tuple(panels),
+    )
+
+
+def _prediction(rows: Rows) -> Figure:
+    own = rows.where(metric="prediction_change")
+    series = [bar(own.where(network=n), "mode", ("blocks", "everywhere"), *look) for n, look in _NETWORKS.items()]
+    return Figure(
+        name="prediction-change",
+        title="Change of the prediction",
+        caption=(
+            "Total variation between the predicted distribution after the test sequence and its mean over "
+            "permutations. The prediction of an ideal learner does not change when whole demonstrations are "
+            f"permuted (A). B: ids in all layers. {_intervals(rows)}"
+        ),
+        panels=(bars("", *series, categories=("A: blocks", "B: ids"), y_label="total variation", y_min=0.0),),
+    )
+
+
+def _intervals(rows: Rows) -> str:
+    seeds = len(rows.seeds())
+    return f"Bands and bars are 95 % intervals over {seeds} seeds." if seeds > 1 else "One seed."
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: The paper does not define its measure: both must confirm the claim.
+_MEASURES = {"centred logits": "cv_centred", "logits as they are": "cv"}
+
+
+@claim("multitask-upper-layers-ignore-places")
+def upper_layers_ignore_places(tables: Tables) -> Measurement:
+    return _upper_layers(tables, "blocks", "When whole demonstrations are permuted")
+
+
+@claim("multitask-upper-layers-read-no-positions")
+def upper_layers_read_no_positions(tables: Tables) -> Measurement:
+    return _upper_layers(tables, "layer", "When position ids are permuted in the measured layer alone")
+
+
+@claim("multitask-upper-layers-shuffled-ids")
+def upper_layers_shuffled_ids(tables: Tables) -> Measurement:
+    """The literal statement, with corrupted inputs of upper layers."""
+    return _upper_layers(tables, "everywhere", "When position ids are permuted in all layers at once")
+
+
+def _upper_layers(tables: Tables, mode: str, begin: str) -> Measurement:
+    tables = in_regime(tables)
+    gains, parts = {}, []
+    for name, metric in _MEASURES.items():
+        own = {n: _effects(tables, mode, "lower less upper", metric, n) for n in ("trained", "untrained")}
+        gain = own["trained"].less(own["untrained"], unit="variation, lower less upper half")
+        if gain is not None:
+            gains[name] = gain
+        parts.append(f"{own['trained'].effect()} for {name} ({own['untrained'].effect()} before training)")
+    text = f"{begin}, the variation of the lower half of the layers minus that of the upper half is {', '.join(parts)}."
+    return Measurement(gains, text, gates=gates(tables), required=tuple(_MEASURES))
+
+
+def _effects(tables: Tables, mode: str, effect: str, metric: str, network: str) -> Rows:
+    return tables["effects"].where(mode=mode, effect=effect, metric=metric, network=network)

@@ -1,0 +1,396 @@
+"""[MultiTask] Figure 7: attention of the last token of the test sequence, by layer and head."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from hmmscope import ProcessDataset, PromptLayout, Run, capture_activations, intervene, registry
+from hmmscope.analysis import ProbeData, attention_taps, inference_mode, mean_row, residual_layers, set_pattern
+from hmmscope.lab import (
+    EstimateWithError,
+    Figure,
+    MeasuredTables,
+    Measurement,
+    Panel,
+    PerSeed,
+    Role,
+    Rows,
+    Series,
+    Tables,
+    bar,
+    bars,
+    claim,
+    curve,
+    heatmap,
+    lines,
+)
+from hmmscope.schema import require
+from hmmscope.ties import largest
+from hmmscope_papers.constructions import MultiTaskTransformer
+from hmmscope_papers.multitask.models import BATCH
+from hmmscope_papers.multitask.predictors import answers, measured
+from hmmscope_papers.multitask.side_by_side import construct
+from hmmscope_papers.multitask.training_setting import PoolFigure, gates, in_regime
+
+#: Targets of attention from the last token.
+SOURCES = ("the token itself", "earlier in its sequence", "demonstrations", "delimiters")
+
+
+class Place(NamedTuple):
+    """A head of a layer, both counted from 1."""
+
+    layer: int
+    head: int
+
+    def __str__(self) -> str:
+        return f"{self.layer}.{self.head}"
+
+
+#: Attention of the last token (sample, head, key), by layer from 1.
+Patterns = dict[int, NDArray[np.float64]]
+
+
+@registry.experiment("multitask-fig7")
+class MultiTaskFig7(PoolFigure):
+    """Attention of the last token by distance and by source, for each layer and head."""
+
+    title = "Attention of the last token"
+    summary = (
+        "Attention of the last token of the test sequence, by distance and by source, for every layer and head of "
+        "a trained RoFormer, of the untrained model, and of the network of Theorem 1, whose first layers gather "
+        "the last tokens."
+    )
+    groups = {"attention": ("offsets", "sources", "alignment", "effects", "carried"), "setting": ("setting",)}
+    #: The last three concern the constructed network.
+    sizes = {
+        "smoke": {"samples": 16, "max_offset": 13, "construction_samples": 4, "memory_length": 2, "num_steps": 2},
+        "small": {"samples": 512, "max_offset": 20, "construction_samples": 32, "memory_length": 4, "num_steps": 8},
+        "medium": {"samples": 256, "max_offset": 20, "construction_samples": 32, "memory_length": 4, "num_steps": 8},
+        "gpu": {"samples": 512, "max_offset": 26, "construction_samples": 32, "memory_length": 4, "num_steps": 8},
+        "paper": {"samples": 256, "max_offset": 50, "construction_samples": 8, "memory_length": 4, "num_steps": 16},
+    }
+
+    def look(self, run: Run, sizes: dict[str, Any]) -> MeasuredTables:
+        dataset, layout = run.dataset("probe"), run.config.layout
+        longest = layout.context_length - 1
+        offset = sizes["max_offset"]
+        require(0 <= offset <= longest, "measurements.max_offset", f"must be in [0, {longest}]", offset)
+        constructed = construct(run, {**sizes, "samples": sizes["construction_samples"]})
+        built = last_token_patterns(constructed, dataset, sizes["construction_samples"])
+        gathering = gathering_heads(constructed, built)
+        first = next(layer for layer, offset in gathering.items() if offset == 1)
+        tables: MeasuredTables = {name: [] for name in self.groups["attention"]}
+        for draw, (name, model) in enumerate([*run.compare_with_untrained(), ("constructed", constructed)]):
+            own = name == "constructed"
+            patterns = built if own else last_token_patterns(model, dataset, sizes["samples"])
+            require(own or len(patterns) >= 2, "model.num_layers", "must be at least 2", len(patterns))
+            tables["sources"] += [] if draw else uniform_rows(layout, patterns)
+            found: MeasuredTables = {
+                "offsets": offset_rows(patterns, offset, gathering),
+                "sources": source_rows(patterns, layout),
+            }
+            place = Place(first, 0)
+            if not own:
+                found["alignment"], found["effects"] = alignment(patterns, layout, gathering)
+                place = next(Place(row["layer"], row["head"]) for row in found["alignment"] if row["offset"] == 1)
+            rows = carried_rows(model, run, place, patterns[place.layer].shape[1], sizes["samples"])
+            found["carried"] = [{"layer": place.layer, "head": place.head} | row for row in rows]
+            for table, of_model in found.items():
+                tables[table] += [{"network": name, "draw": draw} | row for row in of_model]
+        return tables
+
+    def drawn(self, tables: Tables) -> list[Figure]:
+        return [_layers(tables["offsets"]), _heads(tables["offsets"]), _sources(tables["sources"]), _alignment(tables)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tables
+
+
+def last_token_patterns(model: nn.Module, dataset: ProcessDataset, num_samples: int) -> Patterns:
+    """Return the last token's attention by layer; ReLU heads are not normalised."""
+    names = attention_taps(model, "pattern")
+    parts: dict[str, list[torch.Tensor]] = {name: [] for name in names}
+    with inference_mode(model) as device:
+        for begin in range(0, num_samples, BATCH):
+            tokens = dataset[begin : min(begin + BATCH, num_samples)].tokens.to(device)
+            found = capture_activations(model, names, tokens, lambda x: x[:, :, -1].cpu().double())
+            for name in names:
+                parts[name].append(found[name])
+    return {layer: torch.cat(parts[name]).numpy() for layer, name in enumerate(names, 1)}
+
+
+def source_of_columns(layout: PromptLayout) -> NDArray[np.int64]:
+    """Return the index in `SOURCES` of each position."""
+    sources = np.full(layout.context_length, 3)
+    sources[layout.token_positions] = np.where(layout.sequence_index < layout.sequence_index[-1], 2, 1)
+    sources[-1] = 0
+    return sources
+
+
+def gathering_heads(network: MultiTaskTransformer, patterns: Patterns) -> dict[int, int]:
+    """Return the construction's gathering layers, and how many positions back each looks."""
+    layers = [note.layer for note in network.notes() if note.stage not in ("gradient step", "predict")]
+    return {layer: patterns[layer].shape[2] - 1 - int(patterns[layer][:, 0].mean(0).argmax()) for layer in layers}
+
+
+def offset_rows(patterns: Patterns, max_offset: int, gathering: dict[int, int]) -> list[dict]:
+    """Return fractions of attention by positions back: (layer, depth, gathers, head, offset, value)."""
+    rows = []
+    for layer, pattern_BHU in patterns.items():
+        mean_HU = pattern_BHU.mean(0)
+        for head, mean_U in enumerate(mean_HU):
+            if mean_U.sum() > 0:
+                shares = (mean_U / mean_U.sum())[::-1][: max_offset + 1]
+                where = {"layer": layer, "depth": layer / len(patterns), "gathers": layer in gathering, "head": head}
+                rows += [where | {"offset": offset, "value": float(share)} for offset, share in enumerate(shares)]
+    return rows
+
+
+def source_rows(patterns: Patterns, layout: PromptLayout) -> list[dict]:
+    """Return fractions of attention by source: (layer, depth, source, value)."""
+    number, rows = source_of_columns(layout), []
+    for layer, pattern_BHU in patterns.items():
+        mean_U = pattern_BHU.mean((0, 1))
+        if mean_U.sum() > 0:
+            where = {"layer": layer, "depth": layer / len(patterns)}
+            for i, source in enumerate(SOURCES):
+                share = float(mean_U[number == i].sum() / mean_U.sum())
+                rows.append(where | {"source": source, "value": share})
+    return rows
+
+
+def uniform_rows(layout: PromptLayout, patterns: Patterns) -> list[dict]:
+    even = {layer: np.ones((1, 1, layout.context_length)) for layer in patterns}
+    return [{"network": "uniform"} | row for row in source_rows(even, layout)]
+
+
+def alignment(patterns: Patterns, layout: PromptLayout, gathering: dict[int, int]) -> tuple[list[dict], list[dict]]:
+    """Return rows of the tables "alignment" and "effects" of a network.
+
+    alignment: (constructed_layer, offset, layer, head, value, low, high), the best matching head for each gathering
+    head.
+    effects: (effect, value, low, high, samples), attention to earlier tokens of the sequence by half of the layers.
+    """
+    same = source_of_columns(layout) == SOURCES.index("earlier in its sequence")
+    best_rows: list[dict] = []
+    for gathers, offset in gathering.items():
+        there = {
+            (layer, head): pattern_BHU[:, head, -1 - offset]
+            for layer, pattern_BHU in patterns.items()
+            for head in range(pattern_BHU.shape[1])
+        }
+        means = {one: float(values.mean()) for one, values in there.items()}
+        layer, head = largest(means, means.__getitem__)
+        where = {"constructed_layer": gathers, "offset": offset, "layer": layer, "head": head}
+        best_rows.append(where | mean_row(there[layer, head]))
+    by_layer = np.stack([pattern_BHU[..., same].sum(-1).mean(1) for pattern_BHU in patterns.values()])
+    half = len(by_layer) // 2
+    lower, upper = by_layer[:half].mean(0), by_layer[-half:].mean(0)
+    found = {"lower": lower, "upper": upper, "lower less upper": lower - upper}
+    return best_rows, [{"effect": f"same sequence, {k}"} | mean_row(v) for k, v in found.items()]
+
+
+def carried_rows(model: nn.Module, run: Run, place: Place, num_heads: int, num_samples: int) -> list[dict]:
+    """Return the loss from ablating a head: (what, ablated, value, low, high, samples).
+
+    ``token``: fall of the probe accuracy for the token one back; ``loss``: rise in nats. ``ablated``: "head", or
+    "others", the
+    mean over the other heads of its layer.
+    """
+    dataset, tap = run.dataset("probe"), attention_taps(model, "pattern")[place.layer - 1]
+    asked = dataset.layout.predicted_observations
+    end = asked[dataset.layout.sequence_index[asked] == dataset.layout.sequence_index.max()]
+    batch = dataset[0:num_samples]
+
+    def measure() -> dict[str, NDArray[np.float64]]:
+        right = ProbeData.read(model, dataset, "previous-1", residual_layers(model), num_samples).correct()
+        found = {"token": -right[:, right.mean(0).argmax()]}
+        if not isinstance(model, MultiTaskTransformer):
+            found["loss"] = measured(answers(model, batch.tokens, run, end), batch.observations[:, end])["loss"].mean(1)
+        return found
+
+    intact, lost = measure(), []
+    for head in range(num_heads):
+        with intervene(model, {tap: set_pattern(torch.zeros(()), head=head)}):
+            lost.append({what: values - intact[what] for what, values in measure().items()})
+    rows = []
+    for what in intact:
+        others = [own[what] for head, own in enumerate(lost) if head != place.head]
+        rows.append({"what": what, "ablated": "head"} | mean_row(lost[place.head][what]))
+        rows.append({"what": what, "ablated": "others"} | mean_row(np.mean(others, 0) if others else 0 * intact[what]))
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+_LOOKS: dict[str, tuple[str, Role]] = {
+    "trained": ("trained", "model"),
+    "untrained": ("before training", "control"),
+    "constructed": ("network of Theorem 1", "other"),
+    "uniform": ("even attention", "baseline"),
+}
+_TITLES = {"trained": "Trained", "untrained": "Before training", "constructed": "Theorem 1"}
+#: Draws whose heads are shown: the trained network, the first untrained control, the construction.
+_ONE_OF_EACH = (0, 1, 4)
+_SCALES = "The first two maps share their colours; that of Theorem 1 has its own scale."
+
+
+def _layers(rows: Rows) -> Figure:
+    means = Rows(rows.pool("network", "layer", "offset")).with_columns(name=lambda row: row["layer"])
+    return Figure(
+        name="by-distance",
+        title="Attention of the last token, by layer",
+        caption=(
+            "Fraction of the attention of the last token to the position so many positions back (0 is itself), "
+            f"averaged over heads, prompts and {_seeds(rows)}. The ReLU heads of the network of Theorem 1 are not "
+            f"normalised; shown is the fraction of their sum. Beige: no attention. {_SCALES}"
+        ),
+        panels=_maps(means, "layer"),
+    )
+
+
+def _heads(rows: Rows) -> Figure:
+    seed = rows[0]["seed"]
+    drawn = Rows(row for row in rows.where(seed=seed) if row.get("draw") in (None, *_ONE_OF_EACH))
+    own = Rows(row for row in drawn if row["network"] != "constructed" or row["gathers"])
+    named = own.with_columns(name=lambda row: Place(row["layer"], row["head"] + 1))
+    return Figure(
+        name="by-head",
+        title="Attention of the last token, by head",
+        caption=(
+            f"As in the figure by layer, for every head (layer.head) of seed {seed}; heads of different seeds are "
+            f"not comparable. For the network of Theorem 1: its gathering heads. {_SCALES}"
+        ),
+        panels=_maps(named, "layer.head"),
+    )
+
+
+def _maps(rows: Rows, y_label: str) -> tuple[Panel, ...]:
+    shared = max((row["value"] for row in rows.where(network=("trained", "untrained"))), default=0.0) or None
+    maps = []
+    for network, title in _TITLES.items():
+        most = None if network == "constructed" else shared
+        labels = {"x_label": "positions back", "y_label": y_label, "z_label": "fraction of attention"}
+        made = heatmap(title, rows.where(network=network), "offset", "name", z_min=0.0, z_max=most, **labels)
+        maps.append(made)
+    return tuple(maps)
+
+
+def _sources(rows: Rows) -> Figure:
+    panels = []
+    for source, own in rows.by("source").items():
+        series = [curve(own.where(network=network), "depth", *look) for network, look in _LOOKS.items()]
+        title = source[0].upper() + source[1:]
+        shown: dict[str, Any] = {"x_label": "depth (layer / layers)", "y_label": "fraction of attention", "y_min": 0.0}
+        panels.append(lines(title, *series, **shown))
+    return Figure(
+        name="by-source",
+        title="Attention of the last token, by source",
+        caption=(
+            "Fraction of the attention of the last token by its target, averaged over heads and prompts, against "
+            f"depth. Even attention: the fraction of the positions. Means and 95 % intervals over {_seeds(rows)}."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _alignment(tables: Tables) -> Figure:
+    rows = tables["alignment"].with_columns(built=lambda row: (row["constructed_layer"], row["offset"]))
+    heads = sorted(rows.values("built"))
+    series = [
+        Series(name=_LOOKS["constructed"][0], role="ceiling", y=(1.0,) * len(heads)),
+        *(bar(rows.where(network=network), "built", heads, *_LOOKS[network]) for network in ("trained", "untrained")),
+    ]
+    names = [f"layer {layer}: {offset} back" for layer, offset in heads]
+    return Figure(
+        name="alignment",
+        title="Heads with the attention of the construction's gathering heads",
+        caption=(
+            "A gathering head of the construction puts all attention of the last token on one position. Shown is "
+            "the attention of the network's best head to that position, trained and before training; bars are 95 "
+            f"% intervals over {_seeds(tables['alignment'])}."
+        ),
+        panels=(bars("", *series, categories=names, y_label="attention", y_min=0.0),),
+    )
+
+
+def _seeds(rows: Rows) -> str:
+    seeds = len(rows.seeds())
+    return f"{seeds} seeds" if seeds > 1 else "one seed"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+@claim("multitask-lower-layers-look-nearby")
+def lower_layers_look_nearby(tables: Tables) -> Measurement:
+    tables = in_regime(tables)
+
+    def own(part: str, network: str = "trained") -> Rows:
+        return tables["effects"].where(effect=f"same sequence, {part}", network=network)
+
+    both, before = own("lower less upper"), own("lower less upper", "untrained")
+    text = (
+        f"The last token gives {own('lower').effect()} of its attention to earlier tokens of its sequence in the "
+        f"lower half of the layers and {own('upper').effect()} in the upper half, a difference of {both.effect()}; "
+        f"before training the difference is {before.effect()}."
+    )
+    effect = both.less(before, unit="fraction of attention, lower minus upper half")
+    return Measurement(effect, text, gates=gates(tables))
+
+
+@claim("multitask-copying-heads")
+def copying_heads(tables: Tables) -> Measurement:
+    tables = in_regime(tables)
+    rows = tables["alignment"]
+    offsets = sorted(rows.values("offset"))
+    overlap, parts = {}, []
+    for offset in offsets:
+        own, before = (rows.where(offset=offset, network=network) for network in ("trained", "untrained"))
+        gain = own.less(before, unit="attention to the gathered position, above the untrained network")
+        if gain is not None:
+            overlap[f"{offset} back"] = gain
+        layers = ", ".join(f"{found.value:g}" for found in own.estimates("layer").values() if found is not None)
+        parts.append(f"{own.effect()} for {offset} back ({before.effect()} before training; in layer {layers} by seed)")
+    in_order = rows.where(network="trained").per_seed(_in_order)
+    text = (
+        "A gathering head of the construction puts all its attention on one position; the best head of the "
+        f"network puts there {'; '.join(parts)}. The layers of these heads do not fall with the distance in "
+        f"{sum(in_order.values())} of {len(in_order)} seeds."
+    )
+    if not all(in_order.values()):  # a head below the one that it builds on gathers nothing
+        text = f"{text} In the other seeds the heads cannot build on each other."
+    ordered = PerSeed({seed: float(fits) for seed, fits in in_order.items()}).effect(
+        "fraction of seeds", resolution=0.5
+    )
+    effects = overlap | ({} if ordered is None else {"layers in order": ordered})
+    return Measurement(effects, text, gates=gates(tables), required=[f"{offset} back" for offset in offsets])
+
+
+@claim("multitask-gathering-head-carries")
+def gathering_head_carries(tables: Tables) -> Measurement:
+    tables = in_regime(tables)
+
+    def lost(network: str, what: str = "token") -> PerSeed[EstimateWithError | None]:
+        rows = tables["carried"].where(network=network, what=what)
+        return rows.where(ablated="head").estimates() - rows.where(ablated="others").estimates()
+
+    effect = (lost("trained") - lost("untrained")).effect("accuracy for the token one back")
+    text = (
+        f"Without that head the accuracy for the token one back falls by {lost('trained').effect()} more than "
+        f"without another head of its layer (before training {lost('untrained').effect()}, in the network of "
+        f"Theorem 1 {lost('constructed').effect()}), and the loss in the test sequence rises by "
+        f"{lost('trained', 'loss').effect()} nats more."
+    )
+    return Measurement(effect, text, gates=gates(tables))
+
+
+def _in_order(rows: Rows) -> bool:
+    layers = [row["layer"] for row in sorted(rows, key=lambda row: row["offset"])]
+    return layers == sorted(layers)

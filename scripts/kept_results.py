@@ -1,0 +1,66 @@
+"""What is kept of experiments: each distribution has a folder results/, and they are read as one."""
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path, PurePath
+from typing import Any
+
+from hmmscope.lab.evidence.ledger import SCALES
+from hmmscope.lab.experiments.experiment import experiment_named
+
+#: Folder of the distribution of a package.
+OUTER = {"hmmscope_papers": "papers", "hmmscope_studies": "studies"}
+
+
+class Kept:
+    """The folders results/ of a checkout, or one scale of each, as a folder: ``RESULTS / "small" / "limits-fig2"``.
+
+    Attributes:
+        root: the checkout.
+        parts: below results/.
+    """
+
+    def __init__(self, root: Path, *parts: str) -> None:
+        self.root, self.parts = root, parts
+
+    @property
+    def parent(self) -> "Kept":
+        """The same without its last part."""
+        return Kept(self.root, *self.parts[:-1])
+
+    def folders(self) -> list[Path]:
+        """Where it is, in the order of dependency."""
+        found = [self.root / name / "results" for name in ("", *OUTER.values())]
+        return [place for folder in found if (place := folder.joinpath(*self.parts)).is_dir()]
+
+    def __truediv__(self, name: str) -> Any:
+        """A scale of all, or a path: where it is, or where it would be kept."""
+        parts = (*self.parts, *PurePath(name).parts)
+        if len(parts) == 1 and parts[0] in SCALES:
+            return Kept(self.root, *parts)
+        there = [place for folder in Kept(self.root).folders() if (place := folder.joinpath(*parts)).exists()]
+        return there[0] if there else self.root / home(parts) / "results" / PurePath(*parts)
+
+    def iterdir(self) -> Iterator[Path]:
+        """What is in them."""
+        return chain.from_iterable(folder.iterdir() for folder in self.folders())
+
+    def glob(self, pattern: str) -> Iterator[Path]:
+        """What is in them by a pattern."""
+        return chain.from_iterable(folder.glob(pattern) for folder in self.folders())
+
+    def rglob(self, pattern: str) -> Iterator[Path]:
+        """The same, at any depth."""
+        return chain.from_iterable(folder.rglob(pattern) for folder in self.folders())
+
+
+def home(parts: tuple[str, ...]) -> str:
+    """The folder of the distribution that an experiment below results/ is of; the root's for anything else."""
+    if len(parts) < 2 or parts[0] not in SCALES:
+        return ""
+    package = type(experiment_named(parts[1].partition("@")[0])).__module__.partition(".")[0]
+    return OUTER.get(package, "")
+
+
+#: Of this checkout.
+RESULTS = Kept(Path(__file__).resolve().parents[1])

@@ -1,0 +1,28 @@
+"""Kinds of folders of other packages that `check` verifies."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmmscope.storage.seals import SealReport
+
+
+def _nothing(names: Iterable[str]) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class FolderKind:
+    """A kind of folder, registered by `hmmscope.registry.folder`.
+
+    Attributes:
+        is_one: Returns whether a folder is of this kind.
+        holds: Returns whether names of files in a folder show that it is of this kind.
+        check: Verifies a folder without a seal, and returns a description and its files.
+        check_model: Verifies a sealed folder, with a model file or None, and returns a description.
+    """
+
+    is_one: Callable[[Path], bool]
+    holds: Callable[[Iterable[str]], bool] = _nothing
+    check: Callable[[Path], tuple[str, SealReport]] | None = None
+    check_model: Callable[[str, str | None], str] | None = None

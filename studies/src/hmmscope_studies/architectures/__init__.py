@@ -1,0 +1,1 @@
+"""Other architectures on the tasks of [Limits]."""

@@ -1,0 +1,404 @@
+"""Geometry of beliefs in trained models: fractals, shapes that no HMM has, and factored representations."""
+
+from collections.abc import Callable
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+from torch import nn
+
+from hmmscope import ProcessDataset, Run, belief_space, over_training, registry
+from hmmscope.analysis import ExactBeliefs
+from hmmscope.lab import (
+    BeliefPlane,
+    Effect,
+    EstimateWithError,
+    Experiment,
+    Figure,
+    Gate,
+    MeasuredTables,
+    Measurement,
+    Panel,
+    Rows,
+    Series,
+    Tables,
+    bar,
+    bars,
+    claim,
+    curve,
+    lines,
+    parameter,
+)
+from hmmscope.ties import largest
+from hmmscope_studies.beliefs.belief_clouds import cloud_rows
+
+FACTORED = "factored-mess3"
+#: Names in figures, with the specs of the processes.
+PROCESSES: dict[str, dict[str, Any]] = {
+    "Mess3": {"name": "mess3"},
+    "RRXOR": {"name": "rrxor"},
+    "Bloch walk": {"name": "bloch-walk"},
+    "post-quantum": {"name": "post-quantum"},
+    "independent factors": {"name": FACTORED},
+    "conditional factors": {"name": FACTORED, "coupling": "conditional"},
+    "hidden coupling": {"name": FACTORED, "coupling": "hidden"},
+}
+#: Processes of two factors; in the last, the joint belief is not the product of theirs.
+FACTORS = ("independent factors", "conditional factors", "hidden coupling")
+#: Processes with stored points of the first seed, and whether they cover all layers and steps.
+_CLOUDS = {"Mess3": True, "RRXOR": False, "Bloch walk": False, "post-quantum": False}
+_COLUMNS = ("layer", "quantity", "value", "low", "high", "error", "fitted")
+
+
+#: Smallest fraction unexplained before training for which a result is shown.
+_LEAST_LEFT = 0.02
+
+
+@registry.experiment("belief-geometry")
+class BeliefGeometry(Experiment):
+    """RoFormers on processes whose beliefs have a known geometry."""
+
+    title = "Geometry of beliefs in the residual stream"
+    summary = (
+        "RoFormers are trained to predict the next observation of processes whose beliefs have a known geometry: the "
+        "fractal of Mess3; RRXOR with four dimensions, whose prediction does not determine the belief; the disc of a "
+        "quantum process and the curve of a post-quantum one, which no HMM with finitely many states has; and pairs of "
+        "Mess3 that are independent, coupled through observations, or coupled through hidden states. Affine maps read "
+        "the exact belief from every layer at every stored step. For pairs, the experiment measures whether the stream "
+        "encodes the joint belief of eight dimensions or the beliefs of the two factors, of two dimensions each, and "
+        "whether their subspaces are orthogonal. The control is the same network before training."
+    )
+    num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
+    run_columns = ("process",)
+    sizes = {
+        "smoke": {"samples": 24, "points": 60},
+        "small": {"samples": 512, "points": 10_000},
+        "gpu": {"samples": 4096, "points": 20_000},
+        "paper": {"samples": 4096, "points": 20_000},
+    }
+    measure_per_run = True
+    groups = {"steps": ("steps",), "clouds": ("clouds",)}
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        steps, length, batch = {
+            "smoke": (8, 6, 8),
+            "small": (1200, 16, 32),
+            "gpu": (5000, 32, 256),
+            "paper": (20000, 64, 256),
+        }[scale]
+        layers, width = {"smoke": (1, 16), "small": (2, 64), "gpu": (4, 128), "paper": (4, 256)}[scale]
+        milestones = 3 if scale == "smoke" else 7
+        training = {"num_steps": steps, "learning_rate": 3e-3 if scale == "small" else 1e-3, "batch_size": batch}
+        training |= {"milestones": milestones, "evaluate_every": max(1, steps // 4), "checkpoint_every": steps}
+        return {
+            name: {
+                "process": dict(process),
+                "layout": {"name": "sequences", "length": length, "placeholder": True},
+                "model": {"name": "roformer", "width": width, "num_layers": layers, "num_heads": 4},
+                "training": dict(training),
+            }
+            for name, process in PROCESSES.items()
+        }
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+        rows = []
+        for name, run in runs.items():
+            if group == "steps":
+                factors = 2 if name in FACTORS else 1
+                found = over_training(run, _measured, num_samples=sizes["samples"], num_factors=factors)
+            else:
+                shown = run.config.seed == 0 and name in _CLOUDS
+                found = cloud_rows(run, sizes["points"], over_all=_CLOUDS[name]) if shown else []
+            rows += [{"process": name} | row for row in found]
+        return {group: rows}
+
+    def without_training(self, tables: Tables) -> Tables:
+        """Replace every step with the results before training."""
+        rows = tables["steps"]
+        frozen = Rows({**row, "step": step} for step in rows.values("step") for row in rows.where(step=0))
+        return {**tables, "steps": frozen}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        rows, clouds = tables["steps"], tables["clouds"]
+        shapes = [_fractal_figure(clouds), _shapes_figure(clouds)] if clouds else []
+        return [_layers_figure(rows), _added_figure(rows), *shapes, _dimensions_figure(rows), _development_figure(rows)]
+
+
+def _measured(model: nn.Module, dataset: ProcessDataset, *, num_samples: int, num_factors: int) -> list[dict]:
+    """Return, by layer, R² of the belief and the geometry of its subspace."""
+    exact = ExactBeliefs.of(dataset, num_samples)
+    found, alone = exact.read(exact.stream(model)), float(exact.from_prediction()[0])
+    rows = belief_space(model, dataset, num_samples=num_samples, num_factors=num_factors)
+    for layer, read in enumerate(found.by_layer()):
+        rows.append({"layer": layer, "quantity": "read"} | read)
+        rows.append({"layer": layer, "quantity": "from the prediction", "value": alone})
+    return [{key: row[key] for key in _COLUMNS if key in row} for row in rows]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def _layers_figure(rows: Rows) -> Figure:
+    def panel(process: str) -> Panel:
+        own = rows.where(process=process)
+        before, after = (own.where(step=step, quantity="read") for step in _ends(rows))
+        return lines(
+            process,
+            curve(after, "layer", "trained", "model"),
+            curve(before, "layer", "before training", "control"),
+            curve(own.where(quantity="from the prediction"), "layer", "affine in the exact prediction", "baseline"),
+            x_label="layer",
+            y_label="held-out R²",
+            y_min=-0.05,
+            y_max=1.02,
+        )
+
+    return Figure(
+        name="layers",
+        title="Belief read by an affine map from each layer",
+        caption=(
+            "R² on held-out samples of the exact belief, or predictive vector, after every observation; layer 0 is the "
+            "embedding. The baseline is at one if belief and next-symbol distribution are affine functions of each other. "
+            "Bands are 95 % intervals over seeds."
+        ),
+        panels=tuple(panel(process) for process in rows.values("process")),
+    )
+
+
+def _added_figure(rows: Rows) -> Figure:
+    def left(own: Rows, step: int) -> float:
+        return 1 - float(max(own.where(step=step), key=lambda row: row["fitted"])["value"])
+
+    shares: list[dict[str, Any]] = []
+    for process, own in rows.where(quantity="read").by("process").items():
+        before, after = (own.per_seed(partial(left, step=step)) for step in _ends(rows))
+        if (mean := fmean(before.values())) >= _LEAST_LEFT:
+            shares += [{"process": process, "seed": seed, "value": 1 - x / mean} for seed, x in after.items()]
+    names = Rows(shares).values("process")
+    return Figure(
+        name="added",
+        title="Fraction of the variance unexplained before training that training explains",
+        caption=(
+            "1 - (1 - R²) / (mean over seeds of 1 - R² before training), each network read at the layer that fits its "
+            f"training samples best. Processes with less than {_LEAST_LEFT:g} unexplained before are left out. "
+            "Intervals: 95 % over seeds."
+        ),
+        panels=(
+            bars(
+                "",
+                bar(Rows(shares), "process", names, "trained", "model"),
+                categories=names,
+                y_label="fraction explained",
+            ),
+        ),
+    )
+
+
+def _ends(rows: Rows) -> tuple[int, int]:
+    steps = rows.values("step")
+    return min(steps), max(steps)
+
+
+def _last_layer(rows: Rows) -> Rows:
+    return rows.where(layer=max(rows.values("layer")))
+
+
+def _fractal_figure(clouds: Rows) -> Figure:
+    rows = clouds.where(process="Mess3")
+    return Figure(
+        name="fractal",
+        title="The fractal of Mess3, exact and read from the network",
+        caption=(
+            "Each point is the belief after one prefix, in the triangle of the three states, coloured by the exact belief "
+            "in all panels. Left: forward filter. Middle: read from each layer of the trained network. Right: read from "
+            "the last layer at stored steps of training. First seed; the maps are fitted to these points."
+        ),
+        panels=(
+            BeliefPlane.panel(rows, "exact", "Exact"),
+            BeliefPlane.panel(rows, "layer", "Read, by layer", "layer"),
+            BeliefPlane.panel(rows, "step", "Read, by step of training", "step"),
+        ),
+    )
+
+
+def _shapes_figure(clouds: Rows) -> Figure:
+    panels = []
+    for process in ("RRXOR", "Bloch walk", "post-quantum"):
+        rows = clouds.where(process=process)
+        panels += [
+            BeliefPlane.panel(rows, "exact", f"{process}, exact"),
+            BeliefPlane.panel(rows, "step", f"{process}, read"),
+        ]
+    return Figure(
+        name="shapes",
+        title="Beliefs of RRXOR and of two processes that no HMM has",
+        caption=(
+            "As above, read from the last layer at the end of training. RRXOR has 36 beliefs in four dimensions, shown in "
+            "the two with the largest variance. The Bloch walk's predictive vectors fill a disc; those of the post-quantum "
+            "process lie in a convex set with a logarithmic boundary."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _dimensions_figure(rows: Rows) -> Figure:
+    names = rows.values("process")
+    pairs = [name for name in FACTORS if name in names]
+    before, after = (_last_layer(rows).where(step=step) for step in _ends(rows))
+
+    def panel(title: str, quantity: str, processes: list[str], y_label: str, *null: Series) -> Panel:
+        trained = bar(after.where(quantity=quantity), "process", processes, "trained", "model")
+        untrained = bar(before.where(quantity=quantity), "process", processes, "before training", "control")
+        return bars(title, trained, untrained, *null, categories=processes, y_label=y_label)
+
+    joint = bar(after.where(quantity="joint"), "process", names, "joint belief", "ceiling")
+    panels = [panel("Dimension of the space", "dimension", names, "effective dimensions", joint)]
+    if pairs:
+        random = bar(after.where(quantity="random overlap"), "process", pairs, "random spaces", "baseline")
+        panels.append(panel("Explained by separate factors", "factored", pairs, "fraction"))
+        panels.append(panel("Overlap of the factors' spaces", "overlap", pairs, "cos²", random))
+    return Figure(
+        name="dimensions",
+        title="Sum or product of dimensions",
+        caption=(
+            "Left: effective dimension of the space in which the last layer varies with the belief. Two factors of two "
+            "dimensions each give 4 if encoded separately, 8 if jointly. Middle: variance of the stream explained by "
+            "the factors' beliefs, as a fraction of that explained by the joint belief. Right: mean squared cosine of "
+            "the angles between the two factors' subspaces. Intervals are 95 % over seeds."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _development_figure(rows: Rows) -> Figure:
+    own = Rows(row for row in _last_layer(rows) if row["step"] > 0)
+
+    def panel(title: str, quantity: str, processes: tuple[str, ...], y_label: str) -> Panel:
+        series = [curve(own.where(process=name, quantity=quantity), "step", name, "model") for name in processes]
+        return lines(title, *series, x_label="step of training", y_label=y_label, log_x=True)
+
+    return Figure(
+        name="development",
+        title="Development over training",
+        caption=(
+            "At the last layer, by the step of training: R² of the belief; the fraction of the variance explained by the "
+            "joint belief that the factors explain; effective dimension. Bands are 95 % intervals over seeds."
+        ),
+        panels=(
+            panel("Belief", "read", tuple(PROCESSES), "held-out R²"),
+            panel("Separate factors", "factored", FACTORS, "fraction"),
+            panel("Dimension", "dimension", FACTORS, "dimensions"),
+        ),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+def _gains(tables: Tables, processes: tuple[str, ...]) -> dict[str, Effect]:
+    """Return, by process, the fraction of the belief's unexplained variance that training explains."""
+    rows, effects = tables["steps"].where(quantity="read"), {}
+    first, last = _ends(rows)
+
+    def read(own: Rows, step: int) -> EstimateWithError:
+        best = largest(own.where(step=step), lambda row: row["fitted"])
+        return EstimateWithError(best["value"], best["error"])
+
+    def gain(own: Rows) -> EstimateWithError:
+        before = read(own, first)
+        less, left = read(own, last) - before, 1 - before.value
+        return EstimateWithError(less.value / left, less.error / left)
+
+    for process, own in rows.where(process=processes).by("process").items():
+        effects[process] = Effect.pooled(list(own.per_seed(gain).values()), "of what was unexplained")
+    return effects
+
+
+def _said(effects: dict[str, Effect]) -> str:
+    return "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
+
+
+@claim("beliefs-are-linear")
+def beliefs_are_linear(tables: Tables) -> Measurement:
+    wanted = ("Mess3", "RRXOR")
+    effects = _gains(tables, wanted)
+    return Measurement(
+        effects,
+        f"Fraction of the variance unexplained before training that training explains: {_said(effects)}.",
+        (Gate.flat(tables, parameter("settled"), label=wanted),),
+        wanted,
+    )
+
+
+@claim("beliefs-beyond-hmms")
+def beliefs_beyond_hmms(tables: Tables) -> Measurement:
+    wanted = ("Bloch walk", "post-quantum")
+    effects = _gains(tables, wanted)
+    return Measurement(
+        effects,
+        f"Fraction of the variance unexplained before training that training explains: {_said(effects)}.",
+        (Gate.flat(tables, parameter("settled"), label=wanted),),
+        wanted,
+    )
+
+
+def _by_process(
+    tables: Tables, measure: Callable[[Callable[[int, str], float]], float], unit: str
+) -> dict[str, Effect]:
+    """Apply a function of end (0 or 1) and quantity to factors at the last layer."""
+    rows, effects = _last_layer(tables["steps"]), {}
+    ends = _ends(rows)
+
+    def of_seed(own: Rows) -> float:
+        return measure(lambda end, quantity: own.one(step=ends[end], quantity=quantity)["value"])
+
+    for process, own in rows.where(process=FACTORS[:2]).by("process").items():
+        effects[process] = Effect.pooled(list(own.per_seed(of_seed).values()), unit)
+    return effects
+
+
+@claim("factors-apart")
+def factors_apart(tables: Tables) -> Measurement:
+    def removed(of: Callable[[int, str], float]) -> float:
+        return (of(1, "factored") - of(0, "factored")) / (1 - of(0, "factored"))
+
+    effects = _by_process(tables, removed, "of the part that is not factored")
+    held = _by_process(tables, lambda of: of(1, "dimension"), "dimensions")
+    text = f"Effective dimensions of the last layer (sum 4, product 8): {_said(held)}."
+    return Measurement(effects, text, (Gate.flat(tables, parameter("settled"), label=FACTORS[:2]),), FACTORS[:2])
+
+
+@claim("factors-orthogonal")
+def factors_orthogonal(tables: Tables) -> Measurement:
+    effects = _by_process(tables, lambda of: 1 - of(1, "overlap") / of(0, "overlap"), "of the untrained overlap")
+    held = _by_process(tables, lambda of: of(1, "overlap"), "")
+    return Measurement(
+        effects,
+        f"Mean squared cosine in the trained network: {_said(held)}.",
+        (Gate.flat(tables, parameter("settled"), label=FACTORS[:2]),),
+        FACTORS[:2],
+    )
+
+
+@claim("factored-early")
+def factored_early(tables: Tables) -> Measurement:
+    rows = _last_layer(tables["steps"].where(process="hidden coupling"))
+
+    def shares(own: Rows) -> tuple[int, float, float]:
+        read, share = (
+            {row["step"]: row["value"] for row in own.where(quantity=quantity)} for quantity in ("read", "factored")
+        )
+        first, last = _ends(own)
+        half = (read[first] + read[last]) / 2
+        early = min(step for step, value in read.items() if value >= half)
+        return early, share[early] - share[first], share[last]
+
+    found = list(rows.per_seed(shares).values())
+    late = Effect.pooled([share for _, _, share in found])
+    text = (
+        f"R² of the belief passes half of its range at steps {sorted(step for step, _, _ in found)}; at the end the factors "
+        f"explain {late.short()} of the variance that the joint belief explains."
+    )
+    return Measurement(Effect.pooled([gain for _, gain, _ in found], "fraction explained by factors"), text)

@@ -1,0 +1,130 @@
+"""Unsupervised discovery in a trained model: states, operators and coordinates."""
+
+from typing import Any
+
+from hmmscope import Run, registry
+from hmmscope.analysis import automaton, dictionary
+from hmmscope.lab import Effect, Experiment, Figure, Gate, MeasuredTables, Measurement, Rows, Tables, bar, bars, claim
+from hmmscope_studies.beliefs.belief_geometry import BeliefGeometry
+
+#: Names in figures by process. The last two share their models with belief-geometry.
+PROCESSES = {"golden mean": "golden-mean", "even": "even", "RRXOR": "rrxor", "Mess3": "mess3"}
+NETWORKS = {"trained": "model", "untrained": "control"}
+
+
+#: Methods that find a dictionary, and the control.
+_METHODS = ("principal", "simplex", "sparse", "random")
+
+
+@registry.experiment("discovery")
+class Discovery(Experiment):
+    """States and operators from a model's predictions; dictionaries and simplices fitted to its stream."""
+
+    title = "Discovery of states and coordinates without labels"
+    summary = (
+        "Probes are trained on the exact belief. This experiment uses no labels: states are estimated from the predictions "
+        "of trained RoFormers alone, by the rank of their Hankel matrix and by merging prefixes with equal predictions of "
+        "the future, and coordinates are extracted from the last layer, by principal components, by the extreme points of a "
+        "simplex, and by a sparse dictionary. The results are then compared with the exact answer."
+    )
+    num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
+    run_columns = ("process",)
+    sizes = {
+        "smoke": {"samples": 24},
+        "small": {"samples": 384},
+        "gpu": {"samples": 4096},
+        "paper": {"samples": 4096},
+    }
+    measure_per_run = True
+    groups = {"states": ("states",), "coordinates": ("coordinates",)}
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        like = BeliefGeometry().plan(scale)["Mess3"]
+        return {name: {**like, "process": {"name": process}} for name, process in PROCESSES.items()}
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+        rows = []
+        for name, run in runs.items():
+            for network, model in run.compare_with_untrained():
+                dataset, count = run.dataset("probe"), sizes["samples"]
+                length = 2 if dataset.layout.num_observations < 9 else 0
+                found = (
+                    automaton(model, dataset, length=length, num_samples=count)
+                    if group == "states"
+                    else dictionary(model, dataset, num_samples=count, methods=_METHODS)
+                )
+                rows += [{"process": name, "network": network} | row for row in found]
+        return {group: rows}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        states, coordinates = tables["states"], _last_layer(tables["coordinates"])
+        titles = {"rank": "Rank of the Hankel matrix", "recurrent": "Recurrent states", "distance": "Learned operators"}
+        panels = []
+        for quantity, title in titles.items():
+            own = states.where(quantity=quantity)
+            names = own.values("process")
+            series = [bar(own.where(network=n), "process", names, n, role) for n, role in NETWORKS.items()]  # type: ignore[arg-type]
+            series.append(bar(own, "process", names, "exact process", "optimum", y="exact"))
+            label = "total variation" if quantity == "distance" else "states"
+            panels.append(bars(title, *series, categories=names, y_label=label))
+        found = []
+        for quantity, title in {"matched": "Each coordinate of the belief", "read": "The belief, affinely"}.items():
+            own = coordinates.where(quantity=quantity, network="trained")
+            names = own.values("process")
+            series = [
+                bar(own.where(method=method), "process", names, method, "control" if method == "random" else "model")
+                for method in _METHODS
+            ]
+            null = coordinates.where(quantity=quantity, network="untrained", method="simplex")
+            series.append(bar(null, "process", names, "simplex, before training", "control"))
+            label = "|correlation|" if quantity == "matched" else "held-out R²"
+            found.append(bars(title, *series, categories=names, y_label=label))
+        return [
+            Figure(
+                name="states",
+                title="States and operators from predictions alone",
+                caption=(
+                    "Left: rank by the largest gap of singular values. Middle: recurrent states of the automaton of "
+                    "prefixes whose futures differ by more than .1 in total variation. Right: distance of the learned "
+                    "operators' next-symbol distributions from the process. The exact process is analysed alike. "
+                    "Intervals: 95 % over seeds."
+                ),
+                panels=tuple(panels),
+            ),
+            Figure(
+                name="coordinates",
+                title="Coordinates of the last layer found without labels",
+                caption=(
+                    "Left: mean absolute correlation of each coordinate of the exact belief with its best match. Right: "
+                    "R² of the belief as an affine function of all coordinates found. Intervals are 95 % over seeds."
+                ),
+                panels=tuple(found),
+            ),
+        ]
+
+
+def _last_layer(rows: Rows) -> Rows:
+    return rows.where(layer=max(rows.values("layer")))
+
+
+def _by_process(rows: Rows, networks: tuple[str, ...] = ("trained", "untrained")) -> dict[str, Effect]:
+    effects = {}
+    for name, own in rows.by("process").items():
+        trained, untrained = (own.where(network=network) for network in ("trained", "untrained"))
+        effect = trained.less(untrained) if len(networks) > 1 else trained.effect()
+        if effect is not None:
+            effects[name] = effect
+    return effects
+
+
+def _said(effects: dict[str, Effect]) -> str:
+    return "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
+
+
+@claim("states-from-predictions")
+def states_counted(tables: Tables) -> Measurement:
+    rows = tables["states"].where(quantity="recurrent", process=("golden mean", "even", "RRXOR"))
+    exact = {name: own[0]["exact"] for name, own in rows.by("process").items()}
+    effects = _by_process(rows, ("trained",))
+    listed = "; ".join(f"{name} {effect.short()}, exact {exact[name]:g}" for name, effect in effects.items())
+    return Measurement(effects, f"Recurrent states of the trained model's predictions: {listed}.", (Gate.flat(tables),))

@@ -1,0 +1,285 @@
+"""Mechanisms of small Transformers: ablations of components, and path patching."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from hmmscope import Run, evaluate, mechanisms, registry
+from hmmscope.analysis import mean_row, paths, roles
+from hmmscope.lab import (
+    Effect,
+    EstimateWithError,
+    Experiment,
+    Figure,
+    Gate,
+    MeasuredTables,
+    Measurement,
+    Panel,
+    Rows,
+    Tables,
+    bar,
+    bars,
+    claim,
+    heatmap,
+    parameter,
+)
+from hmmscope.ties import largest
+from hmmscope_papers.constructions import induction_network
+from hmmscope_studies.beliefs.belief_geometry import BeliefGeometry
+
+CHAINS = "Markov chains"
+HIDDEN = ("Mess3", "RRXOR")
+_TITLES = {"trained": "trained", "untrained": "before training", "constructed": "weights by hand"}
+#: Readouts, in the order of the figure.
+_READ = {
+    "previous-1": "1 back",
+    "previous-2": "2 back",
+    "previous-3": "3 back",
+    "unigram": "unigrams",
+    "bigram": "bigrams",
+    "belief": "belief",
+}
+
+
+@registry.experiment("mechanisms")
+class Mechanisms(Experiment):
+    """RoFormers of two layers on Markov chains in context, Mess3 and RRXOR, component by component."""
+
+    title = "Components behind a model's prediction"
+    summary = (
+        "Each head, the attention of each layer and each MLP is replaced by its mean over samples, or by its output on "
+        "another sample. The experiment measures the rise of the loss and the loss of readout after that layer. Then single "
+        "edges are cut: one component receives the mean of another instead of its output. Models of two layers are trained "
+        "on Markov chains that are drawn anew for each sample, where the circuit of induction heads is known, and on Mess3 "
+        "and RRXOR, which require belief tracking. They are compared with the same models before training, and with an "
+        "induction circuit constructed by hand, whose components have known roles."
+    )
+    num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
+    run_columns = ("process",)
+    sizes = {"smoke": {"samples": 24}, "small": {"samples": 256}, "gpu": {"samples": 2048}, "paper": {"samples": 2048}}
+    measure_per_run = True
+    groups = {"parts": ("ablations", "paths", "learned")}
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        steps, length, batch, width = {
+            "smoke": (8, 6, 8, 16),
+            "small": (500, 32, 32, 64),
+            "gpu": (4000, 100, 256, 128),
+            "paper": (20000, 100, 256, 256),
+        }[scale]
+        training = {"num_steps": steps, "learning_rate": 3e-3, "batch_size": batch}
+        training |= {"evaluate_every": max(1, steps // 4), "checkpoint_every": steps}
+        shapes = BeliefGeometry().plan(scale)
+        return {
+            CHAINS: {
+                "process": {"name": "fresh-markov-chains", "num_states": 3, "num_symbols": 3},
+                "layout": {"name": "sequences", "length": length, "placeholder": True},
+                "model": {"name": "roformer", "width": width, "num_layers": 2, "num_heads": 2},
+                "training": training,
+            }
+        } | {name: shapes[name] for name in HIDDEN}
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+        tables: MeasuredTables = {"ablations": [], "paths": [], "learned": []}
+        for process, run in runs.items():
+            dataset = run.dataset("probe")
+            networks = run.compare_with_untrained()
+            if process == CHAINS:
+                by_hand = induction_network(
+                    dataset.num_symbols, dataset.vocab_size, dataset.layout.context_length, gain=3.0
+                )
+                networks.append(("constructed", by_hand))
+                score = evaluate(run.model, run.dataset("evaluate"), num_samples=sizes["samples"])
+                gain = (score.measures["order-0"]["loss"] - score.measures["model"]["loss"]).mean(1)
+                tables["learned"].append({"process": process, "quantity": "gain over unigrams"} | mean_row(gain))
+            for network, model in networks:
+                about = {"process": process, "network": network}
+                found = mechanisms(model, dataset, num_samples=sizes["samples"])
+                called = {kind: roles(found, ablation=kind) for kind in ("mean", "resample")}
+                names = _in_order(found)
+                for row in found:
+                    part, role = names[row["component"]], called[row["ablation"]].get(row["component"], "")
+                    tables["ablations"].append(about | {"part": part, "role": role} | row)
+                for row in paths(model, dataset, num_samples=sizes["samples"]):
+                    row["sender"] = names.get(row["sender"], row["sender"])
+                    tables["paths"].append(about | row)
+        return tables
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        ablated, edges = tables["ablations"], tables["paths"]
+        processes = ablated.values("process")
+        return [
+            Figure(
+                name="loss",
+                title="Cost of removing a component",
+                caption=(
+                    "Rise of the loss if a head (letters order the heads of a layer by cost, a the largest), the "
+                    "attention of a layer or an MLP is replaced by its mean over samples, or by its output on another "
+                    "sample. Intervals are 95 % over seeds."
+                ),
+                panels=tuple(_costs(ablated.where(process=process), process) for process in processes),
+            ),
+            Figure(
+                name="read",
+                title="Loss of readout after the layer",
+                caption=(
+                    "Loss of held-out R² of affine maps to earlier symbols, to the frequencies of symbols in the "
+                    "context and of those that followed the present symbol, and to the belief, if a component is "
+                    "replaced by its mean. Means over seeds."
+                ),
+                panels=tuple(_readings(*one) for one in _each(ablated, ("trained", "constructed"))),
+            ),
+            Figure(
+                name="paths",
+                title="Paths from a token to the prediction",
+                caption=(
+                    "Rise of the loss if the component at the bottom receives the mean over samples of the component at the "
+                    "left instead of its output; all other components receive it unchanged. Each map has its own colour "
+                    "scale. Means over seeds."
+                ),
+                panels=tuple(_edges(*one) for one in _each(edges, ("trained", "constructed"))),
+            ),
+        ]
+
+
+def _in_order(rows: list[dict[str, Any]]) -> dict[str, str]:
+    """Name components consistently across seeds: heads of a layer by falling cost."""
+    costs = {
+        row["component"]: (row["layer"], row["head"] is not None, -row["value"])
+        for row in rows
+        if row["quantity"] == "loss" and row["ablation"] == "mean"
+    }
+    names, count = {}, dict.fromkeys({layer for layer, _, _ in costs.values()}, 0)
+    for name in sorted(costs, key=lambda one: costs[one]):
+        layer, is_head, _ = costs[name]
+        names[name] = f"head {layer}{'abcdefghijklmnopqrstuvwxyz'[count[layer]]}" if is_head else name
+        count[layer] += is_head
+    return names
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+@dataclass(frozen=True, order=True)
+class _AxisLabel:
+    place: int
+    name: str = field(compare=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _placed(rows: Rows, column: str, order: list[str]) -> Rows:
+    return rows.with_columns(**{column: lambda row: _AxisLabel(order.index(row[column]), row[column])})
+
+
+def _parts(rows: Rows) -> list[str]:
+    kinds = ("head", "attention", "mlp")
+    return sorted(rows.values("part"), key=lambda part: (part.split()[1][0], kinds.index(part.split()[0]), part))
+
+
+def _costs(rows: Rows, process: str) -> Panel:
+    own = rows.where(quantity="loss")
+    parts = _parts(own.where(network="trained"))
+    trained, untrained = (own.where(network=network) for network in ("trained", "untrained"))
+    return bars(
+        process,
+        bar(trained.where(ablation="mean"), "part", parts, "by its mean", "model"),
+        bar(trained.where(ablation="resample"), "part", parts, "by another sample's", "other"),
+        bar(untrained.where(ablation="mean"), "part", parts, "by its mean, before training", "control"),
+        categories=parts,
+        y_label="nats",
+    )
+
+
+def _each(rows: Rows, networks: tuple[str, ...]) -> list[tuple[Rows, str]]:
+    return [
+        (own, f"{process}, {_TITLES[network]}")
+        for (process, network), own in rows.where(network=networks).by("process", "network").items()
+    ]
+
+
+def _readings(rows: Rows, title: str) -> Panel:
+    own = rows.where(ablation="mean", quantity=tuple(_READ))
+    shown = own.with_columns(quantity=lambda row: _READ[row["quantity"]])
+    placed = _placed(_placed(shown, "part", _parts(own)), "quantity", list(_READ.values()))
+    labels = {"x_label": "readout", "y_label": "component", "z_label": "R² lost"}
+    return heatmap(title, placed, "quantity", "part", z_min=0.0, z_max=1.0, **labels)
+
+
+def _edges(rows: Rows, title: str) -> Panel:
+    own = rows.where(quantity="loss")
+    placed = _placed(_placed(own, "sender", own.values("sender")), "receiver", own.values("receiver"))
+    labels = {"x_label": "receiver", "y_label": "sender", "z_label": "nats"}
+    return heatmap(title, placed, "receiver", "sender", z_min=0.0, **labels)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+def _lost(own: Rows, network: str, part: str, quantity: str) -> EstimateWithError:
+    """Return the loss of one seed without a component."""
+    return own.where(network=network, part=part, quantity=quantity, ablation="mean").mean()
+
+
+def _trained_less_untrained(rows: Rows, part: str, quantity: str) -> Effect:
+    found = rows.per_seed(lambda own: _lost(own, "trained", part, quantity) - _lost(own, "untrained", part, quantity))
+    return Effect.pooled(list(found.values()), "R² lost")
+
+
+def _said(effects: dict[str, Effect]) -> str:
+    return "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
+
+
+@claim("statistical-induction-heads")
+def induction_heads(tables: Tables) -> Measurement:
+    rows, gain = tables["ablations"].where(process=CHAINS), tables["learned"].effect(unit="nats")
+    wanted = {"previous symbol": ("attention 1", "previous-1"), "bigrams": ("attention 2", "bigram")}
+    effects = {name: _trained_less_untrained(rows, *what) for name, what in wanted.items()}
+    assert gain is not None
+    called = rows.where(network="trained", ablation="mean", quantity="loss")
+    heads = {
+        role: sum(row["role"] == role for row in called if row["head"] is not None)
+        for role in ("previous-token head", "induction head")
+    }
+    named = ", ".join(f"{count} {role}{'' if count == 1 else 's'}" for role, count in heads.items())
+    text = f"{_said(effects)}. Ablation of single heads finds {named} in {len(rows.seeds())} seeds."
+    found = [
+        sum(row["role"] == "induction head" and row["head"] is not None for row in own)
+        for own in called.by("seed").values()
+    ]
+    gates = (
+        Gate.regime(
+            float(min(found, default=0)),
+            parameter("heads"),
+            math.inf,
+            "the smallest number of induction heads in a seed",
+        ),
+        Gate.learned(gain, parameter("learned"), "the unigrams of the context"),
+        Gate.flat(tables, parameter("settled"), label=CHAINS),
+    )
+    return Measurement(effects, text[0].upper() + text[1:], gates, tuple(wanted))
+
+
+@claim("mechanisms-way")
+def by_which_way(tables: Tables) -> Measurement:
+    rows = tables["paths"].where(process=CHAINS, network="trained", receiver="attention 2", quantity="loss")
+
+    def cost(own: Rows, sender: str) -> EstimateWithError:
+        found = own.where(sender=sender)  # attention-only networks have no MLP
+        return EstimateWithError(found[0]["value"], found[0]["error"]) if found else EstimateWithError(0.0)
+
+    senders = rows.values("sender")
+    heads = [sender for sender in senders if sender.startswith("head")]
+
+    def more(own: Rows) -> EstimateWithError:
+        return cost(own, "mlp 1") - largest((cost(own, head) for head in heads), lambda one: one.value)
+
+    by_seed = rows.per_seed(lambda own: {name: cost(own, name) for name in senders})
+    each = {name: Effect.pooled([found[name] for found in by_seed.values()]) for name in senders}
+    effect = Effect.pooled(list(rows.per_seed(more).values()), "nats, MLP minus head")
+    return Measurement(
+        effect, f"Rise of the loss in nats if the second layer's attention no longer receives: {_said(each)}."
+    )

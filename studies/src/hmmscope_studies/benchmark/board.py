@@ -1,0 +1,237 @@
+"""The leaderboard, made from submissions or their cards."""
+
+import hashlib
+import html
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hmmscope.errors import DamagedError, InputError
+from hmmscope.schema import require_path
+from hmmscope.storage import disk, seals, store
+from hmmscope.text import in_a_line
+from hmmscope_studies.benchmark.card import Card
+from hmmscope_studies.benchmark.checking import check_submission
+from hmmscope_studies.benchmark.submission import CARD, ENTRY
+from hmmscope_studies.benchmark.tasks import TASKS, VERSION
+
+#: Name of its page and table, without the ending; and the pattern of card names.
+BOARD, _KEPT = "leaderboard", re.compile(r".+-(light|full)-[0-9a-f]{12}\.json")
+
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:75em;margin:2em auto;padding:0 1em}table{border-collapse:collapse}"
+    "td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}"
+    "@media(prefers-color-scheme:dark){body{background:#111;color:#ddd}td,th{border-color:#444}}"
+)
+#: Explanation of the tables.
+_LEGEND = (
+    "Solved: 1 - excess / excess of the best constant answer, averaged over tasks; 1 is the exact optimum, 0 the constant. "
+    "Intervals are 95 %, over seeds. N-gram baseline: the same for the best n-gram or context tree on the same samples, "
+    "without training. Seconds are on one core for one seed."
+)
+
+
+def read_cards(folder: str | Path) -> list[dict[str, Any]]:
+    """Read the cards of submissions (after verifying their seals) and card files in a folder, best first.
+
+    Raises:
+        InputError: No folder, no cards, another JSON file, or cards of another benchmark version.
+        DamagedError: An altered submission, or a card whose digest differs from its name.
+    """
+    place = require_path("folder", folder)
+    disk.check_name(place)
+    if not place.is_dir():
+        raise InputError(f"{place}: is not a folder")
+    if (place / ENTRY).is_file():
+        raise InputError(f"{place}: is a submission; give its parent folder")
+    found = []
+    for path in sorted(place.iterdir()):
+        if _is_submission(path):
+            seal = seals.open_sealed(path)
+            if seal is not None:
+                found.append(_read_card(path / CARD, own=True) | {"seal": seal.digest})
+        elif path.suffix == ".json":
+            card = _read_card(path)
+            if path.name != _file_name(card):
+                raise DamagedError(
+                    f"{path}: does not match the digest in its name; copy it again with --copy-card ({_file_name(card)})"
+                )
+            found.append(card)
+    if not found:
+        raise InputError(f"{place}: contains no finished submission and no card")
+    return sorted(found, key=lambda card: (card["track"], not card["ranked"], -card["solved"]["value"], card["name"]))
+
+
+def _is_submission(path: Path) -> bool:
+    return (path / ENTRY).is_file() and (path / CARD).is_file()
+
+
+def _is_finished(path: Path) -> bool:
+    return _is_submission(path) and os.path.lexists(path / seals.SEAL)
+
+
+def _read_card(path: Path, *, own: bool = False) -> dict[str, Any]:
+    card = store.read_json(path, managed=own)
+    if not isinstance(card, dict) or "bench" not in card:
+        raise InputError(f"{path}: is not a card of HMM-bench")
+    if card["bench"] != VERSION:
+        raise InputError(
+            f"{path}: is a card of HMM-bench {in_a_line(str(card['bench']))}; this installation has version {VERSION}"
+        )
+    try:
+        _table([card])
+        _file_name(card)
+    except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise DamagedError(f"{path}: is an incomplete card ({in_a_line(str(error))})") from None
+    return card
+
+
+def is_board(folder: Path) -> bool:
+    """Return whether a folder contains submissions, or cards with their digest in the name."""
+    return folder.is_dir() and (any(map(_is_submission, folder.iterdir())) or holds_cards(os.listdir(folder)))
+
+
+def holds_cards(names: Iterable[str]) -> bool:
+    return any(map(_KEPT.fullmatch, names))
+
+
+def check_board(folder: Path) -> tuple[str, seals.SealReport]:
+    """Verify card names, score submissions again, and compare the leaderboard with both.
+
+    Returns:
+        A description, and the files.
+
+    Raises:
+        InputError, DamagedError: See `read_cards` and `check_submission`; or the leaderboard differs from the cards.
+    """
+    cards = read_cards(folder)
+    again = [check_submission(path) for path in sorted(folder.iterdir()) if _is_finished(path)]
+    made = {f"{BOARD}.html": page(cards), f"{BOARD}.md": markdown(cards)}
+    covered: list[str] = []
+    beyond: list[str] = []
+    for path in sorted(folder.iterdir()):
+        if _is_submission(path):
+            found = seals.seal_report(path)
+            covered += [f"{path.name}/{name}" for name in found.covered]
+            beyond += [f"{path.name}/{name}" for name in found.beyond]
+        elif path.is_dir():
+            for one in sorted(file for file in path.rglob("*") if not file.is_dir()):
+                follows = one.name in made and _cells(store.read_text(one, limit=1 << 26)) == _cells(made[one.name])
+                (covered if follows else beyond).append(one.relative_to(folder).as_posix())
+        elif path.name in made and _cells(store.read_text(path, limit=1 << 26)) != _cells(made[path.name]):
+            raise DamagedError(f"{path}: does not follow from the cards; write it again with --leaderboard {folder}")
+        else:
+            (covered if path.name in made or path.suffix == ".json" else beyond).append(path.name)
+    told = seals.SealReport(tuple(covered), tuple(beyond), 0, "cards")
+    said = [
+        f"{len(cards)} card{'s' * (len(cards) != 1)} of HMM-bench {VERSION}",
+        *([f"{len(again)} submission{'s' * (len(again) != 1)} scored again"] if again else []),
+        *(["the leaderboard follows from them"] if any(name in covered for name in made) else []),
+    ]
+    return f"{'; '.join(said)}; {told}", told
+
+
+def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row per card: name, track, solved fraction with interval and by task, costs, digests."""
+    rows = []
+    for card in cards:
+        solved = card["solved"]
+        row = {"model": card["name"], "track": card["track"], "seeds": card["seeds"], "ranked": card["ranked"]}
+        row |= {"solved": solved["value"], "low": solved["low"], "high": solved["high"]}
+        row |= {"parameters": card["costs"]["parameters"], "seconds": card["costs"]["seconds"]}
+        shares = {
+            task.name: Card(card).value(task.name, "share_solved") for task in TASKS if task.name in card["tasks"]
+        }
+        rows.append(row | {"seal": card.get("seal", "")[:12]} | shares)
+    return rows
+
+
+def counting_row(card: dict[str, Any]) -> dict[str, float | None]:
+    """Return the fraction of each task that n-gram baselines solve on a submission's samples; None if none apply."""
+    rows = {row["task"]: row for row in card["scores"] if row["score"] == "excess"}
+    return {
+        task: None if row["counting"] is None else 1 - row["counting"] / row["constant"] for task, row in rows.items()
+    }
+
+
+def markdown(cards: list[dict[str, Any]]) -> str:
+    parts = [f"# HMM-bench {VERSION}: leaderboard", "", _LEGEND]
+    for track in ("light", "full"):
+        ours = [card for card in cards if card["track"] == track]
+        if ours:
+            header, *body = _table(ours)
+            parts += ["", f"## {track} track", "", _line(header), _line(["---"] * len(header)), *map(_line, body)]
+    return "\n".join(parts) + "\n"
+
+
+def page(cards: list[dict[str, Any]]) -> str:
+    tables = []
+    for track in ("light", "full"):
+        ours = [card for card in cards if card["track"] == track]
+        if ours:
+            header, *body = _table(ours)
+            head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+            rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in body)
+            tables.append(f"<h2>{track} track</h2><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
+    title = f"HMM-bench {VERSION}: leaderboard"
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8">'
+        f'<meta name="generator" content="hmmscope"><title>{title}</title><style>{_STYLE}</style>'
+        f"<h1>{title}</h1><p>{html.escape(_LEGEND)}</p>{''.join(tables)}</html>\n"
+    )
+
+
+def keep_card(submission: Path, folder: Path) -> Path:
+    """Copy the card of a submission, with the digest of its seal, into a separate file.
+
+    Raises:
+        InputError: No finished submission.
+    """
+    seal = seals.open_sealed(submission) if (submission / ENTRY).is_file() else None
+    if seal is None:
+        raise InputError(f"{submission}: not a finished submission")
+    card = store.read_json(submission / CARD, managed=True) | {"seal": seal.digest}
+    return write_card(card, folder)
+
+
+def write_card(card: dict[str, Any], folder: Path) -> Path:
+    """Write a card under a name that ends in its digest."""
+    store.make_folder(folder)
+    store.write_json(folder / _file_name(card), card)
+    return folder / _file_name(card)
+
+
+def _file_name(card: dict[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(card, sort_keys=True).encode()).hexdigest()[:12]
+    return f"{card['name'].replace('/', '-').replace(' ', '-')}-{card['track']}-{digest}.json"
+
+
+def _table(cards: list[dict[str, Any]]) -> list[list[str]]:
+    rows, names = board_rows(cards), [task.name for task in TASKS if any(task.name in card["tasks"] for card in cards)]
+    counted = counting_row(cards[0])
+    found = [["model", "solved", "parameters", "seconds", *names, "seal"]]
+    for row in rows:
+        interval = "" if row["low"] is None else f" [{row['low']:.3f}, {row['high']:.3f}]"
+        mark = "" if row["ranked"] else " (not ranked)"
+        shares = [_share(row.get(name)) for name in names]
+        costs = [f"{row['parameters']:,}", f"{row['seconds']:.0f}"]
+        found.append([f"{row['model']}{mark}", f"{row['solved']:.3f}{interval}", *costs, *shares, row["seal"]])
+    return [*found, ["n-gram baseline, no training", "", "", "", *(_share(counted.get(name)) for name in names), ""]]
+
+
+def _cells(text: str) -> list[list[str]]:
+    rows = [re.findall("<td>(.*?)</td>", row) for row in re.findall("<tr>(.*?)</tr>", text, re.DOTALL)]
+    lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    rows += [one for one, below in zip(lines, [*lines[1:], [""]], strict=False) if "---" not in (one[0], below[0])]
+    return [row if row[1:2] != [""] else row[1:] for row in rows if row]
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"

@@ -1,0 +1,1 @@
+"""Questions beyond [Limits], on its tasks: depth, scaling, supervision and precision."""

@@ -1,0 +1,30 @@
+"""Cyclic-HARD with about the paper's supervision rate on short sequences."""
+
+from typing import Any
+
+from hmmscope import registry
+from hmmscope.lab import Measurement, Tables, claim
+from hmmscope_studies.beyond_limits.supervision_rate import LimitsHardDose, dose_threshold
+
+
+@registry.experiment("limits-hard-rare")
+class LimitsHardRare(LimitsHardDose):
+    """The supervision rate nearest to the paper's, for two layers and the RNN, with as many answers as limits-hard-dose."""
+
+    title = "Cyclic-HARD with the state asked for once in 128 actions"
+    summary = (
+        "The paper asks for the state of Cyclic-HARD once in 120 actions, and finds that no Transformer fits it at any "
+        "length. This experiment asks for it once in 128 actions, on sequences of 32, and trains on four times as many "
+        "sequences as the grid, which asks once in 32, so that the number of answers is the same."
+    )
+    num_seeds = {"smoke": 2, "medium": 3}
+    sizes = {scale: LimitsHardDose.sizes[scale] for scale in ("smoke", "medium")}
+    shapes: dict[str, dict[str, Any]] = {
+        "smoke": {"actions": [2, 8], "layers": [0, 1]},
+        "medium": {"actions": [32, 128], "layers": [0, 2]},
+    }
+
+
+@claim("limits-hard-rare-threshold")
+def rare_threshold(tables: Tables) -> Measurement:
+    return dose_threshold(tables)

@@ -1,0 +1,114 @@
+"""Error of a trained model against the number of observations that it sees."""
+
+import math
+from typing import Any
+
+from hmmscope import HMM, Run, registry, require_process_type
+from hmmscope.lab import Experiment, Figure, MeasuredTables, Measurement, Panel, Rows, Tables, claim, curve, lines
+from hmmscope_studies.beyond_multitask.studies import untrained_answers, window_config
+from hmmscope_studies.beyond_multitask.windows import (
+    LOOKS,
+    by_memory,
+    decay_rate,
+    exact_rate,
+    exponential_rather,
+    histories_of,
+    window_rows,
+)
+
+_LENGTHS = [1, 2, 3, 4, 5, 6, 8, 10, 12]
+
+
+@registry.experiment("multitask-context-length")
+class ContextLength(Experiment):
+    """A decoder per number of observations, compared with the exact error of the same memory."""
+
+    title = "How many observations a Transformer needs"
+    summary = (
+        "Lemma 1 of [MultiTask]: the error from keeping only the last k observations falls exponentially in k. A "
+        "decoder is trained for each k on windows of one stationary HMM, to predict the next observation. Its "
+        "error against the filter of the whole past is compared with the exact error of a memory of the same k "
+        "observations."
+    )
+    num_seeds = Experiment.NUM_SEEDS
+    groups = {"memory": ("errors", "rates")}
+    sizes = {
+        "smoke": {"histories": 64},
+        "small": {"histories": 8192},
+        "gpu": {"histories": 32768},
+        "paper": {"histories": 32768},
+    }
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        return {"lengths": {"smoke": [1, 2, 3], "small": [1, 2, 3, 4, 6, 8]}.get(scale, _LENGTHS)}
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        return {f"memory {k}": window_config(scale, k) for k in choices["lengths"]}
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+        memories = {run.config.layout.context_length - 1: run for run in runs.values()}
+        first = next(iter(memories.values()))
+        histories = histories_of(first, max(max(memories), 4), sizes["histories"])
+        spec = first.config.process
+        rate = {"observability": spec.observability, "rank": spec.rank}
+        rate |= exact_rate(histories, require_process_type(first.process, HMM), [1, 2, 3, 4])
+        return {
+            "errors": [row for k, run in memories.items() for row in window_rows(run, histories, k)],
+            "rates": [rate],
+        }
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        return [
+            Figure(
+                name="context-length",
+                title="Error against the number of observations",
+                caption=(
+                    "Excess over the filter of the whole past, and total variation from it, by the number k of "
+                    "observations seen. The best predictor from k observations is exact; excess = memory + "
+                    "learning, so the learning part of the model (dotted) is the error that training left. "
+                    "Straight lines are exponential decay. Bands are 95 % intervals over seeds, each with its own "
+                    "HMM."
+                ),
+                panels=(
+                    _panel(tables["errors"], "excess", "Excess", "nats per observation"),
+                    _panel(tables["errors"], "total_variation", "Distance", "total variation"),
+                ),
+            )
+        ]
+
+    def without_training(self, tables: Tables) -> Tables | None:
+        return untrained_answers(tables, "errors")
+
+
+def _panel(rows: Rows, metric: str, title: str, unit: str) -> Panel:
+    series = [curve(rows.where(predictor=name, metric=metric), "memory", *look) for name, look in LOOKS.items()]
+    if metric == "excess":
+        series.append(
+            curve(rows.where(predictor="model", metric="learning"), "memory", "model, learning part", "other")
+        )
+    return lines(title, *series, x_label="observations seen", y_label=unit, log_y=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+@claim("multitask-memory-decay")
+def memory_decay(tables: Tables) -> Measurement:
+    def errors(own: Rows) -> dict[int, float]:
+        return by_memory(own, "memory", "total_variation")
+
+    rows, rates = tables["errors"], tables["rates"]
+    decay = rows.per_seed(lambda own: decay_rate(errors(own))).effect("nats per observation")
+    better = rows.per_seed(lambda own: exponential_rather(errors(own))).effect("nats closer to an exponential")
+    if decay is None or better is None:
+        return Measurement(None, "Fewer than three memory lengths have an error above rounding.")
+    gamma = rates[0]["observability"]
+    text = (
+        f"The memory error falls by a factor of {math.exp(-decay.value):.2f} per additional observation, and "
+        f"ln(error) is nearer to a straight line in k than to one in ln(k) by {better.short()} nats. Over the "
+        f"first four observations the decay rate is {rates.effect('rate')}, that of the hidden chain alone "
+        f"{rates.effect('mixing')}; the lemma guarantees c gamma^4 with an unknown c, and gamma^4 is "
+        f"{gamma**4:.3f} here (gamma = {gamma:g})."
+    )
+    return Measurement({"decay": decay, "exponential or power law": better}, text)

@@ -1,0 +1,445 @@
+"""A pretrained language model on hidden Markov models in its context."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from hmmscope import (
+    ProcessDataset,
+    Run,
+    SequenceLayout,
+    entropy_rate,
+    evaluate,
+    mixing_time,
+    registry,
+)
+from hmmscope.analysis import inference_mode
+from hmmscope.interop import HuggingFaceModel
+from hmmscope.lab import (
+    PREDICTORS,
+    Effect,
+    EstimateWithError,
+    Experiment,
+    Figure,
+    Gate,
+    MeasuredTables,
+    Measurement,
+    Panel,
+    PerSeed,
+    Role,
+    Rows,
+    Tables,
+    bar,
+    bars,
+    claim,
+    curve,
+    lines,
+    parameter,
+)
+from hmmscope.ties import largest, smallest
+from hmmscope_studies.beyond_multitask.in_context import BAUM_WELCH, baum_welch_rows, binned, binned_score
+from hmmscope_studies.language.beliefs_in_text import belief_tables
+from hmmscope_studies.language.language_model import (
+    NUM_SYMBOLS,
+    NUM_TWINS,
+    TINY,
+    LazyChainExample,
+    chains_of,
+    facts_of,
+    reader_of,
+)
+
+NAME = "pretrained"
+#: Folder written by `hmmscope.interop.smollm2`.
+SMOLLM2 = "smollm2-135m"
+#: Training budget of the language model, as its authors report it.
+SPENT = {"tokens": 2e12}
+COUNTING = ("order-0", "order-1", "order-2", "order-3", "context-tree")
+LOOKS: dict[str, tuple[str, Role]] = {
+    "trained": ("pretrained language model", "model"),
+    "learner": ("small model trained on such chains", "other"),
+    "untrained": ("before training", "control"),
+    "shuffled": ("weights shuffled", "control"),
+    "optimum": ("exact filter", "optimum"),
+    BAUM_WELCH: ("Baum-Welch on the prompt", "baseline"),
+    **{name: PREDICTORS[name] for name in ("order-0", "order-1", "context-tree")},
+}
+
+
+@registry.experiment(NAME)
+class Pretrained(Experiment):
+    """SmolLM2-135M on lazy noisy chains and RRXOR as text."""
+
+    title = "A pretrained language model reads hidden Markov models"
+    summary = (
+        "SmolLM2-135M, a language model of 135 million weights, reads sequences of hidden Markov models as letters between "
+        "spaces, commas or line ends. Its predictions of the next letter are compared with the exact filter that knows the "
+        "chain, with Baum-Welch fitted to the same prompt with the number of states given, with n-gram and context-tree "
+        "baselines on the prompt, with a small RoFormer trained on such chains, and with two controls: the same "
+        "architecture before training, and the trained weights shuffled. Chains differ in mixing speed and in the noise of "
+        "their symbols; each has separate parameters and letters. On RRXOR, whose prediction does not determine the belief, "
+        "an affine map reads the belief from the layers, and the belief is edited there to test whether the next prediction "
+        "follows. After Dai et al., Pre-trained Large Language Models Learn to Predict Hidden Markov Models In-context "
+        "(NeurIPS 2025), who test large models. `python -m hmmscope.interop.smollm2` fetches the model first."
+    )
+    num_seeds = {"smoke": 2, "small": 12, "medium": 12}
+    sizes = {
+        "smoke": {
+            "pretrained": TINY,
+            "stays": [0.5, 0.9],
+            "noises": [0.1, 0.4],
+            "separators": ["lines", "spaces"],
+            "length": 16,
+            "samples": 2,
+            "twin_samples": 2,
+            "fits": 2,
+            "belief_length": 8,
+            "belief_samples": 16,
+            "layers": 2,
+            "positions": 2,
+        },
+        "small": {
+            "pretrained": SMOLLM2,
+            "stays": [0.5, 0.8, 0.95],
+            "noises": [0.1, 0.4],
+            "separators": ["lines", "commas", "spaces"],
+            "length": 256,
+            "samples": 2,
+            "twin_samples": 1,
+            "fits": 6,
+            "belief_length": 96,
+            "belief_samples": 16,
+            "layers": 7,
+            "positions": 4,
+        },
+        "medium": {
+            "pretrained": SMOLLM2,
+            "stays": [0.5, 0.8, 0.9, 0.95, 0.99],
+            "noises": [0.1, 0.2, 0.4],
+            "separators": ["lines", "commas", "spaces"],
+            "length": 1024,
+            "samples": 8,
+            "twin_samples": 2,
+            "fits": 8,
+            "belief_length": 256,
+            "belief_samples": 64,
+            "layers": 16,
+            "positions": 4,
+        },
+    }
+    groups = {
+        "predictions": ("predictions", "chains", "models"),
+        "beliefs": ("beliefs", "beyond", "rrxor", "interventions"),
+    }
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        steps, batch, width = {"smoke": (5, 4, 16), "small": (300, 8, 32), "medium": (10000, 16, 128)}[scale]
+        return {
+            "learner": {
+                "process": {"name": "fresh-lazy-chains", "num_states": NUM_SYMBOLS},
+                "layout": {"name": "sequences", "length": self.sizes[scale]["length"]},
+                "model": {"name": "roformer", "width": width, "num_layers": 2, "num_heads": 2},
+                "training": {"num_steps": steps, "batch_size": batch, "learning_rate": 3e-3},
+            }
+        }
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+        run = runs["learner"]
+        if group == "predictions":
+            return _predictions(run, sizes)
+        return belief_tables(reader_of(sizes["pretrained"], 2, run.config.seed), sizes)
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        rows = _main(tables)
+        return [
+            _by_context(rows, "excess", "Excess over the exact filter", "nats above the exact filter"),
+            _by_context(rows, "accuracy", "Accuracy of the most likely symbol", "accuracy"),
+            _separator_figure(tables["predictions"]),
+            _belief_figure(tables["beliefs"]),
+            _moved_figure(tables["interventions"]),
+        ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Measurements
+
+
+def _predictions(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
+    length, samples, main = sizes["length"], sizes["samples"], sizes["separators"][0]
+    twins = {"untrained": sizes["twin_samples"], "shuffled": sizes["twin_samples"]}
+    rows, chains = [], []
+    for place, chain in enumerate(chains_of(sizes["pretrained"], run.config.seed, sizes["stays"], sizes["noises"])):
+        reader, hmm = chain.reader, chain.hmm
+        model, text = reader.read(length, main)
+        found = [*_scored(model, text, chain, samples, baselines=True)]
+        found += _scored(run.model, SequenceLayout(length=length), chain, samples, name="learner")
+        if chain.noise == sizes["noises"][0]:
+            draw = place // len(sizes["noises"]) % NUM_TWINS
+            found += _scored(reader.untrained(text, draw), text, chain, twins["untrained"], name="untrained")
+            found += _scored(reader.shuffled(text), text, chain, twins["shuffled"], name="shuffled")
+        seen = ProcessDataset(hmm, layout=SequenceLayout(length=length), seed=chain.seed, stream="evaluate")[
+            0 : sizes["fits"]
+        ]
+        found += baum_welch_rows(hmm, seen.observations, _edges(length))
+        rows += [chain.about | {"separator": main} | row for row in found]
+        mixing, rate = mixing_time(hmm, num_samples=200), entropy_rate(hmm, num_samples=50)
+        numbers = {"names": " ".join(reader.names), "mixing_time": mixing.time, "entropy_rate": rate.value}
+        chains.append(chain.about | numbers)
+        if (chain.stay, chain.noise) == (_middle(sizes["stays"]), sizes["noises"][0]):
+            rows += _in_separators(chain, sizes)
+    own = {"network": "trained"} | facts_of(model)
+    weights = {"network": "learner", "weights": sum(one.numel() for one in run.model.parameters()), "sha256": None}
+    return {"predictions": rows, "chains": chains, "models": [own, weights]}
+
+
+def _in_separators(chain: LazyChainExample, sizes: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for separator in sizes["separators"]:
+        model, text = chain.reader.read(sizes["length"], separator)
+        found = _share(model, text, chain)
+        if separator != sizes["separators"][0]:
+            found += _scored(model, text, chain, sizes["samples"])
+        yield from (chain.about | {"separator": separator} | row for row in found)
+
+
+def _edges(length: int) -> list[int]:
+    return [2**k for k in range(length.bit_length()) if 2**k < length]
+
+
+def _middle(values: list[float]) -> float:
+    return values[len(values) // 2]
+
+
+def _scored(
+    model: nn.Module,
+    layout: Any,
+    chain: LazyChainExample,
+    samples: int,
+    *,
+    name: str = "trained",
+    baselines: bool = False,
+) -> list[dict[str, Any]]:
+    """Return rows (network, metric, position, value), with `baselines` also of filter and n-grams."""
+    dataset = ProcessDataset(chain.hmm, layout=layout, seed=chain.seed, stream="evaluate")
+    score = evaluate(model, dataset, num_samples=samples, baselines=baselines)
+    edges, keys = _edges(layout.num_observations), score.measures if baselines else ("model",)
+    return [row for key in keys for row in binned_score(score, key, name if key == "model" else key, edges)]
+
+
+def _share(model: HuggingFaceModel, text: Any, chain: LazyChainExample) -> list[dict[str, Any]]:
+    """Return the total probability of the chain's letters."""
+    with inference_mode(model) as device:
+        tokens = ProcessDataset(chain.hmm, layout=text, seed=chain.seed, stream="evaluate")[0:1].tokens.to(device)
+        found = model.share_of_outputs(tokens)[0, text.token_positions[1:] - 1].cpu().numpy()
+    return binned("trained", "share", np.arange(1, len(found) + 1), found, _edges(len(found) + 1))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+_CONTEXT = (
+    "By the number of observations in the context: means from each point to the next, over all noise levels; a panel for "
+    "each probability of staying in a state. Each letter is on a separate line."
+)
+
+
+def _by_context(rows: Rows, metric: str, title: str, y_label: str) -> Figure:
+    kept, names, caption = rows.where(metric=metric), list(LOOKS), _CONTEXT
+    if metric == "excess":  # so large that the other curves would coincide
+        names.remove("shuffled")
+        least = min(row["value"] for row in _of(kept, "shuffled").pool("stay", "position"))
+        caption += f" The control with shuffled weights is left out: it is at least {least:.1f} nats above everywhere."
+
+    def panel(stay: float) -> Panel:
+        own = kept.where(stay=stay)
+        series = [curve(own.where(network=name), "position", *LOOKS[name]) for name in names]
+        return lines(f"stays with {stay:g}", *series, x_label="observations seen", y_label=y_label, log_x=True)
+
+    return Figure(
+        name=metric,
+        title=title,
+        caption=caption,
+        panels=tuple(panel(stay) for stay in kept.values("stay")),
+    )
+
+
+def _separator_figure(rows: Rows) -> Figure:
+    asked = rows.where(network="trained", metric="share")
+    stay, noise, separators = asked[0]["stay"], asked[0]["noise"], asked.values("separator")
+    own = rows.where(network="trained", stay=stay, noise=noise)
+
+    def panel(metric: str, y_label: str, log_y: bool) -> Panel:
+        kept = own.where(metric=metric)
+        series = [curve(kept.where(separator=one), "position", one) for one in separators]
+        return lines("", *series, x_label="observations seen", y_label=y_label, log_x=True, log_y=log_y)
+
+    return Figure(
+        name="separators",
+        title="Effect of the separator between letters",
+        caption=f"The same chain (stays with {stay:g}, noise {noise:g}) written with each separator. Left: nats above the "
+        "exact filter, given that a letter follows. Right: total probability that the model gives to the letters.",
+        panels=(
+            panel("excess", "nats above the exact filter", False),
+            panel("share", "probability of a letter of the chain", False),
+        ),
+    )
+
+
+def _belief_figure(rows: Rows) -> Figure:
+    series = [curve(rows.where(network=name), "layer", *LOOKS[name]) for name in ("trained", "untrained")]
+    least = min(row["value"] for row in _of(rows, "shuffled").pool("layer"))
+    alone = curve(rows.where(network="trained"), "layer", "from the exact prediction", "baseline", y="from_prediction")
+    return Figure(
+        name="beliefs",
+        title="The belief of RRXOR in the layers",
+        caption="R² of the exact belief as an affine function of the stream, on held-out samples. From the exact "
+        "prediction: R² of a stream that only encodes the exact next-symbol distribution. The control with shuffled "
+        f"weights is left out: it goes down to {least:.1f}.",
+        panels=(lines("", *series, alone, x_label="layer", y_label="R² on held-out samples"),),
+    )
+
+
+def _moved_figure(rows: Rows) -> Figure:
+    kinds = rows.values("subspace")
+    own = [bar(rows.where(network=name), "subspace", kinds, *LOOKS[name]) for name in ("trained", "untrained")]
+    return Figure(
+        name="interventions",
+        title="Writing another belief into the stream",
+        caption="How far the next prediction moves to the exact filter's with the written belief (one: all the way), at "
+        "the layer above the input that reads the belief best, and the same for a random change of equal size.",
+        panels=(bars("", *own, categories=kinds, y_label="fraction of the way"),),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+def _main(tables: Tables) -> Rows:
+    rows = tables["predictions"]
+    return rows.where(separator=rows.where(network="optimum")[0]["separator"])
+
+
+def _end(tables: Tables, metric: str = "excess") -> Rows:
+    kept = _main(tables).where(metric=metric)
+    return kept.where(position=max(kept.values("position")))
+
+
+def _of(rows: Rows, network: str) -> Rows:
+    return rows.where(network=network)
+
+
+def _gained(tables: Tables, twin: str) -> Effect | None:
+    """Return nats above the filter, control minus language model."""
+    end = _end(tables)
+    own = _of(end, twin)
+    return own.less(_of(end, "trained").where(noise=own.values("noise")), unit="nats")
+
+
+def _gate(tables: Tables) -> Gate:
+    found = _gained(tables, "untrained")
+    assert found is not None
+    return Gate.learned(found, parameter("learned"), "its untrained control")
+
+
+def _seen(found: Effect | None, text: str, tables: Tables) -> Measurement:
+    return Measurement(found, f"{text}: {_short(found)}.", gates=(_gate(tables),), compute_used=SPENT)
+
+
+#: Further baselines of pretrained-learns.
+BESIDE = {"shuffled": "weights shuffled", "order-0": "letter frequencies (order 0)"}
+
+
+@claim("pretrained-learns")
+def learns(tables: Tables) -> Measurement:
+    beside = ", ".join(f"{said} {_short(_gained(tables, name))}" for name, said in BESIDE.items())
+    text = f"Nats per symbol above the exact filter, minus those of the language model: {beside}; before training"
+    return _seen(_gained(tables, "untrained"), text, tables)
+
+
+@claim("pretrained-context")
+def context(tables: Tables) -> Measurement:
+    rows = _of(_main(tables).where(metric="excess"), "trained")
+    early = rows.where(position=min(parameter("early"), max(rows.values("position"))))
+    return _seen(
+        early.less(_of(_end(tables), "trained"), unit="nats"),
+        "Nats per symbol above the exact filter, early minus late context",
+        tables,
+    )
+
+
+@claim("pretrained-optimum")
+def optimum(tables: Tables) -> Measurement:
+    end = _end(tables, "accuracy")
+    found = _of(end, "optimum").less(_of(end, "trained"), unit="of accuracy")
+    return _seen(found, "Accuracy, exact filter minus language model", tables)
+
+
+@claim("pretrained-statistics")
+def statistics(tables: Tables) -> Measurement:
+    end = _end(tables)
+    means = {name: _of(end, name).mean().value for name in end.values("network")}
+    best = smallest([name for name in means if name in COUNTING], means.__getitem__)
+    listed = ", ".join(f"{LOOKS.get(name, (name,))[0]} {value:.3f}" for name, value in means.items())
+    effects = {
+        name: _of(end, other).less(_of(end, "trained"), unit="nats")
+        for name, other in (("Baum-Welch", BAUM_WELCH), ("counting", best))
+    }
+    return _several(
+        effects,
+        f"Nats per symbol above the exact filter: {listed}. Minus those of the language model",
+        (_gate(tables),),
+    )
+
+
+@claim("pretrained-chains")
+def chains(tables: Tables) -> Measurement:
+    end = _of(_end(tables), "trained")
+    effects = {}
+    for column, name in (("stay", "slow less fast"), ("noise", "noisy less clear")):
+        high, low = (end.where(**{column: pick(end.values(column))}) for pick in (max, min))
+        effects[name] = high.less(low, unit="nats")
+    return _several(effects, "Nats per symbol above the exact filter, difference between chains", (_gate(tables),))
+
+
+@claim("pretrained-belief")
+def belief(tables: Tables) -> Measurement:
+    rows, moved = tables["beliefs"], tables["interventions"].where(subspace="belief")
+    tops = {name: _best(_of(rows, name)) for name in ("trained", "untrained", "shuffled")}
+    alone = _of(rows, "trained").per_seed(lambda own: EstimateWithError(own[0]["from_prediction"]))
+    effects = {
+        "read": _of(tables["beyond"], "trained").effect(unit="of the variance left by untrained controls"),
+        "beyond the prediction": (tops["trained"] - alone).effect("of R²"),
+        "used": _of(moved, "trained").less(_of(moved, "untrained"), unit="of the way"),
+    }
+    listed = "; ".join(f"{LOOKS[name][0]} {_short(found.effect())}" for name, found in tops.items())
+    beside = f"weights shuffled {_short(_of(tables['beyond'], 'shuffled').effect())}"
+    random = _of(tables["interventions"], "trained").where(subspace="random").effect()
+    text = f"Held-out R² at the best layer: {listed}; from the exact prediction {_short(alone.effect())}. Explained "
+    text += (
+        f"variance relative to untrained controls: {beside}. A random change moves the prediction {_short(random)} of "
+    )
+    text += "the way. The language model"
+    scored = tables.get("rrxor", Rows())
+    gap = _of(scored, "untrained").less(_of(scored, "trained"), unit="nats")
+    unknown = Gate("learned", False, "the distance of its predictions on RRXOR from the filter is not recorded")
+    gate = unknown if gap is None else Gate.learned(gap, parameter("learned"), "its untrained control on RRXOR")
+    return _several(effects, text, (gate,))
+
+
+def _best(rows: Rows) -> PerSeed[Any]:
+    """Return held-out R² at the layer that fits training examples best, by seed."""
+    return rows.per_seed(lambda own: own.where(layer=largest(own, lambda row: row["fitted"])["layer"]).mean())
+
+
+def _several(effects: dict[str, Effect | None], text: str, gates: tuple[Gate, ...]) -> Measurement:
+    known = {name: found for name, found in effects.items() if found is not None}
+    shown = {"counting": "best n-gram baseline"}
+    said = "; ".join(f"{shown.get(name, name)} {found.short()}" for name, found in known.items())
+    return Measurement(known, f"{text}: {said}.", gates=gates, required=tuple(effects), compute_used=SPENT)
+
+
+def _short(found: Effect | None) -> str:
+    return "unknown" if found is None else found.short()

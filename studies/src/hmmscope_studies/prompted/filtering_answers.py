@@ -1,0 +1,74 @@
+"""Result table of header-filtering."""
+
+from dataclasses import replace
+
+from hmmscope import registry
+from hmmscope.lab import Effect, Rows, Tables
+from hmmscope_studies.prompted.filtering_measures import BEYOND, HERE, LENGTH, TIMES
+from hmmscope_studies.prompted.filtering_models import title
+from hmmscope_studies.prompted.header_claims import in_pairs, ratio
+
+#: Places of evaluation, with column headings.
+PLACES = {
+    HERE: f"up to {LENGTH} observations",
+    BEYOND: f"{LENGTH} to {TIMES * LENGTH} observations",
+    "slow": "slowly mixing",
+    "sharp": "nearly certain",
+}
+#: Claims whose rules define to filter, and to fail.
+FILTERS, FAILS = "header-transformer-filters", "header-lstm-fails"
+
+
+def who_filters(tables: Tables) -> list[str]:
+    """Return a Markdown table of networks' excess relative to the n-gram baseline; empty without networks.
+
+    Args:
+        tables: With `places`, each network after its largest budget; other plans have separate lines.
+    """
+    rows = tables["places"]
+    models = rows.where(predictor="model")
+    if not models:
+        return []
+    filters, fails = (registry.lookup("claim", name).rule for name in (FILTERS, FAILS))
+    lines = [
+        "Filtering by number of training samples: nats above the exact filter divided by those of the n-gram baseline "
+        f"at the same place, means over seeds with separate 95 % intervals. *Filters*: below {filters.bound:g}; "
+        f"*fails*: above {fails.bound:g}; *neither*: between the two; *open*: the interval contains a bound, and the "
+        "number is how many seeds of this spread would decide. Slowly mixing and nearly certain HMMs were left out of "
+        "training.",
+        "",
+        f"| | samples | seeds | {' | '.join(PLACES.values())} |",
+        "|---" * (3 + len(PLACES)) + "|",
+    ]
+    for (size, name), network in sorted(models.by("size", "architecture").items(), key=lambda one: one[0][0]):
+        for count, own in sorted(network.by("sequences").items()):
+            cells = [_cell(rows.where(size=size, architecture=name, sequences=count, place=place)) for place in PLACES]
+            named = f"{size} states, {title(name)}"
+            lines.append(f"| {named} | {count:,} | {len(own.values('seed'))} | {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(rows: Rows) -> str:
+    """Format ``0.02 [0.01, 0.03]: filters``, or a dash."""
+    left = share_left(rows)
+    return "–" if left is None else f"{replace(left, unit='')}: {said(left)}"
+
+
+def share_left(rows: Rows) -> Effect | None:
+    """Return a network's excess divided by the n-gram baseline's."""
+    model, counting = (rows.where(predictor=name).estimates() for name in ("model", "counting"))
+    return in_pairs(model, counting, ratio).effect()
+
+
+def said(left: Effect) -> str:
+    """Return the verdict on a ratio by the rules of both claims."""
+    filters, fails = (registry.lookup("claim", name).rule for name in (FILTERS, FAILS))
+    if filters.verdict(left) == "reproduced":
+        return "**filters**"
+    if fails.verdict(left) == "reproduced":
+        return "**fails**"
+    undecided = [rule for rule in (filters, fails) if rule.verdict(left) == "inconclusive"]
+    if not undecided:
+        return "neither"
+    needed = [rule.seeds_needed(left) for rule in undecided]
+    return f"open ({max(needed)} seeds)" if None not in needed else "open"

@@ -1,0 +1,281 @@
+"""Claims of header-filtering, by log2 of the ratio of two excesses."""
+
+import math
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+from typing import Any
+
+from hmmscope.lab import Effect, EstimateWithError, Gate, Measurement, PerSeed, Rows, Tables, claim, parameter
+from hmmscope.ties import largest, smallest
+from hmmscope_studies.prompted.filtering_measures import BEYOND, HERE
+from hmmscope_studies.prompted.filtering_models import title
+
+#: Size, architecture and steps of a network.
+Which = tuple[int, str, int]
+#: An estimate for each seed.
+Seeds = Mapping[Any, EstimateWithError | None]
+
+
+def _sized(size: int) -> str:
+    return f"{size} states"
+
+
+def _longest(rows: Rows, *names: str) -> int:
+    """Return the largest common budget, or 0."""
+    known = [set(rows.where(architecture=name).values("steps")) for name in names]
+    return max(set.intersection(*known), default=0)
+
+
+def _after(rows: Rows, name: str, steps: int) -> Seeds:
+    return rows.where(architecture=name, steps=steps).estimates()
+
+
+def in_pairs(one: Seeds, other: Seeds, measure: Any) -> PerSeed[EstimateWithError | None]:
+    """Combine two estimates seed by seed; None if a seed lacks one."""
+    found: PerSeed[EstimateWithError | None] = PerSeed()
+    for seed in {**one, **other}:
+        pair = one.get(seed), other.get(seed)
+        found[seed] = None if None in pair else measure(*pair)
+    return found
+
+
+def ratio(one: EstimateWithError, other: EstimateWithError) -> EstimateWithError:
+    """Divide estimates from different samples."""
+    relative = math.hypot(one.error / one.value, other.error / other.value)
+    return EstimateWithError(one.value / other.value, relative * one.value / other.value)
+
+
+def _doublings(one: EstimateWithError, other: EstimateWithError) -> EstimateWithError:
+    found = ratio(one, other)
+    return EstimateWithError(math.log2(found.value), found.error / found.value / math.log(2))
+
+
+def _change(before: Seeds, after: Seeds) -> float | None:
+    changes = [None if (then := before.get(seed)) is None else now.value - then.value for seed, now in _known(after)]
+    known = [change for change in changes if change is not None]
+    return fmean(known) if known and len(known) == len(after) else None
+
+
+def _known(seeds: Seeds) -> list[tuple[Any, EstimateWithError]]:
+    return [(seed, one) for seed, one in seeds.items() if one is not None]
+
+
+def _counting(tables: Tables, size: int, name: str) -> Seeds:
+    return tables["places"].where(size=size, architecture=name, place=HERE, predictor="counting").estimates()
+
+
+def _learned(tables: Tables, networks: Iterable[Which]) -> Gate:
+    leads: dict[Which, Effect | None] = {}
+    for size, name, steps in networks:
+        rows = tables["learning"].where(size=size)
+        lead = in_pairs(_counting(tables, size, name), _after(rows, name, steps), lambda one, other: one - other)
+        leads[size, name, steps] = lead.effect("nats")
+    if not leads:
+        said = "none of the compared networks was trained here"
+        return Gate("learned", False, said, (0.0, parameter("learned")))
+    unknown = [which for which, lead in leads.items() if lead is None]
+    known = {which: lead.value for which, lead in leads.items() if lead is not None}
+    least = unknown[0] if unknown else smallest(known, lambda which: known[which])
+    said = f"the best n-gram baseline ({title(least[1])}, {_sized(least[0])}, {least[2]:,} steps)"
+    return Gate.learned(leads[least], parameter("learned"), said)
+
+
+def _said(tables: Tables) -> str:
+    found = []
+    for size, own in tables["learning"].by("size").items():
+        names = own.values("architecture")
+        steps = _longest(own, *names)
+        means = (
+            f"{title(name)} {fmean(one.value for _, one in _known(_after(own, name, steps))):.3g}" for name in names
+        )
+        if steps:
+            found.append(f"{_sized(size)}, {steps:,} steps: {', '.join(means)}")
+    return f"Mean nats per symbol above the exact filter: {'; '.join(found) or 'not measured'}."
+
+
+def _spent(tables: Tables, networks: Iterable[Which]) -> dict[str, float]:
+    found = [
+        row["sequences"]
+        for size, name, steps in networks
+        for row in tables["learning"].where(size=size, architecture=name, steps=steps)
+    ]
+    return {"sequences": max(found)} if found else {}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One network compared with n-grams
+
+
+def _left(tables: Tables, name: str) -> Measurement:
+    """Return a network's excess divided by the n-gram baseline's."""
+    effects, drifts, used = {}, {}, []
+    for size, own in tables["learning"].where(architecture=name).by("size").items():
+        steps, counting = _longest(own, name), _counting(tables, size, name)
+        now, half = (in_pairs(_after(own, name, at), counting, ratio) for at in (steps, steps // 2))
+        effect = now.effect("of the n-gram baseline's excess")
+        if effect is not None:
+            effects[_sized(size)], drifts[_sized(size)] = effect, _change(half, now)
+            used.append((size, name, steps))
+    gates = (_learned(tables, used),)
+    return Measurement(effects or None, _said(tables), gates, ("2 states", "3 states"), drifts, _spent(tables, used))
+
+
+@claim("header-lstm-fails")
+def lstm_fails(tables: Tables) -> Measurement:
+    return _left(tables, "lstm")
+
+
+@claim("header-transformer-filters")
+def transformer_filters(tables: Tables) -> Measurement:
+    return _left(tables, "transformer")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Two networks
+
+
+def _ahead(tables: Tables, behind: str, ahead: str) -> Measurement:
+    """Return log2 of the ratio of two excesses after equally many samples."""
+    effects, drifts, used, budgets = {}, {}, [], {}
+    for size, own in tables["learning"].by("size").items():
+        steps = _longest(own, behind, ahead)
+        if not (steps and parameter("least") <= size <= parameter("most")):
+            continue
+        now, half = (
+            in_pairs(_after(own, behind, at), _after(own, ahead, at), _doublings) for at in (steps, steps // 2)
+        )
+        effect = now.effect(f"doublings of the excess, {title(behind)} over {title(ahead)}")
+        if effect is not None:
+            effects[_sized(size)], drifts[_sized(size)] = effect, _change(half, now)
+            used += [(size, name, steps) for name in (behind, ahead)]
+    for name in (behind, ahead):
+        budgets[title(name)] = _spent(tables, [one for one in used if one[1] == name])
+    gates = (_learned(tables, used), Gate.matched(budgets))
+    return Measurement(effects or None, _said(tables), gates, tuple(effects), drifts, _spent(tables, used))
+
+
+def _seconds(rows: Rows) -> list[float]:
+    return [row["processor_seconds"] for row in rows if row.get("processor_seconds") is not None]
+
+
+def _at_time(rows: Rows, seconds: float) -> tuple[PerSeed[EstimateWithError | None], set[int]]:
+    """Interpolate each seed's excess at a processor time, on log-log axes; also return the budgets used."""
+    found: PerSeed[EstimateWithError | None] = PerSeed()
+    steps = set()
+    for seed, own in rows.by("seed").items():
+        timed = sorted(
+            (row for row in own if row.get("processor_seconds") is not None), key=lambda row: row["processor_seconds"]
+        )
+        below = [row for row in timed if row["processor_seconds"] <= seconds]
+        above = [row for row in timed if row["processor_seconds"] >= seconds]
+        if not below or not above:
+            found[seed] = None
+            continue
+        left, right = below[-1], above[0]
+        steps |= {left["steps"], right["steps"]}
+        place = 0.0
+        if right["processor_seconds"] > left["processor_seconds"]:
+            place = math.log(seconds / left["processor_seconds"])
+            place /= math.log(right["processor_seconds"] / left["processor_seconds"])
+        value = left["value"] * (right["value"] / left["value"]) ** place
+        relative = max(row["error"] / row["value"] for row in (left, right))
+        found[seed] = EstimateWithError(value, relative * value)
+    return found, steps
+
+
+def _ahead_in_time(tables: Tables, behind: str, ahead: str) -> Measurement:
+    """Compare at the longest common processor time."""
+    effects, drifts, used, budgets = {}, {}, [], dict[str, dict[str, float]]()
+    for size, own in tables["learning"].by("size").items():
+        both = [own.where(architecture=name) for name in (behind, ahead)]
+        if not all(map(_seconds, both)) or not parameter("least") <= size <= parameter("most"):
+            continue
+        most = min(min(max(_seconds(seed)) for seed in rows.by("seed").values() if _seconds(seed)) for rows in both)
+        (one, steps_one), (other, steps_other) = (_at_time(rows, most) for rows in both)
+        one_half, other_half = (_at_time(rows, most / 2)[0] for rows in both)
+        now, half = in_pairs(one, other, _doublings), in_pairs(one_half, other_half, _doublings)
+        effect = now.effect(f"doublings of the excess, {title(behind)} over {title(ahead)}")
+        if effect is not None:
+            effects[_sized(size)], drifts[_sized(size)] = effect, _change(half, now)
+            used += [(size, behind, steps) for steps in steps_one] + [(size, ahead, steps) for steps in steps_other]
+            for name in (behind, ahead):
+                budgets.setdefault(title(name), {})[f"processor seconds at {_sized(size)}"] = most
+    gates = (_learned(tables, sorted(used)), Gate.matched(budgets))
+    return Measurement(effects or None, _said(tables), gates, tuple(effects), drifts, _spent(tables, used))
+
+
+@claim("header-transformer-ahead")
+def transformer_ahead(tables: Tables) -> Measurement:
+    return _ahead(tables, "lstm", "transformer")
+
+
+@claim("header-transformer-ahead-of-two")
+def transformer_ahead_of_two(tables: Tables) -> Measurement:
+    return _ahead(tables, "lstm", "transformer")
+
+
+@claim("header-transformer-ahead-in-time")
+def transformer_ahead_in_time(tables: Tables) -> Measurement:
+    return _ahead_in_time(tables, "lstm", "transformer")
+
+
+@claim("header-rnn-ahead")
+def rnn_ahead(tables: Tables) -> Measurement:
+    return _ahead(tables, "transformer", "rnn")
+
+
+@claim("header-rnn-ahead-in-time")
+def rnn_ahead_in_time(tables: Tables) -> Measurement:
+    return _ahead_in_time(tables, "transformer", "rnn")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A Transformer beyond its training length, and inside
+
+
+@claim("header-transformer-longer")
+def transformer_longer(tables: Tables) -> Measurement:
+    """Compare the excess beyond the training length with that up to it."""
+    effects, used = {}, []
+    for size, own in tables["places"].where(architecture="transformer", predictor="model").by("size").items():
+        here, beyond = (own.where(place=place).estimates() for place in (HERE, BEYOND))
+        effect = in_pairs(beyond, here, _doublings).effect(
+            "doublings of the excess, beyond over up to the training length"
+        )
+        if effect is not None:
+            effects[_sized(size)] = effect
+            used.append((size, "transformer", own[0]["steps"]))
+    said = []
+    for name, own in tables["places"].where(predictor="model", place=BEYOND).by("architecture").items():
+        means = (f"{fmean(one['value'] for one in rows):.3g} ({_sized(size)})" for size, rows in own.by("size").items())
+        said.append(f"{title(name)} {', '.join(means)}")
+    text = (
+        f"Mean nats per symbol above the exact filter beyond the training length: {'; '.join(said) or 'not measured'}."
+    )
+    return Measurement(
+        effects or None, text, (_learned(tables, used),), ("2 states", "3 states"), compute_used=_spent(tables, used)
+    )
+
+
+@claim("header-belief-linear")
+def belief_linear(tables: Tables) -> Measurement:
+    """Use the layer that fits its training samples best."""
+    effects, used = {}, []
+    for size, own in tables["belief"].where(architecture="transformer").by("size").items():
+        shares = list(own.per_seed(_best_share).values())
+        if any(share is not None for share in shares):
+            effects[_sized(size)] = Effect.pooled(shares, "of the variance left by untrained controls")
+            used.append((size, "transformer", own[0]["steps"]))
+    said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
+    text = "Fraction of the belief's variance left by untrained controls that training explains: "
+    text += f"{said or 'not identifiable'}."
+    return Measurement(
+        effects or None, text, (_learned(tables, used),), tuple(effects), compute_used=_spent(tables, used)
+    )
+
+
+def _best_share(own: Rows) -> EstimateWithError | None:
+    best = largest(own, lambda row: row["fitted"])
+    if best["share"] is None:
+        return None
+    return EstimateWithError(best["share"], (best["share_high"] - best["share_low"]) / parameter("width"))
