@@ -1,6 +1,7 @@
 """Filter, smoother and Viterbi for any emission, from log-likelihoods by time and state."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -173,7 +174,10 @@ def count_states(
 
 
 def count_rows(
-    chain: MarkovChainParams, log_likelihoods: Float64[Tensor, "row state"], lengths: Int64[Tensor, "sequence"]
+    chain: MarkovChainParams,
+    log_likelihoods: Float64[Tensor, "row state"],
+    lengths: Int64[Tensor, "sequence"],
+    weights: NDArray[np.float64] | None = None,
 ) -> StateCounts:
     """Compute `count_states` for consecutive sequences; occupancy is (row, state).
 
@@ -181,18 +185,22 @@ def count_rows(
         chain: Markov chain.
         log_likelihoods: (row, state).
         lengths: At least 1 each.
+        weights: Factors of the counts and occupancies of each sequence, default 1.
 
     Raises:
         InputError: A sequence of probability zero.
     """
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[1] > MOST:
-        return many_states_table.count_rows_of_many(chain, log_likelihoods, lengths)
+        return many_states_table.count_rows_of_many(chain, log_likelihoods, lengths, weights)
     law = law_of(chain.initial.numpy(), chain.transition.numpy())
     starts, counts = torch.arange(int(lengths.max())) == 0, lengths.numpy()
     numbers = np.arange(len(counts))
-    given = LogLikelihoodBatch(law, log_likelihoods.numpy(), counts.cumsum() - counts, counts, starts.numpy(), numbers)
-    return _counted(chain, given, starts, "observations")
+    about = counts.cumsum() - counts, counts, starts.numpy(), numbers, weights
+    found = _counted(chain, LogLikelihoodBatch(law, log_likelihoods.numpy(), *about), starts, "observations")
+    if weights is None:
+        return found
+    return replace(found, occupancy=found.occupancy * torch.from_numpy(np.repeat(weights, counts))[:, None])
 
 
 def _counted(chain: MarkovChainParams, given: LogLikelihoodBatch, reset_mask: Tensor, name: str) -> StateCounts:
@@ -205,7 +213,8 @@ def _counted(chain: MarkovChainParams, given: LogLikelihoodBatch, reset_mask: Te
             own = slice(part.start + given.work.offsets[n], part.stop + given.work.offsets[n])
             visits_NS[own], pairs_SS, total = log_space_chain.smoothed(chain, torch.from_numpy(given.rows[own]))
             found.totals[n] += total
-            first_S, moves_SS = first_S + visits_NS[own.start], moves_SS + pairs_SS
+            weight = 1.0 if given.work.weights is None else float(given.work.weights[n])
+            first_S, moves_SS = first_S + weight * visits_NS[own.start], moves_SS + weight * pairs_SS
     dead = np.flatnonzero(found.totals == -np.inf)
     if len(dead):
         raise InputError(f"{name}[{given.work.rows[dead[0]]}]: the sequence has probability zero")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.emissions.chain import count_rows
@@ -17,6 +18,7 @@ from hmmscope.inference.baum_welch import SAME, TRIED_ITERATIONS
 from hmmscope.inference.em import PARTS
 from hmmscope.inference.free_parameters import num_free
 from hmmscope.inference.restarts import RestartSearch, on_threads
+from hmmscope.inference.weights import as_weights
 from hmmscope.schema import is_count, require
 from hmmscope.seeds import numpy_generator
 from hmmscope.ties import largest
@@ -82,9 +84,14 @@ class _EMSettings:
     pseudo_count: float
     fixed: frozenset[str]
     positive: dict[str, Tensor]
+    weights: NDArray[np.float64] | None
 
     def expect(self, model: EmissionHMM) -> StateCounts:
-        return count_rows(model.chain, model.log_likelihoods(self.rows), self.lengths)
+        return count_rows(model.chain, model.log_likelihoods(self.rows), self.lengths, self.weights)
+
+    def total(self, values: Tensor) -> float:
+        """Sum values of the sequences by their weights."""
+        return float(values.sum() if self.weights is None else values.double() @ torch.from_numpy(self.weights))
 
     def maximise(self, model: EmissionHMM, counts: StateCounts) -> EmissionHMM:
         found: dict[str, Any] = {}
@@ -111,12 +118,12 @@ class _EMSettings:
     def climb(
         self, model: EmissionHMM, max_iterations: int, tolerance: float, callback: Callable[[int], object] = bool
     ) -> _EMResult:
-        before, iteration = -math.inf, 0
+        before, iteration, num_rows = -math.inf, 0, self.total(self.lengths)
         while True:
             counts = self.expect(model)
-            score = float(counts.log_likelihood.sum())
+            score = self.total(counts.log_likelihood)
             reached = score + self.log_prior(model)
-            converged = reached - before < tolerance * len(self.rows)
+            converged = reached - before < tolerance * num_rows
             if converged or iteration == max_iterations:
                 return _EMResult(model, score, iteration, converged)
             model, before, iteration = self.maximise(model, counts), reached, iteration + 1
@@ -150,9 +157,9 @@ class _EMSettings:
         return {part: 0 if part in self.fixed else found[part] for part in PARTS}
 
     def bic(self, found: _EMResult, free: dict[str, int]) -> float:
-        count = len(self.lengths)
-        seen = int((~self.rows.isnan()).any(1).sum())
-        times = {"initial": count, "transition": len(self.rows) - count, "emission": seen}
+        count, seen = self.total(torch.ones(len(self.lengths))), (~self.rows.isnan()).any(1)
+        num_seen = self.total(torch.stack([part.sum() for part in seen.split(self.lengths.tolist())]))
+        times = {"initial": count, "transition": self.total(self.lengths) - count, "emission": num_seen}
         penalty = sum(free[part] * math.log(max(1, times[part])) for part in PARTS if part not in self.fixed)
         return penalty - 2 * found.log_likelihood
 
@@ -173,6 +180,7 @@ def fit_emissions(
     *,
     start: EmissionHMM | None = None,
     fixed: Collection[str] = (),
+    sequence_weights: Any = None,
     num_restarts: int = 12,
     num_tries: int = 4,
     agreement: float = 1e-5,
@@ -201,7 +209,8 @@ def fit_emissions(
         num_states: S.
         start: First start, fixed parts and zeros.
         fixed: Parts kept as in `start`: "initial", "transition", "emission".
-        num_restarts, num_tries, agreement, max_iterations, tolerance, seed, callback: As `fit_baum_welch`.
+        sequence_weights, num_restarts, num_tries, agreement, max_iterations, tolerance, seed, callback: As
+            `fit_baum_welch`.
         pseudo_count: Added to expected initial and transition counts.
         min_variance: Fraction in (0, 1).
         laws: Options of the family, such as `covariance_type`.
@@ -213,10 +222,12 @@ def fit_emissions(
         num_states, num_restarts, num_tries, max_iterations, min(agreement, tolerance, pseudo_count), min_variance
     )
     _check_start(family, observations.shape[1], num_states, start, fixed, laws)
+    observations, lengths, weights = _weighted(observations, lengths, sequence_weights)
     rows, laws = family.checked(observations), ({} if start is None else start.options) | laws
-    least = min_variance * _variances(rows, len(lengths))
+    least = min_variance * _variances(rows, lengths, weights)
     positive = {} if start is None else start.positive
-    search, hear = _EMSettings(rows, lengths, least, pseudo_count, frozenset(fixed), positive), callback or bool
+    search = _EMSettings(rows, lengths, least, pseudo_count, frozenset(fixed), positive, weights)
+    hear = callback or bool
 
     def begin(number: int) -> EmissionHMM:
         if number == 0 and start is not None:
@@ -235,10 +246,19 @@ def fit_emissions(
         hear(max_iterations - climbed.num_iterations)
         return climbed
 
-    width = min(torch.get_num_threads(), num_restarts)
-    restarts = RestartSearch(on_threads(restart, width), num_restarts, (width, width), max(SAME, agreement * len(rows)))
+    width, near = min(torch.get_num_threads(), num_restarts), max(SAME, agreement * search.total(lengths))
+    restarts = RestartSearch(on_threads(restart, width), num_restarts, (width, width), near)
     hear((num_restarts - restarts.made) * max_iterations)
     return search.fitted(restarts)
+
+
+def _weighted(rows: Tensor, lengths: Tensor, given: Any) -> tuple[Tensor, Tensor, NDArray[np.float64] | None]:
+    """Check weights, and leave out sequences of weight zero."""
+    weights = as_weights(given, len(lengths))
+    if weights is None:
+        return rows, lengths, None
+    kept = torch.from_numpy(weights > 0)
+    return rows[kept.repeat_interleave(lengths)], lengths[kept], weights[weights > 0]
 
 
 def _check_options(
@@ -279,14 +299,21 @@ def _check_start(
             raise InputError(f"{name}: must equal that of start, {own!r}, or be omitted, got {laws[name]!r}")
 
 
-def _variances(rows: Float64[Tensor, "row coordinate"], num_sequences: int) -> Float64[Tensor, "coordinate"]:
-    require(len(rows) > 0 and num_sequences > 0, "observations", "must hold at least one", len(rows))
+def _variances(
+    rows: Float64[Tensor, "row coordinate"], lengths: Int64[Tensor, "sequence"], weights: NDArray[np.float64] | None
+) -> Float64[Tensor, "coordinate"]:
+    require(len(rows) > 0 and len(lengths) > 0, "observations", "must hold at least one", len(rows))
     seen = ~rows.isnan()
     for coordinate, any_seen in enumerate(seen.any(0).tolist()):
         if not any_seen:
             raise InputError(f"observations: coordinate {coordinate} is missing everywhere; drop it")
-    centre = rows.nanmean(0)
-    variances = (rows - centre).square().nanmean(0)
+    if weights is None:
+        centre = rows.nanmean(0)
+        variances = (rows - centre).square().nanmean(0)
+    else:
+        each = torch.from_numpy(weights).repeat_interleave(lengths)[:, None] * seen
+        centre = (each * rows.nan_to_num()).sum(0) / each.sum(0)
+        variances = (each * (rows - centre).nan_to_num().square()).sum(0) / each.sum(0)
     for coordinate, variance in enumerate(variances.tolist()):
         if variance <= 1e-24 * (1 + float(centre[coordinate]) ** 2):
             value = float(centre[coordinate])

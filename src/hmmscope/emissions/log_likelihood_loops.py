@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hmmscope.errors import InputError
 from hmmscope.inference.counts import BLOCK_BYTES, BLOCKS, LEAST
 from hmmscope.inference.loop_inputs import PackedSequences, in_blocks
+from hmmscope.inference.weights import weighted_moves
 from hmmscope.kernels import log_space, simd_over_states
 from hmmscope.kernels.vectors import padded_size
 
@@ -95,6 +96,7 @@ class LogLikelihoodBatch:
         offsets, lengths: Nonempty sequences (n,).
         reset_mask: True where a new sequence starts (T,).
         numbers: Batch indices (n,).
+        weights: Weight of each in expected counts (n,); None if all are 1.
     """
 
     def __init__(
@@ -105,9 +107,11 @@ class LogLikelihoodBatch:
         lengths: NDArray[np.int64],
         reset_mask: NDArray[np.bool_],
         numbers: NDArray[np.int64],
+        weights: NDArray[np.float64] | None = None,
     ) -> None:
         self.params, self.rows = law, np.ascontiguousarray(rows, np.float64)
-        self.work = PackedSequences(_NO_SYMBOLS, offsets, lengths, numbers, np.ascontiguousarray(reset_mask))
+        starts = np.ascontiguousarray(reset_mask)
+        self.work = PackedSequences(_NO_SYMBOLS, offsets, lengths, numbers, starts, weights)
 
     @cached_property
     def _whole(self) -> bool:
@@ -156,18 +160,20 @@ class LogLikelihoodBatch:
         law, found, work = self.params, self._found(), self.work
         norms, size = np.empty(len(self.rows)), len(law.initial)
         transposed, parts = law.padded(np.ascontiguousarray(law.steps().T)), {}
+        weighted = bool(sums) and work.weights is not None
+        smoothed, backward = self._empty(2, *self.rows.shape) if weighted else (found.beliefs, _NOTHING)
 
         def run(part: slice) -> None:
             self._forward(part, found, norms, _NOTHING)
             sure = ~found.underflow_risk[part] & (found.totals[part] > -np.inf)
             own = work.part(part).part(sure)
-            first = np.zeros(size if sums else 0)
-            pairs = np.zeros((size, size) if sums else (0, 0))
-            parts[part.start] = first, pairs
+            summed = bool(sums) and not weighted
+            first, pairs = np.zeros(size if summed else 0), np.zeros((size, size) if summed else (0, 0))
             simd_over_states.backward(
                 *(law.states, transposed, self.rows, _NO_SYMBOLS, *own[1:3], own.starts, found.beliefs.ravel(), norms),
-                *(found.beliefs.ravel(), _NOTHING, first, pairs.ravel(), _NOTHING),
+                *(smoothed.ravel(), backward.ravel(), first, pairs.ravel(), _NOTHING),
             )
+            parts[part.start] = weighted_moves(own, found.beliefs, backward, smoothed) if weighted else (first, pairs)
 
         rows = max(1, BLOCK_BYTES // (8 * size * int(work.lengths.max(initial=1))))
         blocks = min(BLOCKS, 1 + len(self.rows) // LEAST)  # independent of the number of threads
@@ -177,7 +183,7 @@ class LogLikelihoodBatch:
                 total += own
         if sums:
             sums.transitions[:] *= law.transition
-        return found
+        return found._replace(beliefs=smoothed)
 
     def viterbi(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return Viterbi states (N,) and log-probabilities (n,)."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hmmscope.axes import Tensor
 from hmmscope.emissions import log_space_chain
@@ -112,7 +113,9 @@ def count_many(chain: MarkovChainParams, log_likelihoods: Tensor, reset_mask: ob
     return StateCounts(first, transitions, visits, logs)
 
 
-def count_rows_of_many(chain: MarkovChainParams, log_likelihoods: Tensor, lengths: Tensor) -> StateCounts:
+def count_rows_of_many(
+    chain: MarkovChainParams, log_likelihoods: Tensor, lengths: Tensor, weights: NDArray[np.float64] | None = None
+) -> StateCounts:
     seen = TableLikelihoodProcess(chain, log_likelihoods[None])
     ends = lengths.cumsum(0).tolist()
     parts = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
@@ -124,13 +127,16 @@ def count_rows_of_many(chain: MarkovChainParams, log_likelihoods: Tensor, length
     if not all(wide):
         kept = np.repeat(~np.array(wide), lengths.numpy())
         work = flat_sequences(np.flatnonzero(kept), counts)
+        work = work if weights is None else work._replace(weights=weights[work.rows])
         found = Counts(first_S.numpy(), moves_SS.numpy(), visits_NS.numpy(), np.zeros(len(parts)))
         add_counts(tables(seen.params), work, found)
         logs = torch.from_numpy(found.logs)
     for number, part in enumerate(parts):
         if wide[number]:
-            visits_NS[part], pairs_SS, logs[number] = log_space_chain.smoothed(chain, log_likelihoods[part])
-            first_S, moves_SS = first_S + visits_NS[part.start], moves_SS + pairs_SS
+            own_TS, pairs_SS, logs[number] = log_space_chain.smoothed(chain, log_likelihoods[part])
+            weight = 1.0 if weights is None else float(weights[number])
+            visits_NS[part] = weight * own_TS
+            first_S, moves_SS = first_S + visits_NS[part.start], moves_SS + weight * pairs_SS
         else:
             logs[number] += scale_N[part].sum()
         if logs[number] == -math.inf:

@@ -26,6 +26,7 @@ from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.loop_inputs import PackedSequences, sequences
 from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.inference.restarts import RestartSearch, on_threads
+from hmmscope.inference.weights import as_weights, with_weights
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.observations import Symbols, whole_batch
 from hmmscope.schema import is_count, require
@@ -84,6 +85,7 @@ def fit_baum_welch(
     start: HMM | None = None,
     fixed: Collection[str] = (),
     tied_emissions: Sequence[int] | None = None,
+    sequence_weights: Any = None,
     num_restarts: int = 12,
     num_tries: int = 4,
     agreement: float = 1e-5,
@@ -113,6 +115,7 @@ def fit_baum_welch(
         start: First start, fixed parts and zeros.
         fixed: Parts kept as in `start`: "initial", "transition", "emission".
         tied_emissions: Class of each state; a class shares one emission row.
+        sequence_weights: Factors (batch,) of log-likelihoods, counts and sample sizes; 2 equals two copies.
         num_restarts: Maximum, run on torch's threads.
         num_tries: Random starts per restart; 1 skips the ten iterations.
         agreement: Nats per observation.
@@ -127,7 +130,7 @@ def fit_baum_welch(
     """
     _at_least(1, num_states=num_states, num_restarts=num_restarts, num_tries=num_tries, max_iterations=max_iterations)
     _at_least(0, agreement=agreement, pseudo_count=pseudo_count, tolerance=tolerance)
-    work = as_sequences(observations, num_symbols, lengths)
+    work = as_sequences(observations, num_symbols, lengths, weights=sequence_weights)
     rules = _rules(num_states, num_symbols, start, fixed, tied_emissions, pseudo_count)
     together = num_restarts > 1 and can_run_side_by_side(num_states, work)
     threads = torch.get_num_threads()
@@ -141,7 +144,7 @@ def fit_baum_welch(
         return [rules.kept(rules.restricted(model), start) for model in drawn]
 
     search = _RestartSearch(begins, climb, max_iterations, tolerance, callback or bool)
-    near = max(SAME, agreement * int(work.lengths.sum()))
+    near = max(SAME, agreement * work.total(work.lengths))
     if together:
         restarts = RestartSearch(search.wave, num_restarts, WAVES[min(threads, 2) - 1], near)
     else:
@@ -208,22 +211,35 @@ def criterion(log_likelihood: float, free: dict[str, int], work: PackedSequences
     """Compute the Bayesian information criterion.
 
     -2 log-likelihood + sum over parts of (free parameters) * log(sample size), where the sample sizes are the numbers
-    of sequences, transitions and observed symbols.
+    of sequences, transitions and observed symbols, weighted.
     """
-    num_sequences, num_steps = len(work.rows), int(work.lengths.sum())
-    num_observations = num_steps - num_equal(work.symbols, num_symbols)
+    num_sequences, num_steps = work.total(np.ones(len(work.rows))), work.total(work.lengths)
+    num_observations = num_steps - _num_missing(work, num_symbols)
     seen = dict(zip(PARTS, (num_sequences, num_steps - num_sequences, num_observations), strict=True))
     return sum((free[part] * math.log(max(1, seen[part])) for part in PARTS), 0.0) - 2 * log_likelihood
 
 
+def _num_missing(work: PackedSequences, num_symbols: int) -> float:
+    if work.weights is None:
+        return float(num_equal(work.symbols, num_symbols))
+    own = work.packed()
+    return own.total(np.add.reduceat(own.symbols == num_symbols, own.offsets, dtype=np.int64))
+
+
 def as_sequences(
-    observations: Symbols | PackedSequences, num_symbols: int, lengths: object = None, name: str = "observations"
+    observations: Symbols | PackedSequences,
+    num_symbols: int,
+    lengths: object = None,
+    name: str = "observations",
+    weights: Any = None,
 ) -> PackedSequences:
-    """Pack the nonempty sequences; raise an error if there are none."""
+    """Pack the nonempty sequences of positive weight; raise an error if there are none."""
     if isinstance(observations, PackedSequences):
+        observations = with_weights(observations, as_weights(weights, len(observations.rows)))
         return observations._replace(rows=np.arange(len(observations.rows)))
     checked, mask, inside = check_ragged(observations, Alphabet(None, num_symbols), None, lengths)
-    work = sequences(checked.cpu(), mask, counted(inside).cpu()).packed()
+    work = sequences(checked.cpu(), mask, counted(inside).cpu())
+    work = with_weights(work, as_weights(weights, len(checked))).packed()
     require(len(work.rows) > 0, name, "must hold at least one", tuple(checked.shape))
     require(bool((work.symbols < num_symbols).any()), name, "must hold one that is not missing", tuple(checked.shape))
     return work._replace(rows=np.arange(len(work.rows)))

@@ -3,6 +3,7 @@
 Long sequences are processed in pieces, so memory does not grow with the length.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from threading import Lock
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from hmmscope.inference.compiled import ROWS, TILE_ROWS, forward
 from hmmscope.inference.compiled_backward import backward_in_products, counts_underflow_safe
 from hmmscope.inference.loop_inputs import PackedSequences, Tables, few, in_blocks, one_by_one, padded, side_by_side
+from hmmscope.inference.weights import weighted_emissions, weighted_moves
 from hmmscope.kernels import simd_over_sequences, simd_over_states, sparse
 from hmmscope.system_info import require_memory
 
@@ -36,7 +38,7 @@ class Counts(NamedTuple):
 
 
 def add_counts(process: Tables, work: PackedSequences, counts: Counts, num_threads: int | None = None) -> None:
-    """Add expected counts and write log-likelihoods; the counts are invalid if a sequence is impossible.
+    """Add expected counts, weighted, and write log-likelihoods; the counts are invalid if a sequence is impossible.
 
     Raises:
         ResourceError: The underflow-safe beliefs do not fit in memory.
@@ -56,7 +58,10 @@ def add_counts(process: Tables, work: PackedSequences, counts: Counts, num_threa
                 "expected counts", 32 * process.num_states * int(own.lengths[row]), "cut long sequences into pieces"
             )
             symbols = own.part(slice(row, row + 1)).packed().symbols
-            found.logs[row] = counts_underflow_safe(process, symbols, own.starts, *found[:3])
+            each = found[:3] if own.weights is None else [np.zeros_like(total) for total in counts[:3]]
+            found.logs[row] = counts_underflow_safe(process, symbols, own.starts, *each)
+            if own.weights is not None:
+                _add_scaled(found, each, own.weights[row])
         counts.logs[own.rows] = found.logs
         summed.add(part, found)
 
@@ -90,14 +95,39 @@ def _add(process: Tables, work: PackedSequences, found: Counts) -> NDArray[np.bo
     size, total = process.num_states, int(work.lengths.sum())
     length = _piece_length(size, len(work.rows))
     if 8 * size * total > MOST_BYTES and len(process.emission) < length:
-        return _add_in_pieces(process, work, found, length)
+        return _add_in_pieces(process, work, found, length) if work.weights is None else _add_each(process, work, found)
     own, doubtful = work.packed(), np.zeros(len(work.rows), np.bool_)
     beliefs, norms = np.empty((total, size)), np.empty(total)
     forward(process, own, doubtful, beliefs=beliefs, norms=norms, totals=found.logs)
-    sums = np.zeros((size, size))
-    _backward(process, own.part(~doubtful), beliefs, norms, np.empty((0, size)), (found.initial, sums, found.emissions))
-    found.transitions[:] = sums * process.step[0]
+    sure = own.part(~doubtful)
+    if work.weights is None:
+        sums = np.zeros((size, size))
+        _backward(process, sure, beliefs, norms, np.empty((0, size)), (found.initial, sums, found.emissions))
+        found.transitions[:] = sums * process.step[0]
+    else:
+        smoothed, backward = np.zeros((2, total, size))
+        _backward(process, sure, beliefs, norms, backward, None, smoothed)
+        emitted = weighted_emissions(sure, smoothed, len(found.emissions))
+        _add_scaled(found, (*weighted_moves(sure, beliefs, backward, smoothed), emitted))
+        found.transitions[:] *= process.step[0]
     return doubtful
+
+
+def _add_each(process: Tables, work: PackedSequences, found: Counts) -> NDArray[np.bool_]:
+    """Add long sequences one at a time, each with its weight."""
+    assert work.weights is not None
+    doubtful = np.zeros(len(work.rows), np.bool_)
+    for row, weight in enumerate(work.weights.tolist()):
+        own = Counts(*(np.zeros_like(part) for part in found[:3]), found.logs[row : row + 1])
+        doubtful[row] = _add(process, work.part(slice(row, row + 1))._replace(weights=None), own)[0]
+        if not doubtful[row]:
+            _add_scaled(found, own[:3], weight)
+    return doubtful
+
+
+def _add_scaled(found: Counts, parts: Iterable[NDArray[np.float64]], weight: float = 1.0) -> None:
+    for total, part in zip(found[:3], parts, strict=True):
+        total += weight * part
 
 
 def _backward(
@@ -106,30 +136,32 @@ def _backward(
     beliefs: NDArray[np.float64],
     norms: NDArray[np.float64],
     weights: NDArray[np.float64],
-    counts: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]],
+    counts: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None,
+    smoothed: NDArray[np.float64] | None = None,
 ) -> None:
-    """Add to the counts; pairs still lack the transition factor."""
-    first, sums, visits = counts
+    """Add to the counts, or write smoothed states; pairs still lack the transition factor."""
     nothing = np.empty((0, process.num_states))
+    first, sums, visits = (nothing[:, 0], np.empty((0, 0)), nothing) if counts is None else counts
+    kept = nothing if smoothed is None else smoothed
     if not len(work.rows):
         return
     if one_by_one(process):
         sparse.backward(
             *(*process.out_of, process.emission, *work[:3], work.starts),
-            *(beliefs, norms, nothing, weights, first, sums, visits),
+            *(beliefs, norms, kept, weights, first, sums, visits),
         )
     elif side_by_side(process, work):
         flat = padded(replace(process, step=process.transposed()))
         simd_over_states.backward(
             *(flat.states, flat.step, flat.emission, *work[:3], work.starts, beliefs.ravel(), norms),
-            *(nothing[:, 0], weights.ravel(), first, sums.ravel(), visits.ravel()),
+            *(kept.ravel(), weights.ravel(), first, sums.ravel(), visits.ravel()),
         )
     elif not few(process, work):
-        backward_in_products(process, work, beliefs, norms, nothing, weights, counts=counts)
+        backward_in_products(process, work, beliefs, norms, kept, weights, counts=counts)
     else:
         simd_over_sequences.backward(
             *(work.width, process.transposed(), process.emission, *work[:3], work.starts),
-            *(beliefs, norms, nothing, weights, first, sums, visits),
+            *(beliefs, norms, kept, weights, first, sums, visits),
         )
 
 

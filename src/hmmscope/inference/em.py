@@ -165,10 +165,10 @@ class EMRunner(NamedTuple):
         self, model: Model, max_iterations: int, tolerance: float, callback: Callable[[int], object] = bool
     ) -> EMResult:
         """Run EM until a step gains less than `tolerance` nats per observation."""
-        num_tokens, before, iteration = int(self.work.lengths.sum()), -np.inf, 0
+        num_tokens, before, iteration = self.work.total(self.work.lengths), -np.inf, 0
         while True:
             counts = expect(model, self.work, self.num_threads)
-            score = float(counts.logs.sum())
+            score = self.work.total(counts.logs)
             reached = score + float(self.m_step.log_prior(model))
             converged = reached - before < tolerance * num_tokens
             if converged or iteration == max_iterations:
@@ -236,11 +236,15 @@ def counts_of_several(models: Model, work: PackedSequences, num_threads: int | N
     if can_run_side_by_side(models.initial.shape[1], work):
         return _SideBySide(work, models, threads).counts(models)
     each = [expect(models.chosen(number), work, threads) for number in range(len(models.initial))]
-    return Counts(*map(np.stack, zip(*((*one[:3], one.logs.sum()) for one in each), strict=True)))
+    return Counts(*map(np.stack, zip(*((*one[:3], np.float64(work.total(one.logs))) for one in each), strict=True)))
 
 
 def can_run_side_by_side(num_states: int, work: PackedSequences) -> bool:
-    return num_states <= MOST_STATES and int(work.lengths[0]) * num_states * _LANES <= MOST_BELIEFS
+    return (
+        work.weights is None
+        and num_states <= MOST_STATES
+        and int(work.lengths[0]) * num_states * _LANES <= MOST_BELIEFS
+    )
 
 
 class _SideBySide:

@@ -168,6 +168,7 @@ class PackedSequences(NamedTuple):
         lengths: At least 1 each (n,).
         rows: Index of each in its batch (n,).
         starts: True where a new sequence of the same process starts (T,).
+        weights: Weight of each in sums (n,); None if all are 1.
     """
 
     symbols: NDArray[Any]
@@ -175,6 +176,7 @@ class PackedSequences(NamedTuple):
     lengths: NDArray[np.int64]
     rows: NDArray[np.int64]
     starts: NDArray[np.bool_]
+    weights: NDArray[np.float64] | None = None
 
     @property
     def width(self) -> tuple[int, ...]:
@@ -187,7 +189,12 @@ class PackedSequences(NamedTuple):
 
     def part(self, chosen: slice | NDArray[np.bool_]) -> "PackedSequences":
         offsets, lengths, rows = (array[chosen] for array in (self.offsets, self.lengths, self.rows))
-        return PackedSequences(self.symbols, offsets, lengths, rows, self.starts)
+        weights = None if self.weights is None else self.weights[chosen]
+        return PackedSequences(self.symbols, offsets, lengths, rows, self.starts, weights)
+
+    def total(self, values: NDArray[Any]) -> float:
+        """Sum values of the sequences (n,) by their weights."""
+        return float(values.sum() if self.weights is None else values @ self.weights)
 
     def packed(self) -> "PackedSequences":
         """Return the sequences as contiguous int64 arrays."""

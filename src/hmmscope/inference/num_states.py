@@ -174,8 +174,8 @@ def choose_num_states(
     for size in sorted(set(candidates)):
         fits[size] = fit_baum_welch(observations, size, num_symbols, lengths=lengths, **options)
         logs[size] = _logs(fits[size].hmm, judged, units)
-    restricted = any(options.get(name) for name in ("fixed", "start", "tied_emissions"))
     of = as_sequences(observations, num_symbols, lengths) if whole is None else whole
+    restricted = of.weights is not None or any(options.get(name) for name in ("fixed", "start", "tied_emissions"))
     bics = {size: one.bic for size, one in fits.items()}
     support = support_of(bics, None if restricted else lambda size: evidence(of, fits[size].hmm))
     seen = _seen(judged, units, num_symbols)

@@ -1,6 +1,7 @@
 """Smoothing: beliefs about each state given all observations."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from hmmscope.inference.filtering import first_impossible
 from hmmscope.inference.loop_inputs import sequences, tables
 from hmmscope.inference.mixture_posterior import by_component
 from hmmscope.inference.ragged import blank, check_own, check_ragged, counted
+from hmmscope.inference.weights import as_weights
 from hmmscope.processes.capabilities import COMPONENTS, SMOOTHING, STATES
 from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Observations, Symbols
@@ -135,11 +137,17 @@ class ExpectedCounts(Shown):
 
 
 def expected_counts(
-    hmm: Process | str, observations: Symbols, *, reset_mask: object = None, lengths: object = None
+    hmm: Process | str,
+    observations: Symbols,
+    *,
+    reset_mask: object = None,
+    lengths: object = None,
+    sequence_weights: Any = None,
 ) -> ExpectedCounts:
     """Compute the expected counts of initial states, transitions and emissions.
 
-    The arguments are those of `smooth_beliefs`; the state at each sequence start counts as a first state.
+    The arguments are those of `smooth_beliefs`, and `sequence_weights` (batch,) multiplies the counts of each sequence;
+    the state at each sequence start counts as a first state.
 
     Raises:
         InputError: As `smooth_beliefs`, a sequence of probability zero, or edge emissions.
@@ -152,8 +160,9 @@ def expected_counts(
     size, num_symbols = hmm.num_states, hmm.num_symbols
     law, visits = seeing(hmm.params, checked), np.zeros((num_symbols + 1, size))  # the last for missing observations
     counts = Counts(np.zeros(size), np.zeros((size, size)), visits, np.zeros(len(checked)))
-    add_counts(tables(law), work, counts)
-    dead = np.flatnonzero(counts.logs == -np.inf)
+    weights = as_weights(sequence_weights, len(checked))
+    add_counts(tables(law), work if weights is None else work._replace(weights=weights[work.rows]), counts)
+    dead = np.flatnonzero((counts.logs == -np.inf) & (weights is None or weights > 0))
     if len(dead):
         raise InputError(f"observations[{dead[0]}]: the sequence has probability zero")
     first, transitions, emitted, logs = (torch.from_numpy(part) for part in counts)

@@ -19,6 +19,7 @@ from hmmscope.inference.free_parameters import zeros_in_words
 from hmmscope.inference.gibbs import Chains, DirichletPrior
 from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
 from hmmscope.inference.num_states import StateCountPosterior, choice_reason, choose_num_states, support_of
+from hmmscope.inference.weights import as_weights, with_weights
 from hmmscope.processes.hmm import HMM, matched_by_name
 from hmmscope.reprs import html_rows
 from hmmscope.runs.goodness import Goodness, goodness_of_fit
@@ -39,7 +40,7 @@ class FitResult:
 
     Attributes:
         hmm: The chosen model: an `HMM` for symbols, or an `EmissionHMM` for numbers.
-        num_observations: Number of fitted symbols or vectors.
+        num_observations: Number of fitted symbols or vectors, weighted.
         fits: A `BaumWelchFit` or `EmissionFit` per number of states, on the training part if there was a choice, else
             on all data; empty after a stream.
         whole: The chosen fit continued on all data; None if `fits` used all data.
@@ -53,7 +54,7 @@ class FitResult:
     """
 
     hmm: Any
-    num_observations: int
+    num_observations: float
     fits: dict[int, Any] = field(default_factory=dict)
     held_out: dict[int, float] = field(default_factory=dict)
     held_out_errors: dict[int, float] = field(default_factory=dict)
@@ -209,6 +210,7 @@ def fit(
     start: Any = None,
     fixed: Collection[str] = (),
     tied_emissions: Sequence[int] | None = None,
+    sequence_weights: Any = None,
     num_restarts: int = 12,
     max_iterations: int = 200,
     tolerance: float = 1e-7,
@@ -228,16 +230,16 @@ def fit(
             iterable of sources.
         num_states: Number of states, or several to choose from.
         emission: "symbols", or for numbers "gaussian", "gaussian-mixture", "poisson" (counts) or "channels" (several
-            symbols at once). Default: "gaussian" for arrays with fractional numbers, else symbols. NaN is missing. See
-            `hmmscope.runs.vector_sequences.read_vectors` for shapes and
-            `hmmscope.emissions.fit_emissions_em.fit_emissions` for the objective.
+            symbols at once). Default: "gaussian" for arrays with fractional numbers, else symbols. NaN is missing; see
+            `hmmscope.runs.vector_sequences.read_vectors` and `hmmscope.emissions.fit_emissions_em.fit_emissions`.
         validation: Held-out data for comparing numbers of states; by default the validation part of `source`. The
             chosen fit continues on all data. Few sequences are cut into blocks.
         start: Model for the first restart and for fixed parts. Its zeros stay zero; symbols match by name.
         fixed: Parts that keep the values of `start`: "initial", "transition", "emission".
         tied_emissions: A class index per state; states of a class share one emission distribution.
-        num_restarts: Maximum number of restarts; the best one is returned.
-        max_iterations, tolerance: Limits of each restart, which converges when a step gains less nats per observation.
+        sequence_weights: Factor of each sequence; 2 equals two copies. They hold nothing out, except `validation`.
+        num_restarts: Maximum number; the best one is returned.
+        max_iterations, tolerance: Limits of each restart; the tolerance is a gain in nats per observation.
         pseudo_count: Added to every expected count, so that unseen events keep positive probability.
         seed: Seed of the initial parameters and of the order of a stream.
         stream: Fit the first part of the data, then take one step per part (`fit_stream`), for data larger than memory.
@@ -251,31 +253,36 @@ def fit(
     """
     sizes = sizes_of(num_states)
     fixed = (fixed,) if isinstance(fixed, str) else fixed
-    options: dict[str, Any] = {"start": start, "fixed": fixed, "tied_emissions": tied_emissions, "seed": seed}
+    options = {"start": start, "fixed": fixed, "tied_emissions": tied_emissions, "sequence_weights": sequence_weights}
     options |= {"num_restarts": num_restarts, "max_iterations": max_iterations, "tolerance": tolerance}
-    options["pseudo_count"], emission = pseudo_count, emission_of(source, emission)
+    options |= {"pseudo_count": pseudo_count, "seed": seed}
+    emission = emission_of(source, emission)
     if emission != "symbols":
         refuse(emission, stream=stream, tied_emissions=tied_emissions)
         return _fit_numbers(source, sizes, emission, validation, options, quiet, reading)
     if stream:
         require(len(sizes) == 1, "num_states", "must be one number for a stream", num_states)
-        require(tied_emissions is None, "tied_emissions", "cannot be used with a stream", tied_emissions)
         return _fit_stream(source, sizes[0], options, quiet, reading)
     data = read_as(source, reading, [*options, "num_states", "emission", "validation", "stream", "quiet"])
     options["start"] = matched_by_name(start, data.symbols)
-    apart, judges, how = _held_out(data, validation) if len(sizes) > 1 else (data, None, "")
-    work = _work(apart, sizes[-1])
+    weights = as_weights(options.pop("sequence_weights"), len(data))
+    apart, judges, how = data, None, ""
+    if len(sizes) > 1 and (weights is None or validation is not None):
+        apart, judges, how = _held_out(data, validation)
+    work = with_weights(_work(apart, sizes[-1]), weights)
     with _Count((len(sizes) * num_restarts + (judges is not None)) * max_iterations, quiet) as heard:
         options["callback"] = heard
         if judges is None:
             return _without_judges(data, work, sizes, options)
         judged = flat_sequences(judges.flat, judges.lengths.numpy())
-        choice = choose_num_states(work, judged, sizes, data.num_symbols, whole=_work(data, sizes[-1]), **options)
+        every = work if apart is data else _work(data, sizes[-1])
+        choice = choose_num_states(work, judged, sizes, data.num_symbols, whole=every, **options)
         chosen = choice.fits[choice.num_states]
         whole = None if apart is data else _on_to_all(data, chosen, options)
-    hmm, material = _named((whole or chosen).hmm, data, "Baum-Welch fit"), FitData(data, _restricted(options))
+    hmm = _named((whole or chosen).hmm, data, "Baum-Welch fit")
+    material = FitData(data, _restricted(options) or work.weights is not None)
     about = choice.held_out_errors, choice.reason + how, whole, apart.num_observations, choice.support
-    return FitResult(hmm, data.num_observations, choice.fits, choice.held_out, *about, material)
+    return FitResult(hmm, num_weighted(work, data), choice.fits, choice.held_out, *about, material)
 
 
 def sizes_of(num_states: object) -> list[int]:
@@ -314,7 +321,10 @@ def _fit_numbers(
         chosen, found = choose_vectors(data, judges, list(sizes), emission, options | {"callback": heard}, more)
     hmm = (found["whole"] or found["fits"][chosen]).hmm.replaced()
     hmm.title, hmm.source, hmm.read_options = f"{emission} fit", f"fitted to {how}" if how else "", kept
-    made = int((~data.rows.isnan()).any(1).sum())
+    seen, weights = (~data.rows.isnan()).any(1), as_weights(options.get("sequence_weights"), len(data.lengths))
+    made = int(seen.sum())
+    if weights is not None:
+        made = float(np.repeat(weights, data.lengths.numpy()) @ seen.numpy())
     zeros = found["fits"][chosen].num_zeros
     return FitResult(hmm, made, **found, data=FitData(data, _restricted(options)), num_zeros=zeros)
 
@@ -324,17 +334,25 @@ def _without_judges(
 ) -> FitResult:
     fits = {size: fit_baum_welch(work, size, data.num_symbols, **options) for size in sizes}
     bics = {size: one.bic for size, one in fits.items()}
-    free = None if _restricted(options) else lambda size: evidence(work, fits[size].hmm)
+    restricted = _restricted(options) or work.weights is not None
+    free = None if restricted else lambda size: evidence(work, fits[size].hmm)
     support = support_of(bics, free) if len(sizes) > 1 else None
     best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support)
     hmm = _named(fits[best].hmm, data, "Baum-Welch fit")
-    reason = f"{reason}; too little data to hold any out" if len(sizes) > 1 else ""
+    why = "too little data to hold any out" if work.weights is None else "sequence_weights hold nothing out"
+    reason = f"{reason}; {why}" if len(sizes) > 1 else ""
     about: dict[str, Any] = {"reason": reason, "support": support, "num_zeros": fits[best].num_zeros}
-    return FitResult(hmm, data.num_observations, fits, data=FitData(data, _restricted(options)), **about)
+    return FitResult(hmm, num_weighted(work, data), fits, data=FitData(data, restricted), **about)
+
+
+def num_weighted(work: PackedSequences, data: SequenceData) -> float:
+    """Return the number of observations, weighted."""
+    return data.num_observations if work.weights is None else work.total(work.lengths)
 
 
 def _restricted(options: dict[str, Any]) -> bool:
-    return any(options.get(name) for name in ("fixed", "start", "tied_emissions"))
+    weighted = options.get("sequence_weights") is not None
+    return weighted or any(options.get(name) for name in ("fixed", "start", "tied_emissions"))
 
 
 def _on_to_all(data: SequenceData, chosen: BaumWelchFit, options: dict[str, Any]) -> BaumWelchFit:
@@ -399,6 +417,9 @@ class _Count(Progress):
 def _fit_stream(
     source: Any, num_states: int, options: dict[str, Any], quiet: bool, read_options: dict[str, Any]
 ) -> FitResult:
+    for name in ("tied_emissions", "sequence_weights"):
+        if options.pop(name) is not None:
+            raise InputError(f"{name}: cannot be used with a stream; fit without stream=True")
     parts, whole = parts_of(source, options["seed"], read_options)
     iterator = iter(parts)
     head = next(iterator, None)

@@ -207,14 +207,19 @@ def choose_vectors(
     apart, cut = data, ""
     if judges is not None and judges.rows.shape[1] != data.rows.shape[1]:
         raise InputError(f"validation: must have {data.rows.shape[1]} coordinates, got {judges.rows.shape[1]}")
-    if judges is None and len(sizes) > 1:
+    weighted = options.get("sequence_weights") is not None
+    if judges is None and len(sizes) > 1 and not weighted:
         apart, judges, cut = held_out(data, options["seed"])
     fits = fit_vectors(apart, sizes, emission, options, more)
     if len(sizes) == 1:
         return sizes[0], {"fits": fits, "whole": None}
     bics = {size: one.bic for size, one in fits.items()}
-    restricted = any(options.get(name) for name in ("fixed", "start"))
-    support = by_bic(bics, "parts of the model are not free") if restricted else _support(data, fits, bics)
+    restricted = weighted or any(options.get(name) for name in ("fixed", "start"))
+    support = (
+        by_bic(bics, "the sequences have weights" if weighted else "parts of the model are not free")
+        if restricted
+        else _support(data, fits, bics)
+    )
     found: dict[str, Any] = {"fits": fits, "whole": None, "support": support, "num_fitted": len(apart.rows)}
     if judges is None:
         best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support)

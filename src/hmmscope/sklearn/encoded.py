@@ -87,6 +87,7 @@ class EncodedObservations(NamedTuple):
                 torch.from_numpy(self.lengths),
                 np.ones((1, len(self.symbols)), np.bool_),
                 slice(None),
+                np.zeros(1, np.int64),
             )
             return
         starts = self.lengths.cumsum() - self.lengths
@@ -101,7 +102,7 @@ class EncodedObservations(NamedTuple):
             rows = places[inside]
             if bool((np.diff(rows) == 1).all()):  # a slice of the column
                 rows = slice(int(rows[0]), int(rows[-1]) + 1)
-            yield PaddedBatch(torch.from_numpy(self.symbols[places]), torch.from_numpy(counts), inside, rows)
+            yield PaddedBatch(torch.from_numpy(self.symbols[places]), torch.from_numpy(counts), inside, rows, chosen)
 
 
 class PaddedBatch(NamedTuple):
@@ -112,12 +113,14 @@ class PaddedBatch(NamedTuple):
         lengths: (batch,).
         inside: Mask of non-padding (batch, time).
         places: Their rows in X.
+        numbers: Indices of the sequences (batch,).
     """
 
     observations: Int64[Tensor, "batch time"]
     lengths: Int64[Tensor, "batch"]
     inside: NDArray[np.bool_]
     places: NDArray[np.int64] | slice
+    numbers: NDArray[np.int64]
 
     def padded(self) -> Int64[Tensor, "batch"] | None:
         """Lengths, or None without padding."""

@@ -23,6 +23,7 @@ from hmmscope.inference.fast import log_likelihood
 from hmmscope.inference.free_parameters import num_free
 from hmmscope.inference.loop_inputs import flat_sequences, paths_side_by_side, sequences, tables
 from hmmscope.inference.paths import viterbi_paths
+from hmmscope.inference.weights import as_weights, with_weights
 from hmmscope.processes.stationary import stationary_law
 from hmmscope.schema import refuse_masked, unknown_name
 from hmmscope.sklearn.encoded import SMALL, Array, EncodedObservations
@@ -93,7 +94,7 @@ class HiddenMarkovModel(BaseEstimator):
 
     # -- fitting
 
-    def fit(self, X: Any, lengths: Any = None) -> Self:
+    def fit(self, X: Any, lengths: Any = None, *, sequence_weights: Any = None) -> Self:
         """Fit by expectation maximization (Baum-Welch).
 
         transmat_ij ∝ max(0, transmat_prior - 1 + E[transitions i -> j]); zeros stay zero
@@ -101,13 +102,14 @@ class HiddenMarkovModel(BaseEstimator):
         Args:
             X: (time, feature), consecutive sequences.
             lengths: They sum to the number of rows; None for one sequence.
+            sequence_weights: Factor of each sequence's log-likelihood and counts; 2 equals two copies, 0 leaves it out.
 
         Raises:
             InputError: Invalid X or options, or a start that forbids a sequence.
         """
         self._check_options()
         X = self._read(X, fitting=True)
-        lengths = _lengths(lengths, len(X))
+        X, lengths, weights = _weighted(X, _lengths(lengths, len(X)), sequence_weights)
         generator = check_random_state(self.random_state)
         self._warn_of_what_is_lost()
         given = {name: getattr(self, name) for name in self.parts.values() if hasattr(self, name)}
@@ -119,7 +121,7 @@ class HiddenMarkovModel(BaseEstimator):
             self._begin(X, generator, emitting)
             emitting, last = generator, emitting
             climbing = ConvergenceMonitor(self.tol, self.n_iter, self.verbose) if monitor is None else monitor
-            reached = self._climb(X, lengths, climbing)
+            reached = self._climb(X, lengths, climbing, weights)
             if best is None or reached > best[0]:
                 best = reached, {name: getattr(self, name) for name in self.parts.values()}, copy.deepcopy(climbing)
         assert best is not None
@@ -151,19 +153,21 @@ class HiddenMarkovModel(BaseEstimator):
                     f"{name}: is set and will be overwritten; leave {letter!r} out of init_params", stacklevel=3
                 )
 
-    def _climb(self, X: NDArray[Any], lengths: NDArray[np.int64], monitor: Any) -> float:
+    def _climb(self, X: NDArray[Any], lengths: NDArray[np.int64], monitor: Any, weights: Array | None) -> float:
         monitor._reset()
         for _ in range(self.n_iter):
-            counts, total = self._expect(X, lengths)
+            counts, total = self._expect(X, lengths, weights)
             self._maximise(X, counts)
             monitor.report(total)
             if monitor.converged:
                 break
-        return self._expect(X, lengths)[1] if self.n_init > 1 else math.nan
+        return self._expect(X, lengths, weights)[1] if self.n_init > 1 else math.nan
 
-    def _expect(self, X: NDArray[Any], lengths: NDArray[np.int64]) -> tuple[Counts, float]:
+    def _expect(
+        self, X: NDArray[Any], lengths: NDArray[np.int64], weights: Array | None = None
+    ) -> tuple[Counts, float]:
         seen = self._seen(X, lengths)
-        work = flat_sequences(seen.symbols, seen.lengths)
+        work = with_weights(flat_sequences(seen.symbols, seen.lengths), weights)
         work = work._replace(rows=np.arange(len(work.rows)))
         size, num_symbols = self.n_components, seen.process.num_symbols
         counts = Counts(np.zeros(size), np.zeros((size, size)), np.zeros((num_symbols, size)), np.zeros(len(work.rows)))
@@ -172,7 +176,7 @@ class HiddenMarkovModel(BaseEstimator):
             raise InputError(
                 "X: a sequence has probability zero under the start, which EM keeps; make its entries positive"
             )
-        return counts, float(counts.logs.sum())
+        return counts, work.total(counts.logs)
 
     def _maximise(self, X: NDArray[Any], counts: Counts) -> None:
         if "s" in self.params:
@@ -183,11 +187,12 @@ class HiddenMarkovModel(BaseEstimator):
 
     # -- inference
 
-    def score(self, X: Any, lengths: Any = None) -> float:
-        """Compute log P(X), in nats; -inf if a sequence is impossible."""
+    def score(self, X: Any, lengths: Any = None, *, sequence_weights: Any = None) -> float:
+        """Compute log P(X), in nats, weighted by sequence; -inf if a sequence is impossible."""
         seen = self._asked(X, lengths)
-        parts = (log_likelihood(seen.process, b.observations, lengths=b.padded()).sum() for b in seen.batches())
-        return float(sum(parts))
+        batches = [(b, log_likelihood(seen.process, b.observations, lengths=b.padded())) for b in seen.batches()]
+        weights = as_weights(sequence_weights, len(seen.lengths))
+        return float(sum(weighted_sum(logs, None if weights is None else weights[b.numbers]) for b, logs in batches))
 
     def score_samples(self, X: Any, lengths: Any = None) -> tuple[float, Array]:
         """Compute log P(X), in nats, and P(state t | its sequence) (time, state)."""
@@ -362,6 +367,25 @@ def most_probable(prior: Any, counts: Array, before: Array) -> Array:
     weight = np.where(before == 0, 0.0, np.maximum(prior - 1 + counts, 0))
     total = weight.sum(-1, keepdims=True)
     return np.divide(weight, total, where=total > 0, out=np.array(before, np.float64))
+
+
+def weighted_sum(logs: Tensor, weights: Array | None) -> Tensor:
+    """Sum log-likelihoods (n,); those of weight zero are left out."""
+    if weights is None:
+        return logs.sum()
+    factors = torch.from_numpy(weights)
+    return (logs.where(factors > 0, 0.0) * factors).sum()
+
+
+def _weighted(
+    X: NDArray[Any], lengths: NDArray[np.int64], weights: Any
+) -> tuple[NDArray[Any], NDArray[np.int64], Array | None]:
+    """Check weights, and leave out sequences of weight zero."""
+    found = as_weights(weights, len(lengths))
+    if found is None or (found > 0).all():
+        return X, lengths, found
+    kept = found > 0
+    return X[np.repeat(kept, lengths)], lengths[kept], found[kept]
 
 
 def _lengths(lengths: Any, count: int) -> NDArray[np.int64]:

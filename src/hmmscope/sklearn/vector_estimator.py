@@ -14,9 +14,10 @@ from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.emissions.states import StateCounts
 from hmmscope.errors import InputError
 from hmmscope.inference.counts import Counts
+from hmmscope.inference.weights import as_weights
 from hmmscope.processes.observations import as_counts
 from hmmscope.sklearn.encoded import Array, EncodedObservations, unmasked
-from hmmscope.sklearn.estimator import HiddenMarkovModel
+from hmmscope.sklearn.estimator import HiddenMarkovModel, weighted_sum
 
 
 class RealValuedHMM(HiddenMarkovModel):
@@ -41,13 +42,15 @@ class RealValuedHMM(HiddenMarkovModel):
             self.n_features = found.shape[1]
         return found
 
-    def _expect(self, X: NDArray[Any], lengths: NDArray[np.int64]) -> tuple[Counts, float]:
-        kept = lengths[lengths > 0]
+    def _expect(
+        self, X: NDArray[Any], lengths: NDArray[np.int64], weights: Array | None = None
+    ) -> tuple[Counts, float]:
+        kept, weights = lengths[lengths > 0], None if weights is None else weights[lengths > 0]
         process = self.process()
         logs = process.log_likelihoods(process.checked(torch.from_numpy(X)))
-        found: StateCounts = count_rows(process.chain, logs, torch.from_numpy(kept))
+        found: StateCounts = count_rows(process.chain, logs, torch.from_numpy(kept), weights)
         arrays = (found.initial, found.transitions, found.occupancy, found.log_likelihood)
-        return Counts(*(part.numpy() for part in arrays)), float(found.log_likelihood.sum())
+        return Counts(*(part.numpy() for part in arrays)), float(weighted_sum(found.log_likelihood, weights))
 
     def _padded(self, X: Any, lengths: Any) -> tuple[EmissionHMM, torch.Tensor, torch.Tensor, NDArray[np.bool_]]:
         self._ready()
@@ -62,10 +65,11 @@ class RealValuedHMM(HiddenMarkovModel):
         inside = (torch.arange(vectors.shape[1]) < counts[:, None]).numpy()
         return process, process.log_likelihoods(process.checked(vectors)), counts, inside
 
-    def score(self, X: Any, lengths: Any = None) -> float:
-        """Compute the log density of X, in nats."""
+    def score(self, X: Any, lengths: Any = None, *, sequence_weights: Any = None) -> float:
+        """Compute the log density of X, in nats, weighted by sequence."""
         process, logs, counts, _ = self._padded(X, lengths)
-        return float(filter_states(process.chain, logs, lengths=counts).log_likelihood.sum())
+        found = filter_states(process.chain, logs, lengths=counts).log_likelihood
+        return float(weighted_sum(found, as_weights(sequence_weights, len(counts))))
 
     def score_samples(self, X: Any, lengths: Any = None) -> tuple[float, Array]:
         process, logs, counts, inside = self._padded(X, lengths)
