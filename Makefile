@@ -16,14 +16,14 @@ endif
 
 DEMO := runs/demo
 
-.PHONY: demo test types units test-slow test-soak test-kernels test-gpu test-page test-slurm test-extras check-package docs notebooks controls article format break mutate lock sbom clean
+.PHONY: demo test types units quality test-slow test-soak test-kernels test-gpu test-page test-slurm test-extras check-package docs notebooks controls article format break mutate lock sbom clean
 
 demo: .venv/.installed
 	$(BIN)/hmmscope run quickstart --scale small --out $(DEMO) --resume
 
 test: .venv/.installed
-	$(BIN)/ruff format --check src papers studies bench tests scripts conftest.py
-	$(BIN)/ruff check src papers studies bench tests scripts conftest.py
+	$(BIN)/ruff format --check src papers studies bench tests quality scripts conftest.py
+	$(BIN)/ruff check src papers studies bench tests quality scripts conftest.py
 	$(BIN)/python scripts/check_architecture.py --check
 	$(MAKE) --no-print-directory -j2 types units
 
@@ -34,6 +34,11 @@ types:
 units:
 	$(BIN)/pytest --collect-only -qq -n 0 > .venv/collected || { cat .venv/collected; exit 1; }
 	$(BIN)/pytest
+
+# The tests of the tests: planted faults, changed numbers of rules, what mutants survived, and trials of the laboratory.
+quality: .venv/.installed
+	$(BIN)/pytest quality
+	$(BIN)/pytest quality -m "slow or soak" -n 2 --timeout 5000
 
 test-slow: .venv/.installed
 	$(BIN)/pytest -m slow
@@ -78,7 +83,7 @@ test-extras:
 	.venv-extras/bin/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) \
 		-e ".[pages,hmm,models,pretrained,test,lens,loops,ray,slurm,hmmer,peers,tables]"
 	.venv-extras/bin/pytest -rs tests/interop tests/models tests/sequences papers/tests/models studies/tests/interop tests/sweeps/test_sweep_engines.py
-	.venv-extras/bin/pytest -rs -m "slow or not slow" tests/adversarial/test_every_reader.py
+	.venv-extras/bin/pytest -rs -m "slow or not slow" tests/sequences/test_every_reader.py
 
 # Builds the package, installs its wheel into an empty environment outside of the checkout, and runs every verb there.
 check-package: .venv/.installed
@@ -103,20 +108,20 @@ notebooks: .venv/.installed
 	$(BIN)/python scripts/run_notebooks.py
 
 format: .venv/.installed
-	$(BIN)/ruff format src papers studies bench tests scripts conftest.py
-	$(BIN)/ruff check --fix src papers studies bench tests scripts conftest.py
+	$(BIN)/ruff format src papers studies bench tests quality scripts conftest.py
+	$(BIN)/ruff check --fix src papers studies bench tests quality scripts conftest.py
 
 # Tries to break everything, and writes docs/laboratory.md; SIZES="--only --kills 1000" chooses and adds to what was measured.
 break: .venv/.installed
-	$(BIN)/python tests/adversarial $(SIZES)
+	$(BIN)/python quality/adversarial $(SIZES)
 
 # Mutants of the core, so many of each package, under the tests that run their line: how many are noticed, in docs/laboratory.md.
 MUTANTS ?= 12
 CORE := analysis runs storage sequences inference processes datasets training evidence
 mutate: .venv/.installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check coverage
-	nice -n 10 $(BIN)/python tests/adversarial/source_mutants.py
-	nice -n 10 $(BIN)/python tests/adversarial --only $(foreach one,$(CORE),--mutants-$(one) $(MUTANTS))
+	nice -n 10 $(BIN)/python quality/adversarial/source_mutants.py
+	nice -n 10 $(BIN)/python quality/adversarial --only $(foreach one,$(CORE),--mutants-$(one) $(MUTANTS))
 
 # What is locked, with hashes: the newest versions that pyproject.toml allows, except torch (see constraints/README.md).
 lock:

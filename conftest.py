@@ -50,7 +50,6 @@ def unchecked() -> Iterator[None]:
 LONGEST = (
     "test_readme.py",
     "test_distributed.py",
-    "test_planted_faults.py",
     "test_sweep_engines.py",
     "test_additions.py",
 )

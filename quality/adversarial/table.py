@@ -108,9 +108,14 @@ SUITES = {
         ),
     ),
     "faults": Suite(
-        "G16", "faults planted one by one, of the quick ones", ("test_planted_faults.py",), ("-m", "not soak")
+        "G16",
+        "faults planted one by one, of the quick ones",
+        ("../quality/test_planted_faults.py",),
+        ("-m", "not soak"),
     ),
-    "all-faults": Suite("G16", "faults planted one by one, all of them", ("test_planted_faults.py",), ("-m", "soak")),
+    "all-faults": Suite(
+        "G16", "faults planted one by one, all of them", ("../quality/test_planted_faults.py",), ("-m", "soak")
+    ),
     "ray": Suite("G17", "a Ray task killed; Ray stopped, another engine goes on", _ENGINES, ("-k", "test_ray"), "ray"),
     "submitit": Suite("G17", "submitit's executor without a queue", _ENGINES, ("-k", "submitit"), "submitit"),
     "ends": Suite(

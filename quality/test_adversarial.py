@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-TESTS = Path(__file__).parent
-for folder in ("adversarial", "analysis", "storage", "runs", "report", "training", "sweeps"):
-    if str(TESTS / folder) not in sys.path:
-        sys.path.append(str(TESTS / folder))
+QUALITY = Path(__file__).resolve().parent
+TESTS = QUALITY.parent / "tests"
+FOLDERS = ("analysis", "storage", "runs", "report", "training", "sweeps")
+for folder in (QUALITY / "adversarial", *(TESTS / name for name in FOLDERS)):
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 import folder_trials  # noqa: E402
 import fresh_seeds  # noqa: E402
@@ -292,7 +294,7 @@ def test_changes_are_changes() -> None:
 
 
 def test_no_trial_runs_outside_of_the_sandbox(tmp_path: Path) -> None:
-    words = [sys.executable, str(TESTS / "adversarial"), "--inside", "races", "1"]
+    words = [sys.executable, str(QUALITY / "adversarial"), "--inside", "races", "1"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1
     assert "in the sandbox alone" in done.stderr
@@ -330,7 +332,7 @@ from pathlib import Path
 sys.path[:0] = {paths}
 from mutant_trials import Room
 from source_mutants import SRC, Mutant
-room, file, test = Room(Path(sys.argv[1])), "storage/store.py", "tests/test_surviving_mutants.py::{test}"
+room, file, test = Room(Path(sys.argv[1])), "storage/store.py", "quality/test_surviving_mutants.py::{test}"
 text = (SRC / file).read_text()
 changed = text.replace("**header}}, ensure_ascii=False", "**header}}, ensure_ascii=True")
 for source, asked in ((changed, test), (text + "\\nunused = 1\\n", test), (changed, "tests/test_none.py::none")):
@@ -342,7 +344,7 @@ for source, asked in ((changed, test), (text + "\\nunused = 1\\n", test), (chang
 def test_a_mutant_that_a_test_notices_is_told_from_one_that_none_does(tmp_path: Path) -> None:
     """And from one that is under a test that fails without it too."""
     test = "test_texts_beside_tensors_are_written_as_they_are"
-    script = _NOTICED.format(paths=[str(TESTS / "adversarial"), str(TESTS)], test=test)
+    script = _NOTICED.format(paths=[str(QUALITY / "adversarial"), str(TESTS)], test=test)
     ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
     assert ended.stdout.split() == [test, "nobody", "nobody"]
 

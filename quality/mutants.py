@@ -1,7 +1,7 @@
 """Changes of one number that verdicts depend on, to see which rules are marked: literals, constants of modules, records.
 
-python tests/evidence/mutants.py [EXPERIMENT ...]           which numbers no act of a rule depends on
-python tests/evidence/mutants.py --search [EXPERIMENT ...]  add alterations of the frozen tables on which one does
+python quality/mutants.py [EXPERIMENT ...]           which numbers no act of a rule depends on
+python quality/mutants.py --search [EXPERIMENT ...]  add alterations of the frozen tables on which one does
 """
 
 import argparse

@@ -44,7 +44,12 @@ ASKED += (
     "interop/test_hooked_models.py",
 )
 ASKED += ("experiments/test_header_filtering.py", "experiments/test_causal.py", "experiments/test_beliefs.py")
-ASKED += ("verbs/test_exact_verbs.py", "verbs/test_verbs.py", "test_surviving_mutants.py")
+ASKED += (
+    "verbs/test_exact_verbs.py",
+    "verbs/test_verbs.py",
+    "test_defaults.py",
+    "../quality/test_surviving_mutants.py",
+)
 #: Mutants that change nothing that anyone can see, by file and the line as it reads, each with its reason.
 EQUIVALENT: dict[tuple[str, str], str] = {
     (
@@ -210,7 +215,7 @@ def _place_of(tree: ast.Module, line: int) -> tuple[tuple[int, int], bool]:
 
 
 #: Asked of what is run on import too: it reads what functions get that are told nothing.
-_ON_IMPORT = {"tests/test_surviving_mutants.py::test_numbers_by_default_are_those_that_were": 1.0}
+_ON_IMPORT = {"tests/test_defaults.py::test_numbers_by_default_are_those_that_were": 1.0}
 
 
 def tests_of(mutant: Mutant) -> dict[str, float]:
@@ -255,7 +260,7 @@ def _line_then(then: str, now: str, line: int) -> int | None:
 def write_maps(folder: str) -> None:
     """Run those tests of a folder under coverage.py that are new or others since their map was made."""
     MAPS.mkdir(parents=True, exist_ok=True)
-    place = TESTS / folder
+    place = (TESTS / folder).resolve()
     stale = []
     for path in [place] if place.is_file() else sorted(place.rglob("test_*.py")):
         kept = MAPS / (path.relative_to(ROOT).as_posix().replace("/", ".") + ".json")

@@ -17,7 +17,7 @@ from hmmscope import __file__ as package_file
 from injected_faults import IN_INFERENCE, Fault
 from injected_faults_elsewhere import IN_BITS, IN_DATA, IN_MEASUREMENTS, ON_DISK
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).resolve().parents[1] / "tests"
 PACKAGE = Path(package_file).parent
 
 

@@ -19,6 +19,8 @@ from trials import Report, Trial, trial
 #: them is ended after so many of processor time, and of any time.
 _ASKED, _PROCESSOR, _LONGEST = 15.0, 90.0, 900.0
 _WORDS = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:randomly")
+#: Where modules of tests are.
+_TESTS = tuple(str(ROOT / name) for name in ("tests", "quality", "papers/tests", "studies/tests"))
 _MARKS = "addopts=-m 'not gpu and not e2e and not slow and not soak and not slurm'"
 #: Imported once, before children are forked.
 _LIBRARIES = (
@@ -90,11 +92,11 @@ class Room:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
         os.chdir(ROOT)
-        sys.path[:] = [str(self.folder / "src"), *(one for one in sys.path if not one.startswith(str(ROOT / "tests")))]
+        sys.path[:] = [str(self.folder / "src"), *(one for one in sys.path if not one.startswith(_TESTS))]
         os.environ["PYTHONPATH"] = sys.path[0]  # of processes that tests start
         for name, module in list(sys.modules.items()):
             file = str(getattr(module, "__file__", None) or "")
-            if name.partition(".")[0].startswith("hmmscope") or file.startswith(str(ROOT / "tests")):
+            if name.partition(".")[0].startswith("hmmscope") or file.startswith(_TESTS):
                 del sys.modules[name]
         import pytest
 

@@ -1,12 +1,8 @@
 """What mutants of the core survived once: each test fails for the mutant that it is named after."""
 
-import importlib
 import inspect
-import json
 import os
-import pkgutil
-from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +11,7 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope import analysis, datasets, inference, processes, registry, runs, sequences, storage, training
+from hmmscope import registry
 from hmmscope.analysis import belief_space, geometry
 from hmmscope.analysis.discovery import model_words
 from hmmscope.analysis.intervals import bootstrap_means
@@ -29,7 +25,6 @@ from hmmscope.inference.em import Model, MStepSettings
 from hmmscope.inference.loop_inputs import PackedSequences as Packed
 from hmmscope.inference.memory_error import sampled_memory_error
 from hmmscope.inference.mixed_states import mixed_states
-from hmmscope.lab import evidence
 from hmmscope.lab.evidence import scatter_data, verdicts
 from hmmscope.models.base import make_model
 from hmmscope.processes import cycles
@@ -46,44 +41,6 @@ from hmmscope.storage import disk, mapped, packed, seals, store
 from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.spec import TrainingSpec
 from tokenizer_cases import tokenizer
-
-#: Numbers and truth values that a caller gets who says nothing. A change of one is a change for users.
-DEFAULTS = Path(__file__).with_name("defaults.json")
-PACKAGES = (analysis, inference, datasets, sequences, processes, runs, training, storage, evidence)
-
-
-def defaults() -> dict[str, dict[str, float]]:
-    """Numbers by default of all public functions, classes and methods of the core."""
-    found = {}
-    for package in PACKAGES:
-        for module in (
-            importlib.import_module(f"{package.__name__}.{one.name}") for one in pkgutil.iter_modules(package.__path__)
-        ):
-            for name, one in sorted(vars(module).items()):
-                if getattr(one, "__module__", "") == module.__name__ and not name.startswith("_"):
-                    for path, numbers in _numbers(name, one):
-                        found[f"{module.__name__}.{path}"] = numbers
-    return found
-
-
-def _numbers(name: str, one: object) -> Iterator[tuple[str, dict[str, float]]]:
-    methods = vars(one).items() if inspect.isclass(one) else ()
-    called = [(f"{name}.{key}", getattr(value, "__func__", value)) for key, value in methods if key[0] != "_"]
-    for path, function in [(name, one), *called]:
-        own = inspect.isclass(function) and getattr(function, "__module__", "") == getattr(one, "__module__", "")
-        if inspect.isfunction(function) or own:
-            with suppress(ValueError, TypeError):  # a class whose signature nobody knows
-                given = {p.name: p.default for p in inspect.signature(function).parameters.values()}
-                if numbers := {key: value for key, value in given.items() if type(value) in (int, float, bool)}:
-                    yield path, numbers
-
-
-def test_numbers_by_default_are_those_that_were() -> None:
-    """To change a default, run `python tests/test_surviving_mutants.py` and list the change in the changelog."""
-    kept = json.loads(DEFAULTS.read_text())
-    now = defaults()
-    assert {name: now[name] for name in kept if name in now} == {name: kept[name] for name in kept if name in now}
-    assert len(kept) > 190
 
 
 def test_a_draw_of_equal_cycles_is_left_out_and_the_next_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +310,3 @@ def test_a_folder_of_tables_is_no_link(tmp_path: Path) -> None:
 def test_a_row_that_is_none_is_told_by_its_line() -> None:
     with pytest.raises(DamagedError, match="x:2: not a JSON object"):
         store.parse_table(b"{}\n[]\n", "x")
-
-
-if __name__ == "__main__":
-    DEFAULTS.write_text(json.dumps(defaults(), indent=1) + "\n")

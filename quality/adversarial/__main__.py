@@ -1,6 +1,6 @@
 """The laboratory: it tries to break everything, counts, and writes the table of the documentation.
 
-    python tests/adversarial --kills 1000 --power-losses 20000 --mutations 10000 --configurations 20000 --files 50000
+    python quality/adversarial --kills 1000 --power-losses 20000 --mutations 10000 --configurations 20000 --files 50000
 
 What is measured is added to results/laboratory/; docs/laboratory.md has the counts of all of it. Each trial runs in a
 sandbox of its own, see `sandbox`; a size of 0 leaves one out.
@@ -19,9 +19,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 HERE = Path(__file__).parent
-TESTS, ROOT = HERE.parent, HERE.parents[1]
+ROOT = HERE.parents[1]
+TESTS = ROOT / "tests"
 FOLDERS = ("analysis", "storage", "runs", "report", "training", "sweeps")
-for folder in (HERE, ROOT, ROOT / "scripts", TESTS, *(TESTS / name for name in FOLDERS)):
+for folder in (HERE, HERE.parent, ROOT, ROOT / "scripts", TESTS, *(TESTS / name for name in FOLDERS)):
     sys.path.insert(0, str(folder))
 
 import fresh_seeds  # noqa: E402
