@@ -95,7 +95,7 @@ def test_choice_among_sizes_holds_nothing_out():
     found = hmmscope.fit(sequences, [1, 2], sequence_weights=np.tile(WEIGHTS, 8), num_restarts=1)
     assert found.reason.endswith("sequence_weights hold nothing out")
     assert not found.held_out
-    with pytest.raises(InputError, match="fit without fixed, start, tied_emissions and sequence_weights"):
+    with pytest.raises(InputError, match="fit without fixed, start, tied_emissions, sequence_weights"):
         found.posterior()
 
 

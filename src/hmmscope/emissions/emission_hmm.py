@@ -1,5 +1,6 @@
 """HMM with vector emissions of any family."""
 
+import copy
 import hashlib
 import json
 from abc import abstractmethod
@@ -63,6 +64,7 @@ class EmissionHMM(VectorProcess):
     num_draws: int
     #: Arrays of probabilities, whose zeros a fit preserves.
     probability_arrays: tuple[str, ...] = ("initial", "transition")
+    _allowed_BTS: Bool[Tensor, "batch time state"] | None = None
 
     def __init__(
         self,
@@ -212,9 +214,19 @@ class EmissionHMM(VectorProcess):
         """Check observations (batch, time, coordinate) or (time, coordinate); NaN is missing."""
         return self.checked(as_vectors(observations, self.num_symbols)[0])
 
+    def given_states(self, allowed_BTS: Bool[Tensor, "batch time state"]) -> Self:
+        """Return a copy that conditions these observations on allowed states."""
+        found = copy.copy(self)
+        found._allowed_BTS = allowed_BTS
+        return found
+
+    def _logs(self, observations: Tensor) -> Float64[Tensor, "batch time state"]:
+        logs = self.log_likelihoods(self.vectors_of(observations))
+        return logs if self._allowed_BTS is None else logs.masked_fill(~self._allowed_BTS, -torch.inf)
+
     def observe(self, observations: Tensor, *, reset_mask: object = None) -> ObserverOutput:
         """Run the forward filter; predictions are means."""
-        logs = self.log_likelihoods(self.vectors_of(observations))
+        logs = self._logs(observations)
         found = filter_states(self.chain, logs, reset_mask=reset_mask)
         ahead = self.following(found.beliefs)
         return ObserverOutput(
@@ -225,16 +237,16 @@ class EmissionHMM(VectorProcess):
         return beliefs @ self.transition @ self.means
 
     def smooth(self, observations: Tensor, *, reset_mask: object = None) -> Float64[Tensor, "batch time state"]:
-        return smooth_states(self.chain, self.log_likelihoods(self.vectors_of(observations)), reset_mask=reset_mask)
+        return smooth_states(self.chain, self._logs(observations), reset_mask=reset_mask)
 
     def viterbi(self, observations: Tensor, *, reset_mask: object = None) -> tuple[Tensor, Tensor]:
-        found = viterbi_states(self.chain, self.log_likelihoods(self.vectors_of(observations)), reset_mask=reset_mask)
+        found = viterbi_states(self.chain, self._logs(observations), reset_mask=reset_mask)
         return found.states, found.log_probability
 
     def sample_posterior_paths(
         self, observations: Tensor, *, num_paths: int, seed: int, reset_mask: object = None
     ) -> Tensor:
-        logs = self.log_likelihoods(self.vectors_of(observations))
+        logs = self._logs(observations)
         return draw_states(self.chain, logs, num_paths=num_paths, seed=seed, reset_mask=reset_mask)
 
     def sample_paths(

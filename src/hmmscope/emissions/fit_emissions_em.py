@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.emissions.chain import count_rows
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.emissions.states import StateCounts
@@ -17,6 +17,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import SAME, TRIED_ITERATIONS
 from hmmscope.inference.em import PARTS
 from hmmscope.inference.free_parameters import num_free
+from hmmscope.inference.known_states import as_allowed
 from hmmscope.inference.restarts import RestartSearch, on_threads
 from hmmscope.inference.weights import as_weights
 from hmmscope.schema import is_count, require
@@ -85,9 +86,12 @@ class _EMSettings:
     fixed: frozenset[str]
     positive: dict[str, Tensor]
     weights: NDArray[np.float64] | None
+    allowed: Bool[Tensor, "row state"] | None
 
     def expect(self, model: EmissionHMM) -> StateCounts:
-        return count_rows(model.chain, model.log_likelihoods(self.rows), self.lengths, self.weights)
+        logs = model.log_likelihoods(self.rows)
+        logs = logs if self.allowed is None else logs.masked_fill(~self.allowed, -torch.inf)
+        return count_rows(model.chain, logs, self.lengths, self.weights)
 
     def total(self, values: Tensor) -> float:
         """Sum values of the sequences by their weights."""
@@ -181,6 +185,7 @@ def fit_emissions(
     start: EmissionHMM | None = None,
     fixed: Collection[str] = (),
     sequence_weights: Any = None,
+    known_states: Any = None,
     num_restarts: int = 12,
     num_tries: int = 4,
     agreement: float = 1e-5,
@@ -209,7 +214,7 @@ def fit_emissions(
         num_states: S.
         start: First start, fixed parts and zeros.
         fixed: Parts kept as in `start`: "initial", "transition", "emission".
-        sequence_weights, num_restarts, num_tries, agreement, max_iterations, tolerance, seed, callback: As
+        sequence_weights, known_states, num_restarts, num_tries, agreement, max_iterations, tolerance, seed, callback: As
             `fit_baum_welch`.
         pseudo_count: Added to expected initial and transition counts.
         min_variance: Fraction in (0, 1).
@@ -222,11 +227,12 @@ def fit_emissions(
         num_states, num_restarts, num_tries, max_iterations, min(agreement, tolerance, pseudo_count), min_variance
     )
     _check_start(family, observations.shape[1], num_states, start, fixed, laws)
-    observations, lengths, weights = _weighted(observations, lengths, sequence_weights)
+    allowed = _allowed(known_states, num_states, lengths)
+    observations, lengths, weights, allowed = _weighted(observations, lengths, sequence_weights, allowed)
     rows, laws = family.checked(observations), ({} if start is None else start.options) | laws
     least = min_variance * _variances(rows, lengths, weights)
     positive = {} if start is None else start.positive
-    search = _EMSettings(rows, lengths, least, pseudo_count, frozenset(fixed), positive, weights)
+    search = _EMSettings(rows, lengths, least, pseudo_count, frozenset(fixed), positive, weights, allowed)
     hear = callback or bool
 
     def begin(number: int) -> EmissionHMM:
@@ -252,13 +258,23 @@ def fit_emissions(
     return search.fitted(restarts)
 
 
-def _weighted(rows: Tensor, lengths: Tensor, given: Any) -> tuple[Tensor, Tensor, NDArray[np.float64] | None]:
+def _weighted(
+    rows: Tensor, lengths: Tensor, given: Any, allowed: Tensor | None
+) -> tuple[Tensor, Tensor, NDArray[np.float64] | None, Tensor | None]:
     """Check weights, and leave out sequences of weight zero."""
     weights = as_weights(given, len(lengths))
     if weights is None:
-        return rows, lengths, None
+        return rows, lengths, None, allowed
     kept = torch.from_numpy(weights > 0)
-    return rows[kept.repeat_interleave(lengths)], lengths[kept], weights[weights > 0]
+    each = kept.repeat_interleave(lengths)
+    return rows[each], lengths[kept], weights[weights > 0], None if allowed is None else allowed[each]
+
+
+def _allowed(known_states: Any, num_states: int, lengths: Tensor) -> Bool[Tensor, "row state"] | None:
+    if known_states is None:
+        return None
+    inside = torch.arange(int(lengths.max())) < lengths[:, None]
+    return as_allowed(known_states, num_states, inside)[inside]
 
 
 def _check_options(

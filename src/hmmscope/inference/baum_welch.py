@@ -23,6 +23,7 @@ from hmmscope.inference.em import (
     expect,
 )
 from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.known_states import as_allowed, with_known_states
 from hmmscope.inference.loop_inputs import PackedSequences, sequences
 from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.inference.restarts import RestartSearch, on_threads
@@ -86,6 +87,7 @@ def fit_baum_welch(
     fixed: Collection[str] = (),
     tied_emissions: Sequence[int] | None = None,
     sequence_weights: Any = None,
+    known_states: Any = None,
     num_restarts: int = 12,
     num_tries: int = 4,
     agreement: float = 1e-5,
@@ -115,6 +117,7 @@ def fit_baum_welch(
         start: First start, fixed parts and zeros.
         fixed: Parts kept as in `start`: "initial", "transition", "emission".
         tied_emissions: Class of each state; a class shares one emission row.
+        known_states: States, or sets of allowed states, at some times, see `hmmscope.inference.known_states.as_allowed`.
         sequence_weights: Factors (batch,) of log-likelihoods, counts and sample sizes; 2 equals two copies.
         num_restarts: Maximum, run on torch's threads.
         num_tries: Random starts per restart; 1 skips the ten iterations.
@@ -130,7 +133,7 @@ def fit_baum_welch(
     """
     _at_least(1, num_states=num_states, num_restarts=num_restarts, num_tries=num_tries, max_iterations=max_iterations)
     _at_least(0, agreement=agreement, pseudo_count=pseudo_count, tolerance=tolerance)
-    work = as_sequences(observations, num_symbols, lengths, weights=sequence_weights)
+    work = as_sequences(observations, num_symbols, lengths, weights=sequence_weights, known=(known_states, num_states))
     rules = _rules(num_states, num_symbols, start, fixed, tied_emissions, pseudo_count)
     together = num_restarts > 1 and can_run_side_by_side(num_states, work)
     threads = torch.get_num_threads()
@@ -220,10 +223,11 @@ def criterion(log_likelihood: float, free: dict[str, int], work: PackedSequences
 
 
 def _num_missing(work: PackedSequences, num_symbols: int) -> float:
-    if work.weights is None:
+    if work.weights is None and work.sets is None:
         return float(num_equal(work.symbols, num_symbols))
     own = work.packed()
-    return own.total(np.add.reduceat(own.symbols == num_symbols, own.offsets, dtype=np.int64))
+    symbols = own.symbols if own.sets is None else own.sets.symbols[own.symbols]
+    return own.total(np.add.reduceat(symbols == num_symbols, own.offsets, dtype=np.int64))
 
 
 def as_sequences(
@@ -232,6 +236,7 @@ def as_sequences(
     lengths: object = None,
     name: str = "observations",
     weights: Any = None,
+    known: tuple[Any, int] = (None, 0),
 ) -> PackedSequences:
     """Pack the nonempty sequences of positive weight; raise an error if there are none."""
     if isinstance(observations, PackedSequences):
@@ -239,9 +244,13 @@ def as_sequences(
         return observations._replace(rows=np.arange(len(observations.rows)))
     checked, mask, inside = check_ragged(observations, Alphabet(None, num_symbols), None, lengths)
     work = sequences(checked.cpu(), mask, counted(inside).cpu())
+    if known[0] is not None:
+        allowed = as_allowed(known[0], known[1], inside.cpu()).numpy()
+        work = with_known_states(work, allowed.reshape(-1, known[1]))
     work = with_weights(work, as_weights(weights, len(checked))).packed()
     require(len(work.rows) > 0, name, "must hold at least one", tuple(checked.shape))
-    require(bool((work.symbols < num_symbols).any()), name, "must hold one that is not missing", tuple(checked.shape))
+    seen = work.symbols if work.sets is None else work.sets.symbols
+    require(bool((seen < num_symbols).any()), name, "must hold one that is not missing", tuple(checked.shape))
     return work._replace(rows=np.arange(len(work.rows)))
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hmmscope.errors import InputError
 from hmmscope.inference.counts import BLOCKS, LEAST, Counts, add_counts
 from hmmscope.inference.free_parameters import num_free, restricted
-from hmmscope.inference.loop_inputs import PackedSequences, Tables
+from hmmscope.inference.loop_inputs import PackedSequences, StateSets, Tables
 from hmmscope.kernels import simd_over_models
 from hmmscope.processes.hmm import HMM
 
@@ -54,9 +54,11 @@ class Model(NamedTuple):
     def chosen(self, which: Any) -> "Model":
         return Model(*(part[which] for part in self))
 
-    def tables(self, *, gaps: bool = False) -> Tables:
+    def tables(self, *, gaps: bool = False, sets: StateSets | None = None) -> Tables:
         """Convert the parameters for the compiled loops; `gaps` adds a symbol for missing observations."""
         emission_SV = np.pad(self.emission, ((0, 0), (0, 1)), constant_values=1.0) if gaps else self.emission
+        if sets is not None:
+            emission_SV = emission_SV[:, sets.symbols] * sets.allowed.T
         emission_VS = np.ascontiguousarray(emission_SV.T)
         return Tables(self.initial * emission_VS, np.ascontiguousarray(self.transition[None]), emission_VS)
 
@@ -208,6 +210,11 @@ class EMRunner(NamedTuple):
 def counts_of(model: Model, work: PackedSequences, num_threads: int | None = None) -> Counts:
     """Compute expected counts; an impossible sequence has log-likelihood -inf."""
     size, num_symbols = model.emission.shape
+    if work.sets is not None:
+        visits = np.zeros((len(work.sets.symbols), size))
+        counts = Counts(np.zeros(size), np.zeros((size, size)), visits, np.zeros(len(work.rows)))
+        add_counts(model.tables(gaps=True, sets=work.sets), work, counts, num_threads)
+        return counts._replace(emissions=work.sets.by_symbol(visits, num_symbols))
     gaps = int(work.symbols.max(initial=0)) == num_symbols
     visits = np.zeros((num_symbols + gaps, size))
     counts = Counts(np.zeros(size), np.zeros((size, size)), visits, np.zeros(len(work.rows)))
@@ -242,6 +249,7 @@ def counts_of_several(models: Model, work: PackedSequences, num_threads: int | N
 def can_run_side_by_side(num_states: int, work: PackedSequences) -> bool:
     return (
         work.weights is None
+        and work.sets is None
         and num_states <= MOST_STATES
         and int(work.lengths[0]) * num_states * _LANES <= MOST_BELIEFS
     )

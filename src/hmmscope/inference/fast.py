@@ -1,6 +1,7 @@
 """Likelihoods and mixture predictions, computed without storing a (batch, time, state) array."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from hmmscope.inference.compiled import filter_underflow_safe, forward, run_filt
 from hmmscope.inference.device import FLOORS, beliefs_there, fits_there, log_likelihood_there, mixture_predictions_there
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.forward import forward_steps
+from hmmscope.inference.known_states import condition
 from hmmscope.inference.loop_inputs import sequences, tables
 from hmmscope.inference.mixture_posterior import filter_mixture, predicted_before
 from hmmscope.inference.pools import run_mixture
@@ -31,13 +33,14 @@ def log_likelihood(
     *,
     lengths: object = None,
     dtype: torch.dtype = torch.float64,
+    known_states: Any = None,
 ) -> Float64[Tensor, "batch"]:
     """Compute log P(o_0..o_{T-1}) in nats, on the device of the observations.
 
     Args:
         hmm: S states, V symbols; components of a mixture or pool are summed over.
         observations: Symbols in [0, V), shape (batch, time), or vectors.
-        lengths: As for `filter_beliefs`.
+        lengths, known_states: As for `filter_beliefs`.
         dtype: Parameter type; float32 has a relative error of about 1e-7.
 
     Raises:
@@ -45,6 +48,9 @@ def log_likelihood(
     """
     hmm = as_process(hmm)
     _check_dtype(dtype)
+    if known_states is not None:
+        given = condition(hmm, observations, known_states, lengths=lengths)
+        return log_likelihood(given.process, given.observations, lengths=given.options["lengths"], dtype=dtype)
     if COMPONENTS in hmm.uses_hmm_inference:
         return mixture_predictions(hmm, observations, lengths=lengths, dtype=dtype).log_likelihood_terms.sum(1)
     if WORDS not in hmm.uses_hmm_inference:  # not the distribution of one HMM

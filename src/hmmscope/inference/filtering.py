@@ -1,7 +1,8 @@
 """Forward filter: belief states and predictions of one HMM."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -9,6 +10,7 @@ from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import run_filter
 from hmmscope.inference.forward import forward_steps
+from hmmscope.inference.known_states import condition
 from hmmscope.inference.ragged import blank, check_own, check_ragged, counted, silent
 from hmmscope.processes.capabilities import BELIEFS, WORDS
 from hmmscope.processes.generalised import without_rounding
@@ -48,6 +50,7 @@ def filter_beliefs(
     reset_mask: object = None,
     strict: bool = False,
     lengths: object = None,
+    known_states: Any = None,
 ) -> FilterResult:
     """Compute the belief state (filtered posterior) after each observation, in float64.
 
@@ -70,6 +73,8 @@ def filter_beliefs(
         strict: Raise for a sequence of probability zero.
         lengths: Observations per sequence (batch,); for a single column (time, 1), lengths to cut it into, as in
             hmmlearn.
+        known_states: States, or sets of allowed states, at some times (`hmmscope.inference.known_states.as_allowed`).
+            Everything is then conditional on them up to t, and the likelihood is joint with them.
 
     Raises:
         InputError: An invalid symbol, `reset_mask` or `lengths`, or with `strict` a prefix of probability zero.
@@ -77,6 +82,10 @@ def filter_beliefs(
     Cost: O(batch * time * S^2).
     """
     hmm = as_process(hmm)
+    if known_states is not None:
+        given = condition(hmm, observations, known_states, reset_mask=reset_mask, lengths=lengths)
+        found = filter_beliefs(given.process, given.observations, strict=strict, **given.options)
+        return found if hmm.real_valued else _predicting(found, hmm, given.options["reset_mask"])
     if hmm.real_valued:
         return _of_vectors(hmm, observations, reset_mask, lengths)
     hmm.require_capability(WORDS)
@@ -106,6 +115,16 @@ def filter_beliefs(
         raise InputError(f"observations[{b}, {int(impossible_at[b])}]: the sequence has probability zero here")
     first_V = law.initial_MS[0] @ symbols_SV
     return FilterResult(beliefs, following, first_V, terms_BT.sum(1), terms_BT, impossible_at)
+
+
+def _predicting(found: FilterResult, hmm: Process, mask_T: Tensor) -> FilterResult:
+    """Predict observations, instead of pairs with allowed states, from the beliefs."""
+    law = hmm.params
+    first_V = law.initial_MS[0] @ symbol_probs(law)[0]
+    following = found.beliefs @ law.predictive_in(0)
+    anew_T = torch.cat([mask_T[1:], mask_T.new_zeros(1)])
+    following[:, anew_T] = first_V * found.beliefs[:, anew_T].any(-1, keepdim=True)
+    return replace(found, next_observation=following, first_observation=first_V)
 
 
 def _of_vectors(hmm: Process, observations: object, reset_mask: object, lengths: object) -> FilterResult:

@@ -159,6 +159,24 @@ def tables(law: HMMParams, component: int = 0, dtype: type[np.floating] = np.flo
     return found
 
 
+class StateSets(NamedTuple):
+    """Pairs of a symbol and its allowed states.
+
+    Attributes:
+        symbols: Observation of each pair (U,); V is missing.
+        allowed: (U, S).
+    """
+
+    symbols: NDArray[np.int64]
+    allowed: NDArray[np.bool_]
+
+    def by_symbol(self, visits: NDArray[np.float64], num_symbols: int) -> NDArray[np.float64]:
+        """Sum counts (U, S) by symbol (V, S), without missing observations."""
+        found = np.zeros((num_symbols + 1, visits.shape[1]))
+        np.add.at(found, self.symbols, visits)
+        return found[:num_symbols]
+
+
 class PackedSequences(NamedTuple):
     """Sequences in one flat array, longest first.
 
@@ -169,6 +187,7 @@ class PackedSequences(NamedTuple):
         rows: Index of each in its batch (n,).
         starts: True where a new sequence of the same process starts (T,).
         weights: Weight of each in sums (n,); None if all are 1.
+        sets: The pairs that `symbols` number, if states are known; else None.
     """
 
     symbols: NDArray[Any]
@@ -177,6 +196,7 @@ class PackedSequences(NamedTuple):
     rows: NDArray[np.int64]
     starts: NDArray[np.bool_]
     weights: NDArray[np.float64] | None = None
+    sets: StateSets | None = None
 
     @property
     def width(self) -> tuple[int, ...]:
@@ -190,7 +210,7 @@ class PackedSequences(NamedTuple):
     def part(self, chosen: slice | NDArray[np.bool_]) -> "PackedSequences":
         offsets, lengths, rows = (array[chosen] for array in (self.offsets, self.lengths, self.rows))
         weights = None if self.weights is None else self.weights[chosen]
-        return PackedSequences(self.symbols, offsets, lengths, rows, self.starts, weights)
+        return PackedSequences(self.symbols, offsets, lengths, rows, self.starts, weights, self.sets)
 
     def total(self, values: NDArray[Any]) -> float:
         """Sum values of the sequences (n,) by their weights."""

@@ -12,6 +12,7 @@ from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference import loop_inputs
 from hmmscope.inference.compiled import ScaledBeliefs, filter_batch
+from hmmscope.inference.known_states import condition
 from hmmscope.inference.loop_inputs import (
     NO_ENTRIES,
     PackedSequences,
@@ -57,7 +58,12 @@ class PathResult(Shown):
 
 
 def most_likely_states(
-    hmm: Process | str, observations: Observations, *, reset_mask: object = None, lengths: object = None
+    hmm: Process | str,
+    observations: Observations,
+    *,
+    reset_mask: object = None,
+    lengths: object = None,
+    known_states: Any = None,
 ) -> PathResult:
     """Compute the most likely state sequence (Viterbi path).
 
@@ -72,12 +78,15 @@ def most_likely_states(
 
     Args:
         hmm: S states, V symbols; or a mixture.
-        observations, reset_mask, lengths: As for `filter_beliefs`.
+        observations, reset_mask, lengths, known_states: As for `filter_beliefs`.
 
     Raises:
         InputError: An invalid symbol, `reset_mask` or `lengths`.
     """
     hmm = as_process(hmm)
+    if known_states is not None:
+        given = condition(hmm, observations, known_states, reset_mask=reset_mask, lengths=lengths)
+        return most_likely_states(given.process, given.observations, **given.options)
     if COMPONENTS in hmm.uses_hmm_inference:
         return _of_mixture(hmm, observations, reset_mask, lengths)
     if PATHS not in hmm.uses_hmm_inference:
@@ -174,6 +183,7 @@ def sample_state_paths(
     indices: object = None,
     reset_mask: object = None,
     lengths: object = None,
+    known_states: Any = None,
 ) -> Int64[Tensor, "path batch time"]:
     """Sample hidden paths from P(states | o_0..o_{T-1}).
 
@@ -184,7 +194,7 @@ def sample_state_paths(
     Source: forward filtering, backward sampling; Scott (2002), "Bayesian methods for hidden Markov models".
 
     Args:
-        hmm, observations, reset_mask, lengths: As for `most_likely_states`.
+        hmm, observations, reset_mask, lengths, known_states: As for `most_likely_states`.
         num_paths: Samples per sequence.
         seed: In [0, 2^32).
         indices: Random stream of each sequence (batch,), default 0, 1, ..
@@ -193,6 +203,10 @@ def sample_state_paths(
         (path, batch, time); -1 if impossible and in padding.
     """
     hmm = as_process(hmm)
+    if known_states is not None:
+        given = condition(hmm, observations, known_states, reset_mask=reset_mask, lengths=lengths)
+        options = given.options | {"num_paths": num_paths, "seed": seed, "indices": indices}
+        return sample_state_paths(given.process, given.observations, **options)
     if PATHS not in hmm.uses_hmm_inference:
         own, inside = check_own(hmm, observations, lengths)
         paths = hmm.sample_posterior_paths(own, num_paths=num_paths, seed=seed, reset_mask=reset_mask)

@@ -1,6 +1,6 @@
 """Smoothing: beliefs about each state given all observations."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from hmmscope.inference.compiled import filter_batch
 from hmmscope.inference.compiled_backward import run_smoother, smooth_underflow_safe
 from hmmscope.inference.counts import Counts, add_counts
 from hmmscope.inference.filtering import first_impossible
+from hmmscope.inference.known_states import condition
 from hmmscope.inference.loop_inputs import sequences, tables
 from hmmscope.inference.mixture_posterior import by_component
 from hmmscope.inference.ragged import blank, check_own, check_ragged, counted
@@ -44,7 +45,12 @@ class SmoothResult(Shown):
 
 
 def smooth_beliefs(
-    hmm: Process | str, observations: Observations, *, reset_mask: object = None, lengths: object = None
+    hmm: Process | str,
+    observations: Observations,
+    *,
+    reset_mask: object = None,
+    lengths: object = None,
+    known_states: Any = None,
 ) -> Float64[Tensor, "batch time state"]:
     """Compute the smoothed posterior of each state by the forward-backward algorithm.
 
@@ -57,7 +63,7 @@ def smooth_beliefs(
 
     Args:
         hmm: S states, V symbols; or a mixture.
-        observations, reset_mask, lengths: As for `filter_beliefs`.
+        observations, reset_mask, lengths, known_states: As for `filter_beliefs`.
 
     Returns:
         P(state t | o_0..o_{T-1}) (batch, time, state); zeros if impossible and in padding.
@@ -66,6 +72,9 @@ def smooth_beliefs(
         InputError: An invalid symbol, `reset_mask` or `lengths`.
     """
     hmm = as_process(hmm)
+    if known_states is not None:
+        given = condition(hmm, observations, known_states, reset_mask=reset_mask, lengths=lengths)
+        return smooth_beliefs(given.process, given.observations, **given.options)
     if COMPONENTS in hmm.uses_hmm_inference:
         asked = by_component(hmm, observations, reset_mask, lengths)
         mixed_BTS = asked.weights.new_zeros(*asked.observations.shape, hmm.num_states)
@@ -143,6 +152,7 @@ def expected_counts(
     reset_mask: object = None,
     lengths: object = None,
     sequence_weights: Any = None,
+    known_states: Any = None,
 ) -> ExpectedCounts:
     """Compute the expected counts of initial states, transitions and emissions.
 
@@ -155,6 +165,12 @@ def expected_counts(
     hmm = as_process(hmm)
     hmm.require_capability(STATES)
     require(hmm.params.states_emit, "hmm", "must be one whose states emit", type(hmm).__name__)
+    if known_states is not None:
+        given = condition(hmm, observations, known_states, reset_mask=reset_mask, lengths=lengths)
+        found = expected_counts(given.process, given.observations, sequence_weights=sequence_weights, **given.options)
+        assert given.sets is not None
+        emitted = given.sets.by_symbol(found.emissions.T.numpy(), hmm.num_symbols)
+        return replace(found, emissions=torch.from_numpy(emitted).T.contiguous())
     checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
     work = sequences(checked, mask, counted(inside))
     size, num_symbols = hmm.num_states, hmm.num_symbols

@@ -17,6 +17,7 @@ from hmmscope.inference.em import PARTS, Model
 from hmmscope.inference.evidence import evidence
 from hmmscope.inference.free_parameters import zeros_in_words
 from hmmscope.inference.gibbs import Chains, DirichletPrior
+from hmmscope.inference.known_states import as_allowed, with_known_states
 from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
 from hmmscope.inference.num_states import StateCountPosterior, choice_reason, choose_num_states, support_of
 from hmmscope.inference.weights import as_weights, with_weights
@@ -211,6 +212,7 @@ def fit(
     fixed: Collection[str] = (),
     tied_emissions: Sequence[int] | None = None,
     sequence_weights: Any = None,
+    known_states: Any = None,
     num_restarts: int = 12,
     max_iterations: int = 200,
     tolerance: float = 1e-7,
@@ -222,8 +224,8 @@ def fit(
 ) -> FitResult:
     """Fit an HMM to sequences by expectation maximization (Baum-Welch).
 
-    Among several numbers of states, choose the one with the smallest Bayesian information criterion (BIC). Restarts run
-    on all torch threads until the best two agree in likelihood; see `hmmscope.inference.baum_welch.fit_baum_welch`.
+    Choose among several numbers of states by the smallest Bayesian information criterion (BIC). Restarts run on all
+    threads until the best two agree, see `hmmscope.inference.baum_welch.fit_baum_welch`.
 
     Args:
         source: `SequenceData` or its sources (lists, an array, a file path); for a stream also a `SequenceStream` or an
@@ -236,8 +238,9 @@ def fit(
             chosen fit continues on all data. Few sequences are cut into blocks.
         start: Model for the first restart and for fixed parts. Its zeros stay zero; symbols match by name.
         fixed: Parts that keep the values of `start`: "initial", "transition", "emission".
-        tied_emissions: A class index per state; states of a class share one emission distribution.
+        tied_emissions: A class index per state; a class shares one emission distribution.
         sequence_weights: Factor of each sequence; 2 equals two copies. They hold nothing out, except `validation`.
+        known_states: States, or sets of states, at some times; see `hmmscope.inference.known_states.as_allowed`.
         num_restarts: Maximum number; the best one is returned.
         max_iterations, tolerance: Limits of each restart; the tolerance is a gain in nats per observation.
         pseudo_count: Added to every expected count, so that unseen events keep positive probability.
@@ -248,14 +251,14 @@ def fit(
             `lengths`, `min_variance`, `covariance_type` (diag, full, tied, spherical), `num_gaussians`, `sizes`.
 
     Raises:
-        InputError: Invalid source, option out of range, or a stream with several numbers of states.
+        InputError: Invalid source or option, or a stream with several numbers of states.
         ResourceError: The counts do not fit in memory.
     """
     sizes = sizes_of(num_states)
     fixed = (fixed,) if isinstance(fixed, str) else fixed
     options = {"start": start, "fixed": fixed, "tied_emissions": tied_emissions, "sequence_weights": sequence_weights}
     options |= {"num_restarts": num_restarts, "max_iterations": max_iterations, "tolerance": tolerance}
-    options |= {"pseudo_count": pseudo_count, "seed": seed}
+    options |= {"pseudo_count": pseudo_count, "seed": seed, "known_states": known_states}
     emission = emission_of(source, emission)
     if emission != "symbols":
         refuse(emission, stream=stream, tied_emissions=tied_emissions)
@@ -266,10 +269,12 @@ def fit(
     data = read_as(source, reading, [*options, "num_states", "emission", "validation", "stream", "quiet"])
     options["start"] = matched_by_name(start, data.symbols)
     weights = as_weights(options.pop("sequence_weights"), len(data))
+    known = options.pop("known_states")
+    require(known is None or len(sizes) == 1, "known_states", "needs one num_states", num_states)
     apart, judges, how = data, None, ""
     if len(sizes) > 1 and (weights is None or validation is not None):
         apart, judges, how = _held_out(data, validation)
-    work = with_weights(_work(apart, sizes[-1]), weights)
+    work = with_weights(_labelled(_work(apart, sizes[-1]), known, apart, sizes[-1]), weights)
     with _Count((len(sizes) * num_restarts + (judges is not None)) * max_iterations, quiet) as heard:
         options["callback"] = heard
         if judges is None:
@@ -280,7 +285,7 @@ def fit(
         chosen = choice.fits[choice.num_states]
         whole = None if apart is data else _on_to_all(data, chosen, options)
     hmm = _named((whole or chosen).hmm, data, "Baum-Welch fit")
-    material = FitData(data, _restricted(options) or work.weights is not None)
+    material = FitData(data, _restricted(options) or not _plain(work))
     about = choice.held_out_errors, choice.reason + how, whole, apart.num_observations, choice.support
     return FitResult(hmm, num_weighted(work, data), choice.fits, choice.held_out, *about, material)
 
@@ -334,7 +339,7 @@ def _without_judges(
 ) -> FitResult:
     fits = {size: fit_baum_welch(work, size, data.num_symbols, **options) for size in sizes}
     bics = {size: one.bic for size, one in fits.items()}
-    restricted = _restricted(options) or work.weights is not None
+    restricted = _restricted(options) or not _plain(work)
     free = None if restricted else lambda size: evidence(work, fits[size].hmm)
     support = support_of(bics, free) if len(sizes) > 1 else None
     best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support)
@@ -345,14 +350,25 @@ def _without_judges(
     return FitResult(hmm, num_weighted(work, data), fits, data=FitData(data, restricted), **about)
 
 
+def _labelled(work: PackedSequences, known: Any, data: SequenceData, num_states: int) -> PackedSequences:
+    if known is None:
+        return work
+    inside = torch.arange(data.longest) < data.lengths[:, None]
+    return with_known_states(work, as_allowed(known, num_states, inside)[inside].numpy())
+
+
 def num_weighted(work: PackedSequences, data: SequenceData) -> float:
     """Return the number of observations, weighted."""
     return data.num_observations if work.weights is None else work.total(work.lengths)
 
 
+def _plain(work: PackedSequences) -> bool:
+    return work.weights is None and work.sets is None
+
+
 def _restricted(options: dict[str, Any]) -> bool:
-    weighted = options.get("sequence_weights") is not None
-    return weighted or any(options.get(name) for name in ("fixed", "start", "tied_emissions"))
+    given = any(options.get(name) is not None for name in ("sequence_weights", "known_states"))
+    return given or any(options.get(name) for name in ("fixed", "start", "tied_emissions"))
 
 
 def _on_to_all(data: SequenceData, chosen: BaumWelchFit, options: dict[str, Any]) -> BaumWelchFit:
@@ -417,7 +433,7 @@ class _Count(Progress):
 def _fit_stream(
     source: Any, num_states: int, options: dict[str, Any], quiet: bool, read_options: dict[str, Any]
 ) -> FitResult:
-    for name in ("tied_emissions", "sequence_weights"):
+    for name in ("tied_emissions", "sequence_weights", "known_states"):
         if options.pop(name) is not None:
             raise InputError(f"{name}: cannot be used with a stream; fit without stream=True")
     parts, whole = parts_of(source, options["seed"], read_options)

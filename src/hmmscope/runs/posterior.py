@@ -131,7 +131,7 @@ class FitData:
 
     Attributes:
         data: Sequences of symbols or of numbers.
-        restricted: The fit had fixed or tied parts or weights, or started from a user's model.
+        restricted: The fit had fixed or tied parts, weights or known states, or started from a user's model.
     """
 
     data: SequenceData | Vectors
@@ -147,7 +147,7 @@ class FitData:
     def posterior(self, hmm: Any, prior: DirichletPrior, chains: Chains, laws: dict[str, Any]) -> Posterior:
         """Draw the posterior of a model of symbols or numbers; InputError if the fit was restricted."""
         if self.restricted:
-            options = "fixed, start, tied_emissions and sequence_weights"
+            options = "fixed, start, tied_emissions, sequence_weights and known_states"
             raise InputError(f"posterior: its priors need free parameters; fit without {options}")
         if isinstance(self.data, Vectors):
             conjugate = type(hmm).conjugate(self.data.rows, **hmm.options | laws)

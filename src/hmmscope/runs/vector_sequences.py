@@ -24,7 +24,7 @@ from hmmscope.inference.num_states import (
     support_of,
     units_of,
 )
-from hmmscope.schema import refuse_masked, shown, unknown_name
+from hmmscope.schema import refuse_masked, require, shown, unknown_name
 from hmmscope.seeds import numpy_generator
 
 #: Families by name, with the options that `hmmscope.fit` accepts.
@@ -214,6 +214,7 @@ def choose_vectors(
     if len(sizes) == 1:
         return sizes[0], {"fits": fits, "whole": None}
     bics = {size: one.bic for size, one in fits.items()}
+    require(options.get("known_states") is None, "known_states", "needs one num_states", sizes)
     restricted = weighted or any(options.get(name) for name in ("fixed", "start"))
     support = (
         by_bic(bics, "the sequences have weights" if weighted else "parts of the model are not free")

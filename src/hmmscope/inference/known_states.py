@@ -1,0 +1,181 @@
+"""Known states: observations whose state is known, or is one of a set.
+
+An observation o with allowed states A becomes a symbol of its own with the emission probabilities emission[:, o] * A, so
+that every exact algorithm for HMMs also conditions on known states.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.axes import Bool, Tensor
+from hmmscope.errors import InputError
+from hmmscope.inference.loop_inputs import PackedSequences, StateSets
+from hmmscope.inference.ragged import check_own, check_ragged, counted
+from hmmscope.processes.capabilities import COMPONENTS, OF_STATES, STATES
+from hmmscope.processes.params import EdgeEmissionParams, StateEmissionParams
+from hmmscope.processes.process import Process
+from hmmscope.schema import require, shown
+from hmmscope.sequences.gaps import MISSING
+
+#: Entries for an unknown state.
+UNKNOWN = (-1, MISSING)
+
+
+class ConditionedProcess(Process):
+    """HMM whose symbols are pairs of an observation and its allowed states.
+
+    Attributes:
+        symbols_U: Observation of each pair; V is missing.
+    """
+
+    stored_name = "ConditionedProcess"
+    uses_hmm_inference = OF_STATES
+
+    def __init__(self, hmm: Process, sets: StateSets) -> None:
+        law, chosen = hmm.params, torch.from_numpy(sets.symbols)
+        allowed_US = torch.from_numpy(sets.allowed).double()
+        if law.states_emit:
+            emission_MSV = torch.cat([law.emission_MSV, torch.ones_like(law.emission_MSV[..., :1])], 2)
+            self.params = StateEmissionParams(
+                law.initial_MS, law.transition_MSS, emission_MSV[..., chosen] * allowed_US.T
+            )
+        else:
+            labelled_MVSS = torch.cat([law.labelled_MVSS, law.labelled_MVSS.sum(1, keepdim=True)], 1)
+            self.params = EdgeEmissionParams(law.initial_MS, labelled_MVSS[:, chosen] * allowed_US[:, None])
+        self.num_states, self.num_symbols = hmm.num_states, len(chosen)
+
+
+class Conditioned(NamedTuple):
+    """A process and observations given known states.
+
+    Attributes:
+        process: Its symbols are pairs of an observation and its allowed states; or an `EmissionHMM`.
+        observations: These symbols (batch, time), or vectors.
+        options: `reset_mask` and `lengths`.
+        sets: The pairs of symbols.
+    """
+
+    process: Any
+    observations: Tensor
+    options: dict[str, Any]
+    sets: StateSets | None
+
+
+def condition(
+    hmm: Process, observations: object, known_states: object, *, reset_mask: object = None, lengths: object = None
+) -> Conditioned:
+    """Condition a process on known states, see `as_allowed`.
+
+    Raises:
+        InputError: Invalid observations or known states, or a process without hidden states.
+    """
+    require(COMPONENTS not in hmm.uses_hmm_inference, "known_states", "cannot be used with a mixture", repr(hmm))
+    if hmm.real_valued:
+        vectors, inside = check_own(hmm, observations, lengths)
+        given_states = getattr(hmm, "given_states", None)
+        require(given_states is not None, "known_states", "needs an HMM whose states emit vectors", type(hmm).__name__)
+        given = given_states(as_allowed(known_states, hmm.num_states, inside))
+        return Conditioned(given, vectors, {"reset_mask": reset_mask, "lengths": inside.sum(1)}, None)
+    hmm.require_capability(STATES)
+    checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
+    require(checked.device.type == "cpu", "known_states", "needs observations on the CPU", checked.device)
+    allowed = as_allowed(known_states, hmm.num_states, inside)
+    symbols, sets = paired(checked.numpy().ravel(), allowed.numpy().reshape(-1, hmm.num_states))
+    pairs = torch.from_numpy(symbols).view(checked.shape)
+    return Conditioned(ConditionedProcess(hmm, sets), pairs, {"reset_mask": mask, "lengths": counted(inside)}, sets)
+
+
+def paired(symbols: NDArray[np.int64], allowed: NDArray[np.bool_]) -> tuple[NDArray[np.int64], StateSets]:
+    """Number the distinct pairs of a symbol (N,) and its allowed states (N, S)."""
+    distinct, which = np.unique(allowed, axis=0, return_inverse=True)
+    codes, numbers = np.unique(symbols * len(distinct) + which.ravel(), return_inverse=True)
+    sets = StateSets(codes // max(1, len(distinct)), distinct[codes % max(1, len(distinct))])
+    return numbers.ravel().astype(np.int64), sets
+
+
+def with_known_states(work: PackedSequences, allowed: NDArray[np.bool_]) -> PackedSequences:
+    """Pair the symbols of sequences with their allowed states (N, S), in the order of `work.symbols`."""
+    symbols, sets = paired(work.symbols.astype(np.int64), allowed)
+    return work._replace(symbols=symbols, sets=sets)
+
+
+def as_allowed(
+    known_states: Any, num_states: int, inside_BT: Bool[Tensor, "batch time"]
+) -> Bool[Tensor, "batch time state"]:
+    """Return the allowed states at each time; all in padding.
+
+    Args:
+        known_states: A state of each observation, (batch, time) or a list of sequences, -1 or `hmmscope.MISSING` where
+            unknown; in lists also None or a set of states. Booleans (batch, time, state) mark allowed states.
+        num_states: S.
+        inside_BT: True for observations.
+
+    Raises:
+        InputError: Another shape, a state outside [0, S), or a time at which no state is allowed.
+    """
+    (batch, time), counts = inside_BT.shape, inside_BT.sum(1).tolist()
+    rows = known_states
+    if isinstance(rows, list | tuple) and not _are_rows(rows):
+        rows = [rows]
+    if isinstance(rows, Tensor | np.ndarray):
+        array = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else rows
+        if array.dtype == np.bool_:
+            array = array[None] if array.ndim == 2 and batch == 1 else array
+            rows = list(array) if array.ndim == 3 and array.shape[2] == num_states else ()
+        else:
+            array = array.ravel() if array.shape == (sum(counts), 1) and time > 1 else array
+            array = np.split(array, np.cumsum(counts)[:-1]) if array.ndim == 1 and len(array) == sum(counts) else array
+            rows = list(array) if np.ndim(array[0] if len(array) else array) == 1 else ()
+    if not isinstance(rows, list | tuple) or len(rows) != batch:
+        shape = getattr(known_states, "shape", None)
+        rule = f"must have {batch} sequences of states, or booleans ({batch}, {time}, {num_states})"
+        raise InputError(f"known_states: {rule}, got {shown(known_states) if shape is None else tuple(shape)}")
+    allowed = np.ones((batch, time, num_states), np.bool_)
+    for b, (row, count) in enumerate(zip(rows, counts, strict=True)):
+        if len(row) != count and not (len(row) == time and hasattr(row, "shape")):
+            raise InputError(f"known_states[{b}]: must have {count} entries, as observations, got {len(row)}")
+        allowed[b, :count] = _allowed_row(row, count, num_states, b)
+    return torch.from_numpy(allowed)
+
+
+def _are_rows(rows: Collection[Any]) -> bool:
+    return any(isinstance(row, list | tuple | Tensor) or np.ndim(row) > 0 for row in rows if not isinstance(row, set))
+
+
+def _allowed_row(row: Any, count: int, num_states: int, number: int) -> NDArray[np.bool_]:
+    """Return the allowed states of one sequence (count, state)."""
+    array = row.detach().cpu().numpy() if isinstance(row, Tensor) else row if isinstance(row, np.ndarray) else None
+    if array is not None and array.dtype == np.bool_ and array.ndim == 2:
+        found = array[:count]
+    else:
+        found = np.zeros((count, num_states), np.bool_)
+        for t, entry in enumerate((row if array is None else array.tolist())[:count]):
+            states = (
+                [] if _is_unknown(entry) else [entry] if np.ndim(entry) == 0 and not _is_set(entry) else list(entry)
+            )
+            for state in states:
+                if not isinstance(state, int | np.integer) or isinstance(state, bool) or not 0 <= state < num_states:
+                    rule = f"must be a state in [0, {num_states}), a set of states, or -1 where unknown"
+                    raise InputError(f"known_states[{number}, {t}]: {rule}, got {shown(state)}")
+            found[t, states if states else slice(None)] = not _is_empty(entry)
+    if not found.any(1).all():
+        raise InputError(f"known_states[{number}, {int(found.any(1).argmin())}]: must allow at least one state")
+    return found
+
+
+def _is_set(entry: object) -> bool:
+    return isinstance(entry, Iterable) and not isinstance(entry, str)
+
+
+def _is_empty(entry: Any) -> bool:
+    return _is_set(entry) and len(entry) == 0
+
+
+def _is_unknown(entry: Any) -> bool:
+    if entry is None or (isinstance(entry, float) and np.isnan(entry)):
+        return True
+    return isinstance(entry, int | np.integer) and not isinstance(entry, bool) and int(entry) in UNKNOWN
