@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hmmscope import FitOptions
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
@@ -44,10 +45,10 @@ def draw(path: Path, tokens: int) -> None:
 def measure(path: Path, states: int, iterations: int, whole: bool, found: Any) -> None:
     """Fit, and put (bytes, processor seconds) into a queue."""
     start = make_process("random-hmm", num_states=states, num_symbols=8, seed=1)
-    options: dict[str, Any] = {"start": start, "num_restarts": 1, "max_iterations": iterations, "tolerance": 0.0}
+    options = FitOptions(start=start, num_restarts=1, max_iterations=iterations, tolerance=0.0)
     tokens = np.load(path, mmap_mode="r")
     few = np.concatenate([tokens[:4], np.full((1, LENGTH), 7, np.uint8)])  # with all symbols
-    fit(few, states, axis=1, **options)  # load compiled code
+    fit(few, states, axis=1, options=options)  # load compiled code
     most, done, before = [anonymous()], threading.Event(), anonymous()
 
     def watch() -> None:
@@ -57,7 +58,7 @@ def measure(path: Path, states: int, iterations: int, whole: bool, found: Any) -
     watcher = threading.Thread(target=watch)
     watcher.start()
     begun = time.process_time()
-    fit(tokens.reshape(-1) if whole else tokens, states, axis=None if whole else 1, **options)
+    fit(tokens.reshape(-1) if whole else tokens, states, axis=None if whole else 1, options=options)
     seconds = time.process_time() - begun
     done.set()
     watcher.join()

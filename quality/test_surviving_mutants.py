@@ -213,9 +213,11 @@ def test_a_model_is_held_in_parts_by_several_processes_alone() -> None:
 
 
 def test_a_registered_process_is_not_copied_into_its_run(tmp_path: Path) -> None:
-    few = {"model": "rnn", "length": 4, "training": {"batch_size": 2}, "num_samples": 4, "resume": True}
+    few = {"model": "rnn", "length": 4, "training": {"batch_size": 2}}
     for steps in (2, 2):
-        made = hs.train("mess3", tmp_path / "run", num_steps=steps, **few)
+        made = hs.train(
+            "mess3", tmp_path / "run", num_steps=steps, options=hs.TrainOptions(num_samples=4, resume=True), **few
+        )
     assert not (made.path / OWN_PROCESS).exists()
 
 

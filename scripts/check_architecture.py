@@ -10,6 +10,7 @@ section to `SECTIONS`.
 
 import argparse
 import ast
+import inspect
 import io
 import json
 import re
@@ -620,6 +621,41 @@ def kind_tests_elsewhere(modules: Modules) -> list[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Parameters of public functions
+
+#: Largest number of parameters of a public function; rarer ones belong in its object of options.
+MOST_PARAMETERS = 9
+
+
+def public_functions() -> dict[str, Callable[..., object]]:
+    """Return functions of `hmmscope`, its packages, `hmmscope.lab` and the constructions, and registered instruments."""
+    import hmmscope
+    import hmmscope.lab
+    import hmmscope_papers.constructions
+
+    packages = [hmmscope, hmmscope.lab, hmmscope_papers.constructions]
+    packages += filter(inspect.ismodule, (getattr(hmmscope, name) for name in hmmscope.__all__))
+    found = {
+        f"{package.__name__}.{name}": getattr(package, name)
+        for package in packages
+        for name in getattr(package, "__all__", [name for name in vars(package) if not name.startswith("_")])
+    }
+    found |= {f"instrument {name}": one for name, one in hmmscope.registry.entries("instrument").items()}
+    return {name: one for name, one in found.items() if inspect.isfunction(one) and own(one)}
+
+
+def own(function: Callable[..., object]) -> bool:
+    """Return whether a function is defined in hmmscope or its companion packages."""
+    return function.__module__.startswith("hmmscope")
+
+
+def long_signatures(modules: Modules) -> list[str]:
+    """List public functions with more than `MOST_PARAMETERS` parameters."""
+    counts = {name: len(inspect.signature(one).parameters) for name, one in public_functions().items()}
+    return [f"{name}: {count} parameters" for name, count in counts.items() if count > MOST_PARAMETERS]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Modules on the path from train to its first step
 
 
@@ -754,6 +790,7 @@ SECTIONS = (
     Section("module names used twice", twice, 8),
     Section("modules of more than 450 lines", long_modules, 0),
     Section("functions of more than 80 lines", long_functions, 0),
+    Section(f"public functions of > {MOST_PARAMETERS} parameters", long_signatures, 0),
     Section("modules from train to its first step", rooms, 12),
     Section("  modules aside from that path", rooms_beside),
     Section("megabytes in results/", kept_megabytes, 16),

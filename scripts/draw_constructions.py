@@ -74,7 +74,7 @@ def network(num_steps: int, learning_rate: float | None) -> MultiTaskTransformer
     """Build the network of Theorem 1 for that prompt."""
     shape = {"num_demonstrations": NUMBER, "demonstration_length": LENGTH, "test_length": TEST}
     net: MultiTaskTransformer = constructions.multitask_theorem1(
-        3, MEMORY, num_steps, learning_rate=learning_rate, **shape
+        3, MEMORY, num_steps, options=constructions.MultiTaskOptions(learning_rate=learning_rate), **shape
     )
     return net
 

@@ -34,9 +34,9 @@ def main() -> None:
             num_steps=800,
             training={"learning_rate": 2e-3, "milestones": 10},
             seed=0,
-            resume=folder.exists(),
+            options=hs.TrainOptions(resume=folder.exists()),
         )
-        last = hs.belief_map(run, layer=LAYER, num_points=POINTS, over_checkpoints=True)
+        last = hs.belief_map(run, layer=LAYER, options=hs.InstrumentOptions(num_points=POINTS), over_checkpoints=True)
     maps = [*last.earlier, last]
     frames = [frame(one, last) for one in maps]
     palette = frames[-1].quantize(COLOURS)

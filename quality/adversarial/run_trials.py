@@ -20,6 +20,7 @@ import pytest
 import distributed_script as several
 import sweeps_crash
 import training_crash
+from hmmscope import TrainOptions
 from hmmscope.lab.sweeps import grid
 from hmmscope.lab.sweeps.run_task import RunTask
 from hmmscope.lab.tasks import local
@@ -202,12 +203,12 @@ def resumptions(folder: Path, number: int, rng: random.Random) -> Report:
     def spent(path: Path, before: Callable[[], object] = int) -> float:
         def work() -> None:
             before()
-            train(config, path, resume=True, num_samples=4)
+            train(config, path, options=TrainOptions(resume=True, num_samples=4))
 
         used = os.wait4(training_crash.fork(work), 0)[2]
         return used.ru_utime + used.ru_stime
 
-    train(config, folder / "warm", num_samples=4)
+    train(config, folder / "warm", options=TrainOptions(num_samples=4))
     for at in range(number):
         wholes.append(spent(folder / f"whole{at}"))
         path, step = folder / f"killed{at}", rng.randrange(5, 9)

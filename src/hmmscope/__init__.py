@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from hmmscope import ties as ties
     from hmmscope.analysis.activations import capture_activations as capture_activations
     from hmmscope.analysis.attention_maps import attention_map as attention_map
+    from hmmscope.analysis.belief_interventions import InterventionOptions as InterventionOptions
     from hmmscope.analysis.belief_interventions import belief_interventions as belief_interventions
     from hmmscope.analysis.belief_map import belief_map as belief_map
     from hmmscope.analysis.belief_space import belief_space as belief_space
     from hmmscope.analysis.constrained_updates import constrained_updates as constrained_updates
+    from hmmscope.analysis.curves import EvaluateOptions as EvaluateOptions
     from hmmscope.analysis.curves import evaluate as evaluate
     from hmmscope.analysis.fit_length import fit_length as fit_length
     from hmmscope.analysis.interventions import intervene as intervene
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from hmmscope.analysis.strategy_weights import strategy_weights as strategy_weights
     from hmmscope.analysis.task_patching import task_patching as task_patching
     from hmmscope.analysis.trained_ngrams import ngram_baselines as ngram_baselines
+    from hmmscope.analysis.untrained_controls import InstrumentOptions as InstrumentOptions
     from hmmscope.datasets.layouts import HeaderLayout as HeaderLayout
     from hmmscope.datasets.layouts import Layout as Layout
     from hmmscope.datasets.layouts import PromptLayout as PromptLayout
@@ -87,11 +90,13 @@ if TYPE_CHECKING:
     from hmmscope.runs.config import RunConfig as RunConfig
     from hmmscope.runs.config import config_from_data as config_from_data
     from hmmscope.runs.development import over_training as over_training
+    from hmmscope.runs.fit_options import FitOptions as FitOptions
     from hmmscope.runs.fitting import fit as fit
     from hmmscope.runs.pipeline import Run as Run
     from hmmscope.runs.pipeline import TrainingPass as TrainingPass
     from hmmscope.runs.pipeline import load_run as load_run
     from hmmscope.runs.pipeline import untrained_model as untrained_model
+    from hmmscope.runs.training import TrainOptions as TrainOptions
     from hmmscope.runs.training import train as train
     from hmmscope.sequences.data import SequenceData as SequenceData
     from hmmscope.sequences.gaps import MISSING as MISSING

@@ -17,10 +17,12 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hmmscope.errors import InputError
 from hmmscope.synonyms import suggestion
+
+_T = TypeVar("_T")
 
 #: Text accepted as a number: decimal digits 0 to 9, no underscores.
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(inf|nan)")
@@ -235,6 +237,21 @@ def require(condition: bool, field: str, rule: str, value: object) -> None:
     """Raise InputError with `field`, the rule and the value unless `condition` holds."""
     if not condition:
         raise InputError(f"{field}: {rule}, got {shown(value)}")
+
+
+def options_of(options: _T | None, cls: type[_T], given: Mapping[str, Any] | None = None) -> _T:
+    """Return `options`, or the defaults of `cls` for None.
+
+    Raises:
+        InputError: `options` has another type, or `given` (further keywords of the call) holds a field of `cls`.
+    """
+    for name in dataclasses.fields(cls):  # type: ignore[arg-type]
+        if given and name.name in given:
+            raise InputError(f"{name.name}: pass options={cls.__name__}({name.name}=...)")
+    if options is None:
+        return cls()
+    require(isinstance(options, cls), "options", f"must be {cls.__name__}(...)", options)
+    return options
 
 
 def refuse_masked(field: str, values: object) -> None:

@@ -13,7 +13,7 @@ from hmmscope.analysis.untrained_controls import ExplainedFraction
 from hmmscope.errors import InputError
 
 RRXOR, MESS3 = hs.make_process("rrxor"), hs.make_process("mess3")
-SMALL = {"length": 12, "num_samples": 64, "num_points": 500}
+SMALL = {"length": 12, "num_samples": 64, "options": hs.InstrumentOptions(num_points=500)}
 
 
 class Filter(nn.Module):
@@ -52,7 +52,7 @@ def test_where_the_prediction_holds_the_belief_the_map_says_so() -> None:
 
 def test_points_are_of_samples_that_the_map_was_not_fitted_to() -> None:
     dataset = hs.ProcessDataset(MESS3, 12, stream="probe")
-    found = belief_map(Filter(MESS3), dataset, num_samples=64, num_points=36)
+    found = belief_map(Filter(MESS3), dataset, num_samples=64, options=hs.InstrumentOptions(num_points=36))
     expected = hs.filter_beliefs(MESS3, dataset[64:67].observations).beliefs.flatten(0, 1)
     np.testing.assert_allclose(found.exact, expected)
 
@@ -94,11 +94,19 @@ def test_places_of_beliefs_in_the_plane() -> None:
 
 def test_over_training_each_kept_step_has_its_map(tmp_path: Path) -> None:
     run = hs.train(MESS3, tmp_path / "run", model="rnn", length=12, num_steps=4, training={"milestones": 2})
-    found = belief_map(run, layer="residual.1", num_samples=64, num_points=200, over_checkpoints=True)
+    found = belief_map(
+        run, layer="residual.1", num_samples=64, options=hs.InstrumentOptions(num_points=200), over_checkpoints=True
+    )
     assert [row["step"] for row in found.table()] == run.checkpoint_steps()
     assert [one.step for one in found.earlier] == run.checkpoint_steps()[:-1]
     assert found.earlier[0].step == 0
-    first = belief_map(run.untrained(), run.dataset("probe"), "residual.1", num_samples=64, num_points=200)
+    first = belief_map(
+        run.untrained(),
+        run.dataset("probe"),
+        "residual.1",
+        num_samples=64,
+        options=hs.InstrumentOptions(num_points=200),
+    )
     np.testing.assert_array_equal(found.earlier[0].read, first.read)
     titles = [axes.get_title() for axes in found.plot().axes]
     assert [title.partition("\n")[0] for title in titles[2:-1]] == [f"step {one.step}" for one in found.earlier]
@@ -122,10 +130,11 @@ def test_given_sequences_need_an_observer() -> None:
             "layers: no module named 'residual.9' in the model; did you mean",
         ),
         ({"process": MESS3, "over_checkpoints": True}, "over_checkpoints: needs a run"),
-        ({"process": MESS3, "num_points": 0}, "num_points: must be at least 1"),
+        ({"process": MESS3, "options": {"num_points": 9}}, "options: must be InstrumentOptions"),
         ({"process": hs.ProcessDataset(MESS3, 9), "length": 8}, "length: is fixed by the dataset"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_what_is_refused(arguments: dict, line: str) -> None:
     with pytest.raises(InputError, match=line):
         belief_map(hs.make_model("rnn", num_symbols=3, width=4), **arguments)

@@ -29,6 +29,7 @@ from analysis_cases import (
     random_hmm,
     referee,
 )
+from hmmscope import EvaluateOptions
 from hmmscope.analysis.attention_maps import attention_map
 from hmmscope.analysis.curves import MAX_ORDER, evaluate
 from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio, least_z, stretch
@@ -117,7 +118,9 @@ def test_rows_are_means_along_an_axis() -> None:
 def test_pieces_of_samples_are_one_corpus() -> None:
     dataset = ProcessDataset(mixture(), layout=PROMPTS)
     together = evaluate(Oracle(dataset), dataset, num_samples=130)
-    apart = [evaluate(Oracle(dataset), dataset, num_samples=65, first=first) for first in (0, 65)]
+    apart = [
+        evaluate(Oracle(dataset), dataset, num_samples=65, options=EvaluateOptions(first=first)) for first in (0, 65)
+    ]
     for name, metrics in together.measures.items():
         for metric, values in metrics.items():
             parts = np.concatenate([part.measures[name][metric] for part in apart])
@@ -299,7 +302,7 @@ def test_ngrams_do_not_cross_starts() -> None:
 def test_ngrams_in_evaluate() -> None:
     dataset = ProcessDataset(random_hmm(4), layout=PROMPTS)
     counting = TunedNgrams(((2.0,), (2.0, 0.5), (4.0, 1.0, 0.25)), 1, False, 2, 0.5, 0.5, False, 8)
-    score = evaluate(Oracle(dataset), dataset, num_samples=4, ngrams=counting)
+    score = evaluate(Oracle(dataset), dataset, num_samples=4, options=EvaluateOptions(ngrams=counting))
     for b, sample in enumerate(dataset[0:4].observations.tolist()):
         for order, strengths in enumerate(counting.strengths):
             positions = PROMPTS.position_in_sequence.tolist()

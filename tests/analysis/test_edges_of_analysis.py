@@ -46,6 +46,7 @@ def small(**options: Any) -> torch.nn.Module:
 
 
 NET = small()
+NO_CONTROLS = hs.InstrumentOptions(num_controls=0)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +60,9 @@ NET = small()
         (lambda v: strategies(NET, CORPUS, num_samples=2, max_order=v), "max_order", [0], [-1]),
         (lambda v: attention_map(NET, CORPUS, num_samples=v), "num_samples", [1], [0]),
         (lambda v: attention_map(NET, CORPUS, num_samples=1, max_offset=v), "max_offset", [0], [-1]),
-        (lambda v: geometry(NET, CORPUS, num_samples=v, num_controls=0), "num_samples", [8], [7]),
-        (lambda v: geometry(NET, CORPUS, num_samples=8, num_controls=v), "num_controls", [0], [1]),
+        (lambda v: geometry(NET, CORPUS, num_samples=v, options=NO_CONTROLS), "num_samples", [8], [7]),
+        (lambda v: geometry(NET, CORPUS, num_samples=8, options=hs.InstrumentOptions(num_controls=v)),
+         "num_controls", [0], [1]),
         (lambda v: evaluation_losses(NET, CORPUS, num_samples=v), "num_samples", [1], [0]),
         (lambda v: ngrams.TunedNgrams.tuned(CORPUS, num_samples=v, orders=0), "num_samples", [1], [0]),
         (lambda v: ngrams.TunedNgrams.tuned(CORPUS, num_samples=2, orders=v), "orders", [0, 8],
@@ -279,8 +281,11 @@ def test_weights_of_one_predictor_and_of_too_few_samples() -> None:
 def test_a_corpus_of_many_batches_is_scored_as_its_parts() -> None:
     """Samples first to first + num_samples - 1, whichever batches they come in."""
     model = small()
-    whole = evaluate(model, CORPUS, num_samples=BATCH + 3, first=2, baselines=False)
-    parts = [evaluate(model, CORPUS, num_samples=n, first=f, baselines=False) for n, f in ((BATCH, 2), (3, BATCH + 2))]
+    whole = evaluate(model, CORPUS, num_samples=BATCH + 3, options=hs.EvaluateOptions(first=2), baselines=False)
+    parts = [
+        evaluate(model, CORPUS, num_samples=n, options=hs.EvaluateOptions(first=f), baselines=False)
+        for n, f in ((BATCH, 2), (3, BATCH + 2))
+    ]
     joined = np.concatenate([part.measures["model"]["loss"] for part in parts])
     np.testing.assert_allclose(whole.measures["model"]["loss"], joined, rtol=1e-5)
 

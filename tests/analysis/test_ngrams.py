@@ -109,7 +109,7 @@ def test_tuned_counting_does_better_than_one_strength_and_not_better_than_the_op
     for name, law in plain_ngrams(test, test[0:128], 3).items():
         loss = -law.gather(2, labels[..., None])[..., 0].log().mean()
         assert counted.measures[name]["loss"].mean() < loss - 0.01, name
-    score = hs.evaluate(Oracle(test), test, num_samples=128, ngrams=counted.ngrams)
+    score = hs.evaluate(Oracle(test), test, num_samples=128, options=hs.EvaluateOptions(ngrams=counted.ngrams))
     for name in (*counted.measures,):
         np.testing.assert_array_equal(score.measures[name]["loss"], counted.measures[name]["loss"])
     gains = gain_over_ngrams(score)
@@ -162,7 +162,7 @@ def test_counting_is_not_tuned_on_what_is_judged() -> None:
         TunedNgrams.tuned(ProcessDataset(hs.make_process("ran-lds"), 8))
     own = hs.evaluate(Oracle(dataset), dataset, num_samples=8)
     given = TunedNgrams.tuned(ProcessDataset(hmm, layout=PROMPTS, stream="counting"))
-    other = hs.evaluate(Oracle(dataset), dataset, num_samples=8, ngrams=given)
+    other = hs.evaluate(Oracle(dataset), dataset, num_samples=8, options=hs.EvaluateOptions(ngrams=given))
     np.testing.assert_array_equal(own.measures[TREE]["loss"], other.measures[TREE]["loss"])
 
 

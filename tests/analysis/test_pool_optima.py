@@ -238,7 +238,7 @@ def test_fresh_pools_train(name: str, plain: bool, tmp_path: Path) -> None:
     config = TINY | {"process": {"name": name, "num_states": "4", "num_symbols": "4"}}
     if plain:
         config["layout"] = {"name": "sequences", "length": "12"}
-    run = train(config_from_data(config), tmp_path / "run", num_samples=32)
+    run = train(config_from_data(config), tmp_path / "run", options=hs.TrainOptions(num_samples=32))
     assert run.summary is not None
     known = name == "fresh-markov-chains"
     for field in ("bayes_loss", "excess", "excess_low", "excess_high", "training_floor"):

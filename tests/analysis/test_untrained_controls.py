@@ -360,12 +360,19 @@ def test_controls_are_drawn_by_the_function_that_is_given(way: str) -> None:
     model, dataset = gpt2(Own()), hs.ProcessDataset(MESS3, 8, stream="probe")
     alone: str
     if way == "look":
-        few: dict[str, Any] = {"num_samples": 8, "num_points": 100}
-        page = hs.look(model, dataset, **few, controls=controls)
-        said, alone = page.data["beliefs"]["text"], hs.look(model, dataset, **few).data["beliefs"]["text"]
+        said, alone = (
+            hs.look(model, dataset, num_samples=8, options=hs.InstrumentOptions(num_points=100, controls=one)).data[
+                "beliefs"
+            ]["text"]
+            for one in (controls, None)
+        )
     elif way == "belief_map":
         said, alone = (
-            str(hs.belief_map(model, dataset, num_samples=64, num_points=100, controls=one).share)
+            str(
+                hs.belief_map(
+                    model, dataset, num_samples=64, options=hs.InstrumentOptions(num_points=100, controls=one)
+                ).share
+            )
             for one in (controls, None)
         )
     else:
@@ -417,7 +424,7 @@ def test_what_makes_no_controls_is_refused(controls: Any, said: str) -> None:
         draw_controls(OWN, controls=controls)
     assert said in str(found.value)
     with pytest.raises(InputError, match=r"^controls: "):
-        hs.probe(OWN, hs.ProcessDataset(MESS3, 8), num_samples=16, controls=controls)
+        hs.probe(OWN, hs.ProcessDataset(MESS3, 8), num_samples=16, options=hs.InstrumentOptions(controls=controls))
 
 
 class Buffered(nn.Module):

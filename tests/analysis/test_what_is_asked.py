@@ -14,7 +14,7 @@ from hmmscope import registry
 from hmmscope.analysis import evaluation_losses
 from hmmscope.analysis.activations import capture_activations
 from hmmscope.analysis.belief_interventions import belief_interventions
-from hmmscope.analysis.header import header
+from hmmscope.analysis.header import HeaderOptions, header
 from hmmscope.analysis.interventions import project_out
 from hmmscope.analysis.mechanisms import components, mechanisms
 from hmmscope.analysis.strategies import strategies
@@ -69,7 +69,9 @@ def test_padding_counts_nowhere() -> None:
     assert row["before"] == pytest.approx(float(torch.stack(by_sample).mean()), rel=1e-5)
     assert row["samples"] == many
 
-    probed = hs.probe(model, dataset, target="previous-0", num_samples=1000, num_controls=0)[0]
+    probed = hs.probe(
+        model, dataset, target="previous-0", num_samples=1000, options=hs.InstrumentOptions(num_controls=0)
+    )[0]
     seen, known = batch.observations[3 * many // 4 :, 4:], batch.states[3 * many // 4 :, 4:] >= 0
     assert probed["chance"] == pytest.approx(float(seen[known].bincount().max() / known.sum()))
 
@@ -260,7 +262,7 @@ def test_the_automaton_of_many_symbols() -> None:
 def test_no_sample_reads_its_own_header_as_a_wrong_one() -> None:
     family = hs.make_process("told-hmms", num_states=2, num_symbols=2, least=1)
     dataset = hs.ProcessDataset(family, layout=hs.HeaderLayout(length=4))
-    rows = header(net(dataset), dataset, num_samples=65, num_pools=0, num_fits=0, ngrams=False)
+    rows = header(net(dataset), dataset, num_samples=65, options=HeaderOptions(num_pools=0, num_fits=0, ngrams=False))
     found = [
         row for row in rows if (row["predictor"], row["position"], row["quantity"]) == ("wrong-header", None, "excess")
     ]

@@ -230,7 +230,7 @@ def test_fits_find_what_was_planted(name: str) -> None:
     family = make(*shape)
     seen = drawn(family, 1200)
     name = family.file_format.removeprefix("hmmscope-").removesuffix("-hmm")
-    found = hs.fit(seen, 2, emission=name, max_iterations=200, num_restarts=4, **family.options)
+    found = hs.fit(seen, 2, emission=name, options=hs.FitOptions(max_iterations=200, num_restarts=4), **family.options)
     assert found.log_likelihood > float(hs.log_likelihood(family, seen))
     order = (
         [0, 1]
@@ -247,7 +247,7 @@ def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("hmmscope.emissions.vector_evidence.MOST", 5000)
     monkeypatch.setattr("hmmscope.inference.evidence.PARTICLES", 24)
     seen = drawn(gaussian("full"), 1500)
-    found = hs.fit(seen, [1, 2, 3], covariance_type="full", num_restarts=3, max_iterations=40)
+    found = hs.fit(seen, [1, 2, 3], covariance_type="full", options=hs.FitOptions(num_restarts=3, max_iterations=40))
     assert found.hmm.num_states == 2
     assert found.reason.startswith("2 states, 95 % [2, 2]: the smallest BIC")
     assert "BIC alone: computing the evidence of 2 states from so many observations takes too long; " in found.reason
@@ -263,12 +263,14 @@ def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) ->
     assert found.hmm.num_states == found.whole.hmm.num_states
     exact = float(hs.log_likelihood(found.hmm, seen))
     assert found.log_likelihood == pytest.approx(exact, rel=1e-9)
-    judged = hs.fit(seen[:, :600], [1, 2], validation=seen[:, 600:], num_restarts=1, max_iterations=10)
+    judged = hs.fit(
+        seen[:, :600], [1, 2], validation=seen[:, 600:], options=hs.FitOptions(num_restarts=1, max_iterations=10)
+    )
     own = judged.fits[2].hmm
     mean = float(hs.log_likelihood(own, seen[:, 600:])) / 900
     assert judged.held_out[2] == pytest.approx(mean, rel=1e-9)
     assert judged.num_fitted == 600
-    few = hs.fit(seen[0, :100], [1, 2], lengths=[100], num_restarts=1, max_iterations=5)
+    few = hs.fit(seen[0, :100], [1, 2], lengths=[100], options=hs.FitOptions(num_restarts=1, max_iterations=5))
     assert few.reason.endswith("too little data to hold any out")
     assert not few.support.why
     torn = seen[0, :100].where(torch.arange(100)[:, None] != 7, torch.nan)
@@ -279,7 +281,7 @@ def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) ->
         ),
         ({"covariance_type": "full"}, 'missing entries require covariance_type "diag" or "spherical"'),
     ):
-        rough = hs.fit(torn, [1, 2], lengths=[100], num_restarts=1, max_iterations=2, **options)
+        rough = hs.fit(torn, [1, 2], lengths=[100], options=hs.FitOptions(num_restarts=1, max_iterations=2), **options)
         assert f"; the interval goes by BIC alone: {why}; " in rough.reason
     with pytest.raises(InputError, match=r"^validation: must have 2 coordinates, got 1"):
         hs.fit(seen, [1, 2], validation=seen[0, :, :1])
@@ -368,7 +370,7 @@ def test_arrays_lists_and_lengths_are_read_alike() -> None:
     assert torch.equal(one, hs.smooth_beliefs(process, x, lengths=[10, 20]))
     close(one[0, :10], hs.smooth_beliefs(process, x[:10])[0])
     assert not one[0, 10:].any()
-    options: dict[str, Any] = {"num_restarts": 1, "max_iterations": 3}
+    options: dict[str, Any] = {"options": hs.FitOptions(num_restarts=1, max_iterations=3)}
     fits = [hs.fit(parts, 2, **options), hs.fit(x, 2, emission="gaussian", lengths=[10, 20], **options)]
     fits.append(hs.fit(np.stack([x[:10], x[10:20], x[20:]]), 2, emission="gaussian", **options))
     assert fits[0].log_likelihood == fits[1].log_likelihood != fits[2].log_likelihood

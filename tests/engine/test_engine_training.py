@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from engine_cases import DECODER, RNN, config, parts
+from hmmscope import TrainOptions
 from hmmscope.datasets.targets import make_target
 from hmmscope.errors import InputError, NonFiniteError, RefusedError
 from hmmscope.lab.sweeps.grid import config_digest
@@ -127,7 +128,7 @@ def weights(path: Path) -> dict[str, bytes]:
 def test_stopped_and_resumed_gives_the_same_bytes(model: dict, options: dict, threads: int, tmp_path: Path) -> None:
     run = run_of(model, "compiled", num_threads=threads, batch=35, **options)
     for name in ("whole", "again"):
-        train(run, tmp_path / name, num_samples=4)
+        train(run, tmp_path / name, options=TrainOptions(num_samples=4))
     original = RunDir.save_checkpoint
 
     def ends(self: RunDir, step: int, *args, **options) -> None:  # type: ignore[no-untyped-def]
@@ -138,8 +139,8 @@ def test_stopped_and_resumed_gives_the_same_bytes(model: dict, options: dict, th
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunDir, "save_checkpoint", ends)
         with pytest.raises(_Stop):
-            train(run, tmp_path / "cut", num_samples=4)
-    train(run, tmp_path / "cut", resume=True, num_samples=4)
+            train(run, tmp_path / "cut", options=TrainOptions(num_samples=4))
+    train(run, tmp_path / "cut", options=TrainOptions(resume=True, num_samples=4))
     assert weights(tmp_path / "whole") == weights(tmp_path / "again") == weights(tmp_path / "cut")
     lines = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "again", "cut")]
     assert lines[0] == lines[1] == lines[2]
@@ -285,17 +286,21 @@ def test_an_environment_variable_fixes_what_auto_takes(monkeypatch: pytest.Monke
 def test_the_engine_is_recorded_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(RNN, "auto")
     assert "engine" not in run.to_data()["training"]
-    train(run, tmp_path / "short", num_samples=4)
+    train(run, tmp_path / "short", options=TrainOptions(num_samples=4))
     assert json.loads((tmp_path / "short/config.json").read_text())["training"]["engine"] == "torch"
     monkeypatch.setenv(engines.FIXED, "compiled")
-    train(run, tmp_path / "a", num_samples=4)
+    train(run, tmp_path / "a", options=TrainOptions(num_samples=4))
     recorded = json.loads((tmp_path / "a/config.json").read_text())
     assert recorded["training"]["engine"] == "compiled"
     assert load_run(tmp_path / "a").config.training.engine == "compiled"
     monkeypatch.setenv(engines.FIXED, "torch")
-    train(run, tmp_path / "a", resume=True)  # "auto" is what the run was begun with
+    train(run, tmp_path / "a", options=TrainOptions(resume=True))  # "auto" is what the run was begun with
     with pytest.raises(RefusedError, match=r"training.engine: \"compiled\" -> \"torch\""):
-        train(replace(run, training=replace(run.training, engine="torch")), tmp_path / "a", resume=True)
+        train(
+            replace(run, training=replace(run.training, engine="torch")),
+            tmp_path / "a",
+            options=TrainOptions(resume=True),
+        )
 
 
 def test_a_run_from_before_engines_was_trained_by_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,12 +313,16 @@ def test_a_run_from_before_engines_was_trained_by_torch(tmp_path: Path, monkeypa
             return create(path, data, **options)
 
         patch.setattr(RunDir, "create", without)
-        train(run, tmp_path / "old", num_samples=4)
+        train(run, tmp_path / "old", options=TrainOptions(num_samples=4))
     assert "engine" not in json.loads((tmp_path / "old/config.json").read_text())["training"]
     monkeypatch.setenv(engines.FIXED, "compiled")
-    train(run, tmp_path / "old", resume=True)
+    train(run, tmp_path / "old", options=TrainOptions(resume=True))
     with pytest.raises(RefusedError, match=r"training.engine"):
-        train(replace(run, training=replace(run.training, engine="compiled")), tmp_path / "old", resume=True)
+        train(
+            replace(run, training=replace(run.training, engine="compiled")),
+            tmp_path / "old",
+            options=TrainOptions(resume=True),
+        )
 
 
 def test_the_name_of_a_run_does_not_depend_on_the_engine() -> None:

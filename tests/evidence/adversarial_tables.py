@@ -11,7 +11,7 @@ A claim on training falls if it is decided, and its effects are neither those of
 what it does not read) nor those without the networks that learned nothing (it left them out). Of permuted depths it falls
 if it is borne out: where depths mean nothing, what is said of depths is rightly denied. Permuted seeds leave every mean
 over seeds as it is; a claim falls if it says the contrary, or is decided where it was not by another value. A record that
-has a reason (`Record.stands`: of one attack, or of what stands before a comma or an equals sign) does not fall.
+has a reason (`ClaimRecord.stands`: of one attack, or of what stands before a comma or an equals sign) does not fall.
 """
 
 import random

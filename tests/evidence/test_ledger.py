@@ -18,7 +18,7 @@ from hmmscope.lab.evidence.claim import Claim, Measurement, claim
 from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.ledger import as_text, ledger, recorded_claim, rules_of
 from hmmscope.lab.evidence.protocol import FORMAT, entry_of
-from hmmscope.lab.evidence.records import RuleParameters
+from hmmscope.lab.evidence.records import ClaimRecord, RuleParameters
 from hmmscope.lab.evidence.rows import Tables
 from hmmscope.lab.evidence.verdicts import Above, Gate
 from hmmscope.lab.experiments.derived_findings import derive_again
@@ -34,13 +34,15 @@ def rising(monkeypatch: pytest.MonkeyPatch) -> Claim:
     monkeypatch.setitem(registry._found, "claim", dict(registry.entries("claim")))
 
     @claim(
-        "it-rises",
-        experiment="test-rising",
-        source="[Test] Fig. 1",
-        claim_text="It | rises.",
-        operationalization="The last value less the first is above zero.",
-        rule=Above(smallest_effect=0.1),
-        about="process",
+        ClaimRecord(
+            name="it-rises",
+            experiment="test-rising",
+            source="[Test] Fig. 1",
+            claim_text="It | rises.",
+            operationalization="The last value less the first is above zero.",
+            rule=Above(smallest_effect=0.1),
+            about="process",
+        )
     )
     def measure(tables: Tables) -> Measurement:
         rises = tables["curve"].per_seed(lambda rows: rows[-1]["value"] - rows[0]["value"])

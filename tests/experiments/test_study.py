@@ -312,11 +312,13 @@ def test_entropies_by_counting() -> None:
 
 def test_an_hmm_stands_beside_a_network_on_given_sequences(data: hs.SequenceData) -> None:
     """The observers of `evaluate`, on every part."""
-    hmm = hs.fit(data.train, 2, num_restarts=1, max_iterations=3).hmm
+    hmm = hs.fit(data.train, 2, options=hs.FitOptions(num_restarts=1, max_iterations=3)).hmm
     model = hs.make_model("rnn", num_symbols=4, width=8)
     for stream, part in (("test", data.test), ("evaluate", data.validation)):
         dataset = hs.ProcessDataset(data, layout=SequenceLayout(length=data.longest, placeholder=True), stream=stream)
-        score = evaluate(model, dataset, num_samples=99, observers={"mine": hmm}, ngram_order=1)
+        score = evaluate(
+            model, dataset, num_samples=99, observers={"mine": hmm}, options=hs.EvaluateOptions(ngram_order=1)
+        )
         padded, lengths = part.padded()
         expected = -hs.filter_beliefs(hmm, padded, lengths=lengths).log_likelihood.sum().item() / int(lengths.sum())
         assert np.nanmean(score.measures["mine"]["loss"]) == pytest.approx(expected, rel=1e-9)
@@ -339,15 +341,28 @@ def test_the_belief_of_an_hmm_is_read_where_it_is_held(data: hs.SequenceData) ->
             return self.belief(beliefs)[..., [0, 0, 1]]
 
     dataset = hs.ProcessDataset(data, length=data.longest, stream="test")
-    rows = hs.probe(Holds(), dataset, target="belief", observer=hmm, layers=["belief", "noise"], num_samples=64)
+    rows = hs.probe(
+        Holds(),
+        dataset,
+        target="belief",
+        options=hs.InstrumentOptions(observer=hmm),
+        layers=["belief", "noise"],
+        num_samples=64,
+    )
     found = {(row["layer_name"], row["labels"]): row["r2"] for row in rows}
     assert found["belief", "true"] == pytest.approx(1, abs=1e-4)
     assert found["noise", "true"] < 0.3
     assert found["belief", "shuffled"] < 0.3
     with pytest.raises(InputError, match="observer: is for the target belief"):
-        hs.probe(Holds(), dataset, target="previous-1", observer=hmm, layers=["belief"])
+        hs.probe(Holds(), dataset, target="previous-1", options=hs.InstrumentOptions(observer=hmm), layers=["belief"])
     with pytest.raises(InputError, match="observer: must have 3 symbols"):
-        hs.probe(Holds(), dataset, target="belief", observer=hs.load_process("umbrella"), layers=["belief"])
+        hs.probe(
+            Holds(),
+            dataset,
+            target="belief",
+            options=hs.InstrumentOptions(observer=hs.load_process("umbrella")),
+            layers=["belief"],
+        )
 
 
 def test_tables_and_pictures_of_scores_runs_probes_and_studies(study: studies.StudyResult) -> None:

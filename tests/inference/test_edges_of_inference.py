@@ -154,8 +154,8 @@ ROOM: list[tuple[Any, str, int]] = [
     (lambda: gibbs.symbol_draws(
         baum_welch.as_sequences(SEEN, 2), Model.of(HMM), np.empty(0, np.int64), gibbs.DirichletPrior(),
         gibbs.Chains(num_draws=4, num_chains=2, warm_up=0), Model.of(HMM)), "posterior", 8 * 4 * 2 * (2 + 4 + 4)),
-    (lambda: hs.fit(SequenceData([[0, 1, 0, 1, 1, 0] * 4]), 2, quiet=True, num_restarts=1, max_iterations=1), "fit",
-     8 * 24 * 2),
+    (lambda: hs.fit(SequenceData([[0, 1, 0, 1, 1, 0] * 4]), 2, options=hs.FitOptions(num_restarts=1, max_iterations=1)),
+     "fit", 8 * 24 * 2),
 ]  # fmt: skip
 
 

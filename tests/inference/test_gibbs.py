@@ -92,7 +92,7 @@ def test_one_state_has_the_law_in_closed_form():
 
 def test_labels_are_matched_and_chains_do_not_depend_on_threads():
     flat, _ = planted(3, 6, count=4, length=150, seed=3)
-    fit = hs.fit(flat.reshape(4, 150).tolist(), 3, symbols=6, num_restarts=3)
+    fit = hs.fit(flat.reshape(4, 150).tolist(), 3, symbols=6, options=hs.FitOptions(num_restarts=3))
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
@@ -158,7 +158,7 @@ def test_ends_of_intervals_are_wider_where_draws_are_worth_few():
 def test_bad_requests_are_refused():
     flat, _ = planted(2, 3, count=4, length=30)
     data = flat.reshape(4, 30).tolist()
-    fit = hs.fit(data, 2, num_restarts=1, max_iterations=5)
+    fit = hs.fit(data, 2, options=hs.FitOptions(num_restarts=1, max_iterations=5))
     with pytest.raises(InputError, match=r"^num_draws: must be at least 4, got 2"):
         fit.posterior(2)
     with pytest.raises(InputError, match=r"^transition: must be in \[0.01, 1000\], got 0.0"):
@@ -166,9 +166,16 @@ def test_bad_requests_are_refused():
     with pytest.raises(InputError, match=r"prior_strength"):
         fit.posterior(prior_strength=2.0)
     with pytest.raises(InputError, match=r"^posterior: its priors need free parameters"):
-        hs.fit(data, 2, start=fit.hmm, fixed=["emission"], num_restarts=1, max_iterations=5).posterior()
+        hs.fit(
+            data, 2, options=hs.FitOptions(start=fit.hmm, fixed=["emission"], num_restarts=1, max_iterations=5)
+        ).posterior()
     with pytest.raises(
         InputError, match=r"^posterior: GaussianMixtureHMM has no conjugate prior; GaussianHMM, Poisson"
     ):
-        hs.fit(np.random.default_rng(0).normal(size=40), 1, emission="gaussian-mixture", num_restarts=1).posterior()
+        hs.fit(
+            np.random.default_rng(0).normal(size=40),
+            1,
+            emission="gaussian-mixture",
+            options=hs.FitOptions(num_restarts=1),
+        ).posterior()
     assert Chains().num_chains == 4

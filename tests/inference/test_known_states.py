@@ -97,7 +97,9 @@ def test_vectors():
     hmm = hmmscope.GaussianHMM([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[0.0], [3.0]], [[1.0], [1.0]], "diag")
     sampled = hmm.sample_paths(np.arange(3), np.arange(30) == 0, 0)
     states = torch.as_tensor(sampled.states)
-    found = hmmscope.fit(sampled.observations, 2, emission="gaussian", known_states=states, num_restarts=1)
+    found = hmmscope.fit(
+        sampled.observations, 2, emission="gaussian", options=hmmscope.FitOptions(known_states=states, num_restarts=1)
+    )
     values = torch.as_tensor(sampled.observations)
     means = [float(values[states == state].mean()) for state in (0, 1)]
     assert found.hmm.means[:, 0].tolist() == pytest.approx(means, abs=1e-10)
@@ -137,7 +139,7 @@ def test_invalid_known_states(known, message):
 
 
 def test_fits_that_cannot_take_known_states():
-    given = {"source": [[0, 1], [1, 0]], "known_states": [[0, -1], [1, 1]]}
+    given = {"source": [[0, 1], [1, 0]], "options": hmmscope.FitOptions(known_states=[[0, -1], [1, 1]])}
     with pytest.raises(InputError, match="known_states: needs one num_states"):
         hmmscope.fit(num_states=[2, 3], **given)
     with pytest.raises(InputError, match="known_states: cannot be used with a stream"):

@@ -62,11 +62,11 @@ def test_memory_of_a_fit_grows_by_less_than_the_file(tmp_path, monkeypatch):
         monkeypatch.setattr(counts, name, most)
     symbols = np.random.default_rng(0).integers(0, 4, 1000).astype(np.uint8)
     start = hs.make_process("random-hmm", num_states=2, num_symbols=4)
-    options = {"start": start, "num_restarts": 1, "max_iterations": 1}
+    options = hs.FitOptions(start=start, num_restarts=1, max_iterations=1)
 
     def run(number, length):
         np.save(tmp_path / "tokens.npy", np.resize(symbols, number).reshape(-1, length))
-        assert hs.fit(tmp_path / "tokens.npy", 2, axis=1, **options).num_observations == number
+        assert hs.fit(tmp_path / "tokens.npy", 2, axis=1, options=options).num_observations == number
 
     def peak(number, length):
         tracemalloc.start()

@@ -81,10 +81,16 @@ def test_fit_to_vectors_equals_that_of_copies(emission, num_states):
     rng = numpy_generator(0, "weights")
     arrays = [np.concatenate([rng.normal(0, 1, (5, 1)), rng.normal(4, 1, (6, 1))]) for _ in WEIGHTS]
     arrays[0][2] = np.nan
-    start = hmmscope.fit(arrays, num_states, emission=emission, num_restarts=1, max_iterations=1).hmm
-    options = {"emission": emission, "start": start, "num_restarts": 1, "max_iterations": 5}
-    weighted = hmmscope.fit(arrays, num_states, sequence_weights=WEIGHTS, **options)
-    copied = hmmscope.fit([arrays[i] for i in COPIES], num_states, **options)
+    start = hmmscope.fit(
+        arrays, num_states, emission=emission, options=hmmscope.FitOptions(num_restarts=1, max_iterations=1)
+    ).hmm
+    limits = {"start": start, "num_restarts": 1, "max_iterations": 5}
+    weighted = hmmscope.fit(
+        arrays, num_states, emission=emission, options=hmmscope.FitOptions(sequence_weights=WEIGHTS, **limits)
+    )
+    copied = hmmscope.fit(
+        [arrays[i] for i in COPIES], num_states, emission=emission, options=hmmscope.FitOptions(**limits)
+    )
     assert weighted.log_likelihood == pytest.approx(copied.log_likelihood, abs=1e-8)
     assert weighted.final.bic == pytest.approx(copied.final.bic, abs=1e-8)
     assert weighted.num_observations == copied.num_observations
@@ -92,7 +98,9 @@ def test_fit_to_vectors_equals_that_of_copies(emission, num_states):
 
 def test_choice_among_sizes_holds_nothing_out():
     sequences = [[0, 1, 0, 1], [1, 1, 1], [0, 1], [0, 0, 0, 1]] * 8
-    found = hmmscope.fit(sequences, [1, 2], sequence_weights=np.tile(WEIGHTS, 8), num_restarts=1)
+    found = hmmscope.fit(
+        sequences, [1, 2], options=hmmscope.FitOptions(sequence_weights=np.tile(WEIGHTS, 8), num_restarts=1)
+    )
     assert found.reason.endswith("sequence_weights hold nothing out")
     assert not found.held_out
     with pytest.raises(InputError, match="fit without fixed, start, tied_emissions, sequence_weights"):
@@ -137,9 +145,9 @@ def test_invalid_weights(weights, message):
     with pytest.raises(InputError, match=message):
         fit_baum_welch(observations, 2, 3, sequence_weights=weights)
     with pytest.raises(InputError, match=message):
-        hmmscope.fit([[0, 1], [1, 0], [0, 0], [1, 1]], 2, sequence_weights=weights)
+        hmmscope.fit([[0, 1], [1, 0], [0, 0], [1, 1]], 2, options=hmmscope.FitOptions(sequence_weights=weights))
 
 
 def test_weights_of_a_stream():
     with pytest.raises(InputError, match="sequence_weights: cannot be used with a stream"):
-        hmmscope.fit([[0, 1], [1, 0]], 2, sequence_weights=[1, 2], stream=True)
+        hmmscope.fit([[0, 1], [1, 0]], 2, options=hmmscope.FitOptions(sequence_weights=[1, 2]), stream=True)

@@ -130,5 +130,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     paths = {}
     for name, fields in {"decoder": {}, "roformer": {}}.items():
         paths[name] = tmp_path_factory.mktemp("runs") / name
-        hs.train(config_from_data(base | {"model": {"name": name, **SMALL, **fields}}), paths[name], num_samples=8)
+        hs.train(
+            config_from_data(base | {"model": {"name": name, **SMALL, **fields}}),
+            paths[name],
+            options=hs.TrainOptions(num_samples=8),
+        )
     return paths

@@ -121,7 +121,7 @@ def test_masked_truths_floats_and_lists_are_missing_symbols() -> None:
         data = hs.SequenceData(named, missing="none")
         assert (data.symbols, data.flat.tolist()) == (("a", "b"), [2, 0, 1])
     hidden = np.ma.array([0.0, 1.0, -0.5], mask=[False, False, True])
-    assert hs.fit(hidden, 1, num_restarts=1).hmm.num_symbols == 2
+    assert hs.fit(hidden, 1, options=hs.FitOptions(num_restarts=1)).hmm.num_symbols == 2
 
 
 FREE: list[tuple[Any, dict[str, Any], int]] = [

@@ -75,12 +75,16 @@ def measured(model: nn.Module) -> dict[str, list[dict]]:
     few = {"num_samples": 32}
     return {
         "evaluate": hs.evaluate(model, dataset, **few).table(),
-        "probe": hs.probe(model, dataset, num_controls=0, **few),  # each library draws its twins by a law of its own
-        "geometry": geometry(model, dataset, num_controls=0, **few),
+        "probe": hs.probe(
+            model, dataset, options=hs.InstrumentOptions(num_controls=0), **few
+        ),  # each library draws its twins by a law of its own
+        "geometry": geometry(model, dataset, options=hs.InstrumentOptions(num_controls=0), **few),
         "shuffle": hs.shuffle_test(model, dataset, num_samples=8, num_permutations=3),
         "shuffled positions": hs.shuffle_test(model, dataset, num_samples=8, num_permutations=3, mode="everywhere"),
         "attention": hs.attention_map(model, dataset, num_samples=8),
-        "interventions": belief_interventions(model, dataset, num_samples=64, num_positions=1, num_random=1),
+        "interventions": belief_interventions(
+            model, dataset, num_samples=64, options=hs.InterventionOptions(num_positions=1, num_random=1)
+        ),
     }
 
 
@@ -153,7 +157,9 @@ def test_a_model_of_transformers_is_trained_and_read(tmp_path: Path) -> None:
     process = hs.make_process("random-hmm", num_states=2, num_symbols=TOKENS, seed=0)
     theirs = foreign("llama")
     before = theirs.lm_head.weight.detach().clone()
-    run = hs.train(process, tmp_path / "run", model=theirs, length=6, num_steps=2, num_samples=8)
+    run = hs.train(
+        process, tmp_path / "run", model=theirs, length=6, num_steps=2, options=hs.TrainOptions(num_samples=8)
+    )
     assert run.model is theirs
     assert not theirs.lm_head.weight.equal(before)
     rows = hs.probe(from_huggingface(run.model), run.dataset("probe"), target="previous-0", num_samples=16)

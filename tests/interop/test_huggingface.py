@@ -309,7 +309,7 @@ def test_symbols_of_a_run(tmp_path: Path) -> None:
         "model": {"name": "decoder", **SMALL},
         "training": {"num_steps": 1, "batch_size": 2, "warmup_steps": 1, "device": "cpu"},
     }
-    run = hs.train(config_from_data(data), tmp_path / "run", num_samples=4)
+    run = hs.train(config_from_data(data), tmp_path / "run", options=hs.TrainOptions(num_samples=4))
     export_huggingface(run, tmp_path / "model")
     assert read_record(tmp_path / "model")["run"]["symbols"] == list(run.process.symbols)
 

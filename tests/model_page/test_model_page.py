@@ -22,7 +22,7 @@ from hmmscope.lab.model_page.model_page import ModelPage, look
 from hmmscope.lab.report.look_page import of_use, sentence
 
 RRXOR, MESS3 = hs.make_process("rrxor"), hs.make_process("mess3")
-FEW: dict[str, Any] = {"length": 12, "num_samples": 24, "num_points": 120}
+FEW: dict[str, Any] = {"length": 12, "num_samples": 24, "options": hs.InstrumentOptions(num_points=120)}
 
 
 class Own(nn.Module):
@@ -91,7 +91,7 @@ def test_layers_hold_what_geometry_reads_beside_twins_and_before_training(tmp_pa
     for own, row in zip(page.layers, rows, strict=True):
         assert own["r2"] == pytest.approx(row["r2"], abs=1e-9)
         assert own["twins"] == pytest.approx(row["twins"], abs=0.05)  # of other draws
-    first = look(run.untrained(), run.dataset("probe"), num_points=100, num_samples=8)
+    first = look(run.untrained(), run.dataset("probe"), options=hs.InstrumentOptions(num_points=100), num_samples=8)
     assert [row["r2_before"] for row in page.layers] == pytest.approx([row["r2"] for row in first.layers])
     assert "this network with its initial weights" in page.html()
     told = page.data["beliefs"]
@@ -325,7 +325,10 @@ def test_the_command_line_looks_at_a_model_that_a_file_makes(
     [
         ({"model": 3, "process": MESS3}, "model: must be a module, a run or the folder of a run, got 3"),
         ({"model": Own(), "process": MESS3, "out": "x.txt"}, "out: must end in .html"),
-        ({"model": Own(), "process": MESS3, "num_points": 3}, "num_points: must be at least 100"),
+        (
+            {"model": Own(), "process": MESS3, "options": hs.InstrumentOptions(num_points=3)},
+            "num_points: must be at least 100",
+        ),
         ({"model": Own(), "process": MESS3, "num_samples": 2**63}, "num_samples: must be in [1, 1048576]"),
         ({"model": Own(), "process": MESS3, "num_samples": 0}, "num_samples: must be in [1, 1048576]"),
         ({"model": Own(num_symbols=2), "process": MESS3, "length": 9}, "model: does not know token 2"),

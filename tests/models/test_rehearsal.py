@@ -239,7 +239,7 @@ def test_every_entrance_names_the_embedding_that_failed(tmp_path: Path) -> None:
 
 def test_a_context_of_four_has_a_stream() -> None:
     dataset = hs.ProcessDataset(MESS3, 4, stream="probe")
-    found = hs.belief_map(GPT(4), dataset, num_samples=16, num_points=10, num_controls=0)
+    found = hs.belief_map(GPT(4), dataset, num_samples=16, options=hs.InstrumentOptions(num_points=10, num_controls=0))
     assert found.layer.startswith("residual.")
     assert "length=4" in repr(found)
 
@@ -264,12 +264,14 @@ def test_instruments_carry_warnings_and_take_modules_without_logits() -> None:
         def forward(self, tokens: torch.Tensor) -> Any:
             return {"last": super().forward(tokens)}
 
-    asked: dict[str, Any] = {"target": "previous-1", "num_samples": 16, "num_controls": 0}
+    asked: dict[str, Any] = {"target": "previous-1", "num_samples": 16, "options": hs.InstrumentOptions(num_controls=0)}
     rows = hs.probe(Leaking(), CORPUS, **asked)
     assert "not causal" in rows.warnings[0]
     assert "warning: the model is not causal" in repr(rows)
     assert hs.probe(Stream(), CORPUS, layers=["blocks.1"], **asked).warnings == ()
-    assert hs.belief_map(Leaking(), "mess3", length=8, num_samples=16, num_points=10, num_controls=0).warnings
+    assert hs.belief_map(
+        Leaking(), "mess3", length=8, num_samples=16, options=hs.InstrumentOptions(num_points=10, num_controls=0)
+    ).warnings
 
 
 def test_layers_with_time_first_are_refused_where_a_batch_is_as_long() -> None:
@@ -279,7 +281,14 @@ def test_layers_with_time_first_are_refused_where_a_batch_is_as_long() -> None:
 
     dataset = hs.ProcessDataset(MESS3, 64, stream="probe")
     with pytest.raises(InputError, match=r"layers: must give \(batch, time, feature\)"):
-        hs.probe(Model(), dataset, target="previous-1", layers=["head"], num_samples=64, num_controls=0)
+        hs.probe(
+            Model(),
+            dataset,
+            target="previous-1",
+            layers=["head"],
+            num_samples=64,
+            options=hs.InstrumentOptions(num_controls=0),
+        )
 
 
 def test_a_length_is_asked_for_unless_the_model_states_it(tmp_path: Path) -> None:
@@ -289,7 +298,7 @@ def test_a_length_is_asked_for_unless_the_model_states_it(tmp_path: Path) -> Non
     with pytest.raises(InputError, match=line):
         hs.look(model, "mess3")
     model.config["train_length"] = 6  # type: ignore[operator]
-    few: dict[str, Any] = {"num_samples": 16, "num_points": 10, "num_controls": 0}
+    few: dict[str, Any] = {"num_samples": 16, "options": hs.InstrumentOptions(num_points=10, num_controls=0)}
     assert hs.belief_map(model, "mess3", **few).length == 6
     run = hs.train("mess3", tmp_path / "run", model="rnn", length=7, num_steps=1)
     assert hs.belief_map(run.model, "mess3", **few).length == 7

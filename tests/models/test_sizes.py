@@ -101,10 +101,14 @@ def test_python_runs_within_the_backward_pass_of_a_long_step(tmp_path: Path, mon
         calls += 1
 
     monkeypatch.setattr(trainer, "_pause", counted)
-    short = hs.train(config_from_data(TINY, {"training.num_steps": "3"}), tmp_path / "short", num_samples=4)
+    short = hs.train(
+        config_from_data(TINY, {"training.num_steps": "3"}), tmp_path / "short", options=hs.TrainOptions(num_samples=4)
+    )
     assert calls == 0
     monkeypatch.setattr(trainer, "LONG_STEP", 0.0)
-    long = hs.train(config_from_data(TINY, {"training.num_steps": "3"}), tmp_path / "long", num_samples=4)
+    long = hs.train(
+        config_from_data(TINY, {"training.num_steps": "3"}), tmp_path / "long", options=hs.TrainOptions(num_samples=4)
+    )
     assert calls == 3 * len(list(long.model.parameters()))
     assert long.summary == short.summary  # and nothing else is changed
 
@@ -112,7 +116,7 @@ def test_python_runs_within_the_backward_pass_of_a_long_step(tmp_path: Path, mon
 def test_a_long_evaluation_is_left_and_its_step_is_taken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    whole = hs.train(config_from_data(TINY), tmp_path / "whole", num_samples=4)
+    whole = hs.train(config_from_data(TINY), tmp_path / "whole", options=hs.TrainOptions(num_samples=4))
     monkeypatch.setattr(trainer, "LONG_STEP", 0.0)
 
     class Signalled(Evaluation):
@@ -123,10 +127,10 @@ def test_a_long_evaluation_is_left_and_its_step_is_taken_again(
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "Evaluation", Signalled)
         with pytest.raises(Interrupted, match=r"stopped by SIGTERM after step 5; continue with --resume$") as stopped:
-            hs.train(config_from_data(TINY), tmp_path / "run", num_samples=4)
+            hs.train(config_from_data(TINY), tmp_path / "run", options=hs.TrainOptions(num_samples=4))
     assert stopped.value.exit_code == 143
     assert RunDir.open(tmp_path / "run").checkpoint_steps() == [5]
-    hs.train(config_from_data(TINY), tmp_path / "run", resume=True, num_samples=4)
+    hs.train(config_from_data(TINY), tmp_path / "run", options=hs.TrainOptions(resume=True, num_samples=4))
     for name in ("metrics.jsonl", "done.json"):
         assert (tmp_path / "run" / name).read_bytes() == (whole.path / name).read_bytes()
     assert all(math.isfinite(row["loss"]) for row in read_journal(tmp_path / "run" / "metrics.jsonl"))
@@ -155,7 +159,9 @@ def test_a_stopped_long_step_says_that_it_saves(
 
     def trained(path: Path, **more: Any) -> torch.Tensor:
         config = config_from_data(TINY | {"model": {"name": "rnn"}})
-        seen: torch.Tensor = hs.train(config, path, model=Counting(), num_samples=4, **more).model.seen
+        seen: torch.Tensor = hs.train(
+            config, path, model=Counting(), options=hs.TrainOptions(num_samples=4), **more
+        ).model.seen
         return seen
 
     stop = -1

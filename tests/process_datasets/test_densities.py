@@ -64,7 +64,8 @@ class Torn(hs.GaussianHMM):
 @pytest.mark.parametrize("target", ["density", "observation", "belief"])
 def test_gaps_in_numbers_are_refused_where_networks_meet_them(target: str, tmp_path: Path) -> None:
     torn = Torn([0.6, 0.4], MOVES, [[10.0], [13.0]], [[2.0], [1.0]])
-    options: dict[str, Any] = {"model": {"name": "rnn", "num_layers": 1, "width": 4}, "length": 40, "target": target}
+    options: dict[str, Any] = {"model": {"name": "rnn", "num_layers": 1, "width": 4}, "length": 40}
+    options["options"] = hs.TrainOptions(target=target)
     with pytest.raises(
         InputError, match=r"^observations: entries are missing \(NaN\), which networks .* hmmscope.fit and"
     ):
@@ -158,10 +159,14 @@ def test_a_wrong_density_has_excess_and_a_leak_is_invalid() -> None:
 def test_the_belief_is_read_and_used_where_it_is_known_to_be() -> None:
     process = gaussian()
     dataset = hs.ProcessDataset(process, length=12, stream="probe")
-    rows = geometry(ExactFilter(process), dataset, num_samples=64, num_controls=0)
+    rows = geometry(ExactFilter(process), dataset, num_samples=64, options=hs.InstrumentOptions(num_controls=0))
     assert next(row["r2"] for row in rows if row["target"] == "belief" and row["targets"] == "true") > 0.999999
     rows = hs.belief_interventions(
-        ExactFilter(process).double(), dataset, num_samples=64, answer="density", num_positions=2
+        ExactFilter(process).double(),
+        dataset,
+        num_samples=64,
+        answer="density",
+        options=hs.InterventionOptions(num_positions=2),
     )
     found = {(row["intervention"], row["subspace"]): row["value"] for row in rows}
     assert {row["metric"] for row in rows} == {"squared"}
@@ -191,10 +196,20 @@ def test_a_linear_system_goes_through_the_instruments(target: str, tmp_path: Pat
     process = hs.make_process("ran-lds", dimension=2)
     training = {"learning_rate": 5e-3, "warmup_steps": 10}
     model = {"name": "rnn", "num_layers": 1, "width": 16}
-    run = hs.train(process, tmp_path / "run", target=target, model=model, length=8, num_steps=200, training=training)
-    rows = geometry(run.model, run.dataset("probe"), num_samples=64, num_controls=0)
+    run = hs.train(
+        process,
+        tmp_path / "run",
+        options=hs.TrainOptions(target=target),
+        model=model,
+        length=8,
+        num_steps=200,
+        training=training,
+    )
+    rows = geometry(run.model, run.dataset("probe"), num_samples=64, options=hs.InstrumentOptions(num_controls=0))
     assert max(row["r2"] for row in rows if row["target"] == "belief") > 0.9
-    changed = hs.belief_interventions(run.model, run.dataset("probe"), num_samples=64, answer=target, num_positions=2)
+    changed = hs.belief_interventions(
+        run.model, run.dataset("probe"), num_samples=64, answer=target, options=hs.InterventionOptions(num_positions=2)
+    )
     last = {(row["intervention"], row["subspace"]): row["value"] for row in changed if row["layer"] == 1}
     assert last["set", "belief"] > 0.5 > last["set", "random"]
 

@@ -10,7 +10,7 @@ from hmmlearn import hmm as theirs
 
 import hmmscope as hs
 import oracles
-from hmmscope.analysis import bayes_predictions, prior_pool
+from hmmscope.analysis import HeaderOptions, bayes_predictions, prior_pool
 from hmmscope.processes.header_hmms import REGIONS, round_rows
 
 
@@ -245,7 +245,7 @@ class Filter(torch.nn.Module):
 def test_the_instrument_finds_a_filter_at_the_optimum_and_all_that_read_no_header_above_it():
     found = corpus(length=8, least=1, stream="evaluate")
     measure = hs.registry.lookup("instrument", "header")
-    rows = measure(Filter(), found, num_samples=48, num_hmms=512, num_pools=2, num_fits=16)
+    rows = measure(Filter(), found, num_samples=48, options=HeaderOptions(num_hmms=512, num_pools=2, num_fits=16))
     mean = {(row["predictor"], row["quantity"]): row for row in rows if row["position"] is None}
     assert abs(mean["model", "excess"]["value"]) < 1e-12
     assert mean["model", "entropy-error"]["value"] < 1e-12
@@ -255,7 +255,7 @@ def test_the_instrument_finds_a_filter_at_the_optimum_and_all_that_read_no_heade
     assert mean["bayes", "excess"]["value"] < mean["wrong-header", "excess"]["value"]
     fitted = {row["position"] for row in rows if row["predictor"] == "baum-welch"}
     assert fitted == {1, 2, 4, None}
-    alone = measure(Filter(), found, num_samples=8, num_pools=0, num_fits=0, ngrams=False)
+    alone = measure(Filter(), found, num_samples=8, options=HeaderOptions(num_pools=0, num_fits=0, ngrams=False))
     assert {row["predictor"] for row in alone} == {"model", "wrong-header"}
     beliefs = measure(Filter(), found, num_samples=8, target="belief")
     assert {row["predictor"] for row in beliefs} == {"model", "wrong-header"}

@@ -146,10 +146,15 @@ def test_what_is_kept_is_a_part_of_what_it_is(tmp_path: Any) -> None:
 
 def test_a_network_is_trained_beside_it_and_its_mode_is_read(tmp_path: Any) -> None:
     run = hs.train(
-        scalar(), tmp_path / "run", model={"name": "rnn", "width": 8}, length=6, num_steps=2, target="density"
+        scalar(),
+        tmp_path / "run",
+        model={"name": "rnn", "width": 8},
+        length=6,
+        num_steps=2,
+        options=hs.TrainOptions(target="density"),
     )
     assert run.summary["excess"] > 0
-    rows = hs.probe(run.model, run.dataset("probe"), num_samples=40, num_controls=3)
+    rows = hs.probe(run.model, run.dataset("probe"), num_samples=40, options=hs.InstrumentOptions(num_controls=3))
     assert {row["layer_name"] for row in rows} >= {"residual.0", "residual.1"}
 
 

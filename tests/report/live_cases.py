@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from hmmscope import TrainOptions
 from hmmscope.lab.report.look_page import write_look
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.page_export import live_data
@@ -62,7 +63,7 @@ def made(root: Path, name: str) -> tuple[Run, Path]:
     process, layout, model = CASES[name]
     training = {"num_steps": 1, "batch_size": 2}
     data = {"process": process, "layout": layout, "model": model, "training": training}
-    run = train(config_from_data(data), root / name, num_samples=8)
+    run = train(config_from_data(data), root / name, options=TrainOptions(num_samples=8))
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in run.model.parameters():

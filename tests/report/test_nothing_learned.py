@@ -73,7 +73,7 @@ def _mispaired(batch: Any, target: Any) -> tuple[Any, Any]:
 @pytest.mark.drawn(2)
 def test_pages_praise_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_export, "EXAMPLES", 2000)
-    look = hs.look(run, num_samples=64, num_points=200)
+    look = hs.look(run, num_samples=64, options=hs.InstrumentOptions(num_points=200))
     assert look.data["learned"]["verdict"] == look.data["live"]["learned"]["verdict"] == "nothing"
     for told in (look.data["beliefs"], look.data["live"]["beyond"]):  # by the luck of a draw, or of few samples
         told |= {"verdict": "more", "text": "0.14 [0.01, 0.25] of what 3 untrained controls leave unexplained"}
@@ -124,7 +124,9 @@ class Says(nn.Module):
 @pytest.mark.parametrize("constant", [True, False], ids=["constant", "counting"])
 def test_a_page_praises_no_constant_answer_and_nothing_that_counts(constant: bool, tmp_path: Path) -> None:
     dataset = hs.ProcessDataset(hs.make_process("mess3"), length=16, stream="counting")
-    look = hs.look(Says(dataset, constant), "mess3", length=16, num_samples=64, num_points=200)
+    look = hs.look(
+        Says(dataset, constant), "mess3", length=16, num_samples=64, options=hs.InstrumentOptions(num_points=200)
+    )
     assert praise(read(look.save(tmp_path / "look.html"))) == []
     assert look.data["beliefs"] is None or look.data["beliefs"]["verdict"] != "more"
 

@@ -33,7 +33,7 @@ FEW: dict[str, Any] = {
     "model": "rnn",
     "length": 4,
     "training": {"batch_size": 2, "checkpoint_every": 1},
-    "num_samples": 4,
+    "options": hs.TrainOptions(num_samples=4),
 }
 
 

@@ -1,6 +1,7 @@
 """`hmmscope.fit`: one number of states or several, data in memory or as a stream."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import fit_baum_welch
 
-QUICK = {"num_restarts": 2, "max_iterations": 15}
+LIMITS: dict[str, Any] = {"num_restarts": 2, "max_iterations": 15}
+QUICK = hs.FitOptions(**LIMITS)
 
 
 @pytest.fixture(scope="module")
@@ -21,9 +23,9 @@ def casino() -> hs.SequenceData:
 
 
 def test_it_is_the_fit_of_the_same_rows(casino: hs.SequenceData) -> None:
-    fit = hs.fit(casino, 2, **QUICK)
+    fit = hs.fit(casino, 2, options=QUICK)
     padded, lengths = casino.padded()
-    expected = fit_baum_welch(padded, 2, 6, lengths=lengths, **QUICK)
+    expected = fit_baum_welch(padded, 2, 6, lengths=lengths, **LIMITS)
     assert torch.equal(fit.hmm.transition, expected.hmm.transition)
     assert fit.log_likelihood == expected.log_likelihood
     assert (fit.hmm.symbols, fit.hmm.title) == (casino.symbols, "Baum-Welch fit to rolls")
@@ -34,7 +36,7 @@ def test_it_is_the_fit_of_the_same_rows(casino: hs.SequenceData) -> None:
 
 @pytest.mark.drawn(1, of="numbers of states")
 def test_the_number_of_states_is_chosen_and_the_table_has_both_rules(casino: hs.SequenceData) -> None:
-    fit = hs.fit(casino, [4, 1, 2], **QUICK)
+    fit = hs.fit(casino, [4, 1, 2], options=QUICK)
     scores = {
         size: hs.filter_beliefs(one.hmm, casino.validation.padded()[0], lengths=casino.validation.lengths)
         .log_likelihood.sum()
@@ -54,13 +56,13 @@ def test_the_number_of_states_is_chosen_and_the_table_has_both_rules(casino: hs.
     ]
     assert [row["num_states"] for row in fit.table() if row["chosen"]] == [fit.hmm.num_states]
     assert fit.num_fitted == casino.train.num_observations
-    given = hs.fit(casino.train, [1, 2, 4], validation=casino.validation, **QUICK)
+    given = hs.fit(casino.train, [1, 2, 4], validation=casino.validation, options=QUICK)
     assert given.held_out == fit.held_out
     assert fit.reason == f"{given.reason}; then refitted to all data"
 
 
 def test_a_search_that_does_not_agree_says_so(casino: hs.SequenceData) -> None:
-    short = hs.fit(casino, 5, num_restarts=4, max_iterations=2)
+    short = hs.fit(casino, 5, options=hs.FitOptions(num_restarts=4, max_iterations=2))
     assert not short.fits[5].restarts_agree
     apart = f"{short.fits[5].restart_gap:.2g} nats"
     assert short.lines() == [
@@ -71,13 +73,13 @@ def test_a_search_that_does_not_agree_says_so(casino: hs.SequenceData) -> None:
     assert sure.lines() == []
     assert "best two of 3 restarts agree" in repr(sure)
     assert sure.table()[0]["restarts"] == 3
-    assert "one restart" in repr(hs.fit(casino, 2, num_restarts=1, max_iterations=2))
+    assert "one restart" in repr(hs.fit(casino, 2, options=hs.FitOptions(num_restarts=1, max_iterations=2)))
 
 
 def test_a_stream_from_a_file_in_parts_is_nearly_as_good(casino: hs.SequenceData, tmp_path: Path) -> None:
     casino.save(tmp_path / "rolls.safetensors")
     (tmp_path / "rolls.txt").write_text("".join(f"{casino.as_text(one)}\n" for one in casino))
-    whole = hs.fit(casino, 2, **QUICK)
+    whole = hs.fit(casino, 2, options=QUICK)
     padded, lengths = casino.padded()
 
     def worth(hmm: hs.HMM) -> float:
@@ -91,7 +93,7 @@ def test_a_stream_from_a_file_in_parts_is_nearly_as_good(casino: hs.SequenceData
         [casino[:20], casino[20:40], casino[40:]],
         casino,
     ):
-        fit = hs.fit(source, 2, stream=True, **QUICK)
+        fit = hs.fit(source, 2, stream=True, options=QUICK)
         assert fit.num_observations == casino.num_observations
         assert worth(fit.hmm) == pytest.approx(worth(whole.hmm), abs=0.02)
 
@@ -109,15 +111,17 @@ def test_the_parts_of_a_stream_are_the_whole(unit: str, text: str, tmp_path: Pat
 
 def test_few_sequences_are_cut_to_hold_some_out() -> None:
     rows = np.random.default_rng(0).integers(0, 3, 400).tolist()
-    found = hs.fit([rows], [1, 2], num_restarts=1, max_iterations=2)
+    found = hs.fit([rows], [1, 2], options=hs.FitOptions(num_restarts=1, max_iterations=2))
     assert found.num_fitted == 336  # 21 of 25 blocks
     assert found.reason.endswith("; held-out blocks of 16 symbols; then refitted to all data")
-    many = hs.fit([rows[k : k + 20] for k in range(0, 400, 20)], [1, 2], num_restarts=1, max_iterations=2)
+    many = hs.fit(
+        [rows[k : k + 20] for k in range(0, 400, 20)], [1, 2], options=hs.FitOptions(num_restarts=1, max_iterations=2)
+    )
     assert "blocks" not in many.reason
 
 
 def test_the_chosen_number_of_states_is_fitted_on_to_all(casino: hs.SequenceData) -> None:
-    fit = hs.fit(casino, [1, 2], **QUICK)
+    fit = hs.fit(casino, [1, 2], options=QUICK)
     assert fit.num_observations == casino.num_observations
     tokens, lengths = casino.padded()
     own = float(hs.filter_beliefs(fit.hmm, tokens, lengths=lengths).log_likelihood.sum())
@@ -133,13 +137,13 @@ def test_a_symbol_that_was_only_held_out_is_not_forbidden_in_the_end() -> None:
     rows = [[0, 1] * k for k in range(3, 30)] + [[2, 0]]
     for seed in range(8):  # in some split the last sequence is held out
         data = hs.SequenceData(rows, symbols=3, seed=seed)
-        fit = hs.fit(data, [1, 2], pseudo_count=0.0, **QUICK)
+        fit = hs.fit(data, [1, 2], options=hs.FitOptions(pseudo_count=0.0, **LIMITS))
         assert float(hs.log_likelihood(fit.hmm, [[2, 0]])) > -np.inf
 
 
 def test_too_little_to_hold_anything_out_is_chosen_by_bic_alone() -> None:
     for rows in ([[0, 1, 1, 0]], [[0, 1, 1, 0, 1, 0, 0, 1] * 20]):
-        fit = hs.fit(rows, [1, 2], **QUICK)
+        fit = hs.fit(rows, [1, 2], options=QUICK)
         assert fit.held_out == {}
         assert fit.reason.endswith("; too little data to hold any out")
         assert fit.hmm.num_states == min(fit.fits, key=lambda size: fit.fits[size].bic)
@@ -197,14 +201,15 @@ def test_symbols_of_a_start_are_matched_by_name() -> None:
     start = hs.HMM(*laws, [[0.9, 0.1], [0.3, 0.7]], symbols=["a", "b"])
     turned = hs.HMM(*laws, [[0.1, 0.9], [0.7, 0.3]], symbols=["b", "a"])
     plain = hs.HMM(*laws, [[0.9, 0.1], [0.3, 0.7]])
-    for options in ({"num_restarts": 1, "max_iterations": 2, "fixed": ("emission",)}, {"stream": True}):
-        expected = hs.fit(data, 2, start=start, **options).hmm
+    limits: dict[str, Any] = {"num_restarts": 1, "max_iterations": 2, "fixed": ("emission",)}
+    for stream, options in ((False, limits), (True, {})):
+        expected = hs.fit(data, 2, stream=stream, options=hs.FitOptions(start=start, **options)).hmm
         for same in (turned, plain):
-            found = hs.fit(data, 2, start=same, **options).hmm
+            found = hs.fit(data, 2, stream=stream, options=hs.FitOptions(start=same, **options)).hmm
             assert torch.equal(found.emission, expected.emission)
             assert torch.equal(found.transition, expected.transition)
         other = hs.HMM(*laws, [[0.9, 0.1], [0.3, 0.7]], symbols=["a", "c"])
         with pytest.raises(
             InputError, match="start: has the symbols a, c, but the source has a, b; pass the same symbols"
         ):
-            hs.fit(data, 2, start=other, **options)
+            hs.fit(data, 2, stream=stream, options=hs.FitOptions(start=other, **options))

@@ -163,10 +163,16 @@ ROWS = np.random.default_rng(0).normal(size=60)
             lambda: hs.fit(ROWS, 2, emission="gaussian-mixture", num_gaussians=1.5),
             "num_gaussians: must be at least 1 and whole",
         ),
-        (lambda: hs.fit(ROWS, 2, num_restarts=2.5), "num_restarts: must be at least 1 and whole"),
-        (lambda: hs.fit(SYMBOLS[:, 0], 2, num_restarts=2.5), "num_restarts: must be whole, got 2.5"),
         (
-            lambda: hs.fit(ROWS, 2, fixed="emission"),
+            lambda: hs.fit(ROWS, 2, options=hs.FitOptions(num_restarts=2.5)),
+            "num_restarts: must be at least 1 and whole",
+        ),
+        (
+            lambda: hs.fit(SYMBOLS[:, 0], 2, options=hs.FitOptions(num_restarts=2.5)),
+            "num_restarts: must be whole, got 2.5",
+        ),
+        (
+            lambda: hs.fit(ROWS, 2, options=hs.FitOptions(fixed="emission")),
             r"fixed: requires start, which supplies the fixed parts, got \['emission'\]",
         ),
         (lambda: hs.fit(SYMBOLS[:, 0], 2).posterior(emission=[1, 2, 3]), r"emission: must be in \[0.01, 1000\]"),
@@ -186,8 +192,8 @@ def test_observations_are_counted_where_some_entry_was_made() -> None:
 def test_numbers_of_states_are_judged_by_rows_or_a_file(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(80, 2))
     table = written(tmp_path, "a,b\n" + "".join(f"{a},{b}\n" for a, b in rows))
-    by_rows = hs.fit(rows, [1, 2], lengths=[80], validation=rows[:40], num_restarts=1)
-    by_file = hs.fit(table, [1, 2], emission="gaussian", validation=table, num_restarts=1)
+    by_rows = hs.fit(rows, [1, 2], lengths=[80], validation=rows[:40], options=hs.FitOptions(num_restarts=1))
+    by_file = hs.fit(table, [1, 2], emission="gaussian", validation=table, options=hs.FitOptions(num_restarts=1))
     assert by_rows.held_out.keys() == by_file.held_out.keys() == {1, 2}
 
 

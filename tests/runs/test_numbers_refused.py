@@ -122,7 +122,9 @@ def test_a_field_of_training_is_told_where_it_belongs() -> None:
 
 
 def test_a_run_refuses_a_model_that_is_not_its_own(tmp_path: Path) -> None:
-    run = hs.train("mess3", tmp_path / "run", model="rnn", length=4, num_steps=1, num_samples=2)
+    run = hs.train(
+        "mess3", tmp_path / "run", model="rnn", length=4, num_steps=1, options=hs.TrainOptions(num_samples=2)
+    )
     with pytest.raises(InputError, match="contains its model, rnn"):
         hs.load_run(tmp_path / "run", model=torch.nn.Linear(1, 1))
     with pytest.raises(

@@ -23,7 +23,8 @@ from hmmscope.training.progress import Progress
 HALF = [0.5, 0.5]
 MODEL = {"name": "roformer", "num_layers": 1, "num_heads": 2, "width": 8}
 RECIPE = {"batch_size": 4, "evaluate_every": 2, "checkpoint_every": 2, "evaluate_samples": 4, "warmup_steps": 2}
-SHORT: dict[str, Any] = {"num_steps": 4, "training": RECIPE, "num_samples": 6}
+STEPS: dict[str, Any] = {"num_steps": 4, "training": RECIPE}
+SHORT: dict[str, Any] = STEPS | {"options": hs.TrainOptions(num_samples=6)}
 
 
 class Net(nn.Module):
@@ -117,11 +118,15 @@ def test_objects_and_names_give_the_same_bits(tmp_path: Path) -> None:
 
 def test_a_run_on_an_object_goes_on_with_the_same_object_only(tmp_path: Path) -> None:
     hs.train(coin(), tmp_path / "run", model=MODEL, length=7, **SHORT)
-    again = hs.train(coin(), tmp_path / "run", model=MODEL, length=7, resume=True, **SHORT)
+    again = hs.train(
+        coin(), tmp_path / "run", model=MODEL, length=7, options=hs.TrainOptions(num_samples=6, resume=True), **STEPS
+    )
     assert again.summary is not None
     other = hs.HMM(HALF, [[0.9, 0.1], [0.2, 0.8]], [[0.8, 0.2], [0.3, 0.7]], symbols=["t", "h"])
     with pytest.raises(RefusedError, match="contains a run with another configuration"):
-        hs.train(other, tmp_path / "run", model=MODEL, length=7, resume=True, **SHORT)
+        hs.train(
+            other, tmp_path / "run", model=MODEL, length=7, options=hs.TrainOptions(num_samples=6, resume=True), **STEPS
+        )
     (tmp_path / "run" / "process.safetensors").unlink()
     with pytest.raises(InputError, match="was a HMM object"):
         hs.load_run(tmp_path / "run")
@@ -136,10 +141,10 @@ def test_a_run_on_an_object_goes_on_with_the_same_object_only(tmp_path: Path) ->
         ("umbrella", {"model": 3}, "model: must be a registered model"),
         (
             "umbrella",
-            {"length": 5, "layout": hs.PromptLayout()},
+            {"length": 5, "options": hs.TrainOptions(layout=hs.PromptLayout())},
             "length: cannot be combined with layout; give one of them",
         ),
-        ("umbrella", {"target": "beliefs"}, "target: unknown 'beliefs'"),
+        ("umbrella", {"options": hs.TrainOptions(target="beliefs")}, "target: unknown 'beliefs'"),
         ("umbrella", {"training": {"steps": 3}}, "training.steps: unknown 'steps'"),
         ("golden-mean", {"model": nn.Linear(3, 3)}, "model: Linear fails on tokens"),
         ("golden-mean", {"model": Net(1)}, "model: does not know token 1 of the samples"),
@@ -235,7 +240,9 @@ def test_a_module_with_dropout_is_a_function_of_the_seed_and_goes_on(tmp_path: P
         path.unlink()
     for path in sorted((tmp_path / "b" / "checkpoints").iterdir())[-1:]:
         store.remove_folder(path)
-    resumed = hs.train(coin(), tmp_path / "b", model=net(3), length=7, resume=True, **SHORT)
+    resumed = hs.train(
+        coin(), tmp_path / "b", model=net(3), length=7, options=hs.TrainOptions(num_samples=6, resume=True), **STEPS
+    )
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(tensor, resumed.model.state_dict()[name])
 
@@ -514,7 +521,7 @@ def test_a_file_that_was_exchanged_is_refused_by_runs_and_experiments(
     path.unlink()
     hs.load_process("dishonest-casino").save(path)
     with pytest.raises(RefusedError, match=r"process\.digest"):
-        hs.train(hs.RunConfig(**data), tmp_path / "run", resume=True, **SHORT)
+        hs.train(hs.RunConfig(**data), tmp_path / "run", options=hs.TrainOptions(num_samples=6, resume=True), **STEPS)
     with pytest.raises(RefusedError, match=r"process\.digest"):
         running.run_experiment("mine", "smoke", tmp_path / "out", resume=True, quiet=True)
     assert hs.load_run(tmp_path / "run").process.digest == run.process.digest  # the folder has its own copy

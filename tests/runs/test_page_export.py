@@ -31,7 +31,7 @@ def tiny_run(path: Path, process: dict[str, Any], model: dict[str, Any], **layou
     layout = {"name": "sequences", "length": 12} | layout
     training = {"num_steps": 1, "batch_size": 2}
     data = {"process": process, "layout": layout, "model": model, "training": training}
-    return train(config_from_data(data), path, num_samples=8)
+    return train(config_from_data(data), path, options=hs.TrainOptions(num_samples=8))
 
 
 def unpacked(packed: dict[str, Any]) -> np.ndarray:
@@ -117,8 +117,10 @@ def test_the_sentence_on_learning_is_chosen_by_what_training_added(
     monkeypatch.setattr(page_export, "EXAMPLES", 6000)
     config = {"process": {"name": "mess3"}, "layout": {"name": "sequences", "length": 16}, "model": model}
     training = {"num_steps": steps, "batch_size": 32, "learning_rate": 0.01 if steps > 1 else 1e-3}
-    run = train(config_from_data(config | {"training": training}), tmp_path / "run", num_samples=8)
-    page = look(run, num_samples=64, num_points=200).html()
+    run = train(
+        config_from_data(config | {"training": training}), tmp_path / "run", options=hs.TrainOptions(num_samples=8)
+    )
+    page = look(run, num_samples=64, options=hs.InstrumentOptions(num_points=200)).html()
     for words in said:
         assert words in page
     assert f"Trained for {'1 step' if steps == 1 else '400 steps'}." in page
@@ -148,7 +150,7 @@ def test_a_mixture_has_a_map_to_its_posterior_and_no_table(tmp_path: Path) -> No
         {"process": mixture, "layout": layout, "model": {"name": "rnn", "width": 8},
          "training": {"num_steps": 1, "batch_size": 2}}
     )  # fmt: skip
-    found = page_export.live_data(train(config, tmp_path / "run", num_samples=8))
+    found = page_export.live_data(train(config, tmp_path / "run", options=hs.TrainOptions(num_samples=8)))
     assert found["ngram"] is None
     assert found["layout"] == {"delimiter": True, "lengths": [4, 4, 4]}
     assert unpacked(found["readouts"][1]["component"]["read"]).shape == (8, 3)
@@ -195,7 +197,7 @@ def test_text_of_a_process_cannot_leave_its_place() -> None:
     hostile = "</script><script>alert(1)</script>"
     process = hs.HMM([1.0], [[1.0]], [[0.5, 0.3, 0.2]], title=hostile, states=[hostile], symbols=[hostile, "b", "c"])
     model = hs.make_model("rnn", num_symbols=3, width=4)
-    page = hs.look(model, process, length=8, num_samples=8, num_points=100).html()
+    page = hs.look(model, process, length=8, num_samples=8, options=hs.InstrumentOptions(num_points=100)).html()
     assert hostile not in page
     assert "alert(1)" in page
 

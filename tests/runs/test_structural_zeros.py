@@ -28,7 +28,7 @@ def symbols() -> np.ndarray:
 @pytest.mark.parametrize(("fixed", "tied"), [((), None), ((), [0, 1, 2]), ("emission", None), ("initial", None)])
 def test_symbols(symbols: np.ndarray, fixed: Any, tied: Any) -> None:
     start = hs.HMM(FIRST, STAIRS, LAWS)
-    fit = hs.fit(symbols, 3, start=start, fixed=fixed, tied_emissions=tied, **QUICK)
+    fit = hs.fit(symbols, 3, options=hs.FitOptions(start=start, fixed=fixed, tied_emissions=tied, **QUICK))
     assert fit.hmm.digest != start.digest
     for name, zero in start.file_tensors().items():
         assert bool((fit.hmm.file_tensors()[name][zero == 0] == 0).all()), name
@@ -45,33 +45,33 @@ def test_symbols(symbols: np.ndarray, fixed: Any, tied: Any) -> None:
 
 
 def test_restarts_separate_equal_rows(symbols: np.ndarray) -> None:
-    fit = hs.fit(symbols, 3, start=hs.HMM(FIRST, STAIRS, np.full((3, 4), 0.25)), **QUICK)
+    fit = hs.fit(symbols, 3, options=hs.FitOptions(start=hs.HMM(FIRST, STAIRS, np.full((3, 4), 0.25)), **QUICK))
     rows = fit.hmm.emission
     assert min(float((rows[i] - rows[j]).abs().sum()) for i, j in ((0, 1), (0, 2), (1, 2))) > 0.05
 
 
 def test_a_stream(symbols: np.ndarray) -> None:
     start = hs.HMM(FIRST, STAIRS, LAWS)
-    fit = hs.fit([symbols[:6], symbols[6:]], 3, start=start, stream=True)
+    fit = hs.fit([symbols[:6], symbols[6:]], 3, options=hs.FitOptions(start=start), stream=True)
     assert bool((fit.hmm.transition[start.transition == 0] == 0).all())
     assert fit.num_zeros == {"initial": 1, "transition": 4, "emission": 2}
     assert "7 entries fixed at zero" in repr(fit)
-    assert not hs.fit([symbols[:6], symbols[6:]], 2, stream=True, **QUICK).num_zeros
+    assert not hs.fit([symbols[:6], symbols[6:]], 2, stream=True, options=hs.FitOptions(**QUICK)).num_zeros
 
 
 def test_tied_states_have_the_zeros_of_all(symbols: np.ndarray) -> None:
     start = hs.HMM(FIRST, np.full((3, 3), 1 / 3), [[0.0, 0.4, 0.3, 0.3], LAWS[2], LAWS[2]])
-    fit = hs.fit(symbols, 3, start=start, tied_emissions=[1, 0, 1], **QUICK)
+    fit = hs.fit(symbols, 3, options=hs.FitOptions(start=start, tied_emissions=[1, 0, 1], **QUICK))
     assert (fit.hmm.emission[:, 0] > 0).tolist() == [False, True, False]
     assert fit.final.num_free["emission"] == 5
     apart = hs.HMM(FIRST, STAIRS, [[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 0.5], LAWS[2]])
     with pytest.raises(InputError, match="no symbol is possible in all states of class 2"):
-        hs.fit(symbols, 3, start=apart, tied_emissions=[2, 2, 0])
+        hs.fit(symbols, 3, options=hs.FitOptions(start=apart, tied_emissions=[2, 2, 0]))
 
 
 def test_what_a_fit_drives_to_zero_is_free(symbols: np.ndarray) -> None:
     never = np.where(symbols == 3, 2, symbols)
-    fit = hs.fit(hs.SequenceData(never, symbols=4), 2, pseudo_count=0.0, **QUICK)
+    fit = hs.fit(hs.SequenceData(never, symbols=4), 2, options=hs.FitOptions(pseudo_count=0.0, **QUICK))
     assert not fit.hmm.emission[:, 3].any()
     assert fit.final.num_free == {"initial": 1, "transition": 2, "emission": 6}
     assert not sum(fit.num_zeros.values())
@@ -99,7 +99,7 @@ def test_numbers(symbols: np.ndarray, case: tuple[str, hs.EmissionHMM, dict[str,
     emission, start, free, zeros = case
     columns = 2 if emission == "channels" else 1
     rows = np.stack([symbols, 1 - symbols % 2], -1)[:4, :20, :columns].astype(np.float64)
-    fit = hs.fit(rows, 3, start=start, emission=emission, **QUICK)
+    fit = hs.fit(rows, 3, options=hs.FitOptions(start=start, **QUICK), emission=emission)
     for name, allowed in start.positive.items():
         assert bool((fit.hmm.file_tensors()[name][~allowed] == 0).all()), name
     assert fit.num_zeros == {"initial": 1, "transition": 4, "emission": zeros}
@@ -113,7 +113,7 @@ def test_options_that_are_not_those_of_start_are_refused() -> None:
     with pytest.raises(
         InputError, match="covariance_type: must equal that of start, 'diag', or be omitted, got 'full'"
     ):
-        hs.fit(np.arange(9.0) / 2, 2, start=start, covariance_type="full")
+        hs.fit(np.arange(9.0) / 2, 2, options=hs.FitOptions(start=start), covariance_type="full")
 
 
 def test_rows_that_lose_nothing_keep_their_bits() -> None:
@@ -133,7 +133,7 @@ def test_a_start_without_zeros_leaves_the_restarts_as_they_were(symbols: np.ndar
     """The best of the two is the second, which is random and the same beside any start."""
     flat = hs.HMM([1 / 3] * 3, np.full((3, 3), 1 / 3), np.full((3, 4), 0.25))
     other = hs.HMM([1 / 3] * 3, np.full((3, 3), 1 / 3), [[0.1, 0.2, 0.3, 0.4]] * 3)
-    options = {"num_restarts": 2, "max_iterations": 5}
-    one, two = (hs.fit(symbols, 3, start=start, **options) for start in (flat, other))
+    options: dict[str, Any] = {"num_restarts": 2, "max_iterations": 5}
+    one, two = (hs.fit(symbols, 3, options=hs.FitOptions(start=start, **options)) for start in (flat, other))
     assert torch.equal(one.hmm.transition, two.hmm.transition)
     assert not sum(one.num_zeros.values())

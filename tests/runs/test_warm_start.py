@@ -37,7 +37,7 @@ def test_a_chain_of_budgets_ends_in_the_bits_of_runs_that_begin_at_nothing(tmp_p
     for num_steps in (12, 24):
         config = recipe(num_steps, engine=engine)
         alone = hs.train(config, tmp_path / f"alone-{num_steps}")
-        chained = hs.train(config, tmp_path / f"chained-{num_steps}", warm_start=before)
+        chained = hs.train(config, tmp_path / f"chained-{num_steps}", options=hs.TrainOptions(warm_start=before))
         assert bits(chained.path) == bits(alone.path)
         assert chained.summary == alone.summary
         before = chained.path
@@ -52,7 +52,9 @@ def test_another_engine_goes_on_where_one_stopped(tmp_path: Path) -> None:
     """From the same checkpoint both engines reach the same weights, but for rounding."""
     short = hs.train(recipe(12, engine="torch"), tmp_path / "short")
     ends = [
-        hs.train(recipe(24, engine=engine), tmp_path / engine, warm_start=short.path).summary["loss"]
+        hs.train(recipe(24, engine=engine), tmp_path / engine, options=hs.TrainOptions(warm_start=short.path)).summary[
+            "loss"
+        ]
         for engine in ("torch", "compiled")
     ]
     assert ends[0] == pytest.approx(ends[1], rel=1e-5)  # rounding of float32 in 14 steps
@@ -66,7 +68,7 @@ def test_the_last_common_step_is_where_rates_part(tmp_path: Path) -> None:
     constant = hs.train(recipe(11, schedule="constant"), tmp_path / "constant")
     for other in (short, constant):
         assert RunDir.open(other.path).checkpoint_steps()[-1] >= 11
-        hs.train(recipe(24), tmp_path / f"from-{other.path.name}", warm_start=other.path)
+        hs.train(recipe(24), tmp_path / f"from-{other.path.name}", options=hs.TrainOptions(warm_start=other.path))
         assert RunDir.open(tmp_path / f"from-{other.path.name}").checkpoint_steps()[0] <= 20
         assert bits(tmp_path / f"from-{other.path.name}") == bits(tmp_path / "from-short")
 
@@ -84,7 +86,7 @@ def test_another_beginning_is_refused_before_there_is_a_folder(
 ) -> None:
     hs.train(recipe(12), tmp_path / "short")
     with pytest.raises(InputError, match="warm_start: ") as found:
-        hs.train(recipe(24, **changes), tmp_path / "long", warm_start=tmp_path / "short")
+        hs.train(recipe(24, **changes), tmp_path / "long", options=hs.TrainOptions(warm_start=tmp_path / "short"))
     assert said in str(found.value)
     assert not (tmp_path / "long").exists()
 
@@ -92,4 +94,4 @@ def test_another_beginning_is_refused_before_there_is_a_folder(
 def test_another_seed_is_refused(tmp_path: Path) -> None:
     hs.train(recipe(12), tmp_path / "short")
     with pytest.raises(InputError, match=r"has another configuration \(seed: 3 -> 4\)"):
-        hs.train(replace(recipe(24), seed=4), tmp_path / "long", warm_start=tmp_path / "short")
+        hs.train(replace(recipe(24), seed=4), tmp_path / "long", options=hs.TrainOptions(warm_start=tmp_path / "short"))

@@ -183,7 +183,7 @@ def test_every_reader_goes_everywhere(tmp_path: Path, reader: str, shape: str) -
     assert [[None if v == hs.MISSING else v for v in s.tolist()] for s in data] == [
         [None if v < 0 else v for v in row] for row in numbers(rows)
     ]
-    fitted = hs.fit(source, 2, num_restarts=1, max_iterations=3, **options)
+    fitted = hs.fit(source, 2, options=hs.FitOptions(num_restarts=1, max_iterations=3), **options)
     assert fitted.num_observations == sum(name is not None for row in rows for name in row)
     exact = hs.log_likelihood(fitted.hmm, data)
     assert float(exact.sum()) == pytest.approx(fitted.log_likelihood, rel=1e-7)  # the law is quantised after the fit

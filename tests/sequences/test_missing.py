@@ -62,7 +62,7 @@ def test_files_with_gaps(tmp_path: Path, name: str) -> None:
     assert (data.num_observations, data.num_missing, data.num_symbols) == (4, 2, 2)
     assert ", 2 missing" in data.describe()
     assert "?" in data.describe()
-    fitted = hs.fit(data, 1, max_iterations=1).hmm
+    fitted = hs.fit(data, 1, options=hs.FitOptions(max_iterations=1)).hmm
     fitted.save(tmp_path / "hmm.json")
     again = hs.load_process(tmp_path / "hmm.json")
     assert again.read_options == data.read_options
@@ -237,7 +237,7 @@ def test_training_and_its_baselines_on_gaps(tmp_path: Path) -> None:
     for name, metrics in score.measures.items():
         assert np.array_equal(np.isfinite(metrics["loss"]), seen.numpy()), name
     assert run.model.vocab_size == 4
-    hmm = hs.fit(data, 2, num_restarts=3, max_iterations=10).hmm
+    hmm = hs.fit(data, 2, options=hs.FitOptions(num_restarts=3, max_iterations=10)).hmm
     beside = hs.ProcessDataset(RecordedSequences(data, hmm), length=20, stream="evaluate")
     exact = hs.evaluate(loaded.model, beside, num_samples=6, baselines=False)
     batch = beside[0:6]

@@ -460,7 +460,9 @@ def test_lists_of_arrays_and_columns_of_other_libraries() -> None:
 @pytest.mark.parametrize("ending", [".json", ".npz", ".safetensors"])
 def test_a_fitted_hmm_knows_how_to_read(tmp_path: Path, ending: str) -> None:
     path = written(tmp_path, "w.csv", COLUMN)
-    fitted = hs.fit(path, 2, column="weather", unit="lines", max_iterations=2, num_restarts=1).hmm
+    fitted = hs.fit(
+        path, 2, column="weather", unit="lines", options=hs.FitOptions(max_iterations=2, num_restarts=1)
+    ).hmm
     fitted.save(tmp_path / f"h{ending}")
     loaded = hs.load_process(tmp_path / f"h{ending}")
     assert loaded.read_options == fitted.read_options == ReadOptions(unit="lines", column="weather")

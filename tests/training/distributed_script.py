@@ -24,9 +24,10 @@ from typing import Any
 
 import torch
 
+from hmmscope import TrainOptions
 from hmmscope.lab import cli
 from hmmscope.lab.verbs import train as verb
-from hmmscope.lab.verbs.options import TrainOptions
+from hmmscope.lab.verbs.options import TrainCommandOptions
 from hmmscope.runs import training
 from hmmscope.runs.config import config_from_data, load_config
 from hmmscope.storage import store
@@ -282,11 +283,11 @@ def distances(one: Path, other: Path) -> dict[str, float]:
     }
 
 
-def trained(asked: TrainOptions) -> None:
+def trained(asked: TrainCommandOptions) -> None:
     """What the verb does, without a page and with a short score."""
     assert asked.out is not None
     config = load_config(Path(asked.config), asked.overrides)
-    training.train(config, asked.out, resume=asked.resume, num_samples=16)
+    training.train(config, asked.out, options=TrainOptions(resume=asked.resume, num_samples=16))
 
 
 if __name__ == "__main__":
@@ -300,7 +301,7 @@ if __name__ == "__main__":
         folder = Path(sys.argv[1]) / mode
         folder.mkdir()
         training.train(
-            config_from_data(config(num_steps=2)), folder / "warm", num_samples=16
+            config_from_data(config(num_steps=2)), folder / "warm", options=TrainOptions(num_samples=16)
         )  # compiled once, not in every child
         name = mode if mode in modes else mode.split()[0]
         reports[mode] = modes[name](folder, *mode.removeprefix(name).split())

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import forking
+from hmmscope import TrainOptions
 from hmmscope.errors import HmmscopeError, InputError, RefusedError
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.training import train
@@ -370,7 +371,7 @@ def test_bits_of_weights_are_told_apart() -> None:
 
 def losses(path: Path, **training: Any) -> list[float]:
     settings = CONFIG["training"] | {"num_steps": 20} | training
-    train(config_from_data(CONFIG | {"training": settings}), path, num_samples=8)
+    train(config_from_data(CONFIG | {"training": settings}), path, options=TrainOptions(num_samples=8))
     return [record["loss"] for record in read_journal(path / "metrics.jsonl")]
 
 

@@ -45,7 +45,7 @@ def config(engine: str = "torch", **training: Any) -> RunConfig:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return train(config(), tmp_path_factory.mktemp("milestones") / "run", num_samples=8)
+    return train(config(), tmp_path_factory.mktemp("milestones") / "run", options=hs.TrainOptions(num_samples=8))
 
 
 def checkpoints(path: Path) -> dict[str, bytes]:
@@ -65,7 +65,7 @@ def test_steps_are_even_in_the_logarithm() -> None:
 
 @pytest.mark.parametrize("engine", ["torch", "compiled"])
 def test_they_stay_through_stop_and_resume(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = train(config(engine), tmp_path / "whole", num_samples=4)
+    whole = train(config(engine), tmp_path / "whole", options=hs.TrainOptions(num_samples=4))
     assert RunDir.open(whole.path).checkpoint_steps() == sorted({*KEPT, 28})
     save = RunDir.save_checkpoint
 
@@ -76,11 +76,11 @@ def test_they_stay_through_stop_and_resume(engine: str, tmp_path: Path, monkeypa
 
     monkeypatch.setattr(RunDir, "save_checkpoint", ends)
     with pytest.raises(_Stop):
-        train(config(engine), tmp_path / "cut", num_samples=4)
+        train(config(engine), tmp_path / "cut", options=hs.TrainOptions(num_samples=4))
     assert RunDir.open(tmp_path / "cut").checkpoint_steps() == [1, 2, 5, 13, 14]
     assert load_run(tmp_path / "cut").checkpoint_steps() == [0, 1, 2, 5, 13]
     monkeypatch.setattr(RunDir, "save_checkpoint", save)
-    train(config(engine), tmp_path / "cut", resume=True, num_samples=4)
+    train(config(engine), tmp_path / "cut", options=hs.TrainOptions(resume=True, num_samples=4))
     assert checkpoints(tmp_path / "cut") == checkpoints(tmp_path / "whole")
 
 
@@ -122,7 +122,9 @@ def test_a_module_that_was_handed_over(tmp_path: Path) -> None:
 
 
 def test_what_was_not_kept_or_is_lost_is_said(run: Run, tmp_path: Path) -> None:
-    plain = train(config(num_log_checkpoints=0, num_steps=2), tmp_path / "plain", num_samples=4)
+    plain = train(
+        config(num_log_checkpoints=0, num_steps=2), tmp_path / "plain", options=hs.TrainOptions(num_samples=4)
+    )
     with pytest.raises(
         InputError, match=r"has no intermediate checkpoints; train again with --training\.num_log_checkpoints"
     ):

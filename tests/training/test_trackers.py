@@ -50,7 +50,14 @@ def test_a_tracker_that_is_not_there_is_refused_before_a_folder_is_made(
     monkeypatch.setitem(sys.modules, "wandb", None)
     for name, said in (("wandb", "is not installed; pip install wandb"), ("wandbb", "did you mean 'wandb'")):
         with pytest.raises(InputError, match=said):
-            train(hs.make_process("mess3"), tmp_path / "run", model="rnn", length=4, num_steps=1, tracker=name)
+            train(
+                hs.make_process("mess3"),
+                tmp_path / "run",
+                model="rnn",
+                length=4,
+                num_steps=1,
+                options=hs.TrainOptions(tracker=name),
+            )
     assert list(tmp_path.iterdir()) == []
 
 

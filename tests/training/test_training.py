@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import forking
+from hmmscope import TrainOptions
 from hmmscope.analysis.curves import evaluate
 from hmmscope.datasets.layouts import PromptLayout, SequenceLayout
 from hmmscope.datasets.process_dataset import Batch, ProcessDataset
@@ -272,7 +273,7 @@ def test_fingerprints_differ_where_runs_differ(partial: Path, whole: Path) -> No
 
 def test_a_done_run_is_loaded(whole: Path) -> None:
     before = files(whole)
-    again = train(config(), whole, resume=True, num_samples=16)
+    again = train(config(), whole, options=TrainOptions(resume=True, num_samples=16))
     assert files(whole) == before
     assert again.summary == load_run(whole).summary
     assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), load_run(whole).model.parameters()))  # noqa: B905
@@ -292,7 +293,7 @@ def test_existing_folder_is_refused_and_untouched(whole: Path, tmp_path: Path) -
     with pytest.raises(RefusedError, match="exists"):
         train(config(), tmp_path / "file")
     with pytest.raises(InputError, match="no such run folder"):
-        train(config(), tmp_path / "file", resume=True)
+        train(config(), tmp_path / "file", options=TrainOptions(resume=True))
 
 
 def test_a_run_in_use_is_refused(partial: Path) -> None:
@@ -317,7 +318,7 @@ def test_changed_configuration_is_refused(field: str, partial: Path) -> None:
         data[section] = MUTATIONS[field]
     state = files(partial)
     with pytest.raises(RefusedError) as refused:
-        train(config_from_data(data), partial, resume=True)
+        train(config_from_data(data), partial, options=TrainOptions(resume=True))
     assert f"{field}: {json.dumps(before)} -> {json.dumps(MUTATIONS[field])}" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert files(partial) == state

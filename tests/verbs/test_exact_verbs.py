@@ -467,7 +467,7 @@ def test_one_long_sequence_is_read_alike_by_every_verb(call: Callable) -> None:
 
 def test_arrays_of_hmmlearn_are_fitted(call: Callable) -> None:
     x = np.array([0, 1, 1, 0, 2, 1, 0, 0, 1, 2])[:, None]
-    options: dict = {"num_restarts": 1, "max_iterations": 3}
+    options: dict = {"options": hs.FitOptions(num_restarts=1, max_iterations=3)}
     rows = hs.fit([x[:4, 0].tolist(), x[4:, 0].tolist()], 2, **options)
     both = hs.fit(x, 2, lengths=[4, 6], **options)
     assert both.log_likelihood == rows.log_likelihood

@@ -101,7 +101,7 @@ def test_network_of_a_theorem_takes_the_belief_that_is_written_into_it() -> None
     """[Limits] Theorem 5.1: the hidden state holds the belief, and the decoder reads it."""
     process = make_process("cyclic-det", seed=3)
     net = limits_theorem5_1(process, placeholder=False)
-    options = {"answer": "belief", "layers": ["residual.1"], "ridge": 1e-12}
+    options = {"answer": "belief", "layers": ["residual.1"], "options": hs.InterventionOptions(ridge=1e-12)}
     rows = belief_interventions(net, ProcessDataset(process, 10), num_samples=128, **options)
     found = values(rows, "total_variation")
     assert found["set", "belief"] == pytest.approx(1, abs=1e-5)

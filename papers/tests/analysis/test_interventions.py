@@ -181,7 +181,13 @@ def test_nothing_is_left_after_an_error(model: nn.Module) -> None:
 @torch.no_grad()
 def test_constructed_attention_uses_the_pattern_that_is_set() -> None:
     net = constructions.multitask_theorem1(
-        2, 2, 1, num_demonstrations=2, demonstration_length=4, test_length=4, learning_rate=0.1, causal=True
+        2,
+        2,
+        1,
+        num_demonstrations=2,
+        demonstration_length=4,
+        test_length=4,
+        options=constructions.MultiTaskOptions(learning_rate=0.1, causal=True),
     )
     prompt = torch.tensor([[2, 0, 1, 1, 0, 2, 1, 0, 0, 1, 2, 0, 1, 1, 0]])
     name = next(name for name, _ in net.named_modules() if name.endswith("attention.pattern"))

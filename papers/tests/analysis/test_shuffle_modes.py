@@ -14,6 +14,7 @@ from hmmscope.models.base import ModelIO, build_model, make_model
 from hmmscope.models.decoder import RoFormerSpec
 from hmmscope.processes.random_hmm import RandomMixtureSpec
 from hmmscope.seeds import torch_generator
+from hmmscope_papers.constructions import MultiTaskOptions
 from hmmscope_papers.constructions.multitask import multitask_theorem1
 
 PROMPTS = PromptLayout(num_demonstrations=4, demonstration_length=4, test_length=5)
@@ -84,7 +85,9 @@ def test_logits_that_ignore_positions_do_not_move() -> None:
 
 
 def test_the_construction_reads_positions_where_it_gathers_only() -> None:
-    network = multitask_theorem1(4, 2, 2, num_demonstrations=4, demonstration_length=4, test_length=5, causal=True)
+    network = multitask_theorem1(
+        4, 2, 2, num_demonstrations=4, demonstration_length=4, test_length=5, options=MultiTaskOptions(causal=True)
+    )
 
     def attend_at(attention: nn.Module, x_BTD: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         moved = x_BTD.clone()
@@ -134,7 +137,9 @@ def test_shuffle_modes_are_checked() -> None:
     learned = make_model("decoder", num_symbols=4, vocab_size=5, num_layers=1, num_heads=1, width=4, max_length=32)
     with pytest.raises(InputError, match="only rotary positions"):
         shuffle_test(learned, corpus(), num_samples=2, mode="layer")
-    network = multitask_theorem1(4, 2, 2, num_demonstrations=4, demonstration_length=4, test_length=5, causal=True)
+    network = multitask_theorem1(
+        4, 2, 2, num_demonstrations=4, demonstration_length=4, test_length=5, options=MultiTaskOptions(causal=True)
+    )
     with pytest.raises(InputError, match="mode: 'layer' needs a model with attend_at"):
         shuffle_test(network, corpus(), num_samples=2, mode="layer")
 
@@ -148,7 +153,9 @@ def test_moving_one_layer_leaves_no_hooks() -> None:
 
 def test_the_gradient_layers_do_not_move_with_the_demonstrations() -> None:
     """On their samples, windows inside a demonstration; earlier windows reach into the demonstration before."""
-    network = multitask_theorem1(4, 2, 2, num_demonstrations=4, demonstration_length=4, test_length=5, causal=True)
+    network = multitask_theorem1(
+        4, 2, 2, num_demonstrations=4, demonstration_length=4, test_length=5, options=MultiTaskOptions(causal=True)
+    )
     steps = [note.layer for note in network.notes() if note.stage == "gradient step"]
     samples, everything = (
         ShuffleValues.of(network, corpus(), num_samples=4, first_position=first)["cv"] for first in (2, 0)

@@ -8,6 +8,7 @@ from hmmscope.analysis.task_patching import _of_another_component, task_patching
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.processes.make import make_process
+from hmmscope_papers.constructions import MultiTaskOptions
 from hmmscope_papers.constructions.multitask import multitask_theorem1
 
 STEPS = 12
@@ -25,7 +26,7 @@ def prompts() -> ProcessDataset:
 @pytest.fixture(scope="module")
 def network() -> torch.nn.Module:
     sizes = {"num_demonstrations": 10, "demonstration_length": 4, "test_length": 3}
-    return multitask_theorem1(3, 1, STEPS, **sizes, dtype=torch.float64)
+    return multitask_theorem1(3, 1, STEPS, **sizes, options=MultiTaskOptions(dtype=torch.float64))
 
 
 def by_layer(rows: list[dict], **chosen: str) -> dict[str, float]:

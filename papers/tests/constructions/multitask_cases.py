@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Tensor
+from hmmscope_papers.constructions import MultiTaskOptions
 from hmmscope_papers.constructions.multitask import multitask_theorem1
 from hmmscope_papers.constructions.multitask_network import MultiTaskTransformer
 
@@ -96,7 +97,7 @@ def build_theorem1(sizes: tuple[int, ...], test_length: int = 8, **changes: Any)
         num_demonstrations=num_demonstrations,
         demonstration_length=demonstration_length,
         test_length=test_length,
-        **changes,
+        options=MultiTaskOptions(**changes),
     )
 
 

@@ -14,11 +14,15 @@ PROMPT = {"num_demonstrations": 3, "demonstration_length": 4, "test_length": 4}
 
 
 def theorem1(num_symbols: Any = 3, memory_length: Any = 2, num_steps: Any = 3, **fields: Any) -> Any:
-    return constructions.multitask_theorem1(num_symbols, memory_length, num_steps, **PROMPT | fields)
+    prompt = PROMPT | {name: fields.pop(name) for name in PROMPT if name in fields}
+    options = constructions.MultiTaskOptions(**fields)
+    return constructions.multitask_theorem1(num_symbols, memory_length, num_steps, **prompt, options=options)
 
 
 def theorem2(**fields: Any) -> Any:
-    return constructions.multitask_theorem2(3, 2, 3, **PROMPT | {"num_futures": 2} | fields)
+    prompt = PROMPT | {"num_futures": 2}
+    prompt |= {name: fields.pop(name) for name in prompt if name in fields}
+    return constructions.multitask_theorem2(3, 2, 3, **prompt, options=constructions.MultiTaskOptions(**fields))
 
 
 def rnn(process: Any = "cyclic-det", **fields: Any) -> Any:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from hmmscope.errors import InputError, ResourceError
+from hmmscope_papers.constructions import MultiTaskOptions
 from hmmscope_papers.constructions.multitask import multitask_theorem1
 from hmmscope_papers.constructions.multitask_network import clip_law, simplex_law
 from multitask_cases import SIZES, gather_error
@@ -67,9 +68,11 @@ def test_absolute_positions_cannot_be_shifted() -> None:
 )
 def test_refused(changes: dict[str, Any], message: str) -> None:
     sizes: dict[str, Any] = {"num_symbols": 3, "memory_length": 2, "num_steps": 3}
-    sizes |= {"num_demonstrations": 4, "demonstration_length": 3, "test_length": 4} | changes
+    sizes |= {"num_demonstrations": 4, "demonstration_length": 3, "test_length": 4}
+    sizes |= {name: changes[name] for name in sizes if name in changes}
+    variant = {name: value for name, value in changes.items() if name not in sizes}
     with pytest.raises(InputError, match=message) as caught:
-        multitask_theorem1(**sizes)
+        multitask_theorem1(**sizes, options=MultiTaskOptions(**variant))
     assert "\n" not in str(caught.value)
 
 

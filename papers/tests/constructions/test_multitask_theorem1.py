@@ -15,7 +15,7 @@ from hmmscope.datasets.layouts import PromptLayout
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.processes.hmm import HMM
-from hmmscope_papers.constructions import multitask_attention
+from hmmscope_papers.constructions import MultiTaskOptions, multitask_attention
 from hmmscope_papers.constructions.multitask import multitask_theorem1
 from multitask_cases import (
     SIZES,
@@ -142,7 +142,9 @@ def test_is_gradient_descent(sizes: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_without_a_step_nothing_is_learned(causal: bool) -> None:
     """A curve over depth begins with W = 0: the prediction is zero, which `evaluate` reads as the uniform law."""
-    net = multitask_theorem1(3, 2, 0, num_demonstrations=4, demonstration_length=4, test_length=4, causal=causal)
+    net = multitask_theorem1(
+        3, 2, 0, num_demonstrations=4, demonstration_length=4, test_length=4, options=MultiTaskOptions(causal=causal)
+    )
     layout = PromptLayout(num_demonstrations=4, demonstration_length=4, test_length=4)
     dataset = ProcessDataset(HMM([1.0], [[1.0]], [[0.7, 0.2, 0.1]]), layout=layout)
     assert net.num_layers == 3

@@ -16,6 +16,7 @@ from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.low_rank import symmetric_channel
+from hmmscope_papers.constructions import MultiTaskOptions
 from hmmscope_papers.constructions.multitask import multitask_theorem1, multitask_theorem2
 from hmmscope_papers.constructions.multitask_network import MultiTaskTransformer
 from hmmscope_papers.constructions.regression import RegressionSamples, joint_index, window_features
@@ -49,7 +50,7 @@ def build(sizes: tuple[int, ...], num_futures: int, test_length: int = 8, **chan
         num_demonstrations=num_demonstrations,
         demonstration_length=demonstration_length,
         test_length=test_length,
-        **changes,
+        options=MultiTaskOptions(**changes),
     )
 
 
@@ -287,9 +288,11 @@ def test_evaluates_like_a_trained_model(theorem: int) -> None:
     losses = {}
     for name, changes in builders.items():
         if theorem == 1:
-            net = multitask_theorem1(4, 1, 8, **shape, **changes)
+            net = multitask_theorem1(4, 1, 8, **shape, options=MultiTaskOptions(**changes))
         else:
-            net = multitask_theorem2(4, 1, 8, num_futures=2, readout="next", **shape, **changes)
+            net = multitask_theorem2(
+                4, 1, 8, num_futures=2, readout="next", **shape, options=MultiTaskOptions(**changes)
+            )
         score = evaluate(net, dataset, num_samples=8, baselines=False)
         inside = score.positions >= 1
         last = inside & (score.demonstrations == 10)

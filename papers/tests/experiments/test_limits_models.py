@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from hmmscope import TrainOptions
 from hmmscope.errors import InputError
 from hmmscope.inference.window import window_errors
 from hmmscope.lab.evidence.effects import EstimateWithError
@@ -54,7 +55,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A little Transformer on Cyclic-RND."""
     slip = {"backward_probability": 0.1}
     data = limits_config("smoke", "cyclic-rnd", 1, process=slip, training=shortened(40, 4), length=6)
-    return train(config_from_data(data), tmp_path_factory.mktemp("studies") / "run", quiet=True)
+    return train(config_from_data(data), tmp_path_factory.mktemp("studies") / "run", options=TrainOptions(quiet=True))
 
 
 def test_evaluations_are_those_of_the_journal(trained: Run) -> None:

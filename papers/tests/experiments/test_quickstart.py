@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from hmmscope import TrainOptions
 from hmmscope.analysis.ngrams import TREE
 from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.finding import OURS, Finding
@@ -139,7 +140,7 @@ def test_the_live_page_shows_the_learner_on_hmms_never_seen(tmp_path: Path) -> N
     quickstart = experiment_named("quickstart")
     assert quickstart.live_run("small", ["K = 8", "K = 96"]) == "K = 96"
     data = quickstart.plan("smoke", parts=[3])["K = 3"]
-    run = train(config_from_data(data), tmp_path / "run", num_samples=8)
+    run = train(config_from_data(data), tmp_path / "run", options=TrainOptions(num_samples=8))
     drawn = quickstart.live_process(run)
     pool = run.process
     assert drawn is not None

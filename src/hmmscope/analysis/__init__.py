@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hmmscope.analysis.fit_length import fit_start as fit_start
     from hmmscope.analysis.geometry import ExactBeliefs as ExactBeliefs
     from hmmscope.analysis.geometry import Readout as Readout
+    from hmmscope.analysis.header import HeaderOptions as HeaderOptions
     from hmmscope.analysis.header import bayes_predictions as bayes_predictions
     from hmmscope.analysis.header import entropy_bits as entropy_bits
     from hmmscope.analysis.header import prior_pool as prior_pool

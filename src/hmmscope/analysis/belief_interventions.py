@@ -1,6 +1,7 @@
 """Belief interventions: does a model use the belief that can be read from its layers?"""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,36 @@ from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.datasets.targets import check_target, make_target
 from hmmscope.processes.params import HMMParams
 from hmmscope.processes.vector_process import following
-from hmmscope.schema import require, require_count, unknown_name
+from hmmscope.schema import options_of, require, require_count, unknown_name
 from hmmscope.seeds import torch_generator
 
 #: Relative threshold for zero singular values: beliefs sum to one, so one direction is never read.
 RANK = 1e-6
 #: Edits of the stream at a position.
 INTERVENTIONS = ("set", "swap", "ablate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterventionOptions:
+    """Options of `belief_interventions`.
+
+    Attributes:
+        num_positions: Number of edited positions, evenly spaced in the last three quarters of the sequence.
+        num_random: Number of random subspaces, averaged.
+        ridge: Penalty of the regression that reads the belief.
+
+    Raises:
+        InputError: An option is out of range.
+    """
+
+    num_positions: int = 4
+    num_random: int = 4
+    ridge: float = RIDGE
+
+    def __post_init__(self) -> None:
+        require_count("num_positions", self.num_positions)
+        require_count("num_random", self.num_random)
+        require(self.ridge >= 0, "ridge", "must be at least 0", self.ridge)
 
 
 @registry.instrument("belief-interventions")
@@ -34,12 +58,10 @@ def belief_interventions(
     *,
     layers: Sequence[str] | None = None,
     num_samples: int = 512,
-    num_positions: int = 4,
-    num_random: int = 4,
     answer: str = "observation",
     interventions: Sequence[str] = INTERVENTIONS,
-    ridge: float = RIDGE,
     seed: int = 0,
+    options: InterventionOptions | None = None,
 ) -> list[dict]:
     """Edit the belief in one layer at one position, and compare the model's prediction with the exact filter's.
 
@@ -65,12 +87,10 @@ def belief_interventions(
         dataset: samples of an HMM or a mixture.
         layers: module names; default: the residual stream.
         num_samples: number of samples; the last quarter are edited.
-        num_positions: positions, evenly spaced in the last three quarters of the sequence.
-        num_random: random subspaces, averaged.
         answer: "observation", "belief", or "density" for vectors.
         interventions: those to run.
-        ridge: penalty.
         seed: of subspaces and bootstrap.
+        options: positions, random subspaces and ridge penalty.
 
     Returns:
         Rows (layer, layer_name, fitted, intervention, subspace, metric, value, low, high, error, before, after,
@@ -82,20 +102,21 @@ def belief_interventions(
 
     Source: ours; readouts as in Shai et al. (2024), patching as in `hmmscope.analysis.interventions`.
     """
+    options = options_of(options, InterventionOptions)
     require_count("num_samples", num_samples, 16, ", to fit and to change")
     check_target(answer, "answer")
     for intervention in interventions:
         if intervention not in INTERVENTIONS:
             raise unknown_name("interventions", intervention, INTERVENTIONS)
     names = layers_read(model, layers)
-    task = _InterventionData(model, dataset, num_samples, _positions(dataset, num_positions), answer)
+    task = _InterventionData(model, dataset, num_samples, _positions(dataset, options.num_positions), answer)
     times, rows = belief_times(dataset), []
     for layer, name in enumerate(names):  # one by one: layers may differ in width
         stream = read_stream(model, dataset, times, [name], num_samples)[0].double()
         x_BTD = stream.unflatten(0, (num_samples, len(times)))
-        fit, fitted = _fit(x_BTD, task, ridge)
+        fit, fitted = _fit(x_BTD, task, options.ridge)
         about = {"layer": layer, "layer_name": name, "fitted": fitted}
-        for intervention, subspace, edits in _edits(fit, x_BTD, task, num_random, seed):
+        for intervention, subspace, edits in _edits(fit, x_BTD, task, options.num_random, seed):
             if intervention in interventions:
                 change = about | {"intervention": intervention, "subspace": subspace}
                 rows += [change | moved for moved in _moved(task, name, intervention, edits, seed)]

@@ -25,10 +25,9 @@ from hmmscope.analysis.geometry import (
     read_off,
     unpadded,
 )
-from hmmscope.analysis.initialization import Controls
 from hmmscope.analysis.layer_curves import with_interval
 from hmmscope.analysis.rehearsing import rehearsed
-from hmmscope.analysis.untrained_controls import NUM_TWINS, ExplainedFraction, draw_controls
+from hmmscope.analysis.untrained_controls import ExplainedFraction, InstrumentOptions, draw_controls
 from hmmscope.axes import Float64, Tensor
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
@@ -38,7 +37,7 @@ from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.make import as_process
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
-from hmmscope.schema import require, require_count
+from hmmscope.schema import options_of, require, require_count
 from hmmscope.text import in_digits
 from hmmscope.ties import largest
 
@@ -200,6 +199,10 @@ class BeliefMap(Shown):
         return data.getvalue()
 
 
+#: Default number of plotted beliefs.
+NUM_POINTS = 100_000
+
+
 def belief_map(
     model: nn.Module | Trained,
     process: Process | ProcessDataset | str | Path | None = None,
@@ -207,12 +210,9 @@ def belief_map(
     *,
     length: int | None = None,
     num_samples: int = 768,
-    num_points: int = 100_000,
-    num_controls: int = NUM_TWINS,
-    controls: Controls | None = None,
     seed: int = 0,
-    observer: HMM | LabelledHMM | None = None,
     over_checkpoints: bool = False,
+    options: InstrumentOptions | None = None,
 ) -> BeliefMap:
     """Fit an affine map from one layer to the exact belief, and compare with untrained networks.
 
@@ -225,12 +225,9 @@ def belief_map(
         layer: module name; default: the residual layer with the best training fit.
         length: observations per sample, see `dataset_for`.
         num_samples: samples that fit and measure the map.
-        num_points: number of plotted beliefs.
-        num_controls: number of untrained controls, 0 or at least 3.
-        controls: function that makes an untrained module; default: `draw_controls`.
         seed: of controls, bootstrap and new samples.
-        observer: HMM that defines the belief; default: the process. Recorded sequences need one.
         over_checkpoints: add maps at the stored steps of a run (``training.num_log_checkpoints``).
+        options: controls, observer and number of plotted beliefs.
 
     Raises:
         InputError: no process or beliefs, no such layer, or a run without stored steps.
@@ -240,7 +237,7 @@ def belief_map(
     """
     run = model if isinstance(model, Trained) else None
     net: Any = run.model if run is not None else model
-    require_count("num_points", num_points)
+    options = options_of(options, InstrumentOptions)
     if over_checkpoints and run is None:
         raise InputError("over_checkpoints: needs a run with stored checkpoints, got a model")
     dataset = run.dataset("probe") if run is not None and process is None else dataset_for(net, process, length, seed)
@@ -248,10 +245,10 @@ def belief_map(
     taken = registry.adapted(net, None if layer is None else [layer])
     names = residual_layers(taken) if layer is None else [layer]
     check_layers(taken, names)
-    reader = BeliefReader.of(dataset, num_samples, num_points, observer)
+    reader = BeliefReader.of(dataset, num_samples, options.num_points or NUM_POINTS, options.observer)
     found = [reader.measured(taken, names)]
     first = None if run is None else run.model_at(0)
-    twins = draw_controls(net, num_controls, seed=seed, controls=controls, first=first)
+    twins = draw_controls(net, options.num_controls, seed=seed, controls=options.controls, first=first)
     adapted = [registry.adapted(twin, None if layer is None else [layer]) for twin in twins.models]
     found += [reader.measured(twin, names) for twin in adapted]
     here = names[found[0].chosen]

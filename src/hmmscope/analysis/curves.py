@@ -32,7 +32,7 @@ from hmmscope.models.user_module import as_module
 from hmmscope.processes.process import Process
 from hmmscope.processes.recorded_sequences import JUDGING
 from hmmscope.reprs import html_rows, plot_rows
-from hmmscope.schema import require, require_count
+from hmmscope.schema import options_of, require, require_count
 from hmmscope.ties import TOLERANCE
 
 #: Differences of mean losses that rounding explains, nats.
@@ -131,20 +131,41 @@ class Score(Measures):
         return html_rows("Score" if self.length is None else f"Score, length {self.length}", self.table()) + told
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """Options of `evaluate`.
+
+    Attributes:
+        first: Index of the first sample.
+        block_length: Positions per block of block chain-of-thought; 0 for none.
+        ngram_order: Longest context of baselines fitted to the training part.
+        ngrams: Tuned n-gram baselines; default: tuned on other samples.
+
+    Raises:
+        InputError: An option is out of range.
+    """
+
+    first: int = 0
+    block_length: int = 0
+    ngram_order: int = MAX_ORDER
+    ngrams: TunedNgrams | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("first", "block_length", "ngram_order"):
+            require_count(name, getattr(self, name), 0)
+
+
 def evaluate(
     model: nn.Module | Callable[[Tensor], Any],
     dataset: ProcessDataset,
     *,
     num_samples: int = 256,
-    first: int = 0,
     baselines: bool = True,
     target: str | Target = "observation",
-    block_length: int = 0,
     observers: Mapping[str, Process] | None = None,
-    ngram_order: int = MAX_ORDER,
-    ngrams: TunedNgrams | None = None,
+    options: EvaluateOptions | None = None,
 ) -> Score:
-    """Score a model on samples first .. first + num_samples - 1, with the Bayes optimum and baselines.
+    """Score a model on `num_samples` samples, with the Bayes optimum and baselines.
 
     Predictors:
         ``model``;
@@ -158,19 +179,18 @@ def evaluate(
         model: maps tokens or vectors (batch, time, ...) to logits or vectors (batch, time, output).
         dataset: samples to score.
         num_samples: number of samples, at most the number of windows of recorded sequences.
-        first: first sample.
         baselines: add n-gram baselines.
         target: "observation", "belief" or a `Target`.
-        block_length: of block chain-of-thought.
         observers: further predictors of next symbols, by name, such as a fitted HMM.
-        ngram_order: longest context of baselines fitted to the training part.
-        ngrams: tuned baselines; default: tuned on other samples.
+        options: first sample, block length and n-gram baselines.
 
     Raises:
         InputError: wrong output shape, no exact inference, or an observer with a taken name or another number of
             symbols.
     """
     check_dataset(dataset)
+    options = options_of(options, EvaluateOptions)
+    first, block_length = options.first, options.block_length
     model = as_module(model)
     num_samples = dataset.different(num_samples)
     require_count("num_samples", num_samples)
@@ -182,7 +202,7 @@ def evaluate(
     warnings = () if block_length else rehearsed(model, dataset, asked)
     given = isinstance(asked, RecordedNextObservation)
     batch_size = max(1, min(BATCH, _LAWS // (asked.num_outputs * len(asked.token_positions)))) if given else BATCH
-    beside = _predictors(dataset, asked, believed, baselines, ngram_order, ngrams)
+    beside = _predictors(dataset, asked, believed, baselines, options.ngram_order, options.ngrams)
     parts = []
     won: Winnings = {}
     for i in range(first, first + num_samples, batch_size):
@@ -379,5 +399,11 @@ def curves(
     Returns:
         Rows of `Score.rows`.
     """
-    score = evaluate(model, dataset, num_samples=num_samples, first=first, target=target, block_length=block_length)
+    score = evaluate(
+        model,
+        dataset,
+        num_samples=num_samples,
+        options=EvaluateOptions(first=first, block_length=block_length),
+        target=target,
+    )
     return score.rows("demonstrations") + score.rows("positions")

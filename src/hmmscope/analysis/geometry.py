@@ -11,12 +11,12 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, layers_read, read_stream, residual_layers
-from hmmscope.analysis.initialization import Controls
 from hmmscope.analysis.layer_curves import NUM_RESAMPLES, Curves, resampled_curves, with_interval
 from hmmscope.analysis.untrained_controls import (
     NO_COLUMNS,
-    NUM_TWINS,
+    NO_POINTS,
     ExplainedFraction,
+    InstrumentOptions,
     draw_controls,
     explained_beyond_controls,
     explained_by_layer,
@@ -33,7 +33,7 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
-from hmmscope.schema import require, require_count
+from hmmscope.schema import options_of, require, require_count
 from hmmscope.seeds import numpy_generator
 from hmmscope.ties import largest
 
@@ -170,9 +170,7 @@ def geometry(
     num_samples: int = 768,
     ridge: float = RIDGE,
     seed: int = 0,
-    observer: HMM | LabelledHMM | None = None,
-    num_controls: int = NUM_TWINS,
-    controls: Controls | None = None,
+    options: InstrumentOptions | None = None,
 ) -> list[dict]:
     """Compute held-out R² of beliefs and next-observation probabilities as affine functions of each layer.
 
@@ -192,9 +190,7 @@ def geometry(
         num_samples: number of samples, at most the number of windows of recorded sequences.
         ridge: penalty.
         seed: of permutation and bootstrap.
-        observer: process that defines the targets; default: that of the dataset.
-        num_controls: number of untrained controls, 0 or at least 3.
-        controls: function that makes an untrained module; default: `draw_controls`.
+        options: untrained controls, and the observer that defines the targets.
 
     Returns:
         Rows (target, targets "true" or "shuffled", layer, layer_name, r2, low, high, fitted, ceiling, from_prediction,
@@ -209,12 +205,13 @@ def geometry(
     controls are ours.
     """
     check_dataset(dataset)
+    options = options_of(options, InstrumentOptions).without(num_points=NO_POINTS)
     num_samples = dataset.different(num_samples)
     require_count("num_samples", num_samples, 8, ", to fit and to test on")
     names = layers_read(model, layers)
-    exact = ExactBeliefs.of(dataset, num_samples, observer)
+    exact = ExactBeliefs.of(dataset, num_samples, options.observer)
     stream = exact.stream(model, names)
-    twins = draw_controls(model, num_controls, seed=seed, controls=controls)
+    twins = draw_controls(model, options.num_controls, seed=seed, controls=options.controls)
     twins_left: dict[str, list[Curves]] = {target: [] for target in exact.values}
     for twin in twins.models:
         streamed = exact.stream(twin, names)

@@ -1,6 +1,7 @@
 """Models of samples with a header (the HMM's parameters at the start of the sample), compared with other predictors."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
@@ -20,7 +21,7 @@ from hmmscope.inference.baum_welch import baum_welch_predictions
 from hmmscope.inference.fast import mixture_predictions
 from hmmscope.processes.capabilities import HEADERS
 from hmmscope.processes.process import Process
-from hmmscope.schema import require_count
+from hmmscope.schema import options_of, require_count
 from hmmscope.seeds import PURPOSES
 
 BAUM_WELCH, BAYES, WRONG = "baum-welch", "bayes", "wrong-header"
@@ -30,6 +31,32 @@ QUANTITIES = ("excess", "entropy-error", "entropy-bias")
 Laws = dict[str, Tensor]
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeaderOptions:
+    """Options of `header`.
+
+    Attributes:
+        num_hmms, num_pools: HMMs per pool for ``bayes``, and pools, or 0.
+        num_fits: Samples for Baum-Welch, or 0.
+        positions: Numbers of observations for Baum-Welch; default: 1, 2, 4, ...
+        ngrams: Add n-gram baselines.
+
+    Raises:
+        InputError: An option is out of range.
+    """
+
+    num_hmms: int = 4096
+    num_pools: int = 4
+    num_fits: int = 16
+    positions: Sequence[int] | None = None
+    ngrams: bool = True
+
+    def __post_init__(self) -> None:
+        require_count("num_hmms", self.num_hmms)
+        require_count("num_pools", self.num_pools, 0)
+        require_count("num_fits", self.num_fits, 0)
+
+
 @registry.instrument("header")
 def header(
     model: nn.Module,
@@ -37,12 +64,8 @@ def header(
     *,
     num_samples: int = 256,
     target: str = "observation",
-    num_hmms: int = 4096,
-    num_pools: int = 4,
-    num_fits: int = 16,
-    positions: Sequence[int] | None = None,
-    ngrams: bool = True,
     seed: int = 0,
+    options: HeaderOptions | None = None,
 ) -> list[dict]:
     """Compute excess loss and entropy error by position of predictors of samples with headers::
 
@@ -62,11 +85,8 @@ def header(
         dataset: in the layout `header`.
         num_samples: number of samples.
         target: "observation" or "belief".
-        num_hmms, num_pools: HMMs per pool for ``bayes``, and pools, or 0.
-        num_fits: samples for Baum-Welch, or 0.
-        positions: numbers of observations for Baum-Welch; default: 1, 2, 4, ...
-        ngrams: add n-gram baselines.
         seed: of bootstrap and fits.
+        options: sizes of the predictors ``bayes`` and ``baum-welch``, and n-gram baselines.
 
     Returns:
         Rows (predictor, position, quantity, value, low, high, error, samples); position counts known observations, None
@@ -77,6 +97,7 @@ def header(
 
     Source: the entropy by position as in Agarwal, Dalal and Misra (2025), arXiv 2512.22471; the rest is ours.
     """
+    options = options_of(options, HeaderOptions)
     behind_headers(dataset)
     require_count("num_samples", num_samples, 2)
     asked = make_target(target, dataset.process, dataset.layout)
@@ -95,15 +116,16 @@ def header(
         rows += _rows(name, torch.cat([laws_of(batch) for batch in samples]), exact, asked, **about)
     if target != "observation":
         return rows
-    for name, laws in (_counted(dataset, samples) if ngrams else {}).items():
+    for name, laws in (_counted(dataset, samples) if options.ngrams else {}).items():
         rows += _rows(name, laws, exact, asked, **about)
-    if num_fits:
-        known = torch.from_numpy(np.array(_doublings(dataset) if positions is None else positions))
-        fitted = torch.full_like(exact[:num_fits], torch.nan)
-        fitted[:, known] = _fitted(dataset, num_fits, known.tolist())
-        rows += _rows(BAUM_WELCH, fitted, exact[:num_fits], asked, **about)
-    if num_pools:
-        pools = [prior_pool(dataset.process, num_hmms, number) for number in range(num_pools)]
+    if options.num_fits:
+        positions = _doublings(dataset) if options.positions is None else options.positions
+        known = torch.from_numpy(np.array(positions))
+        fitted = torch.full_like(exact[: options.num_fits], torch.nan)
+        fitted[:, known] = _fitted(dataset, options.num_fits, known.tolist())
+        rows += _rows(BAUM_WELCH, fitted, exact[: options.num_fits], asked, **about)
+    if options.num_pools:
+        pools = [prior_pool(dataset.process, options.num_hmms, number) for number in range(options.num_pools)]
         found = [torch.cat([asked.answer_of(pool, batch) for batch in samples]) for pool in pools]  # type: ignore[attr-defined]
         rows += _pooled([_rows(BAYES, laws, exact, asked, **about) for laws in found])
     return rows

@@ -11,11 +11,16 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, check_layers, layers_read, read_stream
 from hmmscope.analysis.geometry import BELIEF, geometry
-from hmmscope.analysis.initialization import Controls
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.layer_curves import resampled_curves
 from hmmscope.analysis.logistic import fit_logistic, predict_logistic
-from hmmscope.analysis.untrained_controls import NO_COLUMNS, NUM_TWINS, draw_controls, explained_by_layer
+from hmmscope.analysis.untrained_controls import (
+    NO_COLUMNS,
+    NO_POINTS,
+    InstrumentOptions,
+    draw_controls,
+    explained_by_layer,
+)
 from hmmscope.axes import Bool, Float, Int64, Tensor
 from hmmscope.datasets.headers import observe_decoded
 from hmmscope.datasets.process_dataset import Batch, ProcessDataset, check_dataset
@@ -24,9 +29,8 @@ from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.inference.stable_argmax import stable_argmax
 from hmmscope.processes.capabilities import COMPONENTS, STATES
-from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import ResultTable, Shown
-from hmmscope.schema import require, require_count, unknown_name
+from hmmscope.schema import options_of, require, require_count, unknown_name
 from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.gaps import MISSING
 
@@ -146,9 +150,7 @@ def probe(
     num_samples: int = 768,
     shuffled_labels: bool = True,
     seed: int = 0,
-    observer: HMM | None = None,
-    num_controls: int = NUM_TWINS,
-    controls: Controls | None = None,
+    options: InstrumentOptions | None = None,
 ) -> list[dict]:
     """Train a linear probe at each layer, and measure its accuracy on held-out samples.
 
@@ -169,8 +171,7 @@ def probe(
         num_samples: number of samples, at most the number of windows of recorded sequences.
         shuffled_labels: add the control with permuted labels.
         seed: of permutation and bootstrap.
-        observer: HMM that defines ``belief``; default: the process.
-        num_controls, controls: see `draw_controls`.
+        options: untrained controls, and the observer that defines ``belief``.
 
     Returns:
         Rows (target, layer, layer_name, labels "true" or "shuffled", accuracy, low, high, chance, ceiling, samples,
@@ -193,11 +194,12 @@ def probe(
     check_layers(model, names := layers_read(model, layers))
     num_samples = dataset.different(num_samples)
     require_count("num_samples", num_samples, 8, ", to train and to test on")
-    require(observer is None or target == "belief", "observer", "is for the target belief", target)
+    options = options_of(options, InstrumentOptions).without(num_points=NO_POINTS)
+    require(options.observer is None or target == "belief", "observer", "is for the target belief", target)
     if target == "belief":
-        return _belief_rows(model, dataset, names, num_samples, shuffled_labels, seed, observer, num_controls, controls)
+        return _belief_rows(model, dataset, names, num_samples, shuffled_labels, seed, options)
     data, times = ProbeData.read(model, dataset, target, names, num_samples), reading_times(dataset, target)
-    twins, twins_left = draw_controls(model, num_controls, seed=seed, controls=controls), []
+    twins, twins_left = draw_controls(model, options.num_controls, seed=seed, controls=options.controls), []
     for twin in twins.models:
         own = data.reading(read_stream(twin, dataset, times, names, num_samples, stay=True))
         twins_left.append(1 - resampled_curves(own.correct(), seed=seed))
@@ -221,9 +223,7 @@ def _belief_rows(
     num_samples: int,
     shuffled: bool,
     seed: int,
-    observer: HMM | None,
-    num_controls: int,
-    controls: Controls | None,
+    options: InstrumentOptions,
 ) -> list[dict]:
     rows = geometry(
         model,
@@ -231,9 +231,7 @@ def _belief_rows(
         layers=names,
         num_samples=num_samples,
         seed=seed,
-        observer=observer,
-        num_controls=num_controls,
-        controls=controls,
+        options=options,
     )
     kept = ("layer", "layer_name", "r2", "low", "high", "ceiling", "from_prediction", "samples", *NO_COLUMNS)
     found = (

@@ -24,18 +24,50 @@ from hmmscope.inference.monte_carlo import student_quantile
 from hmmscope.models.base import SequenceModel, build_model
 from hmmscope.models.user_module import UserModule
 from hmmscope.reprs import Shown
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 from hmmscope.seeds import MAX_SEED, derived_seed, torch_generator
 from hmmscope.text import in_digits
 
 #: Default and least number of controls.
 NUM_TWINS = 3
+#: Reason for refusing `InstrumentOptions.num_points`.
+NO_POINTS = "must be unset: this instrument plots no beliefs"
 #: Least unexplained fraction of controls; below it the fraction is not identifiable.
 LEAST_LEFT = 0.02
 #: Smaller fractions count as none: rounding and the ridge differ between controls.
 LEAST_SHARE = 0.02
 #: Largest half-width of an interval on the log scale, which avoids overflow.
 _WIDEST = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstrumentOptions:
+    """Options that `belief_map`, `look`, `probe` and `geometry` share.
+
+    Attributes:
+        num_controls: Number of untrained controls, 0 or at least 3.
+        controls: Function that returns an untrained module, ``lambda: Mine()``; default: `draw_controls`.
+        observer: HMM that defines the belief; default: the process. Recorded sequences need one. Not for `look`.
+        num_points: Number of plotted beliefs, for `belief_map` (default 100,000) and `look` (default 4000).
+
+    Raises:
+        InputError: An option is out of range.
+    """
+
+    num_controls: int = NUM_TWINS
+    controls: Controls | None = None
+    observer: Any = None
+    num_points: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_points is not None:
+            require_count("num_points", self.num_points)
+
+    def without(self, **unused: str) -> "InstrumentOptions":
+        """Return self; InputError if an option is set that the instrument does not use, with the reason."""
+        for name, why in unused.items():
+            require(getattr(self, name) is None, name, why, getattr(self, name))
+        return self
 
 
 @dataclass(frozen=True, repr=False)

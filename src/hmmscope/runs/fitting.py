@@ -1,6 +1,6 @@
 """Fit an HMM to sequences: `hmmscope.fit`."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -23,12 +23,13 @@ from hmmscope.inference.num_states import StateCountPosterior, choice_reason, ch
 from hmmscope.inference.weights import as_weights, with_weights
 from hmmscope.processes.hmm import HMM, matched_by_name
 from hmmscope.reprs import html_rows
+from hmmscope.runs.fit_options import FitOptions
 from hmmscope.runs.goodness import Goodness, goodness_of_fit
 from hmmscope.runs.posterior import FitData, Posterior
 from hmmscope.runs.stream_parts import parts_of
 from hmmscope.runs.vector_files import read_number_file, read_validation
 from hmmscope.runs.vector_sequences import choose_vectors, emission_of, read_vectors, refuse
-from hmmscope.schema import require
+from hmmscope.schema import options_of, require
 from hmmscope.sequences.data import SequenceData, read_as
 from hmmscope.sequences.streaming import SequenceStream
 from hmmscope.system_info import require_memory
@@ -208,18 +209,9 @@ def fit(
     *,
     emission: str | None = None,
     validation: Any = None,
-    start: Any = None,
-    fixed: Collection[str] = (),
-    tied_emissions: Sequence[int] | None = None,
-    sequence_weights: Any = None,
-    known_states: Any = None,
-    num_restarts: int = 12,
-    max_iterations: int = 200,
-    tolerance: float = 1e-7,
-    pseudo_count: float = 0.1,
     seed: int = 0,
     stream: bool = False,
-    quiet: bool = True,
+    options: FitOptions | None = None,
     **reading: Any,
 ) -> FitResult:
     """Fit an HMM to sequences by expectation maximization (Baum-Welch).
@@ -236,17 +228,9 @@ def fit(
             `hmmscope.runs.vector_sequences.read_vectors` and `hmmscope.emissions.fit_emissions_em.fit_emissions`.
         validation: Held-out data for comparing numbers of states; by default the validation part of `source`. The
             chosen fit continues on all data. Few sequences are cut into blocks.
-        start: Model for the first restart and for fixed parts. Its zeros stay zero; symbols match by name.
-        fixed: Parts that keep the values of `start`: "initial", "transition", "emission".
-        tied_emissions: A class index per state; a class shares one emission distribution.
-        sequence_weights: Factor of each sequence; 2 equals two copies. They hold nothing out, except `validation`.
-        known_states: States, or sets of states, at some times; see `hmmscope.inference.known_states.as_allowed`.
-        num_restarts: Maximum number; the best one is returned.
-        max_iterations, tolerance: Limits of each restart; the tolerance is a gain in nats per observation.
-        pseudo_count: Added to every expected count, so that unseen events keep positive probability.
         seed: Seed of the initial parameters and of the order of a stream.
         stream: Fit the first part of the data, then take one step per part (`fit_stream`), for data larger than memory.
-        quiet: Show no progress.
+        options: Starting values, constraints, restarts and convergence.
         reading: Options of `SequenceData` or `SequenceStream`, such as `unit` or `lengths`; for numbers `axis`,
             `lengths`, `min_variance`, `covariance_type` (diag, full, tied, spherical), `num_gaussians`, `sizes`.
 
@@ -255,37 +239,36 @@ def fit(
         ResourceError: The counts do not fit in memory.
     """
     sizes = sizes_of(num_states)
-    fixed = (fixed,) if isinstance(fixed, str) else fixed
-    options = {"start": start, "fixed": fixed, "tied_emissions": tied_emissions, "sequence_weights": sequence_weights}
-    options |= {"num_restarts": num_restarts, "max_iterations": max_iterations, "tolerance": tolerance}
-    options |= {"pseudo_count": pseudo_count, "seed": seed, "known_states": known_states}
-    emission = emission_of(source, emission)
+    options = options_of(options, FitOptions, reading)
+    settings, quiet = vars(options) | {"seed": seed}, options.quiet
+    del settings["quiet"]
+    emission, tied = emission_of(source, emission), options.tied_emissions
     if emission != "symbols":
-        refuse(emission, stream=stream, tied_emissions=tied_emissions)
-        return _fit_numbers(source, sizes, emission, validation, options, quiet, reading)
+        refuse(emission, stream=stream, tied_emissions=tied)
+        return _fit_numbers(source, sizes, emission, validation, settings, quiet, reading)
     if stream:
         require(len(sizes) == 1, "num_states", "must be one number for a stream", num_states)
-        return _fit_stream(source, sizes[0], options, quiet, reading)
-    data = read_as(source, reading, [*options, "num_states", "emission", "validation", "stream", "quiet"])
-    options["start"] = matched_by_name(start, data.symbols)
-    weights = as_weights(options.pop("sequence_weights"), len(data))
-    known = options.pop("known_states")
+        return _fit_stream(source, sizes[0], settings, quiet, reading)
+    data = read_as(source, reading, [*settings, "num_states", "emission", "validation", "stream", "options"])
+    settings["start"] = matched_by_name(options.start, data.symbols)
+    weights = as_weights(settings.pop("sequence_weights"), len(data))
+    known = settings.pop("known_states")
     require(known is None or len(sizes) == 1, "known_states", "needs one num_states", num_states)
     apart, judges, how = data, None, ""
     if len(sizes) > 1 and (weights is None or validation is not None):
         apart, judges, how = _held_out(data, validation)
     work = with_weights(_labelled(_work(apart, sizes[-1]), known, apart, sizes[-1]), weights)
-    with _Count((len(sizes) * num_restarts + (judges is not None)) * max_iterations, quiet) as heard:
-        options["callback"] = heard
+    with _Count((len(sizes) * options.num_restarts + (judges is not None)) * options.max_iterations, quiet) as heard:
+        settings["callback"] = heard
         if judges is None:
-            return _without_judges(data, work, sizes, options)
+            return _without_judges(data, work, sizes, settings)
         judged = flat_sequences(judges.flat, judges.lengths.numpy())
         every = work if apart is data else _work(data, sizes[-1])
-        choice = choose_num_states(work, judged, sizes, data.num_symbols, whole=every, **options)
+        choice = choose_num_states(work, judged, sizes, data.num_symbols, whole=every, **settings)
         chosen = choice.fits[choice.num_states]
-        whole = None if apart is data else _on_to_all(data, chosen, options)
+        whole = None if apart is data else _on_to_all(data, chosen, settings)
     hmm = _named((whole or chosen).hmm, data, "Baum-Welch fit")
-    material = FitData(data, _restricted(options) or not _plain(work))
+    material = FitData(data, _restricted(settings) or not _plain(work))
     about = choice.held_out_errors, choice.reason + how, whole, apart.num_observations, choice.support
     return FitResult(hmm, num_weighted(work, data), choice.fits, choice.held_out, *about, material)
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from hmmscope.analysis.curves import Score, evaluate
+from hmmscope.analysis.curves import EvaluateOptions, Score, evaluate
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.datasets.targets import Target, make_target
 from hmmscope.errors import NonFiniteError, RefusedError
@@ -30,7 +30,7 @@ from hmmscope.runs.pipeline import (
 from hmmscope.runs.resources import ADVICE, disk_bytes, require_memory_for, warn_if_large
 from hmmscope.runs.settings import plain, settings
 from hmmscope.runs.warm_start import SharedPrefix
-from hmmscope.schema import require, require_path
+from hmmscope.schema import options_of, require, require_count, require_path
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir, config_difference
 from hmmscope.system_info import require_disk
@@ -45,22 +45,46 @@ from hmmscope.training.trainer import train_model
 PHASES = ("build", "steps", "score")
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """Options of `hmmscope.train`: prediction target, layout, resuming and logging.
+
+    Attributes:
+        target, layout: See `hmmscope.runs.config.configure`.
+        warm_start: Folder of a shorter run whose steps are reused; the final bits are the same.
+        resume: Resume the run in `out`, if any, with the same configuration.
+        num_samples: Samples of the final score.
+        tracker: Also log to "tensorboard", "wandb" or "trackio"; does not affect the bits.
+        quiet: Show no progress.
+
+    Raises:
+        InputError: An option is out of range, or the package of the tracker is missing.
+    """
+
+    target: str | None = None
+    layout: Any = None
+    warm_start: str | Path | None = None
+    resume: bool = False
+    num_samples: int = 256
+    tracker: str | None = None
+    quiet: bool = True
+
+    def __post_init__(self) -> None:
+        require_count("num_samples", self.num_samples)
+        if self.tracker is not None:
+            tracker_module(self.tracker)
+
+
 def train(
     source: Any,
     out: str | Path,
     *,
     model: Any = None,
-    target: str | None = None,
-    layout: Any = None,
     length: int | None = None,
     num_steps: int | None = None,
     training: Any = None,
     seed: int | None = None,
-    warm_start: str | Path | None = None,
-    resume: bool = False,
-    quiet: bool = True,
-    num_samples: int = 256,
-    tracker: str | None = None,
+    options: TrainOptions | None = None,
     **reading: Any,
 ) -> Run:
     """Train a model on a process or on sequences, and compare it with the optimum.
@@ -73,32 +97,26 @@ def train(
         out: A new folder for the run.
         model: A registered name, a mapping of fields, a spec, or any module from tokens (batch, time) to logits (batch,
             time, symbol) or to an object with ``.logits``.
-        target, layout, length, num_steps, training, seed: See `hmmscope.runs.config.configure`.
-        warm_start: Folder of a shorter run whose steps are reused; the final bits are the same.
-        resume: Resume the run in `out`, if any, with the same configuration.
-        quiet: Show no progress.
-        num_samples: Samples of the final score.
-        tracker: Also log to "tensorboard", "wandb" or "trackio"; does not affect the bits.
+        length, num_steps, training, seed: See `hmmscope.runs.config.configure`.
+        options: Prediction target, layout, resuming and logging.
         reading: Options of `SequenceData`, such as `column`, `missing` or `lengths`; stored in the folder.
 
     Under torchrun, the processes train together as set by ``training.parallel``. Process 0 returns; the others exit.
 
     Raises:
-        InputError: Invalid source or model, a module that fails or has too small a vocabulary, or a missing tracker
-            package.
+        InputError: Invalid source or model, or a module that fails or has too small a vocabulary.
         RefusedError: `out` exists (without `resume`), is in use, or has another configuration.
         NonFiniteError, Interrupted, ResourceError: See `train_model`.
     """
     path, clock = require_path("out", out), [time.process_time()]
-    if tracker is not None:
-        tracker_module(tracker)  # refuse before a folder exists
-    asked: dict[str, Any] = {"model": model, "target": target, "layout": layout, "length": length}
+    options = options_of(options, TrainOptions, reading)
+    asked: dict[str, Any] = {"model": model, "target": options.target, "layout": options.layout, "length": length}
     config = configure(source, read_options=reading, num_steps=num_steps, training=training, seed=seed, **asked)
     with joined(config.training.device) as world:
         with plain():
-            begun = _begin(config, path, world, resume, None if warm_start is None else Path(warm_start))
+            begun = _begin(config, path, world, options)
         run, spec = begun.run, begun.run.config.training
-        opened = _folder(run, resume, warm_start) if world.leader else nullcontext()
+        opened = _folder(run, options.resume, options.warm_start) if world.leader else nullcontext()
         with opened as folder, settings(spec):
             if world.share(folder is not None and folder.done is not None):
                 world.dismiss()
@@ -108,13 +126,13 @@ def train(
             begun.target.device = world.device(resolve_device(spec.device))
             floor = begun.target.lower_bound(begun.held_out, spec.evaluate_samples) if begun.judged else None
             clock.append(time.process_time())
-            _learn(begun, world, folder, floor, quiet, tracker)
+            _learn(begun, world, folder, floor, options)
             in_parts = _in_parts(spec, world)  # before the other processes exit
             world.dismiss()
             assert folder is not None
             clock.append(time.process_time())
-            net, score = _judge(begun, in_parts, num_samples)
-            summary = summarise(score, net, run.config, floor) | {"num_samples": num_samples}
+            net, score = _judge(begun, in_parts, options.num_samples)
+            summary = summarise(score, net, run.config, floor) | {"num_samples": options.num_samples}
             clock.append(time.process_time())
             for phase, begun_at, ended_at in zip(PHASES, clock[:-1], clock[1:], strict=True):
                 folder.timing.append({"phase": phase, "spent": ended_at - begun_at})
@@ -132,12 +150,13 @@ class _CheckedTraining:
     judged: bool
 
 
-def _begin(config: RunConfig, path: Path, world: ProcessGroup, resume: bool, shorter: Path | None) -> _CheckedTraining:
+def _begin(config: RunConfig, path: Path, world: ProcessGroup, options: TrainOptions) -> _CheckedTraining:
+    shorter = None if options.warm_start is None else Path(options.warm_start)
     device = resolve_device(config.training.device, config.training.engine)
     config = replace(config, training=replace(config.training, device=device))
     check_processes(config.training, world.size)
     there = world.leader and os.path.lexists(path)
-    if there and not resume:
+    if there and not options.resume:
         raise RefusedError(f"{path}: exists; choose another --out or add --resume")
     world.meet()  # an immediate refusal ends the other processes early
     process = config.process.build()
@@ -186,10 +205,9 @@ def _learn(
     world: ProcessGroup,
     folder: RunDir | None,
     floor: float | None,
-    quiet: bool,
-    tracker: str | None,
+    options: TrainOptions,
 ) -> None:
-    config, tells = begun.run.config, tracker is not None and world.leader
+    config, tells = begun.run.config, options.tracker is not None and world.leader
     train_model(
         begun.net,
         begun.run.dataset("train"),
@@ -199,8 +217,8 @@ def _learn(
         target=begun.target,
         held_out=begun.held_out,
         floor=floor,
-        quiet=quiet,
-        tracker=make_tracker(str(tracker), begun.run.path, config.to_data()) if tells else None,
+        quiet=options.quiet,
+        tracker=make_tracker(str(options.tracker), begun.run.path, config.to_data()) if tells else None,
         flops_of=partial(_flops, config.model, begun.model_io),
     )
 
@@ -209,7 +227,13 @@ def _judge(begun: _CheckedTraining, in_parts: bool, num_samples: int) -> tuple[S
     path, spec, net = begun.run.path, begun.run.config.training, begun.net
     if in_parts:  # the other processes have exited with their parts
         net = load_run(path).model.to(next(net.parameters()).device)
-    score = evaluate(net, begun.held_out, num_samples=num_samples, target=begun.target, block_length=spec.block_length)
+    score = evaluate(
+        net,
+        begun.held_out,
+        num_samples=num_samples,
+        target=begun.target,
+        options=EvaluateOptions(block_length=spec.block_length),
+    )
     if not math.isfinite(score.loss):
         raise NonFiniteError(f"{path}: the loss after training is not finite; lower training.learning_rate")
     store.write_table(path / "evaluation.jsonl", score.rows("demonstrations") + score.rows("positions"))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from hmmscope import EvaluateOptions
 from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.datasets.layouts import PromptLayout
 from hmmscope.datasets.process_dataset import ProcessDataset
@@ -19,6 +20,7 @@ from hmmscope.processes.random_hmm import RandomMixtureSpec
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import Run
 from hmmscope.runs.training import train
+from hmmscope_papers.constructions import MultiTaskOptions
 from hmmscope_papers.constructions.multitask import multitask_theorem1
 from hmmscope_papers.multitask import fig1, fig2, fig7, predictors
 from hmmscope_papers.multitask.fig1 import MultiTaskFig1
@@ -165,7 +167,7 @@ def test_the_network_of_the_theorem_is_what_is_shown(memory: int, number: int) -
     batch = dataset[0:5]
     network = multitask_theorem1(
         4, memory, steps, num_demonstrations=number, demonstration_length=5, test_length=6 if number == 3 else 5,
-        causal=True,
+        options=MultiTaskOptions(causal=True),
     )  # fmt: skip
     length = 6 if number == 3 else 5
     columns = number * 6 + 1 + length  # of the prompt that ends after the sequence that is judged
@@ -200,7 +202,9 @@ def test_scores_of_prompts_are_those_of_evaluate(tmp_path: Path) -> None:
         dataset = ProcessDataset(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
         found = predictors.prompt_score(run, process, 40)
         observers, counting = predictors.observers_of(run), predictors.counting_of(run)
-        wanted = evaluate(run.model, dataset, num_samples=40, observers=observers, ngrams=counting)
+        wanted = evaluate(
+            run.model, dataset, num_samples=40, observers=observers, options=EvaluateOptions(ngrams=counting)
+        )
         twins = [
             evaluate(twin, dataset, num_samples=40, baselines=False) for _, twin in run.compare_with_untrained()[1:]
         ]
@@ -382,7 +386,9 @@ def test_alignment_finds_the_heads_that_copy() -> None:
 
 
 def test_the_construction_gathers_by_doubling() -> None:
-    network = multitask_theorem1(4, 4, 2, num_demonstrations=3, demonstration_length=5, test_length=6, causal=True)
+    network = multitask_theorem1(
+        4, 4, 2, num_demonstrations=3, demonstration_length=5, test_length=6, options=MultiTaskOptions(causal=True)
+    )
     dataset = ProcessDataset(SPEC.build(), layout=PROMPTS)
     patterns = fig7.last_token_patterns(network, dataset, 3)
     gathering = fig7.gathering_heads(network, patterns)

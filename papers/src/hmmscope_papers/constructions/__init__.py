@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hmmscope_papers.constructions.finite_precision import rounded_gelu_product as rounded_gelu_product
     from hmmscope_papers.constructions.finite_precision import rounding_errors as rounding_errors
     from hmmscope_papers.constructions.induction import induction_network as induction_network
+    from hmmscope_papers.constructions.multitask import MultiTaskOptions as MultiTaskOptions
     from hmmscope_papers.constructions.multitask import multitask_theorem1 as multitask_theorem1
     from hmmscope_papers.constructions.multitask import multitask_theorem2 as multitask_theorem2
     from hmmscope_papers.constructions.multitask_network import MultiTaskTransformer as MultiTaskTransformer

@@ -1,10 +1,12 @@
 """[MultiTask] Theorems 1 and 2 as networks."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from hmmscope.schema import require
+from hmmscope.schema import options_of, require
 from hmmscope.system_info import require_memory
 from hmmscope_papers.constructions.gradient_steps import gradient_heads, prediction_bound, prediction_heads, ridge_head
 from hmmscope_papers.constructions.history import future_layers, history_layers, joint_map
@@ -21,6 +23,47 @@ from hmmscope_papers.constructions.regression import Features
 from hmmscope_papers.constructions.residual import LayerNote
 
 
+@dataclass(frozen=True, kw_only=True)
+class MultiTaskOptions:
+    """Variants of `multitask_theorem1` and `multitask_theorem2`.
+
+    Attributes:
+        learning_rate: Default 1 / (L + ridge), or 1 / (1 + ridge) with tabular features; always stable.
+        gap: Softmax margin of the target position; 750 (float64) and 105 (float32) are exact.
+        mask: Score penalty of invalid positions.
+        causal: Decoder-only attention: each position regresses on the samples to its left.
+        ridge: Weight of the penalty (ridge / 2) ‖W‖².
+        features: "window", or "tabular" for the one-hot of the whole window (V^L features).
+        positions: "column"; "slot", where each slot carries its position; or "absolute", random vectors (a failure
+            case, for Theorem 1 only).
+        position_width, position_seed: Size and seed of absolute vectors.
+        num_heads: Heads of a gradient layer; fewer than 2V omit part of the gradient.
+        dtype: torch.float64 or torch.float32.
+    """
+
+    learning_rate: float | None = None
+    gap: float = 800.0
+    mask: float = 1e4
+    causal: bool = False
+    ridge: float = 0.0
+    features: Features = "window"
+    positions: Positions = "column"
+    position_width: int = 2
+    position_seed: int = 0
+    num_heads: int | None = None
+    dtype: torch.dtype = torch.float64
+
+    def layout(self, num_symbols: int, memory_length: int, **fields: Any) -> ResidualLayout:
+        """Return the layout of the residual stream."""
+        variant: dict[str, Any] = {"causal": self.causal, "features": self.features, "positions": self.positions}
+        return ResidualLayout(num_symbols=num_symbols, memory_length=memory_length, **variant, **fields)
+
+    def descent(self, num_steps: int) -> Descent:
+        """Return the gradient descent of `num_steps` steps."""
+        names = ("learning_rate", "ridge", "gap", "mask", "num_heads", "dtype")
+        return Descent(num_steps=num_steps, **{name: getattr(self, name) for name in names})
+
+
 def multitask_theorem1(
     num_symbols: int,
     memory_length: int,
@@ -29,17 +72,7 @@ def multitask_theorem1(
     num_demonstrations: int,
     demonstration_length: int | Sequence[int],
     test_length: int,
-    learning_rate: float | None = None,
-    gap: float = 800.0,
-    mask: float = 1e4,
-    causal: bool = False,
-    ridge: float = 0.0,
-    features: Features = "window",
-    positions: Positions = "column",
-    position_width: int = 2,
-    position_seed: int = 0,
-    num_heads: int | None = None,
-    dtype: torch.dtype = torch.float64,
+    options: MultiTaskOptions | None = None,
 ) -> MultiTaskTransformer:
     """Build the Transformer of [MultiTask] Theorem 1, which learns in context to predict the next symbol.
 
@@ -58,41 +91,17 @@ def multitask_theorem1(
         memory_length: L >= 1, symbols per window.
         num_steps: T >= 0 gradient steps.
         num_demonstrations, demonstration_length, test_length: Sizes of the prompt; list unequal lengths.
-        learning_rate: Default 1 / (L + ridge), or 1 / (1 + ridge) with tabular features; always stable.
-        gap: Softmax margin of the target position; 750 (float64) and 105 (float32) are exact.
-        mask: Score penalty of invalid positions.
-        causal: Decoder-only attention: each position regresses on the samples to its left.
-        ridge: Weight of the penalty (ridge / 2) ‖W‖².
-        features: "window", or "tabular" for the one-hot of the whole window (V^L features).
-        positions: "column"; "slot", where each slot carries its position; or "absolute", random vectors (a failure
-            case).
-        position_width, position_seed: Size and seed of absolute vectors.
-        num_heads: Heads of a gradient layer; fewer than 2V omit part of the gradient.
-        dtype: torch.float64 or torch.float32.
+        options: Variants of the construction.
 
     Raises:
         InputError: A size is out of range, there is no sample, or the gap is below rounding.
         ResourceError: The weights, or one prompt, exceed memory.
     """
-    layout = ResidualLayout(
-        num_symbols=num_symbols,
-        memory_length=memory_length,
-        causal=causal,
-        features=features,
-        positions=positions,
-        position_width=position_width,
-    )
+    options = options_of(options, MultiTaskOptions)
+    layout = options.layout(num_symbols, memory_length, position_width=options.position_width)
     prompt = Prompt.of(num_demonstrations, demonstration_length, test_length)
-    descent = Descent(
-        num_steps=num_steps,
-        learning_rate=learning_rate,
-        ridge=ridge,
-        gap=gap,
-        mask=mask,
-        num_heads=num_heads,
-        dtype=dtype,
-    )
-    return _build(layout, prompt, descent, position_seed=position_seed, readout="joint", theorem="Theorem 1")
+    descent, seed = options.descent(num_steps), options.position_seed
+    return _build(layout, prompt, descent, position_seed=seed, readout="joint", theorem="Theorem 1")
 
 
 def multitask_theorem2(
@@ -104,16 +113,8 @@ def multitask_theorem2(
     num_demonstrations: int,
     demonstration_length: int | Sequence[int],
     test_length: int,
-    learning_rate: float | None = None,
-    gap: float = 800.0,
-    mask: float = 1e4,
-    causal: bool = False,
-    ridge: float = 0.0,
-    features: Features = "window",
-    positions: Positions = "column",
-    num_heads: int | None = None,
     readout: Readout = "joint",
-    dtype: torch.dtype = torch.float64,
+    options: MultiTaskOptions | None = None,
 ) -> MultiTaskTransformer:
     """Build the Transformer of [MultiTask] Theorem 2, which predicts the next `num_futures` symbols jointly.
 
@@ -127,27 +128,11 @@ def multitask_theorem2(
         readout: "joint", or "next" for the marginal of the next symbol.
         others: As for `multitask_theorem1`.
     """
-    layout = ResidualLayout(
-        num_symbols=num_symbols,
-        memory_length=memory_length,
-        num_futures=num_futures,
-        joint_labels=True,
-        causal=causal,
-        features=features,
-        positions=positions,
-    )
-    require(positions != "absolute", "positions", "must be column or slot", positions)
+    options = options_of(options, MultiTaskOptions)
+    layout = options.layout(num_symbols, memory_length, num_futures=num_futures, joint_labels=True)
+    require(options.positions != "absolute", "positions", "must be column or slot", options.positions)
     prompt = Prompt.of(num_demonstrations, demonstration_length, test_length)
-    descent = Descent(
-        num_steps=num_steps,
-        learning_rate=learning_rate,
-        ridge=ridge,
-        gap=gap,
-        mask=mask,
-        num_heads=num_heads,
-        dtype=dtype,
-    )
-    return _build(layout, prompt, descent, position_seed=0, readout=readout, theorem="Theorem 2")
+    return _build(layout, prompt, options.descent(num_steps), position_seed=0, readout=readout, theorem="Theorem 2")
 
 
 def _build(

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from hmmscope import Run, evaluate, registry
+from hmmscope import EvaluateOptions, Run, evaluate, registry
 from hmmscope.lab import (
     Effect,
     EstimateWithError,
@@ -144,7 +144,7 @@ def _losses(run: Run, sizes: dict[str, Any]) -> dict:
         num_samples=sizes["samples"],
         baselines=False,
         target=TASKS[facts["task"]][1],
-        block_length=spec.block_length,
+        options=EvaluateOptions(block_length=spec.block_length),
     )
     assert score.excess is not None
     excess, low, high = score.excess

@@ -19,6 +19,7 @@ from hmmscope.lab import MeasuredTables
 from hmmscope.seeds import torch_generator
 from hmmscope_papers.constructions import (
     LeastSquares,
+    MultiTaskOptions,
     MultiTaskTransformer,
     RegressionSamples,
     multitask_theorem1,
@@ -49,9 +50,11 @@ def build_network(
     num_symbols: int, memory_length: int, num_steps: int, num_futures: int | None, **sizes: Any
 ) -> MultiTaskTransformer:
     """Build the network of Theorem 2, or of Theorem 1 for None."""
+    prompt = {name: sizes.pop(name) for name in ("num_demonstrations", "demonstration_length", "test_length")}
+    options = MultiTaskOptions(**sizes)
     if num_futures is None:
-        return multitask_theorem1(num_symbols, memory_length, num_steps, **sizes)
-    return multitask_theorem2(num_symbols, memory_length, num_steps, num_futures=num_futures, **sizes)
+        return multitask_theorem1(num_symbols, memory_length, num_steps, **prompt, options=options)
+    return multitask_theorem2(num_symbols, memory_length, num_steps, num_futures=num_futures, **prompt, options=options)
 
 
 def trained_in_context(

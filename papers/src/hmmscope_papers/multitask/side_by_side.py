@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hmmscope import (
+    InstrumentOptions,
     Mixture,
     ProcessDataset,
     PromptLayout,
@@ -28,7 +29,13 @@ from hmmscope.analysis import (
 )
 from hmmscope.lab import MeasuredTables
 from hmmscope.ties import largest
-from hmmscope_papers.constructions import LeastSquares, MultiTaskTransformer, RegressionSamples, multitask_theorem1
+from hmmscope_papers.constructions import (
+    LeastSquares,
+    MultiTaskOptions,
+    MultiTaskTransformer,
+    RegressionSamples,
+    multitask_theorem1,
+)
 from hmmscope_papers.multitask.models import BATCH, MAX_DISTANCE
 from hmmscope_papers.multitask.predictors import where_of
 
@@ -47,8 +54,7 @@ def construct(run: Run, sizes: dict[str, Any]) -> MultiTaskTransformer:
         num_demonstrations=layout.num_demonstrations,
         demonstration_length=layout.demonstration_length,
         test_length=layout.test_length,
-        learning_rate=float(1 / _regressions(run, sizes).largest.max()),
-        causal=True,
+        options=MultiTaskOptions(learning_rate=float(1 / _regressions(run, sizes).largest.max()), causal=True),
     )
     return network.to(where_of(run))
 
@@ -108,7 +114,7 @@ def probes_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[
                 num_samples=sizes["probe_samples"],
                 shuffled_labels=False,
                 seed=run.config.seed,
-                num_controls=TWINS if name == "trained" else 0,
+                options=InstrumentOptions(num_controls=TWINS if name == "trained" else 0),
             )
             last = max(row["layer"] for row in found)
             rows += [{"network": name, "depth": row["layer"] / last} | row for row in found]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.finding import TaskVerdict
 from hmmscope.lab.evidence.power import Power, Redrawn, powered
-from hmmscope.lab.evidence.records import Record
+from hmmscope.lab.evidence.records import ClaimRecord
 from hmmscope.lab.evidence.verdicts import CONFIRMED, DECIDED, DENIED, Gate, Verdict, all_of, at_budget
 
 
@@ -48,7 +48,7 @@ class Case:
         power: whether power is required.
     """
 
-    claim: Record
+    claim: ClaimRecord
     effects: Mapping[str, Effect]
     gates: Sequence[Gate]
     spent: Mapping[str, float]

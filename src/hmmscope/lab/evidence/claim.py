@@ -17,12 +17,13 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.cases import Case, Judged, parts_of
-from hmmscope.lab.evidence.effects import ALPHA, Effect, at_level
+from hmmscope.lab.evidence.effects import Effect, at_level
 from hmmscope.lab.evidence.finding import Finding, TaskVerdict
 from hmmscope.lab.evidence.power import Power, Redrawn, power_of
-from hmmscope.lab.evidence.records import About, Record, RuleParameters, folder_of, judged_by, record
+from hmmscope.lab.evidence.records import About, ClaimRecord, folder_of, judged_by
+from hmmscope.lab.evidence.records import record as stored_record
 from hmmscope.lab.evidence.rows import Rows, as_tables, identical_seeds
-from hmmscope.lab.evidence.verdicts import Above, Below, Gate, Rule, Verdict, answer
+from hmmscope.lab.evidence.verdicts import Above, Below, Gate, Verdict, answer
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim(Record):
+class Claim(ClaimRecord):
     """A claim and its decision rule.
 
     Attributes:
@@ -204,57 +205,26 @@ def _answer(effect: Effect | None, about: About) -> Verdict:
     return answer(None, None) if effect is None else answer(effect.low, effect.high)
 
 
-def claim(
-    name: str,
-    *,
-    experiment: str = "",
-    source: str = "",
-    claim_text: str = "",
-    operationalization: str = "",
-    rule: Rule | None = None,
-    about: About = "training",
-    proved: bool = False,
-    version: int = 1,
-    level: float = ALPHA,
-    effect_if_true: float | None = None,
-    effect_if_false: float | None = None,
-    more_budget_could_help: bool | None = None,
-    parameters: Mapping[str, Any] | None = None,
-) -> Callable[[Callable[..., Measurement]], Claim]:
-    """Register a function as a claim, or as a question without a rule; see `Claim`.
+def claim(record: str | ClaimRecord) -> Callable[[Callable[..., Measurement]], Claim]:
+    """Register a function as a claim, or as a question if its record has no rule; see `Claim`.
 
-    With only a name, the record is read from the folder "claims" next to the module.
+    Args:
+        record: the record, or the name of a record in the folder "claims" next to the module.
 
     Raises:
         InputError: there is no such record.
     """
 
     def decorate(measure: Callable[..., Measurement]) -> Claim:
-        if any((experiment, source, claim_text, operationalization)):
-            made = Record(
-                name=name,
-                experiment=experiment,
-                source=source,
-                claim_text=claim_text,
-                operationalization=operationalization,
-                rule=rule,
-                about=about,
-                proved=proved,
-                version=version,
-                level=level,
-                effect_if_true=effect_if_true,
-                effect_if_false=effect_if_false,
-                more_budget_could_help=more_budget_could_help,
-                parameters=RuleParameters(parameters or {}),
-            )
-        else:
+        made = record
+        if isinstance(made, str):
             folder = folder_of(measure.__module__)
             if folder is None:
                 raise InputError(
-                    f"claim {name}: found no record; pass experiment, source, claim_text, operationalization and rule"
+                    f"claim {made}: found no record; add one to claims/ next to the module, or pass a ClaimRecord"
                 )
-            made = record(folder, name)
-        return registry.claim(name)(Claim(**vars(made), measure=measure))
+            made = stored_record(folder, made)
+        return registry.claim(made.name)(Claim(**vars(made), measure=measure))
 
     return decorate
 

@@ -79,9 +79,6 @@ def heatmap(
     x: str,
     y: str,
     *,
-    x_label: str,
-    y_label: str,
-    z_label: str,
     z: str = "value",
     order: Sequence[Any] | None = None,
     **shown: Any,
@@ -90,17 +87,13 @@ def heatmap(
 
     Args:
         title, rows, x, y, z: the title, the rows and the columns.
-        x_label, y_label, z_label: their labels.
         order: order of `y`; ascending by default.
-        shown: further fields of the panel.
+        shown: further fields of `Heatmap`; `x_label`, `y_label` and `z_label` are required.
     """
     columns, lines_ = sorted(rows.values(x)), sorted(rows.values(y)) if order is None else order
     cells = {key: _mean([row[z] for row in group]) for key, group in rows.by(x, y).items()}
     return Heatmap(
         title=title,
-        x_label=x_label,
-        y_label=y_label,
-        z_label=z_label,
         x=tuple(str(column) for column in columns),
         y=tuple(str(line) for line in lines_),
         z=tuple(tuple(cells.get((column, line)) for column in columns) for line in lines_),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import DamagedError
-from hmmscope.lab.evidence.records import Record
+from hmmscope.lab.evidence.records import ClaimRecord
 from hmmscope.schema import by_field, spec_to_data
 from hmmscope.storage import disk, store
 
@@ -47,7 +47,7 @@ class Protocol:
         """SHA-256 of the bytes, stored with every part."""
         return hashlib.sha256(self.data).hexdigest()
 
-    def against(self, record: Record) -> str | None:
+    def against(self, record: ClaimRecord) -> str | None:
         """Return why the rule or its numbers differ from this protocol, or None."""
         named = self.rules.get(record.name)
         if named is None:
@@ -68,7 +68,7 @@ class Protocol:
         return None
 
 
-def entry_of(record: Record) -> dict[str, Any]:
+def entry_of(record: ClaimRecord) -> dict[str, Any]:
     """Return the entry of a rule in a protocol."""
     rule = None if record.rule is None else {"name": record.rule.name, **spec_to_data(record.rule)}
     numbers = {"rule": rule, "level": record.level, "numbers": spec_to_data(dict(record.parameters))}

@@ -91,7 +91,7 @@ def parameter(name: str, outside: Any = None) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class ClaimRecord:
     """An entry of a file of claims.
 
     Attributes:
@@ -172,7 +172,7 @@ class MeasurementVersion:
         return found if isinstance(found, int) else None
 
 
-def record(folder: Path, name: str) -> Record:
+def record(folder: Path, name: str) -> ClaimRecord:
     """Return an entry of a folder of claims.
 
     Raises:
@@ -228,8 +228,8 @@ def folder_of(module: str | None) -> Path | None:
 
 
 @cache
-def _entries(folder: Path) -> Mapping[str, Record]:
-    found: dict[str, Record] = {}
+def _entries(folder: Path) -> Mapping[str, ClaimRecord]:
+    found: dict[str, ClaimRecord] = {}
     for path in sorted(set(folder.glob("*.toml")) - {folder / _DEVIATIONS}):
         data = _read(path)
         head = {key: data[key] for key in ("experiment", "level", "budget", "scope") if key in data}
@@ -244,8 +244,8 @@ def _entries(folder: Path) -> Mapping[str, Record]:
     return MappingProxyType(found)
 
 
-def _record(name: str, data: dict[str, Any]) -> Record:
-    known = known_keys(Record).keys() - {"name"}
+def _record(name: str, data: dict[str, Any]) -> ClaimRecord:
+    known = known_keys(ClaimRecord).keys() - {"name"}
     unknown = next((key for key in data if key not in known), None)
     if unknown is not None:
         raise unknown_name("key", unknown, known)
@@ -257,7 +257,7 @@ def _record(name: str, data: dict[str, Any]) -> Record:
         require(
             isinstance(helps, bool), "more_budget_could_help", "must be true or false for a claim about training", helps
         )
-    return Record(name=name, **by_field(Record, made))
+    return ClaimRecord(name=name, **by_field(ClaimRecord, made))
 
 
 def rule_of(data: Mapping[str, Any] | None) -> Rule | None:

@@ -37,7 +37,7 @@ from hmmscope.lab.tasks.driver import Executor, InProcessExecutor, ProgressListe
 from hmmscope.lab.tasks.executors import ExecutorOptions
 from hmmscope.lab.tasks.plans import in_words
 from hmmscope.lab.tasks.task import Outcome
-from hmmscope.runs.training import train
+from hmmscope.runs.training import TrainOptions, train
 from hmmscope.storage import disk, seals, store
 from hmmscope.storage.rundir import config_difference
 from hmmscope.system_info import environment
@@ -138,7 +138,7 @@ def _run_once(
             steps = f"{config.training.num_steps} step{'s' * (config.training.num_steps != 1)}"
             say(f"{experiment.name}: training {label} ({steps})")
             with failures.of(label), timed(out, "training"):
-                runs[label] = train(config, out / "runs" / label, resume=True, quiet=quiet)
+                runs[label] = train(config, out / "runs" / label, options=TrainOptions(resume=True, quiet=quiet))
     store.make_folder(out / "tables")
     made = BuildRecord(out, measurement_of(experiment).version, [out / "runs" / label for label in runs])
     with Failures(f"{experiment.name}: measuring") as failures:

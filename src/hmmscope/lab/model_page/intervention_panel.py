@@ -7,7 +7,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import model_probs, read_stream
-from hmmscope.analysis.belief_interventions import belief_interventions, exact_answers, writing
+from hmmscope.analysis.belief_interventions import InterventionOptions, belief_interventions, exact_answers, writing
 from hmmscope.analysis.geometry import BELIEF, RIDGE, belief_targets, belief_times, fit_affine
 from hmmscope.analysis.interventions import add, intervene
 from hmmscope.datasets.process_dataset import ProcessDataset
@@ -72,8 +72,10 @@ def used(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any
     The result is the fraction of the way to the prediction of that belief, in total variation, and the same fraction
     for random changes of equal length; see `belief_interventions`.
     """
-    asked: dict[str, Any] = {"num_samples": USED, "num_positions": POSITIONS, "interventions": ("set",)}
-    rows = belief_interventions(model, dataset, layers=[layer], **asked)
+    options = InterventionOptions(num_positions=POSITIONS)
+    rows = belief_interventions(
+        model, dataset, layers=[layer], num_samples=USED, interventions=("set",), options=options
+    )
     rows = [row for row in rows if row["metric"] == "total_variation"]
     own, random = (next(row for row in rows if row["subspace"] == name) for name in ("belief", "random"))
     kept = ("value", "low", "high")

@@ -12,9 +12,8 @@ from torch import nn
 
 from hmmscope.analysis.activations import check_layers
 from hmmscope.analysis.belief_map import dataset_for
-from hmmscope.analysis.initialization import Controls
 from hmmscope.analysis.rehearsing import already_rehearsed, rehearsed
-from hmmscope.analysis.untrained_controls import NUM_TWINS, UntrainedControls, draw_controls
+from hmmscope.analysis.untrained_controls import InstrumentOptions, UntrainedControls, draw_controls
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.datasets.targets import make_target
 from hmmscope.errors import InputError
@@ -25,7 +24,7 @@ from hmmscope.lab.report.look_page import render_look, write_look
 from hmmscope.models.user_module import model_name
 from hmmscope.processes.process import Process
 from hmmscope.runs.pipeline import Run, load_run
-from hmmscope.schema import require, require_count, require_path, shown
+from hmmscope.schema import options_of, require, require_count, require_path, shown
 from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import seals
 
@@ -98,6 +97,10 @@ class ModelPage:
         return f'<iframe title="hmmscope look" sandbox="allow-scripts" style="{frame}" srcdoc="{page}"></iframe>'
 
 
+#: Default number of belief states to draw.
+NUM_POINTS = 4000
+
+
 def look(
     model: nn.Module | Run | str | Path,
     process: Process | ProcessDataset | SequenceData | str | Path | None = None,
@@ -106,10 +109,8 @@ def look(
     layers: Sequence[str] | None = None,
     length: int | None = None,
     num_samples: int = 256,
-    num_points: int = 4000,
-    num_controls: int = NUM_TWINS,
-    controls: Controls | None = None,
     seed: int = 0,
+    options: InstrumentOptions | None = None,
 ) -> ModelPage:
     """Compare one model with its exact optimum on one offline page, or inline in a notebook.
 
@@ -125,24 +126,24 @@ def look(
         length: Observations per sample, as in training; required for a module with a process, unless the module states
             its training length (`hmmscope.analysis.belief_map.dataset_for`).
         num_samples: Held-out samples for the losses.
-        num_points: Number of belief states to draw.
-        num_controls: Number of untrained controls, at least three; 0 for none.
-        controls: A function that returns an untrained module, ``lambda: Mine()``; by default see `draw_controls`.
         seed: Seed of samples and controls.
+        options: Untrained controls and the number of belief states to draw.
 
     Raises:
         InputError: Missing model, process or length, a model that does not fit the process, or `out` without .html.
     """
     if out is not None and require_path("out", out).suffix not in (".html", ".htm"):
         raise InputError(f"out: must end in .html, got {os.fspath(out)!r}")
+    options = options_of(options, InstrumentOptions).without(observer="must be unset: the page uses the process")
+    num_points = NUM_POINTS if options.num_points is None else options.num_points
     require_count("num_points", num_points, 100)
     require(1 <= num_samples <= MOST_SAMPLES, "num_samples", f"must be in [1, {MOST_SAMPLES}]", num_samples)
     given = load_run(model) if isinstance(model, str | Path) else model
     made = _made(given) if isinstance(given, Run) else None
     if isinstance(given, Run):
-        subject = _of_run(given, process, num_controls, controls, length)
+        subject = _of_run(given, process, options, length)
     elif isinstance(given, nn.Module):
-        subject = _of_module(given, process, num_controls, controls, length, seed)
+        subject = _of_module(given, process, options, length, seed)
     else:
         raise InputError(f"model: must be a module, a run or the folder of a run, got {shown(model)}")
     with already_rehearsed():
@@ -151,9 +152,7 @@ def look(
     return ModelPage(data, None if out is None else write_look(data, Path(out)))
 
 
-def _of_module(
-    model: nn.Module, process: Any, num_controls: int, controls: Controls | None, length: int | None, seed: int
-) -> PageInputs:
+def _of_module(model: nn.Module, process: Any, options: InstrumentOptions, length: int | None, seed: int) -> PageInputs:
     probe = dataset_for(model, process, length, seed)
     layout = probe.layout
     target = make_target("observation", probe.process, layout)
@@ -161,7 +160,7 @@ def _of_module(
     held_out, training = (
         ProcessDataset(probe.process, layout=layout, seed=probe.seed, stream=s) for s in ("evaluate", "train")
     )
-    twins = draw_controls(model, num_controls, seed=seed, controls=controls)
+    twins = draw_controls(model, options.num_controls, seed=seed, controls=options.controls)
     return PageInputs(
         model=model,
         name=type(model).__name__,
@@ -177,13 +176,15 @@ def _of_module(
     )
 
 
-def _of_run(run: Run, process: Any, num_controls: int, controls: Controls | None, length: int | None) -> PageInputs:
+def _of_run(run: Run, process: Any, options: InstrumentOptions, length: int | None) -> PageInputs:
     if process is not None or length is not None:
         raise InputError("process: a run has its own process and length; pass run.model to choose others")
     block_length = run.config.training.block_length
     lines = () if block_length else rehearsed(run.model, run.dataset("probe"), run.target)
     before = run.untrained()
-    twins = draw_controls(run.model, num_controls, seed=run.config.seed, controls=controls, first=before)
+    twins = draw_controls(
+        run.model, options.num_controls, seed=run.config.seed, controls=options.controls, first=before
+    )
     return PageInputs(
         model=run.model,
         name=model_name(run.config.model),

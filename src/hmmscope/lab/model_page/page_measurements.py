@@ -12,7 +12,7 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.analysis.activations import capture_activations, inference_mode, layers_read
 from hmmscope.analysis.belief_map import BeliefMap, BeliefReader
-from hmmscope.analysis.curves import Score, evaluate
+from hmmscope.analysis.curves import EvaluateOptions, Score, evaluate
 from hmmscope.analysis.geometry import Readout
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.layer_curves import with_interval
@@ -75,7 +75,7 @@ def measured(
         subject.held_out,
         num_samples=num_samples,
         target=subject.target,
-        block_length=subject.block_length,
+        options=EvaluateOptions(block_length=subject.block_length),
     )
     found: dict[str, Any] = {
         "name": subject.name,
@@ -159,8 +159,9 @@ def _range(values: list[float]) -> dict[str, float]:
 
 
 def _loss_of_twin(subject: PageInputs, twin: nn.Module) -> tuple[float, float]:
-    asked = {"num_samples": TWIN_SAMPLES, "target": subject.target, "block_length": subject.block_length}
-    score = evaluate(twin, subject.held_out, baselines=False, **asked)  # type: ignore[arg-type]
+    options = EvaluateOptions(block_length=subject.block_length)
+    asked: dict[str, Any] = {"num_samples": TWIN_SAMPLES, "target": subject.target, "options": options}
+    score = evaluate(twin, subject.held_out, baselines=False, **asked)
     return score.loss, np.nan if score.bayes_loss is None else score.bayes_loss
 
 

@@ -21,10 +21,10 @@ from typing import Any
 
 from hmmscope import __version__, registry
 from hmmscope.analysis.activations import residual_layers
-from hmmscope.analysis.curves import Score, evaluate
+from hmmscope.analysis.curves import EvaluateOptions, Score, evaluate
 from hmmscope.analysis.ngrams import is_ngram
 from hmmscope.analysis.probes import probe
-from hmmscope.analysis.untrained_controls import NUM_TWINS
+from hmmscope.analysis.untrained_controls import NUM_TWINS, InstrumentOptions
 from hmmscope.datasets.layouts import SequenceLayout
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.datasets.targets import make_target
@@ -42,9 +42,10 @@ from hmmscope.processes.recorded_sequences import RecordedSequences
 from hmmscope.processes.require_type import require_process_type
 from hmmscope.reprs import html_rows, plot_rows
 from hmmscope.runs.config import RunConfig
+from hmmscope.runs.fit_options import FitOptions
 from hmmscope.runs.fitting import fit
 from hmmscope.runs.pipeline import Run, engine_of, model_io_of
-from hmmscope.runs.training import train
+from hmmscope.runs.training import TrainOptions, train
 from hmmscope.schema import require, require_path, spec_to_data
 from hmmscope.seeds import check_seed
 from hmmscope.sequences.data import READING_OPTIONS, SequenceData, read_as
@@ -302,8 +303,8 @@ def _fit_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bool
         if kept is None or not search.is_file():  # older studies have no search records
             say(f"study: fitting an HMM of {size} state{'s' * (size != 1)}")
             most, steps = (spec.restarts, spec.iterations) if kept is None else (1, 1)
-            options: dict[str, Any] = {"start": kept, "num_restarts": most, "max_iterations": steps}
-            found = fit(work.parts[0], size, seed=spec.split_seed, quiet=quiet, **options)
+            options = FitOptions(start=kept, num_restarts=most, max_iterations=steps, quiet=quiet)
+            found = fit(work.parts[0], size, seed=spec.split_seed, options=options)
             one = found.fits[size]
             store.write_json(search, searched(one))
             if kept is None:
@@ -323,7 +324,7 @@ def _train_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bo
             folder = path / "runs" / f"{network}-seed-{seed}-{num_steps}"
             say(f"study: training {network}, seed {seed}, {num_steps} steps")
             store.make_folder(folder.parent)
-            return train(config, folder, resume=True, quiet=quiet, num_samples=2**20)
+            return train(config, folder, options=TrainOptions(resume=True, quiet=quiet, num_samples=2**20))
 
         best: tuple[int, Run] | None = None
         for num_steps in work.steps:
@@ -393,7 +394,7 @@ def _losses(work: Prepared, stream: str, hmms: dict[int, HMM], runs: Sequence[Ru
             num_samples=2**20,
             baselines=number == 0,
             observers=observers,
-            ngram_order=work.spec.order,
+            options=EvaluateOptions(ngram_order=work.spec.order),
         )
         in_training = [name for name in score.measures if not is_ngram(name) or name.startswith("trained-")]
         losses = {name: score.measures[name]["loss"] for name in in_training}
@@ -424,7 +425,12 @@ def _beliefs(work: Prepared, hmm: HMM, run: Run) -> Iterator[dict[str, Any]]:
         for layer, name in enumerate(residual_layers(model)):  # one by one: they may differ in width
             twins = NUM_TWINS if network == "trained" else 0
             rows = probe(
-                model, dataset, target="belief", observer=hmm, layers=[name], num_samples=1024, num_controls=twins
+                model,
+                dataset,
+                target="belief",
+                options=InstrumentOptions(observer=hmm, num_controls=twins),
+                layers=[name],
+                num_samples=1024,
             )
             kept = [row for row in rows if network == "trained" or row["labels"] == "true"]
             yield from ({"network": network} | row | {"layer": layer} for row in kept)

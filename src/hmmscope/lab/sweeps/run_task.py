@@ -16,7 +16,7 @@ from hmmscope.lab.sweeps.grid import check_run, load_point, load_points
 from hmmscope.lab.tasks.task import Heartbeat, Task, TaskLocked
 from hmmscope.runs.compile_ahead import warm_up
 from hmmscope.runs.config import RunConfig
-from hmmscope.runs.training import train
+from hmmscope.runs.training import TrainOptions, train
 from hmmscope.storage import disk, store
 from hmmscope.storage.rundir import RunDir
 
@@ -84,7 +84,11 @@ class RunTask(Task):
                 return
             try:
                 begin = shorter(self.out, point.config)
-                train(_as_begun(point.config, self.folder), self.folder, warm_start=begin, resume=True, quiet=quiet)
+                train(
+                    _as_begun(point.config, self.folder),
+                    self.folder,
+                    options=TrainOptions(warm_start=begin, resume=True, quiet=quiet),
+                )
             except RefusedError as error:
                 if not _same_run(self.folder, point.config):
                     raise

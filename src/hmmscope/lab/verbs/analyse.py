@@ -3,8 +3,10 @@
 import hashlib
 import inspect
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from hmmscope import registry
 from hmmscope.errors import InputError
@@ -33,19 +35,7 @@ def analyse(options: AnalyseOptions) -> None:
 def _instrument(asked: AnalyseOptions, instrument: str) -> None:
     sequences, overrides, quiet, reading = asked.sequences, asked.overrides, asked.quiet, asked.reading()
     tool = registry.lookup("instrument", instrument)
-    known = {
-        name: parameter
-        for name, parameter in inspect.signature(tool).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
-    options: dict[str, Any] = {}
-    for key, value in overrides.items():
-        if key not in known:
-            raise unknown_name(f"--{key}", key, known)
-        lists = ("layers", "interventions")
-        default = known[key].default
-        kind = tuple[str, ...] if key in lists else str if default is None else type(default)
-        options[key] = find_process(value) if key == "observer" else parse_value(kind, value, f"--{key}")
+    options = _options_of(tool, overrides)
     if sequences is None:
         given = next((name for name, value in reading.items() if value is not None), None)
         if given is not None:
@@ -83,6 +73,32 @@ def _instrument(asked: AnalyseOptions, instrument: str) -> None:
         for row in rows:
             say("  ".join(f"{_short(row[column]):>12}" for column in columns))
     say(f"table: {path}")
+
+
+def _options_of(tool: Callable[..., Any], overrides: Mapping[str, str]) -> dict[str, Any]:
+    """Parse keywords of an instrument; fields of its argument `options` are keywords of the command line too."""
+    known = {
+        name: parameter.default
+        for name, parameter in inspect.signature(tool).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    known.pop("options", None)
+    hints: tuple[Any, ...] = get_args(get_type_hints(tool).get("options"))
+    cls: Any = next(filter(is_dataclass, hints), None)
+    rare = {} if cls is None else {one.name: one.default for one in fields(cls)}
+    found: dict[str, Any] = {}
+    for key, value in overrides.items():
+        if key not in known | rare:
+            raise unknown_name(f"--{key}", key, known | rare)
+        default = (known | rare)[key]
+        kind = _KINDS.get(key, str if default is None else type(default))
+        found[key] = find_process(value) if key == "observer" else parse_value(kind, value, f"--{key}")
+    in_options = {key: found.pop(key) for key in rare if key in found}
+    return found | ({"options": cls(**in_options)} if cls is not None and in_options else {})
+
+
+#: Types of keywords without a default value.
+_KINDS: dict[str, Any] = {"layers": tuple[str, ...], "interventions": tuple[str, ...], "num_points": int}
 
 
 def _short(value: object) -> str:

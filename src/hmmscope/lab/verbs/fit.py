@@ -5,17 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import InputError
-from hmmscope.lab.verbs.options import FitOptions
+from hmmscope.lab.verbs.options import FitCommandOptions
 from hmmscope.lab.verbs.output_paths import HMM_FILES, new_file
 from hmmscope.processes.process import Process
 from hmmscope.runs import fitting
+from hmmscope.runs.fit_options import FitOptions
 from hmmscope.schema import parse_value
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.streaming import SequenceStream
 from hmmscope.text import say
 
 
-def fit(options: FitOptions) -> None:
+def fit(options: FitCommandOptions) -> None:
     """Fit an HMM to the sequences of a file and save it in a file that other verbs read."""
     new_file(options.out, HMM_FILES)
     if options.forecast and not options.posterior:
@@ -38,12 +39,14 @@ def fit(options: FitOptions) -> None:
     found = fitting.fit(
         data,
         sizes[0] if len(sizes) == 1 else sizes,
-        num_restarts=options.restarts,
-        max_iterations=options.iterations,
-        pseudo_count=options.pseudo_count,
+        options=FitOptions(
+            num_restarts=options.restarts,
+            max_iterations=options.iterations,
+            pseudo_count=options.pseudo_count,
+            quiet=quiet,
+        ),
         seed=options.seed,
         stream=stream,
-        quiet=quiet,
         **more,
     )
     found.hmm.save(Path(options.out))
@@ -67,7 +70,7 @@ def fit(options: FitOptions) -> None:
         say(f"HMM: {options.out}")
 
 
-def said_of(found: fitting.FitResult, options: FitOptions) -> None:
+def said_of(found: fitting.FitResult, options: FitCommandOptions) -> None:
     """Print requested extras: distance of the saved HMM from the fit, intervals, goodness of fit, forecast."""
     if found.fits and options.emission in (None, "symbols"):  # only symbols are quantized
         distance = found.final.hmm.quantisation_distance
@@ -87,7 +90,7 @@ def said_of(found: fitting.FitResult, options: FitOptions) -> None:
             say(f"  +{row['step']}  {names[row['outcome']]}  {row['mean']:.4f} [{row['low']:.4f}, {row['high']:.4f}]")
 
 
-def _outcomes(hmm: Process, options: FitOptions) -> Sequence[str]:
+def _outcomes(hmm: Process, options: FitCommandOptions) -> Sequence[str]:
     if not hmm.real_valued:
         return hmm.symbols or [str(v) for v in range(hmm.num_symbols)]
     columns = [name.strip() for name in options.column.split(",")] if options.column else []

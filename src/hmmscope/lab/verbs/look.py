@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from hmmscope.analysis.initialization import Controls, made_controls
+from hmmscope.analysis.untrained_controls import InstrumentOptions
 from hmmscope.errors import InputError
 from hmmscope.interop import from_huggingface
 from hmmscope.lab.model_file import ModelFile, as_script, imports_beside, kept_running, one_line
@@ -26,7 +27,8 @@ def look(options: LookOptions) -> None:
     (thing, controls), process = load_model(options.model), options.process
     if isinstance(thing, nn.Module) and process is not None and is_run(Path(process)):
         thing, process = load_run(process, model=thing), None  # the user's module that this run trained
-    found = look_at(thing, process, length=options.length, num_samples=options.samples, layers=named, controls=controls)
+    more = InstrumentOptions(controls=controls)
+    found = look_at(thing, process, length=options.length, num_samples=options.samples, layers=named, options=more)
     for line in found.warnings:
         say(f"warning: {line}")
     say(f"page: {found.save(place)}")

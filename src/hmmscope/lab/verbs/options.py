@@ -134,7 +134,7 @@ class RunOptions(ExecutionOptions, OverrideOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(SequenceInputOptions, OverrideOptions):
+class TrainCommandOptions(SequenceInputOptions, OverrideOptions):
     """train one model and compare its loss with the Bayes-optimal loss"""
 
     config: str = given(
@@ -223,7 +223,7 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitOptions(SequenceInputOptions, Options):
+class FitCommandOptions(SequenceInputOptions, Options):
     """fit an HMM to sequences by expectation maximization (Baum-Welch)"""
 
     observations: str = given("a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet")
@@ -335,11 +335,11 @@ class CheckOptions(Options):
 VERBS: dict[str, type] = {
     "show": ShowOptions,
     "run": RunOptions,
-    "train": TrainOptions,
+    "train": TrainCommandOptions,
     "sweep": SweepOptions,
     "sample": SampleOptions,
     "infer": InferOptions,
-    "fit": FitOptions,
+    "fit": FitCommandOptions,
     "study": StudyOptions,
     "analyse": AnalyseOptions,
     "claims": ClaimsOptions,

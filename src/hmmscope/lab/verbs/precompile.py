@@ -35,7 +35,7 @@ def _mixed() -> object:
 
 
 def _fitted(num_states: int) -> Callable[[], object]:
-    return lambda: hs.fit(_few()[1].numpy(), num_states, num_restarts=1, max_iterations=5)
+    return lambda: hs.fit(_few()[1].numpy(), num_states, options=hs.FitOptions(num_restarts=1, max_iterations=5))
 
 
 def _trained(**model: Any) -> Callable[[], object]:

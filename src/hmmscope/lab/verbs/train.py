@@ -10,7 +10,7 @@ from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.lab.experiments.run_page import description
 from hmmscope.lab.verbs.findings import print_findings
-from hmmscope.lab.verbs.options import TrainOptions
+from hmmscope.lab.verbs.options import TrainCommandOptions
 from hmmscope.lab.verbs.sources import find_process
 from hmmscope.processes.files import shipped_processes
 from hmmscope.processes.from_file import ObjectSpec
@@ -19,11 +19,12 @@ from hmmscope.processes.recorded_sequences import DataSpec
 from hmmscope.runs import pipeline, training
 from hmmscope.runs.config import RunConfig, config_from_data, configure, load_config
 from hmmscope.runs.presets import PRESETS, preset
+from hmmscope.runs.training import TrainOptions
 from hmmscope.schema import unknown_name
 from hmmscope.text import say
 
 
-def train(options: TrainOptions) -> None:
+def train(options: TrainCommandOptions) -> None:
     """Train one model and print how far its loss is from the optimum; or print the cost."""
     reading = {name: value for name, value in options.reading().items() if value is not None}
     configured, out, quiet = run_config(options.config, options.overrides, reading), options.out, options.quiet
@@ -37,7 +38,9 @@ def train(options: TrainOptions) -> None:
     if isinstance(configured.process, DataSpec) and not quiet:
         say(configured.process.build().data.describe())
     begin, resume, tracker = options.warm_start, options.resume, options.tracker
-    trained = training.train(configured, out, warm_start=begin, resume=resume, quiet=quiet, tracker=tracker)
+    trained = training.train(
+        configured, out, options=TrainOptions(warm_start=begin, resume=resume, quiet=quiet, tracker=tracker)
+    )
     found = description(trained)
     print_findings(found.findings, invalid=found.about["invalid"])
     say(f"run: {trained.path}   page: hmmscope look {trained.path} -o look.html")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from hmmscope import registry
-from hmmscope.analysis.curves import evaluate
+from hmmscope.analysis.curves import EvaluateOptions, evaluate
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.interop.huggingface import RECORD, from_huggingface, read_record
 from hmmscope.lab.evidence.ledger import read_tables, with_versions
@@ -142,10 +142,10 @@ def _run(folder: Path) -> list[str]:
     run = load_run(folder)
     if summary is None:
         return ["not finished; its newest checkpoint is complete"]
-    held = {"num_samples": summary.get("num_samples", 256), "block_length": config.training.block_length}
-    score = evaluate(run.model, run.dataset("evaluate"), target=run.target, **held)
+    count, options = summary.get("num_samples", 256), EvaluateOptions(block_length=config.training.block_length)
+    score = evaluate(run.model, run.dataset("evaluate"), num_samples=count, target=run.target, options=options)
     _same(summary["loss"], score.loss, f"{folder / 'done.json'}: loss", _WEIGHTS)
-    return [f"the recomputed loss on {held['num_samples']} samples agrees: {score.loss:.6f}"]
+    return [f"the recomputed loss on {count} samples agrees: {score.loss:.6f}"]
 
 
 def _experiment(folder: Path) -> list[str]:

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from hmmscope import Run, belief_interventions, over_training, probe, registry
+from hmmscope import InterventionOptions, Run, belief_interventions, over_training, probe, registry
 from hmmscope.analysis import LevelCrossing
 from hmmscope.lab import (
     PREDICTORS,
@@ -102,7 +102,10 @@ class BeliefDevelopment(Experiment):
                 dataset, options = run.dataset("probe"), {"num_samples": sizes["samples"], "seed": run.config.seed}
                 found = probe(run.model, dataset, target="belief", shuffled_labels=False, **options)
             elif process != CHAINS:  # a visible state leaves no belief
-                options = {"num_samples": sizes["samples"], "num_positions": sizes["positions"]}
+                options = {
+                    "num_samples": sizes["samples"],
+                    "options": InterventionOptions(num_positions=sizes["positions"]),
+                }
                 found = over_training(run, belief_interventions, interventions=("set",), **options)
             else:
                 continue

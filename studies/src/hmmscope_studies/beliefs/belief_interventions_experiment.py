@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hmmscope import Run, belief_interventions, registry
+from hmmscope import InterventionOptions, Run, belief_interventions, registry
 from hmmscope.lab import (
     Effect,
     EstimateWithError,
@@ -73,8 +73,9 @@ class BeliefInterventions(Experiment):
         for run in runs.values():
             about = {"process": run.config.process.name, "architecture": run.config.model.name}
             for network, model in run.compare_with_untrained():
-                options = {"num_samples": sizes["samples"], "num_positions": sizes["positions"]}
-                found = belief_interventions(model, run.dataset("probe"), **options)
+                options = InterventionOptions(num_positions=sizes["positions"])
+                dataset, samples = run.dataset("probe"), sizes["samples"]
+                found = belief_interventions(model, dataset, num_samples=samples, options=options)
                 rows += [about | {"network": network} | row for row in found]
         return {"interventions": rows}
 

@@ -18,7 +18,7 @@ from hmmscope.models.base import parameter_count
 from hmmscope.models.user_module import UserModuleSpec, unwrapped
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.pipeline import model_io_of, untrained_model
-from hmmscope.runs.training import train
+from hmmscope.runs.training import TrainOptions, train
 from hmmscope.schema import require, require_path, spec_to_data
 from hmmscope.storage import disk, seals, store
 from hmmscope.storage.journal import read_journal
@@ -210,7 +210,7 @@ def _enter(
     before, clock = path / "work" / f"{part.name}.json", time.process_time()
     earlier = store.read_json(before, managed=True)["seconds"] if os.path.lexists(before) else 0.0
     try:
-        run = train(config, work, resume=os.path.lexists(work), num_samples=2)
+        run = train(config, work, options=TrainOptions(resume=os.path.lexists(work), num_samples=2))
     except BaseException:  # a resumed submission counts the time used
         store.write_json(before, {"seconds": earlier + time.process_time() - clock})
         raise

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope import ProcessDataset, belief_interventions, evaluate, make_process
+from hmmscope import EvaluateOptions, InterventionOptions, ProcessDataset, belief_interventions, evaluate, make_process
 from hmmscope.analysis import ExactBeliefs
 from hmmscope.interop import HuggingFaceModel
 from hmmscope.lab import MeasuredTables
@@ -56,8 +56,10 @@ def _moved(
 ) -> list[dict[str, Any]]:
     count, rows = sizes["belief_samples"], []
     for network, model in models.items():
-        options = {"num_samples": count, "num_positions": sizes["positions"], "num_random": 1, "ridge": RIDGE}
-        found = belief_interventions(model, dataset, layers=[best[network]], interventions=("set",), **options)
+        options = InterventionOptions(num_positions=sizes["positions"], num_random=1, ridge=RIDGE)
+        found = belief_interventions(
+            model, dataset, layers=[best[network]], num_samples=count, interventions=("set",), options=options
+        )
         rows += [{"network": network} | row for row in found if row["metric"] == "kl"]
     return rows
 
@@ -66,7 +68,11 @@ def _scored(models: dict[str, HuggingFaceModel], dataset: ProcessDataset, count:
     rows = []
     for network, model in models.items():
         score = evaluate(
-            model, dataset, num_samples=count // 4, first=count - count // 4, baselines=network == "trained"
+            model,
+            dataset,
+            num_samples=count // 4,
+            options=EvaluateOptions(first=count - count // 4),
+            baselines=network == "trained",
         )
         late = score.positions >= dataset.layout.num_observations // 2
         for name, found in score.measures.items():

@@ -8,8 +8,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from hmmscope import ProcessDataset, Run, capture_activations, evaluate, intervene, make_process, registry
-from hmmscope.analysis import TunedNgrams, attention_taps, inference_mode
+from hmmscope import (
+    EvaluateOptions,
+    ProcessDataset,
+    Run,
+    capture_activations,
+    evaluate,
+    intervene,
+    make_process,
+    registry,
+)
+from hmmscope.analysis import HeaderOptions, TunedNgrams, attention_taps, inference_mode
 from hmmscope_studies.prompted.filtering_models import ARCHITECTURES
 
 #: Observations of a training sample, and the largest multiple of them that is read.
@@ -92,7 +101,7 @@ def place_rows(run: Run, num_samples: int) -> list[Row]:
     facts, untrained, rows = facts_of(run), run.untrained(), []
     counting = TunedNgrams.tuned(run.dataset("counting"))
     for place, (dataset, first) in places(run).items():
-        score = evaluate(run.model, dataset, num_samples=num_samples, ngrams=counting)
+        score = evaluate(run.model, dataset, num_samples=num_samples, options=EvaluateOptions(ngrams=counting))
         before = evaluate(untrained, dataset, num_samples=num_samples, baselines=False)
         counted = TunedNgrams.best({name: found["loss"] for name, found in score.measures.items()})
         found = {
@@ -120,10 +129,9 @@ def position_rows(run: Run, num_samples: int, num_hmms: int, num_fits: int) -> l
         asked.append((BEYOND, longer(run, "evaluate")))
     for place, dataset in asked:
         all_of_them = beside and place == HERE
-        options = {"num_pools": 4 if all_of_them else 0, "num_fits": num_fits if all_of_them else 0}
-        found = instrument("header")(
-            run.model, dataset, num_samples=num_samples, num_hmms=num_hmms, ngrams=all_of_them, **options
-        )
+        pools, fits = (4, num_fits) if all_of_them else (0, 0)
+        options = HeaderOptions(num_hmms=num_hmms, num_pools=pools, num_fits=fits, ngrams=all_of_them)
+        found = instrument("header")(run.model, dataset, num_samples=num_samples, options=options)
         for row in _named(found) if all_of_them else [one for one in found if one["predictor"] == "model"]:
             if _is_shown(row["position"], dataset.layout.num_observations):
                 rows.append(facts | {"place": place} | _columns(row, ("predictor", "position", "quantity", "value")))

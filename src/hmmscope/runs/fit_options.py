@@ -1,0 +1,50 @@
+"""Options of `hmmscope.fit` beyond its keywords."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hmmscope.inference.em import PARTS
+from hmmscope.schema import require, require_count
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """Options of `hmmscope.fit`: starting values, constraints, restarts and convergence.
+
+    Attributes:
+        start: Model for the first restart and for fixed parts. Its zeros stay zero; symbols match by name.
+        fixed: Parts that keep the values of `start`: "initial", "transition", "emission".
+        tied_emissions: A class index per state; states of a class share one emission distribution.
+        sequence_weights: Factor of each sequence; 2 equals two copies. They hold nothing out, except `validation`.
+        known_states: States, or sets of states, at some times; see `hmmscope.inference.known_states.as_allowed`.
+        num_restarts: Maximum number of restarts; the best one is returned.
+        max_iterations, tolerance: Limits of each restart, which converges when a step gains less nats per observation.
+        pseudo_count: Added to every expected count, so that unseen events keep positive probability.
+        quiet: Show no progress.
+
+    Raises:
+        InputError: An option is out of range.
+    """
+
+    start: Any = None
+    fixed: Collection[str] = ()
+    tied_emissions: Sequence[int] | None = None
+    sequence_weights: Any = None
+    known_states: Any = None
+    num_restarts: int = 12
+    max_iterations: int = 200
+    tolerance: float = 1e-7
+    pseudo_count: float = 0.1
+    quiet: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.fixed, str):
+            object.__setattr__(self, "fixed", (self.fixed,))
+        require(set(self.fixed) <= set(PARTS), "fixed", f"must be among {', '.join(PARTS)}", sorted(self.fixed))
+        rule = "requires start, which supplies the fixed parts"
+        require(self.start is not None or not self.fixed, "fixed", rule, sorted(self.fixed))
+        require_count("num_restarts", self.num_restarts)
+        require_count("max_iterations", self.max_iterations)
+        for name in ("tolerance", "pseudo_count"):
+            require(getattr(self, name) >= 0, name, "must be at least 0", getattr(self, name))
