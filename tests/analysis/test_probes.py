@@ -23,6 +23,7 @@ from analysis_cases import (
     random_hmm,
     referee,
 )
+from hmmscope import InstrumentOptions
 from hmmscope.analysis import logistic, probes
 from hmmscope.analysis.activations import capture_activations, residual_layers
 from hmmscope.analysis.attention_maps import attention_map
@@ -406,7 +407,7 @@ def test_probability_zero_for_what_happened_is_no_number() -> None:
 
 def test_what_is_read_by_default_is_what_the_process_hides() -> None:
     mess3, lds = ProcessDataset(make_process("mess3"), 8), ProcessDataset(make_process("ran-lds"), 6)
-    few = {"num_samples": 16, "options": hs.InstrumentOptions(num_controls=0), "shuffled_labels": False}
+    few = {"num_samples": 16, "options": InstrumentOptions(num_controls=0), "shuffled_labels": False}
     mixed = ProcessDataset(mixture(), layout=PROMPTS)
     read = Held(3, 3, 1)
     assert probe(read, mess3, layers=["memory"], **few)[0]["target"] == "belief"
@@ -430,7 +431,7 @@ class Vectors(nn.Module):
 def test_the_belief_of_a_linear_process_is_the_mean_of_the_kalman_filter() -> None:
     """In the first step the mean is a fixed affine function of the observation; later the past counts too."""
     process = make_process("ran-lds")
-    few = {"num_samples": 400, "options": hs.InstrumentOptions(num_controls=0), "shuffled_labels": False}
+    few = {"num_samples": 400, "options": InstrumentOptions(num_controls=0), "shuffled_labels": False}
     (one,) = probe(Vectors(), ProcessDataset(process, 1), layers=["held"], **few)
     (more,) = probe(Vectors(), ProcessDataset(process, 8), layers=["held"], **few)
     assert one["r2"] > 1 - 1e-6
