@@ -264,7 +264,7 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
         "objective, schedule, loop",
         SMALL - {"registry"} | {"models", "datasets", "storage", "engine", "reprs"},
     ),
-    "reprs": ("printed form of objects", set()),
+    "reprs": ("printed form of objects", {"errors"}),
     "analysis": ("instruments; they import no trainer", SMALL | PROBABILITY | {"models", "reprs"}),
     "runs": (
         "runs, from a configuration or a folder",

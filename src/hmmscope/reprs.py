@@ -1,10 +1,13 @@
-"""Printed forms of records and models, and tables for notebooks."""
+"""Printed forms of records and models, and tables for notebooks, pandas and polars."""
 
+import importlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from html import escape
 from typing import Any
+
+from hmmscope.errors import InputError
 
 
 def html_table(title: str, facts: Mapping[str, Any]) -> str:
@@ -70,14 +73,53 @@ def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else escape(str(value))
 
 
-class ResultRows(list[dict[str, Any]]):
-    """Rows of an instrument: a list of dicts, ready for pandas or polars.
+def needed(module: str, what: str) -> Any:
+    """Import an optional module; raise InputError with the command that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        name = module.partition(".")[0]
+        raise InputError(f"{what}: needs {name}; pip install {name}") from None
+
+
+def to_frame(columns: Mapping[str, Any], index: Any = None) -> Any:
+    """Return a pandas DataFrame of columns."""
+    return needed("pandas", "to_pandas").DataFrame(dict(columns), index=index)
+
+
+def columns_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the columns of rows; None where a row lacks a column."""
+    rows = list(rows)
+    return {name: [row.get(name) for row in rows] for name in dict.fromkeys(key for row in rows for key in row)}
+
+
+class Tabular:
+    """A result with `table()`, which pandas and polars can take over: `polars.DataFrame(result.columns())`."""
+
+    def table(self) -> "Sequence[Mapping[str, Any]]":
+        """Return the rows."""
+        raise NotImplementedError
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the columns of `table()`, for `polars.DataFrame` or `pyarrow.table`."""
+        return columns_of(self.table())
+
+    def to_pandas(self) -> Any:
+        """Return `table()` as a pandas DataFrame."""
+        return to_frame(self.columns())
+
+
+class ResultRows(Tabular, list[dict[str, Any]]):
+    """Rows of a result: a list of dicts, ready for pandas or polars.
 
     Attributes:
         warnings: Warnings about the measured model.
     """
 
     warnings: tuple[str, ...] = ()
+
+    def table(self) -> list[dict[str, Any]]:
+        return list(self)
 
     def __repr__(self) -> str:
         return "\n".join([super().__repr__(), *(f"warning: {line}" for line in self.warnings)])
@@ -96,9 +138,6 @@ class ResultTable(ResultRows):
     def __init__(self, rows: Iterable[dict[str, Any]], title: str, *, x: str, y: str, by: Sequence[str]) -> None:
         super().__init__(rows)
         self.title, self.x, self.y, self.by = title, x, y, tuple(by)
-
-    def table(self) -> list[dict[str, Any]]:
-        return list(self)
 
     def plot(self) -> Any:
         """Return a Matplotlib figure of `y` over `x`, with intervals where available."""

@@ -36,7 +36,7 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.make import as_process
 from hmmscope.processes.process import Process
-from hmmscope.reprs import Shown
+from hmmscope.reprs import Shown, Tabular
 from hmmscope.schema import options_of, require, require_count
 from hmmscope.text import in_digits
 from hmmscope.ties import largest
@@ -71,7 +71,7 @@ class Trained(Protocol):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class BeliefMap(Shown):
+class BeliefMap(Shown, Tabular):
     """Beliefs read from one layer by an affine map, on samples held out from the fit.
 
     Attributes:

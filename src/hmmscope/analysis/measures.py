@@ -7,10 +7,11 @@ from numpy.typing import NDArray
 
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.axes import Bool, Float64, Tensor
+from hmmscope.reprs import Tabular
 
 
 @dataclass(frozen=True, repr=False)
-class Measures:
+class Measures(Tabular):
     """Metrics of several predictors at the same positions.
 
     Attributes:

@@ -325,10 +325,10 @@ class EmissionHMM(VectorProcess):
                 f"{states[j]} {steady(float(self.transition[s, j])):.3f}" for j in order if self.transition[s, j] > 0
             )
             starts = f"starts {steady(float(self.initial[s])):.3f}"
-            lines.append(f"  {state:<16} {starts}; emits {self._emits(s)}; then {then}")
+            lines.append(f"  {state:<16} {starts}; emits {self.emission_text(s)}; then {then}")
         return lines
 
-    def _emits(self, state: int) -> str:
+    def emission_text(self, state: int) -> str:
         pairs = zip(self.means[state].tolist(), self.variances[state].sqrt().tolist(), strict=True)
         said = [f"{steady(mean):.4g} ± {steady(deviation):.3g}" for mean, deviation in pairs]
         return ", ".join(said[:6]) + ", ..." * (len(said) > 6)
@@ -341,7 +341,7 @@ class EmissionHMM(VectorProcess):
         lines = [line for table in self._tables() for line in as_text(*table)]
         states = brief_names(self.states, self.num_states, "state ")
         wide = max(map(len, ("emits", *states)))
-        emitted = [f"  {state:<{wide}}  {self._emits(s)}" for s, state in enumerate(states[:40])]
+        emitted = [f"  {state:<{wide}}  {self.emission_text(s)}" for s, state in enumerate(states[:40])]
         more = [f"  and {self.num_states - 40} more states"] * (self.num_states > 40)
         return "\n".join([in_a_line(repr(self)), *lines, "  emits (mean ± standard deviation)", *emitted, *more])
 

@@ -47,6 +47,7 @@ class EmissionFit:
         at_min_variance: (state, coordinate) of variances at that bound.
         num_free: Free parameters of each part; fixed parts have none.
         num_zeros: Probabilities of each part that `start` fixes at zero.
+        history: Log-likelihood of each restart before every iteration and at the end, in nats.
     """
 
     hmm: EmissionHMM
@@ -61,6 +62,7 @@ class EmissionFit:
     at_min_variance: tuple[tuple[int, int], ...]
     num_free: dict[str, int] = field(default_factory=dict)
     num_zeros: dict[str, int] = field(default_factory=dict)
+    history: tuple[tuple[float, ...], ...] = field(default=(), repr=False, compare=False)
 
     @property
     def remarks(self) -> list[str]:
@@ -75,6 +77,7 @@ class _EMResult(NamedTuple):
     log_likelihood: float
     num_iterations: int
     converged: bool
+    history: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -123,13 +126,15 @@ class _EMSettings:
         self, model: EmissionHMM, max_iterations: int, tolerance: float, callback: Callable[[int], object] = bool
     ) -> _EMResult:
         before, iteration, num_rows = -math.inf, 0, self.total(self.lengths)
+        history: list[float] = []
         while True:
             counts = self.expect(model)
             score = self.total(counts.log_likelihood)
+            history.append(score)
             reached = score + self.log_prior(model)
             converged = reached - before < tolerance * num_rows
             if converged or iteration == max_iterations:
-                return _EMResult(model, score, iteration, converged)
+                return _EMResult(model, score, iteration, converged, tuple(history))
             model, before, iteration = self.maximise(model, counts), reached, iteration + 1
             callback(1)
 
@@ -152,6 +157,7 @@ class _EMSettings:
             ),
             num_free=free,
             num_zeros=zeros_by_part(self.positive),
+            history=tuple(end.history for end in restarts.ends),
         )
 
     def num_free(self, model: EmissionHMM) -> dict[str, int]:
@@ -230,27 +236,27 @@ def fit_emissions(
     allowed = _allowed(known_states, num_states, lengths)
     observations, lengths, weights, allowed = _weighted(observations, lengths, sequence_weights, allowed)
     rows, laws = family.checked(observations), ({} if start is None else start.options) | laws
-    least = min_variance * _variances(rows, lengths, weights)
-    positive = {} if start is None else start.positive
+    least, positive = min_variance * _variances(rows, lengths, weights), {} if start is None else start.positive
     search = _EMSettings(rows, lengths, least, pseudo_count, frozenset(fixed), positive, weights, allowed)
     hear = callback or bool
 
-    def begin(number: int) -> EmissionHMM:
+    def begin(number: int) -> tuple[EmissionHMM, tuple[float, ...]]:
         if number == 0 and start is not None:
-            return start
+            return start, ()
         drawn = [
             _random(family, rows, num_states, seed, number, attempt, least, start, fixed, laws)
             for attempt in range(num_tries)
         ]
         if len(drawn) == 1:
-            return drawn[0]
-        tried = [search.climb(model, TRIED_ITERATIONS, 0.0) for model in drawn]
-        return largest(tried, key=lambda one: one.log_likelihood).model
+            return drawn[0], ()
+        first = largest([search.climb(x, TRIED_ITERATIONS, 0.0) for x in drawn], key=lambda one: one.log_likelihood)
+        return first.model, first.history[:-1]
 
     def restart(number: int) -> _EMResult:
-        climbed = search.climb(begin(number), max_iterations, tolerance, hear)
+        model, before = begin(number)
+        climbed = search.climb(model, max_iterations, tolerance, hear)
         hear(max_iterations - climbed.num_iterations)
-        return climbed
+        return climbed._replace(history=before + climbed.history)
 
     width, near = min(torch.get_num_threads(), num_restarts), max(SAME, agreement * search.total(lengths))
     restarts = RestartSearch(on_threads(restart, width), num_restarts, (width, width), near)

@@ -86,6 +86,11 @@ class GaussianHMM(EmissionHMM):
         self.spread = spread_of(self.covariance_type, self.covariances, self._means)
         check_covariances("covariances", self.spread)
 
+    def gaussians(self, state: int) -> list[tuple[float, Tensor, Tensor]]:
+        """Return weight, mean and covariance matrix of each Gaussian of a state."""
+        spread = self.spread[state]
+        return [(1.0, self.means[state], spread if spread.ndim == 2 else spread.diag())]
+
     @property
     def means(self) -> Float64[Tensor, "state coordinate"]:
         return self._means

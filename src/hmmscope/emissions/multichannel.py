@@ -103,7 +103,7 @@ class MultichannelHMM(EmissionHMM):
     def options(self) -> dict[str, Any]:
         return {"sizes": self.sizes.tolist()}
 
-    def _emits(self, state: int) -> str:
+    def emission_text(self, state: int) -> str:
         return "; ".join(
             f"channel {c}: {int(law[state].argmax())} {float(law[state].max()):.3f}"
             for c, law in enumerate(self.channels)

@@ -59,6 +59,7 @@ class BaumWelchFit:
         bic: Bayesian information criterion, see `criterion`; smaller is better.
         num_free: Free probabilities of each part; fixed parts have none, tied rows count once.
         num_zeros: Probabilities of each part that `start` fixes at zero.
+        history: Log-likelihood of each restart before every iteration and at the end, in nats.
     """
 
     hmm: HMM
@@ -71,6 +72,7 @@ class BaumWelchFit:
     bic: float
     num_free: dict[str, int] = field(default_factory=dict)
     num_zeros: dict[str, int] = field(default_factory=dict)
+    history: tuple[tuple[float, ...], ...] = field(default=(), repr=False, compare=False)
 
     @property
     def remarks(self) -> list[str]:
@@ -167,20 +169,21 @@ class _RestartSearch(NamedTuple):
 
     def restart(self, number: int) -> EMResult:
         tried = self.begins(number)
-        if len(tried) > 1:
-            tried = [_likeliest([self.climb(model, TRIED_ITERATIONS, 0.0) for model in tried])]
-        climbed = self.climb(tried[0], self.max_iterations, self.tolerance, self.hear)
+        first = _likeliest([self.climb(model, TRIED_ITERATIONS, 0.0) for model in tried]) if len(tried) > 1 else None
+        begin = tried[0] if first is None else first.model
+        climbed = self.climb(begin, self.max_iterations, self.tolerance, self.hear)
         self.hear(self.max_iterations - climbed.num_iterations)
-        return climbed
+        return climbed.after(first)
 
     def wave(self, numbers: Sequence[int]) -> list[EMResult]:
         tried = [self.begins(number) for number in numbers]
         several = [model for models in tried if len(models) > 1 for model in models]
         reached = iter(self.climb.side_by_side(several, TRIED_ITERATIONS, 0.0) if several else ())
-        best = [own[0] if len(own) == 1 else _likeliest([next(reached) for _ in own]) for own in tried]
+        firsts = [None if len(own) == 1 else _likeliest([next(reached) for _ in own]) for own in tried]
+        best = [own[0] if first is None else first.model for own, first in zip(tried, firsts, strict=True)]
         ends = self.climb.side_by_side(best, self.max_iterations, self.tolerance, self.hear)
         self.hear(sum(self.max_iterations - end.num_iterations for end in ends))
-        return ends
+        return [end.after(first) for end, first in zip(ends, firsts, strict=True)]
 
 
 def _at_least(least: int, **options: int | float) -> None:
@@ -203,11 +206,12 @@ def _fitted(restarts: RestartSearch[EMResult], work: PackedSequences, rules: MSt
         bic=criterion(best.log_likelihood, free, work, best.model.emission.shape[1]),
         num_free=free,
         num_zeros=rules.num_zeros,
+        history=tuple(end.history for end in restarts.ends),
     )
 
 
-def _likeliest(tried: Sequence[EMResult]) -> Model:
-    return largest(tried, key=lambda one: one.log_likelihood).model
+def _likeliest(tried: Sequence[EMResult]) -> EMResult:
+    return largest(tried, key=lambda one: one.log_likelihood)
 
 
 def criterion(log_likelihood: float, free: dict[str, int], work: PackedSequences, num_symbols: int) -> float:

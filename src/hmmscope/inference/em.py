@@ -142,12 +142,17 @@ class MStepSettings:
 
 
 class EMResult(NamedTuple):
-    """Result of an EM run."""
+    """Result of an EM run; `history` has the log-likelihood before each iteration and at the end, in nats."""
 
     model: Model
     log_likelihood: float
     num_iterations: int
     converged: bool
+    history: tuple[float, ...] = ()
+
+    def after(self, first: "EMResult | None") -> "EMResult":
+        """Return this result with the history of an earlier run, which it continued."""
+        return self if first is None else self._replace(history=first.history[:-1] + self.history)
 
 
 class EMRunner(NamedTuple):
@@ -168,13 +173,15 @@ class EMRunner(NamedTuple):
     ) -> EMResult:
         """Run EM until a step gains less than `tolerance` nats per observation."""
         num_tokens, before, iteration = self.work.total(self.work.lengths), -np.inf, 0
+        history: list[float] = []
         while True:
             counts = expect(model, self.work, self.num_threads)
             score = self.work.total(counts.logs)
+            history.append(score)
             reached = score + float(self.m_step.log_prior(model))
             converged = reached - before < tolerance * num_tokens
             if converged or iteration == max_iterations:
-                return EMResult(model, score, iteration, converged)
+                return EMResult(model, score, iteration, converged, tuple(history))
             model, before, iteration = self.m_step.maximise(model, counts), reached, iteration + 1
             callback(1)
 
@@ -188,6 +195,7 @@ class EMRunner(NamedTuple):
         """Run EM from several starting models in a batch."""
         num_tokens, iteration, going = int(self.work.lengths.sum()), 0, np.arange(len(models))
         ends: dict[int, EMResult] = {}
+        history: list[list[float]] = [[] for _ in models]
         now, before = Model.several(models), np.full(len(models), -np.inf)
         expectation = _SideBySide(self.work, now, self.num_threads)
         while True:
@@ -195,9 +203,12 @@ class EMRunner(NamedTuple):
             reached = counts.logs + self.m_step.log_prior(now)
             converged = reached - before < tolerance * num_tokens
             ending = converged | (iteration == max_iterations)
+            for number, own in zip(going.tolist(), counts.logs.tolist(), strict=True):
+                history[number].append(own)
             for place in np.flatnonzero(ending).tolist():
                 number, score = int(going[place]), float(counts.logs[place])
-                ends[number] = EMResult(now.chosen(place), score, iteration, bool(converged[place]))
+                ended = bool(converged[place])
+                ends[number] = EMResult(now.chosen(place), score, iteration, ended, tuple(history[number]))
             if ending.all():
                 return [ends[number] for number in range(len(models))]
             left = ~ending

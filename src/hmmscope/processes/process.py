@@ -40,6 +40,7 @@ from hmmscope.processes.formats import write_file
 from hmmscope.processes.integer_rows import drawn_weights, integer_weights
 from hmmscope.processes.orthogonal import float_digest
 from hmmscope.processes.params import HMMParams
+from hmmscope.processes.state_methods import StateMethods
 from hmmscope.reprs import html_table
 from hmmscope.seeds import philox_key
 from hmmscope.sequences.encoding import Alphabet
@@ -60,7 +61,7 @@ class SampledPaths(NamedTuple):
     components: Int64[Tensor, "batch"] | None
 
 
-class Process(ABC):
+class Process(StateMethods, ABC):
     """A probability distribution over observation sequences.
 
     A subclass defines `num_states`, `num_symbols`, `file_format`, and `params` (for sampling and the capabilities in

@@ -22,8 +22,10 @@ from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
 from hmmscope.inference.num_states import StateCountPosterior, choice_reason, choose_num_states, support_of
 from hmmscope.inference.weights import as_weights, with_weights
 from hmmscope.processes.hmm import HMM, matched_by_name
-from hmmscope.reprs import html_rows
+from hmmscope.reprs import ResultRows, html_rows
+from hmmscope.runs.fit_answers import FitAnswers, searched
 from hmmscope.runs.fit_options import FitOptions
+from hmmscope.runs.given_rows import column_names, row_labels
 from hmmscope.runs.goodness import Goodness, goodness_of_fit
 from hmmscope.runs.posterior import FitData, Posterior
 from hmmscope.runs.stream_parts import parts_of
@@ -37,7 +39,7 @@ from hmmscope.training.progress import Progress
 
 
 @dataclass(frozen=True, repr=False)
-class FitResult:
+class FitResult(FitAnswers):
     """An HMM fitted to sequences.
 
     Attributes:
@@ -129,14 +131,9 @@ class FitResult:
         """
         return goodness_of_fit([self.hmm], self._whole("check").sequences, num_simulations, seed)
 
-    def _whole(self, asked: str) -> FitData:
-        if self.data is None:
-            raise InputError(f"{asked}: needs all sequences, but a stream stores none; fit without stream=True")
-        return self.data
-
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> ResultRows:
         """Return a row per number of states: log-likelihoods (nats per observation), BIC, restarts, the choice."""
-        return [
+        return ResultRows(
             {"num_states": size, "log_likelihood": fit.log_likelihood / (self.num_fitted or self.num_observations)}
             | {"bic": fit.bic}
             | ({} if self.support is None else {"share": self.support.shares[size]})
@@ -149,7 +146,7 @@ class FitResult:
                 "chosen": size == self.hmm.num_states,
             }
             for size, fit in self.fits.items()
-        ]
+        )
 
     def _judged(self, size: int) -> dict[str, float]:
         if not self.held_out:
@@ -193,14 +190,6 @@ class FitResult:
 
     def _repr_html_(self) -> str:
         return html_rows(repr(self.hmm), self.table())
-
-
-def searched(fit: Any) -> str:
-    """Describe the restarts and whether the best two agree."""
-    if fit.num_restarts == 1:
-        return "one restart"
-    ended = "agree" if fit.restarts_agree else f"differ by {fit.restart_gap:.2g} nats"
-    return f"best two of {fit.num_restarts} restarts {ended}"
 
 
 def fit(
@@ -261,14 +250,14 @@ def fit(
     with _Count((len(sizes) * options.num_restarts + (judges is not None)) * options.max_iterations, quiet) as heard:
         settings["callback"] = heard
         if judges is None:
-            return _without_judges(data, work, sizes, settings)
+            return _without_judges(data, work, sizes, settings, row_labels(source))
         judged = flat_sequences(judges.flat, judges.lengths.numpy())
         every = work if apart is data else _work(data, sizes[-1])
         choice = choose_num_states(work, judged, sizes, data.num_symbols, whole=every, **settings)
         chosen = choice.fits[choice.num_states]
         whole = None if apart is data else _on_to_all(data, chosen, settings)
     hmm = _named((whole or chosen).hmm, data, "Baum-Welch fit")
-    material = FitData(data, _restricted(settings) or not _plain(work))
+    material = FitData(data, _restricted(settings) or not _plain(work), row_labels(source))
     about = choice.held_out_errors, choice.reason + how, whole, apart.num_observations, choice.support
     return FitResult(hmm, num_weighted(work, data), choice.fits, choice.held_out, *about, material)
 
@@ -310,15 +299,15 @@ def _fit_numbers(
     hmm = (found["whole"] or found["fits"][chosen]).hmm.replaced()
     hmm.title, hmm.source, hmm.read_options = f"{emission} fit", f"fitted to {how}" if how else "", kept
     seen, weights = (~data.rows.isnan()).any(1), as_weights(options.get("sequence_weights"), len(data.lengths))
-    made = int(seen.sum())
-    if weights is not None:
-        made = float(np.repeat(weights, data.lengths.numpy()) @ seen.numpy())
+    made = int(seen.sum()) if weights is None else float(np.repeat(weights, data.lengths.numpy()) @ seen.numpy())
+    columns = tuple(kept.column.split(",")) if kept and kept.column else column_names(source)
+    material = FitData(data, _restricted(options), row_labels(source), columns)
     zeros = found["fits"][chosen].num_zeros
-    return FitResult(hmm, made, **found, data=FitData(data, _restricted(options)), num_zeros=zeros)
+    return FitResult(hmm, made, **found, data=material, num_zeros=zeros)
 
 
 def _without_judges(
-    data: SequenceData, work: PackedSequences, sizes: Sequence[int], options: dict[str, Any]
+    data: SequenceData, work: PackedSequences, sizes: Sequence[int], options: dict[str, Any], index: Any
 ) -> FitResult:
     fits = {size: fit_baum_welch(work, size, data.num_symbols, **options) for size in sizes}
     bics = {size: one.bic for size, one in fits.items()}
@@ -330,7 +319,7 @@ def _without_judges(
     why = "too little data to hold any out" if work.weights is None else "sequence_weights hold nothing out"
     reason = f"{reason}; {why}" if len(sizes) > 1 else ""
     about: dict[str, Any] = {"reason": reason, "support": support, "num_zeros": fits[best].num_zeros}
-    return FitResult(hmm, num_weighted(work, data), fits, data=FitData(data, restricted), **about)
+    return FitResult(hmm, num_weighted(work, data), fits, data=FitData(data, restricted, index), **about)
 
 
 def _labelled(work: PackedSequences, known: Any, data: SequenceData, num_states: int) -> PackedSequences:

@@ -1,7 +1,7 @@
 """Forecasts with intervals, from posterior draws of the parameters."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,16 +11,16 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.inference.continuations import MAX_STEPS, forecast
 from hmmscope.processes.capabilities import FORECASTS
 from hmmscope.processes.observations import as_vectors, whole_batch
-from hmmscope.reprs import Shown
+from hmmscope.reprs import Shown, Tabular
 from hmmscope.schema import require, require_count
 from hmmscope.seeds import numpy_generator
 
-#: Random numbers per model and step.
-DRAWN = 50
+#: Random numbers per model and step, and least number per step.
+DRAWN, LEAST_DRAWN = 50, 4000
 
 
 @dataclass(frozen=True, repr=False)
-class Forecasts(Shown):
+class Forecasts(Shown, Tabular):
     """Marginal predictions of the next steps.
 
     For symbols, `mean` is the probability of each symbol, and `low` and `high` are its 95 % interval over the
@@ -29,16 +29,21 @@ class Forecasts(Shown):
 
     Attributes:
         mean, low, high: (step, symbol) or (step, coordinate).
+        names: Names of the symbols or coordinates, or empty.
+        index: Time stamp of each step, or None.
     """
 
     mean: Float64[Tensor, "step outcome"]
     low: Float64[Tensor, "step outcome"]
     high: Float64[Tensor, "step outcome"]
+    names: tuple[str, ...] = field(default=(), repr=False)
+    index: Any = field(default=None, repr=False)
 
     def table(self) -> list[dict[str, Any]]:
         """Return a row for each step and outcome."""
         return [
-            {"step": step + 1, "outcome": outcome}
+            ({"step": step + 1} if self.index is None else {"step": step + 1, "time": self.index[step]})
+            | {"outcome": self.names[outcome] if self.names else outcome}
             | {name: float(getattr(self, name)[step, outcome]) for name in ("mean", "low", "high")}
             for step, outcome in np.ndindex(*self.mean.shape)
         ]
@@ -66,14 +71,15 @@ def forecast_with(models: Sequence[Any], observed: Any, steps: int, seed: int = 
         low, high = laws.quantile(ends, dim=0)
         return Forecasts(laws.mean(0), low, high)
     means, drawn = [], []
+    count = max(DRAWN, LEAST_DRAWN // len(models))
     for number, model in enumerate(models):
         random = numpy_generator(seed, "forecast", number)
         belief = model.observe(past).belief[0, -1]
         for _ in range(steps):
             belief = belief @ model.transition
             means.append(belief @ model.means)
-            states = torch.from_numpy(random.choice(len(belief), DRAWN, p=(belief / belief.sum()).numpy()))
-            drawn.append(model.emit(states, torch.from_numpy(random.random((DRAWN, model.num_draws)))))
+            states = torch.from_numpy(random.choice(len(belief), count, p=(belief / belief.sum()).numpy()))
+            drawn.append(model.emit(states, torch.from_numpy(random.random((count, model.num_draws)))))
     shape = (len(models), steps)
     values = torch.stack(drawn).unflatten(0, shape).transpose(1, 2).flatten(0, 1)
     low, high = values.quantile(ends, dim=0)

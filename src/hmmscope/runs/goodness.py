@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.datasets.process_dataset import ProcessDataset
-from hmmscope.reprs import html_rows
+from hmmscope.reprs import Tabular, html_rows
 from hmmscope.schema import require_count
 from hmmscope.sequences.gaps import MISSING
 
@@ -28,7 +28,7 @@ GRAM = "n-grams of "
 
 
 @dataclass(frozen=True, repr=False)
-class Goodness:
+class Goodness(Tabular):
     """Statistics of the data, and their bands over simulated sequences.
 
     The families of statistics are "runs" (fractions of runs of one symbol by length), "n-grams of 2" and "n-grams of 3"
@@ -51,6 +51,10 @@ class Goodness:
     p_values: dict[str, float]
     num_simulations: int
     drawn: bool
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return `rows` as a list."""
+        return list(self.rows)
 
     @property
     def adjusted(self) -> dict[str, float]:

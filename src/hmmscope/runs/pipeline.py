@@ -22,7 +22,7 @@ from hmmscope.models.user_module import UserModuleSpec, model_name, unwrapped
 from hmmscope.processes.files import load_process
 from hmmscope.processes.make import built
 from hmmscope.processes.process import Process
-from hmmscope.reprs import html_table, plot_rows
+from hmmscope.reprs import Tabular, html_table, plot_rows
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.settings import plain
 from hmmscope.runs.timings import NotMeasuredError, kept_timing, timing
@@ -39,7 +39,7 @@ OWN_PROCESS, FIRST_WEIGHTS = "process.safetensors", "first-weights.safetensors"
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Tabular):
     """A trained model and its data.
 
     Attributes:

@@ -18,8 +18,9 @@ from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
 from hmmscope.inference.paths import most_likely_states
 from hmmscope.kernels.quantise import UNIT
 from hmmscope.processes.hmm import HMM
-from hmmscope.reprs import Shown
+from hmmscope.reprs import Shown, Tabular
 from hmmscope.runs.forecasts import Forecasts, forecast_with
+from hmmscope.runs.given_rows import GivenRows, of_symbols, of_vectors
 from hmmscope.runs.goodness import Goodness, goodness_of_fit
 from hmmscope.runs.vector_sequences import Vectors
 from hmmscope.schema import is_count, require, unknown_name
@@ -33,7 +34,7 @@ TOGETHER = 256
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Posterior(Shown):
+class Posterior(Shown, Tabular):
     """Posterior draws of the parameters of a fitted model, with the state labels of the fit.
 
     Attributes:
@@ -132,17 +133,26 @@ class FitData:
     Attributes:
         data: Sequences of symbols or of numbers.
         restricted: The fit had fixed or tied parts, weights or known states, or started from a user's model.
+        index: Label of each row, or None.
+        columns: Names of the coordinates, or empty.
     """
 
     data: SequenceData | Vectors
     restricted: bool
+    index: Any = None
+    columns: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> GivenRows:
+        """Return the sequences with the labels of their rows."""
+        if isinstance(self.data, Vectors):
+            return of_vectors(self.data, self.index, self.columns)
+        return of_symbols(self.data, self.index)
 
     @property
     def sequences(self) -> Sequence[Tensor]:
         """Return symbols (time,) or numbers (time, coordinate)."""
-        if isinstance(self.data, Vectors):
-            return self.data.rows.split(self.data.lengths.tolist())
-        return [self.data[number] for number in range(len(self.data))]
+        return self.rows.sequences
 
     def posterior(self, hmm: Any, prior: DirichletPrior, chains: Chains, laws: dict[str, Any]) -> Posterior:
         """Draw the posterior of a model of symbols or numbers; InputError if the fit was restricted."""

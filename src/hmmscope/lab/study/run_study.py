@@ -40,7 +40,7 @@ from hmmscope.processes.files import load_process
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.recorded_sequences import RecordedSequences
 from hmmscope.processes.require_type import require_process_type
-from hmmscope.reprs import html_rows, plot_rows
+from hmmscope.reprs import Tabular, html_rows, plot_rows
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.fit_options import FitOptions
 from hmmscope.runs.fitting import fit
@@ -108,7 +108,7 @@ class StudySpec:
 
 
 @dataclass(frozen=True, repr=False)
-class StudyResult:
+class StudyResult(Tabular):
     """A finished study.
 
     Attributes:

@@ -9,6 +9,7 @@ from hmmscope.lab.verbs.options import FitCommandOptions
 from hmmscope.lab.verbs.output_paths import HMM_FILES, new_file
 from hmmscope.processes.process import Process
 from hmmscope.runs import fitting
+from hmmscope.runs.fit_answers import searched
 from hmmscope.runs.fit_options import FitOptions
 from hmmscope.schema import parse_value
 from hmmscope.sequences.data import SequenceData
@@ -63,7 +64,7 @@ def fit(options: FitCommandOptions) -> None:
         say(
             f"{about} {_place(found.hmm, data)}: log-likelihood {best.log_likelihood:.6f} nats "
             f"({best.log_likelihood / total:.6f} per observation), {ended} in {_counted(best.num_iterations, 'iteration')}, "
-            f"{fitting.searched(found.fits[found.hmm.num_states])}"
+            f"{searched(found.fits[found.hmm.num_states])}"
         )
     said_of(found, options)
     if not quiet:

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from hmmscope.analysis.intervals import student_quantile
-from hmmscope.reprs import html_rows
+from hmmscope.reprs import Tabular, html_rows
 from hmmscope_studies.benchmark.scoring import FLOORS, SCORES
 from hmmscope_studies.benchmark.tasks import BUDGETS, VERSION, BenchmarkTask
 
 
-class Card:
+class Card(Tabular):
     """Results of a submission.
 
     Attributes:

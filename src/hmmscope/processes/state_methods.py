@@ -1,0 +1,64 @@
+"""Methods of every process with hidden states, which `hmmscope.runs` defines."""
+
+import importlib
+from typing import Any
+
+
+def _defined(module: str) -> Any:
+    """Import an outer module on first use, so that a process loads without inference and plots."""
+    return importlib.import_module(f"hmmscope.runs.{module}")
+
+
+class StateMethods:
+    """Answers about observations, with the same names for all families.
+
+    `x` is whatever `hmmscope.fit` reads: an array, a list of sequences, a data frame, a file. Several sequences are
+    consecutive rows with `lengths`; options such as `column` read tables. Results are arrays with a row for each row of
+    `x`, and `to_pandas()` gives them the index of `x`.
+    """
+
+    def predict(self, x: Any, *, names: bool = False, **reading: Any) -> Any:
+        """Compute the most likely state of each row (Viterbi path); -1 in a sequence of probability zero.
+
+        Args:
+            x, reading: See `StateMethods`.
+            names: Return names of states.
+        """
+        return _defined("state_answers").predict(self, x, names=names, **reading)
+
+    def predict_proba(self, x: Any, **reading: Any) -> Any:
+        """Compute P(state | all observations) of each row, (row, state)."""
+        return _defined("state_answers").predict_proba(self, x, **reading)
+
+    def score(self, x: Any, *, per_sequence: bool = False, **reading: Any) -> Any:
+        """Compute log P(x) in nats: a number, or with `per_sequence` an array (sequence,)."""
+        return _defined("state_answers").score(self, x, per_sequence=per_sequence, **reading)
+
+    def sample(self, length: int, num_sequences: int = 1, *, seed: int = 0) -> Any:
+        """Sample sequences; return their `observations` and `states`, row by row."""
+        return _defined("state_answers").sample(self, length, num_sequences, seed=seed)
+
+    def forecast(self, observed: Any, steps: int = 1, *, seed: int = 0, **reading: Any) -> Any:
+        """Forecast the next observations of one sequence; return `hmmscope.runs.forecasts.Forecasts`."""
+        return _defined("state_answers").forecast(self, observed, steps, seed=seed, **reading)
+
+    def state_table(self, x: Any = None, **reading: Any) -> Any:
+        """Return a row for each state: its emissions, how often it occurs and how long it lasts.
+
+        `share` is the fraction of the rows of `x`, without `x` the stationary probability; `visits` counts the visits
+        of the most likely path. A visit lasts `dwell_rows` = 1 / (1 - P(stay)) rows on average; `dwell_time` is the
+        same in time, if `x` has time stamps.
+        """
+        return _defined("state_answers").state_table(self, x, **reading)
+
+    def plot(self, kind: str = "overview", x: Any = None, *, ax: Any = None, **options: Any) -> Any:
+        """Plot a model and its observations with Matplotlib; return Axes, or a Figure of several.
+
+        Args:
+            kind: "overview", "observations" (coloured by state), "probabilities" (of the states over time),
+                "transitions" (graph with dwell times) or "emissions".
+            x: Observations; required by "observations" and "probabilities".
+            ax: Axes to draw on.
+            options: See the function in `hmmscope.runs.state_plots`, and options that read `x`.
+        """
+        return _defined("state_plots").plot(self, kind, x, ax=ax, **options)

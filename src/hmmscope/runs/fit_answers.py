@@ -1,0 +1,87 @@
+"""Answers of a fit: the methods of its HMM, with the fitted data as the default."""
+
+from dataclasses import replace
+from typing import Any
+
+from hmmscope.errors import InputError
+from hmmscope.reprs import Tabular
+from hmmscope.runs import state_answers, state_plots
+from hmmscope.runs.forecasts import Forecasts
+from hmmscope.runs.given_rows import GivenRows, given_rows
+from hmmscope.runs.posterior import FitData
+from hmmscope.runs.row_values import RowValues
+from hmmscope.schema import unknown_name
+
+
+class FitAnswers(Tabular):
+    """Methods of a fit that answer about observations `x`, by default about the fitted ones.
+
+    See `hmmscope.processes.state_methods.StateMethods` for `x`, its reading options and the results.
+    """
+
+    hmm: Any
+    data: FitData | None
+
+    def predict(self, x: Any = None, *, names: bool = False, **reading: Any) -> RowValues:
+        """Compute the most likely state of each row, as an integer or with `names` as a name."""
+        return state_answers.predict(self.hmm, self._rows("predict", x, reading), names=names)
+
+    def predict_proba(self, x: Any = None, **reading: Any) -> RowValues:
+        """Compute P(state | all observations) of each row, (row, state)."""
+        return state_answers.predict_proba(self.hmm, self._rows("predict_proba", x, reading))
+
+    def score(self, x: Any = None, *, per_sequence: bool = False, **reading: Any) -> Any:
+        """Compute log P(x) in nats: a number, or with `per_sequence` an array (sequence,)."""
+        return state_answers.score(self.hmm, self._rows("score", x, reading), per_sequence=per_sequence)
+
+    def sample(self, length: int, num_sequences: int = 1, *, seed: int = 0) -> state_answers.SampledRows:
+        """Sample sequences of the fitted model; return their `observations` and `states`, row by row."""
+        return state_answers.sample(self.hmm, length, num_sequences, seed=seed)
+
+    def forecast(self, observed: Any = None, steps: int = 1, *, seed: int = 0, **reading: Any) -> Forecasts:
+        """Forecast the next observations of one sequence with the fitted parameters; see `Posterior.forecast`."""
+        return state_answers.forecast(self.hmm, self._rows("forecast", observed, reading), steps, seed=seed)
+
+    def states(self, x: Any = None, **reading: Any) -> state_answers.StateTable:
+        """Return a row for each state: its emissions, how often it occurs and how long it lasts.
+
+        See `hmmscope.processes.state_methods.StateMethods.state_table`.
+        """
+        return state_answers.state_table(self.hmm, self._rows("states", x, reading))
+
+    def plot(self, kind: str = "overview", x: Any = None, *, ax: Any = None, **options: Any) -> Any:
+        """Plot the fit with Matplotlib; return Axes, or a Figure of several.
+
+        Args:
+            kind: "overview", "observations" (coloured by state), "probabilities" (of the states over time),
+                "transitions" (graph with dwell times), "emissions", "convergence" (of the restarts) or "num_states"
+                (numbers of states with their evidence).
+            x, ax, options: See `hmmscope.processes.state_methods.StateMethods.plot`.
+        """
+        if kind in state_plots.OF_FITS:
+            return state_plots.OF_FITS[kind](self, ax=ax, **options)
+        if kind not in state_plots.KINDS:
+            raise unknown_name("kind", kind, (*state_plots.KINDS, *state_plots.OF_FITS))
+        own, reading = state_plots.split_options(options)
+        return state_plots.plot(self.hmm, kind, self._rows("plot", x, reading), ax=ax, **own)
+
+    def _rows(self, asked: str, x: Any, reading: dict[str, Any]) -> GivenRows:
+        if x is None:
+            if reading:
+                raise InputError(f"{next(iter(reading))}: describes how to read x; pass x")
+            return self._whole(asked).rows
+        found = given_rows(self.hmm, x, **reading)
+        return found if found.columns or self.data is None else replace(found, columns=self.data.columns)
+
+    def _whole(self, asked: str) -> FitData:
+        if self.data is None:
+            raise InputError(f"{asked}: needs all sequences, but a stream stores none; fit without stream=True")
+        return self.data
+
+
+def searched(fit: Any) -> str:
+    """Describe the restarts and whether the best two agree."""
+    if fit.num_restarts == 1:
+        return "one restart"
+    ended = "agree" if fit.restarts_agree else f"differ by {fit.restart_gap:.2g} nats"
+    return f"best two of {fit.num_restarts} restarts {ended}"

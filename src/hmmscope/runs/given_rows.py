@@ -1,0 +1,146 @@
+"""Rows of data that a fitted model answers about, in any form that `hmmscope.fit` reads."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hmmscope.axes import Int64, Tensor
+from hmmscope.processes.observations import as_vectors
+from hmmscope.processes.process import Process
+from hmmscope.runs.row_values import RowValues
+from hmmscope.runs.vector_files import read_number_file
+from hmmscope.runs.vector_sequences import Vectors, read_vectors
+from hmmscope.sequences.data import SequenceData
+
+#: Most entries of a padded batch, and most sequences in it.
+MOST_ENTRIES, MOST_SEQUENCES = 2**21, 4096
+
+
+@dataclass(frozen=True)
+class GivenRows:
+    """Sequences with the labels of their rows.
+
+    Attributes:
+        sequences: Symbols (time,) or numbers (time, coordinate).
+        index: Label of each row of all sequences, or None.
+        columns: Names of the coordinates, or empty.
+    """
+
+    sequences: Sequence[Tensor]
+    index: Any = None
+    columns: tuple[str, ...] = ()
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """Number of rows of each sequence."""
+        return tuple(map(len, self.sequences))
+
+    def values(self, values: Any, names: Sequence[str]) -> RowValues:
+        return RowValues.of(values, self.lengths, names, self.index)
+
+    def batches(self) -> Iterator[tuple[Tensor, Int64[Tensor, "batch"], list[int]]]:
+        """Yield padded batches of sequences of similar length, their lengths, and their numbers."""
+        order = sorted(range(len(self.lengths)), key=self.lengths.__getitem__)
+        while order:
+            longest, chosen = 2 * max(1, self.lengths[order[0]]), list[int]()
+            for number in order[:MOST_SEQUENCES]:
+                if self.lengths[number] > longest or (
+                    (len(chosen) + 1) * self.lengths[number] > MOST_ENTRIES and chosen
+                ):
+                    break
+                chosen.append(number)
+            order = order[len(chosen) :]
+            some = [self.sequences[number] for number in chosen]
+            padding = torch.nan if some[0].is_floating_point() else 0
+            padded = torch.nn.utils.rnn.pad_sequence(some, batch_first=True, padding_value=padding)
+            yield padded, torch.tensor([len(one) for one in some]), chosen
+
+
+def given_rows(hmm: Process, source: Any, *, lengths: Any = None, **reading: Any) -> GivenRows:
+    """Read observations for a model.
+
+    Args:
+        hmm: The model.
+        source: Whatever `hmmscope.fit` reads; (time, coordinate) is one sequence.
+        lengths: Lengths of the sequences in consecutive rows.
+        reading: Options of `SequenceData`, or of `read_number_file`.
+    """
+    if isinstance(source, GivenRows):
+        return source
+    if isinstance(source, RowValues) and lengths is None and len(source.lengths) > 1:
+        lengths = source.lengths
+    if not hmm.real_valued:
+        return _symbols(hmm, source, lengths, reading)
+    if isinstance(source, str | Path):
+        found = read_number_file(source, lengths=lengths, symbols_from=hmm.read_options, **reading)
+        chosen = found.reading.column if found.reading else None
+        return of_vectors(found.vectors, columns=tuple(chosen.split(",")) if chosen else ())
+    if isinstance(source, Vectors):
+        return of_vectors(source)
+    values = _plain(source)
+    if reading:
+        return of_vectors(read_vectors(values, lengths=lengths, **reading), row_labels(source))
+    numbers, counts = as_vectors(values, hmm.num_symbols, lengths)
+    counts = torch.full(numbers.shape[:1], numbers.shape[1]) if counts is None else counts
+    parts = [row[:count] for row, count in zip(numbers, counts.tolist(), strict=True)]
+    return _labelled(GivenRows(parts, columns=column_names(source)), row_labels(source))
+
+
+def of_vectors(data: Vectors, index: Any = None, columns: tuple[str, ...] = ()) -> GivenRows:
+    """Return the sequences of numbers."""
+    index = row_labels(data) if index is None else index
+    return _labelled(GivenRows(data.rows.split(data.lengths.tolist()), columns=columns), index)
+
+
+def of_symbols(data: SequenceData, index: Any = None) -> GivenRows:
+    """Return the sequences of symbols."""
+    index = row_labels(data) if index is None else index
+    return _labelled(GivenRows(list(data)), index)
+
+
+def row_labels(source: Any) -> Any:
+    """Return the labels of the rows of a pandas object, or of data that has them; else None."""
+    index = getattr(source, "index", None)
+    return None if callable(index) else index
+
+
+def column_names(source: Any) -> tuple[str, ...]:
+    """Return the names of the columns of a data frame, or of a pandas Series; else none."""
+    columns = getattr(source, "columns", None)
+    if columns is not None and not callable(columns):
+        return tuple(map(str, columns))
+    name = getattr(source, "name", None)
+    return (name,) if isinstance(name, str) and hasattr(source, "iloc") else ()
+
+
+def _symbols(hmm: Process, source: Any, lengths: Any, reading: dict[str, Any]) -> GivenRows:
+    labels = row_labels(source)
+    if hasattr(source, "iloc") and source.ndim == 1:
+        source = source.to_numpy()
+        source = source if source.dtype.kind in "iu" else [source.tolist()]
+    if isinstance(source, RowValues):
+        source = np.asarray(source)
+    named = isinstance(source, list | tuple) and all(
+        isinstance(one, str) and one in (hmm.symbols or ()) for one in source
+    )
+    if named and lengths is None and not reading and (hmm.read_options is None or hmm.read_options.unit is None):
+        source = [list(source)]  # a list of names is one sequence, as for numbers
+    data = SequenceData(source, symbols_from=hmm, lengths=lengths, **reading)
+    return of_symbols(data, labels)
+
+
+def _plain(source: Any) -> Any:
+    if hasattr(source, "iloc"):
+        return source.to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.asarray(source) if isinstance(source, RowValues) else source
+
+
+def _labelled(found: GivenRows, index: Any) -> GivenRows:
+    if index is None or sum(found.lengths) != len(index):
+        return found
+    return GivenRows(found.sequences, index, found.columns)

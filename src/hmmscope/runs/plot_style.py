@@ -1,0 +1,32 @@
+"""Figures and colours of the plots of HMMs."""
+
+from typing import Any
+
+from hmmscope.processes.process import Process
+from hmmscope.reprs import needed
+
+#: Colours of the first states, which colour-blind readers can tell apart (Okabe and Ito, 2008), and of secondary lines.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#7F7F7F")
+MUTED = "0.65"
+
+
+def state_colours(hmm: Process) -> list[Any]:
+    """Return a colour for each state."""
+    if hmm.num_states <= len(COLOURS):
+        return list(COLOURS[: hmm.num_states])
+    wheel = needed("matplotlib", "plot").colormaps["turbo"]
+    return [wheel((state + 0.5) / hmm.num_states) for state in range(hmm.num_states)]
+
+
+def new_figure(figsize: tuple[float, float]) -> Any:
+    """Return an empty figure: of pyplot if the user plots with it, so that it is shown, else a plain one."""
+    needed("matplotlib", "plot")
+    return needed("matplotlib.pyplot", "plot").figure(figsize=figsize, layout="constrained")
+
+
+def new_axes(ax: Any, figsize: tuple[float, float]) -> Any:
+    """Return `ax`, or the axes of a new figure, without the upper and right frame."""
+    axes = new_figure(figsize).subplots() if ax is None else ax
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return axes

@@ -1,0 +1,112 @@
+"""Arrays with a value for each row of the data, and the labels of these rows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hmmscope.reprs import needed, to_frame
+
+
+class RowValues(np.ndarray[Any, Any]):
+    """A NumPy array (row,) or (row, column) with the sequences one after the other, as in hmmlearn.
+
+    Slices and results of arithmetic are plain arrays.
+
+    Attributes:
+        lengths: Number of rows of each sequence.
+        names: Name of each column.
+        index: Label of each row, such as its time stamp, or None.
+    """
+
+    lengths: tuple[int, ...]
+    names: tuple[str, ...]
+    index: Any
+
+    @classmethod
+    def of(cls, values: Any, lengths: Sequence[int], names: Sequence[str], index: Any = None) -> "RowValues":
+        found = np.asarray(values).view(cls)
+        found.lengths, found.names, found.index = tuple(map(int, lengths)), tuple(names), index
+        return found
+
+    def __array_finalize__(self, other: Any) -> None:
+        self.lengths, self.names, self.index = (len(self),) if self.ndim else (), (), None
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        return array[()] if return_scalar else np.asarray(array)
+
+    def __getitem__(self, key: Any) -> Any:
+        return np.asarray(self)[key]
+
+    def __repr__(self) -> str:
+        return repr(np.asarray(self))
+
+    def __reduce__(self) -> Any:
+        return RowValues.of, (np.asarray(self), self.lengths, self.names, self.index)
+
+    def per_sequence(self) -> list[np.ndarray[Any, Any]]:
+        """Return an array for each sequence."""
+        return np.split(np.asarray(self), np.cumsum(self.lengths)[:-1])
+
+    def columns(self) -> dict[str, Any]:
+        """Return the labels of the rows and the columns, for `polars.DataFrame` or `pyarrow.table`."""
+        return self._labels() | self._values()
+
+    def to_pandas(self) -> Any:
+        """Return a pandas Series (of one column) or DataFrame with the index of the input.
+
+        Without an index, rows of several sequences have the index (sequence, time).
+        """
+        index = self.index
+        if index is None and len(self.lengths) > 1:
+            labels = self._labels()
+            index = needed("pandas", "to_pandas").MultiIndex.from_arrays(list(labels.values()), names=list(labels))
+        found = to_frame(self._values(), index)
+        return found[self.names[0]] if self.ndim == 1 else found
+
+    def _values(self) -> dict[str, Any]:
+        table = np.asarray(self)
+        return dict(zip(self.names, table[None] if table.ndim == 1 else table.T, strict=True))
+
+    def _labels(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if len(self.lengths) > 1:
+            found["sequence"] = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        if self.index is None:
+            return found | {"time": np.concatenate([np.arange(count) for count in self.lengths] or [np.arange(0)])}
+        return found | {getattr(self.index, "name", None) or "index": np.asarray(self.index)}
+
+
+def stamps_of(index: Any) -> np.ndarray[Any, Any] | None:
+    """Return labels that are times as datetime64, of a time zone as its local time; None for other labels."""
+    if index is not None and hasattr(index, "to_timestamp"):
+        index = index.to_timestamp()
+    if getattr(index, "tz", None) is not None:
+        index = index.tz_localize(None)
+    found = np.asarray(index)
+    return found if found.dtype.kind == "M" else None
+
+
+def time_step(index: Any) -> np.timedelta64 | None:
+    """Return the most frequent step between time stamps; None if the labels are not times."""
+    stamps = stamps_of(index)
+    if stamps is None or len(stamps) < 2:
+        return None
+    steps, counts = np.unique(np.diff(stamps), return_counts=True)
+    step: np.timedelta64 = steps[counts.argmax()]
+    return step if step > np.timedelta64(0) else None
+
+
+def duration_text(step: np.timedelta64) -> str:
+    """Return a duration in its two largest units: `1 h 40 min`; "always" for NaT."""
+    if np.isnat(step):
+        return "always"
+    seconds = float(step / np.timedelta64(1, "ns")) / 1e9
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    seconds = round(seconds)
+    units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+    place = next(k for k, (size, _) in enumerate(units) if seconds >= size)
+    (large, first), (small, second) = units[place : place + 2]
+    whole, rest = divmod(round(seconds / small), large // small)
+    return f"{whole:,} {first}" + (f" {rest} {second}" if rest else "")

@@ -1,0 +1,233 @@
+"""Answers of a model with hidden states about rows: states, probabilities, scores, samples, forecasts, a table."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hmmscope.axes import Float64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.inference.fast import log_likelihood
+from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.paths import most_likely_states
+from hmmscope.inference.smoothing import smooth_beliefs
+from hmmscope.processes.capabilities import PATHS, SMOOTHING, STATES
+from hmmscope.processes.process import Process
+from hmmscope.processes.stationary import stationary_law
+from hmmscope.reprs import ResultRows
+from hmmscope.runs.forecasts import Forecasts, forecast_with
+from hmmscope.runs.given_rows import GivenRows, given_rows
+from hmmscope.runs.row_values import RowValues, duration_text, time_step
+from hmmscope.schema import require, require_count, unknown_name
+
+#: Largest number of symbols with a column each in the table of states.
+FEW_SYMBOLS = 12
+
+
+class SampledRows(NamedTuple):
+    """Sampled rows.
+
+    Attributes:
+        observations: Symbols (row,) or numbers (row, coordinate).
+        states: Hidden states (row,).
+    """
+
+    observations: RowValues
+    states: RowValues
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns, for `polars.DataFrame` or `pyarrow.table`."""
+        return self.observations.columns() | {"state": np.asarray(self.states)}
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame with a column for each coordinate and one for the state."""
+        found = self.observations.to_pandas()
+        return (found.to_frame() if found.ndim == 1 else found).assign(state=np.asarray(self.states))
+
+
+class StateTable(ResultRows):
+    """Rows about each state: what it emits, how often it occurs, how long it lasts."""
+
+    def __repr__(self) -> str:
+        names = list(self.columns())
+        cells = [names, *([_cell(row.get(name)) for name in names] for row in self)]
+        wide = [max(len(line[place]) for line in cells) for place in range(len(names))]
+        aligned = ("  ".join(cell.rjust(size) for cell, size in zip(line, wide, strict=True)) for line in cells)
+        return "\n".join(aligned)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns())
+        body = ("".join(f"<td>{escape(_cell(value))}</td>" for value in row.values()) for row in self)
+        return f"<table><tr>{head}</tr>{''.join(f'<tr>{cells}</tr>' for cells in body)}</table>"
+
+
+def state_names(hmm: Process) -> tuple[str, ...]:
+    """Return the names of the states: `state 0`, `state 1`, ... without names."""
+    return hmm.states or tuple(f"state {state}" for state in range(hmm.num_states))
+
+
+def coordinate_names(hmm: Process, given: GivenRows | None = None) -> tuple[str, ...]:
+    """Return the names of the coordinates: of the data, of the reading options, or `x0`, `x1`, ..."""
+    count = hmm.num_symbols
+    if given is not None and len(given.columns) == count:
+        return given.columns
+    kept = hmm.read_options.column.split(",") if hmm.read_options and hmm.read_options.column else []
+    return tuple(kept) if len(kept) == count else tuple(f"x{place}" for place in range(count)) if count > 1 else ("x",)
+
+
+def chosen_coordinates(hmm: Process, given: GivenRows | None, wanted: Any) -> list[int]:
+    """Return numbers of coordinates from names or numbers; default all."""
+    names = coordinate_names(hmm, given)
+    if wanted is None:
+        return list(range(hmm.num_symbols))
+    found = []
+    for one in [wanted] if isinstance(wanted, str | int) else wanted:
+        if isinstance(one, str):
+            if one not in names:
+                raise unknown_name("coordinates", one, names)
+            found.append(names.index(one))
+        else:
+            require(0 <= one < len(names), "coordinates", f"must be in [0, {len(names)})", one)
+            found.append(int(one))
+    return found
+
+
+def predict(hmm: Process, x: Any, *, names: bool = False, **reading: Any) -> RowValues:
+    """Compute the most likely path of each sequence; see `hmmscope.processes.state_methods.StateMethods.predict`."""
+    hmm.require_capability(PATHS)
+    given = given_rows(hmm, x, **reading)
+    states = _by_row(given, lambda rows, lengths: most_likely_states(hmm, rows, lengths=lengths).states)
+    if names:
+        states = np.array([*state_names(hmm), "?"])[states]  # ? for a sequence of probability zero
+    return given.values(states, ("state",))
+
+
+def predict_proba(hmm: Process, x: Any, **reading: Any) -> RowValues:
+    """Compute P(state | all observations) of each row."""
+    hmm.require_capability(SMOOTHING)
+    given = given_rows(hmm, x, **reading)
+    found = _by_row(given, lambda rows, lengths: smooth_beliefs(hmm, rows, lengths=lengths))
+    return given.values(found, state_names(hmm))
+
+
+def score(hmm: Process, x: Any, *, per_sequence: bool = False, **reading: Any) -> Any:
+    """Compute the log-likelihood in nats."""
+    given = given_rows(hmm, x, **reading)
+    found = np.zeros(len(given.sequences))
+    for rows, lengths, numbers in given.batches():
+        if hmm.real_valued:
+            found[numbers] = filter_beliefs(hmm, rows, lengths=lengths).log_likelihood.numpy()
+        else:
+            found[numbers] = log_likelihood(hmm, rows, lengths=lengths).numpy()
+    return found if per_sequence else float(found.sum())
+
+
+def sample(hmm: Process, length: int, num_sequences: int = 1, *, seed: int = 0) -> SampledRows:
+    """Sample sequences."""
+    require_count("length", length)
+    require_count("num_sequences", num_sequences)
+    starts = np.arange(length) == 0
+    drawn = hmm.sample_paths(np.arange(num_sequences), starts, seed)
+    lengths = [length] * num_sequences
+    names = coordinate_names(hmm) if hmm.real_valued else ("symbol",)
+    observations, states = (part.flatten(0, 1).numpy() for part in drawn[:2])
+    return SampledRows(RowValues.of(observations, lengths, names), RowValues.of(states, lengths, ("state",)))
+
+
+def forecast(hmm: Process, observed: Any, steps: int = 1, *, seed: int = 0, **reading: Any) -> Forecasts:
+    """Forecast the observations after a sequence."""
+    given = given_rows(hmm, observed, **reading)
+    count = len(given.sequences)
+    require(count == 1, "observed", f"must be one sequence, got {count}; pass one of them", count)
+    names = coordinate_names(hmm, given) if hmm.real_valued else hmm.symbols or ()
+    found = forecast_with([hmm], given.sequences[0], steps, seed)
+    return replace(found, names=tuple(names), index=_ahead(given.index, steps))
+
+
+def state_table(hmm: Process, x: Any = None, **reading: Any) -> StateTable:
+    """Describe each state in a row; see `StateMethods.state_table`."""
+    hmm.require_capability(PATHS if hmm.real_valued else STATES)
+    given = None if x is None else given_rows(hmm, x, **reading)
+    transition = transitions_of(hmm)
+    rows: list[dict[str, Any]] = [{"state": name} for name in state_names(hmm)]
+    if given is not None:
+        shares = np.asarray(predict_proba(hmm, given)).mean(0)
+        path = predict(hmm, given).per_sequence()
+        visits = sum(np.bincount(one[_begins(one)], minlength=hmm.num_states) for one in path if len(one))
+        for row, share, count in zip(rows, shares.tolist(), np.asarray(visits).tolist(), strict=True):
+            row |= {"share": share, "visits": count}
+    else:
+        for row, share in zip(rows, _stationary(transition), strict=True):
+            row["share"] = share
+    step = None if given is None else time_step(given.index)
+    for row, stay in zip(rows, transition.diagonal().tolist(), strict=True):
+        row["dwell_rows"] = dwell = 1 / (1 - stay) if stay < 1 else np.inf
+        if step is not None:
+            nanoseconds = dwell * float(step / np.timedelta64(1, "ns"))
+            row["dwell_time"] = np.timedelta64(round(nanoseconds) if nanoseconds < 2**62 else "NaT", "ns")
+    for row, emitted in zip(rows, _emitted(hmm, given), strict=True):
+        row |= emitted
+    return StateTable(rows)
+
+
+def transitions_of(hmm: Process) -> Float64[Tensor, "state state"]:
+    """Return P(next state | state)."""
+    found: Tensor = hmm.transition if hmm.real_valued else hmm.params.transitions()[0]  # type: ignore[attr-defined]
+    return found
+
+
+def _stationary(transition: Tensor) -> list[float]:
+    try:
+        return stationary_law(transition).tolist()
+    except InputError:  # several closed classes
+        return [np.nan] * len(transition)
+
+
+def _emitted(hmm: Any, given: GivenRows | None) -> list[dict[str, Any]]:
+    if not hmm.real_valued:
+        law = hmm.params.symbols()[0] if hmm.params.states_emit else hmm.params.predictive()[0]
+        symbols = hmm.symbols or tuple(map(str, range(hmm.num_symbols)))
+        if len(symbols) <= FEW_SYMBOLS:
+            return [{f"P({name})": p for name, p in zip(symbols, row, strict=True)} for row in law.tolist()]
+        places = law.argsort(dim=1, descending=True, stable=True)[:, :4].tolist()
+        return [
+            {"emits": ", ".join(f"{symbols[v]} {float(law[state, v]):.3f}" for v in own)}
+            for state, own in enumerate(places)
+        ]
+    if hmm.density == "symbols":  # of several channels
+        return [{"emits": hmm.emission_text(state)} for state in range(hmm.num_states)]
+    found: list[dict[str, Any]] = [{} for _ in range(hmm.num_states)]
+    for place, name in enumerate(coordinate_names(hmm, given)):
+        own = "" if hmm.num_symbols == 1 else f" {name}"
+        for row, mean, variance in zip(
+            found, hmm.means[:, place].tolist(), hmm.variances[:, place].tolist(), strict=True
+        ):
+            row |= {f"mean{own}": mean, f"std{own}": variance**0.5}
+    return found
+
+
+def _begins(path: Any) -> Any:
+    return np.concatenate([[True], path[1:] != path[:-1]]) & (path >= 0)
+
+
+def _by_row(given: GivenRows, answer: Callable[[Tensor, Tensor], Tensor]) -> Any:
+    parts: list[Any] = [None] * len(given.sequences)
+    for rows, lengths, numbers in given.batches():
+        found = answer(rows, lengths).numpy()
+        for place, number in enumerate(numbers):
+            parts[number] = found[place, : given.lengths[number]]
+    return np.concatenate(parts)
+
+
+def _ahead(index: Any, steps: int) -> Any:
+    """Return the labels of the rows that follow, if the labels are times on a grid."""
+    step = time_step(index)
+    return None if step is None else np.asarray(index)[-1] + step * np.arange(1, steps + 1)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, np.timedelta64):
+        return duration_text(value)
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)

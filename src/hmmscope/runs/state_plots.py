@@ -1,0 +1,268 @@
+"""Plots of HMMs and of their fits, drawn with Matplotlib."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hmmscope.errors import InputError
+from hmmscope.processes.process import Process
+from hmmscope.reprs import needed
+from hmmscope.runs.emission_plots import emissions
+from hmmscope.runs.given_rows import GivenRows, given_rows
+from hmmscope.runs.plot_style import MUTED, new_axes, new_figure, state_colours
+from hmmscope.runs.row_values import stamps_of
+from hmmscope.runs.state_answers import chosen_coordinates, coordinate_names, predict, predict_proba, state_names
+from hmmscope.runs.transition_plots import transitions
+from hmmscope.schema import require, unknown_name
+
+#: Most panels of observations, and rows above which points are left out.
+MOST_PANELS, MANY_ROWS = 8, 1500
+#: Options of plots; others describe how to read the observations.
+OPTIONS = ("sequence", "coordinates", "figsize")
+
+
+def plot(hmm: Process, kind: str = "overview", x: Any = None, *, ax: Any = None, **options: Any) -> Any:
+    """Plot a model and its observations; see `hmmscope.processes.state_methods.StateMethods.plot`."""
+    if kind not in KINDS:
+        raise unknown_name("kind", kind, KINDS)
+    own, reading = split_options(options)
+    given = None if x is None else given_rows(hmm, x, **reading)
+    if x is None and reading:
+        raise InputError(f"{next(iter(reading))}: describes how to read x; pass x")
+    if given is None and kind in OF_ROWS:
+        raise InputError(f"x: {kind!r} needs observations; pass x=")
+    if kind == "overview":
+        return overview(hmm, given, ax=ax, **own)
+    return KINDS[kind](hmm, given, ax=ax, **own)
+
+
+def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return options of plots, and options that read the observations."""
+    own = {name: value for name, value in options.items() if name in OPTIONS}
+    return own, {name: value for name, value in options.items() if name not in OPTIONS}
+
+
+def observations(
+    hmm: Process, given: GivenRows, *, ax: Any = None, sequence: int = 0, coordinates: Any = None, figsize: Any = None
+) -> Any:
+    """Plot one sequence over time on a background of the colours of its most likely states.
+
+    Args:
+        hmm: The model.
+        given: The observations.
+        ax: Axes for a single coordinate.
+        sequence: Number of the sequence.
+        coordinates: Coordinates of a real-valued model, by name or number; default all, with `ax` the first.
+        figsize: Size of a new figure in inches.
+    """
+    one, place = _chosen(given, sequence)
+    path = np.asarray(predict(hmm, one))
+    if not hmm.real_valued or hmm.density == "symbols":  # type: ignore[attr-defined]
+        axes = new_axes(ax, figsize or (9.0, 2.8))
+        _symbols(axes, hmm, one, path, place)
+        _legend(axes, hmm, path)
+        return axes
+    shown = chosen_coordinates(hmm, given, coordinates)
+    if ax is not None:
+        panels = [ax]
+        shown = shown[:1] if coordinates is None else shown
+        require(len(shown) == 1, "coordinates", "must be one coordinate with ax", coordinates)
+    else:
+        shown = shown[:MOST_PANELS]
+        figure = new_figure(figsize or (9.0, 1.0 + 1.7 * len(shown)))
+        panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0].tolist()
+    names = coordinate_names(hmm, given)
+    for axes, coordinate in zip(panels, shown, strict=True):
+        values = one.sequences[0][:, coordinate].numpy()
+        _spans(axes, hmm, path, place)
+        axes.plot(place, values, color="0.2", linewidth=0.7 if len(values) > 300 else 1.0)
+        if len(values) <= MANY_ROWS:
+            axes.scatter(place, values, s=7, c=[state_colours(hmm)[state] for state in path], zorder=3, linewidths=0)
+        axes.set_ylabel(names[coordinate])
+    _along(panels[-1], given, place)
+    _legend(panels[0], hmm, path)
+    return panels[0] if len(panels) == 1 else panels[0].figure
+
+
+def probabilities(hmm: Process, given: GivenRows, *, ax: Any = None, sequence: int = 0, figsize: Any = None) -> Any:
+    """Plot the posterior probability of each state over time, stacked to one."""
+    one, place = _chosen(given, sequence)
+    found = np.asarray(predict_proba(hmm, one))
+    axes = new_axes(ax, figsize or (9.0, 2.2))
+    axes.stackplot(place, found.T, colors=state_colours(hmm), labels=state_names(hmm), linewidth=0)
+    axes.set(ylim=(0, 1), ylabel="P(state | data)")
+    axes.margins(x=0)
+    _along(axes, given, place)
+    _legend(axes, hmm, np.arange(hmm.num_states))
+    return axes
+
+
+def overview(hmm: Process, given: GivenRows | None, *, ax: Any = None, figsize: Any = None, **options: Any) -> Any:
+    """Plot transitions and emissions, with observations also states over time; return the figure."""
+    if ax is not None:
+        raise InputError("ax: applies to a single plot; choose a kind, such as 'transitions'")
+    if given is None:
+        figure = new_figure(figsize or (9.0, 4.0))
+        left, right = figure.subplots(1, 2, width_ratios=(1, 1.2))
+        transitions(hmm, None, ax=left)
+        emissions(hmm, None, ax=right)
+        return figure
+    figure = new_figure(figsize or (10.0, 7.6))
+    grid = figure.add_gridspec(3, 2, height_ratios=(1.3, 0.7, 2.0), width_ratios=(1, 1.2))
+    top = figure.add_subplot(grid[0, :])
+    below = figure.add_subplot(grid[1, :], sharex=top)
+    observations(hmm, given, ax=top, **options)
+    probabilities(hmm, given, ax=below, **{name: own for name, own in options.items() if name == "sequence"})
+    top.set_xlabel("")
+    top.tick_params(labelbottom=False)
+    below.get_legend().remove()
+    transitions(hmm, given, ax=figure.add_subplot(grid[2, 0]))
+    emissions(hmm, given, ax=figure.add_subplot(grid[2, 1]))
+    return figure
+
+
+def convergence(fit: Any, *, ax: Any = None, figsize: Any = None) -> Any:
+    """Plot for each restart how far its log-likelihood is below the best one, over the iterations."""
+    found = fit.fits.get(fit.hmm.num_states)
+    if found is None or not found.history:
+        raise InputError("kind: 'convergence' needs the restarts of a fit, which a stream does not store")
+    axes = new_axes(ax, figsize or (6.0, 3.6))
+    ends = [history[-1] for history in found.history]
+    best = int(np.argmax(ends))
+    least = 1e-3
+    order = [number for number in range(len(ends)) if number != best] + [best]
+    for number in order:
+        below = np.maximum(max(ends) - np.array(found.history[number]), least)
+        chosen = number == best
+        style: dict[str, Any] = {"color": "#0072B2", "linewidth": 2.0} if chosen else {"color": MUTED, "linewidth": 1.0}
+        axes.plot(np.arange(len(below)), below, label="best" if chosen else None, **style)
+        axes.plot(len(below) - 1, below[-1], "o", markersize=4, color=style["color"])
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set(yscale="log", xlabel="iteration", ylabel="nats below the best log-likelihood")
+    agreed = "the best two agree" if found.restarts_agree else f"the best two differ by {found.restart_gap:.2g} nats"
+    axes.set_title(f"{len(ends)} restart{'s' * (len(ends) > 1)} of {fit.hmm.num_states} states: {agreed}")
+    axes.legend(frameon=False)
+    return axes
+
+
+def num_states(fit: Any, *, ax: Any = None, figsize: Any = None) -> Any:
+    """Plot the posterior probability of each number of states as bars, and its BIC as a line."""
+    if fit.support is None:
+        raise InputError("kind: 'num_states' needs several numbers of states; fit with num_states=[1, 2, 3]")
+    axes = new_axes(ax, figsize or (6.0, 3.6))
+    sizes, chosen = sorted(fit.fits), fit.hmm.num_states
+    shares = [fit.support.shares[size] for size in sizes]
+    colours = ["#0072B2" if size == chosen else "#9ecae1" for size in sizes]
+    axes.bar(sizes, shares, color=colours, width=0.6)
+    for size, share in zip(sizes, shares, strict=True):
+        axes.annotate(f"{share:.2g}" if share >= 5e-3 else "<.005", (size, share), ha="center", va="bottom", fontsize=8)
+    rule = "BIC" if fit.support.why else "evidence"
+    axes.set(ylim=(0, 1.12), xlabel="number of states", ylabel=f"probability (by {rule})", xticks=sizes)
+    other = axes.twinx()
+    bics = np.array([fit.fits[size].bic for size in sizes])
+    other.plot(sizes, bics - bics.min(), "o-", color="#D55E00", markersize=4, linewidth=1.2)
+    other.set_ylabel("BIC above the smallest", color="#D55E00")
+    other.tick_params(axis="y", colors="#D55E00")
+    other.set_ylim(bottom=-0.07 * float(np.ptp(bics)))
+    other.spines["top"].set_visible(False)
+    low, high = fit.interval
+    axes.set_title(f"{chosen} state{'s' * (chosen != 1)} by BIC; 95 % interval {low} to {high}")
+    return axes
+
+
+def _chosen(given: GivenRows, sequence: int) -> tuple[GivenRows, Any]:
+    count = len(given.sequences)
+    require(-count <= sequence < count, "sequence", f"must be in [0, {count})", sequence)
+    sequence %= count
+    begin = sum(given.lengths[:sequence])
+    rows = slice(begin, begin + given.lengths[sequence])
+    stamps = stamps_of(given.index)
+    labels = np.asarray(given.index) if given.index is not None else None
+    if stamps is not None:
+        place = stamps[rows]
+    elif labels is not None and labels.dtype.kind in "iuf":
+        place = labels[rows]
+    else:
+        place = np.arange(given.lengths[sequence])
+    return GivenRows([given.sequences[sequence]], columns=given.columns), place
+
+
+def _along(axes: Any, given: GivenRows, place: Any) -> None:
+    if place.dtype.kind == "M":
+        dates = needed("matplotlib.dates", "plot")
+        locator = dates.AutoDateLocator()
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+    else:
+        name = getattr(given.index, "name", None)
+        axes.set_xlabel(name or "time")
+    axes.margins(x=0)
+
+
+def _spans(axes: Any, hmm: Process, path: Any, place: Any) -> None:
+    """Fill the background with the colour of the state of each row."""
+    at = needed("matplotlib.dates", "plot").date2num(place) if place.dtype.kind == "M" else place.astype(float)
+    middles = (at[1:] + at[:-1]) / 2
+    edges = np.concatenate([at[:1], middles, at[-1:]])
+    begins = np.flatnonzero(np.concatenate([[True], path[1:] != path[:-1]]))
+    ends = np.append(begins[1:], len(path))
+    for state, colour in enumerate(state_colours(hmm)):
+        own = path[begins] == state
+        spans = [(edges[a], edges[b] - edges[a]) for a, b in zip(begins[own], ends[own], strict=True)]
+        axes.broken_barh(
+            spans, (0, 1), transform=axes.get_xaxis_transform(), facecolor=colour, alpha=0.28, linewidth=0, zorder=0
+        )
+
+
+def _symbols(axes: Any, hmm: Process, one: GivenRows, path: Any, place: Any) -> None:
+    rows = one.sequences[0].numpy()
+    colours = np.array(state_colours(hmm))
+    _spans(axes, hmm, path, place)
+    size = float(np.clip(4000 / max(1, len(path)), 3, 22))
+    if rows.ndim == 2:  # channels
+        for channel in range(rows.shape[1]):
+            seen = ~np.isnan(rows[:, channel])
+            scaled = channel + 0.8 * rows[seen, channel] / max(1, int(hmm.sizes[channel]) - 1)  # type: ignore[attr-defined]
+            axes.scatter(place[seen], scaled, s=size, c=colours[path[seen]], linewidths=0, zorder=3)
+        axes.set_yticks(np.arange(rows.shape[1]) + 0.4, coordinate_names(hmm, one))
+        return
+    seen = rows >= 0
+    axes.scatter(place[seen], rows[seen], s=size, c=colours[path[seen]], linewidths=0, zorder=3)
+    count = hmm.num_symbols
+    if hmm.symbols and count <= 30:
+        axes.set_yticks(range(count), hmm.symbols)
+    elif count <= 12:
+        axes.set_yticks(range(count))
+    axes.set(ylabel="symbol", ylim=(-0.6, count - 0.4))
+    _along(axes, one, place)
+
+
+def _legend(axes: Any, hmm: Process, path: Any) -> None:
+    patches = needed("matplotlib.patches", "plot")
+    shown = [state for state in range(hmm.num_states) if bool((path == state).any())][:12]
+    names, colours = state_names(hmm), state_colours(hmm)
+    handles = [patches.Patch(color=colours[state], label=names[state]) for state in shown]
+    axes.legend(
+        handles=handles,
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),
+        ncols=min(6, max(1, len(handles))),
+        frameon=False,
+        fontsize="small",
+        borderaxespad=0.1,
+        handlelength=1.0,
+    )
+
+
+#: Plots that need observations.
+OF_ROWS = ("observations", "probabilities")
+KINDS: dict[str, Callable[..., Any]] = {
+    "overview": overview,
+    "observations": observations,
+    "probabilities": probabilities,
+    "transitions": transitions,
+    "emissions": emissions,
+}
+#: Plots of a fit.
+OF_FITS: dict[str, Callable[..., Any]] = {"convergence": convergence, "num_states": num_states}

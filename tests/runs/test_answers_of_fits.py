@@ -1,0 +1,150 @@
+"""A fit answers about rows: states, probabilities, scores, samples, forecasts, a table of states."""
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hmmscope as hs
+from hmmscope.errors import InputError
+from hmmscope.runs.row_values import duration_text, time_step
+
+WEATHER = hs.HMM(
+    [0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[0.8, 0.2], [0.3, 0.7]], symbols=["sun", "rain"], states=["dry", "wet"]
+)
+SENSORS = hs.GaussianHMM([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[0.0, 1.0], [5.0, 9.0]], [[1.0, 1.0], [2.0, 1.0]])
+FAMILIES = {
+    "symbols": WEATHER,
+    "edges": hs.LabelledHMM([0.5, 0.5], [[[0.5, 0.2], [0.1, 0.1]], [[0.1, 0.2], [0.4, 0.4]]]),
+    "gaussian": SENSORS,
+    "mixture": hs.GaussianMixtureHMM(
+        [0.5, 0.5],
+        [[0.9, 0.1], [0.2, 0.8]],
+        [[0.4, 0.6], [1.0, 0.0]],
+        [[[0.0], [1.0]], [[7.0], [9.0]]],
+        [[[1.0], [2.0]], [[1.0], [1.0]]],
+    ),
+    "poisson": hs.PoissonHMM([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[2.0], [9.0]]),
+    "channels": hs.MultichannelHMM(
+        [0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[[0.8, 0.2], [0.1, 0.9]], [[0.5, 0.2, 0.3], [0.1, 0.8, 0.1]]]
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_answers_with_the_same_methods(family: str) -> None:
+    hmm: Any = FAMILIES[family]
+    drawn = hmm.sample(7, 3, seed=2)
+    x = drawn.observations
+    states, probs = hmm.predict(x), hmm.predict_proba(x)
+    assert states.shape == drawn.states.shape == (21,)
+    assert states.lengths == (7, 7, 7)
+    assert probs.shape == (21, 2)
+    assert np.allclose(probs.sum(1), 1)
+    scores = hmm.score(x, per_sequence=True)
+    assert scores.shape == (3,)
+    assert hmm.score(x) == pytest.approx(scores.sum(), abs=1e-9)
+    batch: Any = torch.from_numpy(np.asarray(x).reshape(3, 7, *x.shape[1:]))
+    assert states.tolist() == hs.most_likely_states(hmm, batch).states.flatten().tolist()
+    assert np.allclose(probs, hs.smooth_beliefs(hmm, batch).flatten(0, 1), atol=1e-12)
+    assert np.allclose(scores, hs.filter_beliefs(hmm, batch).log_likelihood, atol=1e-9)
+    table = hmm.state_table(x)
+    assert [row["state"] for row in table] == list(probs.names)
+    assert sum(row["share"] for row in table) == pytest.approx(1.0)
+    if family == "edges":
+        return
+    assert table[0]["dwell_rows"] == pytest.approx(10)
+    assert hmm.state_table()[0]["share"] == pytest.approx(2 / 3)
+    if family != "channels":
+        ahead = hmm.forecast(x[:7], 2)
+        assert {row["step"] for row in ahead.table()} == {1, 2}
+
+
+def test_a_fit_answers_about_its_data_and_about_other_data() -> None:
+    x = np.asarray(SENSORS.sample(300, seed=1).observations)
+    fit = hs.fit(x, 2, lengths=[100, 200])
+    assert fit.score() == pytest.approx(fit.log_likelihood, abs=1e-8)
+    assert fit.predict().tolist() == fit.predict(x, lengths=[100, 200]).tolist()
+    assert np.array_equal(fit.predict_proba(), fit.predict_proba([x[:100], x[100:]]))
+    assert len(fit.score(per_sequence=True)) == 2
+    assert fit.predict(names=True)[0] in ("state 0", "state 1")
+    assert fit.predict(x[:5]).shape == (5,)
+    assert fit.sample(4).observations.shape == (4, 2)
+    with pytest.raises(InputError, match="observed: must be one sequence, got 2"):
+        fit.forecast(steps=3)
+    ahead = fit.forecast(x, steps=3)
+    mean = hs.filter_beliefs(fit.hmm, x).next_observation[0, -1]
+    assert np.allclose(ahead.mean[0], mean)
+    assert bool((ahead.low < ahead.mean).all() & (ahead.mean < ahead.high).all())
+    with pytest.raises(InputError, match="lengths: describes how to read x; pass x"):
+        fit.predict(lengths=[3])
+
+
+def test_missing_rows_and_impossible_sequences() -> None:
+    x = np.asarray(SENSORS.sample(20).observations).copy()
+    x[5:8] = np.nan
+    assert SENSORS.predict(x).shape == (20,)
+    assert np.isfinite(SENSORS.score(x))
+    sure = hs.HMM([1.0, 0.0], [[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]])
+    assert sure.predict([[0, 0], [1, 0]]).tolist() == [0, 0, -1, -1]
+    assert sure.predict([[0, 0], [1, 0]], names=True).tolist() == ["state 0", "state 0", "?", "?"]
+    assert sure.score([[0, 0], [1, 0]], per_sequence=True).tolist() == [0.0, -np.inf]
+    assert sure.state_table()[0]["dwell_rows"] == np.inf
+
+
+@pytest.mark.parametrize(
+    "x", [["sun", "rain", "sun"], [["sun", "rain", "sun"]], np.array([0, 1, 0]), torch.tensor([[0, 1, 0]])]
+)
+def test_forms_of_one_sequence_of_symbols(x: Any) -> None:
+    assert WEATHER.score(x) == pytest.approx(WEATHER.score(hs.SequenceData([[0, 1, 0]], symbols=["sun", "rain"])))
+    assert WEATHER.predict(x, names=True).tolist() == ["dry", "dry", "dry"]
+
+
+def test_values_of_rows_are_plain_arrays_in_arithmetic() -> None:
+    found = WEATHER.predict_proba([[0, 1, 0], [1]])
+    assert type(found[:2]) is np.ndarray
+    assert type(found + 1) is np.ndarray
+    assert isinstance(found.sum(), float)
+    assert [len(one) for one in found.per_sequence()] == [3, 1]
+    again = pickle.loads(pickle.dumps(found))
+    assert again.lengths == found.lengths
+    assert again.names == ("dry", "wet")
+    assert np.array_equal(again, found)
+    assert list(found.columns()) == ["sequence", "time", "dry", "wet"]
+    assert found.columns()["time"].tolist() == [0, 1, 2, 0]
+
+
+def test_a_stream_stores_no_rows() -> None:
+    fit = hs.fit([[0, 1, 1, 0, 1]] * 4, 2, stream=True)
+    with pytest.raises(InputError, match="predict: needs all sequences, but a stream stores none"):
+        fit.predict()
+    assert fit.predict([[0, 1]]).shape == (2,)
+
+
+def test_time_steps_and_durations() -> None:
+    stamps = np.datetime64("2026-01-01") + np.timedelta64(10, "m") * np.array([0, 1, 2, 7, 8])
+    assert time_step(stamps) == np.timedelta64(10, "m")
+    assert time_step(np.arange(5)) is None
+    for minutes, text in ((0.5, "30 s"), (90, "1 h 30 min"), (60 * 24 * 3, "3 d"), (59.9999, "1 h")):
+        assert duration_text(np.timedelta64(round(minutes * 60e9), "ns")) == text
+
+
+def test_results_keep_the_index_of_pandas() -> None:
+    pd: Any = pytest.importorskip("pandas")
+    stamps = pd.date_range("2026-01-01", periods=300, freq="10min", name="stamp", tz="Europe/Berlin")
+    frame = pd.DataFrame(np.asarray(SENSORS.sample(300).observations), index=stamps, columns=["temp", "rain"])
+    fit = hs.fit(frame, 2, emission="gaussian", lengths=[300])
+    probs = fit.predict_proba().to_pandas()
+    assert probs.index.equals(stamps)
+    assert list(probs) == ["state 0", "state 1"]
+    assert fit.predict(frame[10:20]).to_pandas().index.equals(stamps[10:20])
+    states = fit.states()
+    assert "mean temp" in states[0]
+    assert states[0]["dwell_time"] / np.timedelta64(10, "m") == pytest.approx(states[0]["dwell_rows"], rel=1e-6)
+    assert fit.forecast(steps=2).to_pandas()["time"].iloc[-1] == stamps[-1] + 2 * stamps.freq
+    assert fit.table().to_pandas().shape[0] == 1
+    assert WEATHER.predict([[0], [1, 1]]).to_pandas().index.names == ["sequence", "time"]
+    text = pd.Series(["sun", "rain"], index=["a", "b"])
+    assert WEATHER.predict(text).to_pandas().index.tolist() == ["a", "b"]
