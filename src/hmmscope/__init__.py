@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from hmmscope.emissions.multichannel import MultichannelHMM as MultichannelHMM
     from hmmscope.emissions.poisson import PoissonHMM as PoissonHMM
     from hmmscope.errors import HmmscopeError as HmmscopeError
+    from hmmscope.inference.constraints import Constraints as Constraints
     from hmmscope.inference.continuations import forecast as forecast
     from hmmscope.inference.entropy import entropy_rate as entropy_rate
     from hmmscope.inference.fast import log_likelihood as log_likelihood

@@ -15,6 +15,7 @@ from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.emissions.states import StateCounts
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import SAME, TRIED_ITERATIONS
+from hmmscope.inference.constraints import Constraints, RowConstraints, as_constraints
 from hmmscope.inference.em import PARTS
 from hmmscope.inference.free_parameters import num_free
 from hmmscope.inference.known_states import as_allowed
@@ -90,6 +91,7 @@ class _EMSettings:
     positive: dict[str, Tensor]
     weights: NDArray[np.float64] | None
     allowed: Bool[Tensor, "row state"] | None
+    constraints: Mapping[str, RowConstraints]
 
     def expect(self, model: EmissionHMM) -> StateCounts:
         logs = model.log_likelihoods(self.rows)
@@ -106,7 +108,10 @@ class _EMSettings:
             ("initial", model.initial, counts.initial),
             ("transition", model.transition, counts.transitions),
         ):
-            if part not in self.fixed:
+            if part in self.constraints:
+                own = self.constraints[part].maximise(count.numpy(), self.pseudo_count, before.numpy())
+                found[part] = torch.from_numpy(own)
+            elif part not in self.fixed:
                 weight = (count + self.pseudo_count).where(before > 0, 0.0)
                 total = weight.sum(-1, keepdim=True)
                 found[part] = torch.where(total > 0, weight / total.where(total > 0, 1.0), before)
@@ -118,9 +123,16 @@ class _EMSettings:
         free = [
             law
             for part, law in (("initial", model.initial), ("transition", model.transition))
-            if part not in self.fixed
+            if part not in self.fixed and part not in self.constraints
         ]
-        return self.pseudo_count * sum(float(law[law > 0].log().sum()) for law in free) if self.pseudo_count else 0.0
+        logs = [float(law[law > 0].log().sum()) for law in free]
+        logs += [own.log_prior(getattr(model, part).numpy()) for part, own in self.constraints.items()]
+        return self.pseudo_count * sum(logs) if self.pseudo_count else 0.0
+
+    def constrained(self, model: EmissionHMM) -> EmissionHMM:
+        """Satisfy the constraints, as close to the model as its rows of counts allow."""
+        own = {part: one.maximise(getattr(model, part).numpy()) for part, one in self.constraints.items()}
+        return model.replaced(**own) if own else model
 
     def climb(
         self, model: EmissionHMM, max_iterations: int, tolerance: float, callback: Callable[[int], object] = bool
@@ -164,6 +176,7 @@ class _EMSettings:
         whole = {"initial": torch.ones_like(model.initial), "transition": torch.ones_like(model.transition)}
         found = {part: num_free(self.positive.get(part, own).numpy()) for part, own in whole.items()}
         found["emission"] = sum(model.num_free(self.positive).values())
+        found |= {part: own.num_free for part, own in self.constraints.items()}
         return {part: 0 if part in self.fixed else found[part] for part in PARTS}
 
     def bic(self, found: _EMResult, free: dict[str, int]) -> float:
@@ -190,6 +203,7 @@ def fit_emissions(
     *,
     start: EmissionHMM | None = None,
     fixed: Collection[str] = (),
+    constraints: Constraints | None = None,
     sequence_weights: Any = None,
     known_states: Any = None,
     num_restarts: int = 12,
@@ -205,8 +219,7 @@ def fit_emissions(
 ) -> EmissionFit:
     """Fit an HMM of a family to independent sequences by expectation maximization (EM).
 
-    initial_i ∝ E[first states i];  transition_ij ∝ E[transitions i -> j];  emission of i from rows weighted by P(state
-    = i)
+    initial_i ∝ E[first states i];  transition_ij ∝ E[transitions i -> j];  emission of i: rows weighted by P(state = i)
 
     Without a bound, a state's variance could shrink to zero at one observation. Variances therefore stay above
     `min_variance` times the coordinate's total variance. Missing entries are integrated out.
@@ -220,8 +233,8 @@ def fit_emissions(
         num_states: S.
         start: First start, fixed parts and zeros.
         fixed: Parts kept as in `start`: "initial", "transition", "emission".
-        sequence_weights, known_states, num_restarts, num_tries, agreement, max_iterations, tolerance, seed, callback: As
-            `fit_baum_welch`.
+        constraints, sequence_weights, known_states, num_restarts, num_tries, agreement, max_iterations, tolerance, seed,
+            callback: As `fit_baum_welch`.
         pseudo_count: Added to expected initial and transition counts.
         min_variance: Fraction in (0, 1).
         laws: Options of the family, such as `covariance_type`.
@@ -237,16 +250,16 @@ def fit_emissions(
     observations, lengths, weights, allowed = _weighted(observations, lengths, sequence_weights, allowed)
     rows, laws = family.checked(observations), ({} if start is None else start.options) | laws
     least, positive = min_variance * _variances(rows, lengths, weights), {} if start is None else start.positive
-    search = _EMSettings(rows, lengths, least, pseudo_count, frozenset(fixed), positive, weights, allowed)
+    parts = _constraints(constraints, num_states, start, fixed)
+    search = _EMSettings(rows, lengths, least, pseudo_count, frozenset(fixed), positive, weights, allowed, parts)
     hear = callback or bool
 
     def begin(number: int) -> tuple[EmissionHMM, tuple[float, ...]]:
         if number == 0 and start is not None:
-            return start, ()
-        drawn = [
-            _random(family, rows, num_states, seed, number, attempt, least, start, fixed, laws)
-            for attempt in range(num_tries)
-        ]
+            return search.constrained(start), ()
+        given = least, start, fixed, laws
+        models = (_random(family, rows, num_states, seed, number, attempt, *given) for attempt in range(num_tries))
+        drawn = [search.constrained(model) for model in models]
         if len(drawn) == 1:
             return drawn[0], ()
         first = largest([search.climb(x, TRIED_ITERATIONS, 0.0) for x in drawn], key=lambda one: one.log_likelihood)
@@ -274,6 +287,16 @@ def _weighted(
     kept = torch.from_numpy(weights > 0)
     each = kept.repeat_interleave(lengths)
     return rows[each], lengths[kept], weights[weights > 0], None if allowed is None else allowed[each]
+
+
+def _constraints(
+    constraints: Constraints | None, num_states: int, start: EmissionHMM | None, fixed: Collection[str]
+) -> dict[str, RowConstraints]:
+    found = as_constraints(constraints).parts(num_states, None)
+    for part in found:
+        require(part not in fixed, f"constraints.{part}", "cannot be used with fixed", sorted(fixed))
+    zeros = {} if start is None else {part: (getattr(start, part) == 0).numpy() for part in found}
+    return {part: own.with_zeros(zeros[part]) if zeros else own for part, own in found.items()}
 
 
 def _allowed(known_states: Any, num_states: int, lengths: Tensor) -> Bool[Tensor, "row state"] | None:

@@ -1,7 +1,7 @@
 """Fitting HMMs by expectation maximization (the Baum-Welch algorithm)."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int, Tensor
 from hmmscope.errors import InputError
+from hmmscope.inference.constraints import Constraints, RowConstraints, as_constraints
 from hmmscope.inference.counts import Counts
 from hmmscope.inference.em import (
     PARTS,
@@ -60,6 +61,7 @@ class BaumWelchFit:
         num_free: Free probabilities of each part; fixed parts have none, tied rows count once.
         num_zeros: Probabilities of each part that `start` fixes at zero.
         history: Log-likelihood of each restart before every iteration and at the end, in nats.
+        constrained: The fit had `constraints`.
     """
 
     hmm: HMM
@@ -73,10 +75,12 @@ class BaumWelchFit:
     num_free: dict[str, int] = field(default_factory=dict)
     num_zeros: dict[str, int] = field(default_factory=dict)
     history: tuple[tuple[float, ...], ...] = field(default=(), repr=False, compare=False)
+    constrained: bool = False
 
     @property
     def remarks(self) -> list[str]:
-        return []
+        free = ", ".join(f"{count} {part}" for part, count in self.num_free.items())
+        return [f"free parameters under the constraints: {free}"] if self.constrained else []
 
 
 def fit_baum_welch(
@@ -88,6 +92,7 @@ def fit_baum_welch(
     start: HMM | None = None,
     fixed: Collection[str] = (),
     tied_emissions: Sequence[int] | None = None,
+    constraints: Constraints | None = None,
     sequence_weights: Any = None,
     known_states: Any = None,
     num_restarts: int = 12,
@@ -119,6 +124,7 @@ def fit_baum_welch(
         start: First start, fixed parts and zeros.
         fixed: Parts kept as in `start`: "initial", "transition", "emission".
         tied_emissions: Class of each state; a class shares one emission row.
+        constraints: Forbidden, fixed and tied entries; each tied group receives one pseudo-count.
         known_states: States, or sets of allowed states, at some times, see `hmmscope.inference.known_states.as_allowed`.
         sequence_weights: Factors (batch,) of log-likelihoods, counts and sample sizes; 2 equals two copies.
         num_restarts: Maximum, run on torch's threads.
@@ -136,17 +142,18 @@ def fit_baum_welch(
     _at_least(1, num_states=num_states, num_restarts=num_restarts, num_tries=num_tries, max_iterations=max_iterations)
     _at_least(0, agreement=agreement, pseudo_count=pseudo_count, tolerance=tolerance)
     work = as_sequences(observations, num_symbols, lengths, weights=sequence_weights, known=(known_states, num_states))
-    rules = _rules(num_states, num_symbols, start, fixed, tied_emissions, pseudo_count)
-    together = num_restarts > 1 and can_run_side_by_side(num_states, work)
+    parts = as_constraints(constraints).parts(num_states, num_symbols)
+    rules = _rules(num_states, num_symbols, start, fixed, tied_emissions, pseudo_count, parts)
+    together = not parts and num_restarts > 1 and can_run_side_by_side(num_states, work)
     threads = torch.get_num_threads()
     width = min(threads, num_restarts)
     climb = EMRunner(work, rules, threads if together else max(1, threads // width))
 
     def begins(number: int) -> list[Model]:
         if number == 0 and start is not None:
-            return [rules.kept(rules.tied(Model.of(start)), start)]
+            return [rules.kept(rules.constrained(rules.tied(Model.of(start))), start)]
         drawn = (_random(number, attempt, seed, num_states, num_symbols, rules) for attempt in range(num_tries))
-        return [rules.kept(rules.restricted(model), start) for model in drawn]
+        return [rules.kept(rules.constrained(rules.restricted(model)), start) for model in drawn]
 
     search = _RestartSearch(begins, climb, max_iterations, tolerance, callback or bool)
     near = max(SAME, agreement * work.total(work.lengths))
@@ -207,6 +214,7 @@ def _fitted(restarts: RestartSearch[EMResult], work: PackedSequences, rules: MSt
         num_free=free,
         num_zeros=rules.num_zeros,
         history=tuple(end.history for end in restarts.ends),
+        constrained=bool(rules.constraints),
     )
 
 
@@ -265,6 +273,7 @@ def _rules(
     fixed: Collection[str],
     tied: Sequence[int] | None,
     pseudo_count: float,
+    constraints: Mapping[str, RowConstraints] | None = None,
 ) -> MStepSettings:
     require(set(fixed) <= set(PARTS), "fixed", f"must be among {', '.join(PARTS)}", sorted(fixed))
     require(start is not None or not fixed, "fixed", "requires start, which supplies the fixed parts", sorted(fixed))
@@ -278,7 +287,15 @@ def _rules(
         or classes.max() >= num_states
     ):
         raise InputError(f"tied_emissions: must be {num_states} class numbers in [0, {num_states})")
-    rules = MStepSettings(pseudo_count, frozenset(fixed), classes)
+    constraints = constraints or {}
+    if classes is not None and "emission" in constraints:
+        raise InputError("constraints.emission: cannot be used with tied_emissions; tie the entries by names instead")
+    for part in constraints:
+        require(part not in fixed, f"constraints.{part}", "cannot be used with fixed", sorted(fixed))
+    if start is not None:
+        parts = zip(PARTS, Model.of(start), strict=True)
+        constraints |= {part: constraints[part].with_zeros(own == 0) for part, own in parts if part in constraints}
+    rules = MStepSettings(pseudo_count, frozenset(fixed), classes, constraints=constraints)
     if start is None:
         return rules
     support = tuple(part > 0 for part in rules.tied(Model.of(start)))

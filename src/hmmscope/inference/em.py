@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
+from hmmscope.inference.constraints import RowConstraints
 from hmmscope.inference.counts import BLOCKS, LEAST, Counts, add_counts
 from hmmscope.inference.free_parameters import num_free, restricted
 from hmmscope.inference.loop_inputs import PackedSequences, StateSets, Tables
@@ -72,12 +73,14 @@ class MStepSettings:
         fixed: Unchanged parts.
         classes: Tied-emission class of each state, or None.
         support: Masks of entries that may be positive, or None.
+        constraints: Constraints of parts.
     """
 
     pseudo_count: float
     fixed: frozenset[str]
     classes: NDArray[np.int64] | None = field(repr=False)
     support: tuple[NDArray[np.bool_], ...] | None = field(default=None, repr=False)
+    constraints: Mapping[str, RowConstraints] = field(default_factory=dict, repr=False)
 
     def maximise(self, model: Model, counts: Counts) -> Model:
         """Maximize the expected log-posterior; zero probabilities and rows without counts stay unchanged."""
@@ -85,6 +88,9 @@ class MStepSettings:
         for part, before, count in zip(PARTS, model, (counts.initial, counts.transitions, visits), strict=True):
             if part in self.fixed:
                 found.append(before)
+                continue
+            if part in self.constraints:
+                found.append(self.constraints[part].maximise(count, self.pseudo_count, before))
                 continue
             allowed = before > 0
             if part == "emission" and self.classes is not None:
@@ -108,12 +114,19 @@ class MStepSettings:
             return model
         return Model(*(restricted(part, allowed) for part, allowed in zip(model, self.support, strict=True)))
 
+    def constrained(self, model: Model) -> Model:
+        """Satisfy the constraints, as close to the model as its rows of counts allow."""
+        parts = zip(PARTS, model, strict=True)
+        own = self.constraints
+        return Model(*(own[part].maximise(probs) if part in own else probs for part, probs in parts))
+
     def num_free(self, model: Model) -> dict[str, int]:
         """Count the free probabilities of each parameter array."""
         support = tuple(np.ones(part.shape, np.bool_) for part in model) if self.support is None else self.support
         found = {part: 0 if part in self.fixed else num_free(own) for part, own in zip(PARTS, support, strict=True)}
         if self.classes is not None and "emission" not in self.fixed:
             found["emission"] = num_free(support[2][np.unique(self.classes, return_index=True)[1]])
+        found |= {part: own.num_free for part, own in self.constraints.items() if part not in self.fixed}
         return found
 
     @property
@@ -131,8 +144,12 @@ class MStepSettings:
 
     def log_prior(self, model: Model) -> Array:
         """Return the log density under Dirichlet(1 + pseudo_count) rows, up to a constant (...)."""
-        free = [rows for part, rows in zip(PARTS, model, strict=True) if part not in self.fixed]
+        kept = {*self.fixed, *self.constraints}
+        free = [rows for part, rows in zip(PARTS, model, strict=True) if part not in kept]
         total = np.zeros(model.initial.shape[:-1])
+        for part, own in self.constraints.items() if self.pseudo_count else ():
+            if part not in self.fixed:
+                total += own.log_prior(model[PARTS.index(part)])
         if self.pseudo_count and self.classes is not None and "emission" not in self.fixed:
             free[-1] = model.emission[..., np.unique(self.classes, return_index=True)[1], :]
         for rows in free if self.pseudo_count else ():

@@ -1,6 +1,6 @@
 """Gibbs sampling of HMM parameters under Dirichlet priors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -96,6 +96,7 @@ def symbol_draws(
     prior: DirichletPrior,
     chains: Chains,
     counts: Sequence[Array] | None = None,
+    allowed: Mapping[str, NDArray[np.bool_]] | None = None,
 ) -> Draws:
     """Sample initial, transition and emission probabilities given symbol sequences.
 
@@ -113,6 +114,7 @@ def symbol_draws(
         prior: Row prior.
         chains: Settings.
         counts: Expected counts.
+        allowed: Masks of the entries that may be positive, by part.
 
     Raises:
         InputError: `start` forbids a sequence, or SciPy is missing.
@@ -124,7 +126,8 @@ def symbol_draws(
     require_memory(
         "posterior", 8 * (2 * drawn + min(chains.num_chains, torch.get_num_threads()) * len(work.symbols) * size)
     )
-    priors = tuple(np.full(shape, getattr(prior, name)) for name, shape in shapes.items())
+    masks = allowed or {}
+    priors = tuple(np.full(shape, getattr(prior, name)) * masks.get(name, True) for name, shape in shapes.items())
 
     def chain(number: int, random: np.random.Generator) -> Sequence[Array]:
         begin = [np.array(part) for part in start]

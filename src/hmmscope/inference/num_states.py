@@ -175,7 +175,9 @@ def choose_num_states(
         fits[size] = fit_baum_welch(observations, size, num_symbols, lengths=lengths, **options)
         logs[size] = _logs(fits[size].hmm, judged, units)
     of = as_sequences(observations, num_symbols, lengths) if whole is None else whole
-    restricted = of.weights is not None or any(options.get(name) for name in ("fixed", "start", "tied_emissions"))
+    restricted = of.weights is not None or any(
+        options.get(name) for name in ("fixed", "start", "tied_emissions", "constraints")
+    )
     bics = {size: one.bic for size, one in fits.items()}
     support = support_of(bics, None if restricted else lambda size: evidence(of, fits[size].hmm))
     seen = _seen(judged, units, num_symbols)

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hmmscope.inference.constraints import Constraints, as_constraints
 from hmmscope.inference.em import PARTS
 from hmmscope.schema import require, require_count
 
@@ -16,6 +17,7 @@ class FitOptions:
         start: Model for the first restart and for fixed parts. Its zeros stay zero; symbols match by name.
         fixed: Parts that keep the values of `start`: "initial", "transition", "emission".
         tied_emissions: A class index per state; states of a class share one emission distribution.
+        constraints: Forbidden, fixed and tied probabilities.
         sequence_weights: Factor of each sequence; 2 equals two copies. They hold nothing out, except `validation`.
         known_states: States, or sets of states, at some times; see `hmmscope.inference.known_states.as_allowed`.
         num_restarts: Maximum number of restarts; the best one is returned.
@@ -30,6 +32,7 @@ class FitOptions:
     start: Any = None
     fixed: Collection[str] = ()
     tied_emissions: Sequence[int] | None = None
+    constraints: Constraints | None = None
     sequence_weights: Any = None
     known_states: Any = None
     num_restarts: int = 12
@@ -44,6 +47,7 @@ class FitOptions:
         require(set(self.fixed) <= set(PARTS), "fixed", f"must be among {', '.join(PARTS)}", sorted(self.fixed))
         rule = "requires start, which supplies the fixed parts"
         require(self.start is not None or not self.fixed, "fixed", rule, sorted(self.fixed))
+        as_constraints(self.constraints)
         require_count("num_restarts", self.num_restarts)
         require_count("max_iterations", self.max_iterations)
         for name in ("tolerance", "pseudo_count"):

@@ -257,7 +257,7 @@ def fit(
         chosen = choice.fits[choice.num_states]
         whole = None if apart is data else _on_to_all(data, chosen, settings)
     hmm = _named((whole or chosen).hmm, data, "Baum-Welch fit")
-    material = FitData(data, _restricted(settings) or not _plain(work), row_labels(source))
+    material = _material(data, work, settings, row_labels(source))
     about = choice.held_out_errors, choice.reason + how, whole, apart.num_observations, choice.support
     return FitResult(hmm, num_weighted(work, data), choice.fits, choice.held_out, *about, material)
 
@@ -301,7 +301,7 @@ def _fit_numbers(
     seen, weights = (~data.rows.isnan()).any(1), as_weights(options.get("sequence_weights"), len(data.lengths))
     made = int(seen.sum()) if weights is None else float(np.repeat(weights, data.lengths.numpy()) @ seen.numpy())
     columns = tuple(kept.column.split(",")) if kept and kept.column else column_names(source)
-    material = FitData(data, _restricted(options), row_labels(source), columns)
+    material = _material(data, None, options, row_labels(source), columns)
     zeros = found["fits"][chosen].num_zeros
     return FitResult(hmm, made, **found, data=material, num_zeros=zeros)
 
@@ -319,7 +319,7 @@ def _without_judges(
     why = "too little data to hold any out" if work.weights is None else "sequence_weights hold nothing out"
     reason = f"{reason}; {why}" if len(sizes) > 1 else ""
     about: dict[str, Any] = {"reason": reason, "support": support, "num_zeros": fits[best].num_zeros}
-    return FitResult(hmm, num_weighted(work, data), fits, data=FitData(data, restricted, index), **about)
+    return FitResult(hmm, num_weighted(work, data), fits, data=_material(data, work, options, index), **about)
 
 
 def _labelled(work: PackedSequences, known: Any, data: SequenceData, num_states: int) -> PackedSequences:
@@ -334,12 +334,20 @@ def num_weighted(work: PackedSequences, data: SequenceData) -> float:
     return data.num_observations if work.weights is None else work.total(work.lengths)
 
 
+def _material(
+    data: Any, work: PackedSequences | None, options: dict[str, Any], index: Any, columns: tuple[str, ...] = ()
+) -> FitData:
+    constraints = options.get("constraints")
+    restricted = _restricted(options | {"constraints": None}) or not (work is None or _plain(work))
+    return FitData(data, restricted, index, columns, constraints)
+
+
 def _plain(work: PackedSequences) -> bool:
     return work.weights is None and work.sets is None
 
 
 def _restricted(options: dict[str, Any]) -> bool:
-    given = any(options.get(name) is not None for name in ("sequence_weights", "known_states"))
+    given = any(options.get(name) is not None for name in ("sequence_weights", "known_states", "constraints"))
     return given or any(options.get(name) for name in ("fixed", "start", "tied_emissions"))
 
 
@@ -405,7 +413,7 @@ class _Count(Progress):
 def _fit_stream(
     source: Any, num_states: int, options: dict[str, Any], quiet: bool, read_options: dict[str, Any]
 ) -> FitResult:
-    for name in ("tied_emissions", "sequence_weights", "known_states"):
+    for name in ("tied_emissions", "sequence_weights", "known_states", "constraints"):
         if options.pop(name) is not None:
             raise InputError(f"{name}: cannot be used with a stream; fit without stream=True")
     parts, whole = parts_of(source, options["seed"], read_options)

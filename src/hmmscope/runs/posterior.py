@@ -1,6 +1,6 @@
 """Posterior draws of the parameters of a fitted model, and their intervals, checks and forecasts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.emissions.vector_gibbs import vector_draws
 from hmmscope.errors import InputError
 from hmmscope.inference.chains import effective_sizes, equal_tails, r_hat
-from hmmscope.inference.em import Model, counts_of
+from hmmscope.inference.constraints import Constraints, as_constraints
+from hmmscope.inference.em import PARTS, Model, counts_of
 from hmmscope.inference.gibbs import Chains, DirichletPrior, Draws, symbol_draws
 from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
 from hmmscope.inference.paths import most_likely_states
@@ -135,12 +136,14 @@ class FitData:
         restricted: The fit had fixed or tied parts, weights or known states, or started from a user's model.
         index: Label of each row, or None.
         columns: Names of the coordinates, or empty.
+        constraints: Constraints of the fit.
     """
 
     data: SequenceData | Vectors
     restricted: bool
     index: Any = None
     columns: tuple[str, ...] = ()
+    constraints: Constraints | None = None
 
     @property
     def rows(self) -> GivenRows:
@@ -156,8 +159,10 @@ class FitData:
 
     def posterior(self, hmm: Any, prior: DirichletPrior, chains: Chains, laws: dict[str, Any]) -> Posterior:
         """Draw the posterior of a model of symbols or numbers; InputError if the fit was restricted."""
-        if self.restricted:
+        vectors = isinstance(self.data, Vectors)
+        if self.restricted or (self.constraints is not None and (vectors or not _forbids(self.constraints, hmm))):
             options = "fixed, start, tied_emissions, sequence_weights and known_states"
+            options += ", or with constraints that only forbid entries of an HMM of symbols" if self.constraints else ""
             raise InputError(f"posterior: its priors need free parameters; fit without {options}")
         if isinstance(self.data, Vectors):
             conjugate = type(hmm).conjugate(self.data.rows, **hmm.options | laws)
@@ -166,17 +171,31 @@ class FitData:
             raise unknown_name("posterior", next(iter(laws)), ("initial", "transition", "emission"))
         else:
             work = flat_sequences(self.data.flat, self.data.lengths.numpy()).packed()
-            found = _symbol_draws(hmm, work, prior, chains)
+            found = _symbol_draws(hmm, work, prior, chains, _masks(self.constraints, hmm))
         arrays = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in found.arrays.items()}
         return Posterior(hmm, arrays, torch.from_numpy(found.log_likelihood), found.relabelled_fraction, self.sequences)
 
 
-def _symbol_draws(hmm: HMM, work: PackedSequences, prior: DirichletPrior, chains: Chains) -> Draws:
-    start = [np.maximum(part, 1 / UNIT) for part in Model.of(hmm)]
+def _forbids(constraints: Constraints, hmm: HMM) -> bool:
+    """Return whether the constraints only forbid entries."""
+    return all(own.is_mask for own in constraints.parts(hmm.num_states, hmm.num_symbols).values())
+
+
+def _masks(constraints: Constraints | None, hmm: HMM) -> dict[str, NDArray[np.bool_]]:
+    parts = as_constraints(constraints).parts(hmm.num_states, hmm.num_symbols)
+    return {part: own.allowed for part, own in parts.items()}
+
+
+def _symbol_draws(
+    hmm: HMM, work: PackedSequences, prior: DirichletPrior, chains: Chains, allowed: Mapping[str, NDArray[np.bool_]]
+) -> Draws:
+    parts = zip(PARTS, Model.of(hmm), strict=True)
+    start = [np.where(allowed.get(part, True), np.maximum(own, 1 / UNIT), 0.0) for part, own in parts]
     start = [part / part.sum(-1, keepdims=True) for part in start]
     counts = counts_of(Model(*start), work)
     expected = [counts.initial, counts.transitions, counts.emissions.T]
-    return symbol_draws(work, start, _reference(hmm, work), prior, chains, expected)
+    reference = np.empty(0, np.int64) if allowed else _reference(hmm, work)  # a mask distinguishes the states
+    return symbol_draws(work, start, reference, prior, chains, expected, allowed)
 
 
 def _reference(hmm: HMM, work: PackedSequences) -> NDArray[np.int64]:

@@ -215,7 +215,7 @@ def choose_vectors(
         return sizes[0], {"fits": fits, "whole": None}
     bics = {size: one.bic for size, one in fits.items()}
     require(options.get("known_states") is None, "known_states", "needs one num_states", sizes)
-    restricted = weighted or any(options.get(name) for name in ("fixed", "start"))
+    restricted = weighted or any(options.get(name) for name in ("fixed", "start", "constraints"))
     support = (
         by_bic(bics, "the sequences have weights" if weighted else "parts of the model are not free")
         if restricted

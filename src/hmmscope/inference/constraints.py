@@ -1,0 +1,260 @@
+"""Constraints on the probabilities of an HMM: forbidden, fixed and tied entries, kept by EM."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.errors import InputError
+from hmmscope.schema import require_count, shown
+
+Array = NDArray[np.float64]
+
+#: Least count of a tied group, as a fraction of all counts, so that the M-step is strictly concave.
+_LEAST = 1e-13
+#: Smaller probabilities become zero, as in EM without constraints.
+_SMALLEST = 2.0**-40
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Constraints:
+    """Constraints on the parts of an HMM; each is an array of the part's shape, or None.
+
+    An array of booleans marks the entries that may be positive. In other arrays or nested lists, a number fixes an entry,
+    None or NaN leaves it free, and a name ties it to the entries of the same name.
+
+    Attributes:
+        initial, transition, emission: Of shapes (S,), (S, S) and (S, V).
+    """
+
+    initial: Any = None
+    transition: Any = None
+    emission: Any = None
+
+    @classmethod
+    def left_to_right(cls, num_states: int, width: int = 1, *, emission: Any = None) -> "Constraints":
+        """Start in state 0, and move ahead by at most `width` states."""
+        require_count("width", width)
+        ahead = _differences(num_states)
+        first = np.arange(num_states) == 0
+        return cls(initial=first, transition=(ahead >= 0) & (ahead <= width), emission=emission)
+
+    @classmethod
+    def banded(cls, num_states: int, width: int = 1, *, emission: Any = None) -> "Constraints":
+        """Move by at most `width` states in either direction."""
+        require_count("width", width)
+        return cls(transition=np.abs(_differences(num_states)) <= width, emission=emission)
+
+    def parts(self, num_states: int, num_symbols: int | None) -> dict[str, "RowConstraints"]:
+        """Return the checked constraints by part.
+
+        Raises:
+            InputError: Another shape or entry, or constraints that no probabilities satisfy.
+        """
+        shapes = {"initial": (num_states,), "transition": (num_states, num_states)}
+        found = {}
+        for part, shape in (shapes | {"emission": (num_states, num_symbols)}).items():
+            given = getattr(self, part)
+            if given is not None and shape[-1] is None:
+                raise InputError("constraints.emission: applies to symbols; use start and fixed for numbers")
+            if given is not None:
+                found[part] = RowConstraints.of(f"constraints.{part}", given, shape)
+        return found
+
+
+def _differences(num_states: int) -> NDArray[np.int64]:
+    require_count("num_states", num_states)
+    return np.subtract.outer(np.arange(num_states), np.arange(num_states)).T
+
+
+def as_constraints(constraints: Any) -> Constraints:
+    """Return the constraints, or none; InputError for another type."""
+    if constraints is None:
+        return Constraints()
+    if not isinstance(constraints, Constraints):
+        raise InputError(f"constraints: must be hmmscope.Constraints, got {shown(constraints)}")
+    return constraints
+
+
+@dataclass(frozen=True, eq=False)
+class RowConstraints:
+    """Constraints on rows that sum to 1.
+
+    Attributes:
+        name: Name in errors.
+        fixed: Fixed values, NaN where free (row, entry).
+        groups: Number of each free entry's group of equal entries, -1 where fixed.
+        shape: Shape of the part.
+    """
+
+    name: str
+    fixed: Array
+    groups: NDArray[np.int64]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, name: str, given: Any, shape: tuple[Any, ...]) -> "RowConstraints":
+        try:
+            entries = np.array(given.tolist() if hasattr(given, "tolist") else given, dtype=object)
+        except ValueError:
+            entries = np.empty(0, object)
+        if entries.shape != shape:
+            raise InputError(f"{name}: must have the shape {shape}, got {entries.shape}")
+        fixed, groups, names = np.full(shape, np.nan), np.full(shape, -1), {}
+        for number, (place, entry) in enumerate(np.ndenumerate(entries)):
+            is_number = isinstance(entry, int | float | np.number) and not isinstance(entry, bool | np.bool_)
+            if isinstance(entry, str):
+                groups[place] = names.setdefault(entry, number)
+            elif entry is None or entry is True or (is_number and np.isnan(entry)):
+                groups[place] = number
+            elif entry is False or (is_number and 0 <= entry <= 1):
+                fixed[place] = float(entry)
+            else:
+                rule = "must be a probability, a boolean, None or a name"
+                raise InputError(f"{name}{list(place)}: {rule}, got {shown(entry)}")
+        rows = (-1, shape[-1])
+        found = cls(name, fixed.reshape(rows), groups.reshape(rows), shape)
+        return found._checked()
+
+    def _checked(self) -> "RowConstraints":
+        numbers = np.unique(self.groups[self.groups >= 0], return_inverse=True)[1]
+        groups = np.full(self.groups.shape, -1)
+        groups[self.groups >= 0] = numbers.ravel()
+        found = replace(self, groups=groups)
+        left, free = found.left, (groups >= 0).any(1)
+        for row in np.flatnonzero(np.where(free, left <= 1e-9, np.abs(left) > 1e-9)).tolist():
+            rule = "the fixed entries leave nothing for the others" if free[row] else "the entries do not sum to 1"
+            raise InputError(f"{self.name}: row {row}: {rule}")
+        rows = found.maximise(np.ones(self.shape)).reshape(groups.shape)
+        if np.abs(rows.sum(1) - 1).max() > 1e-9 or (rows[groups >= 0] < 1e-7).any():
+            raise InputError(f"{self.name}: no positive probabilities satisfy the ties in rows that sum to 1")
+        return found
+
+    @property
+    def left(self) -> Array:
+        """Probability of the free entries of each row."""
+        total: Array = 1.0 - np.nansum(self.fixed, 1)
+        return total
+
+    @property
+    def is_mask(self) -> bool:
+        """Return whether entries are only forbidden."""
+        free = self.groups[self.groups >= 0]
+        return len(np.unique(free)) == len(free) and not (self.fixed > 0).any()
+
+    @property
+    def allowed(self) -> NDArray[np.bool_]:
+        """Entries that may be positive."""
+        positive: NDArray[np.bool_] = ~(self.fixed == 0)
+        return positive.reshape(self.shape)
+
+    def with_zeros(self, zeros: NDArray[np.bool_]) -> "RowConstraints":
+        """Forbid more entries, and those tied to them."""
+        lost = np.unique(self.groups[zeros.reshape(self.groups.shape) & (self.groups >= 0)])
+        if not len(lost):
+            return self
+        gone = np.isin(self.groups, lost)
+        found = replace(self, fixed=np.where(gone, 0.0, self.fixed), groups=np.where(gone, -1, self.groups))
+        return found._checked()
+
+    def _multiplicity(self) -> Array:
+        count = np.zeros((len(self.groups), int(self.groups.max(initial=-1)) + 1))
+        rows, entries = np.nonzero(self.groups >= 0)
+        np.add.at(count, (rows, self.groups[rows, entries]), 1.0)
+        return count
+
+    @property
+    def num_free(self) -> int:
+        """Number of groups less the number of independent sums."""
+        count = self._multiplicity()
+        return count.shape[1] - (int(np.linalg.matrix_rank(count)) if count.size else 0)
+
+    def maximise(self, counts: Array, pseudo_count: float = 0.0, before: Array | None = None) -> Array:
+        """Maximize sum(counts * log(probabilities)) + pseudo_count * (that of one entry of each group).
+
+        The dual has one multiplier per row and is solved by Newton's method; groups within one row have a closed form.
+        """
+        multiplicity = self._multiplicity()
+        free = self.groups >= 0
+        if not multiplicity.shape[1]:
+            return self.fixed.reshape(self.shape).copy()
+        weights = np.full(multiplicity.shape[1], float(pseudo_count))
+        np.add.at(weights, self.groups[free], counts.reshape(self.groups.shape)[free])
+        values = _solved(multiplicity, self.left, weights)
+        if before is not None:  # rows without counts stay
+            rows = np.array([weights[own > 0].sum() == 0 for own in multiplicity])
+            old = np.zeros(len(values))
+            old[self.groups[free]] = before.reshape(self.groups.shape)[free]
+            still = (multiplicity[rows] > 0).any(0)
+            values = np.where(still, old, values)
+        found = np.where(free, values[self.groups], self.fixed)
+        tiny = free & (found < _SMALLEST) & (found > 0)
+        if tiny.any():
+            return self._without(tiny).maximise(counts, pseudo_count, before)
+        return found.reshape(self.shape)
+
+    def _without(self, gone: NDArray[np.bool_]) -> "RowConstraints":
+        groups = np.where(gone, -1, self.groups)
+        numbers = np.unique(groups[groups >= 0], return_inverse=True)[1].ravel()
+        groups[groups >= 0] = numbers
+        return replace(self, fixed=np.where(gone, 0.0, self.fixed), groups=groups)
+
+    def log_prior(self, probs: Array) -> float:
+        """Return the sum of log probabilities, one entry of each group."""
+        _, first = np.unique(self.groups, return_index=True)
+        chosen = first[self.groups.ravel()[first] >= 0]
+        values = probs.reshape(-1)[chosen]
+        return float(np.log(values[values > 0]).sum())
+
+
+def _solved(multiplicity: Array, left: Array, weights: Array) -> Array:
+    """Maximize sum(weights * log(values)) given multiplicity @ values = left."""
+    rows = np.unique(np.column_stack([multiplicity, left]), axis=0)
+    rows = rows[rows[:, :-1].any(1)]
+    multiplicity, left = rows[:, :-1], rows[:, -1]
+    values = np.zeros(len(weights))
+    shared = (multiplicity > 0).sum(0) > 1
+    apart = ~(multiplicity[:, shared] > 0).any(1)
+    for own, total in zip(multiplicity[apart], left[apart], strict=True):
+        mine = own > 0
+        share = weights[mine] if weights[mine].sum() > 0 else np.ones(int(mine.sum()))
+        values[mine] = total * share / share.sum() / own[mine]
+    linked = (multiplicity[~apart] > 0).any(0)
+    if linked.any():
+        floor = max(weights[linked].sum(), 1.0) * _LEAST
+        values[linked] = _newton(multiplicity[~apart][:, linked], left[~apart], np.maximum(weights[linked], floor))
+    return values
+
+
+def _newton(multiplicity: Array, left: Array, weights: Array) -> Array:
+    """Minimize multipliers @ left - sum(weights * log(multipliers @ multiplicity))."""
+
+    def dual(at: Array) -> float:
+        slopes = at @ multiplicity
+        return float(at @ left - weights @ np.log(slopes)) if (slopes > 0).all() else np.inf
+
+    at = (multiplicity @ weights) / left
+    for _ in range(100):
+        values = weights / (at @ multiplicity)
+        gradient = left - multiplicity @ values
+        if np.abs(gradient).max() < 1e-13:
+            break
+        curvature = (multiplicity * (values**2 / weights)) @ multiplicity.T
+        step = np.linalg.lstsq(curvature, -gradient, rcond=None)[0]
+        size = _backtracked(dual, at, step, float(gradient @ step))
+        if size == 0.0:
+            break
+        at = at + size * step
+    found: Array = weights / (at @ multiplicity)
+    return found
+
+
+def _backtracked(dual: Callable[[Array], float], at: Array, step: Array, slope: float) -> float:
+    before, size = dual(at), 1.0
+    while size > 1e-12:
+        if dual(at + size * step) <= before + 1e-4 * size * slope + 1e-15 * abs(before):
+            return size
+        size /= 2
+    return 0.0
