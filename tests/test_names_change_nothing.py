@@ -43,8 +43,9 @@ from hmmscope.lab.experiments.derived_findings import derive_again
 from hmmscope.lab.sweeps.grid import expand, run_name
 from hmmscope.lab.verbs import verify
 from hmmscope.lab.verbs.options import verbs
+from hmmscope.models.adapted import AdaptedModule, adapt
 from hmmscope.models.base import ModelIO, build_model
-from hmmscope.models.user_module import Function, UserModuleSpec
+from hmmscope.models.user_module import UserModuleSpec
 from hmmscope.processes.from_file import ObjectSpec
 from hmmscope.processes.params import HMMParams
 from hmmscope.processes.process import Process, kinds
@@ -356,8 +357,8 @@ def test_a_stored_name_is_taken(other_registry: None) -> None:
 def test_an_object_that_is_handed_over_is_called_the_same_by_configurations() -> None:
     registry.entries("process")
     assert [kind for kind in below(Process) if "stored_name" not in vars(kind)] == []
-    hmm, module = hs.make_process("mess3"), Function(lambda tokens: tokens)
-    with renamed(type(hmm), Function):
+    hmm, module = hs.make_process("mess3"), adapt(lambda tokens: tokens)
+    with renamed(type(hmm), AdaptedModule):
         assert ObjectSpec.of(hmm).kind == type(hmm).stored_name == "LabelledHMM"
         assert UserModuleSpec.of(module).class_name == "hmmscope.models.user_module.Function"
     assert UserModuleSpec.of(torch.nn.Linear(1, 1)).class_name == "torch.nn.modules.linear.Linear"

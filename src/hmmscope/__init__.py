@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from hmmscope.inference.stationary_process import stationary_distribution as stationary_distribution
     from hmmscope.lab.model_page.model_page import look as look
     from hmmscope.lab.study.run_study import study as study
+    from hmmscope.models.adapted import adapt as adapt
     from hmmscope.models.base import make_model as make_model
     from hmmscope.processes.capabilities import ObserverOutput as ObserverOutput
     from hmmscope.processes.files import load_process as load_process

@@ -219,10 +219,11 @@ def _article(kind: type) -> str:
 
 
 def spec_to_data(spec: Any) -> Any:
-    """Return a spec as plain data for JSON."""
+    """Return a spec as plain data for JSON; a field with the metadata entry "absent" is left out at its default."""
     if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
         fields = [field for field in dataclasses.fields(spec) if field.init]
-        return {stored_key(field): spec_to_data(getattr(spec, field.name)) for field in fields}
+        written = (one for one in fields if not one.metadata.get("absent") or getattr(spec, one.name) != one.default)
+        return {stored_key(field): spec_to_data(getattr(spec, field.name)) for field in written}
     if isinstance(spec, tuple | list):
         return [spec_to_data(item) for item in spec]
     return spec

@@ -65,7 +65,7 @@ def test_environment_is_a_closed_list_without_host_user_or_home(tmp_path: Path, 
 
 def test_existing_path_is_refused_and_untouched(run: RunDir, tmp_path: Path) -> None:
     before = contents(run.path)
-    with pytest.raises(RefusedError, match="exists; choose another --out or add --resume"):
+    with pytest.raises(RefusedError, match="exists; choose another --out, or add --resume"):
         RunDir.create(run.path, {"name": "other"})
     assert contents(run.path) == before
     (tmp_path / "file").write_text("x")

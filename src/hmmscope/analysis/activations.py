@@ -16,11 +16,14 @@ from hmmscope.axes import Bool, Float, Float64, Int64, Tensor
 from hmmscope.datasets.process_dataset import Batch, ProcessDataset
 from hmmscope.datasets.targets import Target
 from hmmscope.errors import InputError, NonFiniteError
+from hmmscope.models.adapted import call_on_tokens, dtype_of, run_eagerly
 from hmmscope.models.base import evaluating
 from hmmscope.models.block_cot import block_outputs
 from hmmscope.models.failing import explained
+from hmmscope.models.kept_state import undisturbed
 from hmmscope.models.rehearsal import failure_on_few, is_of_library
 from hmmscope.models.user_module import logits_of
+from hmmscope.models.weight_names import plain_name
 from hmmscope.schema import shown
 
 #: Samples per forward pass.
@@ -62,7 +65,7 @@ def model_outputs(
         if block_length:
             output = block_outputs(model, inputs, kind=kind, block_length=block_length)
         else:
-            output = model(inputs)
+            output = call_on_tokens(model, inputs)
     return logits_of(output, inputs, num_outputs)
 
 
@@ -157,8 +160,10 @@ def modules_named(model: nn.Module, names: Iterable[str], *, field: str = "layer
     """
     require_names(names, field)
     known = dict(model.named_modules())  # "" is the model itself
-    own = {name for prefix in ("model.", "module.") for name in known if name.startswith(prefix)}
-    known = {name.partition(".")[2]: known[name] for name in own} | known
+    known = {plain_name(name): part for name, part in known.items()} | known
+    for _ in range(2):  # hook points around a wrapper
+        own = {name for prefix in ("model.", "module.") for name in known if name.startswith(prefix)}
+        known = {name.partition(".")[2]: known[name] for name in own} | known
     found = {name: known[name] for name in names if name in known}
     unknown = next((name for name in names if name not in known), None)
     if unknown is None:
@@ -178,7 +183,7 @@ def capture_activations(
     select: Callable[[Tensor], Tensor] = lambda activation: activation,
     **inputs: Any,
 ) -> dict[str, Tensor]:
-    """Run a model and return the outputs of named modules, each reduced by `select`.
+    """Run a model in evaluation mode and return the outputs of named modules, each reduced by `select`.
 
     Args:
         model: any module.
@@ -206,8 +211,8 @@ def capture_activations(
 
         handles.append(module.register_forward_hook(keep))
     try:
-        with explained(model, tokens):
-            model(tokens, **inputs)
+        with explained(model, tokens), evaluating(model), run_eagerly(model):
+            call_on_tokens(model, tokens, given=inputs)
     finally:
         for handle in handles:
             handle.remove()
@@ -262,15 +267,16 @@ def read_stream(
     """
     columns = torch.from_numpy(dataset.layout.token_positions[times])
     features: list[Tensor] = []
-    kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    kind = dtype_of(model)
     with inference_mode(model) as device:
         if num_samples >= BATCH == dataset.layout.context_length and not is_of_library(model):
             few = dataset[first : first + BATCH // 2].tokens.to(
                 device
             )  # a batch as large as the context would hide swapped axes
-            capture_activations(
-                model, names, few.to(kind) if few.is_floating_point() else few, lambda x: _at(x, few, columns)
-            )
+            with undisturbed(model):
+                capture_activations(
+                    model, names, few.to(kind) if few.is_floating_point() else few, lambda x: _at(x, few, columns)
+                )
         for begin in range(first, first + num_samples, BATCH):
             tokens = dataset[begin : min(begin + BATCH, first + num_samples)].tokens.to(device)
             tokens = tokens.to(kind) if tokens.is_floating_point() else tokens  # vectors, in the dtype of the weights

@@ -32,6 +32,7 @@ from hmmscope.analysis.activations import modules_named
 from hmmscope.analysis.rehearsing import rehearsed_on
 from hmmscope.axes import Float, Tensor
 from hmmscope.errors import InputError
+from hmmscope.models.adapted import named_module, run_eagerly
 from hmmscope.schema import shown
 
 #: Maps an activation to its replacement of the same shape.
@@ -54,7 +55,8 @@ def intervene(model: nn.Module, edits: Mapping[str, Edit | Sequence[Edit]]) -> I
     """
     taken = registry.adapted(model, list(edits))
     # extra calls would disturb a connection to the activations of another library
-    handles = [model.register_forward_pre_hook(_rehearse_once())] if taken is model else []
+    plain = taken is model or taken is named_module(model)
+    handles = [model.register_forward_pre_hook(_rehearse_once())] if plain else []
     try:
         for name, module in modules_named(taken, edits, field="edits").items():
             chosen = edits[name]
@@ -62,7 +64,7 @@ def intervene(model: nn.Module, edits: Mapping[str, Edit | Sequence[Edit]]) -> I
             if not all(map(callable, in_turn)):
                 raise InputError(f"edits: {name} must be a function, or several, got {shown(chosen)}")
             handles.append(module.register_forward_hook(_hook(name, in_turn)))
-        with nullcontext() if taken is model else taken.connected():
+        with run_eagerly(model), nullcontext() if plain else taken.connected():
             yield model
     finally:
         for handle in handles:

@@ -21,6 +21,7 @@ from hmmscope.analysis.initialization import FIX, Controls, copied_table, made_c
 from hmmscope.analysis.layer_curves import Curves
 from hmmscope.errors import InputError
 from hmmscope.inference.monte_carlo import student_quantile
+from hmmscope.models.adapted import AdaptedModule, innermost, title_of
 from hmmscope.models.base import SequenceModel, build_model
 from hmmscope.models.user_module import UserModule
 from hmmscope.reprs import Shown
@@ -178,12 +179,12 @@ def _redrawn(model: nn.Module, seeds: list[int], *, trained: bool) -> tuple[nn.M
     )
     odd = other_law(own, others, trained=trained)
     if odd:
-        raise InputError(f"{type(model).__name__} seems to initialize its weights differently, {odd}; {FIX}")
+        raise InputError(f"{title_of(model)} seems to initialize its weights differently, {odd}; {FIX}")
     return tuple(twin for twin, _ in drawn)
 
 
 def _twin(model: nn.Module, seed: int, *, tables: bool) -> tuple[nn.Module, set[str]]:
-    name = type(model).__name__
+    name = title_of(model)
     if not any(True for _ in model.parameters()):
         raise InputError(f"{name} has no weights to reinitialize")
     device = next(model.parameters()).device
@@ -223,6 +224,9 @@ def _draw(module: nn.Module, seed: int, known: set[int]) -> None:
     if hasattr(getattr(module, "config", None), "to_dict") and hasattr(module, "init_weights"):  # of transformers
         module.load_state_dict(type(module)(copy.deepcopy(module.config)).state_dict())
         known.update(map(id, (*module.parameters(), *module.buffers())))
+        return
+    if isinstance(module, AdaptedModule) and innermost(module) is not module:
+        _draw(innermost(module), seed, known)
         return
     for child in module.children():
         _draw(child, seed, known)

@@ -10,9 +10,10 @@ from hmmscope.errors import InputError
 from hmmscope.interop.hooked_models import HookedModel, HuggingFaceModel
 from hmmscope.interop.hooked_module import HookedModule
 from hmmscope.interop.transformer_lens import TransformerLensModel
+from hmmscope.models.adapted import AdaptedModule, innermost, named_module
 from hmmscope.models.base import SequenceModel
 
-_WITH_TAPS: dict[str, Callable[[nn.Module], HookedModel]] = {
+_WITH_TAPS: dict[str, Callable[..., HookedModel]] = {
     "transformers": HuggingFaceModel,
     "transformer_lens": TransformerLensModel,
 }
@@ -29,14 +30,17 @@ def with_hook_points(model: Any, layers: Sequence[str] | None = None) -> Any:
     """
     if not isinstance(model, nn.Module) or isinstance(model, SequenceModel | HookedModule):
         return model
+    model = named_module(model)
     own = {name for name, _ in model.named_modules()}
     tapped = any(name.startswith("residual.") or name.endswith(_TAPS) for name in own)
     if tapped or (layers and set(layers) <= own):
         return model
-    for library in (cls.__module__.partition(".")[0] for cls in type(model).__mro__):
+    inside = innermost(model)
+    call = model if isinstance(model, AdaptedModule) else None
+    for library in (cls.__module__.partition(".")[0] for cls in type(inside).__mro__):
         if library in _WITH_TAPS:
             try:
-                return _WITH_TAPS[library](model)
+                return _WITH_TAPS[library](inside, call=call)
             except InputError:
                 break
     try:

@@ -12,7 +12,7 @@ from torch import nn
 
 from hmmscope.axes import Float, Float64, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.models.base import HookPoint, ModelIO, SequenceModel, check_inputs, evaluating
+from hmmscope.models.base import HookPoint, ModelIO, SequenceModel, check_inputs
 from hmmscope.models.hooks import (
     AttentionHookPoint,
     AttentionHooks,
@@ -23,6 +23,8 @@ from hmmscope.models.hooks import (
     reading,
     writing,
 )
+from hmmscope.models.kept_state import undisturbed
+from hmmscope.models.user_module import logits_of
 from hmmscope.schema import require
 
 #: Tokens in the call that finds the parts; no head has this width.
@@ -43,6 +45,7 @@ class HookedModel(SequenceModel):
         max_length: number of positions, or None.
         num_symbols: number of outputs to keep; default: all.
         symbols: alternatively, the token of each symbol.
+        call: calls the model on tokens without positions; default: by its own signature.
     """
 
     def __init__(
@@ -52,8 +55,10 @@ class HookedModel(SequenceModel):
         max_length: int | None,
         num_symbols: int | None,
         symbols: Sequence[int] | None,
+        call: Callable[[Tensor], Any] | None = None,
     ) -> None:
         super().__init__()
+        self.__dict__["call"] = call
         if symbols is not None:
             require(
                 num_symbols is None, "num_symbols", "cannot be combined with symbols; pass one of them", num_symbols
@@ -135,6 +140,7 @@ class HuggingFaceModel(HookedModel):
         num_symbols: number of outputs to keep; default: all.
         symbols: alternatively, the token of each symbol.
         layers: name of the list of layers; default: the first with the configured length.
+        call: see `HookedModel`.
 
     Raises:
         InputError: an encoder-decoder, invalid outputs, no layers, or a model that fails on a few tokens.
@@ -147,6 +153,7 @@ class HuggingFaceModel(HookedModel):
         num_symbols: int | None = None,
         symbols: Sequence[int] | None = None,
         layers: str | None = None,
+        call: Callable[[Tensor], Any] | None = None,
     ) -> None:
         config: Any = getattr(model, "config", None)
         if getattr(config, "is_encoder_decoder", False):
@@ -160,7 +167,7 @@ class HuggingFaceModel(HookedModel):
             raise InputError(f"model: must read tokens, but {type(model).__name__} has no config.vocab_size")
         limit = getattr(text, "max_position_embeddings", None)
         max_length = limit if isinstance(limit, int) and limit > 0 else None
-        super().__init__(model, vocabulary, max_length, num_symbols, symbols)
+        super().__init__(model, vocabulary, max_length, num_symbols, symbols, call)
         path = _layers_of(model, getattr(text, "num_hidden_layers", None), layers)
         self._layers = [f"{path}.{number}" for number in range(len(model.get_submodule(path)))]  # type: ignore[arg-type]
         self.residual = nn.ModuleList(HookPoint() for _ in range(len(self._layers) + 1))
@@ -182,6 +189,8 @@ class HuggingFaceModel(HookedModel):
         ):  # without a mask, transformers assumes packed sequences
             whole = {"position_ids": positions, "attention_mask": torch.ones_like(inputs)}
             placed = {name: whole[name] for name in self._placed}
+        if self.call is not None and positions is None:
+            return logits_of(self.call(inputs), inputs, 1, whole=True)
         found: Tensor = self.model(input_ids=inputs, **self._options, **placed).logits
         return found
 
@@ -228,7 +237,7 @@ class HuggingFaceModel(HookedModel):
             1, min(_REHEARSED, self.model_io.max_length or _REHEARSED), dtype=torch.int64, device=device
         )
         try:
-            with evaluating(self.model), torch.no_grad(), ExitStack() as stack:
+            with undisturbed(self.model), ExitStack() as stack:
                 stack.enter_context(eager(self.model))
                 within: dict[nn.Module, ModuleHooks] = {}
                 for layer, own_called, own_attending in zip(layers, called, attending, strict=True):

@@ -10,6 +10,7 @@ from torch import nn
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
+from hmmscope.models.adapted import call_on_tokens, named_module, title_of
 from hmmscope.models.base import HookPoint
 from hmmscope.models.failing import POSITION_LIMITS, read_number
 from hmmscope.models.hooks import (
@@ -21,7 +22,7 @@ from hmmscope.models.hooks import (
     reading,
     writing,
 )
-from hmmscope.models.rehearsal import undisturbed
+from hmmscope.models.kept_state import undisturbed
 
 #: Samples and positions of the calls, unequal to distinguish the axes; fewer positions for short contexts.
 _SIZES = ((2, 5), (2, 4), (2, 3), (3, 2), (2, 1))
@@ -47,6 +48,7 @@ class HookedModule(nn.Module):
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
+        module = named_module(module)
         self.module, self.training = module, module.training
         self._begin, self._layers, self._attended = _TracedCalls(module).layers()
         self.residual = nn.ModuleList(HookPoint() for _ in range(len(self._layers) + 1))
@@ -57,6 +59,8 @@ class HookedModule(nn.Module):
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         with self.connected():
+            if len(inputs) == 1 and isinstance(inputs[0], Tensor):
+                return call_on_tokens(self.module, inputs[0], given=options)
             return self.module(*inputs, **options)
 
     @contextmanager
@@ -150,7 +154,7 @@ class _TracedCalls:
                 return
             except Exception as error:
                 first = first or error
-        reason, name = " ".join(str(first).split())[:200], type(module).__name__
+        reason, name = " ".join(str(first).split())[:200], title_of(module)
         raise InputError(f"model: {name} fails on tokens {_SIZES[0]}: {reason}") from first
 
     def layers(self) -> tuple[_StreamLocation, list[_StreamLocation], dict[str, "_Attended"]]:
@@ -236,7 +240,7 @@ class _TracedCalls:
                 stack.callback(part.register_forward_hook(after).remove)
                 listeners[part] = _Chain(name, self.attention)
             stack.enter_context(FunctionInterceptor(listeners))
-            self.module(tokens)
+            call_on_tokens(self.module, tokens)
         for name, count in times.items():
             if count > 1:  # a call per symbol is not a stream
                 self.given.pop(name, None)

@@ -1,7 +1,7 @@
 """TransformerLens: conversion of decoders, and hook points for its models."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,6 +13,7 @@ from hmmscope.interop.hooked_models import HookedModel
 from hmmscope.interop.huggingface import to_huggingface
 from hmmscope.models.base import HookPoint
 from hmmscope.models.hooks import AttentionHookPoint, Pass, minus_infinity, writing
+from hmmscope.models.user_module import logits_of
 
 #: TransformerLens hook points of a layer, by our names.
 _POINTS = {
@@ -59,20 +60,26 @@ class TransformerLensModel(HookedModel):
         model: a ``TransformerBridge``, or any model with ``cfg`` and ``hook_dict``.
         num_symbols: number of outputs to keep; default: all.
         symbols: alternatively, the token of each symbol.
+        call: see `HookedModel`.
 
     Raises:
         InputError: no such model, or invalid outputs.
     """
 
     def __init__(
-        self, model: nn.Module, *, num_symbols: int | None = None, symbols: Sequence[int] | None = None
+        self,
+        model: nn.Module,
+        *,
+        num_symbols: int | None = None,
+        symbols: Sequence[int] | None = None,
+        call: Callable[[Tensor], Any] | None = None,
     ) -> None:
         config: Any = getattr(model, "cfg", None)
         if config is None or not hasattr(model, "hook_dict"):
             raise InputError(
                 f"model: must be a TransformerLens model, but {type(model).__name__} has no cfg or hook_dict"
             )
-        super().__init__(model, config.d_vocab, getattr(config, "n_ctx", None), num_symbols, symbols)
+        super().__init__(model, config.d_vocab, getattr(config, "n_ctx", None), num_symbols, symbols, call)
         depth, points = config.n_layers, self._points()
         self._names = {"residual.0": "blocks.0.hook_resid_pre"}
         self._names |= {f"residual.{layer + 1}": f"blocks.{layer}.hook_resid_post" for layer in range(depth)}
@@ -92,6 +99,8 @@ class TransformerLensModel(HookedModel):
         return found
 
     def _logits(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
+        if self.call is not None and positions is None:
+            return logits_of(self.call(inputs), inputs, 1, whole=True)
         placed = {} if positions is None else {"position_ids": positions}
         found: Tensor = self.model(inputs, **placed)
         return found

@@ -20,16 +20,23 @@ from hmmscope.seeds import derived_seed, torch_generator
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model in evaluation mode, then restore the mode of each module."""
+def kept_modes(model: nn.Module) -> Iterator[None]:
+    """Restore the training or evaluation mode of each module at the end."""
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
     try:
         yield
     finally:
         model.train(modes[0][1])
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model in evaluation mode, then restore the mode of each module."""
+    with kept_modes(model):
+        model.eval()
+        yield
 
 
 @contextmanager

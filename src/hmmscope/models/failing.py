@@ -1,6 +1,5 @@
 """Diagnosis of failing model calls."""
 
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -11,6 +10,15 @@ from torch import nn
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import HmmscopeError, InputError
+from hmmscope.models.adapted import (
+    TOKENS,
+    AdaptedModule,
+    innermost,
+    named_module,
+    parts_of,
+    require_signature,
+    title_of,
+)
 
 #: Attribute names for the largest number of positions.
 POSITION_LIMITS = (
@@ -87,8 +95,21 @@ def _failure(model: nn.Module, inputs: Tensor, error: Exception) -> InputError:
     inside = f" in its module {where}" if where else ""
     reason = " ".join(str(error).split())[:200]
     return _Unexplained(
-        f"model: {type(model).__name__} fails on {described_inputs(inputs)}{inside}: {type(error).__name__}: {reason}"
+        f"model: {title_of(model)} fails on {described_inputs(inputs)}{inside}: {type(error).__name__}: {reason}"
+        f"{_dictionary(model, error)}"
     )
+
+
+def _dictionary(model: nn.Module, error: Exception) -> str:
+    """Return how to adapt a model that reads a dictionary, if it took the tokens for one."""
+    texts = ("too many indices for tensor", "only integers, slices", "argument after ** must be a mapping")
+    named = isinstance(error, AttributeError) and "'Tensor' object has no attribute" in str(error)
+    keyed = isinstance(error, IndexError | TypeError) and any(text in str(error) for text in texts)
+    if not (named or keyed):
+        return ""
+    code = getattr(getattr(innermost(model), "forward", None), "__code__", None)
+    key = next((one for one in TOKENS if code is not None and one in code.co_consts), "input_ids")
+    return f"; for a model of a dictionary pass hs.adapt(model, lambda model, tokens: model({{{key!r}: tokens}}))"
 
 
 def described_inputs(inputs: Tensor) -> str:
@@ -116,7 +137,7 @@ def embedding_failure(model: nn.Module, part: nn.Embedding, indices: Tensor, inp
 
 def _innermost(model: nn.Module, trace: TracebackType | None) -> tuple[nn.Module | None, dict[str, Any]]:
     """Return the innermost module in the traceback, with its variables."""
-    members = {id(part) for part in model.modules()}
+    members = {id(part) for part in parts_of(model)}
     found: tuple[nn.Module | None, dict[str, Any]] = (None, {})
     while trace is not None:
         code, local = trace.tb_frame.f_code, trace.tb_frame.f_locals
@@ -129,7 +150,10 @@ def _innermost(model: nn.Module, trace: TracebackType | None) -> tuple[nn.Module
 
 def _name_of(model: nn.Module, part: nn.Module | None) -> str:
     """Return the dotted name in the user's model."""
+    model = named_module(model)
     name = next((name for name, one in model.named_modules() if one is part), "")
+    if isinstance(model, AdaptedModule):
+        return name
     for wrapper in ("_orig_mod.", "module.", "model."):
         own = getattr(model, wrapper[:-1], None)
         if isinstance(own, nn.Module) and type(model).__module__.startswith(("hmmscope.", "torch.")):
@@ -171,25 +195,13 @@ def _most(runs: Callable[[int], bool], low: int, high: int) -> int | None:
 
 def require_callable_on_tokens(model: nn.Module) -> None:
     """Raise an InputError for a module that needs more than tokens, or has lazy or meta weights."""
-    name = type(model).__name__
+    name = title_of(model)
     for where, weight in model.named_parameters():
         if nn.parameter.is_lazy(weight):
             raise InputError(f"model: {name} has lazy modules with uninitialized weights ({where}); give their sizes")
         if weight.is_meta:
             raise InputError(f"model: {where} of {name} is on the meta device, without values; load its weights")
-    try:
-        arguments = inspect.signature(getattr(model, "function", model.forward)).parameters.values()
-    except (TypeError, ValueError):  # of a function in C
-        return
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [one.name for one in arguments if one.default is one.empty and one.kind in kinds]
-    only = [one.name for one in arguments if one.default is one.empty and one.kind is one.KEYWORD_ONLY]
-    if len(needed) > 1 or only:
-        rest = ", ".join([*needed[1:], *only])
-        raise InputError(
-            f"model: {name} needs more arguments than the tokens ({rest}); pass a module whose forward takes only the "
-            f"tokens, or add defaults for {rest}"
-        )
+    require_signature(model)
 
 
 def read_number(model: Any, names: tuple[str, ...]) -> tuple[str, int] | None:

@@ -3,21 +3,21 @@
 A rehearsal restores the model's state, the random generators and the hooks.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from hmmscope.axes import Bool, Float, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.models.base import SequenceModel, evaluating, seeded_generators
+from hmmscope.models.adapted import AdaptedModule, call_on_tokens, named_module, raw_logits, title_of
+from hmmscope.models.base import SequenceModel, seeded_generators
 from hmmscope.models.failing import described_inputs, embedding_failure, failure, require_callable_on_tokens
-from hmmscope.models.user_module import Function, UserModule, logits_of, raw_logits
+from hmmscope.models.kept_state import KeptState, undisturbed
+from hmmscope.models.user_module import UserModule, logits_of
 from hmmscope.reprs import Shown
 
 #: Samples to pass; the number used differs from the numbers of positions and outputs.
@@ -28,12 +28,6 @@ ROUNDING, EPSILONS = 1e-4, 8.0
 _SUMS = 1e-3
 #: Fraction of positions that repeat the current token, above which answers seem shifted.
 _ECHOES = 0.98
-#: Module attributes that are not user state.
-_STRUCTURE = frozenset(
-    {"_parameters", "_modules", "_buffers", "training", *(name for name in vars(nn.Module()) if "hooks" in name)}
-)
-#: Mutable values.
-_CHANGING = (Tensor, torch.Generator, np.random.Generator, list, dict, set)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -58,7 +52,7 @@ class Asked(Shown):
 def is_of_library(model: nn.Module) -> bool:
     """Return whether this library built all parts of the model; such models are not rehearsed."""
     model = unwrapped(model)
-    if isinstance(model, Function) or not _package(model).startswith("hmmscope"):
+    if isinstance(model, AdaptedModule) or not _package(model).startswith("hmmscope"):
         return False
     if isinstance(model, SequenceModel) and model.spec is not None:
         return True
@@ -105,12 +99,24 @@ def rehearse_training(net: UserModule, num_columns: int, target: str) -> tuple[s
     else:
         rows = max(SAMPLES, -(-ports.vocab_size // num_columns))
         inputs = (torch.arange(rows * num_columns) % ports.vocab_size).view(rows, num_columns)
+    _require_trainable(module)
     warnings = rehearse(module, inputs, asked)
-    _require_gradients(module, inputs[:SAMPLES])
-    return warnings
+    return (*warnings, *_rehearse_gradients(module, inputs[:SAMPLES]))
 
 
-def _require_gradients(module: nn.Module, inputs: Tensor) -> None:
+def _require_trainable(module: nn.Module) -> None:
+    """Raise an InputError for quantized parts and sparse gradients."""
+    for name, part in module.named_modules():
+        if ".quantized." in f"{type(part).__module__}.":
+            raise InputError(
+                f"model: {name or title_of(module)} is quantized and has no weights to train; train it first"
+            )
+        if getattr(part, "sparse", False) is True and any(True for _ in part.parameters(recurse=False)):
+            raise InputError(f"model: {name or title_of(module)} has sparse gradients; build it with sparse=False")
+
+
+def _rehearse_gradients(module: nn.Module, inputs: Tensor) -> tuple[str, ...]:
+    """Call a module in training mode; warn of state that its state_dict does not contain."""
     weights = list(module.parameters())
     if any(weight.is_inference() for weight in weights):
         raise InputError(
@@ -119,24 +125,32 @@ def _require_gradients(module: nn.Module, inputs: Tensor) -> None:
     if not any(weight.requires_grad for weight in weights):
         raise InputError("model: has no trainable weights; set requires_grad on the weights to train")
     device = next((weight.device for weight in weights), None)
-    with torch.random.fork_rng(devices=[]), undisturbed(module), torch.enable_grad():
+    inputs = inputs.to(device)
+    with undisturbed(module), torch.enable_grad():
         module.train()  # a module may disable gradients in evaluation only
-        output = raw_logits(module(inputs.to(device)))
+        with seeded_generators(0):
+            output = raw_logits(call_on_tokens(module, inputs))
+        before = KeptState(module)  # caches are filled
+        with torch.no_grad(), seeded_generators(0):
+            call_on_tokens(module, inputs)
+        lost = before.outside_state()
     if isinstance(output, Tensor) and not output.requires_grad:
         raise InputError(
             "model: its output has no gradient; remove torch.no_grad(), inference_mode() or detach() from its forward"
         )
+    if any(not isinstance(value, Tensor) for value in module.state_dict().values()):
+        lost.append("the value of get_extra_state")
+    if not lost:
+        return ()
+    rule = "a checkpoint has no copy, so a resumed or loaded run begins anew with it"
+    return (f"the model keeps state outside of the tensors of its state_dict ({', '.join(lost[:4])}); {rule}",)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the user's module inside wrappers."""
-    while True:
-        within = getattr(model, "_orig_mod", None)  # torch.compile would compile for each size
-        if isinstance(model, UserModule) or type(model).__name__ == "TappedModule":
-            within = model.module
-        if not isinstance(within, nn.Module):
-            return model
-        model = within
+    """Return the user's module inside wrappers; torch.compile would compile for each size."""
+    while isinstance(model, UserModule) or type(model).__name__ == "HookedModule":
+        model = model.module  # type: ignore[assignment]
+    return named_module(model)
 
 
 def failure_on_few(model: nn.Module) -> str:
@@ -144,14 +158,14 @@ def failure_on_few(model: nn.Module) -> str:
     tokens = torch.zeros(2, 5, dtype=torch.int64, device=next((p.device for p in model.parameters()), None))
     try:
         with undisturbed(model):
-            model(tokens)
+            call_on_tokens(model, tokens)
     except Exception as error:
         return f", which fails on {described_inputs(tokens)} ({' '.join(str(error).split())[:200]})"
     return ""
 
 
 class _Rehearsed:
-    def __init__(self, model: nn.Module, inputs: Tensor, asked: Asked, kept: "_Kept") -> None:
+    def __init__(self, model: nn.Module, inputs: Tensor, asked: Asked, kept: "KeptState") -> None:
         self.model, self.asked, self.kept = model, asked, kept
         taken = {inputs.shape[1], inputs.shape[1] - 1, asked.num_outputs, asked.num_outputs + 1}
         count = next(count for count in range(3, SAMPLES + 1) if count not in taken)
@@ -176,12 +190,15 @@ class _Rehearsed:
         if not again:
             self.kept.put_back()
         with seeded_generators(seed):
-            return self.model(inputs)
+            return call_on_tokens(self.model, inputs)
 
     def _first_call(self, inputs: Tensor) -> Any:
         try:
             return self.call(inputs)
         except Exception as error:
+            if self.kept.disables:  # the model may need its hooks
+                self.kept.with_hooks()
+                return self._first_call(inputs)
             raised = failure(self.model, inputs, error, self.call)
             if raised is error:
                 raise
@@ -303,75 +320,6 @@ def _differ(one: Tensor, other: Tensor) -> Bool[Tensor, "batch time"]:
     rounding = torch.finfo(one.dtype).eps if one.is_floating_point() else 0.0
     apart = torch.where(finite, (one - other).abs(), 0)
     return (apart > max(ROUNDING, EPSILONS * rounding) * size).any(-1)
-
-
-class _Kept:
-    """Buffers, plain attributes and hooks of a model."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._parts = list(dict.fromkeys(model.modules()))
-        self._buffers = [dict(part._buffers) for part in self._parts]
-        self._plain = [{k: v for k, v in vars(part).items() if k not in _STRUCTURE} for part in self._parts]
-        values = [value for own in (*self._buffers, *self._plain) for value in own.values()]
-        self._copies = [(value, _copied(value)) for value in values if isinstance(value, _CHANGING)]
-        self._hooks = [(part, part._forward_hooks) for part in self._parts if part._forward_hooks]
-
-    def put_back(self) -> None:
-        for part, buffers, plain in zip(self._parts, self._buffers, self._plain, strict=True):
-            part._buffers.clear()
-            part._buffers.update(buffers)
-            for name in [name for name in vars(part) if name not in _STRUCTURE and name not in plain]:
-                del vars(part)[name]
-            vars(part).update(plain)
-        for value, copy in self._copies:
-            _restore(value, copy)
-
-    @contextmanager
-    def without_hooks(self) -> Iterator[None]:
-        """Disable forward hooks temporarily."""
-        for part, _ in self._hooks:
-            part._forward_hooks = OrderedDict()
-        try:
-            yield
-        finally:
-            for part, hooks in self._hooks:
-                part._forward_hooks = hooks
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, torch.Generator):
-        return value.get_state()
-    return value.bit_generator.state if isinstance(value, np.random.Generator) else value.copy()
-
-
-def _restore(value: Any, copy: Any) -> None:
-    if isinstance(value, torch.Generator):
-        value.set_state(copy)
-    elif isinstance(value, np.random.Generator):
-        value.bit_generator.state = copy
-    elif isinstance(value, Tensor):
-        if value.shape != copy.shape:
-            value.data = copy.clone()
-        elif not torch.equal(value.nan_to_num(), copy.nan_to_num()):
-            value.copy_(copy)
-    elif isinstance(value, list):
-        value[:] = copy
-    else:
-        value.clear()
-        value.update(copy)
-
-
-@contextmanager
-def undisturbed(model: nn.Module) -> Iterator[_Kept]:
-    """Call a model in evaluation mode without gradients and hooks; restore its state."""
-    kept = _Kept(model)
-    with evaluating(model), torch.no_grad(), kept.without_hooks():
-        try:
-            yield kept
-        finally:
-            kept.put_back()
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """User modules and functions as models."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,26 +9,32 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.axes import Float, Tensor
 from hmmscope.errors import InputError
+from hmmscope.models.adapted import (
+    adapt,
+    call_on_tokens,
+    class_name_of,
+    described_output,
+    named_module,
+    raw_logits,
+    shells,
+)
 from hmmscope.models.base import ModelIO, SequenceModel
+from hmmscope.models.weight_names import matched
 from hmmscope.schema import shown
 from hmmscope.seeds import derived_seed
 
 
-def raw_logits(output: Any) -> Any:
-    """Return the logits in a module's output: a tensor, the first of a tuple, or ``logits`` of an object or dict."""
-    logits = output["logits"] if isinstance(output, dict) and "logits" in output else getattr(output, "logits", output)
-    return logits[0] if isinstance(logits, tuple) and logits else logits
-
-
-def logits_of(output: Any, inputs: Tensor, num_outputs: int) -> Float[Tensor, "batch time output"]:
-    """Return the checked logits in a module's output, cut to `num_outputs`.
+def logits_of(
+    output: Any, inputs: Tensor, num_outputs: int, *, whole: bool = False
+) -> Float[Tensor, "batch time output"]:
+    """Return the checked logits in a module's output, cut to `num_outputs` unless `whole`.
 
     Raises:
         InputError: no tensor (batch, time, output), or fewer outputs than symbols.
     """
     logits, (batch, time) = raw_logits(output), inputs.shape[:2]
     if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[:2] != (batch, time):
-        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        found = described_output(output)
         rule = f"model: must map tokens {tuple(inputs.shape)} to logits (batch, time, symbol), got {found}"
         if isinstance(logits, Tensor) and logits.ndim == 3 and logits.shape[:2] == (time, batch):
             rule += ": batch and time are swapped; return logits.transpose(0, 1)"
@@ -38,20 +43,7 @@ def logits_of(output: Any, inputs: Tensor, num_outputs: int) -> Float[Tensor, "b
         raise InputError(rule)
     if logits.shape[2] < num_outputs:
         raise InputError(f"model: returns {logits.shape[2]} logits, but the dataset has {num_outputs} symbols")
-    return logits[..., :num_outputs]
-
-
-class Function(nn.Module):
-    """A function from tokens to logits, as a module."""
-
-    stored_name = "hmmscope.models.user_module.Function"
-
-    def __init__(self, function: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, inputs: Tensor) -> Any:
-        return self.function(inputs)
+    return logits if whole else logits[..., :num_outputs]
 
 
 def as_module(model: Any) -> nn.Module:
@@ -60,11 +52,7 @@ def as_module(model: Any) -> nn.Module:
     Raises:
         InputError: neither.
     """
-    if isinstance(model, nn.Module):
-        return model
-    if not callable(model) or isinstance(model, type):
-        raise InputError(f"model: must be a torch module or a function of tokens, got {shown(model)}")
-    return Function(model)
+    return model if isinstance(model, nn.Module) else adapt(model)
 
 
 class UserModule(SequenceModel):
@@ -79,10 +67,17 @@ class UserModule(SequenceModel):
     def __init__(self, module: nn.Module, model_io: ModelIO, seed: int) -> None:
         super().__init__()
         self.model_io, self.num_symbols, self.vocab_size = model_io, model_io.num_outputs, model_io.vocab_size
-        self.module, self.residual, self._seed, self._step = module, nn.ModuleList(), seed, (0, 0)
+        self.module, self.residual, self._seed, self._step = named_module(module), nn.ModuleList(), seed, (0, 0)
+        self.__dict__["called"] = module  # not a part, so that names have no prefix of a wrapper
 
     def set_step(self, step: int, stream: int = 0) -> None:
         self._step = (step, stream)
+
+    def train(self, mode: bool = True) -> "UserModule":
+        for shell in shells(self.called):
+            shell.training = mode
+        super().train(mode)
+        return self
 
     def forward(
         self,
@@ -95,16 +90,16 @@ class UserModule(SequenceModel):
         if feedback is not None or cache is not None:
             raise InputError("model: a user module takes no feedback; train it without block_length")
         if not self.training:
-            return logits_of(self.module(inputs), inputs, self.model_io.num_outputs)
+            return logits_of(call_on_tokens(self.called, inputs), inputs, self.model_io.num_outputs)
         step, stream = self._step
         devices = [inputs.device] if inputs.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(derived_seed(self._seed, f"given/{stream}", step))  # noqa: TID251 - put back at the end
-            return logits_of(self.module(inputs), inputs, self.model_io.num_outputs)
+            return logits_of(call_on_tokens(self.called, inputs), inputs, self.model_io.num_outputs)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the user's module."""
+    """Return the user's module, without wrappers such as that of torch.compile."""
     return model.module if isinstance(model, UserModule) else model
 
 
@@ -116,33 +111,46 @@ class UserModuleSpec:
     Attributes:
         class_name: class with its package.
         shapes: ``name 3x4`` of each parameter.
+        heads: ``h.*.attn.n_head=4`` for attributes that count heads; layers are numbered by ``*``.
     """
 
     class_name: str
     shapes: tuple[str, ...]
+    heads: tuple[str, ...] = field(default=(), metadata={"absent": True})
     module: Any = field(default=None, init=False, compare=False, repr=False)
 
     @classmethod
     def of(cls, module: nn.Module) -> "UserModuleSpec":
-        name = vars(type(module)).get("stored_name") or f"{type(module).__module__}.{type(module).__qualname__}"
         if any(nn.parameter.is_lazy(one) for one in module.parameters()):
             raise InputError("model: has lazy modules with unknown shapes; give their sizes")
-        shapes = tuple(f"{key} {'x'.join(map(str, p.shape)) or 1}" for key, p in module.named_parameters())
-        spec = cls(class_name=name, shapes=shapes)
+        parameters = named_module(module).named_parameters()
+        shapes = tuple(f"{key} {'x'.join(map(str, p.shape)) or 1}" for key, p in parameters)
+        spec = cls(class_name=class_name_of(module), shapes=shapes, heads=_heads(module))
         object.__setattr__(spec, "module", module)
         return spec
 
-    def with_module(self, module: nn.Module) -> "UserModuleSpec":
-        """Return the spec with this module attached.
+    def with_module(self, module: nn.Module, *, strict: bool = True) -> "UserModuleSpec":
+        """Return the spec with this module attached, which may have another wrapper.
+
+        Args:
+            module: the user's module.
+            strict: refuse other numbers of heads.
 
         Raises:
-            InputError: its parameters differ.
+            InputError: its parameters or heads differ.
         """
         other = UserModuleSpec.of(module)
-        if other.shapes != self.shapes:
+        own, found = ({one.rpartition(" ")[0]: one.rpartition(" ")[2] for one in spec.shapes} for spec in (other, self))
+        names = matched(own, found) or {}
+        if not names or any(own[name] != found[there] for name, there in names.items()):
             odd = next(iter(set(self.shapes) ^ set(other.shapes)), "their order")
             raise InputError(f"model: does not match the {self.class_name} of the run; parameters differ: {shown(odd)}")
+        here, there = ({one.rpartition(".")[2] for one in spec.heads} for spec in (other, self))
+        if strict and self.heads and here != there:
+            odd, wanted = (", ".join(sorted(one)) or "none of them" for one in (here - there, there - here))
+            raise InputError(f"model: has {odd}, but the run has {wanted}; strict=False loads the weights all the same")
         object.__setattr__(other, "class_name", self.class_name)
+        object.__setattr__(other, "heads", self.heads)
         return other
 
     def refusal(self, path: Any) -> str:
@@ -158,6 +166,16 @@ class UserModuleSpec:
         if self.module is None:
             raise InputError(f"model: was a {self.class_name} object and is not stored; pass the object again")
         return UserModule(self.module, model_io, int(torch.randint(2**32, (), generator=generator)))
+
+
+def _heads(module: nn.Module) -> tuple[str, ...]:
+    found = set()
+    for where, part in named_module(module).named_modules():
+        path = "".join(f"{'*' if piece.isdigit() else piece}." for piece in where.split(".") if piece)
+        for name, value in vars(part).items():
+            if "head" in name and type(value) is int:
+                found.add(f"{path}{name}={value}")
+    return tuple(sorted(found))
 
 
 def model_name(spec: Any) -> str:

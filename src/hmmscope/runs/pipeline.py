@@ -189,15 +189,17 @@ def read_run(path: str | Path) -> Run:
     return Run(Path(path), config, _process_of(folder, config), None, folder.done)
 
 
-def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:
+def load_run(path: str | Path, *, model: torch.nn.Module | None = None, strict: bool = True) -> Run:
     """Load a run with the weights of its newest complete checkpoint.
 
     Args:
         path: The run folder.
-        model: The user's module that the run trained, if any; it receives the weights.
+        model: The user's module that the run trained, if any; it receives the weights. It may be plain, compiled or
+            wrapped where the run's module was not.
+        strict: Refuse a module with another dtype or number of heads.
 
     Raises:
-        InputError: Not a run folder, no checkpoint, or the user's module is missing.
+        InputError: Not a run folder, no checkpoint, or the user's module is missing or differs.
         DamagedError: The folder is damaged, or the last checkpoint of a finished run is missing.
     """
     folder, run = RunDir.open(require_path("path", path)), read_run(path)
@@ -205,7 +207,7 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:
     if isinstance(config.model, UserModuleSpec):
         if model is None:
             raise InputError(config.model.refusal(path))
-        config = replace(config, model=config.model.with_module(model))
+        config = replace(config, model=config.model.with_module(model, strict=strict))
     elif model is not None:
         raise InputError(f"model: {path} contains its model, {config.model.name}; leave model out")
     net = untrained_model(config, process)
@@ -213,13 +215,13 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:
         warnings.warn(f"{path}: has no seal, so its files cannot be verified", stacklevel=2)
     found = folder.load_checkpoint()
     if found is None:
-        raise InputError(f"{path}: the run has no checkpoint yet; train it with --resume")
+        raise InputError(f"{path}: the run has no checkpoint yet; train it with --resume (resume=True in Python)")
     if folder.done is not None and found[0] < config.training.num_steps:
         raise DamagedError(
             f"{path}: the run is finished, but its last complete checkpoint is of step {found[0]} of "
-            f"{config.training.num_steps}; delete done.json there and train it again with --resume"
+            f"{config.training.num_steps}; delete done.json there and train it again with --resume (resume=True in Python)"
         )
-    load_weights(net, found[1].get("model", {}))
+    load_weights(net, found[1].get("model", {}), strict=strict)
     return Run(Path(path), config, process, unwrapped(net), folder.done)
 
 

@@ -14,9 +14,9 @@ from hmmscope.analysis.curves import EvaluateOptions, Score, evaluate
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.datasets.targets import Target, make_target
 from hmmscope.errors import NonFiniteError, RefusedError
-from hmmscope.models.base import ModelIO, ModelSpec, SequenceModel, build_model, cost_of, parameter_count
+from hmmscope.models.base import ModelIO, ModelSpec, SequenceModel, build_model, cost_of, kept_modes, parameter_count
 from hmmscope.models.rehearsal import rehearse_training
-from hmmscope.models.user_module import UserModule, unwrapped
+from hmmscope.models.user_module import UserModule, UserModuleSpec, unwrapped
 from hmmscope.runs.config import RunConfig, configure, pinned
 from hmmscope.runs.pipeline import (
     FIRST_WEIGHTS,
@@ -37,7 +37,7 @@ from hmmscope.system_info import require_disk
 from hmmscope.training.distributed import ProcessGroup, joined
 from hmmscope.training.parallel import check_processes
 from hmmscope.training.spec import TrainingSpec
-from hmmscope.training.state import load_weights, resolve_device
+from hmmscope.training.state import load_weights, resolve_device, tensors_of, whole
 from hmmscope.training.trackers import make_tracker, tracker_module
 from hmmscope.training.trainer import train_model
 
@@ -112,7 +112,8 @@ def train(
     options = options_of(options, TrainOptions, reading)
     asked: dict[str, Any] = {"model": model, "target": options.target, "layout": options.layout, "length": length}
     config = configure(source, read_options=reading, num_steps=num_steps, training=training, seed=seed, **asked)
-    with joined(config.training.device) as world:
+    given = config.model.module if isinstance(config.model, UserModuleSpec) else None
+    with joined(config.training.device) as world, nullcontext() if given is None else kept_modes(given):
         with plain():
             begun = _begin(config, path, world, options)
         run, spec = begun.run, begun.run.config.training
@@ -157,7 +158,7 @@ def _begin(config: RunConfig, path: Path, world: ProcessGroup, options: TrainOpt
     check_processes(config.training, world.size)
     there = world.leader and os.path.lexists(path)
     if there and not options.resume:
-        raise RefusedError(f"{path}: exists; choose another --out or add --resume")
+        raise RefusedError(f"{path}: exists; choose another --out, or add --resume (resume=True in Python)")
     world.meet()  # an immediate refusal ends the other processes early
     process = config.process.build()
     config = pinned(config, process)
@@ -243,7 +244,7 @@ def _judge(begun: _CheckedTraining, in_parts: bool, num_samples: int) -> tuple[S
 def _first_weights(path: Path, model: UserModule, world: ProcessGroup) -> None:
     kept = path / FIRST_WEIGHTS
     if world.leader and not os.path.lexists(kept):
-        store.write_tensors(kept, dict(model.state_dict()))
+        store.write_tensors(kept, {name: whole(tensor) for name, tensor in tensors_of(model).items()})
     world.meet()
     load_weights(model, store.read_tensors(kept, managed=True))
 
@@ -300,6 +301,8 @@ def _folder(run: Run, resume: bool, warm_start: str | Path | None) -> RunDir:
         folder = RunDir.create(path, config.to_data(), seeds={"run": config.seed, "process_digest": process.digest})
     try:
         recorded, asked = _recorded(folder.config), config.to_data()
+        if isinstance(config.model, UserModuleSpec) and not recorded["model"].get("heads"):  # written by older versions
+            asked["model"].pop("heads", None)
         if recorded["process"].get("digest") == "":  # not pinned; the process itself is compared below
             recorded["process"] = recorded["process"] | {"digest": asked["process"].get("digest")}
         difference = config_difference(recorded, asked)

@@ -9,7 +9,9 @@ import torch
 
 from hmmscope.axes import Tensor
 from hmmscope.datasets.process_dataset import Batch
-from hmmscope.errors import DamagedError, ResourceError
+from hmmscope.errors import DamagedError, InputError, ResourceError
+from hmmscope.models.user_module import UserModule
+from hmmscope.models.weight_names import matched
 from hmmscope.reprs import Shown
 from hmmscope.storage.rundir import RunDir
 from hmmscope.training.distributed import ProcessGroup
@@ -46,7 +48,7 @@ def save_state(
     world = world or ProcessGroup()
     names = dict(model.named_parameters())
     copies = world.size > 1 and not any(hasattr(parameter, "full_tensor") for parameter in names.values())
-    weights = _gathered(model.state_dict(), world)
+    weights = _gathered(tensors_of(model), world)
     if copies and not world.agree(_sum_of_bits(weights)):
         rule = "the machines are of different types, or one is faulty; train on equal ones"
         raise ResourceError(f"step {step}: the processes have different weights; {rule}")
@@ -69,12 +71,13 @@ def restore_weights(model: torch.nn.Module, run: RunDir | None, world: ProcessGr
         run.metrics.truncate(0)
     elif run is not None and found is not None:
         load_weights(model, found[1].get("model", {}))
-        tensors = found[1].get("optimiser", {})
+        tensors = _renamed(model, found[1].get("optimiser", {}))
         _check_names_and_shapes("optimiser.safetensors", _moments(model), tensors)
         run.metrics.truncate(found[2]["journal_length"])
     step = world.share(0 if found is None else found[0])
     if step and world.size > 1:
-        model.load_state_dict({name: world.share_tensor(tensor) for name, tensor in model.state_dict().items()})
+        shared = {name: world.share_tensor(tensor) for name, tensor in tensors_of(model).items()}
+        model.load_state_dict(model.state_dict() | shared)
         tensors = {name: world.share_tensor(tensors.get(name, like)) for name, like in _moments(model).items()}
     return Restored(step, tensors)
 
@@ -139,10 +142,55 @@ def _moments(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {f"{m}.{name}": p for name, p in model.named_parameters() for m in ("exp_avg", "exp_avg_sq")}
 
 
-def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Copy weights by name; raise DamagedError for a missing, surplus or misshaped one."""
-    _check_names_and_shapes("model.safetensors", model.state_dict(), weights)
-    model.load_state_dict(weights)
+def tensors_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the tensors of a state_dict, without the objects of ``get_extra_state``."""
+    return {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+
+
+def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], *, strict: bool = True) -> None:
+    """Copy weights by name, which may have the prefix of a wrapper.
+
+    Args:
+        strict: refuse a user's module of another dtype.
+
+    Raises:
+        DamagedError: A missing, surplus or misshaped weight in a model of this library.
+        InputError: The same in a user's module, or another dtype.
+    """
+    own = tensors_of(model)
+    names = matched(own, weights) or {}
+    weights = {name: weights[other] for name, other in names.items()} or weights
+    if isinstance(model, UserModule):
+        _check_same_module(own, weights, strict)
+    else:
+        _check_names_and_shapes("model.safetensors", own, weights)
+    model.load_state_dict(model.state_dict() | weights)
+
+
+def _check_same_module(own: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor], strict: bool) -> None:
+    for name in dict.fromkeys([*own, *found]):
+        short = name.removeprefix("module.")
+        if name not in found or name not in own:
+            here = "this module has it and the run has not" if name in own else "the run has it and this module has not"
+            raise InputError(f"model: differs from the module of the run in {short}: {here}; pass the run's module")
+        if own[name].shape != found[name].shape:
+            sizes = f"{tuple(own[name].shape)} here, {tuple(found[name].shape)} in the run"
+            raise InputError(f"model: differs from the module of the run in the shape of {short}: {sizes}")
+        if strict and own[name].dtype != found[name].dtype:
+            here, there = (str(one.dtype).removeprefix("torch.") for one in (own[name], found[name]))
+            raise InputError(
+                f"model: {short} is {here}, but {there} in the run; convert with load_run(..., strict=False)"
+            )
+
+
+def _renamed(model: torch.nn.Module, moments: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return moments under the names of the model's parameters."""
+    parameters, found = [name for name, _ in model.named_parameters()], {}
+    for kind in dict.fromkeys(name.partition(".")[0] for name in moments):
+        held = {name.partition(".")[2]: value for name, value in moments.items() if name.startswith(f"{kind}.")}
+        names = matched(parameters, held) or {name: name for name in held}
+        found |= {f"{kind}.{name}": held[other] for name, other in names.items()}
+    return found
 
 
 def _sum_of_bits(tensors: Mapping[str, torch.Tensor]) -> int:

@@ -21,6 +21,7 @@ from hmmscope.lab.experiments.run_page import description
 from hmmscope.lab.model_page.page_measurements import PageInputs, measured
 from hmmscope.lab.report.folder import UNSEALED
 from hmmscope.lab.report.look_page import render_look, write_look
+from hmmscope.models.adapted import title_of
 from hmmscope.models.user_module import model_name
 from hmmscope.processes.process import Process
 from hmmscope.runs.pipeline import Run, load_run
@@ -163,7 +164,7 @@ def _of_module(model: nn.Module, process: Any, options: InstrumentOptions, lengt
     twins = draw_controls(model, options.num_controls, seed=seed, controls=options.controls)
     return PageInputs(
         model=model,
-        name=type(model).__name__,
+        name=title_of(model),
         probe=probe,
         held_out=held_out,
         training=training,

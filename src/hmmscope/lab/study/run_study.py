@@ -258,7 +258,7 @@ def _claim(path: Path, work: Prepared, resume: bool) -> None:
     config = {"study": spec_to_data(work.spec), "data": work.data.digest}
     if os.path.lexists(path):
         if not resume:
-            raise RefusedError(f"{path}: exists; choose another --out or add --resume")
+            raise RefusedError(f"{path}: exists; choose another --out, or add --resume (resume=True in Python)")
         before = store.read_json(path / "experiment.json", managed=True) if (path / "experiment.json").is_file() else {}
         if before.get("experiment") != "study":
             raise RefusedError(f"{path}: exists and is not the folder of a study; choose another --out")

@@ -162,7 +162,7 @@ def _open(path: Path, about: dict[str, Any], entry: BenchmarkEntry, resume: bool
     document = {"format": FORMAT, "bench": VERSION, **about}
     if os.path.lexists(path):
         if not resume:
-            raise RefusedError(f"{path}: exists; choose another --out or add --resume")
+            raise RefusedError(f"{path}: exists; choose another --out, or add --resume (resume=True in Python)")
         if not os.path.lexists(path / ENTRY):
             raise InputError(f"{path}: not the folder of a submission")
         before = store.read_json(path / ENTRY, managed=True)

@@ -1,0 +1,382 @@
+"""Modules with signatures, outputs, wrappers and states of their own."""
+
+import copy
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hmmscope as hs
+from hmmscope.errors import InputError
+from hmmscope.models.weight_names import matched
+
+DATASET = hs.ProcessDataset(hs.make_process("mess3"), length=12, stream="probe")
+TOKENS = DATASET[0:4].tokens
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tanh(self.linear(x)).cumsum(1) / 10
+
+
+class Net(nn.Module):
+    """A causal network of two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.layers = nn.Embedding(3, 8), nn.ModuleList(Block(8) for _ in range(2))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens: torch.Tensor) -> Any:
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+@dataclass
+class Answer:
+    loss: Any
+    scores: torch.Tensor
+
+
+class Masked(Net):
+    def forward(self, input_ids: torch.Tensor, attention_mask: Any, position_ids: Any) -> Any:
+        assert attention_mask.sum() == input_ids.numel()
+        assert position_ids.tolist()[0][:3] == [0, 1, 2]
+        return super().forward(input_ids)
+
+
+class KeywordsOnly(Net):
+    def forward(self, *, token_ids: torch.Tensor, labels: Any = None) -> Any:
+        return {"logits": super().forward(token_ids)}
+
+
+class MaskFirst(Net):
+    def forward(self, src_mask: torch.Tensor, tokens: torch.Tensor) -> Any:
+        assert src_mask.isinf().equal(torch.ones_like(src_mask).triu(1) > 0)
+        assert src_mask.dtype == self.head.weight.dtype
+        return None, super().forward(tokens)
+
+
+class Lists(Net):
+    def forward(self, *tokens: torch.Tensor) -> Any:
+        return [super().forward(tokens[0]), "more"]
+
+
+class Dictionary(Net):
+    def forward(self, batch: dict) -> Any:
+        return Answer(None, super().forward(batch["tokens"]))
+
+
+class Warm(Net):
+    def forward(self, tokens: torch.Tensor, temperature: float, *, mask: Any) -> Any:
+        assert mask.shape == tokens.shape
+        return super().forward(tokens) / temperature
+
+
+def plain_of(model: nn.Module) -> Net:
+    plain = Net()
+    plain.load_state_dict(model.state_dict())
+    return plain
+
+
+@pytest.mark.parametrize("kind", [Masked, KeywordsOnly, MaskFirst, Lists])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_known_arguments_and_outputs_need_no_adapter(kind: type[Net], dtype: torch.dtype) -> None:
+    model = kind().to(dtype)
+    own = hs.evaluate(plain_of(model).to(dtype), DATASET, num_samples=8, baselines=False)
+    assert hs.evaluate(model, DATASET, num_samples=8, baselines=False).loss == own.loss
+    rows = hs.probe(model, DATASET, layers=["layers.1"], num_samples=16, num_controls=0)
+    assert rows[0]["layer_name"] == "layers.1"
+    assert hs.analysis.activations.residual_layers(model) == ["residual.0", "residual.1", "residual.2"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: hs.adapt(Dictionary(), lambda model, tokens: model({"tokens": tokens}).scores),
+        lambda: hs.adapt(Dictionary(), lambda model, tokens: model({"tokens": tokens}), output="scores"),
+        lambda: hs.adapt(Warm(), temperature=2.0, mask=torch.ones_like, output=lambda output: output * 2),
+        lambda: hs.adapt(Lists(), output=0),
+        lambda: hs.adapt(KeywordsOnly(), tokens="token_ids", output="logits"),
+    ],
+)
+def test_an_adapter_keeps_names_and_weights(make: Callable[[], nn.Module], tmp_path: Path) -> None:
+    model = make()
+    plain = plain_of(model)
+    torch.testing.assert_close(model(TOKENS), plain(TOKENS))
+    assert [name for name, _ in model.named_modules()] == [name for name, _ in plain.named_modules()]
+    assert hs.probe(model, DATASET, layers=["layers.0"], num_samples=16, num_controls=0)[0]["layer_name"] == "layers.0"
+    with hs.intervene(model, {"residual.1": lambda x: x * 0}), torch.no_grad():
+        changed = model(TOKENS)
+    assert not torch.equal(changed, plain(TOKENS))
+    run = hs.train(
+        DATASET.process,
+        tmp_path / "run",
+        model=model,
+        length=8,
+        num_steps=1,
+        num_samples=8,
+        training={"batch_size": 4, "evaluate_every": 0},
+    )
+    assert run.model is model
+    assert torch.equal(plain_of(run.model)(TOKENS), hs.load_run(run.path, model=make()).model(TOKENS))
+    assert torch.equal(hs.load_run(run.path, model=Net()).model.head.weight, run.model.head.weight)
+
+
+def test_an_adapter_follows_its_module() -> None:
+    model = hs.adapt(Warm(), temperature=1.0, mask=torch.ones_like)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.head.weight.zero_()
+    assert other.adapted is not model.adapted
+    assert not other.adapted.head.weight.any()
+    assert model.head.weight.any()
+    model.double().eval()
+    assert model(TOKENS).dtype == torch.float64
+    assert not model.adapted.training
+    assert not model.adapted.head.training
+    model.adapted.train()
+    assert model.training
+    assert len(hs.belief_map(model, DATASET, num_samples=16, num_points=100).share.columns()) > 3
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        (lambda: Warm(), r"^model: Warm needs more arguments than the tokens \(temperature, mask\); pass hs.adapt\("),
+        (lambda: Dictionary(), r"for a model of a dictionary pass .*model\(\{'tokens': tokens\}\)\)$"),
+        (
+            lambda: hs.adapt(Dictionary(), lambda model, tokens: model({"tokens": tokens})),
+            r"got Answer with scores; name the logits: hs.adapt\(model, output='scores'\)$",
+        ),
+        (lambda: hs.adapt(Lists(), output=1), r"to logits \(batch, time, symbol\), got str$"),
+        (
+            lambda: hs.adapt(Lists(), output="logits"),
+            r"^output: the model's output has no 'logits'; it is list with 0$",
+        ),
+        (lambda: hs.adapt(Warm(), mask=torch.ones_like), r"needs more arguments than the tokens \(temperature\)"),
+        (
+            lambda: hs.adapt(lambda: 0),
+            r"^model: the forward of <lambda> takes no tokens; pass hs.adapt\(model, call\)$",
+        ),
+        (lambda: hs.adapt(3), r"^model: must be a torch module or a function of tokens, got 3$"),
+        (lambda: hs.adapt(Net(), lambda model, tokens: 0, mask=1), r"^call: passes all arguments itself"),
+    ],
+)
+def test_a_signature_that_does_not_fit_is_one_line(model: Callable[[], Any], line: str) -> None:
+    with pytest.raises(InputError, match=line):
+        hs.evaluate(model(), DATASET, num_samples=8, baselines=False)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_left_padding_and_a_key_value_cache_give_the_same_logits(kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes: dict[str, Any] = {"vocab_size": 3, "bos_token_id": None, "eos_token_id": None}
+    if kind == "gpt2":
+        config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=32, **sizes)
+    else:
+        more = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+        config = transformers.LlamaConfig(hidden_size=16, intermediate_size=32, **more, **sizes)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+
+    def padded(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+        before = torch.zeros_like(tokens[:, :3])
+        mask = torch.cat([before, torch.ones_like(tokens)], 1)
+        places = torch.cat([before, torch.arange(tokens.shape[1]).expand_as(tokens)], 1)
+        return model(torch.cat([before, tokens], 1), attention_mask=mask, position_ids=places).logits[:, 3:]
+
+    def cached(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+        begin = model(tokens[:, :5], use_cache=True)
+        rest = model(tokens[:, 5:], past_key_values=begin.past_key_values)
+        return torch.cat([begin.logits, rest.logits], 1)
+
+    whole = hs.evaluate(model, DATASET, num_samples=8, baselines=False).loss
+    for call in (padded, cached):
+        adapted = hs.adapt(model, call)
+        with torch.no_grad():
+            torch.testing.assert_close(adapted(TOKENS), model(TOKENS).logits, atol=1e-6, rtol=0)
+        assert hs.evaluate(adapted, DATASET, num_samples=8, baselines=False).loss == pytest.approx(whole, abs=1e-6)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Weights
+
+
+class Outer(nn.Module):
+    def __init__(self, inside: nn.Module) -> None:
+        super().__init__()
+        self.model = inside
+
+    def forward(self, tokens: torch.Tensor) -> Any:
+        return self.model(tokens)
+
+
+def train(model: nn.Module, path: Path, **options: Any) -> Any:
+    options = {"num_steps": 2, "training": {"batch_size": 4, "evaluate_every": 0, "checkpoint_every": 1}} | options
+    return hs.train(DATASET.process, path, model=model, length=8, num_samples=8, **options)
+
+
+WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "compiled": lambda net: torch.compile(net, backend="eager"),  # type: ignore[dict-item,return-value]
+    "parallel": nn.DataParallel,
+    "both": lambda net: nn.DataParallel(torch.compile(net, backend="eager")),  # type: ignore[type-var]
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+def test_weights_of_wrapped_modules_go_both_ways(wrap: Callable[[nn.Module], nn.Module], tmp_path: Path) -> None:
+    run = train(wrap(net := Net()), tmp_path / "wrapped")
+    assert run.model is net
+    for again in (Net(), wrap(Net())):
+        assert torch.equal(hs.load_run(run.path, model=again).model(TOKENS), run.model(TOKENS))
+    assert torch.equal(plain_of(run.model)(TOKENS), run.model(TOKENS))
+
+
+def test_a_wrapper_class_of_the_user_loads_into_the_plain_module_and_back(tmp_path: Path) -> None:
+    outer, plain = train(Outer(Net()), tmp_path / "outer"), train(Net(), tmp_path / "plain")
+    assert torch.equal(hs.load_run(outer.path, model=Net()).model(TOKENS), outer.model(TOKENS))
+    assert torch.equal(hs.load_run(plain.path, model=Outer(Net())).model(TOKENS), plain.model(TOKENS))
+    assert matched(["a.w", "b"], ["a.w", "c"]) is None
+
+
+def test_another_dtype_or_number_of_heads_is_loaded_on_request_only(tmp_path: Path) -> None:
+    class Heads(Net):
+        def __init__(self, num_heads: int) -> None:
+            super().__init__()
+            self.num_heads = num_heads
+
+    run = train(Heads(2), tmp_path / "run")
+    with pytest.raises(InputError, match=r"^model: has num_heads=4, but the run has num_heads=2; strict=False loads"):
+        hs.load_run(run.path, model=Heads(4))
+    with pytest.raises(InputError, match=r"^model: embedding.weight is float64, but float32 in the run; convert with"):
+        hs.load_run(run.path, model=Heads(2).double())
+    assert hs.load_run(run.path, model=Heads(4).double(), strict=False).model.head.weight.dtype == torch.float64
+    assert hs.train(run.config, run.path, model=Heads(2), resume=True).summary == run.summary
+
+
+def test_a_module_that_differs_is_not_a_damaged_file(tmp_path: Path) -> None:
+    class Buffered(Net):
+        def __init__(self, size: int, name: str = "mask") -> None:
+            super().__init__()
+            self.register_buffer(name, torch.ones(size, size))
+
+    run = train(Buffered(8), tmp_path / "run")
+    with pytest.raises(InputError, match=r"in the shape of mask: \(9, 9\) here, \(8, 8\) in the run$"):
+        hs.load_run(run.path, model=Buffered(9))
+    with pytest.raises(InputError, match=r"differs from the module of the run in other: this module has it"):
+        hs.load_run(run.path, model=Buffered(8, "other"))
+
+
+def test_state_outside_of_the_state_dict_is_named(tmp_path: Path) -> None:
+    class Counting(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls, self.mean, self.cache = 0, torch.zeros(3), None
+            self.register_buffer("sums", torch.zeros(2), persistent=False)
+
+        def forward(self, tokens: torch.Tensor) -> Any:
+            self.cache = torch.arange(tokens.shape[1])
+            if self.training:
+                self.calls, self.mean = self.calls + 1, self.mean + 1
+                self.sums.add_(1)
+            return super().forward(tokens)
+
+        def get_extra_state(self) -> dict[str, int]:
+            return {"calls": self.calls}
+
+        def set_extra_state(self, state: dict[str, int]) -> None:
+            self.calls = state["calls"]
+
+    line = r"outside of the tensors of its state_dict \(calls, mean, sums, the value of get_extra_state\)"
+    with pytest.warns(UserWarning, match=line):
+        run = train(Counting(), tmp_path / "run")
+    assert hs.load_run(run.path, model=Counting()).model.calls == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(Net(), tmp_path / "plain")
+
+
+def test_modules_that_cannot_be_trained_are_one_line(tmp_path: Path) -> None:
+    sparse = Net()
+    sparse.embedding = nn.Embedding(3, 8, sparse=True)
+    with pytest.raises(InputError, match=r"^model: embedding has sparse gradients; build it with sparse=False$"):
+        train(sparse, tmp_path / "run")
+
+
+def test_a_module_returns_in_its_own_mode(tmp_path: Path) -> None:
+    model = Net().eval()
+    model.head.train()
+    run = train(model, tmp_path / "run")
+    assert (run.model.training, run.model.layers[0].training, run.model.head.training) == (False, False, True)
+
+    class Dropped(Net):
+        def forward(self, tokens: torch.Tensor) -> Any:
+            return nn.functional.dropout(super().forward(tokens), 0.5, self.training)
+
+    dropped = Outer(Dropped())
+    first, second = (hs.capture_activations(dropped, ["model"], TOKENS)["model"] for _ in range(2))
+    assert torch.equal(first, second)
+    assert dropped.training
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Hooks
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_edits_reach_a_compiled_module_that_ran_before(in_place: bool) -> None:
+    net = Net()
+    model: Any = net if in_place else torch.compile(net, backend="eager")
+    if in_place:
+        net.compile(backend="eager")
+    with torch.no_grad():
+        before = model(TOKENS)
+        for name in ("residual.1", "layers.0"):
+            with hs.intervene(model, {name: lambda x: x * 0}):
+                assert not torch.equal(model(TOKENS), before)
+            assert torch.equal(model(TOKENS), before)
+    found = hs.capture_activations(model, ["layers.0", "residual.2"], TOKENS)
+    assert found["layers.0"].shape == (4, 12, 8)
+
+
+def test_the_users_hooks_are_called_once_for_each_batch() -> None:
+    model, counts = Net(), {"before": 0, "after": 0}
+
+    def before(module: nn.Module, args: Any) -> None:
+        counts["before"] += 1
+
+    def after(module: nn.Module, args: Any, output: Any) -> None:
+        counts["after"] += 1
+
+    model.layers[0].register_forward_pre_hook(before)
+    model.layers[0].register_forward_hook(after)
+    dataset = hs.ProcessDataset(DATASET.process, length=64, stream="probe")
+    hs.evaluate(model, DATASET, num_samples=128, baselines=False)
+    assert counts == {"before": 2, "after": 2}
+    hs.probe(model, dataset, target="previous-1", num_samples=64, num_controls=0)
+    assert counts == {"before": 3, "after": 3}
+    with hs.intervene(model, {"residual.1": lambda x: x}):
+        model(TOKENS)
+    assert counts == {"before": 4, "after": 4}
+
+
+def test_a_hook_that_the_model_needs_is_called() -> None:
+    class Offset(Net):
+        def forward(self, tokens: torch.Tensor) -> Any:
+            return super().forward(tokens - 3)
+
+    model = Offset()
+    model.register_forward_pre_hook(lambda module, args: (args[0] + 3,))
+    score = hs.evaluate(model, DATASET, num_samples=8, baselines=False)
+    assert score.loss == hs.evaluate(plain_of(model), DATASET, num_samples=8, baselines=False).loss
