@@ -246,7 +246,7 @@ def test_torchrun_sees_one_exit_code(tmp_path: Path) -> None:
         _, errors = torchrun(tmp_path).communicate(timeout=120)
         assert re.findall(r"exitcode  : (-?\d+)", errors) == ["3", "3"]
         assert [line for line in errors.splitlines() if line.startswith("error[")] == [
-            f"error[3] {tmp_path / 'run'}: exists; choose another --out, or add --resume (resume=True in Python)"
+            f"error[3] {tmp_path / 'run'}: exists; choose another --out, or add --resume (TrainOptions(resume=True) in Python)"
         ]
 
 

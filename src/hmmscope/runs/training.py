@@ -158,7 +158,9 @@ def _begin(config: RunConfig, path: Path, world: ProcessGroup, options: TrainOpt
     check_processes(config.training, world.size)
     there = world.leader and os.path.lexists(path)
     if there and not options.resume:
-        raise RefusedError(f"{path}: exists; choose another --out, or add --resume (resume=True in Python)")
+        raise RefusedError(
+            f"{path}: exists; choose another --out, or add --resume (TrainOptions(resume=True) in Python)"
+        )
     world.meet()  # an immediate refusal ends the other processes early
     process = config.process.build()
     config = pinned(config, process)

@@ -89,7 +89,7 @@ class RunDir:
         """
         path = Path(path)
         run = cls(path, {})
-        exists = f"{path}: exists; choose another --out, or add --resume (resume=True in Python)"
+        exists = f"{path}: exists; choose another --out, or add --resume (TrainOptions(resume=True) in Python)"
         config_json = store.json_bytes(config, "config")
         if os.path.lexists(path):
             raise RefusedError(exists)
