@@ -129,7 +129,7 @@ def hours_a_seed(folder: str, rows: list[dict[str, Any]]) -> float:
 
 def what_decides(plan: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str, str]:
     """Return what to run, and the machine and cost."""
-    begin = "" if plan.get("sure", True) else "To be tried first, and not sure to decide: "
+    begin = "" if plan.get("sure", True) else "A first attempt, which may not be enough: "
     if "cost" in plan:
         return begin + plan["what"] + ".", plan["cost"]
     if "hours" not in plan and "folder" not in plan:
@@ -153,7 +153,7 @@ def deciding(rows: list[dict[str, Any]]) -> str:
         what, cost = what_decides(plan, rows)
         if own:
             cells.append((", ".join(map(code, own)), as_latex(what), as_latex(cost)))
-    return table((0.35, 0.38, 0.17), ("undecided headlines", "what would decide them", "machine and cost"), cells)
+    return table((0.35, 0.38, 0.17), ("undecided headlines", "next test", "machine and cost"), cells)
 
 
 def sensitivity(rows: list[dict[str, Any]]) -> str:

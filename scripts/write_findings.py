@@ -10,6 +10,7 @@ ledger.
 import argparse
 import importlib.util
 import json
+import re
 import tomllib
 from collections import Counter
 from html import escape
@@ -28,14 +29,16 @@ TEXTS, PAGE, LEDGER = (
     ROOT / "results" / "ledger" / "ledger.json",
 )
 PLANS = ROOT / "protocols" / "undecided.toml"
+#: Why verdicts at scale "small" are exploratory.
+SEEN = "data of scale small were known when the rules were written"
 #: Columns of the tables of answers.
 COLUMNS = ("supported", "contradicted", "undecided")
 
-_HEAD = """# What holds of the papers
+_HEAD = """# Which claims of the papers hold
 
 <!-- python scripts/write_findings.py --write makes this page from docs/findings.toml and the ledger. -->
 
-Both papers make 100 headline claims that a measurement or a computation can decide. Of these, {counts}. The verdicts
+Both papers make 100 headline claims that a measurement or a computation can decide: {counts}. The verdicts
 stand in the [ledger](ledger.md) of {made}; `make article` typesets them (PDF).
 
 {tables}
@@ -47,15 +50,15 @@ stand in the [ledger](ledger.md) of {made}; `make article` typesets them (PDF).
   training could still help the claim.
 * **Undecided**: the interval decides nothing, or a precondition (gate) failed.
 
-An answer holds for its scope only. Numbers in brackets are 95 % intervals over seeds. [The
+An answer holds only for its scope: the models and sizes after it. Numbers in brackets are 95 % intervals over seeds. [The
 rules](experiments.md#the-ledger) were changed on 2026-11-25 and 2026-11-28 ([what
 changed](experiments/ledger-changes.md)); rows whose rule changed after their data are exploratory until new data.
-Reasons, closed gates and what would decide a claim are folded under each headline.
+The reasons, the failed gates and the next test of a claim are folded under each headline.
 
-Every row on trained models differs from the papers in size, budget and data. For [MultiTask]: width 64 to 128 (1024)
-and pools of composed cycles. For [Limits]: T, width 64 (512), 2 actions that generate A5 (5 actions), no dropout
-(0.1), no curriculum but in figure 6, learning rates chosen on Cyclic-DET alone. A headline names what differs
-besides.
+All trained models differ from those of the papers in size, budget and data. The values of the papers are in parentheses.
+Models of [MultiTask] have width 64 to 128 (1024), and their pools consist of composed cycles. Models of [Limits] have a
+different sequence length T, width 64 (512), 2 actions that generate A5 (5 actions), no dropout (0.1), no curriculum except
+in figure 6, and learning rates chosen on Cyclic-DET only. Each headline lists further differences.
 
 """
 
@@ -101,15 +104,20 @@ def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dic
         row = ledger[name]
         number = ""
         if row["value"] is not None and row["low"] is not None:
-            number = f", {in_digits(row['value'], row['low'], row['high'])} {row['unit']}"
-        seeds = f", {row['seeds']} seeds" if row["seeds"] else ""
-        marks = "".join(f", {mark}" for mark in ("fragile", "exploratory") if row[mark])
+            number = f" The measured effect is {in_digits(row['value'], row['low'], row['high'])} ({row['unit']})"
+            number += f", over {row['seeds']} seeds." if row["seeds"] else "."
+        elif row["seeds"]:
+            number = f" The data have {row['seeds']} seeds."
+        marks = f" The verdict would change with: {', '.join(row['fragile'])}." if row["fragile"] else ""
+        why = row["exploratory"]
+        if why:
+            marks += f" The verdict is exploratory: {SEEN if why == 'scale small' else why}."
         closed = "".join(
             f" Gate *{gate['name']}* failed: {gate['text']}." for gate in row["gates"] if not gate["is_open"]
         )
-        needed = f" {row['seeds_needed']} seeds would decide." if row["seeds_needed"] else ""
-        decide = f" What would decide: {plans[name]}" if row["verdict"] not in DECIDED and name in plans else ""
-        lines.append(f"`{name}`: {row['verdict']}{number}{seeds}{marks}.{closed}{needed}{decide}")
+        needed = f" {row['seeds_needed']} seeds would be enough to decide." if row["seeds_needed"] else ""
+        decide = f" Next test: {plans[name]}" if row["verdict"] not in DECIDED and name in plans else ""
+        lines.append(f"`{name}`: the verdict is *{row['verdict']}*.{number}{marks}{closed}{needed}{decide}")
     return lines
 
 
@@ -124,15 +132,15 @@ def section(paper: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dic
             lines += [f"### {entry['of']}", ""]
             before = entry["of"]
         rows = [ledger[name] for name in entry["rows"]]
-        scopes = ", ".join(dict.fromkeys(map(scope_of, rows)))
+        scopes = re.sub(r"\bT = (\d+)", r"sequence length \1", ", ".join(dict.fromkeys(map(scope_of, rows))))
         lines += [f"**{entry['claim']}** *{answer(entry, ledger).capitalize()}, {scopes}.* {entry['seen']}", ""]
         folded = reasons(entry, ledger, plans)
-        differs = [f"Differs besides: {entry['differs']}."] if entry.get("differs") else []
+        differs = [f"Further differences from the paper: {entry['differs']}."] if entry.get("differs") else []
         pages = links([ledger[name] for name in [*entry["rows"], *entry.get("also", [])]])
         lines += ["<details><summary>Verdict and reasons</summary>", "", f"{pages}", ""]
         lines += [f"* {escape(line, quote=False)}" for line in [*folded, *differs]] + ["", "</details>", ""]
     if paper.get("question"):
-        lines += ["### Questions of ours", ""]
+        lines += ["### Questions of this project", ""]
     for entry in paper.get("question", []):
         rows = [ledger[name] for name in entry["rows"]]
         names = ", ".join(f"`{name}`" for name in entry["rows"])
@@ -152,12 +160,12 @@ def open_headlines(
     """Return the section on what the rules decided, what new data decided, and what would decide the rest."""
     lines = ["## Decided and undecided headlines", ""]
     for title, names in (
-        ("The rules of 2026-11-28 decided these headlines on the same data", texts["rules"]),
-        ("New data decided these", texts["data"]),
+        ("The rules of 2026-11-28 decided these headlines on existing data", texts["rules"]),
+        ("New data decided these headlines", texts["data"]),
     ):
         found = [f"`{name}` ({answer_of(ledger[name]['verdict'])})" for name in names]
         lines += [f"{title}: {', '.join(found) or 'none yet'}.", ""]
-    lines += ["| undecided headlines | what would decide them | cost |", "|---|---|---|"]
+    lines += ["| undecided headlines | next test | cost |", "|---|---|---|"]
     for plan in plans:
         own = [name for name in plan["headlines"] if name in headlines and ledger[name]["verdict"] not in DECIDED]
         if own:

@@ -155,7 +155,7 @@ def _lead(folder: Path) -> list[str]:
     drawn = figures(folder)
     lines = _figure(folder, drawn[0]) if drawn else []
     invalid = f" **INVALID: {about['invalid']}**" if about["invalid"] else ""
-    return [*lines, "", f"**At scale {about['scale']}** of its claims and questions: [{counted}](#{anchor}).{invalid}"]
+    return [*lines, "", f"**At scale {about['scale']}** the verdicts are: [{counted}](#{anchor}).{invalid}"]
 
 
 def _answer(experiment: Experiment, folders: list[Path]) -> list[str]:
@@ -188,7 +188,7 @@ def _heading(folder: Path, about: dict[str, Any]) -> str:
     seeds = about["config"].get("seeds")
     whole = f"{len(about['whole_seeds'])} of " if "whole_seeds" in about else ""
     counted = "" if seeds is None else f", {whole}{len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}"
-    return f"What was found, scale {about['scale']}{_with(folder)}{counted}"
+    return f"Results, scale {about['scale']}{_with(folder)}{counted}"
 
 
 def _with(folder: Path) -> str:
@@ -198,7 +198,7 @@ def _with(folder: Path) -> str:
 
 
 def _claims(name: str) -> list[str]:
-    lines = ["## What it decides", ""]
+    lines = ["## Claims and questions", ""]
     for claim in claims_of(name):
         rule = f" The effect must be {claim.rule}." if claim.rule is not None else ""
         lines += [f"- **{claim.claim_text}** {asked_by(claim.source)}. {claim.operationalization}{rule}"]
@@ -240,7 +240,7 @@ def _found(folder: Path, *, leads: bool) -> list[str]:
     lines += [f"The tables are in `{folder}`. {about['intervals']}", ""]
     if about["invalid"]:
         lines += [f"**INVALID: {about['invalid']}**", ""]
-    lines += ["| claim | verdict | effect (95 % interval) | what was seen |", "|---|---|---|---|"]
+    lines += ["| claim | verdict | effect (95 % interval) | measured values |", "|---|---|---|---|"]
     for data in store.read_json(folder / "findings.json"):
         finding = Finding.from_data(data)
         at = f" {finding.budget}" if finding.budget and finding.verdict in DECIDED else ""

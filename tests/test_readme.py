@@ -140,7 +140,7 @@ def test_a_plan_beside_that_of_the_scale_is_kept_beside_it(
         shutil.copytree(kept_results.RESULTS / "small" / "limits-table1", tmp_path / name)
         script.keep(tmp_path / name)
     assert [folder.name for folder in script.kept("limits-table1")] == ["limits-table1", "limits-table1@other"]
-    headings = [line for line in script.page("limits-table1") if line.startswith("## What was found")]
+    headings = [line for line in script.page("limits-table1") if line.startswith("## Results")]
     assert ["with other" in heading for heading in headings] == [False, True]
     assert sorted(path.name for path in (tmp_path / "results" / "small").iterdir()) == [
         "limits-table1",

@@ -86,7 +86,6 @@ class Entries(dict[str, Any]):
 
 
 def _register(kind: str, name: str, stored: str | None = None) -> Callable[[T], T]:
-    """Return a decorator that registers an object; a second definition replaces the first."""
     require_name(kind, name)
     if stored is not None:
         require_name(kind, stored)

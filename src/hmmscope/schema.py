@@ -246,9 +246,9 @@ def options_of(options: _T | None, cls: type[_T], given: Mapping[str, Any] | Non
     Raises:
         InputError: `options` has another type, or `given` (further keywords of the call) holds a field of `cls`.
     """
-    for name in dataclasses.fields(cls):  # type: ignore[arg-type]
-        if given and name.name in given:
-            raise InputError(f"{name.name}: pass options={cls.__name__}({name.name}=...)")
+    for name in vars(cls)["__dataclass_fields__"]:
+        if given and name in given:
+            raise InputError(f"{name}: pass options={cls.__name__}({name}=...)")
     if options is None:
         return cls()
     require(isinstance(options, cls), "options", f"must be {cls.__name__}(...)", options)

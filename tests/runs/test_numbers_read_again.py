@@ -165,11 +165,11 @@ ROWS = np.random.default_rng(0).normal(size=60)
         ),
         (
             lambda: hs.fit(ROWS, 2, options=hs.FitOptions(num_restarts=2.5)),
-            "num_restarts: must be at least 1 and whole",
+            "num_restarts: must be an integer, got 2.5",
         ),
         (
             lambda: hs.fit(SYMBOLS[:, 0], 2, options=hs.FitOptions(num_restarts=2.5)),
-            "num_restarts: must be whole, got 2.5",
+            "num_restarts: must be an integer, got 2.5",
         ),
         (
             lambda: hs.fit(ROWS, 2, options=hs.FitOptions(fixed="emission")),

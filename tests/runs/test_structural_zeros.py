@@ -40,7 +40,7 @@ def test_symbols(symbols: np.ndarray, fixed: Any, tied: Any) -> None:
     penalty = free["initial"] * math.log(12) + free["transition"] * math.log(468) + free["emission"] * math.log(480)
     assert fit.final.num_free == free
     assert fit.final.bic == pytest.approx(penalty - 2 * fit.log_likelihood, abs=1e-9)
-    with pytest.raises(InputError, match="fit without fixed, start and tied_emissions"):
+    with pytest.raises(InputError, match="fit without fixed, start, tied_emissions"):
         fit.posterior()
 
 

@@ -42,7 +42,6 @@ def largest_error(found: Tensor, exact: Float64[Tensor, "*shape"]) -> float:
 
 
 def slope(xs: Iterable[float], ys: Iterable[float]) -> float:
-    """Return the least-squares slope."""
     return float(np.polyfit(np.asarray(list(xs), float), np.asarray(list(ys), float), 1)[0])
 
 

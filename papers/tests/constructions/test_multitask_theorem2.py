@@ -183,7 +183,9 @@ def test_refused() -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_unknown_readout_is_refused() -> None:
     with pytest.raises(InputError, match="readout: unknown 'nothing'"):
-        build((2, 2, 4, 5, 3), 2, readout="nothing")
+        multitask_theorem2(
+            2, 2, 3, num_futures=2, num_demonstrations=4, demonstration_length=5, test_length=8, readout="nothing"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -290,7 +290,6 @@ def exact_answers(
 
 
 def _others(components: Int64[Tensor, "sample"]) -> tuple[Tensor, Tensor]:
-    """Return a donor of the same component for each sample."""
     same_BB = components[:, None] == components
     kept = (same_BB.sum(1) > 1).nonzero()[:, 0]
     of_kept = components[kept]

@@ -199,10 +199,6 @@ class BeliefMap(Shown, Tabular):
         return data.getvalue()
 
 
-#: Default number of plotted beliefs.
-NUM_POINTS = 100_000
-
-
 def belief_map(
     model: nn.Module | Trained,
     process: Process | ProcessDataset | str | Path | None = None,
@@ -245,7 +241,7 @@ def belief_map(
     taken = registry.adapted(net, None if layer is None else [layer])
     names = residual_layers(taken) if layer is None else [layer]
     check_layers(taken, names)
-    reader = BeliefReader.of(dataset, num_samples, options.num_points or NUM_POINTS, options.observer)
+    reader = BeliefReader.of(dataset, num_samples, options.num_points or 100_000, options.observer)
     found = [reader.measured(taken, names)]
     first = None if run is None else run.model_at(0)
     twins = draw_controls(net, options.num_controls, seed=seed, controls=options.controls, first=first)

@@ -117,7 +117,6 @@ def constrained_beliefs(
 
 
 def _theory(process: Process) -> tuple[Tensor, Tensor, Tensor]:
-    """Return T, π and η."""
     labelled = as_labelled(process).labelled
     prior = stationary_distribution(process)
     joint = prior @ labelled

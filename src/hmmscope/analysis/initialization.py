@@ -167,7 +167,6 @@ def copied_table(module: nn.Module, before: dict[str, Tensor], known: set[int]) 
 
 
 def _follows(table: Tensor) -> bool:
-    """Return whether a table is two-valued or a function of its positions."""
     values = torch.view_as_real(table) if table.is_complex() else table
     values = values.double()
     if values[values.isfinite()].unique().numel() <= 2:

@@ -31,7 +31,6 @@ from hmmscope.text import in_digits
 
 #: Default and least number of controls.
 NUM_TWINS = 3
-#: Reason for refusing `InstrumentOptions.num_points`.
 NO_POINTS = "must be unset: this instrument plots no beliefs"
 #: Least unexplained fraction of controls; below it the fraction is not identifiable.
 LEAST_LEFT = 0.02
@@ -86,7 +85,7 @@ class UntrainedControls(Shown):
 
 @dataclass(frozen=True, repr=False)
 class ExplainedFraction(Shown):
-    """The fraction that a network explains beyond its untrained controls.
+    """The fraction of the variance (or errors) left by untrained controls that a trained network explains.
 
     Attributes:
         read: R² or accuracy of the network.
@@ -211,7 +210,6 @@ def _twin(model: nn.Module, seed: int, *, tables: bool) -> tuple[nn.Module, set[
 
 
 def _draw(module: nn.Module, seed: int, known: set[int]) -> None:
-    """Reinitialize in place; add ids of weights with a known initializer to `known`."""
     if isinstance(module, SequenceModel) and not isinstance(module, UserModule) and module.spec is not None:
         module.load_state_dict(build_model(module.spec, module.model_io, seed).state_dict())
         known.update(map(id, (*module.parameters(), *module.buffers())))

@@ -156,7 +156,6 @@ class ProcessDataset:
         return Batch(tokens, *paths)
 
     def _check_drawn(self, observations: Tensor) -> None:
-        """Check symbols from a custom sampler."""
         if self.process.has_custom_sampler and observations.numel():
             low, high = (int(end) for end in observations.aminmax())
             inside = low >= 0 and high < self.num_symbols

@@ -135,7 +135,6 @@ class NormalInverseWishart(Shown):
         return torch.cat([squares.flatten(-2), away, torch.ones_like(away[..., :1])], -1)
 
     def _after(self, statistics: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return posterior counts, centred means, scales and degrees."""
         size = len(self.centre)
         if not self._matrices:
             squares, sums, count = statistics.split(size, -1)
@@ -200,7 +199,6 @@ def _chi_squares(degrees: Tensor, random: np.random.Generator) -> Tensor:
 def _inverse_wishart(
     degrees: Float64[Tensor, "*models"], scale: Float64[Tensor, "*models y y"], random: np.random.Generator
 ) -> Float64[Tensor, "*models y y"]:
-    """Sample by Bartlett's decomposition."""
     lower = (
         _normals(scale, random).tril(-1)
         + _chi_squares(degrees[..., None] - torch.arange(scale.shape[-1]), random).sqrt().diag_embed()

@@ -144,7 +144,6 @@ def explained_best(
 def _completed(
     vectors: Tensor, missing: Tensor, weight_N: Tensor, mean_Y: Tensor, matrix_YY: Tensor
 ) -> tuple[Float64[Tensor, "row coordinate"], Float64[Tensor, "coordinate coordinate"]]:
-    """Fill missing entries by conditional means; return the weighted sum of their covariances."""
     filled = vectors.where(~missing, mean_Y)
     extra_YY = weight_N[missing.all(1)].sum() * matrix_YY
     for rows, seen in patterns(missing):

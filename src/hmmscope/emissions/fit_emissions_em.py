@@ -99,7 +99,6 @@ class _EMSettings:
         return count_rows(model.chain, logs, self.lengths, self.weights)
 
     def total(self, values: Tensor) -> float:
-        """Sum values of the sequences by their weights."""
         return float(values.sum() if self.weights is None else values.double() @ torch.from_numpy(self.weights))
 
     def maximise(self, model: EmissionHMM, counts: StateCounts) -> EmissionHMM:
@@ -280,7 +279,6 @@ def fit_emissions(
 def _weighted(
     rows: Tensor, lengths: Tensor, given: Any, allowed: Tensor | None
 ) -> tuple[Tensor, Tensor, NDArray[np.float64] | None, Tensor | None]:
-    """Check weights, and leave out sequences of weight zero."""
     weights = as_weights(given, len(lengths))
     if weights is None:
         return rows, lengths, None, allowed

@@ -36,7 +36,7 @@ def vector_evidence(
 ) -> Evidence | None:
     """Estimate the log evidence of the number of states, in nats.
 
-    One state has a closed form; otherwise `hmmscope.inference.evidence.sampled` runs.
+    The evidence of one state has a closed form; for more states `hmmscope.inference.evidence.sampled` estimates it.
 
     Args:
         model: Model fitted to most of the data.

@@ -48,7 +48,6 @@ class RNNBfloat16Maps(NamedTuple):
 
 @compile_unit()
 def paired(m: X2, ahead: X2, back: X2) -> None:
-    """Write `ahead` and `back` of a map."""
     rows, cols = m.shape
     pairs_in_rows(rows * cols // 2, m, 0, ahead, 0)
     pairs_of_rows(rows // 2, cols, m, 0, cols, back, 0, cols)

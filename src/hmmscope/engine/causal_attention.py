@@ -30,7 +30,6 @@ class HeadBuffers(NamedTuple):
 def _gather(
     x: X3, feature: int, group: int, samples: int, steps: int, size: int, scale: X0, cos: X2, sin: X2, own: X3
 ) -> None:
-    """Load features, rotated by cos and sin if present, times `scale`."""
     wide()
     half = size // 2
     if samples < LANES:
@@ -65,7 +64,6 @@ def _gather(
 def _scatter(
     own: X3, feature: int, group: int, samples: int, steps: int, size: int, scale: X0, cos: X2, sin: X2, x: X3
 ) -> None:
-    """Apply the gradient of `_gather`."""
     wide()
     half = size // 2
     if samples < LANES:

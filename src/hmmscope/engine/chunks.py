@@ -71,7 +71,6 @@ def read(
 def read_backward(
     asked: StepInputs, first: int, count: int, steps: int, samples: int, table: X2, place: X2, rows: X2, dx: X3
 ) -> None:
-    """Add the gradients of `read` to table and place."""
     wide()
     panels, width, size = dx.shape
     tokens, vectors, inputs = asked.tokens, asked.vectors, asked.vectors.shape[2]

@@ -20,7 +20,6 @@ from hmmscope.kernels.products import FLAGS, SUMS, wide
 
 @compile_unit(fastmath=SUMS)
 def fold(theta: X1, matrix: int, bias: int, gain: int, shift: int, folded: X2, moved: X1) -> None:
-    """Write `folded` and `moved`, from offsets in `theta`."""
     wide()
     rows, cols = folded.shape
     for o in range(rows):

@@ -76,7 +76,6 @@ def empty(shape: Sequence[int], dtype: np.dtype, poison: bool = False) -> Array:
 
 
 def decoder_shapes(sizes: Sizes, steps: int, *, across: bool) -> Maps:
-    """Map shapes of a decoder, with or without transposes."""
     s = sizes
     layers, width, hidden = s.layers, s.width, s.hidden
     also = layers if across else 0

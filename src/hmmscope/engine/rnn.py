@@ -179,7 +179,6 @@ def recurrent_halves(maps: CellMaps, halves: RNNBfloat16Maps) -> None:
 
 @entry(fastmath=FLAGS)
 def recurrent_gradient(layers: I2, ends: I1, sums: CellMaps, gradient: X1) -> None:
-    """Write parameter gradients from `sums`."""
     inputs, width = sums.table.shape
     for layer in range(layers.shape[0]):
         feed, recur, bias, other = layers[layer]

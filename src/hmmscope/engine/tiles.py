@@ -12,8 +12,6 @@ _I64 = ir.IntType(64)
 
 
 def _lane_tile(rows: int, vectors: int) -> Any:
-    """Build a tile of `lane_product`, with A read by vectors."""
-
     @intrinsic
     def tile(typing, inner, A, a, a_row, a_k, B, b, b_col, b_k, C, c, c_row, c_col, add, zeros):  # type: ignore[no-untyped-def]
         i = types.int64

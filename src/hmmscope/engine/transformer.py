@@ -256,7 +256,6 @@ def decoder_halves(maps: Maps, halves: Bfloat16Maps) -> None:
 
 @entry(fastmath=FLAGS)
 def decoder_gradient(theta: X1, blocks: I2, ends: I1, features: X2, sums: Maps, gradient: X1) -> None:
-    """Write parameter gradients from `sums`."""
     for layer in range(blocks.shape[0]):
         b = blocks[layer]
         unfold(theta, b[2], b[3], b[0], b[1], sums.qkv[layer], sums.qkv_bias[layer], gradient)

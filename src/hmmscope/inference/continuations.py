@@ -109,7 +109,6 @@ def _of_mixture(
 
 
 def _emitters(law: HMMParams, found: FilterResult) -> Float64[Tensor, "batch state"]:
-    """Return the distribution of the next emitting state after each past."""
     counts_B = found.beliefs.any(2).sum(1)
     rows_B = torch.arange(len(counts_B), device=counts_B.device)
     after_BS = law.transition(found.beliefs[rows_B, counts_B - 1]) if found.beliefs.shape[1] else found.beliefs.sum(1)

@@ -91,7 +91,6 @@ def _piece_length(size: int, num_rows: int) -> int:
 
 
 def _add(process: Tables, work: PackedSequences, found: Counts) -> NDArray[np.bool_]:
-    """Add a block; return sequences skipped for underflow risk."""
     size, total = process.num_states, int(work.lengths.sum())
     length = _piece_length(size, len(work.rows))
     if 8 * size * total > MOST_BYTES and len(process.emission) < length:
@@ -114,7 +113,6 @@ def _add(process: Tables, work: PackedSequences, found: Counts) -> NDArray[np.bo
 
 
 def _add_each(process: Tables, work: PackedSequences, found: Counts) -> NDArray[np.bool_]:
-    """Add long sequences one at a time, each with its weight."""
     assert work.weights is not None
     doubtful = np.zeros(len(work.rows), np.bool_)
     for row, weight in enumerate(work.weights.tolist()):

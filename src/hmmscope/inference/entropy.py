@@ -210,7 +210,6 @@ def _of_densities(process: Process, num_samples: int, length: int, seed: int) ->
 
 
 def _settled(process: Process, stationary_S: Tensor, after: int) -> Process:
-    """Start from the stationary distribution unless `after` steps forget the start."""
     started: Callable[[Tensor], Process] | None = getattr(process, "with_initial", None)
     if started is None:
         return process

@@ -243,7 +243,6 @@ class AnnealedSampler(Shown):
 
 
 def _step(gains: Array, most: float) -> float:
-    """Bisect for the longest step that keeps the effective sample size."""
     away, low, high = gains - gains.max(), 0.0, most
     for number in range(50):
         middle = most if number == 0 else (low + high) / 2

@@ -118,7 +118,6 @@ def filter_beliefs(
 
 
 def _predicting(found: FilterResult, hmm: Process, mask_T: Tensor) -> FilterResult:
-    """Predict observations, instead of pairs with allowed states, from the beliefs."""
     law = hmm.params
     first_V = law.initial_MS[0] @ symbol_probs(law)[0]
     following = found.beliefs @ law.predictive_in(0)

@@ -67,7 +67,6 @@ def missing_probs(
 
 
 def _shares(joint: Float64[Tensor, "symbol *states"]) -> Float64[Tensor, "symbol *states"]:
-    """Normalize to the distribution of the symbol."""
     total = joint.sum(0)
     return torch.where(total > 0, joint / total.where(total > 0, 1.0), 0.0)
 

@@ -79,7 +79,6 @@ def least_dimension(process: Process) -> int:
 
 
 def _spanned(start_NS: Tensor, steps_VSS: Tensor) -> Tensor:
-    """Return an orthonormal basis of the rows multiplied by all products of steps."""
     basis = _basis(start_NS)
     while True:
         grown = _basis(torch.cat([basis, (basis @ steps_VSS).flatten(0, 1)]))

@@ -63,7 +63,7 @@ def weighted_moves(work: PackedSequences, beliefs: Array, backward: Array, smoot
 
 
 def weighted_emissions(work: PackedSequences, smoothed: Array, num_symbols: int) -> Array:
-    """Sum weighted smoothed states (N, S) by symbol, (V, S); the sequences are packed, some left out."""
+    """Sum the weighted smoothed posteriors (N, S) by symbol, which gives (V, S)."""
     assert work.weights is not None
     times = np.arange(int(work.lengths.max(initial=0)))
     places = (work.offsets[:, None] + times)[times < work.lengths[:, None]]

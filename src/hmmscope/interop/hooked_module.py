@@ -158,7 +158,6 @@ class _TracedCalls:
         raise InputError(f"model: {name} fails on tokens {_SIZES[0]}: {reason}") from first
 
     def layers(self) -> tuple[_StreamLocation, list[_StreamLocation], dict[str, "_Attended"]]:
-        """Return the input of the first layer, the layers, and their attention."""
         for candidates in (self._longest_list(), self._recurrent(), self._top()):
             if candidates:
                 first = candidates[0]

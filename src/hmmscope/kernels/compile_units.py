@@ -43,7 +43,6 @@ _PLAIN = {int: types.int64, float: types.float64, bool: types.boolean, python.No
 
 @functools.cache
 def _text(folder: Path) -> str:
-    """Digest the files of a folder."""
     digest = hashlib.sha256()
     for file in sorted(folder.glob("*.py")):
         digest.update(file.read_bytes())
@@ -51,7 +50,6 @@ def _text(folder: Path) -> str:
 
 
 def _kept(function: Any, source: Callable[..., Any]) -> Any:
-    """Cache compiled code of `source` until a file in its folder or in this one changes."""
     if not keep(function):
         return function
     folders = {Path(file).parent for file in (__file__, inspect.getfile(source))}
@@ -64,7 +62,6 @@ def _number_of(dtype: Any) -> Any:
 
 
 def _typed(kind: Any, number: Any) -> Any:
-    """Return the numba type of an annotation."""
     if kind in _PLAIN:
         return _PLAIN[kind]
     if hasattr(kind, "_fields"):
@@ -97,7 +94,6 @@ class _Compiled:
         return _typed(self.hints["return"], number)(*(_typed(kind, number) for kind in self.kinds))
 
     def ready(self, number: Any) -> Any:
-        """Compile it or read the cache, after all phases that it calls."""
         if number not in self.held:
             for name in self.function.__code__.co_names:
                 called: Any = self.function.__globals__.get(name)
@@ -121,7 +117,6 @@ class _Phase(_Compiled):
         return f"{self.function.__module__}.{self.function.__qualname__}.{number}"
 
     def place(self, number: Any) -> ctypes.c_void_p:
-        """Return the memory cell that will hold the address."""
         if number not in self.places:
             self.places[number] = ctypes.c_void_p()
             llvmlite.binding.add_symbol(f"{self.symbol(number)}.place", ctypes.addressof(self.places[number]))
@@ -217,7 +212,6 @@ class CompiledFunction(_Compiled):
         return self.called
 
     def load(self, dtype: DTypeLike) -> Callable[..., Any]:
-        """Return the function compiled for a number type."""
         return self.ready(_number_of(dtype))
 
 

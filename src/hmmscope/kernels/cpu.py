@@ -99,7 +99,6 @@ def _components(k0, k1, samples, table, components):  # type: ignore[no-untyped-
 
 @part(forceinline=True)
 def _touch(table):  # type: ignore[no-untyped-def]
-    """Read a table in order, to load it into the cache."""
     seen = np.uint32(0)
     for row in range(table.shape[0]):
         for column in range(0, table.shape[1], 16):
@@ -109,7 +108,6 @@ def _touch(table):  # type: ignore[no-untyped-def]
 
 @part(forceinline=True)
 def _draw_lanes(table, offsets, words, bits, outcomes, lanes):  # type: ignore[no-untyped-def]
-    """Apply `draw` in each lane; rows begin at `offsets` in a flat table."""
     shift = np.uint64(32) - bits
     columns, units = (np.uint64(1) << bits) - np.uint64(1), (np.uint64(1) << shift) - np.uint64(1)
     for lane in range(lanes):

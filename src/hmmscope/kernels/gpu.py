@@ -65,7 +65,6 @@ class TritonSampler:
     def __call__(
         self, key: tuple[int, int], samples: Int64[Tensor, "batch"], starts: NDArray[np.bool_]
     ) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, "batch time"], Int64[Tensor, "batch"]]:
-        """Draw observations, states and components, as `sample_paths_reference`."""
         packed, components = self.packed(key, samples, starts)
         batch, steps = len(samples), 8 // self.dtype.itemsize
         wide = torch.empty(2, batch, packed.shape[1], steps, dtype=torch.int64, device=self.device)
@@ -167,7 +166,6 @@ def _make_parts() -> None:
 
     @triton.jit
     def draw_outcome(table, row, word, BITS: tl.constexpr, wanted=None):  # type: ignore[no-untyped-def]
-        """Return the outcome of a word in a row of alias entries, reading only where `wanted`."""
         column = word >> (32 - BITS)
         place = ((row << BITS) | column).to(tl.int64)
         if wanted is None:
@@ -230,7 +228,6 @@ def _kernels() -> SimpleNamespace:
         STEPS: tl.constexpr,
         BLOCK: tl.constexpr,
     ):
-        """Draw `STEPS` steps per 64-bit word; rows beyond the last sample repeat sample 0."""
         row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         inside = row < num_samples
         sample = tl.load(samples + row, mask=inside, other=0)

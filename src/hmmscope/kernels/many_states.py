@@ -54,7 +54,6 @@ def packed(matrix: NDArray[np.floating]) -> NDArray[np.floating]:
 
 @compile_unit(fastmath=SUMS)
 def _times(rows: int, cols: int, law: X2, panels: X3, result: X2, zeros: X1) -> None:
-    """Compute the first `cols` columns of law @ panels, padded with zeros to whole registers."""
     lanes, width = LANES * 4 // law.itemsize, panels.shape[2]
     inner, across = panels.shape[1], law.shape[1]
     for panel in range(len(panels)):

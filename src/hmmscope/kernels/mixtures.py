@@ -100,7 +100,6 @@ def _move(width, law, step, emission, symbols, target, likely, norm, scale, zero
 
 @inlined
 def _reweigh(width, norm, alive, mantissa, power):  # type: ignore[no-untyped-def]
-    """Multiply a component's weights by `norm`."""
     for lane in range(len(width)):
         alive[lane] = alive[lane] if norm[lane] > 0.0 else 0.0
         w = mantissa[lane] * norm[lane]
@@ -154,7 +153,6 @@ def _look_ahead(width, law, share, prediction, opening, begins, moved, mix):  # 
 
 @inlined
 def _look_ahead_in_tiles(law, scale, share, prediction, moved, mix, zeros):  # type: ignore[no-untyped-def]
-    """The same without sequence starts, with `scale` applied."""
     _share_out(law, scale, share, moved)
     size, symbols = prediction.shape
     many = law.shape[1]
@@ -164,7 +162,6 @@ def _look_ahead_in_tiles(law, scale, share, prediction, moved, mix, zeros):  # t
 
 @inlined
 def _write(lane, mantissa, power, top, scale, posterior):  # type: ignore[no-untyped-def]
-    """Write one lane's component posteriors."""
     for m in range(len(posterior)):
         below = np.uint64(min(max(top - power[m, lane], 0), 5))
         posterior[m] = mantissa[m, lane] * _SCALES[below] * scale

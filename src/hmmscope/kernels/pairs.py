@@ -94,7 +94,6 @@ def product_of_pairs(
 
 @part()
 def _rounded(bits):  # type: ignore[no-untyped-def]
-    """Round to bfloat16, in the upper half."""
     return bits + _LAST + ((bits >> _HALF) & _BIT)
 
 

@@ -210,7 +210,6 @@ def wide(typing):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def soon(typing, array, place, count):  # type: ignore[no-untyped-def]
-    """Prefetch numbers of an array."""
     line = 64 // (array.dtype.bitwidth // 8)
 
     def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]

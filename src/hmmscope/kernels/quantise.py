@@ -32,7 +32,6 @@ def quantise_rows(probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _quantise_few(rows: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Quantise with array operations."""
     if not rows.size:
         return np.empty(rows.shape, np.int64)
     exact = rows / np.add.accumulate(rows, 1)[:, -1:] * 4294967296.0

@@ -7,7 +7,6 @@ from hmmscope.kernels.philox import KIND_COMPONENT, KIND_PATH, philox_reference
 
 
 def draw_reference(table: NDArray[np.uint32], word: int) -> int:
-    """Return the outcome of one word in one alias table."""
     bits = len(table).bit_length() - 1
     column, remainder = word >> (32 - bits), word & ((1 << (32 - bits)) - 1)
     entry = int(table[column])

@@ -116,7 +116,6 @@ def doubt(width, law, smallest, found):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, fastmath=_FAST, forceinline=True)  # separate: a fifth faster in float32
 def _write(law, offset, length, t, lanes, rows):  # type: ignore[no-untyped-def]
-    """Write each lane to its row of a flat array."""
     size = law.shape[0]
     for lane in range(lanes):
         if t < length[lane]:
@@ -146,7 +145,6 @@ def group(width, offsets, lengths, begin, offset, length):  # type: ignore[no-un
 
 @inlined
 def _multiply_in(norm, product, totals, begin, lanes):  # type: ignore[no-untyped-def]
-    """Multiply norms into `product`, moving its logarithm to the totals before underflow."""
     least = 1.0
     for lane in range(len(norm)):
         product[lane] *= norm[lane] if norm[lane] > 0.0 else 1.0
@@ -255,7 +253,6 @@ def forward(  # type: ignore[no-untyped-def]
 
 @inlined
 def _read(width, rows, offset, length, t, whole, lanes, law):  # type: ignore[no-untyped-def]
-    """Read each lane from its row; zero beyond its end, unless all are `whole`."""
     size = law.shape[0]
     if whole:
         for lane in range(len(width)):

@@ -112,7 +112,6 @@ def _backward_in_logarithms(columns, beliefs, states, random, weights):  # type:
 
 @part()
 def _draw(initial, step, table, seen, offsets, lengths, random, beliefs, states):  # type: ignore[no-untyped-def]
-    """Sample all paths into `states`; return the log-likelihood."""
     total, weights, columns = 0.0, np.empty(len(initial)), step.T.copy()
     for n in range(len(lengths)):
         begin, end = offsets[n], offsets[n] + lengths[n]

@@ -19,7 +19,6 @@ _kernel = kernel()
 
 @_compiled
 def _balanced(mantissa, exponent):  # type: ignore[no-untyped-def]
-    """Bring the mantissa into range."""
     if mantissa == 0.0:
         return 0.0, np.int64(0)
     while mantissa < _LOW:
@@ -49,7 +48,6 @@ def _dot(mantissa, exponent, others, weights, begin, end):  # type: ignore[no-un
 
 @_compiled
 def _divide(mantissa, exponent, every, ones):  # type: ignore[no-untyped-def]
-    """Normalise weights in place; return their sum."""
     total, top = _dot(mantissa, exponent, every, ones, np.uint64(0), np.uint64(len(mantissa)))
     if total > 0.0:
         for i in range(len(mantissa)):

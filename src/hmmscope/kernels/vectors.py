@@ -23,7 +23,6 @@ _F64, _I32, _I8, _BIT = ir.DoubleType(), ir.IntType(32), ir.IntType(8), ir.IntTy
 
 
 def padded_size(num_states: int) -> int:
-    """Return P."""
     return max(2, 1 << (num_states - 1).bit_length())
 
 
@@ -80,7 +79,6 @@ def _larger(builder: Any, a: Any, b: Any) -> Any:
 
 
 def _folded(builder: Any, parts: list[Any], join: Any) -> Any:
-    """Reduce neighbours in pairs: the shortest chain."""
     while len(parts) > 1:
         pairs = [join(a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
         parts = pairs + parts[len(parts) - len(parts) % 2 :]

@@ -32,7 +32,6 @@ _KINDS: dict[str, type[Task]] = {task.kind: task for task in (RunTask, PartTask)
 
 
 def task_of(message: bytes) -> Task:
-    """Return the task in a parent's message."""
     given = json.loads(message)
     return _KINDS[given.pop("kind")].read(**given)
 

@@ -126,7 +126,6 @@ def rotate(x_BHTK: Tensor, rotation: Rotation) -> Tensor:
 
 
 def _is_small(qkv: Tensor) -> bool:
-    """Return whether `BlockedAttention` is fastest: short inputs on a CPU."""
     plain = qkv.device.type == "cpu" and qkv.dtype in (torch.float32, torch.float64)
     return plain and qkv.shape[1] <= MAX_BLOCKED_LENGTH and not torch.compiler.is_compiling()
 

@@ -74,7 +74,6 @@ class BlockedAttention(torch.autograd.Function):
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Rotate the pairs of the last axis, in place."""
     half = x.shape[-1] // 2
     swapped = torch.cat([x[..., half:], x[..., :half]], -1)
     x.mul_(cos).add_(swapped.mul_(sin))

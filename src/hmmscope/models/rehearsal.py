@@ -186,7 +186,6 @@ class _Rehearsed:
         return tuple(filter(None, found))
 
     def call(self, inputs: Tensor, *, seed: int = 0, again: bool = False) -> Any:
-        """Call from the initial state, or with `again` from the last state."""
         if not again:
             self.kept.put_back()
         with seeded_generators(seed):
@@ -292,7 +291,6 @@ class _Rehearsed:
         )
 
     def _shifted(self, first: Tensor) -> str:
-        """Warn if the model predicts the current token."""
         if not self.asked.next_symbols or self.inputs.is_floating_point():
             return ""
         tokens, following = self.inputs[:, :-1], self.inputs[:, 1:]
@@ -312,7 +310,6 @@ class _Rehearsed:
 
 
 def _differ(one: Tensor, other: Tensor) -> Bool[Tensor, "batch time"]:
-    """Return where outputs differ by more than rounding."""
     if one.shape != other.shape:
         return torch.ones(one.shape[:2], dtype=torch.bool, device=one.device)
     finite = one.isfinite() & other.isfinite()
@@ -324,8 +321,6 @@ def _differ(one: Tensor, other: Tensor) -> Bool[Tensor, "batch time"]:
 
 @contextmanager
 def _checked_embeddings(model: nn.Module, inputs: Tensor) -> Iterator[None]:
-    """Check embedding indices before they reach a GPU."""
-
     def check(part: nn.Module, args: tuple[Any, ...]) -> None:
         indices = args[0] if args else None
         if isinstance(part, nn.Embedding) and isinstance(indices, Tensor) and indices.numel():

@@ -149,7 +149,6 @@ def transformers() -> Any:
 
 @contextmanager
 def _lent(generator: torch.Generator) -> Iterator[None]:
-    """Use a generator as torch's global one."""
     before = torch.get_rng_state()
     torch.set_rng_state(generator.get_state())
     try:

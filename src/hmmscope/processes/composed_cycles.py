@@ -24,7 +24,7 @@ _NEW = {"new-cycles": (1, 0), "new-emissions": (0, 1), "new": (1, 1)}
 
 
 class ComposedCycles(Mixture):
-    """Equally likely pairs of a cycle and an emission.
+    """A mixture of pairs (cycle, emission matrix) with equal probabilities.
 
     Attributes:
         pairs_M: cycle and emission numbers of each component (component, 2).

@@ -1,4 +1,4 @@
-"""HMMs for each sample that a header (parameters at the start of the sample, as integers) encodes exactly."""
+"""Random HMMs, one per sample; a header at the start of the sample encodes the parameters exactly, as integers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ def round_rows(rows: Matrices, denominator: int, least: int = 0) -> NDArray[np.i
 
 @dataclass(frozen=True, kw_only=True)
 class HeaderSpec:
-    """A numbered family of HMMs, rounded to fit a header.
+    """A family of HMMs with one HMM per number; probabilities are rounded to fit a header.
 
     Attributes:
         num_states: S.

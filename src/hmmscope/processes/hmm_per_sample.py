@@ -31,7 +31,7 @@ _ENTRIES = 2**20
 
 @runtime_checkable
 class HMMFamily(Protocol):
-    """A numbered family of HMMs."""
+    """A family of HMMs with one HMM per number."""
 
     @property
     def num_states(self) -> int: ...

@@ -72,7 +72,7 @@ class LabelledHMM(Process):
         return LabelledHMM(initial, self.labelled, allow_drop_tiny=True)
 
     def driving_matrices(self) -> tuple[Float64[Tensor, "symbol state state"], Float64[Tensor, "state"], bool]:
-        """Return A_v[j, i] = 1 where symbol v takes i to j, and the initial distribution, if deterministic.
+        """Return matrices A_v, where A_v[j, i] = 1 if symbol v moves state i to j, and the initial distribution.
 
         Raises:
             InputError: the process is not deterministic.

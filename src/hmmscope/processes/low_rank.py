@@ -34,7 +34,6 @@ class _LowRankFields(DirichletSpec):
             self.require_square()
 
     def component(self, index: int) -> HMM:
-        """Return component `index`, with a stationary start."""
         numbers = np.array([index])
 
         def rows(purpose: str, count: int, width: int) -> NDArray[np.float64]:

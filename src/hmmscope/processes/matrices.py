@@ -75,7 +75,6 @@ def _cell(value: float) -> str:
 
 
 def _pooled(law: Float64[Tensor, "row column"], most_rows: int, most_columns: int) -> list[list[float]]:
-    """Max-pool the entries to fit."""
     rows, columns = (-(-size // most) for size, most in zip(law.shape, (most_rows, most_columns), strict=True))
     parts = [band.amax(0) for band in law.split(rows)]
     return [[float(block.max()) for block in band.split(columns)] for band in parts]

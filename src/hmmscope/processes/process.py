@@ -137,7 +137,7 @@ class Process(StateMethods, ABC):
         return cls.uses_hmm_inference | methods
 
     def require_capability(self, capability: str, option: str = "") -> None:
-        """Raise an InputError if a capability, which `option` needs, is missing."""
+        """Raise an InputError if the process lacks a capability that `option` needs."""
         if capability not in self.capabilities():
             raise self.missing_capability_error(capability, option)
 

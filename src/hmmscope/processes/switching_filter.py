@@ -63,7 +63,6 @@ class _Gaussians:
     covariances: Float64[Tensor, "batch gaussian state state"]
 
     def merged(self, groups: int) -> "_Gaussians":
-        """Merge Gaussians with equal indices modulo `groups`, matching mean and covariance."""
         weights, means, covariances = (
             part.unflatten(1, (-1, groups)) for part in (self.weights, self.means, self.covariances)
         )

@@ -195,7 +195,6 @@ def _apart(sequences: Sequence[torch.Tensor], gap: int) -> NDArray[np.int64]:
 
 
 def _runs(sequences: Sequence[torch.Tensor]) -> Shares:
-    """Return the fraction of runs of each length; missing entries split runs."""
     symbols = _apart(sequences, 1)
     ends = np.flatnonzero(np.concatenate([symbols[1:] != symbols[:-1], [True]]))
     lengths = np.diff(ends, prepend=-1)[symbols[ends] != MISSING]

@@ -172,7 +172,6 @@ def encode_numbers(rows: Sequence[object], alphabet: Alphabet, how: str, where: 
 
 
 def _whole(row: object, missing: Missing, where: Callable[[], str]) -> NDArray[np.int64]:
-    """Convert a row to int64 with `MISSING`."""
     cells: Any = row
     odd = None
     if isinstance(row, list | tuple):
@@ -337,7 +336,6 @@ def _words(text: str, alphabet: Alphabet) -> list[str]:
 
 
 def _columns(lines: list[str], alphabet: Alphabet, what: str) -> Encoded:
-    """Encode one symbol per line; blank lines separate sequences."""
     rows: list[list[str]] = [[]]
     for line in lines:
         if line.strip():
@@ -358,7 +356,6 @@ def _columns(lines: list[str], alphabet: Alphabet, what: str) -> Encoded:
 
 
 def _unit_of(texts: list[str], alphabet: Alphabet, what: str) -> str:
-    """Infer the unit of lines of text."""
     rows = [_words(text, alphabet) for text in texts]
     if alphabet.names is not None:
         return _unit_of_names(texts, rows, alphabet, alphabet.names, what)
@@ -390,7 +387,6 @@ def _unit_of(texts: list[str], alphabet: Alphabet, what: str) -> str:
 
 
 def _repeat(texts: list[str]) -> bool:
-    """Return whether texts repeat often."""
     different = len(set(texts))
     return 2 * different <= len(texts) or different < len(texts) <= _FEW_TEXTS
 
@@ -433,7 +429,7 @@ def _ambiguous(texts: list[str], alphabet: Alphabet, what: str, *units: str) -> 
 
 
 def summary(found: Encoded) -> str:
-    """Return ``30 sequences of 40, 27 symbols``."""
+    """Return a summary such as ``30 sequences of 40, 27 symbols``."""
     count, shortest, longest = len(found.lengths), int(found.lengths.min()), int(found.lengths.max())
     lengths = f"of {shortest}" if shortest == longest else f"of {shortest} to {longest}"
     plural = "sequence" if count == 1 else "sequences"

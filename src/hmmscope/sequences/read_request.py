@@ -175,7 +175,6 @@ class ReadRequest:
         return encode_lines(lines, self.alphabet, unit or self._unit_of(lines), self.what, self.at(noun))
 
     def _unit_of(self, texts: Sequence[object]) -> str | None:
-        """Return the requested or stored unit."""
         if self.read_options.unit is None and self.unit == "lines" and self.alphabet.count is not None:
             symbols = {*(self.alphabet.names or map(str, range(self.alphabet.count))), *self.missing.names}
             return self.unit if any(str(text).strip() in symbols for text in texts) else None
@@ -206,7 +205,6 @@ class ReadRequest:
         return self.numbers(values, f"{how} of numbers", noun)
 
     def _texts(self, values: list[Any], noun: str) -> Encoded:
-        """Encode texts; with the unit "lines" they are symbols."""
         whole = self._unit_of(values) == "lines"
         for number, value in enumerate(values):
             empty = is_nothing(value) or not str(value).strip()
@@ -305,7 +303,6 @@ class ReadRequest:
         return list(cells)
 
     def _no_gap(self, cells: list[Any], column: str, advice: str = "") -> None:
-        """Raise an InputError for an undeclared empty cell."""
         for number, cell in enumerate(cells):
             empty = is_nothing(cell) or (isinstance(cell, str) and not cell.strip())
             if empty and (advice or not self.missing.has(cell)):
@@ -324,7 +321,6 @@ def _named(column: Any) -> str | None:
 
 
 def _decimals(values: Sequence[object], missing: Missing) -> bool:
-    """Return whether these are texts of decimal numbers."""
     seen = [str(value).strip() for value in values if not (is_nothing(value) or missing.has(value))]
     texts = all(isinstance(value, str) or is_nothing(value) or missing.has(value) for value in values)
     return texts and bool(seen) and all(map(_NUMBER.fullmatch, seen)) and any(set(one) & set(".eE") for one in seen)

@@ -81,7 +81,6 @@ def is_fasta(text: str) -> bool:
 
 
 def _read_fasta(text: str, asked: ReadRequest) -> Encoded:
-    """Read FASTA records in upper case."""
     records: list[list[str]] = []
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith(">"):
@@ -125,7 +124,6 @@ def _read_fastq(text: str, asked: ReadRequest) -> Encoded:
 
 
 def _letters(sequences: list[str], asked: ReadRequest, how: str) -> Encoded:
-    """Encode letters; note possible gap symbols and empty records."""
     found = asked.characters(sequences, "record")
     letters = set(found.symbols or ())
     gaps = sorted(letters & {"-", "."}) + (["N"] if "N" in letters and letters <= set("ACGTUN-.") else [])
@@ -137,7 +135,6 @@ def _letters(sequences: list[str], asked: ReadRequest, how: str) -> Encoded:
 
 
 def _read_csv(text: str, asked: ReadRequest, delimiter: str) -> Encoded:
-    """Read rows as sequences, or with `column`, cells or groups of rows."""
     rows, numbers = read_cells(text, asked.what, delimiter)
     if not rows:
         raise InputError(f"{asked.what}: holds no sequence")

@@ -380,7 +380,6 @@ def weighted_sum(logs: Tensor, weights: Array | None) -> Tensor:
 def _weighted(
     X: NDArray[Any], lengths: NDArray[np.int64], weights: Any
 ) -> tuple[NDArray[Any], NDArray[np.int64], Array | None]:
-    """Check weights, and leave out sequences of weight zero."""
     found = as_weights(weights, len(lengths))
     if found is None or (found > 0).all():
         return X, lengths, found

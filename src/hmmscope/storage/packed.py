@@ -44,7 +44,6 @@ def is_packed(folder: Path) -> bool:
 
 
 def seed_path(folder: Path, seed: int) -> Path:
-    """Return the packed file of a seed."""
     return folder / PACKED / f"seed-{seed}.json.xz"
 
 

@@ -29,7 +29,6 @@ FORMAT, VERSION = "hmmscope-folder", 1
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text in UTF-8 with `write_bytes`."""
     write_bytes(path, text.encode())
 
 
@@ -118,7 +117,6 @@ def write_tensors(path: Path, tensors: dict[str, "torch.Tensor"], metadata: dict
 
 
 def tensor_bytes(tensors: dict[str, "torch.Tensor"], metadata: dict[str, str] | None = None) -> bytes:
-    """Return the bytes of `write_tensors`."""
     from safetensors.torch import save
 
     data = save({name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()})
@@ -154,7 +152,6 @@ def parse_tensors(data: bytes, where: str) -> dict[str, "torch.Tensor"]:
 
 
 def read_metadata(path: Path, *, limit: int = 1 << 40) -> dict[str, str]:
-    """Read the metadata of `write_tensors`."""
     try:
         metadata = _split_header(disk.read_bytes(path, managed=False, limit=limit))[0].get("__metadata__", {})
         if not all(isinstance(text, str) for text in metadata.values()):
@@ -283,7 +280,6 @@ def write_manifest(folder: Path) -> None:
 
 
 def file_entries(folder: Path, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return size and SHA-256 of files by name."""
     entries = {}
     for name in names:
         with disk.reading(folder / name, managed=True) as stream:
@@ -367,7 +363,6 @@ def read_manifest(path: Path, *, exact: bool = True) -> dict:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder atomically."""
     temporary = disk.temporary_sibling(path)
     with disk.writing(path, 0):
         disk.rename(path, temporary)
@@ -376,7 +371,6 @@ def remove_folder(path: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file durably."""
     with disk.writing(path, 0):
         disk.unlink(path)
         disk.fsync_dir(path.parent)

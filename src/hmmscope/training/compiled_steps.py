@@ -368,7 +368,6 @@ def _asked(part: Batch, target: Target, steps: int, count: int, dtype: np.dtype)
 
 
 def _check(asked: StepInputs, sizes: Sizes, count: int) -> None:
-    """Check sizes that compiled loops trust."""
     read = asked.vectors if len(asked.vectors) else asked.tokens
     judged = (asked.columns >= 0).sum()
     labels = asked.values if len(asked.values) else asked.ids

@@ -44,7 +44,6 @@ class ProcessGroup:
 
     @property
     def leader(self) -> bool:
-        """True for process 0."""
         return self.rank == 0
 
     def device(self, kind: Literal["cpu", "cuda"]) -> torch.device:
@@ -237,7 +236,6 @@ def exit_code(error: BaseException) -> int:
 
 
 def _is_lost_connection(error: BaseException) -> bool:
-    """Return whether torch reports an unreachable process."""
     words = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
     known = isinstance(error, RuntimeError) and any(word in str(error) for word in words)
     return known or isinstance(error, dist.DistError)
@@ -274,7 +272,6 @@ def _number(name: str, default: int | None = None) -> int:
 
 
 def _checked_address() -> str:
-    """Return the rendezvous address, which must be private."""
     address = os.environ.get("MASTER_ADDR", "")
     if not address:
         raise InputError("MASTER_ADDR: is not set; start with torchrun, or unset WORLD_SIZE to train with one process")
@@ -293,7 +290,6 @@ def _addresses(name: str) -> set[str]:
 
 
 def _keep_inside(size: int) -> None:
-    """Restrict gloo to local connections if all processes are on this machine."""
     loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
     if _number("LOCAL_WORLD_SIZE", 0) == size and loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback[0])

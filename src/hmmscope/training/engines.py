@@ -44,7 +44,6 @@ class Timing:
     samples: int
 
     def faster(self) -> tuple[Literal["compiled", "torch"], float]:
-        """Return the faster engine, and the ratio."""
         times = self.torch / self.compiled
         return ("compiled", times) if times > 1 else ("torch", 1 / times)
 

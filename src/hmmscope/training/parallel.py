@@ -179,7 +179,6 @@ class DDPUpdates(SingleProcess):
         return total / self.world.size
 
     def _shares(self, batch: Batch, target: Target, step: int) -> Tensor:
-        """Gradients and loss of this process, times the number of processes."""
         count = num_samples(self.spec, step)
         parts = updates.parts(batch, -(-count // (self._parts * self.world.size)))
         idle = _first(self.spec, self.world, self._parts, step) >= count
@@ -295,7 +294,6 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[int]]:
 
 
 def _added_in_order(mine: Sequence[Tensor], held: Sequence[int], like: Tensor, length: int) -> Float[Tensor, "number"]:
-    """Add the grains of all processes in order."""
     size = len(held)
     piece = -(-length // size)
     sent = like.new_zeros(len(mine), size * piece)

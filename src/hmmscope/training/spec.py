@@ -127,7 +127,6 @@ class TrainingSpec:
 
     @property
     def decay_step(self) -> int:
-        """First step of the "wsd" decay."""
         return self.num_steps - self.num_steps // 6
 
     @property

@@ -194,7 +194,6 @@ def _renamed(model: torch.nn.Module, moments: Mapping[str, torch.Tensor]) -> dic
 
 
 def _sum_of_bits(tensors: Mapping[str, torch.Tensor]) -> int:
-    """Sum the weights' bits as integers."""
     total = 0
     for tensor in tensors.values():
         bits = tensor.detach().contiguous().view(torch.uint8).view(-1)

@@ -173,7 +173,6 @@ class _TrainingLoop:
         self.engine.before_update = self.received.hold
 
     def take(self, step: int, flops_of: Callable[[int], float | None] | None) -> dict[str, Any]:
-        """Take a step and return its record, or abandon it and save."""
         before = [buffer.clone() for buffer in self._buffers]
         try:
             with self.received.at_once(self.alone):
@@ -204,7 +203,6 @@ class _TrainingLoop:
         return found
 
     def save_if_due(self, step: int) -> int:
-        """Save if due or stopping; return the signal number, or 0."""
         overdue = self.run is not None and time.monotonic() - self.saved > SECONDS_WITHOUT_CHECKPOINT
         asked_to = self.world.largest(
             self.received[0] if self.received else int(overdue)

@@ -13,7 +13,6 @@ from hmmscope_papers.constructions.residual import LayerNote, Subspaces, explana
 
 
 def frozen(weight: Tensor, dtype: torch.dtype) -> nn.Parameter:
-    """Make a parameter that does not train."""
     return nn.Parameter(weight.to(dtype), requires_grad=False)
 
 

@@ -50,7 +50,6 @@ class Rounding:
         return rounded.view(np.float64)
 
     def constant(self, value: float | Array) -> Array:
-        """Round one number or array to each precision."""
         return self(np.repeat(np.asarray(value, np.float64)[None], len(self.bits), 0))
 
     def total(self, terms: list[Array]) -> Array:

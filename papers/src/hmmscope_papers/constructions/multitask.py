@@ -54,12 +54,10 @@ class MultiTaskOptions:
     dtype: torch.dtype = torch.float64
 
     def layout(self, num_symbols: int, memory_length: int, **fields: Any) -> ResidualLayout:
-        """Return the layout of the residual stream."""
         variant: dict[str, Any] = {"causal": self.causal, "features": self.features, "positions": self.positions}
         return ResidualLayout(num_symbols=num_symbols, memory_length=memory_length, **variant, **fields)
 
     def descent(self, num_steps: int) -> Descent:
-        """Return the gradient descent of `num_steps` steps."""
         names = ("learning_rate", "ridge", "gap", "mask", "num_heads", "dtype")
         return Descent(num_steps=num_steps, **{name: getattr(self, name) for name in names})
 
@@ -174,7 +172,6 @@ def _build(
 
 
 def _sources(layout: ResidualLayout) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Blocks that hold samples and queries."""
     tabular = layout.features == "tabular"
     label = ("label",) if layout.joint_labels else tuple(layout.label_blocks)
     sample = ("sample-window",) if tabular else tuple(layout.sample_blocks)

@@ -57,7 +57,6 @@ def delta_rule_parity(*, dtype: torch.dtype = torch.float32) -> Decoder:
 
 
 def _check_begin(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Require the placeholder, or a cache that has read it."""
     inputs = args[0] if args else kwargs["inputs"]
     if not kwargs.get("cache"):
         check_first(inputs, 2)

@@ -326,8 +326,6 @@ def _change(end: dict[str, Any], before: dict[str, Any]) -> float:
 
 
 def _drifts(tables: Tables, measure: Callable[[Rows], float | None]) -> dict[str, float | None]:
-    """Measure ``final`` with the errors at the half and the end of the training."""
-
     def at(row: dict[str, Any], until: float) -> float | None:
         same = {key: row.get(key) for key in ("task", "seed", "block_length")}
         rows = with_share(tables["training"].where(**same), "epoch") if tables["training"].where(**same) else Rows()

@@ -125,7 +125,6 @@ def _most_varied(pairs: list[tuple[int, int]]) -> int:
 
 
 def _usual_rates(runs: dict[str, Run]) -> dict[str, float]:
-    """Return, by task, the learning rate of most Transformers."""
     rates: dict[str, list[float]] = {}
     for run in runs.values():
         if is_deep(run):

@@ -339,6 +339,5 @@ def curriculum_rnn(tables: Tables) -> Measurement:
 
 
 def _between_seeds(rows: Rows) -> float:
-    """Return the mean absolute difference over pairs of seeds; 0 for one."""
     pairs = list(combinations(map(share, rows), 2))
     return math.fsum(abs(one - other) for one, other in pairs) / len(pairs) if pairs else 0.0

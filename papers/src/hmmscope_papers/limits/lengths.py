@@ -129,7 +129,6 @@ def length_of(rows: Rows, error_rate: float, definition: str | None = None) -> E
 
 
 def log2(estimate: EstimateWithError) -> EstimateWithError:
-    """Return log2 of a length, at least 0."""
     value = max(estimate.value, 1.0)
     return EstimateWithError(math.log2(value), estimate.error / value / math.log(2))
 
@@ -182,7 +181,6 @@ def models(tables: Tables) -> Rows:
 
 
 def deep(tables: Tables) -> list[int]:
-    """Return the depths of Transformers."""
     return [n for n in layers_of(models(tables)) if n > 0]
 
 
@@ -204,7 +202,6 @@ def growing_by_task(
 def drifts_of(
     tables: Tables, tasks: Sequence[str], measure: Callable[[Rows], EstimateWithError | float | None], **where: Any
 ) -> dict[str, float | None]:
-    """Return `drift` by task title."""
     return {
         task_title(task): drift(tables.get(WHILE_TRAINING, Rows()).where(task=task, **where), measure) for task in tasks
     }
@@ -285,7 +282,6 @@ def rarely_asked(rows: Rows) -> tuple[Gate, ...]:
 
 
 def asked_once_in(actions: int) -> tuple[Gate, ...]:
-    """Return the gate `rarely_asked` for one question in `actions` actions."""
     asked = 1 / actions
     gate = Gate.regime(asked, 0, parameter("rarely", RARELY), "the share of actions after which the state is asked for")
     return (gate.about(task_title(HARD)),)

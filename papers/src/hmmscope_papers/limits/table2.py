@@ -132,7 +132,6 @@ def _name(task: str) -> str:
 
 
 def _costs(task: str, sizes: dict[str, Any]) -> list[dict]:
-    """Count forward tokens and operations of one sample."""
     rows: list[dict] = []
     for names, training_pass in _variants(task, sizes):
         tokens = {"with": 0, "without": 0}
@@ -164,7 +163,6 @@ def _costs(task: str, sizes: dict[str, Any]) -> list[dict]:
 
 
 def _times(task: str, sizes: dict[str, Any]) -> list[dict]:
-    """Time each variant in interleaved rounds."""
     variants, passes = zip(*_variants(task, sizes), strict=True)
     seconds = np.empty((sizes["rounds"], len(passes)))
     for training_pass in passes:

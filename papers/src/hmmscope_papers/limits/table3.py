@@ -201,7 +201,6 @@ def _excess_figure(rows: Rows) -> Figure:
 
 
 def _geometric(rows: Rows, name: str, role: Role) -> Series | None:
-    """Average the logarithm of the excess over seeds."""
     found = curve(
         rows.with_columns(log=lambda row: math.log(max(row["excess"], _LEAST))), "layers", name, role, y="log"
     )
@@ -262,8 +261,6 @@ def _fair(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> li
 
 
 def _drifts(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> dict[str, float | None]:
-    """Return the drift of `_ratio`, with the evaluation loss instead of the excess."""
-
     def ratio(own: Rows) -> float | None:
         logs = {row["layers"]: math.log10(max(row["loss"], _LEAST)) for row in own if row["loss"] is not None}
         return min(logs[n] for n in layers) - logs[0] if {0, *layers} <= logs.keys() else None

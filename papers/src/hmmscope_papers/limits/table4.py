@@ -171,7 +171,6 @@ def of_trivial(tables: Tables) -> Rows:
 
 
 def level_at(own: Rows, share: float) -> float:
-    """Return the level at a fraction of the training."""
     return float(min(own, key=lambda row: abs(row["share"] - share))["level"])
 
 

@@ -38,17 +38,14 @@ def all_layers(scale: str) -> list[int]:
 
 
 def titles(tasks: Iterable[str]) -> tuple[str, ...]:
-    """Return the display names of tasks."""
     return tuple(TASKS[task][2] for task in tasks)
 
 
 def task_title(task: str) -> str:
-    """Return the display name of a task."""
     return TASKS[task][2]
 
 
 def model_name(num_layers: int) -> str:
-    """Return ``RNN`` or ``3 layers``."""
     return "RNN" if num_layers == 0 else f"{num_layers} layer{'s' * (num_layers > 1)}"
 
 
@@ -253,7 +250,6 @@ def moving_layers(rows: Rows) -> list[int]:
 
 
 def log2_length(row: dict[str, Any]) -> float:
-    """Return log2 of a fit length, at least 0."""
     return math.log2(max(row["length"], 1.0))
 
 

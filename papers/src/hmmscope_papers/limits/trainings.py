@@ -93,12 +93,10 @@ PAPER_LENGTH = 120
 
 
 def depths(scale: str) -> list[int]:
-    """Return the numbers of layers at a scale."""
     return list(range(1, 8)) if scale == "paper" else list(_SCALES[scale].depths)
 
 
 def length_of(scale: str) -> int:
-    """Return the observations of a sequence at a scale."""
     return PAPER_LENGTH if scale == "paper" else _SCALES[scale].length
 
 

@@ -97,8 +97,6 @@ class MultiTaskFig2(PoolFigure):
 
 
 def _attend_at(network: MultiTaskTransformer):  # type: ignore[no-untyped-def]
-    """Run a layer of the construction with other position vectors."""
-
     def attend_at(attention: nn.Module, x_BTD: Tensor, positions: Tensor) -> Tensor:
         moved = x_BTD.clone()
         moved[..., network.subspaces["position"]] = network.positions[positions]

@@ -104,7 +104,6 @@ def _rows(names: dict[str, Any], data: ProbeData, *, shuffled: bool) -> list[dic
 
 
 def _onsets(curves: dict[tuple[str, str], list[Curves]]) -> list[dict]:
-    """Return onset layers and heights with intervals, for each untrained control."""
     rows = []
 
     def add(model: str, target: str, quantity: str, draws: Curves) -> None:

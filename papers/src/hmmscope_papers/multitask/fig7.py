@@ -124,7 +124,6 @@ def last_token_patterns(model: nn.Module, dataset: ProcessDataset, num_samples: 
 
 
 def source_of_columns(layout: PromptLayout) -> NDArray[np.int64]:
-    """Return the index in `SOURCES` of each position."""
     sources = np.full(layout.context_length, 3)
     sources[layout.token_positions] = np.where(layout.sequence_index < layout.sequence_index[-1], 2, 1)
     sources[-1] = 0

@@ -131,7 +131,6 @@ def rate_row(names: dict, rows: list[dict]) -> dict:
 
 
 def means_over_instances(rates: list[dict]) -> list[dict]:
-    """Average rate, and rate - mixing, over instances."""
     means = []
     for family in (CHAIN, LOW_RANK):
         for gamma in sorted({row["observability"] for row in rates if row["family"] == family}):

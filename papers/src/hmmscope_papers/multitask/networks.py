@@ -32,7 +32,6 @@ FITTED = (1e-11, 1e-5)
 
 
 def draw_demonstrations(hmm: HMM, number: int, length: int, seed: int, draw: int = 0) -> Int64[Tensor, "sequence time"]:
-    """Return the demonstrations of one prompt."""
     numbers = np.arange(draw * number, (draw + 1) * number)
     return hmm.sample_paths(numbers, np.arange(length) == 0, seed, "train").observations
 
@@ -40,7 +39,6 @@ def draw_demonstrations(hmm: HMM, number: int, length: int, seed: int, draw: int
 def prompt_tokens(
     demonstrations: Int64[Tensor, "sequence time"], test: Int64[Tensor, "time"], num_symbols: int
 ) -> Int64[Tensor, "one column"]:
-    """Return the tokens of one prompt."""
     number, length = demonstrations.shape
     layout = PromptLayout(num_demonstrations=number, demonstration_length=length, test_length=len(test))
     return layout.tokens(torch.cat([demonstrations.flatten(), test])[None], num_symbols)

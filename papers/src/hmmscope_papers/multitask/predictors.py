@@ -67,7 +67,6 @@ def answers(
 
 
 def pools_of(run: Run) -> dict[str, Process]:
-    """Return the sources of prompts in `POOLS`."""
     spec: Any = run.config.process
     if as_composed_cycles(run.process):
         other = {"held-out": "held-out", "unseen": "new"}

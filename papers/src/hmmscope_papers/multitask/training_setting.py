@@ -111,18 +111,15 @@ class PoolFigure(Experiment):
 
 
 def model_columns(label: str, run: Run) -> dict[str, Any]:
-    """Return the columns that identify a model."""
     return {"label": label, "cycles": f"{run.process.num_states}/{run.process.num_symbols}", **pool_columns(run)}
 
 
 def pool_columns(run: Run) -> dict[str, Any]:
-    """Return the columns that identify a pool."""
     process = require_process_type(run.process, Mixture)
     return {"hmms": len(process), "prompts": prompts_shown(run) / len(process)}
 
 
 def prompts_shown(run: Run) -> int:
-    """Return the number of distinct training prompts."""
     training = run.config.training
     return training.num_trajectories or training.num_steps * training.batch_size
 

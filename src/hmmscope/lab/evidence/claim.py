@@ -51,7 +51,6 @@ class Measurement:
     parts: Mapping[str, Effect] = field(default_factory=dict)
 
     def by_name(self) -> dict[str, Effect]:
-        """Return the effects by name; a single effect has the name ""."""
         if self.effects is None:
             return {}
         return {"": self.effects} if isinstance(self.effects, Effect) else dict(self.effects)
@@ -100,7 +99,6 @@ class Claim(ClaimRecord):
         return self.finding(self.measured(tables), mirrored=mirrored, power=power)
 
     def measured(self, tables: Mapping[str, Any]) -> Measurement:
-        """Measure the tables with the numbers of the record."""
         takes = len(inspect.signature(self.measure).parameters) > 1
         with self.measuring():
             known = as_tables(tables)
@@ -117,7 +115,7 @@ class Claim(ClaimRecord):
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Use this record's interval level and numbers."""
+        """Compute intervals at the level of this record, and rules with its numbers, inside the block."""
         with at_level(self.level), judged_by(self.parameters):
             yield
 

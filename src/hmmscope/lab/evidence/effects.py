@@ -49,7 +49,6 @@ class EstimateWithError(NamedTuple):
     error: float = 0.0
 
     def __sub__(self, other: "EstimateWithError") -> "EstimateWithError":
-        """Subtract an independent estimate."""
         return EstimateWithError(self.value - other.value, math.hypot(self.error, other.error))
 
 
@@ -163,13 +162,11 @@ class Effect:
         return str(replace(self, unit="")).replace("[", "(").replace(", ", " to ").replace("]", ")")
 
     def mirrored(self, bound: float = 0.0) -> "Effect":
-        """Reflect the effect."""
         low, high = (None if end is None else 2 * bound - end for end in (self.high, self.low))
         values = tuple(2 * bound - value for value in reversed(self.values))
         return replace(self, value=2 * bound - self.value, low=low, high=high, values=values)
 
     def shifted(self, by: float) -> "Effect":
-        """Shift the effect and its interval."""
         low, high = (None if end is None else end + by for end in (self.low, self.high))
         return replace(self, value=self.value + by, low=low, high=high, values=tuple(one + by for one in self.values))
 
@@ -232,7 +229,6 @@ class Effect:
 
 
 def _sign_rank(count: int) -> int:
-    """Return the rank of the one-sided sign-test bound, or 0."""
     rank, below = 0, 0.0
     while rank < count and (below := below + math.comb(count, rank) / 2**count) <= SIGN_LEVEL:
         rank += 1

@@ -63,7 +63,6 @@ class Series:
         return cls(name=name, role=role, x=tuple(x), y=tuple(one.value for one in effects), low=low, high=high)
 
     def choice(self, *values: str, name: str = "") -> "ExplorerCurve":
-        """Return the series as a curve of an `Explorer`."""
         return ExplorerCurve(values=values, x=self.x, y=self.y, low=self.low, high=self.high, role=self.role, name=name)
 
 

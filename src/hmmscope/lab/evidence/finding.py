@@ -16,7 +16,6 @@ OURS = "ours"
 
 
 def asked_by(source: str) -> str:
-    """Return the source for a reader."""
     return "A question of this project" if source == OURS else source
 
 

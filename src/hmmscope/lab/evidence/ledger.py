@@ -46,7 +46,6 @@ class RecordedClaim:
 
 
 def recorded_claim(claim: Claim) -> RecordedClaim:
-    """Return the stored form of a claim."""
     rule = None if claim.rule is None else str(claim.rule)
     names = ("name", "experiment", "source", "claim_text", "operationalization")
     return RecordedClaim(**{name: getattr(claim, name) for name in names}, rule=rule)
@@ -172,7 +171,6 @@ def _examined(entry: LedgerRow, path: Path) -> LedgerRow:
 
 
 def _size(entry: LedgerRow) -> tuple[bool, bool, int]:
-    """Sort key: finished, several seeds, scale."""
     return entry.finished, entry.seeds != 1, SCALES.index(entry.scale) if entry.scale in SCALES else -1
 
 
@@ -211,7 +209,6 @@ def _differs(claim: Claim | RecordedClaim, about: Mapping[str, Any]) -> tuple[st
 def _sealed(
     folder: Path, about: Mapping[str, Any], seal: seals.Seal | None, known: Sequence[RecordedClaim], source: str
 ) -> list[tuple[RecordedClaim, Finding]]:
-    """Return the sealed verdicts if the current code made them."""
     made = None if seal is None else seal.bound.get("measured_by")
     if not known or seal is None or "judged_again" in seal.bound or "whole_seeds" in about:
         return []
@@ -332,7 +329,6 @@ def tables_of(folder: Path, about: Mapping[str, Any]) -> Tables:
 
 
 def as_text(entries: Sequence[LedgerRow]) -> list[str]:
-    """Format for a terminal."""
     lines = []
     for entry in entries:
         claim, finding = entry.claim, entry.finding
@@ -375,7 +371,6 @@ def as_markdown(entries: Sequence[LedgerRow]) -> list[str]:
 
 
 def summary(entries: Sequence[LedgerRow]) -> str:
-    """Count the verdicts."""
     counts: Counter[str] = Counter(entry.finding.verdict for entry in entries if entry.finding is not None)
     if not counts:
         return f"{len(entries)} claims; hmmscope claims RUN... shows the verdicts of experiments"

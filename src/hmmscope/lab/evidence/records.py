@@ -137,7 +137,6 @@ class ClaimRecord:
         return self.rule is not None and not isinstance(self.rule, Always)
 
     def scope_at(self, scale: str) -> str:
-        """Return the scope of a verdict at a scale, in words."""
         return self.scope.get(scale, self.scope.get("any", ""))
 
     @property

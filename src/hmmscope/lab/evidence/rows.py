@@ -42,7 +42,6 @@ class Rows(list[dict[str, Any]]):
         return found[0]
 
     def values(self, column: str) -> list[Any]:
-        """Return the distinct values of a column."""
         return list(dict.fromkeys(row[column] for row in self if column in row))
 
     def by(self, *columns: str) -> "dict[Any, Rows]":
@@ -64,7 +63,6 @@ class Rows(list[dict[str, Any]]):
         return PerSeed({seed: measure(own) for seed, own in self.by("seed").items()})
 
     def with_columns(self, **columns: Callable[[dict[str, Any]], Any]) -> "Rows":
-        """Add columns computed from each row."""
         return Rows(row | {name: make(row) for name, make in columns.items()} for row in self)
 
     def pool(self, *keys: str, value: str = "value") -> "Rows":
@@ -160,7 +158,6 @@ class PerSeed(dict[Any, T]):
         return None if all(value is None for value in values) else Effect.pooled(values, unit, resolution=resolution)
 
     def __sub__(self, other: Mapping[Any, Any]) -> "PerSeed[Any]":
-        """Subtract seed by seed."""
         return PerSeed({seed: _difference(self.get(seed), other.get(seed)) for seed in {**self, **other}})
 
 

@@ -40,7 +40,6 @@ def _otherwise(claim: Claim, tables: Tables) -> Iterator[tuple[str, Verdict]]:
 
 
 def with_margin(rule: Rule | None, factor: float) -> Rule | None:
-    """Scale the margin of a rule."""
     match rule:
         case Above() | Below():
             name = "smallest_effect" if rule.smallest_effect else "bound"

@@ -233,7 +233,6 @@ class Gate:
     of: tuple[str, ...] = ()
 
     def to_data(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
         return {"name": self.name, "is_open": self.is_open, "text": self.text}
 
     def about(self, *names: str) -> "Gate":
@@ -401,12 +400,10 @@ def all_of(rule: Rule, effects: Mapping[str, Effect], wanted: Sequence[str] = ()
 
 
 def severest(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the deciding verdict."""
     return min(verdicts, key=_SEVERITY.index)
 
 
 def _distance(rule: Rule, effect: Effect) -> float:
-    """Return how far the worse end is on the right side."""
     low = effect.value if effect.low is None else effect.low
     high = effect.value if effect.high is None else effect.high
     if isinstance(rule, Below):

@@ -58,12 +58,10 @@ class Experiment(ABC):
 
     @property
     def intervals(self) -> str:
-        """Description of the intervals."""
         return SEED_INTERVALS if self.num_seeds else INTERVALS
 
     @property
     def scales(self) -> tuple[str, ...]:
-        """Its scales, ascending."""
         known = getattr(self, "sizes", None) or [scale for scale in SCALES if scale != "medium"]
         return tuple(scale for scale in SCALES if scale in known)
 
@@ -88,7 +86,6 @@ class Experiment(ABC):
         return {label: [label] for label in labels} if self.measure_per_run else {ALL: labels}
 
     def measurements(self, scale: str) -> dict[str, Any]:
-        """Return the sizes of the measurements."""
         return dict(self.sizes[scale])
 
     #: Measurements in order, with the names of their tables.
@@ -152,7 +149,6 @@ def _listed(value: Any) -> list:
 
 
 def experiment_named(name: str) -> Experiment:
-    """Return a registered experiment."""
     found: Experiment = registry.lookup("experiment", name)()
     found.name = name
     return found

@@ -50,7 +50,6 @@ class Failures:
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Prefix errors with the phase."""
     try:
         yield
     except (Interrupted, FullDiskError):

@@ -76,7 +76,6 @@ def _seed_of(plan: ExperimentPlan) -> dict[str, RunConfig]:
 
 
 def _training_time(plan: ExperimentPlan, counted: dict[str, ResourceEstimate]) -> tuple[float, int]:
-    """Return the training seconds of one seed, and the number of timed shapes."""
     per_token: dict[str, float] = {}
     total = 0.0
     for label, config in _seed_of(plan).items():

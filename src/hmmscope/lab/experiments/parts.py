@@ -85,7 +85,6 @@ class MeasuredPart:
         runs: Mapping[str, str | None] | None = None,
         protocol: str | None = None,
     ) -> None:
-        """Write the file of the part."""
         path = self.path(out)
         store.make_folder(path.parent)
         made: dict[str, Any] = {
@@ -109,7 +108,6 @@ def _digest(part: Mapping[str, Any]) -> str:
 
 
 def measurement_of(experiment: Experiment) -> Measurement:
-    """Return the measurement version of an experiment."""
     folder = folder_of(type(experiment).__module__)
     found = None if folder is None else measured(folder, experiment.name)
     return Measurement(version=experiment.measurement) if found is None else found
@@ -118,7 +116,6 @@ def measurement_of(experiment: Experiment) -> Measurement:
 def measured_in(
     out: Path, experiment: Experiment, runs: dict[str, Run], group: str, sizes: dict[str, Any]
 ) -> MeasuredTables:
-    """Measure one group and record the time in `out`."""
     with timed(out, f"measuring {group}".removesuffix(" measurements")):
         return _measure(experiment, runs, group, sizes)
 
@@ -211,7 +208,6 @@ class StoredParts:
 
     @property
     def num_parts(self) -> int:
-        """Number of parts."""
         return len(self._made)
 
     def give(self, part: MeasuredPart, out: Path, sizes: Mapping[str, Any]) -> str | None:

@@ -28,7 +28,6 @@ class ExperimentPlan:
     seeds: tuple[int, ...] | None  # None: not seeded
 
     def of_seed(self, seed: int) -> dict[str, RunConfig]:
-        """Return the configurations of one seed."""
         return {label: _seeded(config, seed) for label, config in self.configs.items()}
 
     def to_data(self) -> dict[str, Any]:
@@ -41,7 +40,6 @@ class ExperimentPlan:
 
     @classmethod
     def from_data(cls, name: str, scale: str, data: dict[str, Any]) -> "ExperimentPlan":
-        """Read a plan from the data of `to_data`."""
         configs = {label: config_from_data(config) for label, config in data["runs"].items()}
         seeds = tuple(data["seeds"]) if "seeds" in data else None
         return cls(experiment_named(name), scale, data.get("plan", {}), data["measurements"], configs, seeds)
@@ -87,14 +85,12 @@ def plan_of(name: str, scale: str, overrides: dict[str, str], seeds: int | Seque
 
 
 def _known(experiment: Experiment, section: str, key: str) -> list[Any]:
-    """Return an option's values at all scales as single numbers."""
     tables = [(experiment.choices if section == "plan" else experiment.measurements)(s) for s in experiment.scales]
     values = [table[key] for table in tables if key in table]
     return [item for value in values for item in (value if isinstance(value, list | tuple) else [value])]
 
 
 def _override(numbers: dict[str, Any], path: str, key: str, text: str, known: list[Any]) -> None:
-    """Parse and check an option."""
     if key not in numbers:
         raise unknown_name(f"--{path}", key, numbers)
     kind: Any = type(numbers[key])

@@ -155,7 +155,6 @@ def description(run: Run) -> Description:
 
 
 def run_facts(runs: dict[str, Run]) -> list[dict[str, str]]:
-    """Return facts about the runs."""
     facts = []
     for label, run in runs.items():
         prefix = f"{label}: " if len(runs) > 1 else ""

@@ -50,13 +50,11 @@ class Seeded:
 
     @classmethod
     def at(cls, out: Path, pool: Path) -> "Seeded":
-        """Return the experiment in `out` for a worker."""
         about = store.read_json(out / "experiment.json", managed=True)
         return _seeded(out, pool, json.dumps([about["experiment"], about["scale"], about["config"]]))
 
     @cached_property
     def parts(self) -> list[MeasuredPart]:
-        """All parts, seed by seed."""
         experiment, plan = self.plan.experiment, self.plan
         measurement = measurement_of(experiment)
         return [
@@ -68,12 +66,10 @@ class Seeded:
 
     @cached_property
     def protocol(self) -> str | None:
-        """Digest of its protocol."""
         found: str | None = store.read_json(self.out / "experiment.json", managed=True).get("protocol")
         return found
 
     def left(self) -> list[MeasuredPart]:
-        """Return the parts that are not measured."""
         return [part for part in self.parts if not part.is_in(self.out)]
 
     def is_trained(self, part: MeasuredPart) -> bool:
@@ -103,7 +99,6 @@ class Seeded:
         part.write(self.out, tables | {"runs": rows}, runs=seals.digests(folders), protocol=self.protocol)
 
     def write_live(self) -> None:
-        """Write the data for the live page."""
         label = self.plan.experiment.live_run(self.plan.scale, list(self.plan.configs))
         if label is None or os.path.lexists(self.out / "live.json"):
             return
@@ -196,7 +191,6 @@ def _few(labels: list[str]) -> str:
 
 
 def run_row(label: str, folder: Path) -> dict[str, Any]:
-    """Return a row of the table of runs."""
     opened = RunDir.open(folder)
     config, summary = config_from_data(opened.config), opened.done or {}
     kept = ("parameters", "steps", "loss", "bayes_loss", "excess", "excess_low", "excess_high", "invalid")
@@ -210,7 +204,6 @@ def run_row(label: str, folder: Path) -> dict[str, Any]:
 
 
 def _seconds(records: Sequence[Mapping[str, Any]], column: str) -> float | None:
-    """Sum the training seconds of resumed clocks."""
     times = [record[column] for record in records if column in record]
     if not times:
         return None

@@ -98,10 +98,6 @@ class ModelPage:
         return f'<iframe title="hmmscope look" sandbox="allow-scripts" style="{frame}" srcdoc="{page}"></iframe>'
 
 
-#: Default number of belief states to draw.
-NUM_POINTS = 4000
-
-
 def look(
     model: nn.Module | Run | str | Path,
     process: Process | ProcessDataset | SequenceData | str | Path | None = None,
@@ -136,7 +132,7 @@ def look(
     if out is not None and require_path("out", out).suffix not in (".html", ".htm"):
         raise InputError(f"out: must end in .html, got {os.fspath(out)!r}")
     options = options_of(options, InstrumentOptions).without(observer="must be unset: the page uses the process")
-    num_points = NUM_POINTS if options.num_points is None else options.num_points
+    num_points = 4000 if options.num_points is None else options.num_points
     require_count("num_points", num_points, 100)
     require(1 <= num_samples <= MOST_SAMPLES, "num_samples", f"must be in [1, {MOST_SAMPLES}]", num_samples)
     given = load_run(model) if isinstance(model, str | Path) else model

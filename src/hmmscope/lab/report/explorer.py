@@ -32,7 +32,6 @@ class View:
 
 
 def view(panel: Explorer, open_choices: tuple[int, ...]) -> View:
-    """Return the view with these choices at "all"."""
     keys = tuple((curve.role, _name(panel, curve, open_choices)) for curve in panel.curves)
     return View(open_choices, keys, styles_of(keys))
 

@@ -50,7 +50,6 @@ def style_data(key: Key, how: SeriesStyle) -> dict[str, Any]:
 
 
 def panel_data(panel: Panel, order: list[Key], columns: int = 1) -> dict[str, Any]:
-    """Return one panel, of `columns` side by side."""
     if isinstance(panel, Explorer):
         return {"kind": "explorer", "title": visible(panel.title), **_axes(panel), **_explorer(panel)}
     if isinstance(panel, Lines | Bars):

@@ -79,7 +79,6 @@ _TWINS = "the same architecture with other initial weights"
 
 
 def described_layer(layer: str) -> str:
-    """Describe ``residual.1`` as the output of layer 1."""
     stem, _, number = layer.rpartition(".")
     if stem != "residual" or not number.isdecimal():
         return layer
@@ -87,7 +86,6 @@ def described_layer(layer: str) -> str:
 
 
 def sentence(data: dict[str, Any]) -> str:
-    """Summarize the page in a few sentences."""
     if data["invalid"]:
         return f"INVALID: {data['invalid']}."
     found = [_of_losses(data)]

@@ -48,7 +48,6 @@ class ExecutorOptions:
         pairs(self.slurm, "slurm")
 
     def make(self, out: Path) -> Executor:
-        """Return the executor for the tasks in `out`."""
         if self.name == "local":
             return LocalExecutor(self.jobs, heartbeat_timeout=self.heartbeat_timeout)
         if self.name == "ray":

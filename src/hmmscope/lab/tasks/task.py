@@ -108,7 +108,7 @@ class Task(ABC):
     def heartbeat(self, silent: float | None = None) -> "Heartbeat":
         """Return the progress of the task, the time since its last change, and its process.
 
-        `silent` is the time measured by a `StallTimer`; without it, file times are used.
+        `silent` is the time without progress that a `StallTimer` measured; by default it follows from file times.
         """
         if silent is None:
             silent = time.time() - max((changed for changed, _ in self.signs()), default=0) / 1e9

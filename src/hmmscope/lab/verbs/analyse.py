@@ -97,7 +97,6 @@ def _options_of(tool: Callable[..., Any], overrides: Mapping[str, str]) -> dict[
     return found | ({"options": cls(**in_options)} if cls is not None and in_options else {})
 
 
-#: Types of keywords without a default value.
 _KINDS: dict[str, Any] = {"layers": tuple[str, ...], "interventions": tuple[str, ...], "num_points": int}
 
 

@@ -353,8 +353,8 @@ VERBS: dict[str, type] = {
 def verbs() -> dict[str, type]:
     """Return the option records of all verbs in the order of the help; those of other packages come before the last.
 
-    A package names the record of a verb in the group "hmmscope.verbs" of its entry points. The class variable `function`
-    of the record is the function of the verb, "module:function".
+    A package adds a verb by naming its options class in the group "hmmscope.verbs" of its entry points. The class
+    variable `function` is the function of the verb, "module:function".
     """
     found = {}
     for point in sorted(importlib.metadata.entry_points(group="hmmscope.verbs"), key=lambda point: point.name):

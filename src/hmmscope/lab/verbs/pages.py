@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder is the folder of a run."""
     return os.path.lexists(folder / "config.json")
 
 

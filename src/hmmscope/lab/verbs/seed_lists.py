@@ -20,7 +20,6 @@ def chosen_seeds(num_seeds: int | None, seeds: str | None) -> int | tuple[int, .
 
 
 def refused(seeds: str, otherwise: str) -> InputError:
-    """Return the error for one number after ``--seeds``."""
     what = f"{seeds} seeds" if seeds.isdigit() else "a number of seeds"
     number = seeds if seeds.isdigit() else "N"
     return InputError(

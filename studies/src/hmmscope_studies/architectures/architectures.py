@@ -252,14 +252,11 @@ def _depths(rows: Rows, architecture: str) -> list[int]:
 
 
 def _ends(rows: Rows) -> tuple[Which, Which] | None:
-    """Return the deepest Transformer and the ReLU RNN, if trained."""
     depths, recurrent = _depths(rows, "transformer"), _depths(rows, "rnn")
     return (("transformer", depths[-1]), ("rnn", recurrent[-1])) if depths and recurrent else None
 
 
 def _less(one: Which, other: Which, *, beyond: bool = False) -> Callable[[Rows], EstimateWithError | None]:
-    """Return a function for the mean error of one architecture minus another's."""
-
     def of_seed(own: Rows) -> EstimateWithError | None:
         both = [own.where(architecture=name, layers=layers, beyond=beyond) for name, layers in (one, other)]
         return loss_of(both[0]) - loss_of(both[1]) if all(both) else None

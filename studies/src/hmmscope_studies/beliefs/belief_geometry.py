@@ -125,7 +125,6 @@ class BeliefGeometry(Experiment):
 
 
 def _measured(model: nn.Module, dataset: ProcessDataset, *, num_samples: int, num_factors: int) -> list[dict]:
-    """Return, by layer, R² of the belief and the geometry of its subspace."""
     exact = ExactBeliefs.of(dataset, num_samples)
     found, alone = exact.read(exact.stream(model)), float(exact.from_prediction()[0])
     rows = belief_space(model, dataset, num_samples=num_samples, num_factors=num_factors)

@@ -121,14 +121,12 @@ def _panels(rows: Rows, intervention: str, y_label: str) -> tuple[Panel, ...]:
 
 
 def _at_best_layer(rows: Rows, **chosen: str) -> EstimateWithError:
-    """Return the value at the layer above the input that reads the belief best."""
     above = rows.where(metric="kl").where(layer=[layer for layer in rows.values("layer") if layer > 0])
     layer = largest(above.pool("layer", value="fitted"), lambda row: row["fitted"])["layer"]
     return above.where(layer=layer, **chosen).mean()
 
 
 def _effects(tables: Tables, intervention: str, less: dict[str, str]) -> dict[str, Effect]:
-    """Return the belief subspace's effect in the trained network minus another one."""
     effects = {}
     for (architecture, process), rows in tables["interventions"].by("architecture", "process").items():
 

@@ -220,7 +220,6 @@ def _edges(rows: Rows, title: str) -> Panel:
 
 
 def _lost(own: Rows, network: str, part: str, quantity: str) -> EstimateWithError:
-    """Return the loss of one seed without a component."""
     return own.where(network=network, part=part, quantity=quantity, ablation="mean").mean()
 
 

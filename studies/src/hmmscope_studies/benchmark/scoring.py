@@ -95,7 +95,6 @@ def _answers(
 
 
 def answers_on(model: nn.Module, asked: Target, batch: Batch) -> Float64[Tensor, "sample judged output"]:
-    """Return the predictions on a batch, in chunks of samples."""
     parts = []
     for begin in range(0, len(batch.tokens), _TOGETHER):
         rows = slice(begin, begin + _TOGETHER)

@@ -181,7 +181,6 @@ def _open(path: Path, about: dict[str, Any], entry: BenchmarkEntry, resume: bool
 
 
 def config_of(entry: BenchmarkEntry, task: BenchmarkTask, budget: Budget, seed: int) -> RunConfig:
-    """Return the training configuration of the entry for a task."""
     longest = task.corpus(0, TIMES)
     sizes = model_io_of(RunConfig(process=task.process, layout=longest.layout, target=task.target), task.asked(longest))
     try:

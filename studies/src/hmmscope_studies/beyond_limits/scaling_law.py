@@ -156,7 +156,6 @@ def _lengths(tables: Tables, layers: int | None = None, predictor: str = "model"
 
 
 def _end(row: Mapping[str, Any]) -> float:
-    """Return the length at which fit lengths are censored."""
     return float(parameter("ceiling") * row["longest"])
 
 
@@ -185,7 +184,6 @@ Redrawn = Callable[[str, float, random.Random], Effect | None]
 
 
 def _redrawn(chains: Mapping[str, list[ScalingLaw.BudgetPoint]], less: Mapping[str, float] | None = None) -> Redrawn:
-    """Return a function that simulates effects from the laws of these points."""
     laws, reached = {name: ScalingLaw.of(points) for name, points in chains.items()}, math.log2(parameter("sequences"))
 
     def redrawn(name: str, aim: float, draw: random.Random) -> Effect | None:
@@ -345,7 +343,6 @@ def recurrent(tables: Tables) -> Measurement:
 
 
 def _to_the_end(tables: Tables, deepest: int) -> Measurement:
-    """Return the lead, up to the end of the sequence, of an RNN that always fits all of it."""
     rows = _lengths(tables, deepest)
     chain, end = _points(rows), math.log2(max(map(_end, rows)))
     law = _at_paper(chain, f"doublings of the RNN beyond {model_name(deepest)}, to the end of the sequence")

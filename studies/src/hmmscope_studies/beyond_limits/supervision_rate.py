@@ -153,7 +153,6 @@ def _lengths(
 
 
 def _behind(own: Rows) -> EstimateWithError | None:
-    """Return doublings by which the best Transformer is behind the RNN."""
     deep, flat = (_lengths(own, recurrent) for recurrent in (False, True))
     return next((flat[actions] - deep[actions] for actions in deep if actions in flat), None)
 

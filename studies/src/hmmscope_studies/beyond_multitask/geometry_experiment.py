@@ -279,7 +279,6 @@ def belief_linear(tables: Tables) -> Measurement:
 
 
 def of_beliefs(tables: Tables, quantity: str, unit: str = "", target: str = BELIEF) -> dict[str, Effect]:
-    """Return a quantity of each process with this target."""
     rows = tables["effects"].where(target=target, quantity=quantity)
     found = {process: own.effect(unit=unit) for process, own in rows.by("process").items()}
     return {process: effect for process, effect in found.items() if effect is not None}

@@ -218,7 +218,6 @@ def depth_matters(tables: Tables, key: str) -> Gate:
 
 
 def listed(found: dict[Any, Effect]) -> str:
-    """Format as ``1: 0.108, 2: 0.104``."""
     return ", ".join(f"{name}: {one.value:.3f}" for name, one in found.items())
 
 
@@ -241,7 +240,6 @@ _UNITS = {
 
 
 def setting_bars(rows: Rows, key: str, metric: str, values: Sequence[str]) -> Panel:
-    """Make bars of one metric for all predictors."""
     title, unit = _UNITS[metric]
     own = {name: rows.where(predictor=name, metric=metric) for name in PREDICTORS}
     series = [bar(found, key, values, *PREDICTORS[name]) for name, found in own.items() if found]
@@ -249,7 +247,6 @@ def setting_bars(rows: Rows, key: str, metric: str, values: Sequence[str]) -> Pa
 
 
 def setting_lines(rows: Rows, key: str, metric: str, **shown: Any) -> Panel:
-    """Make curves of one metric for all predictors."""
     title, unit = _UNITS[metric]
     own = {name: rows.where(predictor=name, metric=metric) for name in PREDICTORS}
     series = [curve(found, key, *PREDICTORS[name]) for name, found in own.items()]

@@ -88,12 +88,10 @@ class LazyChainExample:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Columns that identify the chain."""
         return {"stay": self.stay, "noise": self.noise}
 
     @property
     def hmm(self) -> HMM:
-        """The chain as HMM."""
         return require_process_type(
             make_process("lazy-chain", num_states=NUM_SYMBOLS, seed=self.seed, **self.about), HMM
         )

@@ -228,7 +228,6 @@ def _scored(
 
 
 def _share(model: HuggingFaceModel, text: Any, chain: LazyChainExample) -> list[dict[str, Any]]:
-    """Return the total probability of the chain's letters."""
     with inference_mode(model) as device:
         tokens = ProcessDataset(chain.hmm, layout=text, seed=chain.seed, stream="evaluate")[0:1].tokens.to(device)
         found = model.share_of_outputs(tokens)[0, text.token_positions[1:] - 1].cpu().numpy()

@@ -63,7 +63,6 @@ def longer(run: Run, stream: str) -> ProcessDataset:
 
 
 def architecture_of(run: Run) -> str:
-    """Return a run's name in `ARCHITECTURES`."""
     spec = run.config.to_data()["model"]
 
     def alike(fields: Mapping[str, Any]) -> bool:

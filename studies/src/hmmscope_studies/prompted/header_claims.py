@@ -21,7 +21,6 @@ def _sized(size: int) -> str:
 
 
 def _longest(rows: Rows, *names: str) -> int:
-    """Return the largest common budget, or 0."""
     known = [set(rows.where(architecture=name).values("steps")) for name in names]
     return max(set.intersection(*known), default=0)
 
@@ -184,7 +183,6 @@ def _at_time(rows: Rows, seconds: float) -> tuple[PerSeed[EstimateWithError | No
 
 
 def _ahead_in_time(tables: Tables, behind: str, ahead: str) -> Measurement:
-    """Compare at the longest common processor time."""
     effects, drifts, used, budgets = {}, {}, [], dict[str, dict[str, float]]()
     for size, own in tables["learning"].by("size").items():
         both = [own.where(architecture=name) for name in (behind, ahead)]
