@@ -620,6 +620,31 @@ def kind_tests_elsewhere(modules: Modules) -> list[str]:
     return [place for place in kind_tests(modules) if not place.startswith(KINDS_MAY_BE_KNOWN)]
 
 
+#: Registries with dictionaries of their names elsewhere that would be closed.
+OPEN_KINDS = ("process", "layout", "model", "emission", "density", "adapter", "experiment", "page")
+
+
+def closed_dictionaries(modules: Modules) -> list[str]:
+    """List dictionaries of library and lab with registered names as keys, or with registered classes, two or more of a kind.
+
+    What another package registers is not in them, so a registry should be asked instead.
+    """
+    pattern = re.compile(r'^@registry\.(\w+)\("([^"]+)".*\n(?:@.*\n)*(?:class|def) (\w+)', re.MULTILINE)
+    known: dict[str, set[str]] = {kind: set() for kind in OPEN_KINDS}
+    for text in modules.values():
+        for kind, name, entry in pattern.findall(text):
+            known.get(kind, set()).update((repr(name), entry))
+    found = []
+    for path, text in modules.items():
+        for node in ast.walk(ast.parse(text)) if ring(path) in ("library", "lab") else ():
+            if isinstance(node, ast.Dict) and not all(isinstance(value, ast.Constant) for value in node.values):
+                keys = [ast.unparse(key).removesuffix(".file_format") for key in node.keys if key]
+                entries = [ast.unparse(value).rpartition(".")[2] for value in node.values]
+                if any(len(own & set(keys)) > 1 or len(own & set(entries)) > 1 for own in known.values()):
+                    found.append(f"{path}:{node.lineno}")
+    return found
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Parameters of public functions
 
@@ -797,6 +822,7 @@ SECTIONS = (
     Section("undefined names", undefined, 0),
     Section("import cycles", circles, 0),
     Section("outdated parts of CONTRIBUTING", parts_that_differ, 0),
+    Section("closed dictionaries of kinds", closed_dictionaries, 0),
     Section("type tests of processes", kind_tests, 20),
     Section("  outside of processes and kernels", kind_tests_elsewhere, 0),
 )

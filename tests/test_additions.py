@@ -1,12 +1,14 @@
 """The additions that CONTRIBUTING.md shows: each is one short file, and a package of a stranger's own may hold it."""
 
 import dataclasses
+import json
 import os
 import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import forking
@@ -19,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 BUDGETS = {
     "left_right.py": 40,
     "renewal.py": 40,
-    "laplace.py": 60,
+    "laplace.py": 95,
     "norms.py": 40,
     "leaky.py": 70,
     "noise_study.py": 75,
@@ -33,6 +35,37 @@ def files() -> dict[str, str]:
     return dict(found)
 
 
+#: Beside the files of the page: a layout, and a verb, whose entry point names the record of its options.
+MORE = {
+    "halves.py": """
+from dataclasses import dataclass
+from hmmscope import registry
+from hmmscope.datasets.layouts import Layout
+
+@registry.layout("halves")
+@dataclass(frozen=True, kw_only=True)
+class Halves(Layout):
+    half: int = 4
+    has_delimiter = property(lambda self: True)
+    sequence_lengths = property(lambda self: (self.half, self.half))
+""",
+    "letters.py": """
+from dataclasses import dataclass
+from typing import ClassVar
+from hmmscope.lab.verbs.options import Options, given
+
+@dataclass(frozen=True, kw_only=True)
+class LettersOptions(Options):
+    \"\"\"count the letters of a word\"\"\"
+    function: ClassVar[str] = "my_lab.letters:letters"
+    word: str = given("the word")
+
+def letters(options: LettersOptions) -> None:
+    print(len(options.word), "letters")
+""",
+}
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a process that has the package `my_lab`, which its entry point makes known."""
@@ -40,12 +73,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     package, info = site / "my_lab", site / "my_lab-1.dist-info"
     package.mkdir()
     info.mkdir()
-    for name, text in files().items():
+    for name, text in (files() | MORE).items():
         (package / name).write_text(text)
-    modules = ", ".join(name.removesuffix(".py") for name in files())
+    modules = ", ".join(name.removesuffix(".py") for name in files() | MORE)
     (package / "__init__.py").write_text(f"from my_lab import {modules}\n")
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-lab\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[hmmscope]\nmy-lab = my_lab\n")
+    (info / "entry_points.txt").write_text(
+        "[hmmscope]\nmy-lab = my_lab\n[hmmscope.verbs]\nletters = my_lab.letters:LettersOptions\n"
+    )
     others = [part for part in (os.environ.get("PYTHONPATH"),) if part]
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *others]), "SITE": str(site)}
 
@@ -135,6 +170,40 @@ def test_a_kind_of_its_own_is_known_to_every_verb(installed: dict[str, str], tmp
         assert said in refusal
 
 
+@pytest.mark.drawn(1, of="every verb")
+def test_an_emission_family_of_its_own_is_known_to_every_verb(installed: dict[str, str], tmp_path: Path) -> None:
+    table, model, run_folder = tmp_path / "x.csv", tmp_path / "x.json", tmp_path / "run"
+    values = np.random.default_rng(0).laplace(np.repeat([-3, 2, -3, 2], 25), 0.5)
+    table.write_text("x\n" + "\n".join(map(str, values)) + "\n")
+    training = "--training.num_steps 20 --training.batch_size 4 --layout.length 12 --model.name rnn --model.width 8"
+    fitted, shown, told, trained, belief, looked = hmmscope(
+        installed,
+        f"fit {table} --states 1,2 --emission laplace --posterior 50 --restarts 3 --out {model}",
+        f"show {model}",
+        f"infer {model} {table}",
+        f"train {model} {training} --out {run_folder}",
+        f"analyse {run_folder} geometry --num_samples 64",
+        f"look {run_folder} --out {tmp_path / 'page.html'} --samples 16",
+    )
+    assert "2 states, 95 % [2, 2]" in fitted
+    assert "posterior of 4 chains of 50 draws" in fitted
+    assert "LaplaceHMM: laplace fit, 2 states, 1 coordinate" in shown
+    assert "100 observations, log-density" in told
+    assert "optimum" in trained
+    assert "residual.1" in belief
+    assert "the exact optimum" in looked
+
+
+def test_a_layout_and_a_verb_of_its_own_are_known(installed: dict[str, str], tmp_path: Path) -> None:
+    training = "--training.num_steps 5 --training.batch_size 4 --model.name rnn --model.width 8 --layout.name halves"
+    counted, trained = hmmscope(
+        installed, "letters filter", f"train mess3 {training} --layout.half 3 --out {tmp_path / 'run'}"
+    )
+    assert counted == "6 letters\n"
+    assert "optimum" in trained
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["layout"] == {"name": "halves", "half": 3}
+
+
 _SAVED = """
 import torch
 import hmmscope as hs
@@ -187,6 +256,9 @@ class Mine:
             "model 'lstm': is already registered by hmmscope.models.recurrent; choose another name",
         ),
         ("layout", "mine", int, "layout 'mine': must be a dataclass, got <class 'int'>"),
+        ("emission", "mine", int, "emission 'mine': must be a subclass of hmmscope.EmissionHMM, got <class 'int'>"),
+        ("emission", "symbols", int, "emission 'symbols': is the name of an HMM with symbols"),
+        ("emission", "poisson", hs.GaussianHMM, "emission 'poisson': is already registered by hmmscope.emissions."),
     ],
 )
 def test_what_cannot_be_registered_is_one_clear_line(kind: str, name: Any, entry: Any, said: str) -> None:

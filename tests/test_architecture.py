@@ -273,6 +273,15 @@ def test_what_asks_for_no_kind_passes(line: str) -> None:
     assert house.kind_tests({"processes/process.py": _KIND, "lab/verbs/one.py": f"{line}\n"}) == []
 
 
+def test_planted_closed_dictionary_is_found() -> None:
+    kinds = '@registry.emission("a")\nclass One: ...\n@registry.emission("b", stored="c")\n@other\nclass Two: ...\n'
+    for line in ('X = {"a": f, "b": g}', "X = {One.file_format: f, Two.file_format: g}", "X = {1: One, 2: base.Two}"):
+        assert house.closed_dictionaries({"emissions/a.py": kinds, "runs/b.py": line}) == ["runs/b.py:1"]
+    for line in ('X = {"a": 1, "b": 2}', 'X = {"a": f, "z": g}', "X = [One, Two]"):
+        assert house.closed_dictionaries({"emissions/a.py": kinds, "runs/b.py": line}) == []
+    assert house.closed_dictionaries({"emissions/a.py": kinds, "hmmscope_papers/b.py": 'X = {"a": f, "b": g}'}) == []
+
+
 def test_planted_extra_and_planted_length_are_found() -> None:
     assert extras({"a.py": "import hmmlearn\n"}) == ["a.py:1: hmmlearn"]
     assert extras({"a.py": "def f():\n    import hmmlearn\n"}) == []

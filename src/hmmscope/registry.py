@@ -30,6 +30,8 @@ T = TypeVar("T")
 #: Folders with the registered objects of each kind.
 _FOLDERS = {
     "process": ("processes", "emissions"),
+    "emission": ("emissions",),
+    "density": ("datasets",),
     "layout": ("datasets",),
     "model": ("models",),
     "instrument": ("analysis",),
@@ -145,6 +147,24 @@ def process(name: str, *, stored: str | None = None) -> Callable[[T], T]:
 def layout(name: str, *, stored: str | None = None) -> Callable[[T], T]:
     """Register a frozen dataclass that arranges samples as tokens; see `process` for `stored`."""
     return _register("layout", name, stored)
+
+
+def emission(name: str) -> Callable[[T], T]:
+    """Register an emission family, a subclass of `hmmscope.EmissionHMM`, for `hmmscope.fit` and the command line."""
+    if name == "symbols":
+        raise InputError("emission 'symbols': is the name of an HMM with symbols; choose another name")
+
+    def decorate(entry: T) -> T:
+        if not (isinstance(entry, type) and hasattr(entry, "m_step")):
+            raise InputError(f"emission {name!r}: must be a subclass of hmmscope.EmissionHMM, got {shown(entry)}")
+        return _register("emission", name)(entry)
+
+    return decorate
+
+
+def density(name: str) -> Callable[[T], T]:
+    """Register a `hmmscope.datasets.density_heads.DensityHead` for processes with this `density`."""
+    return _register("density", name)
 
 
 def model(name: str, *, stored: str | None = None) -> Callable[[T], T]:

@@ -277,7 +277,7 @@ def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) ->
     for options, why in (
         (
             {"emission": "gaussian-mixture"},
-            "GaussianMixtureHMM has no conjugate prior; GaussianHMM, PoissonHMM and MultichannelHMM have one",
+            "GaussianMixtureHMM has no conjugate prior; GaussianHMM, MultichannelHMM and PoissonHMM have one",
         ),
         ({"covariance_type": "full"}, 'missing entries require covariance_type "diag" or "spherical"'),
     ):

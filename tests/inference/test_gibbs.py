@@ -170,7 +170,7 @@ def test_bad_requests_are_refused():
             data, 2, options=hs.FitOptions(start=fit.hmm, fixed=["emission"], num_restarts=1, max_iterations=5)
         ).posterior()
     with pytest.raises(
-        InputError, match=r"^posterior: GaussianMixtureHMM has no conjugate prior; GaussianHMM, Poisson"
+        InputError, match=r"^posterior: GaussianMixtureHMM has no conjugate prior; GaussianHMM, Multichannel"
     ):
         hs.fit(
             np.random.default_rng(0).normal(size=40),

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
+from hmmscope import registry
 from hmmscope.axes import Float, Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.vector_process import VectorProcess
@@ -63,6 +64,7 @@ class DensityHead(ABC):
         return (parts[..., 0].softmax(-1)[..., None] * self.centres(parts[..., 1:])).sum(-2)
 
 
+@registry.density("gaussian")
 class GaussianHead(DensityHead):
     """Components N(mean, (AᵀA)^-1), given by the mean and by the log diagonal and other entries of a triangular A.
 
@@ -90,6 +92,7 @@ class GaussianHead(DensityHead):
         return self.centre.to(numbers) + self.width.to(numbers) * numbers[..., : self.num_coordinates]
 
 
+@registry.density("poisson")
 class PoissonHead(DensityHead):
     """Components in which coordinate y is independently Poisson(centre_y exp(number_y)), for the output number_y."""
 
@@ -106,6 +109,7 @@ class PoissonHead(DensityHead):
         return self.centre.to(numbers) * numbers.exp()
 
 
+@registry.density("symbols")
 class SymbolsHead(DensityHead):
     """Components of independent symbols with P(v) ∝ frequency of v * exp(number_v), for the output number_v."""
 
@@ -135,10 +139,6 @@ class SymbolsHead(DensityHead):
         return torch.stack(means, -1)
 
 
-#: Heads by the density of a process.
-HEADS: dict[str, type[DensityHead]] = {"gaussian": GaussianHead, "poisson": PoissonHead, "symbols": SymbolsHead}
-
-
 def laws_asked(target: str) -> int | None:
     """Return the number of mixture components K for the target ``density-K``, None for ``density``.
 
@@ -157,11 +157,13 @@ def head_of(process: VectorProcess, num_laws: int | None = None) -> DensityHead:
     Raises:
         InputError: a process without a density head.
     """
-    if process.density not in HEADS:
+    heads = registry.entries("density")
+    if process.density not in heads:
         raise InputError(f"target: no density head for {type(process).__name__}; use belief")
-    return HEADS[process.density](
+    head: DensityHead = heads[process.density](
         process, min(process.num_mixture_components, MOST_LAWS) if num_laws is None else num_laws
     )
+    return head
 
 
 def joined(log_densities: Float64[Tensor, "*batch"], means: Float64[Tensor, "*batch coordinate"]) -> Tensor:

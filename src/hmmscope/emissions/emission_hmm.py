@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hmmscope import registry
 from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.emissions.chain import draw_states, filter_states, smooth_states, viterbi_states
 from hmmscope.emissions.conjugate import Conjugate
@@ -62,6 +63,8 @@ class EmissionHMM(VectorProcess):
     group, default_target = "EmissionHMM", "density"
     #: Uniform numbers per observation.
     num_draws: int
+    #: Options of `hmmscope.fit` that the family accepts: keyword arguments of `initialize`.
+    fit_options: tuple[str, ...] = ()
     #: Arrays of probabilities, whose zeros a fit preserves.
     probability_arrays: tuple[str, ...] = ("initial", "transition")
     _allowed_BTS: Bool[Tensor, "batch time state"] | None = None
@@ -158,8 +161,10 @@ class EmissionHMM(VectorProcess):
         Raises:
             InputError: The family has none.
         """
-        having = "GaussianHMM, PoissonHMM and MultichannelHMM have one"
-        raise InputError(f"posterior: {cls.__name__} has no conjugate prior; {having}")
+        *having, last = sorted(
+            one.__name__ for one in registry.entries("emission").values() if "conjugate" in vars(one)
+        )
+        raise InputError(f"posterior: {cls.__name__} has no conjugate prior; {', '.join(having)} and {last} have one")
 
     @property
     def variance_floor_hits(self) -> Float64[Tensor, "state coordinate"]:

@@ -30,6 +30,7 @@ from hmmscope.seeds import check_seed, philox_key
 _BY_AXES = {1: "spherical", 2: "diag", 3: "full"}
 
 
+@registry.emission("gaussian")
 class GaussianHMM(EmissionHMM):
     """HMM with Gaussian emissions.
 
@@ -56,6 +57,7 @@ class GaussianHMM(EmissionHMM):
 
     stored_name = "GaussianHMM"
 
+    fit_options = ("covariance_type",)
     file_format = "hmmscope-gaussian-hmm"
     file_arrays = ("initial", "transition", "means", "covariances")
     file_fields = ("covariance_type", "states", "title", "source", "reading")

@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from hmmscope import registry
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.emissions.densities import (
     check_covariances,
@@ -23,6 +24,7 @@ from hmmscope.processes.probability_rows import laws_of, numbers_of
 from hmmscope.schema import is_count, require
 
 
+@registry.emission("gaussian-mixture")
 class GaussianMixtureHMM(EmissionHMM):
     """HMM with Gaussian mixture emissions.
 
@@ -52,6 +54,7 @@ class GaussianMixtureHMM(EmissionHMM):
     stored_name = "GaussianMixtureHMM"
 
     probability_arrays = ("initial", "transition", "weights")
+    fit_options = ("covariance_type", "num_gaussians")
     file_format = "hmmscope-gaussian-mixture-hmm"
     file_arrays = ("initial", "transition", "weights", "centres", "covariances")
     file_fields = ("covariance_type", "states", "title", "source", "reading")

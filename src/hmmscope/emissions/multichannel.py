@@ -6,6 +6,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from hmmscope import registry
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.emissions.conjugate import DirichletRows, refuse_others
 from hmmscope.emissions.emission_hmm import EmissionHMM
@@ -18,6 +19,7 @@ from hmmscope.schema import is_count, require, shown
 _SMALLEST = 2.0**-40
 
 
+@registry.emission("channels")
 class MultichannelHMM(EmissionHMM):
     """HMM with one symbol per channel.
 
@@ -41,6 +43,7 @@ class MultichannelHMM(EmissionHMM):
 
     density = "symbols"
     probability_arrays = ("initial", "transition", "emissions")
+    fit_options = ("sizes",)
     file_format = "hmmscope-channels-hmm"
     file_arrays = ("initial", "transition", "emissions", "sizes")
     file_fields = ("states", "title", "source", "reading")

@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from hmmscope import registry
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.emissions.conjugate import GammaRates, refuse_others
 from hmmscope.emissions.densities import scattered_centres
@@ -20,6 +21,7 @@ from hmmscope.schema import require
 MOST = 1e6
 
 
+@registry.emission("poisson")
 class PoissonHMM(EmissionHMM):
     """HMM with Poisson emissions.
 

@@ -1,6 +1,6 @@
 """dynamax: conversion of HMM parameters, both ways."""
 
-from collections.abc import Callable
+import functools
 from typing import Any
 
 import numpy as np
@@ -81,15 +81,15 @@ def to_dynamax(process: Process) -> dict[str, NDArray[np.float64]]:
         process: an `HMM` (`CategoricalHMM(S, 1, V)`), a `MultichannelHMM` with equal channels (`CategoricalHMM(S, C,
             V)`), a `PoissonHMM`, a `GaussianHMM` ("full" `GaussianHMM`, "diag" `DiagonalGaussianHMM`, "tied"
             `SharedCovarianceGaussianHMM`, "spherical" `SphericalGaussianHMM`), or a `GaussianMixtureHMM` ("full"
-            `GaussianMixtureHMM`, "diag" `DiagonalGaussianMixtureHMM`). `jax_enable_x64` keeps the bits.
+            `GaussianMixtureHMM`, "diag" `DiagonalGaussianMixtureHMM`), or a class registered with
+            `dynamax_emissions`. `jax_enable_x64` keeps the bits.
 
     Raises:
         InputError: another process.
     """
     arrays = {name: tensor.numpy().copy() for name, tensor in process.file_tensors().items()}
     shape = process.file_texts().get("covariance_type", "")
-    make = _MAKERS.get(process.file_format)
-    emissions = None if make is None else make(arrays, shape)
+    emissions = dynamax_emissions(process, arrays)
     if emissions is None:
         raise InputError(f"process: dynamax has no HMM for {type(process).__name__}" + f", {shape}" * bool(shape))
     chain = {"initial_probs": arrays["initial"], "transition_matrix": arrays["transition"]}
@@ -99,28 +99,42 @@ def to_dynamax(process: Process) -> dict[str, NDArray[np.float64]]:
 _Arrays = dict[str, NDArray[np.float64]]
 
 
-def _channels(arrays: _Arrays, shape: str) -> _Arrays | None:
+@functools.singledispatch
+def dynamax_emissions(process: Process, arrays: _Arrays) -> _Arrays | None:
+    """Return dynamax's emission arguments of a process, None if it has none; `dynamax_emissions.register` adds a class."""
+    return None
+
+
+@dynamax_emissions.register
+def _symbols(process: HMM, arrays: _Arrays) -> _Arrays | None:
+    return {"probs": arrays["emission"][:, None]}
+
+
+@dynamax_emissions.register
+def _rates(process: PoissonHMM, arrays: _Arrays) -> _Arrays | None:
+    return {"rates": arrays["rates"]}
+
+
+@dynamax_emissions.register
+def _channels(process: MultichannelHMM, arrays: _Arrays) -> _Arrays | None:
     sizes = arrays["sizes"].tolist()
     return {"probs": np.stack(np.split(arrays["emissions"], len(sizes), 1), 1)} if len(set(sizes)) == 1 else None
 
 
-def _gaussians(arrays: _Arrays, shape: str) -> _Arrays:
+@dynamax_emissions.register
+def _gaussians(process: GaussianHMM, arrays: _Arrays) -> _Arrays | None:
+    return _spread(arrays, process.covariance_type)
+
+
+@dynamax_emissions.register
+def _mixtures(process: GaussianMixtureHMM, arrays: _Arrays) -> _Arrays | None:
+    shape = process.covariance_type
+    if shape not in ("full", "diag"):
+        return None
+    return _spread(arrays | {"means": arrays["centres"]}, shape) | {"weights": arrays["weights"]}
+
+
+def _spread(arrays: _Arrays, shape: str) -> _Arrays:
     name, root = next((name, root) for name, known, _, root in _SPREADS if known == shape)
     theirs = {"covs": "covariances", "cov": "covariance"}.get(name, name)
     return {"means": arrays["means"], theirs: np.sqrt(arrays["covariances"]) if root else arrays["covariances"]}
-
-
-def _mixtures(arrays: _Arrays, shape: str) -> _Arrays | None:
-    if shape not in ("full", "diag"):
-        return None
-    return _gaussians(arrays | {"means": arrays["centres"]}, shape) | {"weights": arrays["weights"]}
-
-
-#: Emission arguments of dynamax, by our file format.
-_MAKERS: dict[str, Callable[[_Arrays, str], _Arrays | None]] = {
-    HMM.file_format: lambda arrays, shape: {"probs": arrays["emission"][:, None]},
-    MultichannelHMM.file_format: _channels,
-    PoissonHMM.file_format: lambda arrays, shape: {"rates": arrays["rates"]},
-    GaussianHMM.file_format: _gaussians,
-    GaussianMixtureHMM.file_format: _mixtures,
-}

@@ -1,5 +1,6 @@
 """hmmlearn: conversion of its models, both ways."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def to_hmmlearn(hmm: Process) -> Any:
     """Convert to a fitted hmmlearn model with the same bits.
 
     Args:
-        hmm: an `HMM`, `GaussianHMM`, `GaussianMixtureHMM` or `PoissonHMM`.
+        hmm: an `HMM`, `GaussianHMM`, `GaussianMixtureHMM` or `PoissonHMM`, or a class registered with `hmmlearn_model`.
 
     Raises:
         InputError: another type of process.
@@ -81,41 +82,44 @@ def to_hmmlearn(hmm: Process) -> Any:
     except ImportError:
         raise ResourceError("to_hmmlearn: needs hmmlearn; pip install 'hmmscope[hmm]'") from None
     arrays = {name: tensor.numpy().copy() for name, tensor in hmm.file_tensors().items()}
-    model = _MAKERS.get(hmm.file_format, _their_symbols)(theirs, hmm, arrays)
+    model = hmmlearn_model(hmm, theirs, arrays)
     model.n_features = hmm.num_symbols
     model.startprob_, model.transmat_ = arrays["initial"], arrays["transition"]
     return model
 
 
-def _their_poisson(theirs: Any, hmm: Process, arrays: dict[str, Any]) -> Any:
-    model = theirs.PoissonHMM(hmm.num_states)
-    model.lambdas_ = arrays["rates"]
-    return model
+@functools.singledispatch
+def hmmlearn_model(hmm: Process, theirs: Any, arrays: dict[str, Any]) -> Any:
+    """Return hmmlearn's model with the emissions of a process; `hmmlearn_model.register` adds a class.
 
-
-def _their_gaussian(theirs: Any, hmm: Process, arrays: dict[str, Any]) -> Any:
-    model = theirs.GaussianHMM(hmm.num_states, hmm.file_texts()["covariance_type"])
-    model.means_, model.covars_ = arrays["means"], arrays["covariances"]
-    return model
-
-
-def _their_mixture(theirs: Any, hmm: Process, arrays: dict[str, Any]) -> Any:
-    shape = hmm.file_texts()["covariance_type"]
-    model = theirs.GMMHMM(hmm.num_states, arrays["weights"].shape[1], covariance_type=shape)
-    model.weights_, model.means_, model.covars_ = (arrays[name] for name in ("weights", "centres", "covariances"))
-    return model
-
-
-def _their_symbols(theirs: Any, hmm: Process, arrays: dict[str, Any]) -> Any:
+    Args:
+        hmm: the process.
+        theirs: the module `hmmlearn.hmm`.
+        arrays: arrays of the process by name.
+    """
     require_process_type(hmm, HMM, "hmm")
     model = theirs.CategoricalHMM(hmm.num_states, n_features=hmm.num_symbols)
     model.emissionprob_ = arrays["emission"]
     return model
 
 
-#: Constructors of hmmlearn models, by our file format.
-_MAKERS = {
-    PoissonHMM.file_format: _their_poisson,
-    GaussianHMM.file_format: _their_gaussian,
-    GaussianMixtureHMM.file_format: _their_mixture,
-}
+@hmmlearn_model.register
+def _their_poisson(hmm: PoissonHMM, theirs: Any, arrays: dict[str, Any]) -> Any:
+    model = theirs.PoissonHMM(hmm.num_states)
+    model.lambdas_ = arrays["rates"]
+    return model
+
+
+@hmmlearn_model.register
+def _their_gaussian(hmm: GaussianHMM, theirs: Any, arrays: dict[str, Any]) -> Any:
+    model = theirs.GaussianHMM(hmm.num_states, hmm.file_texts()["covariance_type"])
+    model.means_, model.covars_ = arrays["means"], arrays["covariances"]
+    return model
+
+
+@hmmlearn_model.register
+def _their_mixture(hmm: GaussianMixtureHMM, theirs: Any, arrays: dict[str, Any]) -> Any:
+    shape = hmm.file_texts()["covariance_type"]
+    model = theirs.GMMHMM(hmm.num_states, arrays["weights"].shape[1], covariance_type=shape)
+    model.weights_, model.means_, model.covars_ = (arrays[name] for name in ("weights", "centres", "covariances"))
+    return model

@@ -30,6 +30,9 @@ class RecurrentSpec:
     width: int = 64
     learn_initial: bool = False
 
+    #: Fields of a network in a study of sequences (`hmmscope.study`); any model may set them.
+    study_fields = {"width": 128}
+
     gates: ClassVar[int]
     kept: ClassVar[int]
     num_states: ClassVar[int] = 1

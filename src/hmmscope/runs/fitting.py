@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from hmmscope.emissions.emission_hmm import EmissionHMM
+from hmmscope.emissions.families import family_name
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import BaumWelchFit, criterion, fit_baum_welch, fit_stream, held_out_log_likelihoods
 from hmmscope.inference.counts import MOST_BYTES
@@ -196,7 +198,7 @@ def fit(
     source: Any,
     num_states: int | Sequence[int],
     *,
-    emission: str | None = None,
+    emission: str | type[EmissionHMM] | None = None,
     validation: Any = None,
     seed: int = 0,
     stream: bool = False,
@@ -212,9 +214,9 @@ def fit(
         source: `SequenceData` or its sources (lists, an array, a file path); for a stream also a `SequenceStream` or an
             iterable of sources.
         num_states: Number of states, or several to choose from.
-        emission: "symbols", or for numbers "gaussian", "gaussian-mixture", "poisson" (counts) or "channels" (several
-            symbols at once). Default: "gaussian" for arrays with fractional numbers, else symbols. NaN is missing; see
-            `hmmscope.runs.vector_sequences.read_vectors` and `hmmscope.emissions.fit_emissions_em.fit_emissions`.
+        emission: "symbols", or for numbers "gaussian", "gaussian-mixture", "poisson" (counts), "channels" (several
+            symbols at once), or a registered name or class of `EmissionHMM`. Default: "gaussian" for fractions, else
+            symbols. NaN is missing; see `read_vectors` and `hmmscope.emissions.fit_emissions_em.fit_emissions`.
         validation: Held-out data for comparing numbers of states; by default the validation part of `source`. The
             chosen fit continues on all data. Few sequences are cut into blocks.
         seed: Seed of the initial parameters and of the order of a stream.
@@ -277,7 +279,7 @@ _OF_ARRAYS, _OF_TABLES = ("axis", "lengths"), ("column", "group", "missing")
 def _fit_numbers(
     source: Any,
     sizes: Sequence[int],
-    emission: str,
+    emission: str | type[EmissionHMM],
     validation: Any,
     options: dict[str, Any],
     quiet: bool,
@@ -297,7 +299,7 @@ def _fit_numbers(
     with _Count((len(sizes) * options["num_restarts"] + 1) * options["max_iterations"], quiet) as heard:
         chosen, found = choose_vectors(data, judges, list(sizes), emission, options | {"callback": heard}, more)
     hmm = (found["whole"] or found["fits"][chosen]).hmm.replaced()
-    hmm.title, hmm.source, hmm.read_options = f"{emission} fit", f"fitted to {how}" if how else "", kept
+    hmm.title, hmm.source, hmm.read_options = f"{family_name(emission)} fit", f"fitted to {how}" if how else "", kept
     seen, weights = (~data.rows.isnan()).any(1), as_weights(options.get("sequence_weights"), len(data.lengths))
     made = int(seen.sum()) if weights is None else float(np.repeat(weights, data.lengths.numpy()) @ seen.numpy())
     columns = tuple(kept.column.split(",")) if kept and kept.column else column_names(source)

@@ -8,11 +8,8 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.emissions.emission_hmm import EmissionHMM
+from hmmscope.emissions.families import family_name, family_of
 from hmmscope.emissions.fit_emissions_em import EmissionFit, fit_emissions
-from hmmscope.emissions.gaussian import GaussianHMM
-from hmmscope.emissions.gaussian_mixture import GaussianMixtureHMM
-from hmmscope.emissions.multichannel import MultichannelHMM
-from hmmscope.emissions.poisson import PoissonHMM
 from hmmscope.emissions.vector_evidence import vector_evidence
 from hmmscope.errors import InputError
 from hmmscope.inference.num_states import (
@@ -27,15 +24,6 @@ from hmmscope.inference.num_states import (
 from hmmscope.schema import refuse_masked, require, shown, unknown_name
 from hmmscope.seeds import numpy_generator
 
-#: Families by name, with the options that `hmmscope.fit` accepts.
-FAMILIES: dict[str, tuple[type[EmissionHMM], tuple[str, ...]]] = {
-    "gaussian": (GaussianHMM, ("covariance_type",)),
-    "gaussian-mixture": (GaussianMixtureHMM, ("covariance_type", "num_gaussians")),
-    "poisson": (PoissonHMM, ()),
-    "channels": (MultichannelHMM, ("sizes",)),
-}
-#: Emissions of `hmmscope.fit`.
-EMISSIONS = ("symbols", *FAMILIES)
 #: Minimum number of sequences or blocks for holding out, and minimum length of a block.
 LEAST_PARTS, SHORTEST = 20, 16
 
@@ -52,11 +40,12 @@ class Vectors(NamedTuple):
     lengths: Int64[Tensor, "sequence"]
 
 
-def emission_of(source: Any, asked: str | None) -> str:
-    """Return the requested emission, or "gaussian" for arrays with fractional numbers, else "symbols"."""
+def emission_of(source: Any, asked: str | type[EmissionHMM] | None) -> str | type[EmissionHMM]:
+    """Return "symbols" or the requested family; by default "gaussian" for arrays with fractional numbers."""
+    if asked == "symbols":
+        return "symbols"
     if asked is not None:
-        if asked not in EMISSIONS:
-            raise unknown_name("emission", asked, EMISSIONS)
+        family_of(asked)
         return asked
     arrays = source if isinstance(source, list | tuple) else [source]
     for one in arrays:
@@ -149,21 +138,26 @@ def _together(parts: list[Tensor]) -> Vectors:
 
 
 def fit_vectors(
-    data: Vectors, sizes: list[int], emission: str, options: dict[str, Any], more: dict[str, Any]
+    data: Vectors,
+    sizes: list[int],
+    emission: str | type[EmissionHMM],
+    options: dict[str, Any],
+    more: dict[str, Any],
 ) -> dict[int, EmissionFit]:
     """Fit each number of states.
 
     Args:
         data: The data.
         sizes: Numbers of states.
-        emission: Name in `FAMILIES`.
+        emission: Name of a registered family, or its class.
         options: Options of `fit_emissions`.
         more: Options of the family, and `floor`.
 
     Raises:
         InputError: An unknown option of the family, or an error of `fit_emissions`.
     """
-    family, known = FAMILIES[emission]
+    family = family_of(emission)
+    known = family.fit_options
     for name in more:
         if name not in (*known, "min_variance"):
             raise unknown_name("fit", name, (*known, "min_variance", "axis", "lengths"))
@@ -194,7 +188,7 @@ def choose_vectors(
     data: Vectors,
     judges: Vectors | None,
     sizes: list[int],
-    emission: str,
+    emission: str | type[EmissionHMM],
     options: dict[str, Any],
     more: dict[str, Any],
 ) -> tuple[int, dict[str, Any]]:
@@ -253,8 +247,8 @@ def _judged(hmm: EmissionHMM, data: Vectors, units: list[NDArray[np.int64]]) -> 
     return summed(torch.cat(terms).numpy(), np.concatenate(units))
 
 
-def refuse(emission: str, **given: Any) -> None:
+def refuse(emission: str | type[EmissionHMM], **given: Any) -> None:
     """Raise InputError for given options that apply to symbols only."""
     for name, value in given.items():
         if value not in (None, False, ()):
-            raise InputError(f"{name}: applies to symbols, but emission is {emission!r}")
+            raise InputError(f"{name}: applies to symbols, but emission is {family_name(emission)!r}")

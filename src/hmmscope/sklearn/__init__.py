@@ -9,9 +9,10 @@ if importlib.util.find_spec("sklearn") is None:
     raise ImportError("hmmscope.sklearn: needs scikit-learn; pip install 'hmmscope[sklearn]'")
 
 from hmmscope.sklearn.categorical import CategoricalHMM
+from hmmscope.sklearn.family_hmm import FamilyHMM
 from hmmscope.sklearn.gaussians import GaussianHMM
 from hmmscope.sklearn.gmm import GMMHMM
 from hmmscope.sklearn.monitor import ConvergenceMonitor
 from hmmscope.sklearn.poisson_hmm import PoissonHMM
 
-__all__ = ["GMMHMM", "CategoricalHMM", "ConvergenceMonitor", "GaussianHMM", "PoissonHMM"]
+__all__ = ["GMMHMM", "CategoricalHMM", "ConvergenceMonitor", "FamilyHMM", "GaussianHMM", "PoissonHMM"]

@@ -55,11 +55,6 @@ from hmmscope.system_info import environment, machine_line
 from hmmscope.text import say as say_aloud
 from hmmscope.training.spec import TrainingSpec
 
-#: Sizes of networks; others use their defaults.
-NETWORKS: dict[str, dict[str, Any]] = {
-    **{name: {"num_layers": 1, "width": 128} for name in ("rnn", "gru", "lstm")},
-    "roformer": {"num_layers": 2, "width": 64, "num_heads": 4},
-}
 #: Version of the measurements; raised only if tables change on the same data and networks.
 MEASUREMENT = 4
 #: Passes through the training part, tried in order as long as more help.
@@ -226,7 +221,7 @@ class Prepared:
             weight_decay=0.1,
             evaluate_every=max(1, num_steps // 10),
         )
-        model = {"name": network} | NETWORKS.get(network, {})
+        model = {"name": network} | getattr(registry.entries("model").get(network), "study_fields", {})
         return RunConfig(process=self.process, layout=self.layout, model=model, training=training, seed=seed)
 
     @cached_property

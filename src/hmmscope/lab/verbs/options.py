@@ -232,7 +232,8 @@ class FitCommandOptions(SequenceInputOptions, Options):
     )
     out: str = said("write the HMM to a new .json, .npz or .safetensors", metavar="FILE", required=True)
     emission: str | None = said(
-        "emission of a state: symbols (the default); for numbers gaussian, gaussian-mixture, poisson or channels",
+        "emission of a state: symbols (the default); for numbers gaussian, gaussian-mixture, "
+        "poisson, channels, or a registered family",
         metavar="NAME",
     )
     symbols: int | None = said("size of the alphabet, if symbols are numbers (default: the largest + 1)", metavar="V")

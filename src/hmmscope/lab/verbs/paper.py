@@ -1,4 +1,4 @@
-"""`run multitask`, `run limits` and `run all`: run every experiment, and write one page with the ledger."""
+"""`run limits`, `run multitask` and `run all`: run several experiments, and write one page with the ledger."""
 
 from pathlib import Path
 
@@ -16,15 +16,12 @@ from hmmscope.storage import seals, store
 from hmmscope.system_info import environment
 from hmmscope.text import say
 
-#: Prefixes of the names of a paper's experiments.
-PREFIXES = {"multitask": "multitask-", "limits": "limits-", "all": ""}
-
 
 def paper(paper: str, scale: str, out: str, resume: bool, quiet: bool, jobs: int | None = None) -> None:
     """Run all experiments of a paper at one scale; if one fails, report it and continue with the others.
 
     Raises:
-        InputError: The paper or scale is unknown.
+        InputError: The scale is unknown.
         RefusedError: `out` exists and `resume` is not set.
         HmmscopeError: The error of the first failed experiment, after all others have run.
     """
@@ -53,17 +50,22 @@ def paper(paper: str, scale: str, out: str, resume: bool, quiet: bool, jobs: int
         raise type(first)(f"{', '.join(failed)}: failed, the other experiments are done; {name}: {first}")
 
 
+def is_group(name: str) -> bool:
+    """Return whether a word is "all", or begins names of experiments, as "limits" does that of limits-fig2."""
+    known = registry.entries("experiment")
+    return name not in known and (name == "all" or any(one.startswith(f"{name}-") for one in known))
+
+
 def experiments_of(paper: str, scale: str) -> list[str]:
     """Return the experiments in running order, experiments without training first.
 
     Raises:
-        InputError: The paper or scale is unknown.
+        InputError: The scale is unknown.
     """
-    if paper not in PREFIXES:
-        raise unknown_name("paper", paper, PREFIXES)
     if scale not in SCALES:
         raise unknown_name("scale", scale, SCALES)
-    found = [experiment_named(name) for name in registry.entries("experiment") if name.startswith(PREFIXES[paper])]
+    begin = "" if paper == "all" else f"{paper}-"
+    found = [experiment_named(name) for name in registry.entries("experiment") if name.startswith(begin)]
     found = [experiment for experiment in found if scale in experiment.scales]
     return [experiment.name for experiment in sorted(found, key=lambda one: bool(one.num_seeds))]
 

@@ -12,7 +12,7 @@ from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.lab.tasks.executors import ExecutorOptions
 from hmmscope.lab.verbs.findings import show_page
 from hmmscope.lab.verbs.options import ExecutionOptions, RunOptions
-from hmmscope.lab.verbs.paper import PREFIXES, paper
+from hmmscope.lab.verbs.paper import is_group, paper
 from hmmscope.lab.verbs.seed_lists import chosen_seeds
 from hmmscope.text import say, tell
 
@@ -20,7 +20,7 @@ from hmmscope.text import say, tell
 def run(options: RunOptions) -> None:
     """Run an experiment, or every experiment of a paper (`hmmscope.lab.verbs.paper`), and write its page."""
     name = options.experiment
-    if name in PREFIXES:
+    if is_group(name):
         return _run_paper(options)
     seeds = chosen_seeds(options.num_seeds, options.seeds)
     if options.dry_run and options.protocol is not None:

@@ -1,0 +1,28 @@
+"""Emission families by registered name or by class."""
+
+from hmmscope import registry
+from hmmscope.emissions.emission_hmm import EmissionHMM
+from hmmscope.schema import require, unknown_name
+
+
+def family_of(emission: str | type[EmissionHMM]) -> type[EmissionHMM]:
+    """Return an emission family by its registered name; a class is returned unchanged.
+
+    Raises:
+        InputError: An unknown name, or another class.
+    """
+    if isinstance(emission, type):
+        require(hasattr(emission, "m_step"), "emission", "must be a subclass of hmmscope.EmissionHMM", emission)
+        return emission
+    known = registry.entries("emission")
+    if emission not in known:
+        raise unknown_name("emission", emission, ["symbols", *known])
+    family: type[EmissionHMM] = known[emission]
+    return family
+
+
+def family_name(emission: str | type[EmissionHMM]) -> str:
+    """Return the registered name of a family, or the name of its class."""
+    if isinstance(emission, str):
+        return emission
+    return next((name for name, one in registry.entries("emission").items() if one is emission), emission.__name__)
