@@ -24,6 +24,7 @@ demo: .venv/.installed
 test: .venv/.installed
 	$(BIN)/ruff format --check src papers studies bench tests quality scripts conftest.py
 	$(BIN)/ruff check src papers studies bench tests quality scripts conftest.py
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/check_architecture.py --check
 	$(MAKE) --no-print-directory -j2 types units
 

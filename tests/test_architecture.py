@@ -1,10 +1,12 @@
 """Who may import whom, no cycles, short modules, and a command line that starts without torch."""
 
+import ast
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -14,8 +16,11 @@ from script_modules import script
 
 house = script("check_architecture")
 RINGS = ("hmmscope", "hmmscope_papers", "hmmscope_studies")
-MAY_IMPORT = house.MAY_IMPORT
 
+#: The contracts of import-linter, without what ignores imports of single modules.
+CONTRACTS = re.sub(
+    r"^ignore_imports = \[.*?\]\n", "", (house.ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE | re.DOTALL
+)
 #: Third-party packages that a module may import when it is itself imported; extras only inside functions.
 CORE = {"torch", "numpy", "numba", "safetensors", "yaml", "rich", "matplotlib", "jinja2", "markupsafe", "jaxtyping"}
 CORE |= {"llvmlite"}  # numba's own compiler
@@ -23,43 +28,19 @@ CORE |= {"llvmlite"}  # numba's own compiler
 FOR_EXTRAS = {"sklearn": {"sklearn"}}
 
 
-def imports(path: str, text: str, *, at_import: bool = False) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of what a module imports; with `at_import` only what runs when the module is imported."""
-    return ((one.line, one.name) for one in house.read(path, text).imports if one.at_import or not at_import)
-
-
-def unit(path: str) -> str:
-    """The package, or the module at the top, that a line of the table is about."""
-    return unit_of(house.module_name(path))
-
-
-def unit_of(name: str) -> str:
-    """The same of a dotted name."""
-    first, *parts = name.split(".")
-    if first != "hmmscope":
-        return f"{first}.{parts[0]}" if parts[:1] in (["constructions"], ["benchmark"]) else first
-    return ".".join(parts[:2]) if parts[:1] == ["lab"] else parts[0] if parts else "hmmscope"
-
-
-def forbidden(modules: dict[str, str]) -> list[str]:
-    """``path:line: what`` for each import that the table does not allow; the papers may import what is public, too."""
-    found = []
-    public = house.public(house.sources())
-    for path, text in modules.items():
-        if path in ("__init__.py", "lab/__init__.py"):  # front doors
-            continue
-        if unit(path) not in MAY_IMPORT:
-            found.append(f"{path}:1: {unit(path)} has no line in the table")
-            continue
-        for line, name in imports(path, text):
-            of = unit_of(name)
-            if name.split(".")[0] not in RINGS or of in ("hmmscope", "__version__", unit(path)):
-                continue
-            if unit(path) in RINGS and name in public:
-                continue
-            if of not in MAY_IMPORT[unit(path)]:
-                found.append(f"{path}:{line}: {unit(path)} imports {of}")
-    return found
+def imports(path: str, text: str) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of what a module imports when it is itself imported: not in functions, not for type checkers."""
+    left: list[ast.AST] = [ast.parse(text)]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.lineno, node.module or ""
+        elif not isinstance(node, ast.FunctionDef | ast.Lambda) and not (
+            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        ):
+            left += ast.iter_child_nodes(node)
 
 
 def extras(modules: dict[str, str]) -> list[str]:
@@ -68,27 +49,26 @@ def extras(modules: dict[str, str]) -> list[str]:
     return [
         f"{path}:{line}: {name.split('.')[0]}"
         for path, text in modules.items()
-        for line, name in imports(path, text, at_import=True)
-        if name.split(".")[0] not in known | FOR_EXTRAS.get(unit(path), set())
+        for line, name in imports(path, text)
+        if name.split(".")[0] not in known | FOR_EXTRAS.get(path.partition("/")[0], set())
     ]
 
 
-def private(modules: dict[str, str]) -> list[str]:
+def private(path: str, text: str) -> list[str]:
     """``path:line: name`` where a module uses a name of another one that begins with a single underscore."""
-    own = {house.module_name(path) for path in modules}
-    found = []
-    for path, text in modules.items():
-        known = {}
-        for one in house.read(path, text).imports:
-            *base, last = one.name.split(".")
-            if base[:1] == ["hmmscope"] and is_private(last):
-                found.append(f"{path}:{one.line}: {one.name}")
-            # ``import a.b`` makes the name a known, ``import a.b as c`` and ``from a import b`` all of it
-            known[one.known_as] = one.known_as if one.name.startswith(f"{one.known_as}.") else one.name
-        for line, of, name in house.read(path, text).attributes:
-            first = of.split(".")[0]
-            if known.get(first, "") + of[len(first) :] in own:
-                found.append(f"{path}:{line}: {of}.{name}")
+    known, found, tree = set[str](), [], ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            own = isinstance(node, ast.Import) or node.level or str(node.module).startswith("hmmscope")
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
+                if own and is_private(alias.name):
+                    found.append(f"{path}:{node.lineno}: {name}")
+                if own and name.startswith("hmmscope"):
+                    known.add(alias.asname or (name if isinstance(node, ast.Import) else alias.name))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and ast.unparse(node.value) in known:
+            found.append(f"{path}:{node.lineno}: {ast.unparse(node)}")
     return found
 
 
@@ -99,17 +79,8 @@ def is_private(name: str) -> bool:
 # --------------------------------------------------------------------------------------------------------------------
 
 
-def test_imports_follow_the_table() -> None:
-    assert forbidden(house.sources()) == []
-
-
-def test_no_circles_even_by_late_imports() -> None:
-    assert house.circles(house.sources()) == []
-
-
 def test_counts_of_the_house_are_within_their_limits() -> None:
-    modules = house.sources()
-    assert list(house.above({section: section.find(modules) for section in house.SECTIONS})) == []
+    assert house.above(house.sources()) == []
 
 
 def test_the_way_to_the_first_step_is_followed() -> None:
@@ -117,8 +88,9 @@ def test_the_way_to_the_first_step_is_followed() -> None:
     own = {
         f"hmmscope.{name}" for name in ("runs.training", "runs.config", "datasets.process_dataset", "training.updates")
     }
-    assert own <= set(house.rooms({}))
-    assert {"hmmscope.training.progress", "hmmscope.system_info"} <= set(house.rooms_beside({}))
+    way = set(house.way_to_first_step())
+    assert own <= way
+    assert not {"hmmscope.training.progress", "hmmscope.system_info"} & way
 
 
 def test_names_that_nothing_defines_are_found_beside_axes_of_tensors() -> None:
@@ -129,32 +101,12 @@ def test_names_that_nothing_defines_are_found_beside_axes_of_tensors() -> None:
     ]
 
 
-def test_what_contributing_says_of_the_house_is_made_from_its_table(tmp_path: Path) -> None:
-    page = tmp_path / "CONTRIBUTING.md"
-    page.write_text(house.CONTRIBUTING.read_text("utf-8").replace("| `models` |", "| `model` |"), "utf-8")
-    assert [place.split(":")[0] for place in house.parts_that_differ({}, page)] == ["layout"]
-    house.write_parts(page)
-    assert house.parts_that_differ({}, page) == []
-    assert page.read_text("utf-8") == house.CONTRIBUTING.read_text("utf-8")
-
-
 def test_extras_are_not_needed_to_import() -> None:
     assert extras(house.sources()) == []
 
 
 def test_private_names_stay_in_their_module() -> None:
-    assert private(house.sources()) == []
-
-
-def test_the_table_itself_has_an_order() -> None:
-    """A chain of allowed imports never comes back to where it began."""
-    for name in MAY_IMPORT:
-        reached, frontier = set(), set(MAY_IMPORT[name])
-        while frontier:
-            reached |= frontier
-            frontier = set().union(*(MAY_IMPORT[other] for other in frontier)) - reached
-        assert name not in reached
-        assert reached <= set(MAY_IMPORT)
+    assert [place for path, text in house.sources().items() for place in private(path, text)] == []
 
 
 def test_every_module_was_looked_at() -> None:
@@ -167,81 +119,36 @@ def test_every_module_was_looked_at() -> None:
         "hmmscope_papers/limits/fig2.py",
     } <= set(modules)
     assert sum(1 for path, text in modules.items() for _ in imports(path, text)) > 300
+    assert {house.ring(path) for path in modules} == {"library", "lab", "papers", "studies"}
 
 
 @pytest.mark.parametrize(
     "path, line",
     [
         ("models/bad.py", "from hmmscope.processes.hmm import HMM"),
-        ("models/bad.py", "from hmmscope import processes"),
-        ("models/bad.py", "import hmmscope.inference.filtering"),
-        ("models/bad.py", "from ..datasets import process_dataset"),
-        ("models/bad.py", "from .. import datasets"),
-        ("models/bad.py", "def f():\n    from hmmscope.datasets.process_dataset import Corpus"),
-        ("kernels/bad.py", "from hmmscope.schema import require"),
-        ("kernels/bad.py", "from hmmscope import seeds"),
-        ("engine/bad.py", "from hmmscope.models.decoder import Decoder"),
-        ("processes/bad.py", "from hmmscope.datasets.process_dataset import Corpus"),
-        ("processes/bad.py", "from hmmscope.models.base import Tap"),
-        ("inference/bad.py", "from hmmscope.models.base import Tap"),
         ("training/bad.py", "from hmmscope.analysis.curves import evaluate"),
-        ("training/bad.py", "if TYPE_CHECKING:\n    from hmmscope.inference.optimal import optimal_predictions"),
-        ("analysis/bad.py", "from hmmscope.training.trainer import move"),
-        ("analysis/bad.py", "from hmmscope.storage import store"),
-        ("lab/experiments/bad.py", "from hmmscope.lab.report.page import write_page"),
-        ("lab/report/bad.py", "from hmmscope.analysis.curves import Score"),
-        ("lab/report/bad.py", "from hmmscope.lab.experiments.experiment import Finding"),
-        ("storage/bad.py", "from hmmscope.runs import config"),
-        ("lab/cli.py", "from hmmscope.runs.pipeline import train"),
+        ("lab/report/bad.py", "def f():\n    from hmmscope.analysis.curves import Score"),
+        ("hmmscope_papers/limits/bad.py", "from hmmscope.models.base import HookPoint"),
         ("lab/verbs/bad.py", "from hmmscope_papers.limits.fig2 import Figure2"),
-        ("runs/bad.py", "from hmmscope.lab.evidence.rows import Rows"),
-        ("hmmscope_papers/limits/bad.py", "from hmmscope.lab.report.page import write_page"),
-        ("novelty/new.py", "import math"),
+        ("kernels/bad.py", "from hmmscope.kernels.worse import x"),
+        ("novelty/__init__.py", "import math"),
     ],
 )
-def test_planted_violation_is_found(path: str, line: str) -> None:
-    found = forbidden({path: f"import math\n{line}\n"})
-    assert len(found) == 1
-    assert found[0].startswith(f"{path}:")
-
-
-@pytest.mark.parametrize(
-    "path, line",
-    [
-        ("models/good.py", "from hmmscope.models.base import Tap"),
-        ("models/good.py", "from .base import Tap"),
-        ("models/good.py", "from hmmscope import __version__, registry"),
-        ("processes/good.py", "from hmmscope.kernels import cpu"),
-        ("runs/pipeline.py", "from hmmscope.analysis.curves import evaluate"),
-    ],
-)
-def test_what_is_allowed_passes(path: str, line: str) -> None:
-    assert forbidden({path: line}) == []
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "import hmmscope.models.one",
-        "from . import one",
-        "def f():\n    from hmmscope.models.one import x",
-        "def f():\n    return importlib.import_module('hmmscope.models.one')",
-        "def f():\n    return __import__('hmmscope.models.one')",
-        "class A:\n    def f(self):\n        if x:\n            from .one import y",
-    ],
-)
-def test_planted_circle_is_found(line: str) -> None:
-    one = {"models/one.py": "from hmmscope.models.two import x", "models/two.py": "from hmmscope.models import three"}
-    assert house.circles(one | {"models/three.py": f"{line}\n"}) == ["models.one <-> models.three <-> models.two"]
-
-
-def test_what_only_type_checkers_and_the_front_door_import_is_no_circle() -> None:
-    one = {"models/one.py": "from hmmscope.models.two import x"}
-    assert house.circles(one | {"models/two.py": "if TYPE_CHECKING:\n    import hmmscope.models.one\n"}) == []
-    assert (
-        house.circles(one | {"models/two.py": "from hmmscope import x\n", "__init__.py": "import hmmscope.models.one"})
-        == []
-    )
+def test_planted_import_breaks_a_contract(path: str, line: str, tmp_path: Path) -> None:
+    """A copy of the packages' files without their code but this line, under the contracts of pyproject.toml."""
+    for name in [*house.sources(), path, "kernels/worse.py"]:
+        package = name.partition("/")[0] if name.startswith("hmmscope_") else "hmmscope"
+        place = tmp_path / (name if package != "hmmscope" else f"hmmscope/{name}")
+        for folder in place.relative_to(tmp_path).parents[:-1]:
+            (tmp_path / folder).mkdir(exist_ok=True)
+            (tmp_path / folder / "__init__.py").touch()
+        place.write_text(line if name == path else "from hmmscope.kernels.bad import x" if "worse" in name else "")
+    (tmp_path / "pyproject.toml").write_text(CONTRACTS)
+    words = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()", "--no-cache"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "broken" in done.stdout
 
 
 _KIND = "class Process: ...\nclass Odd(Process): ...\nclass Odder(base.Odd): ...\n"
@@ -307,87 +214,13 @@ def test_planted_long_function_is_found() -> None:
     ],
 )
 def test_planted_private_name_is_found(line: str) -> None:
-    modules = {"models/base.py": "_hidden = 1\n", "models/one.py": line + "\n"}
-    (found,) = private(modules)
+    (found,) = private("models/one.py", line + "\n")
     assert found.startswith("models/one.py:")
 
 
 def test_names_of_ones_own_and_of_objects_pass() -> None:
     text = "from hmmscope.models import base\nimport torch\n_own = base.Tap()\n_own._x\nself._y\ntorch._C\n"
-    assert private({"models/base.py": "x = 1\n", "models/one.py": text + "from hmmscope import __version__\n"}) == []
-
-
-DOORS = {
-    "__init__.py": "from hmmscope.models.base import Tap as Tap\nfrom hmmscope import interop, registry",
-    "lab/__init__.py": "from hmmscope.lab.evidence.rows import Rows as Rows",
-    "interop/__init__.py": "from hmmscope.interop.hmmer import load_hmmer",
-    "interop/hmmer.py": "def load_hmmer(): ...\ndef other(): ...",
-    "models/__init__.py": "",
-    "models/base.py": "class Tap: ...\nclass Cost: ...",
-    "lab/evidence/rows.py": "class Rows: ...\nclass Effect: ...",
-    "registry.py": "import torch\ndef process(): ...\ndef _hidden(): ...",
-}
-
-
-def test_public_names_are_those_of_the_front_doors() -> None:
-    assert house.public(DOORS) == {
-        "hmmscope.Tap",
-        "hmmscope.interop.load_hmmer",
-        "hmmscope.lab.Rows",
-        "hmmscope.registry.process",
-    }
-    own = house.public(house.sources())
-    assert {"hmmscope.seeds.numpy_generator", "hmmscope.training.recipes.limits_recipe"} <= own
-    for door in (
-        hmmscope,
-        hmmscope.lab,
-        hmmscope.analysis,
-        hmmscope.inference,
-        hmmscope.interop,
-    ):
-        named = {name for name in door.__all__ if not isinstance(getattr(door, name), ModuleType)} - {"__version__"}
-        assert {name for name in own if name.rpartition(".")[0] == door.__name__} == {
-            f"{door.__name__}.{name}" for name in named
-        }
-
-
-@pytest.mark.parametrize(
-    "text, name",
-    [
-        ("from hmmscope import Tap", "Tap"),
-        ("from hmmscope.lab import Rows as Table", "lab.Rows"),
-        ("import hmmscope as hs\nhs.Tap()", "Tap"),
-        ("import hmmscope\nhmmscope.lab.Rows([]).by()", "lab.Rows"),
-        ("from hmmscope import lab\nx: lab.Rows", "lab.Rows"),
-        ("import hmmscope as hs\nhs.interop.load_hmmer(1).law", "interop.load_hmmer"),
-        ("from hmmscope import registry\n@registry.process('x')\nclass A: ...", "registry.process"),
-    ],
-)
-def test_a_public_name_that_a_paper_uses_is_counted(text: str, name: str) -> None:
-    modules = DOORS | {"hmmscope_papers/limits/one.py": text}
-    assert house.paper_names(modules) == [f"hmmscope.{name}"]
-    assert house.private_paper_names(modules) == []
-
-
-@pytest.mark.parametrize(
-    "text, name",
-    [
-        ("from hmmscope.models.base import Tap", "models.base.Tap"),
-        ("def f():\n    from hmmscope.interop.hmmer import load_hmmer", "interop.hmmer.load_hmmer"),
-        ("from hmmscope.models import base\nbase.Tap()", "models.base.Tap"),
-        ("import hmmscope.models.base\nhmmscope.models.base.Tap", "models.base.Tap"),
-        ("import hmmscope.lab.evidence.rows as r\nr.Rows()", "lab.evidence.rows.Rows"),
-        ("from hmmscope import registry\nregistry._hidden()", "registry._hidden"),
-        ("from hmmscope import lab\ngetattr(lab, 'Rows')", "lab"),
-        ("from hmmscope.lab import Effect", "lab.Effect"),
-        ("from hmmscope.lab import *", "lab.*"),
-        ("import importlib\nimportlib.import_module('hmmscope.models.base')", "models.base"),
-    ],
-)
-def test_a_name_that_is_not_public_is_found_in_a_paper(text: str, name: str) -> None:
-    modules = DOORS | {"hmmscope_papers/limits/one.py": text}
-    assert house.private_paper_names(modules) == [f"hmmscope.{name}"]
-    assert house.private_paper_names(DOORS | {"lab/report/one.py": text}) == []
+    assert private("models/one.py", text + "from hmmscope import __version__\n") == []
 
 
 HEAVY = ("torch", "numpy", "numba", "matplotlib", "jinja2", "yaml", "rich")
