@@ -82,7 +82,7 @@ def entries(truth: hs.HMM, symbols: torch.Tensor, chosen: FitResult) -> dict[str
     same = chosen.hmm.num_states == truth.num_states
     fit = chosen if same else hs.fit(symbols.tolist(), truth.num_states, symbols=NUM_SYMBOLS)
     begun = time.process_time()
-    posterior = fit.posterior(250, num_chains=2, warm_up=125)
+    posterior = fit.posterior(250, num_chains=2, warm_up=125, max_lengthening=1)
     seconds = round(time.process_time() - begun, 3)
     own = matching((fit.hmm.emission @ truth.emission.T).numpy())
     planted_arrays = truth.file_tensors()

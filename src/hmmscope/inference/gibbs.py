@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,10 @@ class Chains:
     def __post_init__(self) -> None:
         for name, least in {"num_draws": 4, "num_chains": 1, "warm_up": 0, "every": 1}.items():
             require(getattr(self, name) >= least, name, f"must be at least {least}", getattr(self, name))
+
+    def longer(self) -> "Chains":
+        """Return chains with twice the warm-up and twice the sweeps per sample."""
+        return replace(self, warm_up=2 * self.warm_up, every=2 * self.every)
 
     def run(self, chain: Callable[[int, np.random.Generator], Sequence[Array]]) -> list[Array]:
         def one(number: int) -> Sequence[Array]:

@@ -104,6 +104,7 @@ class FitResult(FitAnswers):
         warm_up: int = 250,
         every: int = 1,
         seed: int = 0,
+        max_lengthening: int = 8,
         initial: float = 1.0,
         transition: float = 1.0,
         emission: float = 1.0,
@@ -113,6 +114,7 @@ class FitResult(FitAnswers):
 
         Args:
             num_draws, num_chains, warm_up, every, seed: See `hmmscope.inference.gibbs.Chains`.
+            max_lengthening: While an R-hat is above 1.05, draw again with twice the sweeps, up to this factor.
             initial, transition, emission: Concentrations of the priors, see `hmmscope.inference.gibbs.DirichletPrior`.
             laws: Options of the emission prior for numbers (`EmissionHMM.conjugate`): `strength`, `degrees`, `share`.
 
@@ -123,7 +125,7 @@ class FitResult(FitAnswers):
         """
         prior = DirichletPrior(initial=initial, transition=transition, emission=emission)
         chains = Chains(num_draws=num_draws, num_chains=num_chains, warm_up=warm_up, every=every, seed=seed)
-        return self._whole("posterior").posterior(self.hmm, prior, chains, laws)
+        return self._whole("posterior").posterior(self.hmm, prior, chains, laws, max_lengthening)
 
     def check(self, num_simulations: int = 200, *, seed: int = 0) -> Goodness:
         """Test goodness of fit against simulations of the fitted model, see `hmmscope.runs.goodness.goodness_of_fit`.

@@ -1,6 +1,6 @@
 """Posterior draws of the parameters of a fitted model, and their intervals, checks and forecasts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,8 @@ from hmmscope.schema import is_count, require, unknown_name
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import MISSING
 
-#: Largest R-hat of mixed chains, and sufficient number of effective draws.
-MIXED, ENOUGH = 1.01, 400
+#: Largest R-hat of mixed chains, R-hat above which chains are lengthened, and sufficient number of effective draws.
+MIXED, LONGER, ENOUGH = 1.01, 1.05, 400
 #: Sequences decoded in one batch.
 TOGETHER = 256
 
@@ -44,6 +44,7 @@ class Posterior(Shown, Tabular):
         log_likelihood: Log-likelihood of the data under each draw (chain, draw), in nats.
         relabelled_fraction: Fraction of draws whose state labels were permuted to match the fit.
         sequences: The fitted data: symbols (time,) or numbers (time, coordinate).
+        lengthened: Factor by which the chains were lengthened because R-hat was above 1.05.
     """
 
     hmm: Any
@@ -51,6 +52,7 @@ class Posterior(Shown, Tabular):
     log_likelihood: Float64[Tensor, "chain draw"]
     relabelled_fraction: float
     sequences: Sequence[Tensor]
+    lengthened: int = 1
 
     def table(self) -> list[dict[str, Any]]:
         """Return a row per entry: fitted value, posterior mean, 95 % interval, R-hat, effective sample sizes.
@@ -86,6 +88,7 @@ class Posterior(Shown, Tabular):
         said += f"smallest effective sample size {least:.0f}; the chains {ended}" + (
             f"; labels matched in {self.relabelled_fraction:.0%} of the draws" if self.relabelled_fraction else ""
         )
+        said += f"; the chains were lengthened {self.lengthened} times" if self.lengthened > 1 else ""
         shown = [row for row in rows if len(rows) <= 200 or row["array"] != "emission"]
         width = max(len(_place(row)) for row in shown)
         return [said] + [
@@ -117,6 +120,12 @@ class Posterior(Shown, Tabular):
         return [
             self.hmm.replaced(**{name: values[place] for name, values in flat.items()}) for place in places.tolist()
         ]
+
+
+def worst_r_hat(arrays: Iterable[NDArray[np.float64]]) -> float:
+    """Return the largest R-hat of all entries that vary; 1 if none does."""
+    ratios = np.concatenate([r_hat(values.reshape(*values.shape[:2], -1)) for values in arrays])
+    return float(np.max(ratios[~np.isnan(ratios)], initial=1.0))
 
 
 def _seen(rows: Sequence[dict[str, Any]], key: str) -> list[float]:
@@ -157,8 +166,23 @@ class FitData:
         """Return symbols (time,) or numbers (time, coordinate)."""
         return self.rows.sequences
 
-    def posterior(self, hmm: Any, prior: DirichletPrior, chains: Chains, laws: dict[str, Any]) -> Posterior:
-        """Draw the posterior of a model of symbols or numbers; InputError if the fit was restricted."""
+    def posterior(
+        self, hmm: Any, prior: DirichletPrior, chains: Chains, laws: dict[str, Any], max_lengthening: int = 1
+    ) -> Posterior:
+        """Draw the posterior of a model of symbols or numbers; InputError if the fit was restricted.
+
+        While an R-hat is above 1.05, the draws are repeated with twice the warm-up and sweeps per draw.
+        """
+        require(is_count(max_lengthening), "max_lengthening", "must be at least 1 and whole", max_lengthening)
+        factor, found = 1, self._drawn(hmm, prior, chains, laws)
+        while 2 * factor <= max_lengthening and worst_r_hat(found.arrays.values()) > LONGER:
+            chains, factor = chains.longer(), 2 * factor
+            found = self._drawn(hmm, prior, chains, laws)
+        arrays = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in found.arrays.items()}
+        logs = torch.from_numpy(found.log_likelihood)
+        return Posterior(hmm, arrays, logs, found.relabelled_fraction, self.sequences, factor)
+
+    def _drawn(self, hmm: Any, prior: DirichletPrior, chains: Chains, laws: dict[str, Any]) -> Draws:
         vectors = isinstance(self.data, Vectors)
         if self.restricted or (self.constraints is not None and (vectors or not _forbids(self.constraints, hmm))):
             options = "fixed, start, tied_emissions, sequence_weights and known_states"
@@ -166,14 +190,11 @@ class FitData:
             raise InputError(f"posterior: its priors need free parameters; fit without {options}")
         if isinstance(self.data, Vectors):
             conjugate = type(hmm).conjugate(self.data.rows, **hmm.options | laws)
-            found = vector_draws(hmm, self.data.rows, self.data.lengths, conjugate, prior, chains)
-        elif laws:
+            return vector_draws(hmm, self.data.rows, self.data.lengths, conjugate, prior, chains)
+        if laws:
             raise unknown_name("posterior", next(iter(laws)), ("initial", "transition", "emission"))
-        else:
-            work = flat_sequences(self.data.flat, self.data.lengths.numpy()).packed()
-            found = _symbol_draws(hmm, work, prior, chains, _masks(self.constraints, hmm))
-        arrays = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in found.arrays.items()}
-        return Posterior(hmm, arrays, torch.from_numpy(found.log_likelihood), found.relabelled_fraction, self.sequences)
+        work = flat_sequences(self.data.flat, self.data.lengths.numpy()).packed()
+        return _symbol_draws(hmm, work, prior, chains, _masks(self.constraints, hmm))
 
 
 def _forbids(constraints: Constraints, hmm: HMM) -> bool:

@@ -189,10 +189,16 @@ class HiddenMarkovModel(BaseEstimator):
 
     def score(self, X: Any, lengths: Any = None, *, sequence_weights: Any = None) -> float:
         """Compute log P(X), in nats, weighted by sequence; -inf if a sequence is impossible."""
+        logs = torch.from_numpy(self.score_sequences(X, lengths))
+        return float(weighted_sum(logs, as_weights(sequence_weights, len(logs))))
+
+    def score_sequences(self, X: Any, lengths: Any = None) -> Array:
+        """Compute log P of each sequence (sequence,), in nats; -inf if it is impossible."""
         seen = self._asked(X, lengths)
-        batches = [(b, log_likelihood(seen.process, b.observations, lengths=b.padded())) for b in seen.batches()]
-        weights = as_weights(sequence_weights, len(seen.lengths))
-        return float(sum(weighted_sum(logs, None if weights is None else weights[b.numbers]) for b, logs in batches))
+        found = np.zeros(len(seen.lengths))
+        for batch in seen.batches():
+            found[batch.numbers] = log_likelihood(seen.process, batch.observations, lengths=batch.padded()).numpy()
+        return found
 
     def score_samples(self, X: Any, lengths: Any = None) -> tuple[float, Array]:
         """Compute log P(X), in nats, and P(state t | its sequence) (time, state)."""

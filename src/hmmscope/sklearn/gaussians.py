@@ -12,7 +12,7 @@ from hmmscope.emissions.gaussian import GaussianHMM as GaussianProcess
 from hmmscope.errors import InputError
 from hmmscope.schema import refuse_masked, unknown_name
 from hmmscope.sklearn.encoded import Array
-from hmmscope.sklearn.vector_estimator import RealValuedHMM, without_gaps
+from hmmscope.sklearn.vector_estimator import RealValuedHMM, bounded_below, without_gaps
 
 
 class GaussianHMM(RealValuedHMM):
@@ -32,6 +32,7 @@ class GaussianHMM(RealValuedHMM):
         means_prior, means_weight: Mean prior.
         covars_prior, covars_weight: Covariance prior.
         algorithm, random_state, n_iter, tol, verbose, implementation, n_init: As `CategoricalHMM`.
+        min_variance: Least fitted variance, or eigenvalue of a covariance matrix; 0 for no bound, as in hmmlearn.
         params, init_params: Letters of "s" (start), "t" (transitions), "m" (means), "c" (covariances).
 
     Attributes:
@@ -51,6 +52,7 @@ class GaussianHMM(RealValuedHMM):
     means_weight: Any
     covars_prior: Any
     covars_weight: float
+    min_variance: float
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class GaussianHMM(RealValuedHMM):
         init_params: str = "stmc",
         implementation: str = "log",
         n_init: int = 1,
+        min_variance: float = 0.0,
     ) -> None:
         self._take(locals())
 
@@ -123,9 +126,8 @@ class GaussianHMM(RealValuedHMM):
             self.means_ = np.divide(sums, weight, out=np.array(self.means_, np.float64), where=weight > 0)
         if "c" in self.params:
             away = self.means_ - self.means_prior
-            self._covars_ = (
-                self._matrices(filled, weights, away) if matrices else self._variances(filled, ~gaps, weights, away)
-            )
+            found = self._matrices(filled, weights, away) if matrices else self._variances(filled, ~gaps, weights, away)
+            self._covars_ = bounded_below(found, self.min_variance, matrices)
 
     def _variances(self, filled: Array, seen: NDArray[np.bool_], weights: Array, away: Array) -> Array:
         squares = np.stack(

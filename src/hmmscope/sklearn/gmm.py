@@ -13,7 +13,7 @@ from hmmscope.emissions.gaussian_mixture import GaussianMixtureHMM as MixturePro
 from hmmscope.errors import InputError
 from hmmscope.schema import unknown_name
 from hmmscope.sklearn.encoded import Array
-from hmmscope.sklearn.vector_estimator import RealValuedHMM, without_gaps
+from hmmscope.sklearn.vector_estimator import RealValuedHMM, bounded_below, without_gaps
 
 
 class GMMHMM(RealValuedHMM):
@@ -34,6 +34,7 @@ class GMMHMM(RealValuedHMM):
         means_prior, means_weight: Mean prior.
         covars_prior, covars_weight: Covariance prior; None for no prior.
         algorithm, random_state, n_iter, tol, verbose, implementation, n_init: As `CategoricalHMM`.
+        min_variance: As `GaussianHMM`.
         covariance_type: "diag", "full", "spherical", or "tied" within a state.
         params, init_params: Letters of "s" (start), "t" (transitions), "m" (means), "c" (covariances), "w" (weights).
 
@@ -58,6 +59,7 @@ class GMMHMM(RealValuedHMM):
     means_weight: Any
     covars_prior: Any
     covars_weight: Any
+    min_variance: float
     covariance_type: str
 
     def __init__(
@@ -82,6 +84,7 @@ class GMMHMM(RealValuedHMM):
         init_params: str = "stmcw",
         implementation: str = "log",
         n_init: int = 1,
+        min_variance: float = 0.0,
     ) -> None:
         self._take(locals())
 
@@ -136,7 +139,8 @@ class GMMHMM(RealValuedHMM):
             self.means_ = np.divide(sums, prior + weighed, out=before.copy(), where=prior + weighed > 0)
         if "c" in self.params:
             squares = [self._squares(filled, ~gaps, shares[:, i, k], before[i, k]) for i, k in np.ndindex(*count.shape)]
-            self.covars_ = self._covariances(np.stack(squares).reshape(*count.shape, *squares[0].shape), count, weighed)
+            found = self._covariances(np.stack(squares).reshape(*count.shape, *squares[0].shape), count, weighed)
+            self.covars_ = bounded_below(found, self.min_variance, matrices)
 
     def _squares(self, filled: Array, seen: NDArray[np.bool_], share: Array, mean: Array) -> Array:
         away = np.where(seen, filled - mean, 0.0)

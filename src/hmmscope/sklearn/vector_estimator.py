@@ -14,7 +14,6 @@ from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.emissions.states import StateCounts
 from hmmscope.errors import InputError
 from hmmscope.inference.counts import Counts
-from hmmscope.inference.weights import as_weights
 from hmmscope.processes.observations import as_counts
 from hmmscope.sklearn.encoded import Array, EncodedObservations, unmasked
 from hmmscope.sklearn.estimator import HiddenMarkovModel, weighted_sum
@@ -65,11 +64,10 @@ class RealValuedHMM(HiddenMarkovModel):
         inside = (torch.arange(vectors.shape[1]) < counts[:, None]).numpy()
         return process, process.log_likelihoods(process.checked(vectors)), counts, inside
 
-    def score(self, X: Any, lengths: Any = None, *, sequence_weights: Any = None) -> float:
-        """Compute the log density of X, in nats, weighted by sequence."""
+    def score_sequences(self, X: Any, lengths: Any = None) -> Array:
         process, logs, counts, _ = self._padded(X, lengths)
-        found = filter_states(process.chain, logs, lengths=counts).log_likelihood
-        return float(weighted_sum(found, as_weights(sequence_weights, len(counts))))
+        found: Array = filter_states(process.chain, logs, lengths=counts).log_likelihood.numpy()
+        return found
 
     def score_samples(self, X: Any, lengths: Any = None) -> tuple[float, Array]:
         process, logs, counts, inside = self._padded(X, lengths)
@@ -112,3 +110,15 @@ def without_gaps(X: Array, num_states: int) -> Array:
     if gaps.all(0).any():
         raise InputError(f"X: column {int(gaps.all(0).argmax())} is missing in every row; drop it")
     return np.where(gaps, np.nanmean(X, 0), X) if gaps.any() else X
+
+
+def bounded_below(covars: Array, least: float, matrices: bool) -> Array:
+    """Raise variances, or the eigenvalues of covariance matrices, to `least`."""
+    if least <= 0:
+        return covars
+    if not matrices:
+        return np.maximum(covars, least)
+    values, vectors = np.linalg.eigh(covars)
+    raised = np.einsum("...ij,...j,...kj->...ik", vectors, np.maximum(values, least), vectors)
+    found: Array = np.where((values.min(-1) < least)[..., None, None], raised, covars)
+    return found
