@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from hmmscope.processes.files import load_process as load_process
     from hmmscope.processes.generalised import GeneralisedHMM as GeneralisedHMM
     from hmmscope.processes.hmm import HMM as HMM
+    from hmmscope.processes.input_output import InputOutputHMM as InputOutputHMM
     from hmmscope.processes.kalman import kalman_filter as kalman_filter
     from hmmscope.processes.labelled import LabelledHMM as LabelledHMM
     from hmmscope.processes.linear_gaussian import LinearGaussian as LinearGaussian

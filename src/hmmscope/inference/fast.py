@@ -34,13 +34,14 @@ def log_likelihood(
     lengths: object = None,
     dtype: torch.dtype = torch.float64,
     known_states: Any = None,
+    inputs: Any = None,
 ) -> Float64[Tensor, "batch"]:
     """Compute log P(o_0..o_{T-1}) in nats, on the device of the observations.
 
     Args:
         hmm: S states, V symbols; components of a mixture or pool are summed over.
         observations: Symbols in [0, V), shape (batch, time), or vectors.
-        lengths, known_states: As for `filter_beliefs`.
+        lengths, known_states, inputs: As for `filter_beliefs`.
         dtype: Parameter type; float32 has a relative error of about 1e-7.
 
     Raises:
@@ -48,8 +49,8 @@ def log_likelihood(
     """
     hmm = as_process(hmm)
     _check_dtype(dtype)
-    if known_states is not None:
-        given = condition(hmm, observations, known_states, lengths=lengths)
+    if known_states is not None or inputs is not None:
+        given = condition(hmm, observations, known_states, inputs=inputs, lengths=lengths)
         return log_likelihood(given.process, given.observations, lengths=given.options["lengths"], dtype=dtype)
     if COMPONENTS in hmm.uses_hmm_inference:
         return mixture_predictions(hmm, observations, lengths=lengths, dtype=dtype).log_likelihood_terms.sum(1)

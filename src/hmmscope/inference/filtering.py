@@ -51,6 +51,7 @@ def filter_beliefs(
     strict: bool = False,
     lengths: object = None,
     known_states: Any = None,
+    inputs: Any = None,
 ) -> FilterResult:
     """Compute the belief state (filtered posterior) after each observation, in float64.
 
@@ -75,6 +76,7 @@ def filter_beliefs(
             hmmlearn.
         known_states: States, or sets of allowed states, at some times (`hmmscope.inference.known_states.as_allowed`).
             Everything is then conditional on them up to t, and the likelihood is joint with them.
+        inputs: Inputs of an `InputOutputHMM` (batch, time). Predictions are then NaN, because the next input is open.
 
     Raises:
         InputError: An invalid symbol, `reset_mask` or `lengths`, or with `strict` a prefix of probability zero.
@@ -82,9 +84,14 @@ def filter_beliefs(
     Cost: O(batch * time * S^2).
     """
     hmm = as_process(hmm)
-    if known_states is not None:
-        given = condition(hmm, observations, known_states, reset_mask=reset_mask, lengths=lengths)
+    if known_states is not None or inputs is not None:
+        given = condition(hmm, observations, known_states, inputs=inputs, reset_mask=reset_mask, lengths=lengths)
         found = filter_beliefs(given.process, given.observations, strict=strict, **given.options)
+        if inputs is not None:
+            unknown = torch.full((*found.beliefs.shape[:2], hmm.num_symbols), torch.nan, dtype=torch.float64)
+            return replace(
+                found, next_observation=unknown, first_observation=unknown.new_full((hmm.num_symbols,), torch.nan)
+            )
         return found if hmm.real_valued else _predicting(found, hmm, given.options["reset_mask"])
     if hmm.real_valued:
         return _of_vectors(hmm, observations, reset_mask, lengths)

@@ -66,9 +66,15 @@ class Conditioned(NamedTuple):
 
 
 def condition(
-    hmm: Process, observations: object, known_states: object, *, reset_mask: object = None, lengths: object = None
+    hmm: Any,
+    observations: object,
+    known_states: object,
+    *,
+    inputs: object = None,
+    reset_mask: object = None,
+    lengths: object = None,
 ) -> Conditioned:
-    """Condition a process on known states, see `as_allowed`.
+    """Condition a process on known states, see `as_allowed`, and on inputs.
 
     Raises:
         InputError: Invalid observations or known states, or a process without hidden states.
@@ -80,8 +86,14 @@ def condition(
         require(given_states is not None, "known_states", "needs an HMM whose states emit vectors", type(hmm).__name__)
         given = given_states(as_allowed(known_states, hmm.num_states, inside))
         return Conditioned(given, vectors, {"reset_mask": reset_mask, "lengths": inside.sum(1)}, None)
-    hmm.require_capability(STATES)
     checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
+    if inputs is not None:
+        given_inputs = getattr(hmm, "given_inputs", None)
+        require(given_inputs is not None, "inputs", "needs an InputOutputHMM", type(hmm).__name__)
+        hmm, checked = given_inputs(checked, inputs, mask)
+        if known_states is None:
+            return Conditioned(hmm, checked, {"reset_mask": mask, "lengths": counted(inside)}, None)
+    hmm.require_capability(STATES)
     require(checked.device.type == "cpu", "known_states", "needs observations on the CPU", checked.device)
     allowed = as_allowed(known_states, hmm.num_states, inside)
     symbols, sets = paired(checked.numpy().ravel(), allowed.numpy().reshape(-1, hmm.num_states))

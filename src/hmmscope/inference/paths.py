@@ -64,6 +64,7 @@ def most_likely_states(
     reset_mask: object = None,
     lengths: object = None,
     known_states: Any = None,
+    inputs: Any = None,
 ) -> PathResult:
     """Compute the most likely state sequence (Viterbi path).
 
@@ -78,14 +79,14 @@ def most_likely_states(
 
     Args:
         hmm: S states, V symbols; or a mixture.
-        observations, reset_mask, lengths, known_states: As for `filter_beliefs`.
+        observations, reset_mask, lengths, known_states, inputs: As for `filter_beliefs`.
 
     Raises:
         InputError: An invalid symbol, `reset_mask` or `lengths`.
     """
     hmm = as_process(hmm)
-    if known_states is not None:
-        given = condition(hmm, observations, known_states, reset_mask=reset_mask, lengths=lengths)
+    if known_states is not None or inputs is not None:
+        given = condition(hmm, observations, known_states, inputs=inputs, reset_mask=reset_mask, lengths=lengths)
         return most_likely_states(given.process, given.observations, **given.options)
     if COMPONENTS in hmm.uses_hmm_inference:
         return _of_mixture(hmm, observations, reset_mask, lengths)
@@ -184,6 +185,7 @@ def sample_state_paths(
     reset_mask: object = None,
     lengths: object = None,
     known_states: Any = None,
+    inputs: Any = None,
 ) -> Int64[Tensor, "path batch time"]:
     """Sample hidden paths from P(states | o_0..o_{T-1}).
 
@@ -194,7 +196,7 @@ def sample_state_paths(
     Source: forward filtering, backward sampling; Scott (2002), "Bayesian methods for hidden Markov models".
 
     Args:
-        hmm, observations, reset_mask, lengths, known_states: As for `most_likely_states`.
+        hmm, observations, reset_mask, lengths, known_states, inputs: As for `most_likely_states`.
         num_paths: Samples per sequence.
         seed: In [0, 2^32).
         indices: Random stream of each sequence (batch,), default 0, 1, ..
@@ -203,8 +205,8 @@ def sample_state_paths(
         (path, batch, time); -1 if impossible and in padding.
     """
     hmm = as_process(hmm)
-    if known_states is not None:
-        given = condition(hmm, observations, known_states, reset_mask=reset_mask, lengths=lengths)
+    if known_states is not None or inputs is not None:
+        given = condition(hmm, observations, known_states, inputs=inputs, reset_mask=reset_mask, lengths=lengths)
         options = given.options | {"num_paths": num_paths, "seed": seed, "indices": indices}
         return sample_state_paths(given.process, given.observations, **options)
     if PATHS not in hmm.uses_hmm_inference:

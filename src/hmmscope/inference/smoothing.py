@@ -51,6 +51,7 @@ def smooth_beliefs(
     reset_mask: object = None,
     lengths: object = None,
     known_states: Any = None,
+    inputs: Any = None,
 ) -> Float64[Tensor, "batch time state"]:
     """Compute the smoothed posterior of each state by the forward-backward algorithm.
 
@@ -63,7 +64,7 @@ def smooth_beliefs(
 
     Args:
         hmm: S states, V symbols; or a mixture.
-        observations, reset_mask, lengths, known_states: As for `filter_beliefs`.
+        observations, reset_mask, lengths, known_states, inputs: As for `filter_beliefs`.
 
     Returns:
         P(state t | o_0..o_{T-1}) (batch, time, state); zeros if impossible and in padding.
@@ -72,8 +73,8 @@ def smooth_beliefs(
         InputError: An invalid symbol, `reset_mask` or `lengths`.
     """
     hmm = as_process(hmm)
-    if known_states is not None:
-        given = condition(hmm, observations, known_states, reset_mask=reset_mask, lengths=lengths)
+    if known_states is not None or inputs is not None:
+        given = condition(hmm, observations, known_states, inputs=inputs, reset_mask=reset_mask, lengths=lengths)
         return smooth_beliefs(given.process, given.observations, **given.options)
     if COMPONENTS in hmm.uses_hmm_inference:
         asked = by_component(hmm, observations, reset_mask, lengths)

@@ -1,0 +1,221 @@
+"""Input-output HMMs: inputs (actions, controls) choose the transition and emission matrices."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hmmscope import registry
+from hmmscope.axes import Bool, Float64, Int64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.kernels.random_arrays import dirichlet_rows
+from hmmscope.processes.capabilities import OF_STATES
+from hmmscope.processes.hmm import HMM, check_names, texts
+from hmmscope.processes.observations import as_batch
+from hmmscope.processes.params import EdgeEmissionParams
+from hmmscope.processes.probability_rows import as_float64, laws_of
+from hmmscope.processes.process import Process, SampledPaths
+from hmmscope.processes.stationary import stationary_law
+from hmmscope.schema import require, require_count
+from hmmscope.seeds import check_seed, numpy_generator, philox_key
+from hmmscope.sequences.encoding import Alphabet
+
+
+class InputOutputHMM(Process):
+    """HMM with a transition and an emission matrix per input.
+
+    state_0 ~ initial;  state_t ~ transition[input_t, state_{t-1}];  observation_t ~ emission[input_t, state_t]
+
+    Source: Bengio and Frasconi (1995), "An input output HMM architecture", for finitely many inputs.
+
+    Attributes:
+        initial, transition, emission: (S,), (U, S, S) and (U, S, V).
+        num_inputs: U.
+        symbols, states: Names, or None.
+
+    Args:
+        initial, transition, emission: Rows sum to 1. A transition (S, S) or an emission (S, V) serves all inputs.
+        symbols, states, title, source: As for `HMM`.
+
+    Raises:
+        InputError: A row is not a distribution, or the shapes disagree.
+    """
+
+    stored_name = "InputOutputHMM"
+    suggestion = "pass inputs=, or give the inputs a distribution with `with_policy`"
+    file_format = "hmmscope-input-output-hmm"
+    file_arrays = ("initial", "transition", "emission")
+
+    def __init__(
+        self,
+        initial: object,
+        transition: object,
+        emission: object,
+        *,
+        symbols: Sequence[str] | None = None,
+        states: Sequence[str] | None = None,
+        title: str = "",
+        source: str = "",
+    ) -> None:
+        self.initial = laws_of("initial", initial, (None,))
+        size = len(self.initial)
+        given = (as_float64(*part) for part in (("transition", transition), ("emission", emission)))
+        transition, emission = (torch.from_numpy(part[None] if part.ndim == 2 else part) for part in given)
+        for name, part in (("transition", transition), ("emission", emission)):
+            require(part.ndim == 3, name, "must have the shape (input, state, outcome)", tuple(part.shape))
+        counts = {len(part) for part in (transition, emission)} - {1}
+        require(len(counts) <= 1, "emission", "must have a matrix per input, as transition", tuple(emission.shape))
+        self.num_inputs = counts.pop() if counts else 1
+        transition, emission = (part.expand(self.num_inputs, -1, -1) for part in (transition, emission))
+        self.transition = laws_of("transition", transition, (None, size, size))
+        self.emission = laws_of("emission", emission, (None, size, None))
+        self.num_states, self.num_symbols = size, self.emission.shape[2]
+        self.symbols = check_names("symbols", symbols, self.num_symbols)
+        self.states = check_names("states", states, size)
+        self.title, self.source = title, source
+
+    def given_inputs(
+        self, observations: Int64[Tensor, "batch time"], inputs: object, mask_T: Bool[Tensor, "time"]
+    ) -> tuple[Process, Int64[Tensor, "batch time"]]:
+        """Return a process without inputs, whose symbols are the distinct triples (start, input, observation), and these.
+
+        Args:
+            observations: Checked, V where missing.
+            inputs: In [0, U), as observations.
+            mask_T: True where a new sequence starts.
+        """
+        inputs_BT = self.checked_inputs(inputs, tuple(observations.shape))
+        missing = self.num_symbols + 1
+        codes = (mask_T * self.num_inputs + inputs_BT) * missing + observations
+        distinct, numbers = torch.unique(codes, return_inverse=True)
+        start, given = distinct // (missing * self.num_inputs) > 0, distinct // missing % self.num_inputs
+        emission_UVS = torch.cat([self.emission, torch.ones_like(self.emission[..., :1])], 2).transpose(1, 2)
+        arrive_CSS = torch.where(start[:, None, None], self.initial, self.transition[given])
+        return _Driven(self, arrive_CSS * emission_UVS[given, distinct % missing][:, None]), numbers
+
+    def checked_inputs(self, inputs: object, shape: tuple[int, ...]) -> Int64[Tensor, "batch time"]:
+        """Check inputs; a row of inputs serves all sequences, and padding may hold any input."""
+        try:
+            given, _ = as_batch(inputs, Alphabet(None, self.num_inputs), None)
+            given = torch.as_tensor(given)
+        except InputError as error:
+            raise InputError(str(error).replace("observations", "inputs")) from None
+        if given.ndim == 2 and len(given) == 1:
+            given = given.expand(shape[0], -1)
+        require(tuple(given.shape) == tuple(shape), "inputs", f"must have the shape {tuple(shape)}", tuple(given.shape))
+        given = given.to(torch.int64)
+        good = bool(((given >= 0) & (given < self.num_inputs)).all())
+        require(good, "inputs", f"must be in [0, {self.num_inputs})", "another number")
+        return given
+
+    def sample(self, inputs: object, *, seed: int = 0) -> SampledPaths:
+        """Sample observations and states given inputs (batch, time)."""
+        shape = np.shape(inputs) if np.ndim(inputs) == 2 else (1, len(inputs))  # type: ignore[arg-type]
+        inputs_BT = self.checked_inputs(inputs, shape)
+        uniforms = torch.from_numpy(numpy_generator(seed, "input-output").random((*shape, 2)))
+        states, observations = torch.zeros_like(inputs_BT), torch.zeros_like(inputs_BT)
+        for t in range(shape[1]):
+            given = inputs_BT[:, t]
+            rows = self.transition[given, states[:, t - 1]] if t else self.initial.expand(shape[0], -1)
+            states[:, t] = _drawn(rows, uniforms[:, t, 0])
+            observations[:, t] = _drawn(self.emission[given, states[:, t]], uniforms[:, t, 1])
+        return SampledPaths(observations, states, None)
+
+    def with_policy(self, policy: object) -> HMM:
+        """Return the HMM that emits input_0, observation_0, input_1, observation_1, ... with random inputs.
+
+        The first U symbols are the inputs, and symbol U + v is observation v.
+
+        Args:
+            policy: Distribution of each input (U,), or of the next input given the last one (U, U), started from its
+                stationary distribution.
+        """
+        size, count = self.num_states, self.num_inputs
+        rows = laws_of("policy", policy, (count,) if np.ndim(policy) == 1 else (count, count))
+        first_U = rows if rows.ndim == 1 else stationary_law(rows)
+        rows_UU = rows.expand(count, -1) if rows.ndim == 1 else rows
+        own = torch.eye(size, dtype=torch.float64)
+        # states: a first input (U), a later input after a state (U * S), an observation of a state under an input (U * S)
+        inputs, total = count * size, count + 2 * count * size
+        transition = torch.zeros(total, total, dtype=torch.float64)
+        emission = torch.zeros(total, count + self.num_symbols, dtype=torch.float64)
+        for u in range(count):
+            later, seen = (slice(begin, begin + size) for begin in (count + u * size, count + inputs + u * size))
+            emission[u, u], emission[later, u], emission[seen, count:] = 1.0, 1.0, self.emission[u]
+            transition[u, seen], transition[later, seen] = self.initial, self.transition[u]
+            transition[seen, count : count + inputs] = torch.kron(rows_UU[u][None], own)
+        initial = torch.cat([first_U, torch.zeros(total - count, dtype=torch.float64)])
+        names = [f"input {u}" for u in range(count)] + list(self.symbols or map(str, range(self.num_symbols)))
+        return HMM(initial, transition, emission, symbols=names, title=self.title, allow_drop_tiny=True)
+
+    def __repr__(self) -> str:
+        sizes = f"num_inputs={self.num_inputs}, num_states={self.num_states}, num_symbols={self.num_symbols}"
+        return f"InputOutputHMM({sizes}{f', title={self.title!r}' if self.title else ''})"
+
+    @classmethod
+    def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "InputOutputHMM":
+        return cls(*(data[name] for name in cls.file_arrays), **texts(data))
+
+
+class _Driven(Process):
+    """HMM whose symbols are triples (start, input, observation)."""
+
+    stored_name = "_Driven"
+    uses_hmm_inference = OF_STATES
+
+    def __init__(self, hmm: InputOutputHMM, labelled_CSS: Float64[Tensor, "code state state"]) -> None:
+        anywhere = torch.zeros_like(hmm.initial)
+        anywhere[0] = 1.0  # the first step goes to the initial distribution from any state
+        self.params = EdgeEmissionParams(anywhere[None], labelled_CSS[None])
+        self.num_states, self.num_symbols = hmm.num_states, len(labelled_CSS)
+
+
+def _drawn(rows: Float64[Tensor, "row outcome"], uniforms: Float64[Tensor, "row"]) -> Int64[Tensor, "row"]:
+    cumulated = rows.cumsum(1)
+    last = (cumulated < cumulated[:, -1:]).sum(1)  # the last possible outcome
+    return torch.minimum((cumulated <= uniforms[:, None]).sum(1), last)
+
+
+@registry.process("input-output")
+@dataclass(frozen=True, kw_only=True)
+class InputOutputSpec:
+    """Random input-output HMM with a random policy, as tokens: input, observation, input, observation, ...
+
+    Rows are Dirichlet(1); an input repeats with probability `repeat`, else the next one is uniform.
+
+    Attributes:
+        num_inputs, num_states, num_symbols: U, S and V.
+        repeat: Probability.
+        seed: Of the rows.
+    """
+
+    num_inputs: int = 2
+    num_states: int = 3
+    num_symbols: int = 3
+    repeat: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        for name in ("num_inputs", "num_states", "num_symbols"):
+            require_count(name, getattr(self, name))
+        total = self.num_inputs * self.num_states
+        require(total <= 1024, "num_states", "must be at most 1024 over num_inputs", self.num_states)
+        require(0 <= self.repeat <= 1, "repeat", "must be in [0, 1]", self.repeat)
+
+    def build(self) -> HMM:
+        return self.hmm().with_policy(
+            self.repeat * torch.eye(self.num_inputs, dtype=torch.float64) + (1 - self.repeat) / self.num_inputs
+        )
+
+    def hmm(self) -> InputOutputHMM:
+        """Return the process given inputs."""
+        numbers, size = np.arange(self.num_inputs), self.num_states
+        arrays = [
+            dirichlet_rows(philox_key(self.seed, name), numbers, size, width, 1.0)
+            for name, width in (("transition", size), ("emission", self.num_symbols))
+        ]
+        title = "input-output HMM"
+        return InputOutputHMM(torch.full((size,), 1 / size), *map(torch.from_numpy, arrays), title=title)

@@ -1,0 +1,148 @@
+"""Input-output HMMs against enumeration, and their fit."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import hmmscope
+from hmmscope.errors import InputError
+from hmmscope.inference.baum_welch import fit_baum_welch
+from hmmscope.inference.fit_inputs import expected_input_counts, fit_inputs
+from hmmscope.seeds import numpy_generator
+
+
+def _random(rng, num_inputs, num_states, num_symbols):
+    return hmmscope.InputOutputHMM(
+        rng.dirichlet(np.ones(num_states)),
+        rng.dirichlet(np.ones(num_states), (num_inputs, num_states)),
+        rng.dirichlet(np.ones(num_symbols), (num_inputs, num_states)),
+    )
+
+
+def _paths(hmm, symbols, inputs, allowed):
+    for path in itertools.product(range(hmm.num_states), repeat=len(symbols)):
+        probability = 1.0
+        for t, state in enumerate(path):
+            arrive = hmm.transition[inputs[t], path[t - 1], state] if t else hmm.initial[state]
+            symbol = symbols[t]
+            emit = 1.0 if symbol == hmmscope.MISSING else float(hmm.emission[inputs[t], state, symbol])
+            probability *= float(arrive) * emit * bool(allowed[t, state])
+        yield path, probability
+
+
+def test_answers_equal_those_by_enumeration():
+    rng = numpy_generator(0, "input-output")
+    for _ in range(8):
+        num_inputs, num_states, num_symbols, time = (int(rng.integers(1, most)) for most in (4, 4, 4, 6))
+        hmm = _random(rng, num_inputs, num_states, num_symbols)
+        observations = torch.from_numpy(rng.integers(0, num_symbols, (2, time)))
+        observations[0, 0] = hmmscope.MISSING
+        inputs = torch.from_numpy(rng.integers(0, num_inputs, (2, time)))
+        allowed = torch.from_numpy(rng.random((2, time, num_states)) < 0.7)
+        allowed[~allowed.any(-1)] = True
+        lengths = [time, max(1, time - 1)]
+        given = {"inputs": inputs, "known_states": allowed, "lengths": lengths}
+        filtered = hmmscope.filter_beliefs(hmm, observations, **given)
+        smoothed = hmmscope.smooth_beliefs(hmm, observations, **given)
+        logs, best = (
+            hmmscope.log_likelihood(hmm, observations, **given),
+            hmmscope.most_likely_states(hmm, observations, **given),
+        )
+        counts = expected_input_counts(hmm, observations, inputs, lengths=lengths)
+        moves, emitted = np.zeros_like(counts.transitions), np.zeros_like(counts.emissions)
+        for b, length in enumerate(lengths):
+            row, own = observations[b, :length].tolist(), inputs[b, :length].tolist()
+            paths = dict(_paths(hmm, row, own, allowed[b]))
+            total, posterior = sum(paths.values()), np.zeros((length, num_states))
+            for path, probability in paths.items():
+                posterior[range(length), path] += probability / total
+            assert logs[b] == pytest.approx(math.log(total), abs=1e-12)
+            np.testing.assert_allclose(smoothed[b, :length], posterior, atol=1e-12)
+            np.testing.assert_allclose(filtered.beliefs[b, length - 1], posterior[-1], atol=1e-12)
+            assert best.log_probability[b] == pytest.approx(math.log(max(paths.values())), abs=1e-12)
+            free = dict(_paths(hmm, row, own, torch.ones_like(allowed[b])))
+            for path, probability in free.items():
+                for t, state in enumerate(path):
+                    share = probability / sum(free.values())
+                    if t:
+                        moves[own[t], path[t - 1], state] += share
+                    if row[t] != hmmscope.MISSING:
+                        emitted[own[t], state, row[t]] += share
+        np.testing.assert_allclose(counts.transitions, moves, atol=1e-12)
+        np.testing.assert_allclose(counts.emissions, emitted, atol=1e-12)
+
+
+def test_fit_with_one_input_equals_baum_welch():
+    symbols = torch.from_numpy(numpy_generator(1, "input-output").integers(0, 2, (10, 15)))
+    symbols[0, 2] = hmmscope.MISSING
+    rows = [0.4, 0.6], [[0.75, 0.25], [0.4, 0.6]], [[0.75, 0.25], [0.25, 0.75]]
+    options = {"num_restarts": 1, "max_iterations": 20, "tolerance": 0.0}
+    ours = fit_inputs(
+        symbols, torch.zeros_like(symbols.clamp(min=0)), 2, 2, 1, start=hmmscope.InputOutputHMM(*rows), **options
+    )
+    other = fit_baum_welch(symbols, 2, 2, start=hmmscope.HMM(*rows, allow_drop_tiny=True), **options)
+    assert ours.log_likelihood == pytest.approx(other.log_likelihood, abs=1e-6)  # HMM rounds to multiples of 2^-32
+    assert ours.bic == pytest.approx(other.bic, abs=1e-6)
+
+
+def test_em_never_decreases_and_finds_the_process():
+    hmm = hmmscope.InputOutputHMM(
+        [0.5, 0.5], [[[0.9, 0.1], [0.1, 0.9]], [[0.1, 0.9], [0.9, 0.1]]], [[0.95, 0.05], [0.05, 0.95]]
+    )
+    inputs = torch.from_numpy(numpy_generator(2, "input-output").integers(0, 2, (40, 25)))
+    sampled, before = hmm.sample(inputs), -math.inf
+    for iterations in (1, 2, 4, 8):
+        found = fit_inputs(
+            sampled.observations, inputs, 2, 2, 2, num_restarts=1, max_iterations=iterations, pseudo_count=0.0
+        )
+        assert found.log_likelihood >= before - 1e-9
+        before = found.log_likelihood
+    found = fit_inputs(sampled.observations, inputs, 2, 2, 2, num_restarts=4, max_iterations=60)
+    truth = float(hmmscope.log_likelihood(hmm, sampled.observations, inputs=inputs).sum())
+    assert found.log_likelihood > truth - 1
+    assert found.num_free == {"initial": 1, "transition": 4, "emission": 4}
+
+
+@pytest.mark.parametrize("policy", [[0.25, 0.75], [[0.5, 0.5], [0.25, 0.75]]])
+def test_policy(policy):
+    hmm = _random(numpy_generator(3, "input-output"), 2, 3, 2)
+    joint = hmm.with_policy(policy)
+    inputs, symbols = torch.tensor([[0, 1, 1, 0]]), torch.tensor([[1, 0, 1, 1]])
+    tokens = torch.stack([inputs, symbols + 2], 2).reshape(1, -1)
+    rows = torch.tensor(policy, dtype=torch.float64).expand(2, 2)
+    first = rows[0] if np.ndim(policy) == 1 else torch.tensor([1 / 3, 2 / 3], dtype=torch.float64)
+    chosen = first[0].log() + sum(float(rows[u, v].log()) for u, v in itertools.pairwise(inputs[0].tolist()))
+    expected = chosen + hmmscope.log_likelihood(hmm, symbols, inputs=inputs)[0]
+    assert float(hmmscope.log_likelihood(joint, tokens)[0]) == pytest.approx(float(expected), abs=1e-6)
+    assert hmmscope.make_process("input-output").num_symbols == 5
+
+
+def test_file(tmp_path):
+    hmm = _random(numpy_generator(4, "input-output"), 2, 3, 2)
+    hmm.save(tmp_path / "hmm.json")
+    again = hmmscope.load_process(tmp_path / "hmm.json")
+    assert torch.equal(again.transition, hmm.transition)
+    assert again.digest == hmm.digest
+
+
+def test_errors():
+    hmm = _random(numpy_generator(5, "input-output"), 2, 3, 2)
+    for given, message in (
+        ({}, r"pass inputs=, or give the inputs a distribution with `with_policy`"),
+        ({"inputs": [[0, 1]]}, r"inputs: must have the shape \(1, 3\), got \(1, 2\)"),
+        ({"inputs": [[0, 1, 2]]}, r"inputs: must be in \[0, 2\)"),
+    ):
+        for ask in (hmmscope.filter_beliefs, hmmscope.smooth_beliefs, hmmscope.most_likely_states):
+            with pytest.raises(InputError, match=message):
+                ask(hmm, [[0, 1, 1]], **given)
+    with pytest.raises(InputError, match="inputs: needs an InputOutputHMM, got 'HMM'"):
+        hmmscope.filter_beliefs(hmm.with_policy([0.5, 0.5]), [[0, 1]], inputs=[[0, 1]])
+    with pytest.raises(InputError, match="emission: must have a matrix per input, as transition"):
+        hmmscope.InputOutputHMM([1], [[[1]]] * 2, [[[1]]] * 3)
+    with pytest.raises(InputError, match=r"transition: must have the shape \(input, state, outcome\)"):
+        hmmscope.InputOutputHMM([1], [1], [[[1]]])
+    with pytest.raises(InputError, match="start: must have 1 inputs, 3 states and 2 symbols"):
+        fit_inputs([[0, 1]], [[0, 0]], 3, 2, 1, start=hmm)
