@@ -109,7 +109,7 @@ class Contest:
 def summary(contests: Sequence[tuple[Contest, list[dict]]]) -> list[dict]:
     """Return a line for each piece of work: our rate, its fractions, the fastest peer, the ratio and the reason.
 
-    Rows of our other routines, whose names start with "hmmscope", are not peers.
+    Rows of our other routines (their names start with "hmmscope") are not peers.
     """
     lines = []
     for contest, rows in contests:

@@ -2,7 +2,7 @@
 
     seconds ~ constant * size^exponent        expected: 1 in tokens, 2 in states for filters, 0 in symbols
 
-The exponent is the least-squares slope of the logarithms, over sizes whose working set fits the last cache; a filter's
+The exponent is the least-squares slope of the logarithms, over sizes with a working set that fits the last cache; a filter's
 cost in states is fitted where it uses matrix products. Small sizes have constant costs, so smaller slopes are fine and
 larger ones are errors.
 """
@@ -134,7 +134,7 @@ def _calls(run: Callable[[], Any]) -> int:
 
 
 def exponents(rows: list[dict], last_cache: int | None) -> list[dict]:
-    """Return the fitted exponent of each work and axis, over sizes whose working set fits `last_cache` bytes."""
+    """Return the fitted exponent of each work and axis, over sizes with a working set that fits `last_cache` bytes."""
     found = []
     for work in dict.fromkeys(row["work"] for row in rows):
         for axis in dict.fromkeys(row["axis"] for row in rows):

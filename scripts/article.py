@@ -21,6 +21,7 @@ from typing import Any
 
 import kept_results
 
+from hmmscope.lab.evidence.answers import answer_of
 from hmmscope.lab.evidence.derived import figures_of
 from hmmscope.lab.evidence.ledger import read_tables
 from hmmscope.lab.evidence.verdicts import DECIDED
@@ -103,19 +104,21 @@ def decided(rows: list[dict[str, Any]]) -> str:
         )
         for row in found
     )
-    return table((0.33, 0.17, 0.2, 0.22), ("headline", "verdict", "effect", "where"), cells)
+    return table((0.33, 0.17, 0.2, 0.22), ("headline", "answer", "effect", "where"), cells)
 
 
 def verdict(row: dict[str, Any]) -> str:
     marks = [mark for mark, has in (("exploratory", row["exploratory"]), ("fragile", row["fragile"])) if has]
-    return rf"\textbf{{{row['verdict']}}}" + (f" ({', '.join(marks)})" if marks else "")
+    return rf"\textbf{{{answer_of(row['verdict'])}}} ({', '.join([row['verdict'], *marks])})"
 
 
 def undecided(rows: list[dict[str, Any]]) -> str:
     """Tabulate undecided headlines."""
     found = [row for row in rows if row["verdict"] not in DECIDED]
-    cells = ((as_latex(row["says"]), row["verdict"], as_latex(short(row["text"])), where(row)) for row in found)
-    return table((0.31, 0.1, 0.34, 0.19), ("headline", "verdict", "why", "where"), cells)
+    cells = (
+        (as_latex(row["says"]), answer_of(row["verdict"]), as_latex(short(row["text"])), where(row)) for row in found
+    )
+    return table((0.31, 0.1, 0.34, 0.19), ("headline", "answer", "why", "where"), cells)
 
 
 def hours_a_seed(folder: str, rows: list[dict[str, Any]]) -> float:

@@ -1,4 +1,4 @@
-"""Changed bytes and fields in finished folders of every kind, and folders of strangers."""
+"""Changed bytes and fields in finished folders of every kind, and folders from unknown sources."""
 
 import json
 import random

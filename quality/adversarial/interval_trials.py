@@ -42,7 +42,7 @@ def _mean(values: NDArray[np.float64]) -> Ends:
 
 
 def _ratio(values: NDArray[np.float64]) -> Ends:
-    """Of two means that go together, whose ratio is 1/2: as losses of pieces over their lengths."""
+    """Two correlated means with the ratio 1/2: as losses of pieces over their lengths."""
     bottom = 1 + 0.2 * np.tanh(values)
     _, low, high = bootstrap_ratio(0.5 * bottom + 0.1 * values, bottom)
     return low - 0.5, high - 0.5
@@ -64,7 +64,7 @@ def _seeds(values: NDArray[np.float64]) -> Ends:
 
 
 def _one_seed(values: NDArray[np.float64]) -> Ends:
-    """One seed, whose error its samples give, as where an experiment has one."""
+    """One seed with an error from its samples, as where an experiment has one."""
     _, low, high = bootstrap_means(values)
     found = Effect.pooled([EstimateWithError(float(values.mean()), float(high - low) / 2 / 1.959964)])
     return None if found.low is None or found.high is None else (found.low, found.high)
@@ -153,7 +153,7 @@ def _clean(rng: random.Random) -> tuple[Process, Callable[[torch.Tensor], torch.
 
 @trial("alarms")
 def alarms(folder: Path, number: int, rng: random.Random) -> Report:
-    """Honest models beside the optimum, of any number of samples, are never INVALID; the note counts those that were."""
+    """Honest models, of any number of samples, are never INVALID; the note counts those that were."""
     report = Report("G34", "INVALID of honest models, of 1 to 64 samples of 1 to 24 symbols")
     sizes: dict[int, int] = {}
     for _ in range(number):

@@ -194,7 +194,7 @@ _DEAREST = 2.0
 
 @trial("resumptions")
 def resumptions(folder: Path, number: int, rng: random.Random) -> Report:
-    """Trainings that are killed after a checkpoint and go on: processor time beside that of uninterrupted ones."""
+    """Trainings that are killed after a checkpoint and go on: processor time compared with that of uninterrupted ones."""
     report = Report(
         "G21", "trainings with 10 MB of state, killed and resumed: processor time beside uninterrupted ones"
     )

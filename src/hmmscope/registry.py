@@ -231,12 +231,12 @@ def experiment(name: str) -> Callable[[T], T]:
 
 
 def page(name: str) -> Callable[[T], T]:
-    """Register a function (folder or run, out or None) that writes the page of one kind of source."""
+    """Register a function (folder or run, out or None) that writes the page of one source type."""
     return _register("page", name)
 
 
 def folder(name: str) -> Callable[[T], T]:
-    """Register a kind of folder for `hmmscope check`, see `hmmscope.lab.verbs.folder_kind`."""
+    """Register a folder type for `hmmscope check`, see `hmmscope.lab.verbs.folder_kind`."""
     return _register("folder", name)
 
 

@@ -59,7 +59,7 @@ def changed(spec: Any) -> str:
 
 
 def html_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as an HTML table whose header has all their keys."""
+    """Return rows as an HTML table; the header has all their keys."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     header = "".join(f"<th>{escape(column)}</th>" for column in columns)
     cells = "".join(

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hmmscope.lab.evidence.answers import answer_of
+
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 import article  # noqa: E402
@@ -39,7 +41,8 @@ def test_every_headline_stands_in_it_with_its_verdict_and_its_interval(generated
     whole = (generated / "appendix.tex").read_text()
     for name in article.HEADLINES.read_text().split():
         own = whole.split(rf"\paragraph{{\texttt{{{name}}}}}", 1)[1].split(r"\paragraph", 1)[0]
-        assert rf"\textbf{{{ledger[name]['verdict']}}}" in own
+        verdict = ledger[name]["verdict"]
+        assert rf"\textbf{{{answer_of(verdict)}}} ({verdict}" in own
         if ledger[name]["low"] is not None:
             assert article.number(ledger[name]["low"]) in own
     told = dict(re.findall(r"\\newcommand\{\\(\w+)\}\{(.*)\}", (generated / "numbers.tex").read_text()))

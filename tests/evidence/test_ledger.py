@@ -328,7 +328,7 @@ def test_a_reader_can_ask_for_the_power_of_a_rule_and_for_what_turns_it(
     weak = folder(tmp_path / "weak", {0: (0.1, 0.5), 1: (0.1, 0.9), 2: (0.1, 0.6)})
     assert main(["claims", "--sensitivity", str(weak)]) == 0
     printed = capsys.readouterr().out
-    assert "-> not tested" in printed
+    assert "-> undecided: not tested" in printed
     assert "too few seeds" in printed
     assert main(["claims", "--sensitivity"]) == 2
     assert "claims --sensitivity: give folders of experiments" in capsys.readouterr().err

@@ -79,7 +79,7 @@ def test_plots_of_a_fit() -> None:
 def test_restarts_keep_their_history() -> None:
     symbols = CASINO.sample(400, seed=3).observations
     for found in (
-        hs.fit(symbols, 3, num_restarts=4).final,
+        hs.fit(symbols, 3, options=hs.FitOptions(num_restarts=4)).final,
         hs.fit(SENSORS.sample(100).observations, 3, lengths=[100]).final,
     ):
         assert len(found.history) == found.num_restarts

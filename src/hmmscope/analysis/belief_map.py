@@ -1,4 +1,4 @@
-"""Belief maps: exact beliefs beside the beliefs read from a network's layer."""
+"""Belief maps: exact beliefs compared with the beliefs read from a network's layer."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -146,7 +146,7 @@ class BeliefMap(Shown, Tabular):
         ]
 
     def plot(self) -> Any:
-        """Plot the exact beliefs beside the beliefs read from an untrained control and from the model."""
+        """Plot the exact beliefs next to the beliefs read from an untrained control and from the model."""
         from matplotlib.figure import Figure
 
         panels = self._panels()

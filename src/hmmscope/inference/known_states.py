@@ -1,4 +1,4 @@
-"""Known states: observations whose state is known, or is one of a set.
+"""Known states: observations with a known state, or with a set of allowed states.
 
 An observation o with allowed states A becomes a symbol of its own with the emission probabilities emission[:, o] * A, so
 that every exact algorithm for HMMs also conditions on known states.
@@ -26,7 +26,7 @@ UNKNOWN = (-1, MISSING)
 
 
 class ConditionedProcess(Process):
-    """HMM whose symbols are pairs of an observation and its allowed states.
+    """HMM with symbols that are pairs of an observation and its allowed states.
 
     Attributes:
         symbols_U: Observation of each pair; V is missing.

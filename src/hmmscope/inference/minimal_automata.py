@@ -43,7 +43,7 @@ def extract_automaton(
     max_states: int = 64,
     max_depth: int = 8,
 ) -> Automaton:
-    """Merge prefixes whose distributions of the next `futures` symbols are close in total variation.
+    """Merge prefixes if their distributions of the next `futures` symbols are close in total variation.
 
     Each new prefix joins the nearest state within `tolerance`, or becomes a new state.
 

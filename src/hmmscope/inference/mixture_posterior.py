@@ -175,7 +175,7 @@ def _filter_chunk(
 
 @dataclass(frozen=True, repr=False)
 class KnownComponentResult(Shown):
-    """Filter result of a mixture whose component is known.
+    """Filter result of a mixture with a known component.
 
     Attributes:
         beliefs: P(state t | o_0..o_t, component) (batch, time, state).

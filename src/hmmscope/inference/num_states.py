@@ -81,7 +81,7 @@ class StateCountPosterior:
     def interval(self, chosen: int) -> tuple[int, int]:
         """Return the central 95 % interval.
 
-        The interval includes `chosen` and sizes whose probability could exceed 2.5 % within the errors of the evidence.
+        The interval includes `chosen` and all sizes that could, within the errors of the evidence, have more than 2.5 %.
         """
         sizes, below = sorted(self.shares), 0.0
         low = high = sizes[0]
@@ -280,7 +280,7 @@ def choice_reason(
 
 
 def best_predictor(bics: dict[int, float], logs: dict[int, NDArray[np.float64]], lengths: NDArray[np.int64]) -> int:
-    """Return the size chosen by BIC, or a size whose held-out likelihood is larger by a standard error.
+    """Return the size chosen by BIC, or a size with a held-out likelihood larger by a standard error.
 
     Args:
         bics, logs, lengths: As for `choice_reason`.

@@ -5,7 +5,7 @@ from hmmscope.ties import TOLERANCE
 
 
 def stable_argmax(values: Float[Tensor, "*batch choice"]) -> Int64[Tensor, "*batch"]:
-    """Return the first index of each row whose value is within `TOLERANCE` of the row's maximum.
+    """Return the first index of each row with a value within `TOLERANCE` of the row's maximum.
 
     Use this instead of `argmax` where equally likely outcomes differ by rounding.
     """

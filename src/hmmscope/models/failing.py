@@ -73,7 +73,7 @@ def failure(model: nn.Module, inputs: Tensor, error: Exception, call: Callable[[
 
 
 class _Unexplained(InputError):
-    """A failure whose cause is not in the traceback."""
+    """A failure with a cause that is not in the traceback."""
 
 
 def _require_known(model: nn.Module, inputs: Tensor) -> None:

@@ -138,7 +138,7 @@ class HMMParams(Shown, ABC):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StateEmissionParams(HMMParams):
-    """Parameters of HMMs whose states emit.
+    """Parameters of HMMs with emitting states.
 
     state_0 ~ initial, state_{t+1} ~ transition[state_t], observation_t ~ emission[state_t]
     """
@@ -212,7 +212,7 @@ class StateEmissionParams(HMMParams):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EdgeEmissionParams(HMMParams):
-    """Parameters of HMMs whose transitions emit: (observation_t, state_t) ~ labelled[:, state_{t-1}].
+    """Parameters of HMMs with emitting transitions: (observation_t, state_t) ~ labelled[:, state_{t-1}].
 
     ``labelled[m, v, i, j]`` = P(emit v and go to j given i). State t follows observation t.
     """

@@ -158,7 +158,7 @@ class FitResult(FitAnswers):
         return {"held_out": self.held_out[size], "held_out_error": self.held_out_errors[size]}
 
     def lines(self) -> list[str]:
-        """Return text lines: the table, the reason of the choice, and searches whose restarts disagree."""
+        """Return text lines: the table, the reason of the choice, and searches with restarts that disagree."""
         found = []
         if len(self.fits) > 1 and not self.held_out:
             found.append("states  restarts           BIC")

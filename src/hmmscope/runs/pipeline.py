@@ -280,7 +280,7 @@ def model_io_of(config: RunConfig, target: Target) -> ModelIO:
 
 
 def engine_of(config: RunConfig, model_io: ModelIO, num_processes: int = 1, *, measure: bool = True) -> Choice:
-    """Choose the engine of a run whose device is known, with the reason; see `choose_engine`.
+    """Choose the engine of a run with a known device, with the reason; see `choose_engine`.
 
     With `measure`, each engine may be timed; without it, only earlier timings on this machine are used.
     """

@@ -34,7 +34,7 @@ class SharedPrefix:
     Attributes:
         shorter: The existing run.
         step: Step of the reused checkpoint.
-        num_log_checkpoints: Steps whose checkpoints stay in the longer run.
+        num_log_checkpoints: Steps with checkpoints that stay in the longer run.
     """
 
     shorter: RunDir

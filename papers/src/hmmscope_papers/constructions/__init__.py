@@ -1,4 +1,4 @@
-"""Networks whose weights are set by the proofs of theorems."""
+"""Networks with weights from the proofs of theorems."""
 
 from typing import TYPE_CHECKING
 

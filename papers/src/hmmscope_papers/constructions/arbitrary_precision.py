@@ -200,7 +200,7 @@ class FilterInBits(Shown):
         return high
 
     def unlikely_observations(self, length: int) -> Int64[Tensor, "time"]:
-        """Return a sequence whose every symbol is the least likely given the past."""
+        """Return a sequence in which every symbol is the least likely given the past."""
         vector, symbols = self.operators.start_S, []
         for _ in range(length):
             candidates = [matrix @ vector for matrix in self.operators.numerators_VSS]

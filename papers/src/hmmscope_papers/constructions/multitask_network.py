@@ -137,7 +137,7 @@ class MultiTaskTransformer(Constructed):
 
     @property
     def predicting_columns(self) -> range:
-        """Positions whose window lies inside the test sequence."""
+        """Positions with a window inside the test sequence."""
         first = self.prompt.first_test_column + self.layout.memory_length - 1
         return range(first, self.prompt.num_columns)
 

@@ -244,7 +244,7 @@ def late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], f
 
 
 def moving_layers(rows: Rows) -> list[int]:
-    """Return depths whose mean fit length has not converged."""
+    """Return depths for which the mean fit length has not converged."""
     changes = {n: drift(rows.where(layers=n), lambda own: log2_length(own[0])) for n in layers_of(rows) if n > 0}
     return [n for n, change in changes.items() if change is not None and abs(change) >= LENGTH_AT_REST]
 

@@ -109,7 +109,7 @@ class Lines(Panel):
 
     @property
     def num_cut(self) -> int:
-        """Number of intervals whose lower end a logarithmic axis cannot show."""
+        """Number of intervals with a lower end that a logarithmic axis cannot show."""
         return _num_cut(self, self.series)
 
 
@@ -304,7 +304,7 @@ class Explorer(Panel):
 
     @property
     def num_cut(self) -> int:
-        """Number of intervals whose lower end a logarithmic axis cannot show."""
+        """Number of intervals with a lower end that a logarithmic axis cannot show."""
         return _num_cut(self, self.curves)
 
     def options(self, choice: str) -> tuple[str, ...]:

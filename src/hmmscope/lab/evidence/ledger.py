@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import DamagedError, InputError
+from hmmscope.lab.evidence.answers import answer_of
 from hmmscope.lab.evidence.claim import Claim, claims_of
 from hmmscope.lab.evidence.effects import false_discovery
 from hmmscope.lab.evidence.finding import Finding, asked_by
@@ -335,7 +336,8 @@ def as_text(entries: Sequence[LedgerRow]) -> list[str]:
         lines.append(f"{claim.name}  {asked_by(claim.source)}  ({claim.experiment})")
         lines.append(f"  {claim.claim_text}")
         if finding is not None:
-            lines.append(f"  -> {', '.join(part for part in _verdict(entry) if part)}")
+            found = "undecided" if entry.invalid else answer_of(finding.verdict)
+            lines.append(f"  -> {found}: {', '.join(part for part in _verdict(entry) if part)}")
             lines += [f"     {finding.text}", *(f"     {part}" for part in finding.parts)]
         if entry.sensitivity is not None and not claim.is_question:
             turned = f"; changes with {', '.join(entry.sensitivity)}" if entry.sensitivity else ""

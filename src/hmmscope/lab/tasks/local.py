@@ -81,7 +81,7 @@ def _one_thread() -> dict[str, str]:
 
 
 class Job:
-    """A worker process, whose output is appended to logs/NAME.log.
+    """A worker process; its output is appended to logs/NAME.log.
 
     Args:
         server: Server that forks the worker.

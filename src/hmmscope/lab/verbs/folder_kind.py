@@ -1,4 +1,4 @@
-"""Kinds of folders of other packages that `check` verifies."""
+"""Folder types of other packages that `check` verifies."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ def _nothing(names: Iterable[str]) -> bool:
 
 @dataclass(frozen=True)
 class FolderKind:
-    """A kind of folder, registered by `hmmscope.registry.folder`.
+    """A folder type, registered by `hmmscope.registry.folder`.
 
     Attributes:
         is_one: Returns whether a folder is of this kind.

@@ -56,7 +56,7 @@ _LEAST_LEFT = 0.02
 
 @registry.experiment("belief-geometry")
 class BeliefGeometry(Experiment):
-    """RoFormers on processes whose beliefs have a known geometry."""
+    """RoFormers on processes with a known geometry of beliefs."""
 
     title = "Geometry of beliefs in the residual stream"
     summary = (

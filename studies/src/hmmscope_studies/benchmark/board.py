@@ -39,7 +39,7 @@ def read_cards(folder: str | Path) -> list[dict[str, Any]]:
 
     Raises:
         InputError: No folder, no cards, another JSON file, or cards of another benchmark version.
-        DamagedError: An altered submission, or a card whose digest differs from its name.
+        DamagedError: An altered submission, or a card with a digest that differs from its name.
     """
     place = require_path("folder", folder)
     disk.check_name(place)

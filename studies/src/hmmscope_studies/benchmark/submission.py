@@ -75,7 +75,7 @@ def benchmark(
     path = Path("hmm-bench") / re.sub(r"[^A-Za-z0-9._-]+", "-", entry.name) if out is None else require_path("out", out)
     chosen = tasks_of(track, tasks)
     assert budget is not None
-    require(bool(chosen), "--tasks", "must name at least one task", tasks)
+    require(bool(chosen), "tasks", "must name at least one task", tasks)
     require(type(seeds) is int and 1 <= seeds <= 100, "seeds", "must be a whole number in [1, 100]", seeds)
     if num_steps is not None:
         require(

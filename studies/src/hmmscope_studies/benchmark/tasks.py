@@ -257,7 +257,7 @@ def tasks_of(track: str, names: Sequence[str] | None = None) -> tuple[BenchmarkT
         raise unknown_name("track", track, BUDGETS)
     found = {task.name: task for task in TASKS if task.light or track == "full"}
     is_list = names is None or (isinstance(names, Iterable) and not isinstance(names, str))
-    require(is_list, "--tasks", "must be a list of names", names)
+    require(is_list, "tasks", "must be a list of names", names)
     for name in names or ():
         if name not in found:
             raise unknown_name("tasks", name, found)
