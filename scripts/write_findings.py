@@ -29,6 +29,8 @@ TEXTS, PAGE, LEDGER = (
     ROOT / "results" / "ledger" / "ledger.json",
 )
 PLANS = ROOT / "protocols" / "undecided.toml"
+#: Changes of a rule, in words.
+CHANGES = {"margin × ½": "half the margin", "margin × 2": "twice the margin"}
 #: Why verdicts at scale "small" are exploratory.
 SEEN = "data of scale small were known when the rules were written"
 #: Columns of the tables of answers.
@@ -45,13 +47,14 @@ stand in the [ledger](ledger.md) of {made}; `make article` typesets them (PDF).
 ## How to read the answers
 
 * **Supported**: the whole 95 % interval lies beyond the smallest effect that matters. *In sign*: the interval lies on
-  the claimed side, but includes effects too small to matter, or the power is low.
+  the claimed side, but includes effects too small to matter, or the power is low. The
+  *margin* is the smallest effect that matters, or the bound of a rule without one.
 * **Contradicted**: the interval lies on the other side, or excludes every effect that matters. *At this budget*: more
   training could still help the claim.
 * **Undecided**: the interval decides nothing, or a precondition (gate) failed.
 
-An answer holds only for its scope: the models and sizes after it. Numbers in brackets are 95 % intervals over seeds. [The
-rules](experiments.md#the-ledger) were changed on 2026-11-25 and 2026-11-28 ([what
+An answer holds only for the models and sizes that follow it, its scope. Numbers in brackets are 95 % intervals over
+seeds. [The rules](experiments.md#the-ledger) were changed on 2026-11-25 and 2026-11-28 ([what
 changed](experiments/ledger-changes.md)); rows whose rule changed after their data are exploratory until new data.
 The reasons, the failed gates and the next test of a claim are folded under each headline.
 
@@ -108,7 +111,11 @@ def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dic
             number += f", over {row['seeds']} seeds." if row["seeds"] else "."
         elif row["seeds"]:
             number = f" The data have {row['seeds']} seeds."
-        marks = f" The verdict would change with: {', '.join(row['fragile'])}." if row["fragile"] else ""
+        marks = (
+            f" The verdict would change with: {', '.join(CHANGES.get(one, one) for one in row['fragile'])}."
+            if row["fragile"]
+            else ""
+        )
         why = row["exploratory"]
         if why:
             marks += f" The verdict is exploratory: {SEEN if why == 'scale small' else why}."

@@ -372,8 +372,9 @@ def board_figure(cards: list[dict[str, Any]]) -> Figure:
 
 
 _BOARD_CAPTION = (
-    "Left: what training took away of the best constant's excess over the exact optimum, mean over seeds; the last row "
-    "is the best n-gram or context tree. Right: up to where samples of eight lengths have answers that are within .1."
+    "Left: the fraction of the best constant answer's excess loss over the exact optimum that training removes, mean over "
+    "seeds; the last row is the best n-gram or context tree. Right: the largest position up to which answers are within "
+    "0.1 of the exact ones, in samples of eight times the training length."
 )
 
 
@@ -383,7 +384,7 @@ def with_board(text: str) -> str:
     before, _, rest = text.partition(mark)
     table = board.markdown(board.read_cards(CARDS)).partition("## light track")[2].strip()
     shown = (
-        f"![What each model solves of each task, and how long its answers stay right.](img/experiments/{BOARD_PICTURE})"
+        f"![Fraction of each task that models solve, and length of correct answers](img/experiments/{BOARD_PICTURE})"
     )
     return "\n\n".join([before + mark, shown, _BOARD_CAPTION, table, end + rest.partition(end)[2]])
 
