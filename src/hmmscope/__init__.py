@@ -104,6 +104,8 @@ if TYPE_CHECKING:
     from hmmscope.sequences.data import SequenceData as SequenceData
     from hmmscope.sequences.gaps import MISSING as MISSING
     from hmmscope.sequences.streaming import SequenceStream as SequenceStream
+    from hmmscope.sequences.vector_data import VectorData as VectorData
+    from hmmscope.sequences.vector_data import read_vectors as read_vectors
     from hmmscope.training import recipes as recipes
     from hmmscope.training.updates import target_loss as target_loss
 

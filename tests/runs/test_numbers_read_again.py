@@ -12,7 +12,7 @@ import hmmscope as hs
 from hmmscope.emissions.log_space_chain import smoothed
 from hmmscope.errors import InputError
 from hmmscope.lab.cli import main
-from hmmscope.runs.vector_files import read_number_file
+from hmmscope.sequences.vector_data import read_vectors
 
 
 def written(folder: Path, text: str, name: str = "t.csv") -> Path:
@@ -58,7 +58,7 @@ def test_tables_without_those_names_are_read_by_themselves(tmp_path: Path, capsy
     assert main(fitting(table, model, "--column", "temp", "--group", "day")) == 0
     for text in ("19.5\n20.5\n", "level\n19.5\n20.5\n"):
         assert main(["infer", model, str(written(tmp_path, text, "other.csv"))]) == 0
-        assert "1 sequence of vectors" in capsys.readouterr().out
+        assert "1 coordinate in 1 sequence of 2" in capsys.readouterr().out
 
 
 def test_gaps_with_a_name_of_their_own_are_gaps_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,30 +99,30 @@ def test_an_axis_is_kept_for_arrays_that_have_one(tmp_path: Path, capsys: pytest
 
 
 def test_time_does_not_close_up_over_rows_that_hold_nothing(tmp_path: Path) -> None:
-    found = read_number_file(written(tmp_path, "t,r\n1.5,2\n,\n3.5,4\nNA,NA\n"))
-    assert found.vectors.rows.isnan().all(1).tolist() == [False, True, False, True]
-    one = read_number_file(written(tmp_path, "t\n0.1\n\n9.1\n\n"))
-    assert one.vectors.rows[:, 0].isnan().tolist() == [False, True, False]
+    found = read_vectors(written(tmp_path, "t,r\n1.5,2\n,\n3.5,4\nNA,NA\n"))
+    assert found.rows.isnan().all(1).tolist() == [False, True, False, True]
+    one = read_vectors(written(tmp_path, "t\n0.1\n\n9.1\n\n"))
+    assert one.rows[:, 0].isnan().tolist() == [False, True, False]
     with pytest.raises(InputError, match=r"row 5, column r: must be a number, got 'x'"):
-        read_number_file(written(tmp_path, "t,r\n\n1,2\n\n3,x\n"))
+        read_vectors(written(tmp_path, "t,r\n\n1,2\n\n3,x\n"))
 
 
 @pytest.mark.parametrize("missing", ["-1", -1, -1.0, ["-1"], ["-1.0"]])
 def test_names_of_gaps_are_names_and_numbers_and_not_letters(missing: Any, tmp_path: Path) -> None:
     """`missing="-1"` was the names "-" and "1"."""
-    rows = read_number_file(written(tmp_path, "x\n1.5\n1\n-1\n-1.0\n"), missing=missing).vectors.rows[:, 0]
+    rows = read_vectors(written(tmp_path, "x\n1.5\n1\n-1\n-1.0\n"), missing=missing).rows[:, 0]
     assert rows.isnan().tolist() == [False, False, True, True]
 
 
 def test_named_and_other_gaps(tmp_path: Path) -> None:
-    rows = read_number_file(written(tmp_path, "x\n1\nNA\nnone\n"), missing=["NA", "none"]).vectors.rows[:, 0]
+    rows = read_vectors(written(tmp_path, "x\n1\nNA\nnone\n"), missing=["NA", "none"]).rows[:, 0]
     assert rows.isnan().tolist() == [False, True, True]
-    assert read_number_file(written(tmp_path, "x\n1\nNaN\n"), missing=float("nan")).vectors.rows[1].isnan().all()
+    assert read_vectors(written(tmp_path, "x\n1\nNaN\n"), missing=float("nan")).rows[1].isnan().all()
 
 
 def test_a_cell_may_be_long(tmp_path: Path) -> None:
-    found = read_number_file(written(tmp_path, f"x,note\n1,{'a' * 200_000}\n2,b\n"), column="x")
-    assert found.vectors.rows[:, 0].tolist() == [1, 2]
+    found = read_vectors(written(tmp_path, f"x,note\n1,{'a' * 200_000}\n2,b\n"), column="x")
+    assert found.rows[:, 0].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.runs import fitting
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.vector_files import read_number_file
-from hmmscope.runs.vector_sequences import choose_vectors, fit_vectors, read_vectors, refuse
+from hmmscope.runs.vector_sequences import choose_vectors, fit_vectors, refuse
+from hmmscope.sequences.vector_data import read_vectors
 
 TWO, THREE = np.arange(6.0).reshape(3, 2), np.arange(12.0).reshape(2, 3, 2)
 
@@ -22,7 +22,7 @@ TWO, THREE = np.arange(6.0).reshape(3, 2), np.arange(12.0).reshape(2, 3, 2)
     ("source", "given", "error"),
     [
         (TWO, {}, r"source: numbers \(3, 2\) are ambiguous: give lengths=\[3\] for 3 observations"),
-        (TWO, {"axis": 2}, r"source: must be numbers \(sequence, time, coordinate\), got \(3, 2\) with axis=2"),
+        (TWO, {"axis": 2}, r"axis: of time must be 0"),
         (THREE, {"axis": 1}, r"got \(2, 3, 2\) with axis=1"),
         (TWO, {"lengths": [1, 1]}, r"lengths: must sum to the 3 rows, got 2"),
         (TWO, {"lengths": [[3]]}, r"lengths: must be whole numbers of at least 1, got \[\[3\]\]"),
@@ -67,27 +67,27 @@ def _text(path: Path, text: str, name: str = "x.csv") -> Path:
             r"x.npz: contains the arrays a, b; choose one with column",
         ),
         (lambda p: _arrays(p, a=np.zeros(2), b=np.zeros(2)), {"column": "c"}, r"column: unknown 'c'"),
-        (lambda p: _arrays(p, a=np.zeros(2)), {"group": "g"}, r"x.npz: group and missing apply to tables"),
-        (lambda p: _arrays(p, a=np.zeros(2)), {"missing": ("NA",)}, r"x.npz: group and missing apply to tables"),
+        (lambda p: _arrays(p, a=np.zeros(2)), {"group": "g"}, r"x.npz: group applies to tables"),
+        (lambda p: _arrays(p, a=np.zeros(2)), {"missing": ("NA",)}, r"x.npz: missing applies to tables"),
         (
             lambda p: _text(p, "1\n", "x.txt"),
             {},
-            r"x.txt: cannot read numbers from .txt; use one of .csv, .tsv, .npy, .npz",
+            r"x.txt: cannot read numbers from .txt; use one of .csv, .tsv, .parquet, .jsonl",
         ),
-        (lambda p: _text(p, "1,2\n3\n"), {"axis": 0}, r"x.csv row 2: 1 cells where others have 2"),
-        (lambda p: _text(p, "a,b\n1\n"), {}, r"x.csv row 2: 1 cells where the header has 2"),
+        (lambda p: _text(p, "1,2\n3\n"), {"axis": 0}, r"x.csv: row 2: 1 cells where others have 2"),
+        (lambda p: _text(p, "a,b\n1\n"), {}, r"x.csv: row 2: 1 cells where the header has 2"),
     ],
 )
 def test_files_of_numbers_that_cannot_be_read(
     make: Callable[[Path], Path], given: dict[str, Any], error: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=error):
-        read_number_file(make(tmp_path), **given)
+        read_vectors(make(tmp_path), **given)
 
 
 def test_the_only_array_of_a_file_is_read_with_its_lengths(tmp_path: Path) -> None:
-    found = read_number_file(_arrays(tmp_path, a=np.zeros((3, 2)), lengths=np.array([1, 2])))
-    assert found.vectors.lengths.tolist() == [1, 2]
+    found = read_vectors(_arrays(tmp_path, a=np.zeros((3, 2)), lengths=np.array([1, 2])))
+    assert found.lengths.tolist() == [1, 2]
 
 
 def test_fits_of_numbers_refuse_what_is_not_theirs() -> None:

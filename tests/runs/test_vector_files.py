@@ -11,7 +11,7 @@ import hmmscope as hs
 from cli_cases import assert_one_line, call  # noqa: F401 - a fixture
 from hmmscope.errors import InputError
 from hmmscope.lab.verbs.train import run_config
-from hmmscope.runs.vector_files import read_number_file
+from hmmscope.sequences.vector_data import read_vectors
 
 TABLE = "day,temp,rain\n1,3.5,0\n1,4,NA\n2,-1e1,\n2,2,7.25\n2,0,1\n"
 
@@ -23,20 +23,22 @@ def written(folder: Path, text: str, name: str = "numbers.csv") -> Path:
 
 
 def test_columns_are_coordinates_and_runs_of_a_group_are_sequences(tmp_path: Path) -> None:
-    found = read_number_file(written(tmp_path, TABLE), group="day")
+    found = read_vectors(written(tmp_path, TABLE), group="day")
     nan = torch.nan
     rows = torch.tensor([[3.5, 0.0], [4.0, nan], [-10.0, nan], [2.0, 7.25], [0.0, 1.0]], dtype=torch.float64)
-    torch.testing.assert_close(found.vectors.rows, rows, equal_nan=True, rtol=0, atol=0)
-    assert found.vectors.lengths.tolist() == [2, 3]
+    torch.testing.assert_close(found.rows, rows, equal_nan=True, rtol=0, atol=0)
+    assert found.lengths.tolist() == [2, 3]
     assert found.how == "numbers.csv, columns temp, rain, each day a sequence"
-    one = read_number_file(written(tmp_path, TABLE.replace(",", "\t"), "n.tsv"), column="rain,temp")
-    torch.testing.assert_close(one.vectors.rows, rows[:, [1, 0]], equal_nan=True, rtol=0, atol=0)
-    assert one.vectors.lengths.tolist() == [5]
+    one = read_vectors(written(tmp_path, TABLE.replace(",", "\t"), "n.tsv"), column="rain,temp")
+    torch.testing.assert_close(one.rows, rows[:, [1, 0]], equal_nan=True, rtol=0, atol=0)
+    assert one.lengths.tolist() == [5]
+    apart = read_vectors(written(tmp_path, "a,b\n1,2\n2,3\n1,4\n", "apart.csv"), group="a")
+    assert (apart.lengths.tolist(), apart.rows[:, 0].tolist(), apart.names) == ([2, 1], [2, 4, 3], ("1", "2"))
     plain = written(tmp_path, "1.5,2\n3,4\n5,6\n")
-    assert read_number_file(plain, axis=0).vectors.lengths.tolist() == [3, 3]
-    assert read_number_file(plain, axis=1).vectors.rows[:, 0].tolist() == [1.5, 2, 3, 4, 5, 6]
+    assert read_vectors(plain, axis=0).lengths.tolist() == [3, 3]
+    assert read_vectors(plain, axis=1).rows[:, 0].tolist() == [1.5, 2, 3, 4, 5, 6]
     np.savez(tmp_path / "x.npz", x=np.zeros((2, 3, 4)), lengths=np.array([3, 1]))
-    assert read_number_file(tmp_path / "x.npz").vectors.lengths.tolist() == [3, 1]
+    assert read_vectors(tmp_path / "x.npz").lengths.tolist() == [3, 1]
 
 
 @pytest.mark.parametrize(
@@ -47,13 +49,12 @@ def test_columns_are_coordinates_and_runs_of_a_group_are_sequences(tmp_path: Pat
         (
             "a,b\n1,x\n",
             {},
-            "numbers.csv row 2, column b: must be a number, got 'x'; mark missing entries with --missing",
+            "numbers.csv: row 2, column b: must be a number, got 'x'; mark missing entries with --missing",
         ),
         ("a,b\n1,inf\n", {}, "column b: must be a number, got 'inf'"),
         ("a,b\n1\n", {}, "row 2: 1 cells where the header has 2"),
         ("a,b\n1,2\n", {"column": "c"}, "column: unknown 'c'"),
         ("a,a\n1,2\n", {}, "2 columns have the name 'a'"),
-        ("a,b\n1,2\n2,3\n1,4\n", {"group": "a"}, "group '1' appears in separate blocks of rows; sort the rows by a"),
         ("a,b\n", {}, "numbers.csv: contains no numbers"),
         ("a,b\n1,2\n", {"axis": 0}, "axis applies to tables without column names"),
         ("", {}, "contains no numbers"),
@@ -61,7 +62,7 @@ def test_columns_are_coordinates_and_runs_of_a_group_are_sequences(tmp_path: Pat
 )
 def test_what_is_refused(tmp_path: Path, text: str, options: dict, said: str) -> None:
     with pytest.raises(InputError, match=said) as caught:
-        read_number_file(written(tmp_path, text), **options)
+        read_vectors(written(tmp_path, text), **options)
     assert "\n" not in str(caught.value)
 
 
@@ -87,7 +88,7 @@ def test_a_table_is_fitted_and_asked_about_on_the_command_line(tmp_path: Path, c
     assert run_config(str(out), {"target": "observation"}).target == run_config("umbrella", {}).target == "observation"
     said = call("infer", out, table, "--group", "who")
     assert said.code == 0
-    assert "2 sequences of vectors" in said.out + said.error
+    assert "in 2 sequences of 2 to 60" in said.out + said.error
     for bad, part in (
         (("infer", out, table, "--column", "level,who"), "must be a number, got 'a'"),
         (("infer", out, table, "--unit", "words"), "unit: applies to symbols"),

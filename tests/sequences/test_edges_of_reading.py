@@ -97,7 +97,8 @@ def test_a_number_has_at_most_nine_digits() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([1.0, 2.0], "lengths: must be whole numbers"),
+        ([1.5, 1.5], "lengths: must be whole numbers"),
+        ([1.0, 2.0], [[0], [1, 2]]),
         ([[1], [2, 3]], "lengths: must be whole numbers"),
         ([[1, 2]], "lengths: must be whole numbers"),
         ([-1, 2], "lengths: must be whole numbers"),

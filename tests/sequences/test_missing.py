@@ -115,7 +115,7 @@ def test_objects_with_gaps(source: object, options: dict) -> None:
         (Frame(s=["a", None], u=[1, 1]), BY_U, "row 2: column s: is None; .*missing='none'"),
         (Frame(s=["a", ""], u=[1, 1]), BY_U, r"row 2: column s: is empty; .* missing='' \(--missing ''\)"),
         (Frame(s=["a", ""], u=[1, 1]), BY_U | {"missing": "NA"}, r"missing=\['NA', ''\] \(--missing NA,\)"),
-        (Frame(s=["a", "b"], u=[1, None]), BY_U | {"missing": [None]}, "row 2: column u: is None; a row without"),
+        (Frame(s=["a", "b"], u=[1, None]), BY_U | {"missing": [None]}, "row 2, column u: is None; a row without"),
     ],
 )  # fmt: skip
 def test_what_nobody_named_is_refused_with_its_place(source: object, options: dict, message: str) -> None:

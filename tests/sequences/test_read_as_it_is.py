@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope.errors import InputError
+from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.cli import main
 from hmmscope.lab.verbs.analyse import _file_name
 from hmmscope.storage import disk
@@ -122,10 +122,10 @@ def test_what_several_channels_cannot_show_is_said(tmp_path: Path, capsys: pytes
     assert "impossible from observation 1 (1.000000, 0.000000) on" in capsys.readouterr().out
 
 
-def test_packed_files_are_said_to_be(tmp_path: Path) -> None:
+def test_truncated_packed_files_are_said_to_be(tmp_path: Path) -> None:
     path = tmp_path / "x.txt.gz"
     path.write_bytes(b"\x1f\x8b\x08\x00\xff\xfe")
-    with pytest.raises(InputError, match="is not UTF-8 text; unpack it first"):
+    with pytest.raises(DamagedError, match="cannot be unpacked"):
         hs.SequenceData(path)
 
 

@@ -231,7 +231,7 @@ def test_two_readings_are_both_said(tmp_path: Path, name: str, text: str, both: 
     "name, text, options, part",
     [
         ("a.txt", "", {}, "a.txt: holds no sequence"),
-        ("a.txt", b"\xff\xfe\x00", {}, "is not UTF-8"),
+        ("a.txt", b"\xff\xfe\x00", {}, "is not UTF-16 text; save it as UTF-8"),
         ("a.txt", "ab\nac\n", {"symbols": ["a", "b"]}, "a.txt: line 2, symbol 2: 'c' is not one of a, b"),
         ("a.txt", "0 1\n\n0 5\n", {"symbols": 2}, "a.txt: line 3, symbol 2: '5' is not one of the numbers 0 to 1"),
         ("a.txt", "0 99999999999\n", {}, "symbol 2: '99999999999' is not one of the numbers"),
@@ -549,7 +549,7 @@ def test_no_line_repeats_what_it_refuses(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_values_of_other_types_are_refused(tmp_path: Path) -> None:
     lists = written(tmp_path, "g.jsonl", '{"s": "a", "u": [1]}\n{"s": "a", "u": [1]}\n')
-    refused(lambda: SequenceData(lists, column="s", group="u"), "row 1: column u: must be a name or number, got [1]")
+    refused(lambda: SequenceData(lists, column="s", group="u"), "row 1, column u: must be a name or number, got [1]")
     save_torch({"observations": torch.zeros(2, 2, dtype=torch.bfloat16)}, tmp_path / "b.safetensors")
     refused(lambda: SequenceData(tmp_path / "b.safetensors"), "float32 (2, 2) can be read in two ways")
     save_torch(
@@ -563,7 +563,9 @@ def test_values_of_other_types_are_refused(tmp_path: Path) -> None:
         refused(lambda path=path: SequenceData(path), "must be")  # type: ignore[misc]
     table = {"s": ["a", "b"], "u": [1, 2]}
     refused(lambda: SequenceData(table | {"u": 3}, column="s", group="u"), "column u: must be a list of rows, got 3")
-    refused(lambda: SequenceData(table | {"u": [1]}, column="s", group="u"), "column u has 1 rows, and column s 2")
+    refused(
+        lambda: SequenceData(table | {"u": [1]}, column="s", group="u"), "column u has 1 rows, and the observations 2"
+    )
     assert numbers(SequenceData(torch.zeros(2, dtype=torch.bfloat16))) == [[0, 0]]
     assert numbers(SequenceData(torch.zeros(2, dtype=torch.float16))) == [[0, 0]]
     for name in ("a\0b", json.loads('"\\ud800"')):

@@ -217,7 +217,7 @@ class EmissionHMM(VectorProcess):
 
     def vectors_of(self, observations: object) -> Float64[Tensor, "batch time coordinate"]:
         """Check observations (batch, time, coordinate) or (time, coordinate); NaN is missing."""
-        return self.checked(as_vectors(observations, self.num_symbols)[0])
+        return self.checked(as_vectors(observations, self.num_symbols, read_options=self.read_options)[0])
 
     def given_states(self, allowed_BTS: Bool[Tensor, "batch time state"]) -> Self:
         """Return a copy that conditions these observations on allowed states."""

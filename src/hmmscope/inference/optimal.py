@@ -44,7 +44,7 @@ def observe(
         if PREDICTIONS not in process.capabilities():
             raise process.missing_capability_error(PREDICTIONS)
         if process.real_valued:
-            seen = as_vectors(observations, process.num_symbols)[0]
+            seen = as_vectors(observations, process.num_symbols, read_options=process.read_options)[0]
         else:
             seen, reset_mask = check_observations(observations, process.alphabet, reset_mask)
         return process.observe(seen, reset_mask=reset_mask)

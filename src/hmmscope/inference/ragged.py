@@ -80,7 +80,7 @@ def check_own(
             raise InputError(f"lengths: must be None for a {type(process).__name__}; give sequences of one length")
         batch = whole_batch(observations, process.alphabet)
         return batch, torch.ones(batch.shape[:2], dtype=torch.bool)
-    vectors, known = as_vectors(observations, process.num_symbols, lengths)
+    vectors, known = as_vectors(observations, process.num_symbols, lengths, process.read_options)
     counts = torch.full(vectors.shape[:1], vectors.shape[1]) if known is None else known
     return vectors, torch.arange(vectors.shape[1]) < counts[:, None]
 

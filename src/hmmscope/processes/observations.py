@@ -1,7 +1,8 @@
 """Input checks for observations."""
 
-from collections.abc import Sequence
-from typing import Any
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -11,29 +12,55 @@ from torch.nn.utils.rnn import pad_sequence
 from hmmscope.axes import Bool, Float, Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.schema import listed, refuse_masked, shown
-from hmmscope.sequences.cells import as_row
+from hmmscope.sequences.columns import categories_of, is_frame, to_plain, writable
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.encoding import Alphabet
-from hmmscope.sequences.gaps import MISSING
+from hmmscope.sequences.gaps import MISSING, Missing, is_nothing
+from hmmscope.sequences.read_options import ReadOptions
+from hmmscope.sequences.vector_data import VectorData, read_vectors
+
+
+@runtime_checkable
+class Columns(Protocol):
+    """A frame or table: columns by name."""
+
+    def __getitem__(self, name: Any, /) -> Any: ...
+
 
 #: Sequences of symbols: a batch, one sequence, a `SequenceData`, or anything that `SequenceData` accepts.
-Symbols = Int[Tensor, "batch time"] | Int[Tensor, "time"] | SequenceData | NDArray[Any] | Sequence[Any]
+Symbols = (
+    Int[Tensor, "batch time"]
+    | Int[Tensor, "time"]
+    | SequenceData
+    | NDArray[Any]
+    | Sequence[Any]
+    | Columns
+    | os.PathLike[str]
+)
 
 #: Symbols, or vectors of real-valued processes: a batch, one sequence, or one sequence with a single coordinate.
-Observations = Symbols | Float[Tensor, "batch time coordinate"] | Float[Tensor, "row coordinate"] | Float[Tensor, "row"]
+Observations = (
+    Symbols
+    | Float[Tensor, "batch time coordinate"]
+    | Float[Tensor, "row coordinate"]
+    | Float[Tensor, "row"]
+    | VectorData
+)
 
 
 def as_counts(lengths: Any) -> Tensor:
     """Convert sequence lengths to a tensor, without checks; the index of a data frame is ignored."""
     refuse_masked("lengths", lengths)
     try:
-        return lengths if isinstance(lengths, Tensor) else torch.as_tensor(np.asarray(lengths))
+        counts = lengths if isinstance(lengths, Tensor) else torch.as_tensor(writable(np.asarray(lengths)))
+        whole = counts.is_floating_point() and bool((counts == counts.floor()).all()) and bool((counts < 2**53).all())
+        return counts.to(torch.int64) if whole and counts.numel() else counts
     except (TypeError, ValueError, RuntimeError):
         raise InputError(f"lengths: must be integers, got {shown(lengths)}") from None
 
 
 def as_batch(
-    observations: object, alphabet: Alphabet, lengths: object = None
+    observations: Any, alphabet: Alphabet, lengths: object = None
 ) -> tuple[Tensor, Int64[Tensor, "batch"] | None]:
     """Return the symbols (batch, time), without checks, and the lengths of the sequences if known.
 
@@ -43,33 +70,44 @@ def as_batch(
     Raises:
         InputError: not a batch of symbols, ambiguous (lists of one symbol, without `lengths`), or unknown names.
     """
-    observations = as_row(observations)
+    if isinstance(observations, Tensor):
+        return (observations[None] if observations.ndim == 1 else observations), None
+    if _is_named(observations):
+        observations = _read(observations, alphabet, symbols_from=alphabet)
+    observations = observations if isinstance(observations, SequenceData) else to_plain(observations)
     if isinstance(observations, np.ndarray) and observations.ndim == 2 and observations.shape[1] == 1:
         observations = observations.T
     elif _is_column(observations):
         if lengths is None:
-            count, how = len(observations), "hmmscope.SequenceData(rows, axis=0)"  # type: ignore[arg-type]
+            count, how = len(observations), "hmmscope.SequenceData(rows, axis=0)"
             raise InputError(
                 f"observations: {count} lists of one symbol can be read in two ways: pass {how} for one sequence of "
                 f"{count}, or axis=1 for {count} sequences of 1"
             )
-        observations = [row[0] for row in observations]  # type: ignore[attr-defined]
-    elif (
-        isinstance(observations, list | tuple) and observations and all(isinstance(r, np.ndarray) for r in observations)
-    ):
-        alike = {(type(row), row.shape) for row in observations}
-        same = len(alike) == 1 and alike.pop() == (np.ndarray, (len(observations[0]),))
-        observations = np.stack(observations) if same else _read(observations, alphabet)
-    if isinstance(observations, np.ma.MaskedArray) and observations.dtype.kind in "iu":
-        observations = np.ma.filled(observations.astype(np.int64), MISSING)
+        observations = [row[0] for row in observations]
+    elif isinstance(observations, list | tuple) and observations:
+        rows = [to_plain(row) for row in observations]
+        if all(isinstance(row, np.ndarray) for row in rows):
+            alike = {(type(row), row.shape) for row in rows}
+            same = len(alike) == 1 and alike.pop() == (np.ndarray, (len(rows[0]),))
+            observations = np.stack(rows) if same else _read(observations, alphabet)
+    if isinstance(observations, np.ma.MaskedArray):
+        observations = Missing().marked(observations)
     if not isinstance(observations, SequenceData):
         try:
+            if isinstance(observations, np.ndarray):
+                observations = writable(observations)
             found = torch.as_tensor(observations)
         except (ValueError, TypeError, RuntimeError):
             observations = _read(observations, alphabet)
         else:
             return (found[None] if found.ndim == 1 else found), None
     return _coded(observations, alphabet).padded()
+
+
+def _is_named(source: object) -> bool:
+    """Return whether a source is a table, a path or text."""
+    return is_frame(source) or isinstance(source, Mapping | os.PathLike | str) or categories_of(source) is not None
 
 
 def _is_column(rows: object) -> bool:
@@ -80,18 +118,17 @@ def _is_column(rows: object) -> bool:
     )
 
 
-def _read(rows: object, alphabet: Alphabet) -> SequenceData:
-    """Read ragged lists; InputError if they cannot be read, or for texts and paths."""
-    how = "hmmscope.SequenceData(rows, symbols=hmm.symbols)"
+def _read(rows: object, alphabet: Alphabet, **how: Any) -> SequenceData:
+    """Read ragged lists, tables, texts and files."""
     rows = rows.tolist() if isinstance(rows, np.ndarray) else rows
-    if not isinstance(rows, list | tuple):
-        raise InputError(f"observations: must be symbols (batch, time), got {shown(rows)}; {how} reads texts and files")
-    if all(isinstance(name, str) and name in (alphabet.names or ()) for name in rows):
+    if isinstance(rows, list | tuple) and all(
+        isinstance(name, str) and name in (alphabet.names or ()) for name in rows
+    ):
         rows = [rows]  # a list of names is one sequence, as for numbers
     try:
-        return SequenceData(rows, symbols=alphabet.names or alphabet.count, title="observations")
+        return SequenceData(rows, title="observations", **(how or {"symbols": alphabet.names or alphabet.count}))
     except InputError as error:
-        raise InputError(f"observations: must be symbols (batch, time), or rows for {how}: {error}") from None
+        raise InputError(f"observations: must be symbols (batch, time), or rows for SequenceData: {error}") from None
 
 
 def _coded(data: SequenceData, alphabet: Alphabet) -> SequenceData:
@@ -140,12 +177,12 @@ def checked(
         raise InputError("observations: are empty; pass an integer array (batch, 0) for a batch of empty sequences")
     if observations.dtype.is_floating_point and bool(observations.isnan().any()):
         b, t = observations.isnan().nonzero()[0].tolist()
-        how = "hmmscope.SequenceData(X, missing='nan') reads it as a missing observation"
+        how = "hmmscope.SequenceData(X, missing='nan', axis=1) reads it as a missing observation"
         raise InputError(f"observations[{b}, {t}]: is NaN; {how}")
-    if observations.dtype.is_floating_point or observations.dtype.is_complex or observations.dtype == torch.bool:
-        how = "convert symbols 0, 1, ... by .astype(int), or .long() for a tensor"
-        if observations.dtype.is_floating_point and not torch.equal(observations, observations.round()):
-            how = "real numbers need a real-valued process, such as the hmm of hmmscope.fit(X, 2, emission='gaussian')"
+    if observations.dtype.is_floating_point and torch.equal(observations, observations.round()):
+        observations = observations.double().clamp(-(2.0**62), 2.0**62).to(torch.int64)
+    if observations.dtype.is_floating_point or observations.dtype.is_complex:
+        how = "real numbers need a real-valued process, such as the hmm of hmmscope.fit(X, 2, emission='gaussian')"
         raise InputError(f"observations: must be integers, got {observations.dtype}; {how}")
     observations = observations.to(torch.int64)
     lowest, highest = map(int, observations.aminmax()) if observations.numel() else (0, -1)
@@ -185,34 +222,51 @@ def _starts(reset_mask: object, time: int) -> Bool[Tensor, "time"]:
 
 
 def as_vectors(
-    observations: object, num_coordinates: int, lengths: object = None
+    observations: Any, num_coordinates: int, lengths: object = None, read_options: ReadOptions | None = None
 ) -> tuple[Float64[Tensor, "batch time coordinate"], Int64[Tensor, "batch"] | None]:
     """Return vectors (batch, time, coordinate), padded with NaN, and the lengths of the sequences if known.
 
-    NaN is a missing entry. Accepts (time, coordinate), (time,) for one coordinate, a list of arrays, or rows that
-    `lengths` split, as in hmmlearn.
+    NaN is a missing entry. Accepts (time, coordinate), (time,) for one coordinate, a list of arrays, rows that `lengths`
+    split, as in hmmlearn, and tables and files as `read_vectors` does, with the `read_options` of the process.
 
     Raises:
         InputError: a wrong number of coordinates, an infinite number, not an array of numbers, or bad lengths.
     """
+    if _is_named(observations):
+        observations = read_vectors(observations, lengths=lengths, symbols_from=read_options, width=num_coordinates)
+        lengths = None
+    if isinstance(observations, VectorData):
+        if observations.rows.shape[1] != num_coordinates:
+            raise InputError(
+                f"observations: must have {num_coordinates} coordinates, got {observations.rows.shape[1]}; choose columns "
+                "with hmmscope.read_vectors(source, column=...)"
+            )
+        if lengths is not None:
+            raise InputError("lengths: must be None; these observations already have lengths")
+        return observations.padded(), observations.lengths
+    observations = observations.detach().cpu() if isinstance(observations, Tensor) else to_plain(observations)
     if isinstance(observations, np.ma.MaskedArray):
         observations = np.ma.filled(observations.astype(np.float64), np.nan)
-    if isinstance(observations, np.ndarray) and not observations.flags.writeable:
-        observations = observations.copy()
-    if isinstance(observations, list | tuple) and any(isinstance(one, Tensor | np.ndarray) for one in observations):
-        each = [as_vectors(one, num_coordinates)[0][0] for one in observations]
-        if lengths is not None:
-            raise InputError("lengths: must be omitted for a list of arrays, whose lengths are known")
-        return pad_sequence(each, batch_first=True, padding_value=torch.nan), torch.tensor(list(map(len, each)))
+    if isinstance(observations, list | tuple):
+        rows = [to_plain(one) for one in observations]
+        if any(isinstance(one, np.ndarray) for one in rows):
+            each = [as_vectors(one, num_coordinates)[0][0] for one in rows]
+            if lengths is not None:
+                raise InputError("lengths: must be omitted for a list of arrays, whose lengths are known")
+            return pad_sequence(each, batch_first=True, padding_value=torch.nan), torch.tensor(list(map(len, each)))
+        observations = [torch.nan if is_nothing(one) else one for one in observations]
     try:  # torch would convert lists to float32
-        found = torch.as_tensor(np.asarray(observations) if isinstance(observations, list | tuple) else observations)
+        if not isinstance(observations, Tensor):
+            array = np.asarray(observations)
+            observations = torch.as_tensor(writable(array.astype(np.float64) if array.dtype.kind in "buO" else array))
+        found = observations
     except (ValueError, TypeError, RuntimeError):
         raise InputError(
             f"observations: must be numbers (batch, time, coordinate), got {shown(observations)}"
         ) from None
-    if found.is_complex() or found.dtype == torch.bool:
+    if found.is_complex():
         raise InputError(f"observations: must be numbers, got {found.dtype}")
-    found = found.detach().cpu().to(torch.float64)
+    found = found.to(torch.float64)
     if found.ndim == 1 and num_coordinates == 1:
         found = found[:, None]
     if found.ndim not in (2, 3) or found.shape[-1] != num_coordinates:

@@ -259,7 +259,7 @@ class Process(StateMethods, ABC):
 
     @property
     def alphabet(self) -> Alphabet:
-        return Alphabet(self.symbols, self.num_symbols)
+        return Alphabet(self.symbols, self.num_symbols, read_options=self.read_options)
 
     @cached_property
     def _laws(self) -> dict[torch.device, HMMParams]:

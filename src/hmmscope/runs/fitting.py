@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -31,11 +30,11 @@ from hmmscope.runs.given_rows import column_names, row_labels
 from hmmscope.runs.goodness import Goodness, goodness_of_fit
 from hmmscope.runs.posterior import FitData, Posterior
 from hmmscope.runs.stream_parts import parts_of
-from hmmscope.runs.vector_files import read_number_file, read_validation
-from hmmscope.runs.vector_sequences import choose_vectors, emission_of, read_vectors, refuse
+from hmmscope.runs.vector_sequences import READING, choose_vectors, emission_of, read_validation, refuse
 from hmmscope.schema import options_of, require
 from hmmscope.sequences.data import SequenceData, read_as
 from hmmscope.sequences.streaming import SequenceStream
+from hmmscope.sequences.vector_data import read_vectors
 from hmmscope.system_info import require_memory
 from hmmscope.training.progress import Progress
 
@@ -218,7 +217,7 @@ def fit(
         num_states: Number of states, or several to choose from.
         emission: "symbols", or for numbers "gaussian", "gaussian-mixture", "poisson" (counts), "channels" (several
             symbols at once), or a registered name or class of `EmissionHMM`. Default: "gaussian" for fractions, else
-            symbols. NaN is missing; see `read_vectors` and `hmmscope.emissions.fit_emissions_em.fit_emissions`.
+            symbols. NaN is missing; see `hmmscope.read_vectors` and `hmmscope.emissions.fit_emissions_em.fit_emissions`.
         validation: Held-out data for comparing numbers of states; by default the validation part of `source`. The
             chosen fit continues on all data. Few sequences are cut into blocks.
         seed: Seed of the initial parameters and of the order of a stream.
@@ -235,7 +234,7 @@ def fit(
     options = options_of(options, FitOptions, reading)
     settings, quiet = vars(options) | {"seed": seed}, options.quiet
     del settings["quiet"]
-    emission, tied = emission_of(source, emission), options.tied_emissions
+    emission, tied = emission_of(source, emission, reading), options.tied_emissions
     if emission != "symbols":
         refuse(emission, stream=stream, tied_emissions=tied)
         return _fit_numbers(source, sizes, emission, validation, settings, quiet, reading)
@@ -254,14 +253,14 @@ def fit(
     with _Count((len(sizes) * options.num_restarts + (judges is not None)) * options.max_iterations, quiet) as heard:
         settings["callback"] = heard
         if judges is None:
-            return _without_judges(data, work, sizes, settings, row_labels(source))
+            return _without_judges(data, work, sizes, settings, _labels(data, source))
         judged = flat_sequences(judges.flat, judges.lengths.numpy())
         every = work if apart is data else _work(data, sizes[-1])
         choice = choose_num_states(work, judged, sizes, data.num_symbols, whole=every, **settings)
         chosen = choice.fits[choice.num_states]
         whole = None if apart is data else _on_to_all(data, chosen, settings)
     hmm = _named((whole or chosen).hmm, data, "Baum-Welch fit")
-    material = _material(data, work, settings, row_labels(source))
+    material = _material(data, work, settings, _labels(data, source))
     about = choice.held_out_errors, choice.reason + how, whole, apart.num_observations, choice.support
     return FitResult(hmm, num_weighted(work, data), choice.fits, choice.held_out, *about, material)
 
@@ -274,10 +273,6 @@ def sizes_of(num_states: object) -> list[int]:
     return sorted(set(map(int, given)))
 
 
-#: Reading options of arrays and of tables.
-_OF_ARRAYS, _OF_TABLES = ("axis", "lengths"), ("column", "group", "missing")
-
-
 def _fit_numbers(
     source: Any,
     sizes: Sequence[int],
@@ -288,26 +283,27 @@ def _fit_numbers(
     read_options: dict[str, Any],
 ) -> FitResult:
     more = dict(read_options)
-    array, table = ({name: more.pop(name, None) for name in names} for names in (_OF_ARRAYS, _OF_TABLES))
+    reading = {name: more.pop(name) for name in READING if name in more}
     refuse(emission, unit=more.pop("unit", None))
-    kept = None
-    if isinstance(source, str | Path):
-        data, how, kept = read_number_file(source, **array, **table)
-    else:
-        refuse(emission, **table)
-        data, how = read_vectors(source, **array), ""
+    data = read_vectors(source, **reading)
     del options["tied_emissions"]
-    judges = None if validation is None else read_validation(validation, data, array["axis"], table)
+    judges = None if validation is None else read_validation(validation, data, reading)
     with _Count((len(sizes) * options["num_restarts"] + 1) * options["max_iterations"], quiet) as heard:
         chosen, found = choose_vectors(data, judges, list(sizes), emission, options | {"callback": heard}, more)
     hmm = (found["whole"] or found["fits"][chosen]).hmm.replaced()
-    hmm.title, hmm.source, hmm.read_options = f"{family_name(emission)} fit", f"fitted to {how}" if how else "", kept
+    hmm.title, hmm.source = f"{family_name(emission)} fit", f"fitted to {data.how}" if data.how else ""
+    hmm.read_options = data.read_options
     seen, weights = (~data.rows.isnan()).any(1), as_weights(options.get("sequence_weights"), len(data.lengths))
     made = int(seen.sum()) if weights is None else float(np.repeat(weights, data.lengths.numpy()) @ seen.numpy())
-    columns = tuple(kept.column.split(",")) if kept and kept.column else column_names(source)
-    material = _material(data, None, options, row_labels(source), columns)
+    columns = data.columns or column_names(source)
+    material = _material(data, None, options, _labels(data, source), columns)
     zeros = found["fits"][chosen].num_zeros
     return FitResult(hmm, made, **found, data=material, num_zeros=zeros)
+
+
+def _labels(data: Any, source: Any) -> Any:
+    labels = row_labels(data)
+    return row_labels(source) if labels is None else labels
 
 
 def _without_judges(

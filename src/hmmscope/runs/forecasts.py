@@ -63,7 +63,10 @@ def forecast_with(models: Sequence[Any], observed: Any, steps: int, seed: int = 
     """
     require_count("steps", steps, most=MAX_STEPS)
     of_symbols = FORECASTS in models[0].uses_hmm_inference
-    past = whole_batch(observed, models[0].alphabet) if of_symbols else as_vectors(observed, models[0].num_symbols)[0]
+    if of_symbols:
+        past = whole_batch(observed, models[0].alphabet)
+    else:
+        past = as_vectors(observed, models[0].num_symbols, read_options=models[0].read_options)[0]
     require(len(past) == 1, "observed", "must be one sequence", tuple(past.shape))
     ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
     if of_symbols:

@@ -1,6 +1,6 @@
 """Rows of data that a fitted model answers about, in any form that `hmmscope.fit` reads."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,9 +13,9 @@ from hmmscope.axes import Int64, Tensor
 from hmmscope.processes.observations import as_vectors
 from hmmscope.processes.process import Process
 from hmmscope.runs.row_values import RowValues
-from hmmscope.runs.vector_files import read_number_file
-from hmmscope.runs.vector_sequences import Vectors, read_vectors
+from hmmscope.sequences.columns import is_frame
 from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.vector_data import VectorData, read_vectors
 
 #: Most entries of a padded batch, and most sequences in it.
 MOST_ENTRIES, MOST_SEQUENCES = 2**21, 4096
@@ -68,7 +68,7 @@ def given_rows(hmm: Process, source: Any, *, lengths: Any = None, **reading: Any
         hmm: The model.
         source: Whatever `hmmscope.fit` reads; (time, coordinate) is one sequence.
         lengths: Lengths of the sequences in consecutive rows.
-        reading: Options of `SequenceData`, or of `read_number_file`.
+        reading: Options of `SequenceData`, or of `read_vectors`.
     """
     if isinstance(source, GivenRows):
         return source
@@ -76,25 +76,21 @@ def given_rows(hmm: Process, source: Any, *, lengths: Any = None, **reading: Any
         lengths = source.lengths
     if not hmm.real_valued:
         return _symbols(hmm, source, lengths, reading)
-    if isinstance(source, str | Path):
-        found = read_number_file(source, lengths=lengths, symbols_from=hmm.read_options, **reading)
-        chosen = found.reading.column if found.reading else None
-        return of_vectors(found.vectors, columns=tuple(chosen.split(",")) if chosen else ())
-    if isinstance(source, Vectors):
-        return of_vectors(source)
-    values = _plain(source)
-    if reading:
-        return of_vectors(read_vectors(values, lengths=lengths, **reading), row_labels(source))
-    numbers, counts = as_vectors(values, hmm.num_symbols, lengths)
+    if isinstance(source, RowValues):
+        source = np.asarray(source)
+    if reading or isinstance(source, str | Path | VectorData | Mapping) or is_frame(source):
+        kept, width = hmm.read_options, hmm.num_symbols
+        return of_vectors(read_vectors(source, lengths=lengths, symbols_from=kept, width=width, **reading))
+    numbers, counts = as_vectors(source, hmm.num_symbols, lengths)
     counts = torch.full(numbers.shape[:1], numbers.shape[1]) if counts is None else counts
     parts = [row[:count] for row, count in zip(numbers, counts.tolist(), strict=True)]
     return _labelled(GivenRows(parts, columns=column_names(source)), row_labels(source))
 
 
-def of_vectors(data: Vectors, index: Any = None, columns: tuple[str, ...] = ()) -> GivenRows:
+def of_vectors(data: VectorData, index: Any = None, columns: tuple[str, ...] = ()) -> GivenRows:
     """Return the sequences of numbers."""
     index = row_labels(data) if index is None else index
-    return _labelled(GivenRows(data.rows.split(data.lengths.tolist()), columns=columns), index)
+    return _labelled(GivenRows(data.rows.split(data.lengths.tolist()), columns=columns or data.columns or ()), index)
 
 
 def of_symbols(data: SequenceData, index: Any = None) -> GivenRows:
@@ -105,6 +101,8 @@ def of_symbols(data: SequenceData, index: Any = None) -> GivenRows:
 
 def row_labels(source: Any) -> Any:
     """Return the labels of the rows of a pandas object, or of data that has them; else None."""
+    if isinstance(source, SequenceData | VectorData):
+        return None if source.index is None else np.concatenate(source.index)
     index = getattr(source, "index", None)
     return None if callable(index) else index
 
@@ -131,13 +129,7 @@ def _symbols(hmm: Process, source: Any, lengths: Any, reading: dict[str, Any]) -
     if named and lengths is None and not reading and (hmm.read_options is None or hmm.read_options.unit is None):
         source = [list(source)]  # a list of names is one sequence, as for numbers
     data = SequenceData(source, symbols_from=hmm, lengths=lengths, **reading)
-    return of_symbols(data, labels)
-
-
-def _plain(source: Any) -> Any:
-    if hasattr(source, "iloc"):
-        return source.to_numpy(dtype=np.float64, na_value=np.nan)
-    return np.asarray(source) if isinstance(source, RowValues) else source
+    return of_symbols(data, labels if data.index is None else None)
 
 
 def _labelled(found: GivenRows, index: Any) -> GivenRows:

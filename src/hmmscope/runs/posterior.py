@@ -23,10 +23,10 @@ from hmmscope.reprs import Shown, Tabular
 from hmmscope.runs.forecasts import Forecasts, forecast_with
 from hmmscope.runs.given_rows import GivenRows, of_symbols, of_vectors
 from hmmscope.runs.goodness import Goodness, goodness_of_fit
-from hmmscope.runs.vector_sequences import Vectors
 from hmmscope.schema import is_count, require, unknown_name
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import MISSING
+from hmmscope.sequences.vector_data import VectorData
 
 #: Largest R-hat of mixed chains, R-hat above which chains are lengthened, and sufficient number of effective draws.
 MIXED, LONGER, ENOUGH = 1.01, 1.05, 400
@@ -148,7 +148,7 @@ class FitData:
         constraints: Constraints of the fit.
     """
 
-    data: SequenceData | Vectors
+    data: SequenceData | VectorData
     restricted: bool
     index: Any = None
     columns: tuple[str, ...] = ()
@@ -157,7 +157,7 @@ class FitData:
     @property
     def rows(self) -> GivenRows:
         """Return the sequences with the labels of their rows."""
-        if isinstance(self.data, Vectors):
+        if isinstance(self.data, VectorData):
             return of_vectors(self.data, self.index, self.columns)
         return of_symbols(self.data, self.index)
 
@@ -183,12 +183,12 @@ class FitData:
         return Posterior(hmm, arrays, logs, found.relabelled_fraction, self.sequences, factor)
 
     def _drawn(self, hmm: Any, prior: DirichletPrior, chains: Chains, laws: dict[str, Any]) -> Draws:
-        vectors = isinstance(self.data, Vectors)
+        vectors = isinstance(self.data, VectorData)
         if self.restricted or (self.constraints is not None and (vectors or not _forbids(self.constraints, hmm))):
             options = "fixed, start, tied_emissions, sequence_weights and known_states"
             options += ", or with constraints that only forbid entries of an HMM of symbols" if self.constraints else ""
             raise InputError(f"posterior: its priors need free parameters; fit without {options}")
-        if isinstance(self.data, Vectors):
+        if isinstance(self.data, VectorData):
             conjugate = type(hmm).conjugate(self.data.rows, **hmm.options | laws)
             return vector_draws(hmm, self.data.rows, self.data.lengths, conjugate, prior, chains)
         if laws:

@@ -1,12 +1,12 @@
 """Arrays of numbers as sequences of vectors, and fits of emission families to them."""
 
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.emissions.families import family_name, family_of
 from hmmscope.emissions.fit_emissions_em import EmissionFit, fit_emissions
@@ -21,124 +21,38 @@ from hmmscope.inference.num_states import (
     support_of,
     units_of,
 )
-from hmmscope.schema import refuse_masked, require, shown, unknown_name
+from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
+from hmmscope.sequences.number_cells import looks_like_numbers
+from hmmscope.sequences.read_options import TIME_OPTIONS
+from hmmscope.sequences.vector_data import VectorData, joined, read_vectors
 
+#: Reading options of numbers.
+READING = ("axis", "lengths", "column", "group", "missing", *TIME_OPTIONS)
 #: Minimum number of sequences or blocks for holding out, and minimum length of a block.
 LEAST_PARTS, SHORTEST = 20, 16
 
 
-class Vectors(NamedTuple):
-    """Concatenated sequences of vectors.
-
-    Attributes:
-        rows: (row, coordinate); NaN is missing.
-        lengths: Lengths of the sequences.
-    """
-
-    rows: Float64[Tensor, "row coordinate"]
-    lengths: Int64[Tensor, "sequence"]
-
-
-def emission_of(source: Any, asked: str | type[EmissionHMM] | None) -> str | type[EmissionHMM]:
-    """Return "symbols" or the requested family; by default "gaussian" for arrays with fractional numbers."""
+def emission_of(source: Any, asked: str | type[EmissionHMM] | None, reading: dict[str, Any]) -> str | type[EmissionHMM]:
+    """Return "symbols" or the requested family; by default "gaussian" for fractional numbers."""
     if asked == "symbols":
         return "symbols"
     if asked is not None:
         family_of(asked)
         return asked
-    arrays = source if isinstance(source, list | tuple) else [source]
-    for one in arrays:
-        if isinstance(one, Tensor | np.ndarray):
-            found = _array_of(one.compressed() if isinstance(one, np.ma.MaskedArray) else one)
-            if found.dtype.kind == "f" and bool((found != np.floor(found))[np.isfinite(found)].any()):
-                return "gaussian"
+    if isinstance(source, VectorData) or (reading.get("unit") is None and looks_like_numbers(source, reading)):
+        return "gaussian"
     return "symbols"
 
 
-def read_vectors(source: Any, *, axis: int | None = None, lengths: Any = None) -> Vectors:
-    """Read arrays as sequences of vectors.
-
-    (time,) and (time, 1) are one sequence of numbers, (sequence, time, coordinate) are sequences, and a list has one
-    array per sequence. Two dimensions need `lengths`, which sum to the rows (each row is an observation), or `axis`,
-    the axis of time (each entry is an observation).
-
-    Raises:
-        InputError: Not an array of numbers, an ambiguous shape, an infinite number, or wrong lengths.
-    """
-    if isinstance(source, list | tuple) and len(source) and all(np.ndim(one) in (1, 2) for one in source):
-        parts = [_numbers(one) for one in source]
-        if lengths is not None or axis is not None:
-            raise InputError("lengths, axis: apply to a single array; the source is already divided into sequences")
-        return _together([part[:, None] if part.ndim == 1 else part for part in parts])
-    array = _numbers(source)
-    if array.ndim == 3 and axis is None:
-        if lengths is None:
-            return _together(list(array))
-        counts = _counts(lengths)
-        if len(counts) != len(array) or max(counts) > array.shape[1]:
-            raise InputError(f"lengths: must be {len(array)} whole numbers in [1, {array.shape[1]}]")
-        return _together([row[:count] for row, count in zip(array, counts, strict=True)])
-    if array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1 and axis is None):
-        array = array.reshape(-1, 1)
-        lengths = [len(array)] if lengths is None else lengths
-    elif array.ndim == 2 and axis in (0, 1):
-        return _together([row[:, None] for row in (array.T if axis == 0 else array)])
-    if array.ndim != 2 or axis is not None:
-        raise InputError(
-            f"source: must be numbers (sequence, time, coordinate), got {tuple(array.shape)} with axis={axis}"
-        )
-    if lengths is None:
-        rows, columns = array.shape
-        raise InputError(
-            f"source: numbers {tuple(array.shape)} are ambiguous: give lengths=[{rows}] for {rows} observations of "
-            f"{columns} coordinates, axis=0 for {columns} sequences of {rows} numbers, or axis=1 for {rows} sequences of "
-            f"{columns} numbers"
-        )
-    counts = _counts(lengths)
-    if sum(counts) != len(array):
-        raise InputError(f"lengths: must sum to the {len(array)} rows, got {sum(counts)}")
-    return _together(list(array.split(counts)))
-
-
-def _numbers(one: Any) -> Float64[Tensor, "..."]:
-    try:
-        if isinstance(one, np.ma.MaskedArray):
-            one = np.ma.filled(one.astype(np.float64), np.nan)
-        array = _array_of(one)
-        if array.dtype.kind in "mMc":
-            raise TypeError
-        found = torch.from_numpy(np.array(array, dtype=np.float64))
-    except (ValueError, TypeError):
-        raise InputError(f"source: must be numbers, got {shown(one)}") from None
-    if bool(found.isinf().any()):
-        raise InputError(f"source{found.isinf().nonzero()[0].tolist()}: is not finite; mark a missing entry with NaN")
-    return found
-
-
-def _array_of(one: Any) -> NDArray[Any]:
-    if not isinstance(one, Tensor):
-        return np.asarray(one)
-    one = one.detach().cpu()
-    return (one.double() if one.dtype == torch.bfloat16 else one).numpy()
-
-
-def _counts(lengths: Any) -> list[int]:
-    refuse_masked("lengths", lengths)
-    counts = np.asarray(lengths)
-    if counts.ndim != 1 or counts.dtype.kind not in "iu" or (counts < 1).any():
-        raise InputError(f"lengths: must be whole numbers of at least 1, got {shown(lengths)}")
-    return counts.tolist()
-
-
-def _together(parts: list[Tensor]) -> Vectors:
-    if len({part.shape[1] for part in parts}) != 1 or not all(map(len, parts)):
-        raise InputError("source: every sequence must have observations, all with the same number of coordinates")
-    return Vectors(torch.cat(parts), torch.tensor(list(map(len, parts))))
+def read_validation(validation: Any, data: VectorData, reading: dict[str, Any]) -> VectorData:
+    """Read held-out data in the same way as the fitted data."""
+    options = reading if isinstance(validation, str | Path) else {"axis": reading.get("axis")}
+    return read_vectors(validation, **options, symbols_from=data.read_options, width=data.rows.shape[1])
 
 
 def fit_vectors(
-    data: Vectors,
+    data: VectorData,
     sizes: list[int],
     emission: str | type[EmissionHMM],
     options: dict[str, Any],
@@ -160,11 +74,11 @@ def fit_vectors(
     known = family.fit_options
     for name in more:
         if name not in (*known, "min_variance"):
-            raise unknown_name("fit", name, (*known, "min_variance", "axis", "lengths"))
+            raise unknown_name("fit", name, (*known, "min_variance", *READING))
     return {size: fit_emissions(family, data.rows, data.lengths, size, **options, **more) for size in sizes}
 
 
-def held_out(data: Vectors, seed: int) -> tuple[Vectors, Vectors | None, str]:
+def held_out(data: VectorData, seed: int) -> tuple[VectorData, VectorData | None, str]:
     """Split off a fifth of the data to compare numbers of states; also return a description.
 
     Fewer than twenty sequences are cut into blocks; with fewer than twenty blocks, nothing is held out.
@@ -181,12 +95,12 @@ def held_out(data: Vectors, seed: int) -> tuple[Vectors, Vectors | None, str]:
     if all(bool(part.isnan().all()) for part in judges):
         return data, None, "; too little data to hold any out"
     rest = [part for number, part in enumerate(parts) if number not in chosen]
-    return _together(rest), _together(judges), f"{how}; then refitted to all data"
+    return joined(rest), joined(judges), f"{how}; then refitted to all data"
 
 
 def choose_vectors(
-    data: Vectors,
-    judges: Vectors | None,
+    data: VectorData,
+    judges: VectorData | None,
     sizes: list[int],
     emission: str | type[EmissionHMM],
     options: dict[str, Any],
@@ -232,7 +146,7 @@ def choose_vectors(
     return best, found | {"reason": reason + cut}
 
 
-def _support(data: Vectors, fits: dict[int, EmissionFit], bics: dict[int, float]) -> StateCountPosterior:
+def _support(data: VectorData, fits: dict[int, EmissionFit], bics: dict[int, float]) -> StateCountPosterior:
     model = next(iter(fits.values())).hmm
     try:
         laws = type(model).conjugate(data.rows, **model.options)
@@ -241,7 +155,7 @@ def _support(data: Vectors, fits: dict[int, EmissionFit], bics: dict[int, float]
     return support_of(bics, lambda size: vector_evidence(fits[size].hmm, data.rows, data.lengths, laws))
 
 
-def _judged(hmm: EmissionHMM, data: Vectors, units: list[NDArray[np.int64]]) -> NDArray[np.float64]:
+def _judged(hmm: EmissionHMM, data: VectorData, units: list[NDArray[np.int64]]) -> NDArray[np.float64]:
     parts = data.rows.split(data.lengths.tolist())
     terms = [hmm.observe(part[None]).log_likelihood_terms[0] for part in parts]
     return summed(torch.cat(terms).numpy(), np.concatenate(units))

@@ -1,7 +1,6 @@
 """Sequences of symbols with their alphabet, for fitting, filtering and training."""
 
 import hashlib
-import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,22 +16,22 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from hmmscope.axes import Int64, Tensor
-from hmmscope.errors import InputError, RefusedError
+from hmmscope.errors import InputError
 from hmmscope.reprs import html_table
 from hmmscope.schema import require, require_count, shown, unknown_name
 from hmmscope.seeds import check_seed, numpy_generator
 from hmmscope.sequences.encoding import Alphabet, Encoded, summary
 from hmmscope.sequences.gaps import MISSING, Missing
 from hmmscope.sequences.large import num_equal, parts_of
-from hmmscope.sequences.read_options import ReadOptions
+from hmmscope.sequences.read_options import TIME_OPTIONS, ReadOptions
 from hmmscope.sequences.read_request import FORMAT, ReadRequest
 from hmmscope.sequences.reading import read_again, read_file, read_object
-from hmmscope.storage import store
+from hmmscope.sequences.saving import write_sequences
+from hmmscope.sequences.time_stamps import stored_duration
 from hmmscope.text import in_a_line
 
-_ENDINGS = (".safetensors", ".npz", ".jsonl")
 #: Reading options of `SequenceData`.
-READING_OPTIONS = ("symbols", "unit", "column", "group", "axis", "missing", "lengths", "symbols_from")
+READING_OPTIONS = ("symbols", "unit", "column", "group", *TIME_OPTIONS, "axis", "missing", "lengths", "symbols_from")
 #: Numbers of symbols, and of characters of the first line, in `describe`.
 _SHOWN_SYMBOLS, _SHOWN_LINE = 12, 60
 #: Number of blocks of long sequences, and the shortest block.
@@ -63,6 +62,11 @@ class SequenceData(Dataset[Tensor]):
         unit: of text: "characters", "words", "numbers", or "lines" (one symbol per line).
         column: of a table or file with several arrays; default: ``observations``, or the only one.
         group: column with the sequence of each row, in a table with one observation per row.
+        time: column with the time stamp of each row; "index" is the index of a frame. See [time](data.md#time-stamps).
+        every: time step, such as "10min"; steps without a row are missing. "row": each row is a step.
+        gap: a longer time between rows starts a new sequence.
+        sort: sort rows by time; otherwise disorder raises an error.
+        duplicates: "first" or "last" of several rows in one step; otherwise they raise an error.
         axis: time axis of a 2-d array: 0 if columns are sequences, 1 if rows are. By default (time, 1) is one sequence.
         missing: values of missing observations, such as "NA", -1, NaN, [None] or "". One of None, NaN and "nan" means all.
             Masked entries and `hmmscope.MISSING` are always missing.
@@ -77,6 +81,7 @@ class SequenceData(Dataset[Tensor]):
         lengths: of the sequences (sequence,), with missing observations.
         title, how: title, and how the source was read.
         read_options: options that read another source in the same way.
+        names: of the sequences (group or record), or None.
 
     Raises:
         InputError: nothing to read, an unknown symbol, a missing or too large file, or an ambiguous source (the message
@@ -92,6 +97,11 @@ class SequenceData(Dataset[Tensor]):
         unit: str | None = None,
         column: str | None = None,
         group: str | None = None,
+        time: str | None = None,
+        every: Any = None,
+        gap: Any = None,
+        sort: bool = False,
+        duplicates: str | None = None,
         axis: int | None = None,
         missing: object = None,
         lengths: object = None,
@@ -102,10 +112,13 @@ class SequenceData(Dataset[Tensor]):
         is_path = isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source)
         what = Path(str(source)).name if is_path else "sequences"
         if symbols_from is not None and symbols is None:
-            symbols = symbols_from.symbols or symbols_from.num_symbols
+            alphabet = symbols_from if isinstance(symbols_from, Alphabet) else symbols_from.alphabet
+            symbols = alphabet.names or alphabet.count
         kept = None if symbols_from is None else symbols_from.read_options
         names = Missing.of(missing).names or None
-        wanted = ReadOptions(unit=unit, column=column, group=group, axis=axis, missing=names)
+        by_time = {"time": time, "every": stored_duration(every, "every"), "gap": stored_duration(gap, "gap")}
+        by_time |= {"sort": sort or None, "duplicates": duplicates}
+        wanted = ReadOptions(unit=unit, column=column, group=group, axis=axis, missing=names, **by_time)
         gaps = Missing(names or (kept.missing if kept else None) or ())
         asked = ReadRequest(what, Alphabet.of(symbols, gaps), wanted, lengths, kept)
         if isinstance(source, SequenceData):
@@ -127,7 +140,7 @@ class SequenceData(Dataset[Tensor]):
     def _set(self, encoded: Encoded, title: str, seed: int) -> None:
         self._encoded, self.title, self.seed = encoded, title, check_seed(seed)
         self.symbols, self.num_symbols, self.how = encoded.symbols, encoded.num_symbols, encoded.how
-        self.read_options = encoded.read_options
+        self.read_options, self.names = encoded.read_options, encoded.names
         self.lengths = torch.from_numpy(encoded.lengths.astype(np.int64))
         self._starts = np.concatenate([[0], np.cumsum(encoded.lengths)]).astype(np.int64)
 
@@ -138,6 +151,10 @@ class SequenceData(Dataset[Tensor]):
         return data
 
     # -- contents
+
+    @property
+    def alphabet(self) -> Alphabet:
+        return Alphabet(self.symbols, self.num_symbols, read_options=self.read_options)
 
     @property
     def num_observations(self) -> int:
@@ -162,6 +179,12 @@ class SequenceData(Dataset[Tensor]):
     @cached_property
     def num_missing(self) -> int:
         return num_equal(self.flat, self.num_symbols)
+
+    @property
+    def index(self) -> list[NDArray[Any]] | None:
+        """Time stamps (datetime64, in UTC where the source has zones) or row labels per sequence, or None."""
+        index = self._encoded.index
+        return None if index is None else np.split(index, self._starts[1:-1])
 
     @property
     def longest(self) -> int:
@@ -196,12 +219,15 @@ class SequenceData(Dataset[Tensor]):
     def _chosen(self, numbers: NDArray[np.int64]) -> "SequenceData":
         if len(numbers) == 0:
             raise InputError("index: must select at least one sequence")
-        parts = [self.flat[self._starts[n] : self._starts[n + 1]] for n in numbers.tolist()]
-        return self._with(np.concatenate(parts), self._encoded.lengths[numbers])
+        places = np.concatenate([np.arange(self._starts[n], self._starts[n + 1]) for n in numbers.tolist()])
+        names = None if self.names is None else tuple(self.names[n] for n in numbers.tolist())
+        return self._with(places, self._encoded.lengths[numbers], names)
 
-    def _with(self, flat: NDArray[np.integer], lengths: NDArray[np.int64]) -> "SequenceData":
-        first = self.as_text(flat[: min(40, int(lengths[0]))])
-        return self.from_encoded(replace(self._encoded, flat=flat, lengths=lengths, first=first), self.title, self.seed)
+    def _with(self, places: Any, lengths: NDArray[np.int64], names: tuple[str, ...] | None) -> "SequenceData":
+        flat, index = self.flat[places], self._encoded.index
+        about = {"first": self.as_text(flat[: min(40, int(lengths[0]))]), "names": names}
+        about |= {} if index is None else {"index": index[places]}
+        return self.from_encoded(replace(self._encoded, flat=flat, lengths=lengths, **about), self.title, self.seed)
 
     def as_text(self, sequence: Any) -> str:
         names = self.symbols or tuple(map(str, range(self.num_symbols)))
@@ -289,7 +315,12 @@ class SequenceData(Dataset[Tensor]):
         lengths = [
             min(length, count - begin) for count in self._encoded.lengths.tolist() for begin in range(0, count, length)
         ]
-        found = self._with(self.flat, np.array(lengths))
+        names = self.names and tuple(
+            name
+            for name, count in zip(self.names, self._encoded.lengths.tolist(), strict=True)
+            for _ in range(0, count, length)
+        )
+        found = self._with(slice(None), np.array(lengths), names)
         return found if len(found) == len(self) else found._said(f"cut into {len(found)} pieces of at most {length}")
 
     @property
@@ -322,7 +353,7 @@ class SequenceData(Dataset[Tensor]):
         require_count("length", length)
         lengths = np.minimum(self._encoded.lengths, length)
         kept = np.arange(self.num_steps) - np.repeat(self._starts[:-1], self._encoded.lengths) < length
-        return self._with(self.flat[kept], lengths)
+        return self._with(kept, lengths, self.names)
 
     def split(self, train: float = 0.8, validation: float = 0.1, *, seed: int = 0) -> Parts:
         """Split into disjoint training, validation and test parts.
@@ -391,28 +422,7 @@ class SequenceData(Dataset[Tensor]):
             InputError: another ending.
             RefusedError: the file exists.
         """
-        target = Path(str(path))
-        if target.suffix not in _ENDINGS:
-            raise InputError(f"path: must end in {', '.join(_ENDINGS)}, got {str(target)!r}")
-        if os.path.lexists(target):
-            raise RefusedError(f"{target}: exists; choose another name")
-        header: dict[str, Any] = {"format": FORMAT, "version": 1, "num_symbols": self.num_symbols}
-        header |= {} if self.symbols is None else {"symbols": list(self.symbols)}
-        header |= {"gaps": True} if self.num_missing else {}
-        if target.suffix == ".jsonl":
-            named = dict(enumerate(self.symbols or range(self.num_symbols)))
-            rows = [[named.get(v) for v in s.tolist()] for s in self]
-            first, *others = ({"observations": row} for row in rows)
-            store.write_table(target, [first | {"alphabet": header}, *others])
-            return
-        text = json.dumps(header)
-        if target.suffix == ".safetensors":
-            tensors = {"tokens": torch.from_numpy(np.array(self.flat)), "lengths": self.lengths}
-            store.write_tensors(target, tensors, {"sequences": text})
-            return
-        buffer = io.BytesIO()
-        np.savez(buffer, header=np.array(text), tokens=self.flat, lengths=self._encoded.lengths)
-        store.write_bytes(target, buffer.getvalue())
+        write_sequences(self, path)
 
 
 def read_as(source: Any, read_options: Mapping[str, Any], beside: Iterable[str] = ()) -> SequenceData:

@@ -41,6 +41,8 @@ class Encoded(Shown):
         how: how the source was read.
         first: beginning of the first sequence, as text.
         read_options: options for another source.
+        index: time stamps or row labels of all observations (observation,), or None.
+        names: of the sequences, or None.
     """
 
     flat: NDArray[np.integer]
@@ -50,15 +52,18 @@ class Encoded(Shown):
     how: str
     first: str
     read_options: ReadOptions = field(default_factory=ReadOptions)
+    index: NDArray[Any] | None = None
+    names: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, repr=False)
 class Alphabet(Shown):
-    """Known symbol names or their number, and the names of missing observations."""
+    """Known symbol names or their number, the names of missing observations, and how sequences were read."""
 
     names: tuple[str, ...] | None = None
     count: int | None = None
     missing: Missing = field(default_factory=Missing)
+    read_options: ReadOptions | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, symbols: object, missing: Missing | None = None) -> "Alphabet":
@@ -111,6 +116,8 @@ def whole_lengths(lengths: object) -> NDArray[np.int64]:
     refuse_masked("lengths", lengths)
     try:
         counts = np.asarray(lengths)
+        if counts.dtype.kind == "f" and bool((counts == np.floor(counts)).all() and (counts < 2**53).all()):
+            counts = counts.astype(np.int64)
         good = counts.ndim == 1 and (counts.dtype.kind in "iu" or counts.size == 0) and bool((counts >= 0).all())
     except (ValueError, TypeError, OverflowError):
         good = False

@@ -5,7 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hmmscope.errors import InputError
 from hmmscope.schema import parse_spec, require, to_stored
+from hmmscope.sequences.time_axis import TimeAxis
+
+#: Options of the time axis.
+TIME_OPTIONS = ("time", "every", "gap", "sort", "duplicates")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +23,8 @@ class ReadOptions:
         group: the column with the sequence of each row.
         axis: time axis of a 2-d array: 0 if columns are sequences, 1 if rows are.
         missing: values of missing observations, see `hmmscope.sequences.gaps.Missing`.
+        time: the column with the time stamp of each row.
+        every, gap, sort, duplicates: see `hmmscope.sequences.time_axis.TimeAxis`.
     """
 
     unit: str | None = None
@@ -25,14 +32,31 @@ class ReadOptions:
     group: str | None = None
     axis: int | None = None
     missing: tuple[str, ...] | None = None
+    time: str | None = None
+    every: str | None = None
+    gap: str | None = None
+    sort: bool | None = None
+    duplicates: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("every", "gap", "sort", "duplicates"):
+            if getattr(self, name) and self.time is None:
+                raise InputError(f"{name}: needs time=, the column of time stamps (--time)")
+        if self.axis_of_time is not None:
+            self.axis_of_time.check()
         require(self.axis in (None, 0, 1), "axis", "of time must be 0 (each column is a sequence) or 1", self.axis)
 
     @classmethod
     def of_file(cls, data: Mapping[str, Any]) -> "ReadOptions | None":
         """Return the options in a process file, or None."""
         return parse_spec(cls, data["reading"], "reading") if data.get("reading") is not None else None
+
+    @property
+    def axis_of_time(self) -> TimeAxis | None:
+        """Return the time axis, or None."""
+        if self.time is None:
+            return None
+        return TimeAxis(self.time, self.every, self.gap, bool(self.sort), self.duplicates)
 
     def to_data(self) -> dict[str, Any]:
         """Return the specified options as plain data."""
@@ -43,4 +67,6 @@ class ReadOptions:
     def flags(self) -> str:
         """Return command-line flags: ``--unit lines --column weather``."""
         values = self.to_data() | ({} if self.missing is None else {"missing": ",".join(self.missing)})
-        return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in values.items())
+        return " ".join(
+            f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}" for name, value in values.items()
+        )

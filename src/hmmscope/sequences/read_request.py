@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
 from hmmscope.schema import listed, shown, unknown_name
+from hmmscope.sequences.columns import as_labels, to_plain
 from hmmscope.sequences.encoding import (
     UNITS,
     Alphabet,
@@ -22,7 +23,8 @@ from hmmscope.sequences.encoding import (
 )
 from hmmscope.sequences.gaps import FOR_NUMBERS, MISSING, USUAL_GAPS, Missing, is_nothing
 from hmmscope.sequences.large import MAX_SYMBOLS, smallest, too_sparse
-from hmmscope.sequences.read_options import ReadOptions
+from hmmscope.sequences.read_options import TIME_OPTIONS, ReadOptions
+from hmmscope.sequences.tables import Table
 
 #: A number, as tables write it.
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -65,6 +67,7 @@ class ReadRequest:
         self.has_gaps = False  # True if V is a missing observation in the file
         self.row_numbers: Sequence[int] | None = None  # row numbers in the file, from 1
         self.has_axes = False  # True for 2-d arrays
+        self.time_options = {name: getattr(self.read_options, name) for name in TIME_OPTIONS}
 
     def understood(self, found: Encoded) -> Encoded:
         """Add the applied reading options to the encoded sequences."""
@@ -74,6 +77,7 @@ class ReadRequest:
             group=self.group,
             axis=self.axis if self.has_axes else None,
             missing=self.missing.names or None,
+            **self.time_options,
         )
         asked, kept = self.read_options.to_data(), self.kept.to_data()
         found_now = reading.to_data()
@@ -91,8 +95,18 @@ class ReadRequest:
         names = [str(field) for field in fields]
         if self.column is None and self.kept.column in names:
             self.column, self.group = self.kept.column, self.group or self.kept.group
-        if self.group is not None and self.column is None:
-            raise InputError("group: needs column, the column of the symbols")
+        if self.time_options["time"] is None and self.kept.time in names:
+            self.time_options = {name: getattr(self.kept, name) for name in TIME_OPTIONS}
+        time = self.time_options["time"]
+        if (
+            time is not None
+            and self.column is None
+            and len(rest := [n for n in names if n not in (time, self.group)]) == 1
+        ):
+            self.column = rest[0]
+        for field, value in (("group", self.group), ("time", time)):
+            if value is not None and self.column is None:
+                raise InputError(f"{field}: needs column, the column of the symbols")
         return names
 
     def of_file(self, header: Mapping[str, Any]) -> Alphabet | None:
@@ -220,6 +234,7 @@ class ReadRequest:
 
     def _symbols(self, rows: list[list[Any]], how: str) -> Encoded:
         has = self.missing.has
+        rows = [[int(v) if isinstance(v, bool) else v for v in row] for row in rows]
         seen = [value for row in rows for value in row if not has(value)]
         words = all(isinstance(value, str) for value in seen)
         if not words or (self.alphabet.names is None and all(map(is_whole, seen))):
@@ -243,64 +258,63 @@ class ReadRequest:
         return values if self.axis == 1 else [[row[0] for row in values]]
 
     def _is_number(self, value: object) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(value, int | float)
 
     def _names(self, values: Iterable[object]) -> bool:
         return all(isinstance(value, str) or is_nothing(value) or self.missing.has(value) for value in values)
 
-    def table(self, fields: Iterable[object], take: Callable[[str], Any]) -> Encoded:
-        """Encode a column of sequences, or with `group` a column of symbols.
-
-        Args:
-            fields: names of the columns.
-            take: returns a column by name.
-        """
-        names = self.choose(fields)
+    def table(self, table: Table) -> Encoded:
+        """Encode a column of sequences, or with a group or time a column of symbols."""
+        names = self.choose(table.names)
         name = self.field(names)
-        for one in (name, self.group):
-            if names.count(str(one)) > 1:
-                raise InputError(f"{self.what}: column: {names.count(str(one))} columns are named {shown(one)}")
-        column, values = f"column {_short(name)}", self._cells(take, name)
+        table.require(name, "column")
+        column, values = f"column {_short(name)}", self._cells(table, name)
+        if (categories := table.categories(name)) is not None:
+            self.adopt(categories)
         if self.unit is None and self.alphabet.names is None and _decimals(values, self.missing):
             raise InputError(
                 f"{self.what}: {column}: contains decimal numbers instead of symbols; {FOR_NUMBERS}; if each value is one "
                 "symbol, pass unit='lines' (--unit)"
             )
-        if self.group is None:
+        axis = ReadOptions(**self.time_options).axis_of_time
+        if self.group is None and axis is None:
             if self.unit == "lines":
                 self._no_gap(values, column)
             found = self.rows(values, column, "row")
+            index = None if table.labels is None else as_labels(table.labels)
+            found = replace(found, index=index if index is not None and len(index) == len(found.flat) else None)
             return found if found.read_options.unit is None else replace(found, how=f"{column}: {found.how}")
-        if self.group not in names:
-            raise unknown_name("group", self.group, names)
-        keys = self._cells(take, self.group)
-        if len(keys) != len(values):
-            raise InputError(
-                f"{self.what}: column {_short(self.group)} has {len(keys)} rows, and {column} {len(values)}"
-            )
-        self._no_gap(keys, f"column {_short(self.group)}", "a row without a group; leave it out")
+        steps = table.steps(self.group, axis, len(values))
         self._no_gap(values, column)
-        grouped: dict[Any, list[Any]] = {}
-        for number, (key, value) in enumerate(zip(keys, values, strict=True)):
-            if isinstance(key, list | dict):
-                raise InputError(
-                    f"{self.at('row')(number)}: column {self.group}: must be a name or number, got {shown(key)}"
-                )
-            grouped.setdefault(key, []).append(value)
-        rows, how = list(grouped.values()), f"{column}, a sequence for each {_short(self.group)}"
-        seen = [value for row in rows for value in row if not self.missing.has(value)]
+        how = column if self.group is None else f"{column}, a sequence for each {_short(self.group)}"
+        how = f"{how}; {steps.summary}" if steps.summary else how
+        seen = [value for value in values if not self.missing.has(value)]
         words = all(isinstance(value, str) for value in seen)
-        whole = (float.is_integer(v) if isinstance(v, float) else isinstance(v, int) and v is not True for v in seen)
+        whole = (float.is_integer(v) if isinstance(v, float) else isinstance(v, int) for v in seen)
         if not words and not all(whole):
-            raise InputError(f"{self.what}: {column}: with group= each row must be one name or whole number")
-        return self._symbols(rows, how)
+            given = "group=" if axis is None else "time="
+            raise InputError(
+                f"{self.what}: {column}: with {given} each row must be one name or whole number; {FOR_NUMBERS}"
+            )
+        parts = np.split(steps.rows, np.cumsum(steps.lengths)[:-1])
+        rows = [[values[row] if row >= 0 else MISSING for row in part.tolist()] for part in parts]
+        return replace(self._symbols(rows, how), index=steps.index, names=steps.names)
 
-    def _cells(self, take: Callable[[str], Any], name: str) -> list[Any]:
-        column = take(name)
-        cells = plain(column)
-        if isinstance(cells, str) or not isinstance(cells, Iterable):
-            raise InputError(f"{self.what}: column {name}: must be a list of rows, got {shown(column)}")
-        return list(cells)
+    def adopt(self, categories: list[Any]) -> None:
+        """Take the symbols of a categorical column, with those that do not occur."""
+        if categories and all(isinstance(one, str) for one in categories):
+            self.unit = self.unit or "lines"
+            names = [one for one in categories if not self.missing.has(one)]
+            self.alphabet = Alphabet.of(names, self.missing) if self.alphabet.count is None else self.alphabet
+        elif (
+            self.alphabet.count is None
+            and categories
+            and all(isinstance(one, int) and 0 <= one < MAX_SYMBOLS for one in categories)
+        ):
+            self.alphabet = Alphabet.of(max(categories) + 1, self.missing)
+
+    def _cells(self, table: Table, name: str) -> list[Any]:
+        return list(plain(table.column(name)))
 
     def _no_gap(self, cells: list[Any], column: str, advice: str = "") -> None:
         for number, cell in enumerate(cells):
@@ -310,10 +324,11 @@ class ReadRequest:
                 raise InputError(f"{self.at('row')(number)}: {said}")
 
     def no_group(self) -> None:
-        if self.read_options.group is not None:
-            raise InputError(
-                f"{self.what}: group: needs a table with one observation per row; this source has no columns"
-            )
+        for field in ("group", "time"):
+            if getattr(self.read_options, field) is not None:
+                raise InputError(
+                    f"{self.what}: {field}: needs a table with one observation per row; this source has no columns"
+                )
 
 
 def _named(column: Any) -> str | None:
@@ -328,15 +343,15 @@ def _decimals(values: Sequence[object], missing: Missing) -> bool:
 
 def plain(values: Any) -> Any:
     """Convert to Python lists; masked entries become `MISSING`."""
+    values = to_plain(values)
     if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "iubf":
         values = Missing().marked(values) if np.ma.is_masked(values) else values.data
     elif isinstance(values, list | tuple) and any(value is np.ma.masked for value in values):
         whole = all(value is np.ma.masked or isinstance(value, int | np.integer) for value in values)
         return [(MISSING if whole else None) if value is np.ma.masked else value for value in values]
-    if getattr(values, "ndim", 0) == 2 and values.shape[1] == 1 and "int" in str(getattr(values, "dtype", "")):
+    if isinstance(values, np.ndarray) and values.ndim == 2 and values.shape[1] == 1 and values.dtype.kind in "iu":
         values = values.reshape(-1)
-    methods = (getattr(values, method, None) for method in ("to_pylist", "as_py", "to_list", "tolist"))
-    return next((method for method in methods if method is not None), lambda: values)()
+    return values.tolist() if isinstance(values, np.ndarray) else values
 
 
 def _emptiness(value: object) -> str:

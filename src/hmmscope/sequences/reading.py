@@ -11,14 +11,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.errors import DamagedError, InputError, ResourceError
+from hmmscope.errors import DamagedError, InputError
 from hmmscope.schema import shown
-from hmmscope.sequences.cells import MAX_TEXT, as_row, read_cells
+from hmmscope.sequences.columns import as_labels, categories_of, is_frame, labels_of, to_plain
 from hmmscope.sequences.encoding import Alphabet, Encoded, apart, encode_words
 from hmmscope.sequences.gaps import FOR_NUMBERS, MISSING
 from hmmscope.sequences.read_options import ReadOptions
 from hmmscope.sequences.read_request import FORMAT, OBSERVATIONS, ReadRequest, is_whole, plain
-from hmmscope.storage import disk, store
+from hmmscope.sequences.tables import (
+    MAX_TEXT,
+    SEPARATORS,
+    Table,
+    csv_table,
+    ending_of,
+    parquet_table,
+    read_cells,
+    read_text,
+    table_of,
+)
+from hmmscope.storage import disk
 from hmmscope.storage.mapped import map_tensors, read_npy, read_npz
 from hmmscope.system_info import require_memory
 
@@ -38,24 +49,24 @@ def read_file(path: Path, asked: ReadRequest) -> Encoded:
         DamagedError: a truncated binary file.
         ResourceError: Parquet without pyarrow.
     """
-    ending = path.suffix.lower()
+    ending = ending_of(path)
     if ending not in TABLES:
         asked.no_group()
     if ending in ARRAYS:
         return _read_arrays(path, asked)
     if ending == ".parquet":
-        return _read_parquet(path, asked)
+        return asked.table(parquet_table(path))
     with disk.reading(path, managed=False, limit=MAX_TEXT) as file:
         require_memory(f"{path}", 40 * os.fstat(file.fileno()).st_size)
-    text = store.read_text(path, limit=MAX_TEXT)
+    text = read_text(path)
     if ending in FASTA or (ending not in (*TEXT, *TABLES) and text.startswith(">")):
         return _read_fasta(text, asked)
     if ending in TEXT and asked.unit is None and asked.alphabet.names is None and is_fasta(text):
         raise InputError(f"{asked.what}: {TWO_WAYS}")
     if ending in FASTQ:
         return _read_fastq(text, asked)
-    if ending in (".csv", ".tsv"):
-        return _read_csv(text, asked, "\t" if ending == ".tsv" else ",")
+    if ending in SEPARATORS:
+        return _read_csv(text, asked, SEPARATORS[ending])
     if ending in (".jsonl", ".ndjson"):
         return _read_json_lines(text, asked)
     return _read_json(text, asked) if ending == ".json" else asked.lines(text.splitlines())
@@ -82,17 +93,26 @@ def is_fasta(text: str) -> bool:
 
 def _read_fasta(text: str, asked: ReadRequest) -> Encoded:
     records: list[list[str]] = []
+    names: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith(">"):
             records.append([])
+            names.append(" ".join(line[1:].split()[:1]))
         elif line.strip() and not line.startswith(";"):
             if not records:
                 raise InputError(f"{asked.what}: line {number}: FASTA must begin with a header, '>name'")
+            odd = next((one for one in line if one.isdigit() or not (one.isprintable() or one.isspace())), None)
+            if odd is not None and asked.alphabet.names is None:
+                raise InputError(
+                    f"{asked.what}: line {number}: {shown(odd)} is not a letter of a FASTA sequence; remove it"
+                )
             records[-1].append("".join(line.split()).upper())
     sequences = ["".join(record) for record in records]
     if not any(sequences):
         raise InputError(f"{asked.what}: holds no sequence")
-    return _letters(sequences, asked, "FASTA records, each letter a symbol, small letters as capitals")
+    found = _letters(sequences, asked, "FASTA records, each letter a symbol, small letters as capitals")
+    kept = tuple(name for name, sequence in zip(names, sequences, strict=True) if sequence)
+    return replace(found, names=kept if any(kept) and len(kept) == len(found.lengths) else None)
 
 
 def _read_fastq(text: str, asked: ReadRequest) -> Encoded:
@@ -134,11 +154,12 @@ def _letters(sequences: list[str], asked: ReadRequest, how: str) -> Encoded:
     return replace(found, how=how)
 
 
-def _read_csv(text: str, asked: ReadRequest, delimiter: str) -> Encoded:
-    rows, numbers = read_cells(text, asked.what, delimiter)
+def _read_csv(text: str, asked: ReadRequest, separators: str) -> Encoded:
+    found = read_cells(text, asked.what, separators)
+    rows, numbers = found
     if not rows:
         raise InputError(f"{asked.what}: holds no sequence")
-    header = asked.choose(name.strip() for name in rows[0])
+    asked.choose(rows[0])
     if asked.column is None:
         numbers = [number for number, row in zip(numbers, rows, strict=True) if row != [""]]
         asked.row_numbers, cells = numbers, [[cell.strip() for cell in row] for row in rows if row != [""]]
@@ -158,10 +179,7 @@ def _read_csv(text: str, asked: ReadRequest, delimiter: str) -> Encoded:
             )
         return replace(asked.words(asked.along(cells), "rows of names", "row"), read_options=ReadOptions(unit="words"))
     asked.row_numbers = numbers[1:]
-    for number, row in enumerate(rows[1:]):
-        if len(row) != len(header):
-            raise InputError(f"{asked.at('row')(number)}: {len(row)} cells where the header has {len(header)}")
-    return asked.table(header, lambda name: [row[header.index(name)].strip() for row in rows[1:]])
+    return asked.table(csv_table(found, asked.what))
 
 
 def _read_json_lines(text: str, asked: ReadRequest) -> Encoded:
@@ -180,7 +198,7 @@ def _read_json_lines(text: str, asked: ReadRequest) -> Encoded:
         if not isinstance(alphabet, Mapping):
             raise InputError(f"{asked.at('row')(0)}: alphabet: must be a mapping with symbols, got {shown(alphabet)}")
         names = asked.of_file(alphabet)
-        found = asked.table(rows[0], lambda name: _column(asked, name, rows))
+        found = asked.table(Table(asked.what, rows[0], lambda name: _column(asked, name, rows), numbers))
         return _renamed(found, names, asked)
     asked.no_group()
     return asked.rows(rows, "rows", "row")
@@ -318,23 +336,6 @@ def _require_whole(array: NDArray[Any], asked: ReadRequest) -> None:
         raise InputError(f"{asked.what}: {rule}; {FOR_NUMBERS}")
 
 
-def _read_parquet(path: Path, asked: ReadRequest) -> Encoded:
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise ResourceError(f"{path}: Parquet needs pyarrow; pip install 'hmmscope[parquet]'") from None
-    with disk.reading(path, managed=False) as file:
-        try:
-            table = parquet.ParquetFile(file)
-            size = sum(table.metadata.row_group(k).total_byte_size for k in range(table.num_row_groups))
-            require_memory(f"{path}", 60 * size)
-            return asked.table(table.schema_arrow.names, lambda name: table.read(columns=[name]).column(name))
-        except (InputError, ResourceError):
-            raise
-        except Exception as error:
-            raise DamagedError(f"{path.name}: not Parquet ({' '.join(str(error).split())[:100]})") from None
-
-
 def read_again(found: Encoded, asked: ReadRequest) -> Encoded:
     """Apply names or a number of symbols to encoded sequences.
 
@@ -362,31 +363,26 @@ def read_object(source: Any, asked: ReadRequest) -> Encoded:
         raise InputError(
             f"{asked.what}: bytes can be read in two ways: as text, source.decode(), or as numbers, list(source)"
         )
-    if isinstance(source, torch.Tensor):
-        source = _numbers(source.detach().cpu())
-    source = as_row(source)
-    if isinstance(source, np.ndarray):
-        asked.no_group()
-        return read_array(source, asked, "array")
-    if hasattr(source, "collect_schema") and hasattr(source, "collect"):  # a lazy frame
-        source = source.collect()
-    names = getattr(source, "column_names", None)
-    if names is None and not isinstance(source, Mapping):
-        names = getattr(source, "columns", None)
-    if isinstance(names, Mapping):
-        splits = " or ".join(f"source[{name!r}]" for name in list(names)[:3])
-        raise InputError(f"{asked.what}: has several splits; pass one of them, {splits}")
-    if names is not None and hasattr(source, "__getitem__"):
-        keys = {str(name): name for name in names}  # columns may be numbers
-        return asked.table(names, lambda name: source[keys[name]])
+    if is_frame(source):
+        return asked.table(table_of(source, asked.what))
     if isinstance(source, Mapping):
         fields = asked.choose(key for key in source if key != "lengths")
-        if asked.group is not None:
-            return asked.table(source, lambda name: source[name])
+        if asked.group is not None or asked.time_options["time"] is not None:
+            return asked.table(table_of(source, asked.what))
         name = asked.field(fields)
         if asked.lengths is None:
             asked.lengths = source.get("lengths")
         return read_object(source[name], asked)
+    labels, categories = labels_of(source), categories_of(source)
+    if asked.time_options["time"] is not None and labels is not None:
+        return asked.table(Table(asked.what, [OBSERVATIONS], lambda name: source, labels=labels))
+    if categories is not None:
+        asked.adopt(categories)
+    source = to_plain(source)
+    if isinstance(source, np.ndarray):
+        asked.no_group()
+        found = read_array(source, asked, "array")
+        return found if labels is None else replace(found, index=as_labels(labels))
     asked.no_group()
     if isinstance(source, set | frozenset):
         raise InputError(f"{asked.what}: must be ordered, such as lists; got a set")
@@ -395,4 +391,5 @@ def read_object(source: Any, asked: ReadRequest) -> Encoded:
     except TypeError:
         kinds = "lists, an array, a tensor, a table or a path"
         raise InputError(f"{asked.what}: must be {kinds}, got {shown(source)}") from None
-    return asked.rows(rows, "lists")
+    found = asked.rows(rows, "lists")
+    return replace(found, index=as_labels(labels)) if labels is not None and len(labels) == len(found.flat) else found

@@ -11,9 +11,11 @@ from hmmscope.processes.process import Process
 from hmmscope.runs import fitting
 from hmmscope.runs.fit_answers import searched
 from hmmscope.runs.fit_options import FitOptions
+from hmmscope.runs.vector_sequences import emission_of
 from hmmscope.schema import parse_value
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.streaming import SequenceStream
+from hmmscope.sequences.vector_data import VectorData, read_vectors
 from hmmscope.text import say
 
 
@@ -24,12 +26,20 @@ def fit(options: FitCommandOptions) -> None:
         raise InputError("--forecast: needs draws from the posterior for its intervals; add --posterior 500")
     sizes = parse_value(tuple[int, ...], options.states, "states")
     reading, quiet, stream = options.reading(), options.quiet, options.stream
-    data: SequenceData | SequenceStream | str
+    data: SequenceData | SequenceStream | VectorData
     more: dict[str, Any] = {}
-    if options.emission not in (None, "symbols"):
-        data, more = options.observations, reading | {"emission": options.emission}
+    emission = options.emission
+    if emission is None and options.symbols is None and not stream:
+        emission = emission_of(options.observations, None, reading)
+    if emission not in (None, "symbols"):
         if options.symbols is not None:
-            raise InputError(f"--symbols: applies to symbols, but emission is {options.emission!r}; leave it out")
+            raise InputError(f"--symbols: applies to symbols, but emission is {emission!r}; leave it out")
+        if reading.pop("unit") is not None:
+            raise InputError(f"--unit: applies to symbols, but emission is {emission!r}; leave it out")
+        emission_of(None, emission, {})  # known names only
+        data, more = read_vectors(options.observations, **reading), {"emission": emission}
+        if not quiet:
+            say(data.describe())
     elif stream:
         reading = {key: value for key, value in reading.items() if key in ("unit", "missing")}
         data = SequenceStream(options.observations, symbols=options.symbols, **reading)
@@ -73,7 +83,7 @@ def fit(options: FitCommandOptions) -> None:
 
 def said_of(found: fitting.FitResult, options: FitCommandOptions) -> None:
     """Print requested extras: distance of the saved HMM from the fit, intervals, goodness of fit, forecast."""
-    if found.fits and options.emission in (None, "symbols"):  # only symbols are quantized
+    if found.fits and not found.hmm.real_valued:  # only symbols are quantized
         distance = found.final.hmm.quantisation_distance
         say(f"rounding to multiples of 2^-32: at most {distance:.1e} nats per symbol from the fit")
     posterior = found.posterior(options.posterior, seed=options.seed) if options.posterior else None
@@ -98,8 +108,8 @@ def _outcomes(hmm: Process, options: FitCommandOptions) -> Sequence[str]:
     return columns if len(columns) == hmm.num_symbols else [f"coordinate {y}" for y in range(hmm.num_symbols)]
 
 
-def _place(hmm: Process, data: SequenceData | SequenceStream | str) -> str:
-    if isinstance(data, str):
+def _place(hmm: Process, data: SequenceData | SequenceStream | VectorData) -> str:
+    if isinstance(data, VectorData):
         return f"({hmm.file_texts()['source']})"
     return f"in {_counted(len(data), 'sequence')}"  # type: ignore[arg-type]
 

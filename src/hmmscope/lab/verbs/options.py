@@ -57,6 +57,15 @@ class SequenceInputOptions:
     group: str | None = said(
         "column with the sequence id, for tables with one observation per row", metavar="NAME", group=READING
     )
+    time: str | None = said("column with the time stamp of each row", metavar="NAME", group=READING)
+    every: str | None = said(
+        "time step, such as 10min; steps without a row are missing; row: each row is a step",
+        metavar="STEP",
+        group=READING,
+    )
+    gap: str | None = said("start a new sequence after a longer time, such as 1d", metavar="TIME", group=READING)
+    sort: bool = said("sort rows by time", False, group=READING)
+    duplicates: str | None = said("use the first or last of several rows in one step", metavar="WHICH", group=READING)
     missing: str | None = said(
         "markers of a missing observation, such as NA,N,-; none: no marker", metavar="NAMES", group=READING
     )
@@ -67,7 +76,15 @@ class SequenceInputOptions:
     def reading(self) -> dict[str, Any]:
         """Return keyword arguments of `SequenceData`."""
         names = None if self.missing is None else self.missing.split(",")
-        return {"unit": self.unit, "column": self.column, "group": self.group, "axis": self.axis, "missing": names}
+        by_time = {name: getattr(self, name) for name in ("time", "every", "gap", "sort", "duplicates")}
+        more = {name: value for name, value in by_time.items() if value}
+        return {
+            "unit": self.unit,
+            "column": self.column,
+            "group": self.group,
+            "axis": self.axis,
+            "missing": names,
+        } | more
 
 
 @dataclass(frozen=True, kw_only=True)

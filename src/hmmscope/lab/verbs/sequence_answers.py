@@ -19,7 +19,7 @@ from hmmscope.inference.stable_argmax import stable_argmax as likeliest_choice
 from hmmscope.kernels.context_counts import context_counts, ngram_laws
 from hmmscope.lab.verbs.options import InferOptions
 from hmmscope.lab.verbs.output_paths import new_file
-from hmmscope.lab.verbs.sources import find_process, likeliest, read_observations
+from hmmscope.lab.verbs.sources import Observations, find_process, likeliest, read_observations
 from hmmscope.processes.capabilities import FORECASTS, GAPS, MEMORY, PATHS, PREDICTIONS, SMOOTHING
 from hmmscope.processes.process import Process
 from hmmscope.schema import require
@@ -27,7 +27,7 @@ from hmmscope.seeds import check_seed
 from hmmscope.sequences.gaps import MISSING
 from hmmscope.storage import store
 from hmmscope.system_info import require_memory
-from hmmscope.text import in_brief, say
+from hmmscope.text import in_a_line, in_brief, say
 from hmmscope.ties import steady
 
 #: Maximum printed positions of a path, and printed sequences.
@@ -84,9 +84,10 @@ def oracle(asked: InferOptions) -> None:
             built.require_capability(question, f"--{name}")
     if asked.ngrams and built.real_valued:
         raise InputError("process: --ngrams needs symbols, but this process emits vectors")
-    sequences, understood = read_observations(Path(asked.observations), built, **asked.reading())
+    read = read_observations(Path(asked.observations), built, **asked.reading())
+    sequences = read.sequences
     if not quiet:
-        say(understood)
+        say(read.about)
     _require_rows(built, sequences, wanted, kept=out is not None)
     table: list[dict] = []
     lines: list[str] = []
@@ -99,10 +100,11 @@ def oracle(asked: InferOptions) -> None:
         if number < _SHOWN_SEQUENCES:
             gaps = sequence.shape[1] - _made(sequence)
             also = f" and {gaps} missing" if gaps else ""
-            lines.append(f"sequence {number + 1}: {_made(sequence)} observations{also}, {said[0]}")
+            name = f" ({in_a_line(read.names[number])})" if read.names else ""
+            lines.append(f"sequence {number + 1}{name}: {_made(sequence)} observations{also}, {said[0]}")
             lines += [f"  {line}" for line in said[1:]]
         if out is not None:
-            table += [{"sequence": number + 1} | row for row in rows]
+            table += _labelled(rows, number, read)
     _say_all(built, sequences, total, impossible)
     for line in lines:
         say(line)
@@ -117,6 +119,16 @@ def oracle(asked: InferOptions) -> None:
         store.write_table(Path(out), table)
         if not quiet:
             say(f"table: {out} (log_likelihood null means -inf)")
+
+
+def _labelled(rows: list[dict], number: int, read: Observations) -> list[dict]:
+    """Add the number and name of the sequence, and the time stamp or label of each row."""
+    about = {"sequence": number + 1} | ({"name": read.names[number]} if read.names else {})
+    if read.labels is None or len(read.labels[number]) != len(rows):
+        return [about | row for row in rows]
+    key = "time" if read.labels[number].dtype.kind == "M" else "label"
+    labels = [str(one).removesuffix(".000000") for one in read.labels[number]]
+    return [about | {key: label} | row for label, row in zip(labels, rows, strict=True)]
 
 
 def _say_all(process: Process, sequences: list[Tensor], total: float, impossible: int) -> None:

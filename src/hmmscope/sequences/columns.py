@@ -1,0 +1,98 @@
+"""Arrays and columns of other libraries, as NumPy arrays or lists."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+def to_plain(source: Any) -> Any:
+    """Convert a tensor, array or column to a NumPy array, a masked array or a list; return others unchanged.
+
+    Arrays get native byte order, positive strides and a type that torch has. Columns with null values become lists.
+    """
+    if isinstance(source, torch.Tensor):
+        dense = (source.to_dense() if source.layout != torch.strided else source).detach().cpu()
+        return (dense.float() if dense.dtype == torch.bfloat16 else dense).resolve_conj().resolve_neg().numpy()
+    if isinstance(source, np.ndarray):
+        return _native(source)
+    if isinstance(source, str | bytes | bytearray | list | tuple | Mapping | Path) or is_frame(source):
+        return source
+    if hasattr(source, "dims") and hasattr(source, "values"):  # xarray
+        return _native(np.asarray(source.values))
+    dtype = str(getattr(source, "dtype", getattr(source, "type", "")))
+    if dtype.startswith("datetime64["):
+        return source.to_list() if "," in dtype else _native(np.asarray(source))
+    if getattr(source, "ndim", None) == 1 and dtype in _NUMPY:
+        return _native(np.asarray(source))
+    method = next((m for m in ("to_pylist", "as_py", "to_list", "tolist") if hasattr(source, m)), None)
+    if method is None:
+        return source
+    values = getattr(source, method)()
+    if isinstance(values, list) and values and all(type(value) in (bool, int, float) for value in values):
+        found = np.asarray(values)
+        return found if found.dtype.kind in "iufb" else values
+    return values
+
+
+_NUMPY = {f"{kind}{size}" for kind in ("int", "uint") for size in (8, 16, 32, 64)} | {"bool", "float32", "float64"}
+
+
+def _native(array: NDArray[Any]) -> NDArray[Any]:
+    kind, size = array.dtype.kind, array.dtype.itemsize
+    if type(array) is not np.ndarray and not isinstance(array, np.ma.MaskedArray):
+        array = np.asarray(array)
+    if kind == "f" and size not in (4, 8):
+        return array.astype(np.float64 if size > 8 else np.float32)
+    if kind in "iuf" and not array.dtype.isnative:
+        return array.astype(array.dtype.newbyteorder("="))
+    return array.copy() if any(stride < 0 for stride in array.strides) else array
+
+
+def writable(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array that torch can share without a warning."""
+    return array if array.flags.writeable else array.copy()
+
+
+def is_frame(source: Any) -> bool:
+    """Return whether a source has named columns: a frame, a table, a data set, or a structured array."""
+    if isinstance(source, np.ndarray):
+        return source.dtype.names is not None
+    if isinstance(source, torch.Tensor | str | list | tuple):
+        return False
+    names = getattr(source, "column_names", None)
+    names = getattr(source, "columns", None) if names is None else names
+    named = names is not None and not callable(names)
+    return (named and (hasattr(source, "__getitem__") or isinstance(names, Mapping))) or hasattr(source, "data_vars")
+
+
+def categories_of(column: Any) -> list[Any] | None:
+    """Return all categories of a categorical column in order, or None."""
+    dtype = getattr(column, "dtype", getattr(column, "type", None))
+    if str(dtype) == "category":
+        return list(getattr(column, "cat", column).categories)
+    if type(dtype).__name__ == "Enum" and hasattr(dtype, "categories"):  # polars
+        return list(getattr(dtype, "categories", ()))
+    if type(dtype).__name__ == "DictionaryType" and getattr(dtype, "ordered", False):  # pyarrow
+        one = column.unify_dictionaries().chunk(0) if hasattr(column, "unify_dictionaries") else column
+        return one.dictionary.to_pylist()
+    return None
+
+
+def as_labels(index: Any) -> NDArray[Any]:
+    """Return row labels as an array; dates with a zone become datetime64 in UTC."""
+    found = np.asarray(index)
+    if found.dtype.kind == "O" and len(found) and hasattr(found[0], "astimezone") and hasattr(index, "tz_convert"):
+        found = np.asarray(index.tz_convert("UTC").tz_localize(None))
+    return found.astype("datetime64[us]") if found.dtype.kind == "M" else found
+
+
+def labels_of(source: Any) -> Any:
+    """Return the row labels of a pandas object, or None for row numbers."""
+    index = getattr(source, "index", None)
+    if index is None or callable(index) or not hasattr(index, "dtype") or not hasattr(index, "is_unique"):
+        return None
+    return None if type(index).__name__ == "RangeIndex" and (index.start, index.step) == (0, 1) else index

@@ -1,0 +1,176 @@
+"""Cells of tables as numbers: missing entries, decimal marks, and whether data are numbers or symbols."""
+
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.errors import InputError
+from hmmscope.schema import shown
+from hmmscope.sequences.columns import is_frame, to_plain
+from hmmscope.sequences.gaps import Missing, is_nothing
+from hmmscope.sequences.tables import (
+    INDEX,
+    SEPARATORS,
+    Table,
+    csv_table,
+    ending_of,
+    parquet_table,
+    read_cells,
+    read_text,
+    table_of,
+)
+from hmmscope.sequences.time_stamps import looks_like_time
+
+#: Default markers of a missing entry, besides an empty cell.
+NOTHING = ("NA", "NaN", "nan")
+_COMMA = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
+
+
+def split_names(column: str, table: Table) -> list[str]:
+    """Return the columns that a name, or names with commas, stands for."""
+    return [column] if table.has(column) else [name.strip() for name in column.split(",")]
+
+
+def is_array(one: Any) -> bool:
+    """Return whether this is an array, or a list of numbers or of lists."""
+    return np.ndim(to_plain(one)) in (1, 2) if not isinstance(one, str) else False
+
+
+class NumberMarkers:
+    """Markers of missing entries."""
+
+    """Markers of missing entries, and the decimal mark."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = frozenset(names)
+        self.numbers = frozenset(value for name in self.names if (value := _number(name)) is not None)
+
+    @classmethod
+    def of(cls, missing: Any) -> "NumberMarkers":
+        """Build from `missing` of the readers."""
+        said = Missing.of(missing)
+        return cls({*said.names, *(NOTHING if missing is None or said.takes_nothing else ()), ""})
+
+    def number(self, cell: Any) -> float | None:
+        """Return the number in a cell, NaN where missing, or None."""
+        if isinstance(cell, str):
+            cell = cell.strip()
+            if cell in self.names:
+                return math.nan
+            found = _number(cell.replace(",", ".") if _COMMA.fullmatch(cell) else cell)
+        elif is_nothing(cell):
+            return math.nan
+        else:
+            found = _number(cell)
+        return math.nan if found is not None and found in self.numbers else found
+
+
+def _number(cell: Any) -> float | None:
+    try:
+        found = float(cell)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def floats_of(table: Table, name: str, gaps: NumberMarkers) -> NDArray[np.float64]:
+    """Return a column as floats, with NaN where missing."""
+    cells = table.column(name)
+    if isinstance(cells, np.ndarray) and cells.dtype.kind in "iufb":
+        found = np.ma.filled(cells.astype(np.float64), np.nan)
+        if gaps.numbers:
+            found = np.where(np.isin(found, list(gaps.numbers)), np.nan, found)
+        if np.isinf(found).any():
+            raise InputError(f"{table.place(int(np.isinf(found).argmax()), name)}: is not finite")
+        return np.asarray(found)
+    cells = cells.tolist() if isinstance(cells, np.ndarray) else cells
+    found = [gaps.number(cell) for cell in cells]
+    if None in found:
+        row = found.index(None)
+        cell, hint = cells[row], "; mark missing entries with --missing"
+        if looks_like_time(cell):
+            hint = f"; a column of time stamps is time={name!r} (--time {name})"
+        elif isinstance(cell, str) and "," in cell:
+            hint = "; write numbers without marks of thousands"
+        raise InputError(f"{table.place(row, name)}: must be a number, got {shown(cell)}{hint}")
+    _one_decimal_mark(table, name, cells)
+    return np.array(found, np.float64)
+
+
+def _one_decimal_mark(table: Table, name: str, cells: list[Any]) -> None:
+    commas = [row for row, cell in enumerate(cells) if isinstance(cell, str) and "," in cell]
+    if not commas:
+        return
+    points = [row for row, cell in enumerate(cells) if isinstance(cell, str) and "." in cell]
+    if points:
+        both = f"{shown(cells[commas[0]])} and {shown(cells[points[0]])}"
+        raise InputError(
+            f"{table.place(commas[0], name)}: has both decimal commas and decimal points, {both}; write one"
+        )
+
+
+def looks_like_numbers(source: Any, reading: Mapping[str, Any]) -> bool:
+    """Return whether a table or array holds numbers of which some are not whole."""
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        if "\n" in str(source) or ending_of(path) not in (*SEPARATORS, ".parquet") or not path.is_file():
+            return False
+        if ending_of(path) == ".parquet":
+            return _fractional_columns(parquet_table(path), reading)
+        cells = read_cells(read_text(path), path.name, SEPARATORS[ending_of(path)])
+        if not cells.cells:
+            return False
+        gaps = NumberMarkers.of(reading.get("missing"))
+        if any(gaps.number(cell) is None for cell in cells.cells[0]):
+            try:
+                return _fractional_columns(csv_table(cells, path.name), reading)
+            except InputError:
+                return False
+        return _fractional([cell for row in cells.cells for cell in row], gaps)
+    if is_frame(source) or isinstance(source, Mapping):
+        return _fractional_columns(table_of(source, "source"), reading)
+    plain = to_plain(source)
+    parts = plain if isinstance(plain, list | tuple) and plain and all(is_array(one) for one in plain) else [plain]
+    return any(_fractional(to_plain(one), NumberMarkers([])) for one in parts)
+
+
+def _fractional_columns(table: Table, reading: Mapping[str, Any]) -> bool:
+    column = reading.get("column")
+    given = [column] if isinstance(column, str) else None if column is None else list(map(str, column))
+    aside = (reading.get("group"), reading.get("time"), INDEX, "lengths")
+    names = (
+        [n for n in table.names if n not in aside]
+        if given is None
+        else [n for c in given for n in split_names(c, table)]
+    )
+    gaps = NumberMarkers.of(reading.get("missing"))
+    found = [table.column(name) for name in names if table.has(name)]
+    if reading.get("time") is None:  # a column of time stamps that the reader will ask about
+        found = [one for one in found if not (len(one) and looks_like_time(one[0]))]
+    return (
+        bool(found) and all(_all_numbers(one, gaps) for one in found) and any(_fractional(one, gaps) for one in found)
+    )
+
+
+def _all_numbers(cells: Any, gaps: NumberMarkers) -> bool:
+    if isinstance(cells, np.ndarray):
+        return cells.dtype.kind in "iufb" or (cells.dtype.kind == "O" and _all_numbers(cells.tolist(), gaps))
+    return all(gaps.number(cell) is not None for cell in cells)
+
+
+def _fractional(cells: Any, gaps: NumberMarkers) -> bool:
+    if isinstance(cells, np.ma.MaskedArray):
+        cells = cells.compressed()
+    if isinstance(cells, np.ndarray) and cells.dtype.kind in "iufb":
+        seen = cells[np.isfinite(cells)] if cells.dtype.kind == "f" else cells[:0]
+        return bool((seen != np.floor(seen)).any())
+    if not isinstance(cells, list | tuple | np.ndarray) or np.ndim(cells) != 1:
+        return False
+    values = [gaps.number(cell) for cell in cells]
+    return None not in values and any(value % 1 for value in values if value is not None and value == value)

@@ -1,0 +1,282 @@
+"""Rows on a time grid: gaps become missing observations, and long gaps end a sequence."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.errors import InputError
+from hmmscope.schema import require, shown
+from hmmscope.sequences.time_stamps import Duration, duration_text, parse_duration, parse_times
+
+#: A grid may have this many steps, or this many for each row.
+_MANY, _EACH = 2**20, 1000
+#: `every` for rows that are steps whatever their times.
+EACH_ROW = "row"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The rows of a table in the order of time.
+
+    Attributes:
+        rows: row of each time step, -1 where no row was recorded (step,).
+        lengths: of the sequences (sequence,).
+        index: time or label of each step (step,), or None.
+        names: of the sequences, or None.
+        summary: what was read, without rows.
+    """
+
+    rows: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    index: NDArray[Any] | None
+    names: tuple[str, ...] | None
+    summary: str = ""
+
+
+class TimeAxis(NamedTuple):
+    """How rows become time steps.
+
+    Attributes:
+        time: column of time stamps.
+        every: the time step, or "row".
+        gap: longest time between rows of one sequence; a longer one starts a new sequence.
+        sort: sort the rows of each sequence by time.
+        duplicates: "first" or "last": the row to use of several in one step; by default they are refused.
+    """
+
+    time: str
+    every: Any = None
+    gap: Any = None
+    sort: bool = False
+    duplicates: str | None = None
+
+    def check(self) -> None:
+        """Raise InputError for options out of range."""
+        if self.every is not None and self.every != EACH_ROW:
+            parse_duration(self.every, "every")
+        if self.gap is not None:
+            parse_duration(self.gap, "gap")
+        require(self.duplicates in (None, "first", "last"), "duplicates", "must be 'first' or 'last'", self.duplicates)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Steps of one sequence, and what was done: gaps, cuts, duplicates, rows out of order, distance from the grid."""
+
+    rows: list[NDArray[np.int64]]
+    index: list[NDArray[Any]]
+    gaps: int
+    duplicates: int
+    disorder: int
+    off: float
+
+
+def put_on_grid(
+    cells: Any, groups: Sequence[tuple[str | None, NDArray[np.int64]]], axis: TimeAxis, where: Callable[[int], str]
+) -> Steps:
+    """Place the rows of each sequence on a grid of times.
+
+    Args:
+        cells: the time stamps of all rows.
+        groups: name and rows of each sequence.
+        axis: the step and its options.
+        where: names a row for messages.
+
+    Raises:
+        InputError: unreadable, repeated or unordered times, irregular steps without `every`, or an implausible grid.
+    """
+    axis.check()
+    every = None if axis.every in (None, EACH_ROW) else parse_duration(axis.every, "every")
+    gap = None if axis.gap is None else parse_duration(axis.gap, "gap")
+    times = parse_times(cells, where, any(one is not None and one.is_time for one in (every, gap)))
+    is_time = times.dtype.kind == "M"
+    for field, one in (("every", every), ("gap", gap)):
+        if one is not None and one.is_time != is_time:
+            kind = "dates" if is_time else "numbers"
+            raise InputError(f"{field}: {one.text} does not fit column {axis.time}, which holds {kind}")
+    steps = _Grid(times.astype(np.int64) if is_time else times, is_time, axis, every, gap, where)
+    found = [steps.place(rows) for _, rows in groups]
+    names = [name for (name, _), one in zip(groups, found, strict=True) for _ in one.rows]
+    rows = [part for one in found for part in one.rows]
+    flat = np.concatenate(rows)
+    values = np.concatenate([part for one in found for part in one.index])
+    index = values.astype("datetime64[us]") if is_time else values
+    known = None if any(name is None for name in names) else tuple(map(str, names))
+    return Steps(flat, np.array(list(map(len, rows))), index, known, _summary(found, flat, axis, every, is_time))
+
+
+def _summary(
+    found: list[_Found], rows: NDArray[np.int64], axis: TimeAxis, every: Duration | None, is_time: bool
+) -> str:
+    gaps, empty = sum(one.gaps for one in found), int((rows < 0).sum())
+    cuts = sum(len(one.rows) - 1 for one in found)
+    said = f"{int((rows >= 0).sum())} rows by {axis.time}"
+    if every is not None:
+        said += f" every {every.text}, {gaps} gap{'s' * (gaps != 1)} of {empty} missing step{'s' * (empty != 1)}"
+    said += f", {cuts} cut{'s' * (cuts != 1)} at gaps above {axis.gap}" if axis.gap is not None else ""
+    for count, word in ((sum(one.duplicates for one in found), "repeated rows left out"),):
+        said += f", {count} {word}" if count else ""
+    disorder = sum(one.disorder for one in found)
+    said += f", {disorder} rows sorted" if disorder else ""
+    off = max(one.off for one in found)
+    if off:
+        said += f", stamps up to {duration_text(off) if is_time else f'{off:g}'} off the grid"
+    return said
+
+
+class _Grid:
+    def __init__(
+        self,
+        times: NDArray[Any],
+        is_time: bool,
+        axis: TimeAxis,
+        every: Duration | None,
+        gap: Duration | None,
+        where: Callable[[int], str],
+    ) -> None:
+        self.times, self.is_time, self.axis, self.every, self.gap, self.where = times, is_time, axis, every, gap, where
+
+    def place(self, rows: NDArray[np.int64]) -> _Found:
+        """Place the rows of one sequence."""
+        times = self.times[rows]
+        steps = np.diff(times)
+        disorder = int((steps < 0).sum())
+        if disorder and not self.axis.sort:
+            raise self._disorder(rows, times, int((steps < 0).argmax()))
+        if disorder:
+            order = np.argsort(times, kind="stable")
+            rows, times = rows[order], times[order]
+        cuts = np.flatnonzero(self._long(times)) + 1
+        parts = [self._segment(own, at) for own, at in zip(np.split(rows, cuts), np.split(times, cuts), strict=True)]
+        if self.every is None and self.axis.every is None:
+            self._require_regular([at for _, at, *_ in parts])
+        return _Found(
+            [part[0] for part in parts],
+            [part[1] for part in parts],
+            sum(part[2] for part in parts),
+            sum(part[3] for part in parts),
+            disorder,
+            max(part[4] for part in parts),
+        )
+
+    def _long(self, times: NDArray[Any]) -> NDArray[np.bool_]:
+        if self.gap is None:
+            return np.zeros(max(0, len(times) - 1), np.bool_)
+        return (
+            self._months(times[1:]) - self._months(times[:-1]) > self.gap.months
+            if self.gap.months
+            else (np.diff(times) > self.gap.size)
+        )
+
+    def _months(self, times: NDArray[Any]) -> NDArray[np.int64]:
+        return times.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
+
+    def _segment(
+        self, rows: NDArray[np.int64], times: NDArray[Any]
+    ) -> tuple[NDArray[np.int64], NDArray[Any], int, int, float]:
+        cells, off, grid = self._cells(times)
+        repeated = np.diff(cells) == 0
+        dropped = int(repeated.sum())
+        if dropped:
+            if self.axis.duplicates is None:
+                raise self._duplicate(rows, times, int(repeated.argmax()))
+            kept = np.concatenate([[True], ~repeated] if self.axis.duplicates == "first" else [~repeated, [True]])
+            rows, times, cells = rows[kept], times[kept], cells[kept]
+        count = int(cells[-1]) + 1
+        if count > max(_MANY, _EACH * len(rows)):
+            raise InputError(
+                f"every: {self.axis.every} gives {count} steps for {len(rows)} rows; give a longer step, or cut long gaps "
+                "with gap="
+            )
+        placed = np.full(count, -1, np.int64)
+        placed[cells] = rows
+        index = grid(np.arange(count))
+        index[cells] = times
+        return placed, index, int((np.diff(cells) > 1).sum()), dropped, off
+
+    def _cells(self, times: NDArray[Any]) -> tuple[NDArray[np.int64], float, Callable[[NDArray[Any]], NDArray[Any]]]:
+        """Return the grid cell of each time, the largest distance from the grid, and the times of cells."""
+        first = times[0]
+        if self.every is None:
+            repeated = np.cumsum(np.diff(times) == 0) * (self.axis.every is None)
+            cells = np.arange(len(times)) - np.concatenate([[0], repeated]).astype(np.int64)
+            return cells, 0.0, lambda at: np.resize(times, len(at)).copy()
+        if self.every.months:
+            months = (self._months(times) - self._months(times[:1])) // self.every.months
+
+            def by_month(at: NDArray[Any]) -> NDArray[Any]:
+                start = np.int64(first).astype("datetime64[us]")
+                stamps = start.astype("datetime64[M]") + at * self.every.months  # type: ignore[union-attr]
+                inside = start - start.astype("datetime64[M]").astype("datetime64[us]")
+                return (stamps.astype("datetime64[us]") + inside).astype(np.int64)
+
+            return months, 0.0, by_month
+        step = self.every.size
+        past = (times - first).astype(np.float64)
+        rest = past - np.round(past / step) * step
+        if float(np.abs(rest).max()) <= 1e-9 * max(step, float(past[-1])):
+            phase = 0.0
+        else:  # the grid that is closest to all stamps
+            angles = 2 * np.pi * past / step
+            phase = float(np.arctan2(np.sin(angles).mean(), np.cos(angles).mean()) / (2 * np.pi) * step)
+        cells = np.round((past - phase) / step).astype(np.int64)
+        off = float(np.abs(past - phase - cells * step).max()) if phase or float(np.abs(rest).max()) else 0.0
+        off = off if off > 1e-9 * max(step, float(past[-1])) else 0.0
+        start, base = first + (round(phase) if self.is_time else phase), int(cells[0])
+
+        def regular(at: NDArray[Any]) -> NDArray[Any]:
+            moves = (at + base) * step
+            return np.asarray(start + (np.round(moves).astype(np.int64) if self.is_time else moves))
+
+        kind = self.times.dtype
+        return cells - base, off, lambda at: regular(at).astype(kind if self.is_time or step == int(step) else float)
+
+    def _require_regular(self, parts: list[NDArray[Any]]) -> None:
+        steps = np.concatenate([np.diff(part) for part in parts])
+        if not len(steps) or float(steps.max() - steps.min()) <= 1e-6 * abs(float(steps.max())):
+            return
+        if self.is_time and float(steps.min()) >= 28 * 86_400e6:  # months and years have different lengths
+            months = np.concatenate([np.diff(self._months(part)) for part in parts])
+            if int(months.min()) == int(months.max()):
+                return
+        values, counts = np.unique(steps, return_counts=True)
+        usual, least, most = (float(v) for v in (values[counts.argmax()], values[0], values[-1]))
+        text = duration_text if self.is_time else "{:g}".format
+        step = "1mo" if self.is_time and 28 <= usual / 86_400e6 <= 31 else text(usual)
+        raise InputError(
+            f"{self.axis.time}: times between rows vary from {text(least)} to {text(most)}; pass every={step!r} to "
+            f"turn gaps into missing observations, or every='row' if each row is one step"
+        )
+
+    def _disorder(self, rows: NDArray[np.int64], times: NDArray[Any], place: int) -> InputError:
+        back = float(times[place] - times[place + 1])
+        hint = ""
+        if self.is_time and back <= 3_600e6:
+            hint = "; a clock set back an hour needs times in UTC or with their offset"
+        later, earlier = (self._text(times[k]) for k in (place, place + 1))
+        return InputError(
+            f"{self.where(int(rows[place + 1]))}: time {earlier} comes after {later}; pass sort=True (--sort) to sort the "
+            f"rows, or group= if there are several sequences{hint}"
+        )
+
+    def _duplicate(self, rows: NDArray[np.int64], times: NDArray[Any], place: int) -> InputError:
+        both = f"{self._text(times[place])} and {self._text(times[place + 1])}"
+        same = times[place] == times[place + 1]
+        said = (
+            f"repeats the time {self._text(times[place])}"
+            if same
+            else (f"{both} fall into one step of {self.axis.every}")
+        )
+        return InputError(
+            f"{self.where(int(rows[place + 1]))}: {said}; pass duplicates='first' or 'last' (--duplicates), or group= if "
+            "there are several sequences"
+        )
+
+    def _text(self, time: Any) -> str:
+        if not self.is_time:
+            return shown(time.item())
+        text = str(np.int64(time).astype("datetime64[us]"))
+        return text.removesuffix(".000000").replace("T", " ")

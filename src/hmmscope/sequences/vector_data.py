@@ -1,0 +1,444 @@
+"""Sequences of vectors of numbers: reading of arrays, tables and files."""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.schema import refuse_masked, shown, unknown_name
+from hmmscope.sequences.columns import as_labels, is_frame, labels_of, to_plain, writable
+from hmmscope.sequences.gaps import Missing, is_nothing
+from hmmscope.sequences.number_cells import NumberMarkers, floats_of, is_array, split_names
+from hmmscope.sequences.read_options import TIME_OPTIONS, ReadOptions
+from hmmscope.sequences.tables import (
+    SEPARATORS,
+    Table,
+    TableCells,
+    csv_table,
+    ending_of,
+    parquet_table,
+    read_cells,
+    read_text,
+    table_of,
+)
+from hmmscope.sequences.time_axis import Steps
+from hmmscope.sequences.time_stamps import stored_duration
+from hmmscope.storage import store
+from hmmscope.storage.mapped import map_tensors, read_npy, read_npz
+
+#: Default field, which `hmmscope sample` writes.
+OBSERVATIONS = "observations"
+ARRAYS = (".npy", ".npz", ".safetensors")
+ENDINGS = (*SEPARATORS, ".parquet", ".jsonl", ".ndjson", *ARRAYS)
+_COLUMN = "value"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class VectorData:
+    """Sequences of vectors, of any lengths and with gaps; see `read_vectors`.
+
+    Attributes:
+        rows: all vectors, concatenated (row, coordinate); NaN is missing.
+        lengths: of the sequences (sequence,).
+        columns: names of the coordinates, or None.
+        how: how the source was read.
+        read_options: options that read another source in the same way, or None.
+        steps: time stamps or labels, and names of the sequences, or None.
+    """
+
+    rows: Float64[Tensor, "row coordinate"]
+    lengths: Int64[Tensor, "sequence"]
+    columns: tuple[str, ...] | None = None
+    how: str = ""
+    read_options: ReadOptions | None = None
+    steps: Steps | None = None
+
+    @property
+    def index(self) -> list[NDArray[Any]] | None:
+        """Time stamps (datetime64, in UTC where the source has zones) or row labels per sequence, or None."""
+        if self.steps is None or self.steps.index is None:
+            return None
+        return np.split(self.steps.index, np.cumsum(self.lengths.numpy())[:-1])
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """Names of the sequences, or None."""
+        return None if self.steps is None else self.steps.names
+
+    @property
+    def num_observations(self) -> int:
+        """Number of rows with at least one number."""
+        return int((~self.rows.isnan()).any(1).sum())
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, number: int) -> Float64[Tensor, "time coordinate"]:
+        return self.rows.split(self.lengths.tolist())[number]
+
+    def padded(self) -> Float64[Tensor, "sequence time coordinate"]:
+        """Return all sequences, padded with NaN."""
+        parts = list(self.rows.split(self.lengths.tolist()))
+        return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=torch.nan)
+
+    def describe(self) -> str:
+        """Describe the sequences in one line."""
+        width, least, most = self.rows.shape[1], int(self.lengths.min()), int(self.lengths.max())
+        said = f"{self.num_observations} observations of {width} coordinate{'s' * (width != 1)} in {len(self)} sequence"
+        said += f"{'s' * (len(self) != 1)} of {least}" + (f" to {most}" if most > least else "")
+        gaps = int(self.rows.isnan().sum())
+        said += f", {gaps} missing number{'s' * (gaps != 1)}" if gaps else ""
+        return f"{self.how}: {said}" if self.how else said
+
+    def __repr__(self) -> str:
+        return f"VectorData({self.describe()})"
+
+
+def read_vectors(
+    source: Any,
+    *,
+    column: Any = None,
+    group: str | None = None,
+    missing: Any = None,
+    axis: int | None = None,
+    lengths: Any = None,
+    symbols_from: ReadOptions | None = None,
+    width: int | None = None,
+    **time_axis: Any,
+) -> VectorData:
+    """Read sequences of vectors of numbers.
+
+    A table has one observation per row, and its columns are coordinates. Arrays (time,) and (time, 1) are one sequence
+    of numbers, (sequence, time, coordinate) are sequences, and a list has one array per sequence. Two dimensions without
+    names need `lengths`, which sum to the rows (each row is an observation), or `axis`, the axis of time (each entry is
+    an observation).
+
+    Args:
+        source: array, tensor, list, frame, mapping of columns, `VectorData`, or a file (.csv, .tsv, .parquet, .jsonl, .npy,
+            .npz, .safetensors; text may be packed).
+        column: columns to read, a list or names with commas (default: all but `group` and `time`); or the name of an array.
+        group: column with the sequence id of a row.
+        missing: markers of a missing entry, in addition to an empty cell (default: NA, NaN, nan).
+        axis, lengths: of arrays.
+        symbols_from: options of another source, used as defaults where this source has the columns.
+        width: number of coordinates, if known; rows of an array (time, coordinate) are then observations.
+        time_axis: `time`, `every`, `gap`, `sort` and `duplicates`, see `hmmscope.SequenceData`.
+
+    Raises:
+        InputError: no numbers, missing columns, an ambiguous layout, or an infinite number.
+        DamagedError: incomplete file.
+    """
+    for name in time_axis:
+        if name not in TIME_OPTIONS:
+            raise unknown_name("option", name, ("column", "group", "missing", "axis", "lengths", *TIME_OPTIONS))
+    by_time = {"sort": time_axis.get("sort") or None}
+    by_time |= {name: stored_duration(time_axis.get(name), name) for name in ("every", "gap")}
+    by_time |= {name: time_axis.get(name) for name in ("time", "duplicates")}
+    columns = None if column is None else [column] if isinstance(column, str) else list(map(str, column))
+    names = None if missing is None else Missing.of(missing).names
+    wanted = ReadOptions(group=group, axis=axis, missing=names, **by_time)  # type: ignore[arg-type]
+    asked = _Request(columns, wanted, lengths, symbols_from or ReadOptions(), width)
+    if isinstance(source, VectorData):
+        other = next((name for name, value in wanted.to_data().items() if value is not None), None)
+        if other is not None or columns or lengths is not None:
+            raise InputError(
+                f"{other or 'column, lengths'}: applies to unread sources only, and VectorData is already read"
+            )
+        return source
+    if isinstance(source, os.PathLike | str):
+        return _read_file(Path(source), asked)
+    return _read_object(source, asked, "source")
+
+
+@dataclass(frozen=True)
+class _Request:
+    columns: list[str] | None
+    options: ReadOptions
+    lengths: Any
+    kept: ReadOptions
+    width: int | None
+
+    def chosen(self, table: Table) -> tuple[list[str] | None, ReadOptions]:
+        """Return the requested columns and options, completed by stored ones."""
+        columns, options, kept = self.columns, self.options, self.kept
+        if columns is None and kept.column is not None and all(map(table.has, split_names(kept.column, table))):
+            columns = [kept.column]
+        values = {name: getattr(options, name) for name in ("group", "missing", *TIME_OPTIONS)}
+        if values["group"] is None and kept.group is not None and table.has(kept.group):
+            values["group"] = kept.group
+        if values["time"] is None and kept.time is not None and table.has(kept.time):
+            values |= {name: getattr(kept, name) for name in TIME_OPTIONS}
+        if values["missing"] is None:
+            values["missing"] = kept.missing
+        names = [name for one in columns for name in split_names(one, table)] if columns is not None else None
+        return names, ReadOptions(**values)
+
+
+def _read_file(path: Path, asked: _Request) -> VectorData:
+    ending = ending_of(path)
+    if ending in SEPARATORS:
+        cells = read_cells(read_text(path), path.name, SEPARATORS[ending])
+        if not cells.cells:
+            raise InputError(f"{path.name}: contains no numbers")
+        missing = NumberMarkers.of(asked.options.missing or asked.kept.missing)
+        if any(missing.number(cell) is None for cell in cells.cells[0]):
+            return _of_table(csv_table(cells, path.name), asked)
+        return _nameless(path.name, cells, asked, missing)
+    if ending == ".parquet":
+        return _of_table(parquet_table(path), asked)
+    if ending in (".jsonl", ".ndjson"):
+        return _json_lines(path, asked)
+    if ending not in ARRAYS:
+        raise InputError(
+            f"{path.name}: cannot read numbers from {ending or 'a file without ending'}; use one of {', '.join(ENDINGS)}"
+        )
+    _arrays_only(path.name, asked)
+    if ending == ".npy":
+        return _of_array(read_npy(path), asked, path.name)
+    arrays = dict(read_npz(path)) if ending == ".npz" else dict(map_tensors(path)[0])
+    names = [name for name in arrays if name not in ("lengths", "header")]
+    column = asked.columns[0] if asked.columns else None
+    column = asked.kept.column if column is None and asked.kept.column in names else column
+    if column is None and len(names) != 1 and OBSERVATIONS not in names:
+        raise InputError(f"{path.name}: contains the arrays {', '.join(names)}; choose one with column (--column)")
+    name = column or (OBSERVATIONS if OBSERVATIONS in names else names[0])
+    if name not in names:
+        raise unknown_name("column", name, names)
+    lengths = asked.lengths
+    if lengths is None and "lengths" in arrays:
+        lengths = np.asarray(torch.as_tensor(arrays["lengths"]))
+    again = _Request(None, asked.options, lengths, asked.kept, asked.width)
+    found = _of_array(arrays[name], again, f"{path.name}, array {name}")
+    return _with_options(found, ReadOptions(column=column, axis=_axis(again, arrays[name])))
+
+
+def _arrays_only(what: str, asked: _Request) -> None:
+    for name in ("group", "missing", "time"):
+        if getattr(asked.options, name) is not None:
+            raise InputError(f"{what}: {name} applies to tables; mark a missing entry of an array with NaN")
+
+
+def _json_lines(path: Path, asked: _Request) -> VectorData:
+    rows = store.read_table(path, managed=False)
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        raise InputError(f"{path.name}: must have one record per line")
+    name = asked.columns[0] if asked.columns and len(asked.columns) == 1 else OBSERVATIONS
+    if isinstance(rows[0].get(name), list):
+        return _lists([row.get(name) for row in rows], asked, f"{path.name}, field {name}")
+    names = [name for name in rows[0] if all(name in row for row in rows)]
+    return _of_table(Table(path.name, names, lambda name: [row[name] for row in rows]), asked)
+
+
+def _lists(rows: list[Any], asked: _Request, how: str) -> VectorData:
+    """Read lists of vectors, of which each may be None."""
+    parts = []
+    for number, row in enumerate(rows):
+        width = next((len(one) for one in row if isinstance(one, list)), 0) if isinstance(row, list) else 0
+        whole = [math.nan] * width if width else math.nan
+        if not isinstance(row, list) or not row:
+            raise InputError(f"{how}: sequence {number + 1}: must be a list of vectors, got {shown(row)}")
+        filled = [
+            whole if one is None else [math.nan if v is None else v for v in one] if isinstance(one, list) else one
+            for one in row
+        ]
+        parts.append(_numbers(filled, f"{how}: sequence {number + 1}"))
+    return joined([part[:, None] if part.ndim == 1 else part for part in parts], how)
+
+
+def _read_object(source: Any, asked: _Request, what: str) -> VectorData:
+    labels = labels_of(source)
+    if is_frame(source) or (isinstance(source, Mapping) and "lengths" not in source):
+        return _of_table(table_of(source, what), asked)
+    if isinstance(source, Mapping):
+        arrays = {name: value for name, value in source.items() if name != "lengths"}
+        name = asked.columns[0] if asked.columns else next(iter(arrays), "")
+        if name not in arrays:
+            raise InputError(f"{what}: has no array {shown(name)}")
+        return _read_object(
+            arrays[name], _Request(None, asked.options, source["lengths"], asked.kept, asked.width), what
+        )
+    if labels is not None and asked.options.time is not None:
+        name = str(getattr(source, "name", None) or _COLUMN)
+        return _of_table(Table(what, [name], lambda _: source, labels=labels), asked)
+    _arrays_only(what, asked)
+    if asked.columns is not None:
+        raise InputError(f"{what}: column applies to tables, and this source has no names of columns")
+    found = _of_array(source, asked, "", what)
+    if labels is None or len(labels) != len(found.rows):
+        return found
+    steps = Steps(np.arange(len(found.rows)), found.lengths.numpy(), as_labels(labels), None)
+    return VectorData(found.rows, found.lengths, None, found.how, found.read_options, steps)
+
+
+def _of_table(table: Table, asked: _Request) -> VectorData:
+    columns, options = asked.chosen(table)
+    if asked.options.axis is not None:
+        raise InputError(f"{table.what}: axis applies to tables without column names; here each row is an observation")
+    for name in table.names:
+        if table.names.count(name) > 1:
+            raise InputError(f"{table.what}: {table.names.count(name)} columns have the name {shown(name)}")
+    chosen = columns if columns is not None else [n for n in table.names if n not in (options.group, options.time)]
+    for field, given in (("column", chosen), ("group", [options.group]), ("time", [options.time])):
+        for name in filter(None, given):
+            table.require(name, field)
+    gaps = NumberMarkers.of(options.missing)
+    arrays = [floats_of(table, name, gaps) for name in chosen]
+    if not arrays or not len(arrays[0]):
+        raise InputError(f"{table.what}: contains no {'numbers' if chosen else 'column of numbers'}")
+    how = f"{table.what}, {'columns' if len(chosen) > 1 else 'column'} {', '.join(chosen)}"
+    kept = None if len(chosen) > 1 and any("," in name for name in chosen) else ",".join(chosen)
+    reading = ReadOptions(**(options.to_data() | {"column": kept}))
+    array = np.stack(arrays, 1)
+    labels = table.labels is not None or options.group is not None or options.time is not None
+    if asked.lengths is not None:
+        if options.group is not None or options.time is not None:
+            given = "group" if options.group is not None else "time"
+            raise InputError(f"{table.what}: give either lengths or {given}; both define where sequences end")
+        counts = _counts(asked.lengths, len(array))
+    else:
+        counts = [len(array)]
+    steps = table.steps(options.group, options.axis_of_time, len(array)) if labels else None
+    if steps is not None:
+        array = np.where(steps.rows[:, None] < 0, np.nan, array[steps.rows])
+        counts = counts if asked.lengths is not None else steps.lengths.tolist()
+    how += f", each {options.group} a sequence" if options.group is not None else ""
+    how += f"; {steps.summary}" if steps is not None and steps.summary else ""
+    if np.isnan(array).all():
+        raise InputError(f"{table.what}: every observation is missing")
+    return VectorData(
+        torch.from_numpy(array), torch.tensor(counts), tuple(chosen), how, reading if reading.to_data() else None, steps
+    )
+
+
+def _nameless(what: str, cells: TableCells, asked: _Request, gaps: NumberMarkers) -> VectorData:
+    for name in ("columns", "group", "time"):
+        given = asked.columns if name == "columns" else getattr(asked.options, name)
+        if given is not None:
+            raise InputError(f"{what}: has no header with column names, which {name.rstrip('s')} needs")
+    width = len(cells.cells[0])
+    for number, row in zip(cells.numbers, cells.cells, strict=True):
+        if len(row) != width:
+            raise InputError(f"{what}: row {number}: {len(row)} cells where others have {width}")
+    names = [str(place + 1) for place in range(width)]
+    table = Table(what, names, lambda name: [row[int(name) - 1] for row in cells.cells], cells.numbers)
+    array = np.stack([floats_of(table, name, gaps) for name in names], 1)
+    axis, rows = _axis(asked, array), len(array)
+    if width > 1 and axis is None and asked.lengths is None and asked.width != width:
+        raise InputError(
+            f"{what}: {rows} rows of {width} numbers are ambiguous: add a header with column names to read "
+            f"{rows} observations of {width} coordinates, --axis 0 for {width} sequences of {rows} numbers, "
+            f"or --axis 1 for {rows} sequences of {width} numbers"
+        )
+    how = "one sequence of numbers" if axis is None else f"each {('column', 'row')[axis]} a sequence"
+    found = _of_array(array, asked, f"{what}, {how}")
+    missing = asked.options.missing if asked.options.missing is not None else asked.kept.missing
+    return _with_options(found, ReadOptions(axis=axis, missing=missing))
+
+
+def _with_options(found: VectorData, options: ReadOptions) -> VectorData:
+    reading = options if options.to_data() else None
+    return VectorData(found.rows, found.lengths, found.columns, found.how, reading, found.steps)
+
+
+def _axis(asked: _Request, array: Any) -> int | None:
+    if asked.options.axis is None and asked.lengths is None and _is_flat(array):
+        return asked.kept.axis
+    return asked.options.axis
+
+
+def _is_flat(array: Any) -> bool:
+    if isinstance(array, list | tuple):
+        return bool(array) and all(isinstance(row, list | tuple) and row and np.isscalar(row[0]) for row in array)
+    return bool(np.ndim(array) == 2)
+
+
+def _of_array(source: Any, asked: _Request, how: str, what: str = "source") -> VectorData:
+    plain = to_plain(source)
+    axis, lengths = _axis(asked, plain), asked.lengths
+    if isinstance(plain, list | tuple) and len(plain) and all(is_array(one) for one in plain):
+        parts = [_numbers(one, what) for one in plain]
+        rows = {part.shape for part in parts}
+        if not all(isinstance(one, list | tuple) for one in plain) or len(rows) > 1 or any(p.ndim == 2 for p in parts):
+            if lengths is not None or axis is not None:
+                raise InputError("lengths, axis: apply to a single array; the source is already divided into sequences")
+            return joined([part[:, None] if part.ndim == 1 else part for part in parts], how)
+        array = torch.stack(parts)
+    else:
+        array = _numbers(plain, what)
+    reading = ReadOptions(axis=axis) if axis is not None else None
+    return _shaped(array, axis, lengths, asked.width, how, reading)
+
+
+def _shaped(
+    array: Tensor, axis: int | None, lengths: Any, width: int | None, how: str, reading: ReadOptions | None
+) -> VectorData:
+    if array.ndim == 3 and axis is None:
+        if lengths is None:
+            return joined(list(array), how, reading)
+        counts = _counts(lengths)
+        if len(counts) != len(array) or max(counts) > array.shape[1]:
+            raise InputError(f"lengths: must be {len(array)} whole numbers in [1, {array.shape[1]}]")
+        return joined([row[:count] for row, count in zip(array, counts, strict=True)], how, reading)
+    if array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1 and axis is None):
+        array = array.reshape(-1, 1)
+        lengths = [len(array)] if lengths is None else lengths
+    elif array.ndim == 2 and axis in (0, 1):
+        return joined([row[:, None] for row in (array.T if axis == 0 else array)], how, reading)
+    if array.ndim != 2 or axis is not None:
+        raise InputError(
+            f"source: must be numbers (sequence, time, coordinate), got {tuple(array.shape)} with axis={axis}"
+        )
+    if lengths is None and width == array.shape[1]:
+        lengths = [len(array)]
+    if lengths is None:
+        rows, columns = array.shape
+        raise InputError(
+            f"source: numbers {tuple(array.shape)} are ambiguous: give lengths=[{rows}] for {rows} observations of "
+            f"{columns} coordinates, axis=0 for {columns} sequences of {rows} numbers, or axis=1 for {rows} sequences of "
+            f"{columns} numbers"
+        )
+    return joined(list(array.split(_counts(lengths, len(array)))), how, reading)
+
+
+def _numbers(one: Any, what: str = "source") -> Float64[Tensor, "..."]:
+    plain = to_plain(one)
+    if isinstance(plain, list | tuple) and any(is_nothing(value) for value in plain):
+        plain = [math.nan if is_nothing(value) else value for value in plain]
+    try:
+        if isinstance(plain, np.ma.MaskedArray):
+            plain = np.ma.filled(plain.astype(np.float64), np.nan)
+        array = np.asarray(plain)
+        if array.dtype.kind in "mMcUS":
+            raise TypeError
+        found = torch.from_numpy(writable(np.array(array, dtype=np.float64)))
+    except (ValueError, TypeError):
+        raise InputError(f"{what}: must be numbers, got {shown(one)}") from None
+    if bool(found.isinf().any()):
+        raise InputError(f"{what}{found.isinf().nonzero()[0].tolist()}: is not finite; mark a missing entry with NaN")
+    return found
+
+
+def _counts(lengths: Any, total: int | None = None) -> list[int]:
+    refuse_masked("lengths", lengths)
+    counts = np.asarray(to_plain(lengths))
+    if counts.dtype.kind == "f" and bool((counts == np.floor(counts)).all()) and bool((np.abs(counts) < 2**53).all()):
+        counts = counts.astype(np.int64)
+    if counts.ndim != 1 or counts.dtype.kind not in "iu" or not len(counts) or (counts < 1).any():
+        raise InputError(f"lengths: must be whole numbers of at least 1, got {shown(lengths)}")
+    if total is not None and sum(counts.tolist()) != total:
+        raise InputError(f"lengths: must sum to the {total} rows, got {sum(counts.tolist())}")
+    return list(map(int, counts))
+
+
+def joined(parts: Sequence[Tensor], how: str = "", reading: ReadOptions | None = None) -> VectorData:
+    if not parts or len({part.shape[1] for part in parts}) != 1 or not all(map(len, parts)):
+        raise InputError("source: every sequence must have observations, all with the same number of coordinates")
+    return VectorData(torch.cat(list(parts)), torch.tensor(list(map(len, parts))), None, how, reading)

@@ -1,0 +1,176 @@
+"""Time stamps: rows on a grid, gaps as missing observations, and one line for what cannot be read."""
+
+import gzip
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hmmscope as hs
+from cli_cases import call  # noqa: F401 - a fixture
+from hmmscope.errors import InputError
+
+#: Ten minutes apart, with gaps of 2 and of 30 steps.
+PLACES = [0, 1, 2, 5, 6, 37, 38]
+VALUES = [20.5, 21.25, 20.0, 22.5, 22.75, 19.5, 19.0]
+START = datetime(2026, 1, 20, 22)
+TIMES = [START + timedelta(minutes=10 * place) for place in PLACES]
+
+
+def table(write: Any, separator: str = ",", comma: bool = False, ends: str = "\n") -> str:
+    rows = [
+        ("stamp", "temp"),
+        *((write(t), str(v).replace(".", "," if comma else ".")) for t, v in zip(TIMES, VALUES, strict=True)),
+    ]
+    return ends.join(separator.join(row) for row in rows) + ends
+
+
+FILES = {
+    "iso": ("a.csv", table(str).encode()),
+    "mark": ("a.csv", table(str).encode("utf-8-sig")),
+    "utf-16": ("a.csv", table(str).encode("utf-16")),
+    "gzip": ("a.csv.gz", gzip.compress(table(str).encode())),
+    "semicolons": ("a.csv", table(str, ";", comma=True).encode()),
+    "tabs": ("a.csv", table(str, "\t", ends="\r\n").encode()),
+    "excel": ("a.csv", ("sep=;\r\n" + table(str, ";", comma=True, ends="\r\n")).encode()),
+    "quoted": (
+        "a.csv",
+        "".join(
+            f'"{a}","{b}"\n' for a, b in (line.split(";") for line in table(str, ";", comma=True).splitlines())
+        ).encode(),
+    ),
+    "utc": ("a.csv", table(lambda t: f"{t:%Y-%m-%dT%H:%M:%S}Z").encode()),
+    "offset": ("a.csv", table(lambda t: f"{t + timedelta(hours=2):%Y-%m-%d %H:%M}+02:00").encode()),
+    "seconds": ("a.csv", table(lambda t: f"{(t - datetime(1970, 1, 1)).total_seconds():.0f}").encode()),
+    "milliseconds": ("a.csv", table(lambda t: f"{(t - datetime(1970, 1, 1)).total_seconds() * 1000:.0f}").encode()),
+    "german": ("a.csv", table(lambda t: f"{t:%d.%m.%Y %H:%M}", ";", comma=True).encode()),
+    "american": ("a.csv", table(lambda t: f"{t:%m/%d/%Y %I:%M %p}").encode()),
+    "compact": ("a.csv", table(lambda t: f"{t:%Y%m%d%H%M}").encode()),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_all_ways_to_write_a_table_are_one_series(kind: str, tmp_path: Path) -> None:
+    name, data = FILES[kind]
+    (tmp_path / name).write_bytes(data)
+    found = hs.read_vectors(tmp_path / name, time="stamp", every="10min", gap="3h")
+    assert found.lengths.tolist() == [7, 2]
+    assert found.rows[:, 0].nan_to_num(-1).tolist() == [20.5, 21.25, 20.0, -1, -1, 22.5, 22.75, 19.5, 19.0]
+    first, second = found.index or []
+    assert first[[0, 3, -1]].tolist() == [START + timedelta(minutes=10 * k) for k in (0, 3, 6)]
+    assert second.tolist() == TIMES[5:]
+    assert found.describe() == (
+        f"{name}, column temp; 7 rows by stamp every 10min, 1 gap of 2 missing steps, 1 cut at gaps above 3h: 7 "
+        "observations of 1 coordinate in 2 sequences of 2 to 7, 2 missing numbers"
+    )
+
+
+def rows(*stamps: str) -> str:
+    return "stamp,temp\n" + "".join(f"{stamp},{k}.5\n" for k, stamp in enumerate(stamps))
+
+
+DAY = "2026-01-31"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        (
+            rows(f"{DAY} 00:00", f"{DAY} 02:00", f"{DAY} 01:00"),
+            {},
+            r"row 4, column stamp: time .* comes after .* pass sort=True",
+        ),
+        (rows(f"{DAY} 02:00", f"{DAY} 02:30", f"{DAY} 02:00"), {"every": "30min"}, "a clock set back an hour"),
+        (rows(f"{DAY} 00:00", f"{DAY} 00:00"), {}, r"row 3, .* repeats the time .* pass duplicates='first' or 'last'"),
+        (rows(f"{DAY} 00:00", f"{DAY} 00:10"), {}, "fall into one step of 1h"),
+        (rows(f"{DAY} 00:00", f"{DAY} 01:00", f"{DAY} 04:00"), {"every": None}, "vary from 1h to 3h; pass every='1h'"),
+        (rows("2024-01-01", "2024-02-01", "2024-03-01"), {"every": None}, None),
+        (rows(f"{DAY} 00:00", f"{DAY} 01:00Z"), {}, "row 3, column stamp: times with and without a zone are mixed"),
+        (rows(f"{DAY} 00:00", "31.01.2026 01:00"), {}, "row 3, .* is not written as '2026-01-31 00:00' is"),
+        (rows("01/02/2026", "02/02/2026"), {}, "may have the day or the month first"),
+        (rows("13/02/2026", "02/14/2026"), {}, "days and months have no one order"),
+        (rows(f"{DAY} 00:00", ""), {}, "row 3, column stamp: has no time"),
+        (rows("2026-02-30 00:00"), {}, "row 2, column stamp: 2026-02-30 00:00:00 is no date and time"),
+        (rows("noon"), {}, "row 2, column stamp: 'noon' is not a time"),
+        (rows("0", "1", "2"), {}, "give every and gap as numbers in their unit"),
+        (rows(f"{DAY} 00:00", f"{DAY} 01:00"), {"every": 60}, "every: 60 does not fit column stamp, which holds dates"),
+        (rows(f"{DAY} 00:00", f"{DAY} 23:00"), {"every": "1us"}, "every: 1us gives .* steps for 2 rows"),
+        (rows(DAY), {"every": "often"}, "every: must be a duration"),
+        (rows(DAY), {"gap": "-1d"}, "gap: must be a duration"),
+        (rows(DAY), {"duplicates": "mean"}, "duplicates: must be 'first' or 'last'"),
+        (rows(DAY), {"time": "stmp"}, "time: unknown 'stmp'; did you mean 'stamp'"),
+        (rows(DAY), {"time": None}, r"every: needs time="),
+        (rows(DAY), {"time": None, "every": None}, r"'2026-01-31'; a column of time stamps is time='stamp'"),
+    ],
+)
+def test_times_that_are_no_grid_are_refused_in_a_line(
+    text: str, options: dict[str, Any], said: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    asked = {"time": "stamp", "every": "1h"} | options
+    if said is None:
+        assert len(hs.read_vectors(path, **asked)) == 1
+        return
+    with pytest.raises(InputError, match=said) as caught:
+        hs.read_vectors(path, **asked)
+    assert "\n" not in str(caught.value)
+
+
+def test_disorder_and_duplicates_are_repaired_on_request(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(rows(f"{DAY} 02:00", f"{DAY} 00:00", f"{DAY} 02:00", f"{DAY} 01:00"))
+    for which, last in (("first", 0.5), ("last", 2.5)):
+        found = hs.read_vectors(path, time="stamp", every="1h", sort=True, duplicates=which)
+        assert found.rows[:, 0].tolist() == [1.5, 3.5, last]
+        assert "1 repeated rows left out" in found.how
+
+
+def test_jitter_and_drift_stay_on_the_grid() -> None:
+    rng = np.random.default_rng(0)
+    places = np.delete(np.arange(200), [20, 21, 90])
+    micros = (places * 600_000_000 + rng.integers(-120_000_000, 120_000_000, len(places))).astype("datetime64[us]")
+    found = hs.read_vectors({"t": micros, "x": places.astype(float)}, time="t", every="10min")
+    assert found.rows[:, 0].isnan().nonzero().flatten().tolist() == [20, 21, 90]
+    assert "off the grid" in found.how
+    assert (found.index or [])[0][[0, -1]].tolist() == micros[[0, -1]].tolist()  # the stamps of the rows themselves
+
+
+def test_calendar_months_and_numbers_are_steps() -> None:
+    months = np.array(["2024-01-31", "2024-02-29", "2024-05-31"], "datetime64[D]")
+    found = hs.read_vectors({"t": months, "x": [1.5, 2, 3]}, time="t", every="1mo")
+    assert found.lengths.tolist() == [5]
+    found = hs.read_vectors({"t": [0.1, 0.2, 0.5], "x": [1.5, 2, 3]}, time="t", every=0.1)
+    np.testing.assert_allclose((found.index or [])[0], [0.1, 0.2, 0.3, 0.4, 0.5])
+
+
+def test_symbols_have_gaps_and_sequences_by_group(tmp_path: Path) -> None:
+    path = tmp_path / "sky.csv"
+    path.write_text("unit,t,sky\na,2026-01-01,sun\nb,2026-01-01,rain\na,2026-01-03,rain\nb,2026-01-02,rain\n")
+    data = hs.SequenceData(path, column="sky", group="unit", time="t", every="1d")
+    assert [one.tolist() for one in data] == [[1, hs.MISSING, 0], [0, 0]]
+    assert data.names == ("a", "b")
+    assert "4 rows by t every 1d, 1 gap of 1 missing step" in data.describe()
+    assert data[[1]].names == ("b",)
+    assert data[[1]].index[0].tolist() == [datetime(2026, 1, 1), datetime(2026, 1, 2)]
+    assert [len(one) for one in data.cut(2).index] == [2, 1, 2]
+    assert data.cut(2).names == ("a", "a", "b")
+    assert hs.SequenceData(path, symbols_from=data) == data
+
+
+def test_the_command_line_fits_and_answers_by_time(tmp_path: Path, call: Any) -> None:
+    rng = np.random.default_rng(0)
+    path, out = tmp_path / "sensors.csv", tmp_path / "fit.json"
+    values = np.where(np.arange(80) // 20 % 2, 9, 0) + rng.normal(size=80)
+    kept = [k for k in range(80) if k not in range(30, 36)]
+    path.write_text("stamp,level\n" + "".join(f"{START + timedelta(minutes=10 * k)},{values[k]:.3f}\n" for k in kept))
+    said = call("fit", path, "--time", "stamp", "--every", "10min", "--states", "2", "--out", out)
+    assert said.code == 0
+    assert "74 rows by stamp every 10min, 1 gap of 6 missing steps" in said.out
+    assert hs.load_process(out).read_options.flags() == "--column level --time stamp --every 10min"  # type: ignore[union-attr]
+    said = call("infer", out, path)
+    assert "74 observations and 6 missing" in said.out
+    hmm = hs.load_process(out)
+    assert hs.filter_beliefs(hmm, path).beliefs.shape == (1, 80, 2)
