@@ -12,6 +12,7 @@ import torch
 from hmmscope.axes import Int64, Tensor
 from hmmscope.processes.observations import as_vectors
 from hmmscope.processes.process import Process
+from hmmscope.reprs import Shown
 from hmmscope.runs.row_values import RowValues
 from hmmscope.sequences.columns import is_frame
 from hmmscope.sequences.data import SequenceData
@@ -21,8 +22,8 @@ from hmmscope.sequences.vector_data import VectorData, read_vectors
 MOST_ENTRIES, MOST_SEQUENCES = 2**21, 4096
 
 
-@dataclass(frozen=True)
-class GivenRows:
+@dataclass(frozen=True, repr=False)
+class GivenRows(Shown):
     """Sequences with the labels of their rows.
 
     Attributes:
