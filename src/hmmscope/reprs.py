@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from html import escape
+from types import MappingProxyType
 from typing import Any
 
 from hmmscope.errors import InputError
@@ -114,9 +115,11 @@ class ResultRows(Tabular, list[dict[str, Any]]):
 
     Attributes:
         warnings: Warnings about the measured model.
+        about: Length, samples, seeds, layer names and device of the measurement.
     """
 
     warnings: tuple[str, ...] = ()
+    about: Mapping[str, Any] = MappingProxyType({})
 
     def table(self) -> list[dict[str, Any]]:
         return list(self)
@@ -139,20 +142,32 @@ class ResultTable(ResultRows):
         super().__init__(rows)
         self.title, self.x, self.y, self.by = title, x, y, tuple(by)
 
-    def plot(self) -> Any:
-        """Return a Matplotlib figure of `y` over `x`, with intervals where available."""
-        return plot_rows(self, self.title, x=self.x, y=self.y, by=self.by)
+    def plot(self, *, ax: Any = None) -> Any:
+        """Return a Matplotlib figure of `y` over `x`, with intervals where available, drawn in `ax` if given."""
+        return plot_rows(self, self.title, x=self.x, y=self.y, by=self.by, ax=ax)
 
     def _repr_html_(self) -> str:
-        return html_rows(self.title, self) + "".join(f"<p>warning: {escape(line)}</p>" for line in self.warnings)
+        about = f"<p>{escape(describe(self.about))}</p>" if self.about else ""
+        return (
+            html_rows(self.title, self) + about + "".join(f"<p>warning: {escape(line)}</p>" for line in self.warnings)
+        )
 
 
-def plot_rows(rows: Sequence[Mapping[str, Any]], title: str, *, x: str, y: str, by: Sequence[str]) -> Any:
-    """Return a Matplotlib figure of `y` over `x`, with one curve per value of the columns `by`."""
+def describe(about: Mapping[str, Any]) -> str:
+    """Return ``length 12, samples 256, seed 0`` for names and values."""
+    return ", ".join(
+        f"{name} {', '.join(value) if isinstance(value, list) else value}" for name, value in about.items()
+    )
+
+
+def plot_rows(
+    rows: Sequence[Mapping[str, Any]], title: str, *, x: str, y: str, by: Sequence[str], ax: Any = None
+) -> Any:
+    """Return a Matplotlib figure of `y` over `x`, with one curve per value of the columns `by`, drawn in `ax` if given."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.0, 3.2), layout="constrained")
-    axes = figure.subplots()
+    figure = Figure(figsize=(5.0, 3.2), layout="constrained") if ax is None else ax.figure
+    axes = figure.subplots() if ax is None else ax
     curves: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         if row.get(y) is not None:

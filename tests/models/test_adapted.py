@@ -387,3 +387,36 @@ def test_a_hook_that_the_model_needs_is_called() -> None:
     model.register_forward_pre_hook(lambda module, args: (args[0] + 3,))
     score = hs.evaluate(model, DATASET, num_samples=8, baselines=False)
     assert score.loss == hs.evaluate(plain_of(model), DATASET, num_samples=8, baselines=False).loss
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Results
+
+
+def test_results_state_their_measurement_and_instruments_take_a_device() -> None:
+    score = hs.evaluate(Net(), DATASET, num_samples=8, baselines=False, device="cpu")
+    assert score.about == {"length": 12, "samples": 8, "seed of samples": 0, "device": "cpu"}
+    rows = hs.probe(Net(), DATASET, layers=["layers.0"], num_samples=16, options=NO_CONTROLS, device="cpu")
+    assert rows.about == score.about | {"samples": 16, "layers": ["layers.0"]}  # type: ignore[attr-defined]
+    for device, line in [
+        ("nowhere", "^device: 'nowhere' is not available here"),
+        ("meta", "^device: must hold numbers"),
+    ]:
+        with pytest.raises(InputError, match=line):
+            hs.attention_map(Net(), DATASET, device=device)  # type: ignore[call-arg]
+
+
+def test_plots_are_drawn_in_given_axes() -> None:
+    from matplotlib.figure import Figure
+
+    few = hs.InstrumentOptions(num_controls=0, num_points=100)
+    rows = hs.probe(Net(), DATASET, layers=["layers.0", "layers.1"], num_samples=16, options=NO_CONTROLS)
+    found = [
+        rows,
+        hs.evaluate(Net(), DATASET, num_samples=8),
+        hs.belief_map(Net(), DATASET, num_samples=16, options=few),
+    ]
+    figure = Figure()
+    for axes, one in zip(figure.subplots(1, 3), found, strict=True):
+        assert one.plot(ax=axes) is figure  # type: ignore[attr-defined]
+        assert axes.get_title()

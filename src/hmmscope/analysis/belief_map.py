@@ -1,8 +1,8 @@
 """Belief maps: exact beliefs compared with the beliefs read from a network's layer."""
 
 import io
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,6 +13,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import check_layers, read_stream, residual_layers
+from hmmscope.analysis.devices import about_of, takes_device
 from hmmscope.analysis.geometry import (
     BELIEF,
     MIXED_BELIEF,
@@ -85,6 +86,7 @@ class BeliefMap(Shown, Tabular):
         step: training step, if known.
         length: observations per sample.
         warnings: problems found in a user's model.
+        about: length, samples, seed, layers and device.
         earlier: maps at stored steps, if requested.
     """
 
@@ -101,6 +103,7 @@ class BeliefMap(Shown, Tabular):
     earlier: "tuple[BeliefMap, ...]" = ()
     length: int | None = None
     warnings: tuple[str, ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def note(self) -> str:
@@ -145,15 +148,20 @@ class BeliefMap(Shown, Tabular):
             for one in (*self.earlier, self)
         ]
 
-    def plot(self) -> Any:
-        """Plot the exact beliefs next to the beliefs read from an untrained control and from the model."""
+    def plot(self, *, ax: Any = None) -> Any:
+        """Plot the exact beliefs next to the beliefs read from an untrained control and from the model.
+
+        Args:
+            ax: Matplotlib axes for the model's beliefs alone.
+        """
         from matplotlib.figure import Figure
 
-        panels = self._panels()
-        figure = Figure(figsize=(3.0 * len(panels), 3.3), layout="constrained")
+        panels = self._panels() if ax is None else self._panels()[-1:]
+        figure = Figure(figsize=(3.0 * len(panels), 3.3), layout="constrained") if ax is None else ax.figure
+        places = np.atleast_1d(figure.subplots(1, len(panels)) if ax is None else ax)
         colours, exact = self.colours(), self.coordinates(self.exact)
         size = float(np.clip(3e4 / len(exact), 0.12, 6))
-        for axes, (title, values) in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True):
+        for axes, (title, values) in zip(places, panels, strict=True):
             if self.exact.shape[1] == 3:
                 axes.fill(*np.array(CORNERS).T, fill=False, edgecolor="0.6", linewidth=0.8)
                 axes.set(aspect="equal", xlim=(-0.1, 1.1), ylim=(-0.12, 0.98))
@@ -199,6 +207,7 @@ class BeliefMap(Shown, Tabular):
         return data.getvalue()
 
 
+@takes_device
 def belief_map(
     model: nn.Module | Trained,
     process: Process | ProcessDataset | str | Path | None = None,
@@ -255,7 +264,8 @@ def belief_map(
         share = readout.beyond(found[1:]) if adapted else ExplainedFraction(r2["value"], reason=twins.reason)
         read, alone = reader.drawn(one, where), reader.from_prediction
         one_map = BeliefMap(where, reader.points, read, twin, r2["value"], r2["low"], r2["high"], share, alone, step)
-        return replace(one_map, length=int(dataset.layout.num_observations), warnings=lines)
+        about = about_of(net, dataset, reader.num_samples, seed=seed, layers=names)
+        return replace(one_map, length=int(dataset.layout.num_observations), warnings=lines, about=about)
 
     last = at(taken, found[0], found[0].chosen, here, None)
     if run is None or not over_checkpoints:

@@ -8,6 +8,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import layers_read
+from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.geometry import ExactBeliefs, fit_affine
 from hmmscope.axes import Float64, Tensor
 from hmmscope.datasets.process_dataset import ProcessDataset
@@ -19,6 +20,7 @@ _ROUNDING = 1e-3
 
 
 @registry.instrument("belief-space")
+@takes_device
 def belief_space(
     model: nn.Module,
     dataset: ProcessDataset,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from typing import Any
@@ -15,6 +15,7 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, target_probs
 from hmmscope.analysis.calibration import FALSE_ALARM, Winnings, bet, miscalibrated
+from hmmscope.analysis.devices import about_of, takes_device
 from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio, least_z
 from hmmscope.analysis.layer_curves import Curves
 from hmmscope.analysis.measures import Measures, mean_of_asked
@@ -68,12 +69,14 @@ class Score(Measures):
         no_optimum: why the optimum is unknown, or None.
         length: observations per sample.
         warnings: problems found in a user's model.
+        about: length, samples, seed and device.
     """
 
     invalid: str | None
     no_optimum: str | None = None
     length: int | None = None
     warnings: tuple[str, ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def loss(self) -> float:
@@ -112,11 +115,11 @@ class Score(Measures):
         mean, low, high = bootstrap_means(mean_of_asked(values))
         return float(mean), float(low), float(high)
 
-    def plot(self) -> Any:
+    def plot(self, *, ax: Any = None) -> Any:
         """Plot losses by position, or by number of demonstrations if samples contain demonstrations."""
         axis = "demonstrations" if len(set(self.demonstrations.tolist())) > 1 else "positions"
         rows = [row for row in self.rows(axis) if row["metric"] == "loss"]
-        return plot_rows([row | {axis: row["x"]} for row in rows], "Loss", x=axis, y="value", by=("predictor",))
+        return plot_rows([row | {axis: row["x"]} for row in rows], "Loss", x=axis, y="value", by=("predictor",), ax=ax)
 
     def __repr__(self) -> str:
         samples, columns = self.measures["model"]["loss"].shape
@@ -155,6 +158,7 @@ class EvaluateOptions:
             require_count(name, getattr(self, name), 0)
 
 
+@takes_device
 def evaluate(
     model: nn.Module | Callable[[Tensor], Any],
     dataset: ProcessDataset,
@@ -222,7 +226,8 @@ def evaluate(
         floor = measures["optimum"]["loss"] if "optimum" in measures else None
         warnings += rising(measures["model"]["loss"], floor, asked.positions)
     length = int(dataset.layout.num_observations)
-    return Score(measures, asked.sequences, asked.positions, invalid, asked.no_optimum_reason, length, warnings)
+    about = about_of(model, dataset, num_samples)
+    return Score(measures, asked.sequences, asked.positions, invalid, asked.no_optimum_reason, length, warnings, about)
 
 
 def _predictors(
@@ -377,6 +382,7 @@ def _invalid(
 
 
 @registry.instrument("curves")
+@takes_device
 def curves(
     model: nn.Module,
     dataset: ProcessDataset,

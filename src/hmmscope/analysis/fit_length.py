@@ -10,6 +10,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import target_probs
+from hmmscope.analysis.devices import takes_device
 from hmmscope.axes import Bool, Float64, Tensor
 from hmmscope.datasets.process_dataset import Batch, ProcessDataset
 from hmmscope.datasets.targets import Target, make_target
@@ -24,6 +25,7 @@ DEFINITIONS = ("prefix", "max")
 
 
 @registry.instrument("evaluation-losses")
+@takes_device
 def evaluation_losses(
     model: nn.Module,
     dataset: ProcessDataset,

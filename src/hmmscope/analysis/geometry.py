@@ -11,6 +11,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, layers_read, read_stream, residual_layers
+from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.layer_curves import NUM_RESAMPLES, Curves, resampled_curves, with_interval
 from hmmscope.analysis.untrained_controls import (
     NO_COLUMNS,
@@ -162,6 +163,7 @@ class ExactBeliefs(Shown):
 
 
 @registry.instrument("geometry")
+@takes_device
 def geometry(
     model: nn.Module,
     dataset: ProcessDataset,

@@ -11,6 +11,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, target_probs
+from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
 from hmmscope.analysis.ngrams import TunedNgrams, other_samples
 from hmmscope.axes import Float64, Tensor
@@ -58,6 +59,7 @@ class HeaderOptions:
 
 
 @registry.instrument("header")
+@takes_device
 def header(
     model: nn.Module,
     dataset: ProcessDataset,

@@ -15,6 +15,7 @@ from hmmscope.analysis.activations import (
     model_probs,
     read_stream,
 )
+from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.geometry import read_off
 from hmmscope.analysis.header import behind_headers
 from hmmscope.analysis.initialization import Controls
@@ -32,6 +33,7 @@ TOKENS = "tokens"
 
 
 @registry.instrument("header-memory")
+@takes_device
 def header_memory(
     model: nn.Module,
     dataset: ProcessDataset,
@@ -85,6 +87,7 @@ def header_memory(
 
 
 @registry.instrument("header-edits")
+@takes_device
 def header_edits(
     model: nn.Module,
     dataset: ProcessDataset,

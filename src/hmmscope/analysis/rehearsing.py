@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope import registry
+from hmmscope.analysis.devices import about_of
 from hmmscope.analysis.measures import mean_of_asked
 from hmmscope.axes import Tensor
 from hmmscope.datasets.process_dataset import ProcessDataset
@@ -83,6 +84,10 @@ def rehearse_first(model: Any, dataset: Any, measure: Callable[[], Any]) -> Any:
     lines = rehearsed(model, dataset) if isinstance(dataset, ProcessDataset) else ()
     with already_rehearsed():
         rows = measure()
+    if isinstance(rows, ResultRows) and isinstance(dataset, ProcessDataset):
+        named = dict.fromkeys(row["layer_name"] for row in rows if row.get("layer_name"))
+        samples = next((row["samples"] for row in rows if isinstance(row.get("samples"), int)), None)
+        rows.about = about_of(model, dataset, samples, layers=named or None)
     if not isinstance(rows, list):
         for line in lines:
             warnings.warn(line, stacklevel=4)

@@ -7,6 +7,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import capture_activations, inference_mode, model_outputs, to_probs
+from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.axes import Tensor
 from hmmscope.datasets.layouts import PromptLayout
@@ -25,6 +26,7 @@ AttendAt = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
 @registry.instrument("shuffle")
+@takes_device
 def shuffle_test(
     model: nn.Module,
     dataset: ProcessDataset,

@@ -15,6 +15,7 @@ from hmmscope.analysis.activations import (
     model_probs,
 )
 from hmmscope.analysis.belief_interventions import DISTANCES, exact_answers
+from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.geometry import belief_times
 from hmmscope.analysis.interventions import Edit, intervene, move_within
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
@@ -32,6 +33,7 @@ SHARE = 1e-6
 
 
 @registry.instrument("task-patching")
+@takes_device
 def task_patching(
     model: nn.Module,
     dataset: ProcessDataset,

@@ -302,7 +302,7 @@ def named_module(model: nn.Module) -> nn.Module:
 def run_eagerly(model: nn.Module) -> Iterator[None]:
     """Run compiled parts without their compiled code, which ignores new hooks."""
     compiled = any("_orig_mod" in part._modules or part._compiled_call_impl for part in parts_of(model))
-    stance: Any = torch.compiler.set_stance  # type: ignore[attr-defined]
+    stance: Any = torch.compiler.set_stance
     with stance("force_eager") if compiled and not torch.compiler.is_compiling() else nullcontext():
         yield
 

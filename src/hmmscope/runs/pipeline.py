@@ -89,14 +89,14 @@ class Run(Tabular):
         steps = sum(count for count, _ in pairs)
         return sum(seconds for _, seconds in pairs) / steps if steps else None
 
-    def plot(self) -> Any:
+    def plot(self, *, ax: Any = None) -> Any:
         """Return a Matplotlib figure of the losses over training."""
         rows = [
             {"step": row["step"], "of": name, "loss": row.get(key)}
             for name, key in (("training batch", "loss"), ("evaluation", "evaluation_loss"))
             for row in self.table()
         ]
-        return plot_rows(rows, repr(self.process), x="step", y="loss", by=("of",))
+        return plot_rows(rows, repr(self.process), x="step", y="loss", by=("of",), ax=ax)
 
     def dataset(self, stream: str = "evaluate") -> ProcessDataset:
         """Return samples of the run's process and layout; the streams "evaluate" and "probe" are never trained on."""

@@ -12,6 +12,7 @@ from torch import nn
 
 from hmmscope.analysis.activations import check_layers
 from hmmscope.analysis.belief_map import dataset_for
+from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.rehearsing import already_rehearsed, rehearsed
 from hmmscope.analysis.untrained_controls import InstrumentOptions, UntrainedControls, draw_controls
 from hmmscope.datasets.process_dataset import ProcessDataset
@@ -98,6 +99,7 @@ class ModelPage:
         return f'<iframe title="hmmscope look" sandbox="allow-scripts" style="{frame}" srcdoc="{page}"></iframe>'
 
 
+@takes_device
 def look(
     model: nn.Module | Run | str | Path,
     process: Process | ProcessDataset | SequenceData | str | Path | None = None,
