@@ -8,7 +8,7 @@
 # protocols/. Each finished seed of an experiment is stored in results/medium/.
 set -euo pipefail
 
-# step EXPERIMENT[@SETTING] SEEDS COUNT [OPTION...]: run the first seeds of an experiment
+# step EXPERIMENT[@SETTING] SEEDS COUNT [OPTION...]: run the first seeds of an experiment; SEEDS - for one without seeds
 step() {
   local name=$1 seeds=$2 first=$3 begin
   shift 3
@@ -18,13 +18,19 @@ step() {
   begin="--protocol $protocol"
   kept=$(ls -d */results/medium/"$name" 2>/dev/null || true)
   [ -d "$kept" ] && begin="--reuse $kept"
+  [ "$seeds" = - ] || begin="$begin --seeds $seeds --only-first $first --jobs 1"
   # shellcheck disable=SC2086
-  hmmscope run "${name%@*}" --scale medium --seeds "$seeds" --only-first "$first" --jobs 1 --out "runs/medium/$name" --resume $begin "$@"
+  hmmscope run "${name%@*}" --scale medium --out "runs/medium/$name" --resume $begin "$@"
   python scripts/write_pages.py --only --keep "runs/medium/$name"
 }
 
 export OMP_NUM_THREADS=1
 only=${1:-}
+step multitask-lemma1 - 0
+step multitask-theorem2 - 0
+for seeds in 10 20 30 40; do
+  step multitask-context-length "$(seq -s, 50 89)" "$seeds"
+done
 for seeds in 1 2 3 4 5 6 7 8; do
   step limits-fig3@T64 40,41,42,43,44,45,46,47 "$seeds" --plan.tasks cyclic-det,cyclic-hard --plan.length 64
 done

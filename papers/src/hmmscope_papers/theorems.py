@@ -22,6 +22,12 @@ def by_scale(**sizes: tuple[Any, Any, Any, Any]) -> dict[str, dict[str, Any]]:
     return {scale: {name: row[place] for name, row in sizes.items()} for place, scale in enumerate(SCALES)}
 
 
+def instances_of(sizes: dict[str, Any], name: str = "instances") -> range:
+    """Return the numbers of the process instances: as many as the size `name`, from ``first_instance`` (default 0)."""
+    first: int = sizes.get("first_instance", 0)
+    return range(first, first + sizes[name])
+
+
 def driven_samples(
     process: Process, length: int, count: int, seed: int
 ) -> tuple[Int64[Tensor, "batch column"], Float64[Tensor, "batch column state"]]:

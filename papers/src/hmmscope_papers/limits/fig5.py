@@ -49,7 +49,7 @@ class Figure5(Experiment):
         "trained with the same recipe. The paper chose 8 heads and width 512 in such a study, and does not report the "
         "alternatives. A Transformer and the RNN are also trained with several learning rates."
     )
-    num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 3}
+    num_seeds = {"smoke": 2, "small": 3, "medium": 9, "gpu": 3, "paper": 3}
     run_columns = ("layers", "width", "heads", "rate")
     #: Choices of the plan: heads are varied at `width`, widths at `heads`; steps 0 means the steps of the scale.
     shapes: dict[str, dict[str, Any]] = {
@@ -57,6 +57,8 @@ class Figure5(Experiment):
         | {"width": 8, "heads": 2, "steps": 12, "rates": [0.001, 0.004]},
         "small": {"tasks": ["cyclic-det"], "layers": [2], "widths": [16, 32, 64, 128], "head_counts": [1, 2, 4, 8]}
         | {"width": 64, "heads": 4, "steps": 1100, "rates": [0.0005, 0.002, 0.008]},
+        "medium": {"tasks": ["cyclic-det"], "layers": [2], "widths": [16, 64, 128], "head_counts": [1, 4, 8]}
+        | {"width": 64, "heads": 4, "steps": 5000, "rates": [0.0005, 0.002, 0.008]},
         "gpu": _PAPER
         | {"tasks": ["cyclic-det", "matmul"], "layers": [2, 3], "widths": [32, 64, 128, 256, 512]}
         | {"width": 256, "heads": 8, "steps": 2500},
@@ -64,7 +66,13 @@ class Figure5(Experiment):
         | {"tasks": ["cyclic-det", "matmul"], "layers": [3, 4, 5], "widths": [64, 128, 256, 512]}
         | {"width": 512, "heads": 8},
     }
-    sizes = {"smoke": {"samples": 32}, "small": {"samples": 1024}, "gpu": {"samples": 4096}, "paper": {"samples": 4096}}
+    sizes = {
+        "smoke": {"samples": 32},
+        "small": {"samples": 1024},
+        "medium": {"samples": 1024},
+        "gpu": {"samples": 4096},
+        "paper": {"samples": 4096},
+    }
     groups = {"errors": ("errors", WHILE_TRAINING)}
 
     def choices(self, scale: str) -> dict[str, Any]:

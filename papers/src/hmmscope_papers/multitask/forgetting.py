@@ -11,6 +11,7 @@ from hmmscope.analysis import Histories, bootstrap_means
 from hmmscope.inference import fit_decay, memory_certificate, numerical_rank
 from hmmscope.lab import MeasuredTables
 from hmmscope.schema import require
+from hmmscope_papers.theorems import instances_of
 
 CHAIN, LOW_RANK, HIDDEN = "binary chain", "random, rank 2", "three states, two symbols"
 #: Ranks of otherwise similar random processes, and their observability.
@@ -69,7 +70,7 @@ def processes(sizes: dict[str, Any]) -> list[tuple[dict, HMM, int, int]]:
         for flip in sizes["flips"]:
             names = {"family": CHAIN, "instance": f"flip {flip:g}", "observability": gamma}
             found.append((names, binary_chain(flip, gamma), *chain))
-        for seed in range(sizes["instances"]):
+        for seed in instances_of(sizes):
             names = {"family": LOW_RANK, "instance": f"seed {seed}", "observability": gamma}
             found.append((names, _low_rank(seed, 2, gamma), *low_rank))
     names = {"family": HIDDEN, "instance": "", "observability": observability(hidden_cycle()).upper}
@@ -146,7 +147,7 @@ def means_over_instances(rates: list[dict]) -> list[dict]:
 def rank_rows(sizes: dict[str, Any]) -> list[dict]:
     """Return the mean error by memory and rank."""
     rows = []
-    for seed, rank in itertools.product(range(sizes["rank_instances"]), RANKS):
+    for seed, rank in itertools.product(instances_of(sizes, "rank_instances"), RANKS):
         hmm = _low_rank(seed, rank, RANKED_AT)
         for length in range(1, sizes["low_rank_lengths"]):
             histories = Histories.all(hmm, sizes["low_rank_past"] + length)

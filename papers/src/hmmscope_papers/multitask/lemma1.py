@@ -73,7 +73,10 @@ class Lemma1(Experiment):
         held_lengths=([1, 2, 4, 8, 16, 32, 64, 96], HELD_LENGTHS, HELD_LENGTHS, HELD_LENGTHS),
         held_histories=(100, 2000, 5000, 10000),
         held_seeds=(3, 8, 16, 32),
+        first_instance=(0, 0, 0, 0),
     )
+    #: Other processes than at the smaller scales, as many as decide the exponent of the rank.
+    sizes["medium"] = sizes["small"] | {"first_instance": 24, "rank_instances": 63}
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         if group == "held bit":

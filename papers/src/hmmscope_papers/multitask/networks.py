@@ -26,6 +26,7 @@ from hmmscope_papers.constructions import (
     multitask_theorem2,
 )
 from hmmscope_papers.multitask.independent_windows import generalisation_bound
+from hmmscope_papers.theorems import instances_of
 
 #: Errors between which the rate of gradient descent is fitted: geometric, and above rounding.
 FITTED = (1e-11, 1e-5)
@@ -296,7 +297,7 @@ def step_tables(
 ) -> MeasuredTables:
     """Apply `step_rows` to each instance."""
     rows, rates = [], []
-    for instance in range(sizes["instances"]):
+    for instance in instances_of(sizes):
         hmm = process(instance)
         drawn = draw_demonstrations(hmm, sizes["demonstrations"], length, instance)
         found, summary = step_rows(drawn, hmm.num_symbols, memory_length, sizes["steps"], sizes.get("futures"))
@@ -308,7 +309,7 @@ def step_tables(
 def sample_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_length: int) -> MeasuredTables:
     """Apply `sample_row` over numbers of demonstrations."""
     rows, futures = [], sizes.get("futures")
-    for instance in range(sizes["instances"]):
+    for instance in instances_of(sizes):
         hmm = process(instance)
         known = population(hmm, memory_length, futures or 1, sizes["history"])
         for network, counts, draws in ((True, sizes["network_samples"], 1), (False, sizes["samples"], sizes["draws"])):
@@ -325,7 +326,7 @@ def memory_tables(process: Callable[[int], HMM], sizes: dict[str, Any], first: i
     Twice the certificate bounds Euclidean distances.
     """
     rows, rates, futures = [], [], sizes.get("futures")
-    for instance in range(sizes["memory_instances"]):
+    for instance in instances_of(sizes, "memory_instances"):
         hmm, found = process(instance), []
         for memory_length in sizes["memory_lengths"]:
             known = population(hmm, memory_length, futures or 1, sizes["history"])

@@ -24,7 +24,7 @@ from hmmscope_papers.multitask.theorem_runs import (
     sample_figure,
     steps_figure,
 )
-from hmmscope_papers.theorems import INTERVALS, always, band, by_scale, plain
+from hmmscope_papers.theorems import INTERVALS, always, band, by_scale, instances_of, plain
 
 NAME = "multitask-theorem2"
 SAMPLES = [400, 1600, 6400, 25600]
@@ -89,7 +89,10 @@ class Theorem2(Experiment):
         futures=(2, 2, 2, 2),
         depth_memories=([3], [2, 3, 4], [2, 3, 4], [2, 3, 4]),
         depth_futures=([1, 2, 3], FUTURES, FUTURES, [*FUTURES, 9]),
+        first_instance=(0, 0, 0, 0),
     )
+    #: Other processes than at the smaller scales, as many as decide the rate.
+    sizes["medium"] = sizes["small"] | {"first_instance": 36, "memory_instances": 24}
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         match group:
@@ -133,7 +136,7 @@ def _equality(sizes: dict[str, Any]) -> list[dict]:
     }
     shape = {"num_demonstrations": 12, "demonstration_length": 7, "test_length": 6}
     rows = []
-    for instance in range(sizes["equality_instances"]):
+    for instance in instances_of(sizes, "equality_instances"):
         tokens = ProcessDataset(process(instance), layout=PromptLayout(**shape), seed=instance)[0:2].tokens
         for futures in (1, 2, 3):
             for variant, changes in variants.items():
@@ -144,7 +147,7 @@ def _equality(sizes: dict[str, Any]) -> list[dict]:
 
 def _marginals(sizes: dict[str, Any]) -> list[dict]:
     rows = []
-    for instance in range(sizes["equality_instances"]):
+    for instance in instances_of(sizes, "equality_instances"):
         drawn = draw_demonstrations(process(instance), 12, 7, instance)
         for futures in (2, 3):
             joint, _ = trained_in_context(drawn, NUM_SYMBOLS, 3, sizes["equality_steps"], futures)
@@ -158,7 +161,7 @@ def _marginals(sizes: dict[str, Any]) -> list[dict]:
 
 def _observability(sizes: dict[str, Any]) -> list[dict]:
     rows = []
-    for instance in range(sizes["instances"]):
+    for instance in dict.fromkeys((0, *instances_of(sizes))):  # 0 is drawn separately
         for futures in (1, 2, 3, 4):
             found = observability(process(instance), futures, method="bounds" if instance else "auto")
             rows.append({"instance": instance, "futures": futures, "lower": found.lower, "upper": found.upper})

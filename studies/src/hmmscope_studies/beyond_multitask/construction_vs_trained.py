@@ -62,7 +62,7 @@ class ConstructionVsTrained(Experiment):
         "similar the layers are, and whether steps of gradient descent on the demonstrations explain what a "
         "trained layer adds. The untrained model is the control."
     )
-    num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 1}
+    num_seeds = {"smoke": 2, "small": 5, "medium": 5, "gpu": 5, "paper": 1}
     groups = {
         "scores": ("scores",),
         "convergence": ("convergence",),
@@ -80,6 +80,7 @@ class ConstructionVsTrained(Experiment):
         probe_components=(2, 16, 32, 64),
         chunks=(2, 4, 8, 8),
     )
+    sizes["medium"] = sizes["small"]
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return {"model": multitask_config(scale, PARTS[scale][-1])}

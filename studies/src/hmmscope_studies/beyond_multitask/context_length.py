@@ -17,6 +17,7 @@ from hmmscope_studies.beyond_multitask.windows import (
 )
 
 _LENGTHS = [1, 2, 3, 4, 5, 6, 8, 10, 12]
+_FEW = [1, 2, 3, 4, 6, 8]
 
 
 @registry.experiment("multitask-context-length")
@@ -35,12 +36,13 @@ class ContextLength(Experiment):
     sizes = {
         "smoke": {"histories": 64},
         "small": {"histories": 8192},
+        "medium": {"histories": 8192},
         "gpu": {"histories": 32768},
         "paper": {"histories": 32768},
     }
 
     def choices(self, scale: str) -> dict[str, Any]:
-        return {"lengths": {"smoke": [1, 2, 3], "small": [1, 2, 3, 4, 6, 8]}.get(scale, _LENGTHS)}
+        return {"lengths": {"smoke": [1, 2, 3], "small": _FEW, "medium": _FEW}.get(scale, _LENGTHS)}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return {f"memory {k}": window_config(scale, k) for k in choices["lengths"]}

@@ -81,6 +81,7 @@ _WINDOWS: dict[str, dict[str, dict[str, Any]]] = {
         "training": {"num_steps": 20000, "batch_size": 1024, "learning_rate": 1e-3, "warmup_steps": 500},
     },
 }
+_WINDOWS["medium"] = _WINDOWS["small"]
 #: Concentration of the factors of the windows' transition matrix: small, for slow forgetting.
 WINDOW_CONCENTRATION = 0.1
 #: Observability of the study of memory, also in the study of observability.
