@@ -8,11 +8,13 @@ standard deviation .02 or .1, Xavier, Kaiming and orthogonal ones, with zero bia
 with controls from a factory and from the module alone.
 
     untrained   never trained, on Mess3: the verdict "more" is a false positive
-    trained     on RRXOR, whose belief untrained networks encode little. "More" is right if the held-out loss closes a
-                quarter of the gap between log 2 and the optimum; other networks are "not learned"
+    trained     on RRXOR, whose belief untrained networks encode little, with a known effect: the held-out loss closes a
+                quarter of the gap between log 2 and the optimum, and on 1024 other samples the network explains more of the
+                belief than 16 other controls from the factory. The others are "not learned" and "no effect known"
 
-The numbers of draws are fixed beforehand, and partial measurements are not stored. Bounds are ends of one-sided 95 %
-Clopper-Pearson intervals, pooled over initializations. Counts are in results/control-rates/.
+The number of controls is the default of `belief_map`, that of samples a sixth of it. The numbers of draws are fixed
+beforehand, and partial measurements are not stored. Bounds are ends of one-sided 95 % Clopper-Pearson intervals, pooled over
+initializations. Counts are in results/control-rates/.
 """
 
 import argparse
@@ -33,6 +35,7 @@ from torch import nn
 
 import hmmscope as hs
 from hmmscope.analysis.activations import layers_read
+from hmmscope.analysis.belief_map import NUM_CONTROLS
 from hmmscope.analysis.geometry import ExactBeliefs, Readout
 from hmmscope.analysis.untrained_controls import draw_controls
 from hmmscope.models.base import seeded_generators
@@ -43,8 +46,10 @@ from hmmscope.system_info import machine_line
 
 KEPT = Path(__file__).resolve().parents[1] / "results" / "control-rates" / "control-rates.json"
 LENGTH, SAMPLES = 12, 128
-#: The seeds of the kept measurement begin here, and end below 1000. Seeds below 100 served to write this script.
-FIRST = 2000
+#: Samples and controls of the independent measurement of an effect.
+MANY_SAMPLES, MANY_CONTROLS = 1024, 16
+#: The seeds of the kept measurement begin here. Smaller ones served to write this script and to choose `NUM_CONTROLS`.
+FIRST = 3000
 #: Fraction of the way from log 2 to the optimum at which a network has learned the process.
 LEAST_GAIN = 0.25
 #: The verdict as it is stored; readers see "not identifiable".
@@ -147,23 +152,31 @@ def has_learned(model: nn.Module, process: hs.Process) -> bool:
     return math.log(2) - score.loss >= LEAST_GAIN * (math.log(2) - score.bayes_loss)
 
 
+def read(network: nn.Module, kind: str, exact: ExactBeliefs) -> Readout:
+    layers = KINDS[kind][1]
+    tapped = adapted(network, layers)
+    return exact.read(exact.stream(tapped, layers_read(tapped, layers)))
+
+
 def verdicts(
     model: nn.Module, kind: str, initialization: str, exact: ExactBeliefs, number: int
 ) -> Iterator[tuple[str, str]]:
     """Return the verdicts of `belief_map` on one network, with a factory and without one."""
-    layers = KINDS[kind][1]
-
-    def read(network: nn.Module) -> Readout:
-        tapped = adapted(network, layers)
-        return exact.read(exact.stream(tapped, layers_read(tapped, layers)))
-
-    own = read(model)
+    own = read(model, kind, exact)
     for way, controls in (
         ("factory", partial(made, kind, initialization, exact.dataset.num_symbols)),
         ("module alone", None),
     ):
-        twins = draw_controls(model, seed=number, controls=controls).models
-        yield way, own.beyond([read(twin) for twin in twins]).verdict if twins else UNKNOWN
+        twins = draw_controls(model, NUM_CONTROLS, seed=number, controls=controls).models
+        yield way, own.beyond([read(twin, kind, exact) for twin in twins]).verdict if twins else UNKNOWN
+
+
+def effect_known(model: nn.Module, kind: str, initialization: str, process: hs.Process, number: int) -> bool:
+    """Return whether the network explains more than its controls, by samples and controls that nothing else uses."""
+    dataset = hs.ProcessDataset(process, length=LENGTH, seed=number, stream="test")
+    exact, factory = ExactBeliefs.of(dataset, MANY_SAMPLES), partial(made, kind, initialization, dataset.num_symbols)
+    twins = draw_controls(model, MANY_CONTROLS, seed=number + 10**6, controls=factory).models
+    return read(model, kind, exact).beyond([read(twin, kind, exact) for twin in twins]).verdict == "more"
 
 
 def judged(
@@ -176,6 +189,8 @@ def judged(
     if networks == "trained":
         trained(model, hs.ProcessDataset(process, length=LENGTH, seed=number, stream="train"), steps)
         networks = "trained" if has_learned(model, process) else "not learned"
+        if networks == "trained" and not effect_known(model, kind, initialization, process, number):
+            networks = "no effect known"
     for way, verdict in verdicts(model, kind, initialization, exact, number):
         yield {"networks": networks, "kind": kind, "way": way, "initialization": initialization, "verdict": verdict}
 
@@ -191,7 +206,13 @@ def measure(draws: int, trainings: int, steps: int, first: int) -> dict[str, Any
                 for row in judged(networks, kind, initialization, exact, number, steps):
                     counts[tuple(row.items())] += 1
             print(f"{networks} {number}: {time.process_time() - begun:.0f} s", file=sys.stderr, flush=True)
-    about = {"made": date.today().isoformat(), "machine": machine_line(), "steps": steps, "first_seed": first}
+    about = {
+        "made": date.today().isoformat(),
+        "machine": machine_line(),
+        "steps": steps,
+        "first_seed": first,
+        "controls": NUM_CONTROLS,
+    }
     about |= {"draws": draws, "trainings": trainings, "seconds": round(time.process_time() - begun)}
     found = about | {"rows": [dict(key) | {"count": n} for key, n in sorted(counts.items())]}
     KEPT.parent.mkdir(parents=True, exist_ok=True)
@@ -202,8 +223,11 @@ def measure(draws: int, trainings: int, steps: int, first: int) -> dict[str, Any
 
 def table(found: dict[str, Any]) -> Iterator[str]:
     """Yield a line for each kind and way: the share of "more" with its one-sided 95 % bound, and of "not identifiable"."""
-    yield f"{found['made']}, {found['machine']}, {found['seconds']} s of one core, {found['steps']} steps of training"
-    for which, kind, way in product(("untrained", "trained", "not learned"), KINDS, ("factory", "module alone")):
+    about = f"{found['seconds']} s of one core, {found['steps']} steps of training, {found['controls']} controls"
+    yield f"{found['made']}, {found['machine']}, {about}"
+    for which, kind, way in product(
+        ("untrained", "trained", "no effect known", "not learned"), KINDS, ("factory", "module alone")
+    ):
         rows = [row for row in found["rows"] if (row["networks"], row["kind"], row["way"]) == (which, kind, way)]
         if not rows:
             continue
@@ -211,7 +235,7 @@ def table(found: dict[str, Any]) -> Iterator[str]:
         more, unknown = (sum(row["count"] for row in rows if row["verdict"] == one) for one in ("more", UNKNOWN))
         low, high = float(beta.ppf(0.05, more, total - more + 1)) if more else 0.0, upper_bound(more, total)
         bound = {"untrained": f", at most {high:.3f}", "trained": f", at least {low:.3f}"}.get(which, "")
-        yield f"{which:11} {kind:11} {way:12} more {more} of {total} ({more / total:.3f}{bound}), not identifiable {unknown}"
+        yield f"{which:15} {kind:11} {way:12} more {more} of {total} ({more / total:.3f}{bound}), not identifiable {unknown}"
 
 
 def upper_bound(count: int, total: int) -> float:

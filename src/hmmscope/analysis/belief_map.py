@@ -47,6 +47,8 @@ CORNERS = ((0.5, 0.75**0.5), (0.0, 0.0), (1.0, 0.0))
 COLOURS = ((216, 27, 96), (30, 136, 229), (224, 161, 0))
 #: Least R² at which the belief counts as an affine function of the prediction.
 SAME_AS_PREDICTION = 0.98
+#: Default number of controls; with three, their spread hides fractions up to .25, see `scripts/control_rates.py`.
+NUM_CONTROLS = 8
 #: Examples read at once, and training steps drawn.
 _AT_ONCE, _DRAWN_STEPS = 16_384, 6
 
@@ -253,7 +255,7 @@ def belief_map(
     reader = BeliefReader.of(dataset, num_samples, options.num_points or 100_000, options.observer)
     found = [reader.measured(taken, names)]
     first = None if run is None else run.model_at(0)
-    twins = draw_controls(net, options.num_controls, seed=seed, controls=options.controls, first=first)
+    twins = draw_controls(net, options.num_controls_or(NUM_CONTROLS), seed=seed, controls=options.controls, first=first)
     adapted = [registry.adapted(twin, None if layer is None else [layer]) for twin in twins.models]
     found += [reader.measured(twin, names) for twin in adapted]
     here = names[found[0].chosen]

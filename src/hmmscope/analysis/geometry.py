@@ -213,7 +213,7 @@ def geometry(
     names = layers_read(model, layers)
     exact = ExactBeliefs.of(dataset, num_samples, options.observer)
     stream = exact.stream(model, names)
-    twins = draw_controls(model, options.num_controls, seed=seed, controls=options.controls)
+    twins = draw_controls(model, options.num_controls_or(), seed=seed, controls=options.controls)
     twins_left: dict[str, list[Curves]] = {target: [] for target in exact.values}
     for twin in twins.models:
         streamed = exact.stream(twin, names)

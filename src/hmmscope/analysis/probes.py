@@ -201,7 +201,7 @@ def probe(
     if target == "belief":
         return _belief_rows(model, dataset, names, num_samples, shuffled_labels, seed, options)
     data, times = ProbeData.read(model, dataset, target, names, num_samples), reading_times(dataset, target)
-    twins, twins_left = draw_controls(model, options.num_controls, seed=seed, controls=options.controls), []
+    twins, twins_left = draw_controls(model, options.num_controls_or(), seed=seed, controls=options.controls), []
     for twin in twins.models:
         own = data.reading(read_stream(twin, dataset, times, names, num_samples, stay=True))
         twins_left.append(1 - resampled_curves(own.correct(), seed=seed))

@@ -45,7 +45,7 @@ class InstrumentOptions:
     """Options that `belief_map`, `look`, `probe` and `geometry` share.
 
     Attributes:
-        num_controls: Number of untrained controls, 0 or at least 3.
+        num_controls: Number of untrained controls, 0 or at least 3; default: 8 for `belief_map`, else 3.
         controls: Function that returns an untrained module, ``lambda: Mine()``; default: `draw_controls`.
         observer: HMM that defines the belief; default: the process. Recorded sequences need one. Not for `look`.
         num_points: Number of plotted beliefs, for `belief_map` (default 100,000) and `look` (default 4000).
@@ -54,7 +54,7 @@ class InstrumentOptions:
         InputError: An option is out of range.
     """
 
-    num_controls: int = NUM_TWINS
+    num_controls: int | None = None
     controls: Controls | None = None
     observer: Any = None
     num_points: int | None = None
@@ -62,6 +62,9 @@ class InstrumentOptions:
     def __post_init__(self) -> None:
         if self.num_points is not None:
             require_count("num_points", self.num_points)
+
+    def num_controls_or(self, default: int = NUM_TWINS) -> int:
+        return default if self.num_controls is None else self.num_controls
 
     def without(self, **unused: str) -> "InstrumentOptions":
         """Return self; InputError if an option is set that the instrument does not use, with the reason."""

@@ -116,8 +116,8 @@ def _curve(rows: Rows, gamma: float) -> Series | None:
 
 
 def _memory_figure(rows: Rows) -> Figure:
-    chains = rows.where(family=CHAIN).values("instance")
-    shown = {CHAIN: "flip 0.1" if "flip 0.1" in chains else chains[0], LOW_RANK: "seed 0"}
+    chains, low_rank = (rows.where(family=family).values("instance") for family in (CHAIN, LOW_RANK))
+    shown = {CHAIN: "flip 0.1" if "flip 0.1" in chains else chains[0], LOW_RANK: low_rank[0]}
     panels = []
     for family, instance in shown.items():
         found = rows.where(family=family, instance=instance)

@@ -159,7 +159,7 @@ def _of_module(model: nn.Module, process: Any, options: InstrumentOptions, lengt
     held_out, training = (
         ProcessDataset(probe.process, layout=layout, seed=probe.seed, stream=s) for s in ("evaluate", "train")
     )
-    twins = draw_controls(model, options.num_controls, seed=seed, controls=options.controls)
+    twins = draw_controls(model, options.num_controls_or(), seed=seed, controls=options.controls)
     return PageInputs(
         model=model,
         name=title_of(model),
@@ -182,7 +182,7 @@ def _of_run(run: Run, process: Any, options: InstrumentOptions, length: int | No
     lines = () if block_length else rehearsed(run.model, run.dataset("probe"), run.target)
     before = run.untrained()
     twins = draw_controls(
-        run.model, options.num_controls, seed=run.config.seed, controls=options.controls, first=before
+        run.model, options.num_controls_or(), seed=run.config.seed, controls=options.controls, first=before
     )
     return PageInputs(
         model=run.model,
