@@ -83,8 +83,17 @@ def test_rises(name: str, values: Sequence[float], verdict: str) -> None:
 def test_the_setting_decides_whether_figure_1_is_judged(name: str, changed: dict[str, float], word: str) -> None:
     assert judged(name, tables_1()).verdict == "reproduced"
     found = judged(name, {**tables_1(), **setting(**changed)})
-    assert found.verdict == "not tested"
-    assert word in found.text
+    of_counting = name == "multitask-high-accuracy" and ("gain" in changed or "right" in changed)
+    assert found.verdict == ("reproduced" if of_counting else "not tested")
+    assert of_counting or word in found.text
+
+
+def test_accuracy_no_higher_than_that_of_ngrams_is_a_denial() -> None:
+    """The gain over n-grams is the claim, so a gate on it would allow no denial."""
+    tables = {**tables_1(accuracy={"model": 0.48}), **setting(gain=0.0, right=0.0)}
+    assert judged("multitask-high-accuracy", tables).verdict == "not at this budget"
+    untrained = {**tables, "demonstrations": tables_1(accuracy={"model": 0.1})["demonstrations"]}
+    assert judged("multitask-high-accuracy", untrained).verdict == "not tested"
 
 
 @pytest.mark.parametrize(
