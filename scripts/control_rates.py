@@ -12,9 +12,9 @@ with controls from a factory and from the module alone.
                 quarter of the gap between log 2 and the optimum, and on 1024 other samples the network explains more of the
                 belief than 16 other controls from the factory. The others are "not learned" and "no effect known"
 
-The number of controls is the default of `belief_map`, that of samples a sixth of it. The numbers of draws are fixed
-beforehand, and partial measurements are not stored. Bounds are ends of one-sided 95 % Clopper-Pearson intervals, pooled over
-initializations. Counts are in results/control-rates/.
+By default the number of controls is that of `belief_map`; that of samples is a sixth of its default. The numbers of draws
+are fixed beforehand, and partial measurements are not stored. Bounds are ends of one-sided 95 % Clopper-Pearson intervals,
+pooled over initializations. Counts are in results/control-rates/.
 """
 
 import argparse
@@ -159,7 +159,7 @@ def read(network: nn.Module, kind: str, exact: ExactBeliefs) -> Readout:
 
 
 def verdicts(
-    model: nn.Module, kind: str, initialization: str, exact: ExactBeliefs, number: int
+    model: nn.Module, kind: str, initialization: str, exact: ExactBeliefs, number: int, num_controls: int
 ) -> Iterator[tuple[str, str]]:
     """Return the verdicts of `belief_map` on one network, with a factory and without one."""
     own = read(model, kind, exact)
@@ -167,7 +167,7 @@ def verdicts(
         ("factory", partial(made, kind, initialization, exact.dataset.num_symbols)),
         ("module alone", None),
     ):
-        twins = draw_controls(model, NUM_CONTROLS, seed=number, controls=controls).models
+        twins = draw_controls(model, num_controls, seed=number, controls=controls).models
         yield way, own.beyond([read(twin, kind, exact) for twin in twins]).verdict if twins else UNKNOWN
 
 
@@ -180,7 +180,7 @@ def effect_known(model: nn.Module, kind: str, initialization: str, process: hs.P
 
 
 def judged(
-    networks: str, kind: str, initialization: str, exact: ExactBeliefs, number: int, steps: int
+    networks: str, kind: str, initialization: str, exact: ExactBeliefs, number: int, steps: int, num_controls: int
 ) -> Iterator[Row]:
     """One network, untrained or trained, and what is said of it."""
     process, symbols = exact.dataset.process, exact.dataset.num_symbols
@@ -191,11 +191,11 @@ def judged(
         networks = "trained" if has_learned(model, process) else "not learned"
         if networks == "trained" and not effect_known(model, kind, initialization, process, number):
             networks = "no effect known"
-    for way, verdict in verdicts(model, kind, initialization, exact, number):
+    for way, verdict in verdicts(model, kind, initialization, exact, number, num_controls):
         yield {"networks": networks, "kind": kind, "way": way, "initialization": initialization, "verdict": verdict}
 
 
-def measure(draws: int, trainings: int, steps: int, first: int) -> dict[str, Any]:
+def measure(draws: int, trainings: int, steps: int, first: int, num_controls: int) -> dict[str, Any]:
     """Counts of verdicts by network, kind, way and initialization."""
     begun, counts = time.process_time(), Counter[tuple[tuple[str, str], ...]]()
     for networks, rounds, process in (("untrained", draws, "mess3"), ("trained", trainings, "rrxor")):
@@ -203,7 +203,7 @@ def measure(draws: int, trainings: int, steps: int, first: int) -> dict[str, Any
             dataset = hs.ProcessDataset(hs.make_process(process), length=LENGTH, seed=number, stream="probe")
             exact = ExactBeliefs.of(dataset, SAMPLES)
             for kind, initialization in product(KINDS, INITIALIZATIONS):
-                for row in judged(networks, kind, initialization, exact, number, steps):
+                for row in judged(networks, kind, initialization, exact, number, steps, num_controls):
                     counts[tuple(row.items())] += 1
             print(f"{networks} {number}: {time.process_time() - begun:.0f} s", file=sys.stderr, flush=True)
     about = {
@@ -211,7 +211,7 @@ def measure(draws: int, trainings: int, steps: int, first: int) -> dict[str, Any
         "machine": machine_line(),
         "steps": steps,
         "first_seed": first,
-        "controls": NUM_CONTROLS,
+        "controls": num_controls,
     }
     about |= {"draws": draws, "trainings": trainings, "seconds": round(time.process_time() - begun)}
     found = about | {"rows": [dict(key) | {"count": n} for key, n in sorted(counts.items())]}
@@ -223,7 +223,7 @@ def measure(draws: int, trainings: int, steps: int, first: int) -> dict[str, Any
 
 def table(found: dict[str, Any]) -> Iterator[str]:
     """Yield a line for each kind and way: the share of "more" with its one-sided 95 % bound, and of "not identifiable"."""
-    about = f"{found['seconds']} s of one core, {found['steps']} steps of training, {found['controls']} controls"
+    about = f"{found['seconds']} s of one core, {found['steps']} steps of training, {found.get('controls', 3)} controls"
     yield f"{found['made']}, {found['machine']}, {about}"
     for which, kind, way in product(
         ("untrained", "trained", "no effect known", "not learned"), KINDS, ("factory", "module alone")
@@ -251,9 +251,10 @@ def main() -> None:
     parser.add_argument("--trainings", type=int, default=36, help="trained networks of each kind, a multiple of 6")
     parser.add_argument("--steps", type=int, default=1000, help="steps of a training")
     parser.add_argument("--first", type=int, default=FIRST, help="the first seed")
+    parser.add_argument("--controls", type=int, default=NUM_CONTROLS, help="untrained controls of each network")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    sizes = (options.draws, options.trainings, options.steps, options.first)
+    sizes = (options.draws, options.trainings, options.steps, options.first, options.controls)
     print("\n".join(table(measure(*sizes) if options.measure else store.read_json(KEPT))))
 
 
