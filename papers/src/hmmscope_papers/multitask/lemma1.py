@@ -76,7 +76,7 @@ class Lemma1(Experiment):
         first_instance=(0, 0, 0, 0),
     )
     #: Other processes than at the smaller scales, as many as decide the exponent of the rank.
-    sizes["medium"] = sizes["small"] | {"first_instance": 24, "rank_instances": 63}
+    sizes["medium"] = sizes["small"] | {"first_instance": 87, "rank_instances": 400}
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         if group == "held bit":
