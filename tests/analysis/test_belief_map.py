@@ -61,7 +61,7 @@ def test_an_untrained_network_has_nothing_beyond_its_twins() -> None:
     model = hs.make_model("rnn", num_symbols=3, width=8, seed=5)
     found = belief_map(model, MESS3, **SMALL)
     assert found.share.verdict in ("no more", "less")
-    assert found.share.num_controls == 3
+    assert found.share.num_controls == 8
     assert found.control is not None
     assert found.control.shape == found.read.shape
 
