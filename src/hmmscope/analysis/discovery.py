@@ -172,7 +172,6 @@ def _principal(stream: Tensor, size: int, seed: int) -> Found:
 
 
 def _simplex(stream: Tensor, size: int, seed: int) -> Found:
-    """Return barycentric coordinates; each vertex is farthest from the span of earlier ones."""
     places = _principal(stream, size, seed)
     lifted = torch.cat([places, places.norm(dim=1).max() * torch.ones_like(places[:, :1])], 1)
     left, vertices = lifted.clone(), []

@@ -66,7 +66,6 @@ class _Problem(NamedTuple):
         return self._replace(x=self.x[layers], factor=self.factor[layers], blocks=blocks)
 
     def with_blocks(self, w: Tensor) -> "_Problem":
-        """Add inverse Hessian blocks at w; the bound replaces singular ones."""
         p = torch.softmax(self.x @ w, -1)
         curvature = (p * (1 - p) / len(self.labels)).unbind(-1)
         hessians = torch.stack([(self.x * each[..., None]).mT @ self.x for each in curvature], 1)

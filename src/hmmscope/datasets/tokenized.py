@@ -169,7 +169,6 @@ class _Read:
 
 
 def _read(tokenizer: Any, names: Sequence[str], *between: str) -> _Read:
-    """Tokenize names with texts between them, in turn; the last text is the prefix."""
     *turns, prefix = between
     gaps = [turns[number % len(turns)] for number in range(len(names) - 1)]
     encoded = tokenizer.encode(prefix + "".join(name + gap for name, gap in zip(names, [*gaps, ""], strict=True)))
@@ -223,7 +222,6 @@ def _same(gaps: Sequence[tuple[int, ...]], field: str, text: str) -> tuple[int, 
 
 
 def _names(tokenizer: Any, count: int, between: str, prefix: str) -> tuple[str, ...]:
-    """Choose single-token names with equal tokens between them: letters, then words."""
     found: dict[tuple[int, ...], dict[int, str]] = {}
     for name in _candidates(tokenizer):
         try:

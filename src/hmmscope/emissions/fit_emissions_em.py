@@ -129,7 +129,6 @@ class _EMSettings:
         return self.pseudo_count * sum(logs) if self.pseudo_count else 0.0
 
     def constrained(self, model: EmissionHMM) -> EmissionHMM:
-        """Satisfy the constraints, as close to the model as its rows of counts allow."""
         own = {part: one.maximise(getattr(model, part).numpy()) for part, one in self.constraints.items()}
         return model.replaced(**own) if own else model
 

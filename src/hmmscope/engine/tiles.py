@@ -33,7 +33,6 @@ def _lane_tile(rows: int, vectors: int) -> Any:
 
 
 def _along(kind: str) -> Any:
-    """Build a loop over `count` vectors from `at` on, which reduces into or applies `values`."""
     reduces = kind in ("top", "sum")
 
     @intrinsic

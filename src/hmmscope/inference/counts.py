@@ -137,7 +137,6 @@ def _backward(
     counts: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None,
     smoothed: NDArray[np.float64] | None = None,
 ) -> None:
-    """Add to the counts, or write smoothed states; pairs still lack the transition factor."""
     nothing = np.empty((0, process.num_states))
     first, sums, visits = (nothing[:, 0], np.empty((0, 0)), nothing) if counts is None else counts
     kept = nothing if smoothed is None else smoothed

@@ -188,7 +188,6 @@ class EMRunner(NamedTuple):
     def __call__(
         self, model: Model, max_iterations: int, tolerance: float, callback: Callable[[int], object] = bool
     ) -> EMResult:
-        """Run EM until a step gains less than `tolerance` nats per observation."""
         num_tokens, before, iteration = self.work.total(self.work.lengths), -np.inf, 0
         history: list[float] = []
         while True:
@@ -339,7 +338,6 @@ class _SideBySide:
         return [first, step, emission]
 
     def _counted(self, tables: list[Array], block: PackedSequences, room: list[Array]) -> Array:
-        """Return initial, pair and emission counts, log-likelihoods and underflow flags, concatenated."""
         (whole,) = split(self.ends[-1] * _LANES)
         whole[:] = 0.0
         found = [whole[begin * _LANES : end * _LANES] for begin, end in itertools.pairwise(self.ends)]

@@ -112,7 +112,6 @@ class _Data:
         return InputOutputHMM(*(self._rows(getattr(hmm, p), n) for p, n in zip(PARTS, counts[:3], strict=True)))
 
     def _rows(self, before: Tensor, counts: Array) -> Array:
-        """Maximize the posterior of rows; zeros, and rows without counts, stay."""
         old = before.numpy()
         weight = np.where(old > 0, counts + self.pseudo_count, 0.0)
         total = weight.sum(-1, keepdims=True)

@@ -94,7 +94,6 @@ def _exact_predictions(hmm: Process, sequences: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _distances(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """Return total variation and squared distance by row; zero where only rounding differs."""
     apart = one - other
     apart = apart.masked_fill(apart.abs() <= _ROUNDING, 0.0)
     return apart.abs().sum(-1) / 2, apart.square().sum(-1)

@@ -195,7 +195,6 @@ class HuggingFaceModel(HookedModel):
         return found
 
     def _wanted(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
-        """Compute only the logits of the symbols, which saves a third of a small model's time."""
         head: Any = self.model.get_output_embeddings()  # type: ignore[operator]
         if not isinstance(self._outputs, list) or type(head) is not nn.Linear:
             return super()._wanted(inputs, positions)
@@ -265,7 +264,6 @@ class _Part:
 
 
 def _parts_of(called: list[str], attending: list[str]) -> dict[str, _Part]:
-    """Name the parts: attention and MLP if unique, others by their own names."""
     children = list(dict.fromkeys(path.partition(".")[0] for path in called))
     found = {}
     for child in children:

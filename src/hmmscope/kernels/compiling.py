@@ -64,7 +64,6 @@ def keep(made: Any) -> bool:
 
 
 def _index_or_empty(load: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
-    """Return the index of a cache; an empty one if it names classes that no longer exist, as after an upgrade."""
     try:
         return load()
     except OSError:

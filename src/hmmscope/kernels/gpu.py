@@ -141,7 +141,6 @@ def _on(device: torch.device) -> torch.cuda.device:
 
 
 def _block(num_samples: int, device: torch.device) -> int:
-    """Use one warp per multiprocessor for few samples, 256 samples per program for many."""
     if device.type != "cuda":
         return MAX_BLOCK
     programs = 4 * torch.cuda.get_device_properties(device).multi_processor_count
@@ -149,7 +148,6 @@ def _block(num_samples: int, device: torch.device) -> int:
 
 
 def _make_parts() -> None:
-    """Define the parts of a step as globals, where Triton finds them."""
     global triton, tl, philox_block, draw_outcome, one_step
     triton, tl = importlib.import_module("triton"), importlib.import_module("triton.language")
 

@@ -86,7 +86,6 @@ def split(values: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
 
 @functools.cache
 def _kernels() -> SimpleNamespace:
-    """Define the compiled functions as globals, where Triton finds them."""
     global triton, tl, product
     triton, tl = importlib.import_module("triton"), importlib.import_module("triton.language")
 

@@ -137,7 +137,6 @@ def _join(width, mantissa, power, top, total, mix, share):  # type: ignore[no-un
 
 @inlined
 def _look_ahead(width, law, share, prediction, opening, begins, moved, mix):  # type: ignore[no-untyped-def]
-    """Add a component's next-symbol probabilities times its share."""
     if begins:
         for v in range(len(mix)):
             into, weight_v = mix[v], opening[v]

@@ -48,7 +48,6 @@ def _quantise_few(rows: NDArray[np.float64]) -> NDArray[np.int64]:
 
 @kernel()
 def _quantise(rows, weights, fraction, begin):  # type: ignore[no-untyped-def]
-    """Quantise rows from `begin` until one has more than `_FEW` leftover units."""
     num_outcomes = rows.shape[1]
     for row in range(begin, rows.shape[0]):
         total = 0.0

@@ -95,7 +95,6 @@ def _across(builder: Any, vector: Any, join: Any) -> Any:
 
 
 def _mixed(builder: Any, law: Any, rows: list[Any]) -> Any:
-    """sum_i law_i rows_i in up to four chains."""
     spread = [_spread(builder, law, i, rows[0].type.count) for i in range(len(rows))]
     chains: list[Any] = []
     count = min(4, (len(rows) + 1) // 2)
@@ -306,8 +305,6 @@ def moved(_: Any, states: Any, law: Any, table: Any, place: Any) -> Any:
 def _predictor(size: int) -> Any:
     @intrinsic
     def predicted(_: Any, states: Any, law: Any, matrix: Any, begin: Any, stride: Any, out: Any, place: Any) -> Any:
-        """Write sum_i law_i matrix_i for columns of a flat matrix with row stride `stride`."""
-
         def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             kind, place, rows = ir.VectorType(_F64, size), args[3], []
             for _ in range(states.count):

@@ -238,7 +238,6 @@ def _refuse_unknown(verb: str, rest: Sequence[str]) -> None:
 
 
 def _with_options(error: UnknownNameError, verb: str, overrides: Mapping[str, str]) -> InputError:
-    """Add the options of the verb to the error for an unknown field that was written without a dot."""
     if not isinstance(error.name, str) or error.name not in overrides:
         return error
     flags = [f"--{name}" for name in error.known if name.isidentifier() and name != "name"]

@@ -101,7 +101,6 @@ def _failure(model: nn.Module, inputs: Tensor, error: Exception) -> InputError:
 
 
 def _dictionary(model: nn.Module, error: Exception) -> str:
-    """Return how to adapt a model that reads a dictionary, if it took the tokens for one."""
     texts = ("too many indices for tensor", "only integers, slices", "argument after ** must be a mapping")
     named = isinstance(error, AttributeError) and "'Tensor' object has no attribute" in str(error)
     keyed = isinstance(error, IndexError | TypeError) and any(text in str(error) for text in texts)
@@ -136,7 +135,6 @@ def embedding_failure(model: nn.Module, part: nn.Embedding, indices: Tensor, inp
 
 
 def _innermost(model: nn.Module, trace: TracebackType | None) -> tuple[nn.Module | None, dict[str, Any]]:
-    """Return the innermost module in the traceback, with its variables."""
     members = {id(part) for part in parts_of(model)}
     found: tuple[nn.Module | None, dict[str, Any]] = (None, {})
     while trace is not None:
@@ -149,7 +147,6 @@ def _innermost(model: nn.Module, trace: TracebackType | None) -> tuple[nn.Module
 
 
 def _name_of(model: nn.Module, part: nn.Module | None) -> str:
-    """Return the dotted name in the user's model."""
     model = named_module(model)
     name = next((name for name, one in model.named_modules() if one is part), "")
     if isinstance(model, AdaptedModule):

@@ -80,14 +80,12 @@ class KeptState:
 
 
 def _others(hooks: Mapping[int, Any]) -> list[int]:
-    """Return the keys of hooks of users, and of edits."""
     own = ("torch.", f"{__package__.partition('.')[0]}.analysis.interventions.rehearse")
     names = {key: f"{getattr(hook, '__module__', '')}.{getattr(hook, '__name__', '')}" for key, hook in hooks.items()}
     return [key for key, name in names.items() if not name.startswith(own)]
 
 
 def _other(before: Any, now: Any) -> bool:
-    """Return whether a number or tensor changed."""
     if isinstance(now, torch.Generator):
         now = now.get_state()
     if isinstance(before, Tensor) and isinstance(now, Tensor):

@@ -105,7 +105,6 @@ def rehearse_training(net: UserModule, num_columns: int, target: str) -> tuple[s
 
 
 def _require_trainable(module: nn.Module) -> None:
-    """Raise an InputError for quantized parts and sparse gradients."""
     for name, part in module.named_modules():
         if ".quantized." in f"{type(part).__module__}.":
             raise InputError(
@@ -116,7 +115,6 @@ def _require_trainable(module: nn.Module) -> None:
 
 
 def _rehearse_gradients(module: nn.Module, inputs: Tensor) -> tuple[str, ...]:
-    """Call a module in training mode; warn of state that its state_dict does not contain."""
     weights = list(module.parameters())
     if any(weight.is_inference() for weight in weights):
         raise InputError(
@@ -246,7 +244,6 @@ class _Rehearsed:
         return ""
 
     def _coupled(self, first: Tensor) -> Iterator[str]:
-        """Warn if answers depend on later tokens or other samples."""
         time = self.inputs.shape[1]
         changed, begins = self.inputs.clone(), (time - 1, time // 2)
         for sample, begin in enumerate(begins):

@@ -27,7 +27,6 @@ def matched(own: Collection[str], found: Collection[str]) -> dict[str, str] | No
 
 
 def _shortened(names: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Yield the names by themselves, then without their common prefixes."""
     yield names
     while _shared(names):
         names = {key.partition(".")[2]: name for key, name in names.items()}

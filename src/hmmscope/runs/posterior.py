@@ -198,7 +198,6 @@ class FitData:
 
 
 def _forbids(constraints: Constraints, hmm: HMM) -> bool:
-    """Return whether the constraints only forbid entries."""
     return all(own.is_mask for own in constraints.parts(hmm.num_states, hmm.num_symbols).values())
 
 

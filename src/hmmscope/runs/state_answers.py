@@ -222,7 +222,6 @@ def _by_row(given: GivenRows, answer: Callable[[Tensor, Tensor], Tensor]) -> Any
 
 
 def _ahead(index: Any, steps: int) -> Any:
-    """Return the labels of the rows that follow, if the labels are times on a grid."""
     step = time_step(index)
     return None if step is None else np.asarray(index)[-1] + step * np.arange(1, steps + 1)
 

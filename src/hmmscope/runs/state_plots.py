@@ -201,7 +201,6 @@ def _along(axes: Any, given: GivenRows, place: Any) -> None:
 
 
 def _spans(axes: Any, hmm: Process, path: Any, place: Any) -> None:
-    """Fill the background with the colour of the state of each row."""
     at = needed("matplotlib.dates", "plot").date2num(place) if place.dtype.kind == "M" else place.astype(float)
     middles = (at[1:] + at[:-1]) / 2
     edges = np.concatenate([at[:1], middles, at[-1:]])

@@ -399,7 +399,6 @@ def _repeat(texts: list[str]) -> bool:
 
 
 def _require_alike(rows: list[list[str]], alphabet: Alphabet, what: str) -> None:
-    """Raise an InputError if most, but not all, words are numbers."""
     names = {word for row in rows for word in row if not _is_number(word)}.difference(alphabet.missing.names)
     total, odd = sum(map(len, rows)), sum(word in names for row in rows for word in row)
     if not 2 * odd < total:

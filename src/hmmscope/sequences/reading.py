@@ -234,7 +234,6 @@ def _read_arrays(path: Path, asked: ReadRequest) -> Encoded:
 
 
 def _is_own(header: Mapping[str, Any], asked: ReadRequest) -> bool:
-    """Return whether a file is from `SequenceData.save`; InputError for a process."""
     if "format" in header and header["format"] != FORMAT:
         raise InputError(f"{asked.what}: contains a process ({shown(header['format'])}), not sequences")
     return "format" in header

@@ -204,7 +204,6 @@ class _TorchProcessGroup(ProcessGroup):
             dist.destroy_process_group()
 
     def leave(self, error: BaseException) -> NoReturn:
-        """End all processes: one raises its error, the others SystemExit with the same code."""
         code = exit_code(error)
         if self._watch is None or self._dismissed:
             raise error

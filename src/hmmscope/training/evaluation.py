@@ -44,7 +44,6 @@ class Evaluation:
 
     @torch.no_grad()
     def __call__(self, model: nn.Module, device: torch.device) -> dict[str, Any]:
-        """Return ``evaluation_loss``, a mean over labels, and ``distances`` by supervised position for single sequences."""
         model.eval()
         total, count, distances, spec = 0.0, 0.0, [], self._spec
         for number, (samples, labels) in enumerate(self._on(device)):

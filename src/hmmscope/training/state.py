@@ -184,7 +184,6 @@ def _check_same_module(own: Mapping[str, torch.Tensor], found: Mapping[str, torc
 
 
 def _renamed(model: torch.nn.Module, moments: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return moments under the names of the model's parameters."""
     parameters, found = [name for name, _ in model.named_parameters()], {}
     for kind in dict.fromkeys(name.partition(".")[0] for name in moments):
         held = {name.partition(".")[2]: value for name, value in moments.items() if name.startswith(f"{kind}.")}

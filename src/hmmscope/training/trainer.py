@@ -230,7 +230,6 @@ def _long_steps(model: torch.nn.Module, spec: TrainingSpec, dataset: ProcessData
 
 
 def _listen(model: torch.nn.Module) -> None:
-    """Let signal handlers run during backward passes."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(_pause)

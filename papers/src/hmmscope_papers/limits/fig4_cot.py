@@ -299,8 +299,6 @@ def _at_rest(tables: Tables, tasks: tuple[str, ...]) -> Gate:
 
 
 def _learned(tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False) -> Gate:
-    """Return the gate that models with and without chain-of-thought beat their controls."""
-
     def lead(own: Rows) -> EstimateWithError | None:
         controls = [own.where(predictor=name, block_length=0) for name in ("untrained", "constant")]
         if not all(controls):

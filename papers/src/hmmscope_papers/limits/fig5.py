@@ -265,8 +265,6 @@ def rnn_tuning(tables: Tables) -> Measurement:
 
 
 def _wider(column: str, deep: int) -> Callable[[Rows], float | None]:
-    """Compare the ranges of losses over the learning rates of both."""
-
     def of_seed(own: Rows) -> float | None:
         both = [own.where(layers=layers) for layers in (deep, 0)]
         rates = set(both[0].values("rate")) & set(both[1].values("rate"))
@@ -279,7 +277,6 @@ def _wider(column: str, deep: int) -> Callable[[Rows], float | None]:
 
 
 def _best_lead(own: Rows) -> float:
-    """Return the constant answer's loss minus the best model's, on the worst task."""
     leads = []
     for one in own.by("task").values():
         least = {name: min(row["value"] for row in one.where(predictor=name)) for name in ("constant", "model")}

@@ -84,7 +84,6 @@ class Table1(Experiment):
 
 
 def _times(name: str, fields: dict[str, Any], seed: int, sizes: dict[str, Any]) -> dict[str, Any]:
-    """Return the mixing time as defined, cut at the paper's cap, and minus the table's offset."""
     sized = {"num_states": sizes["num_states"], "num_symbols": sizes["num_symbols"]} if name != "ran-lds" else {}
     process = make_process(name, seed=seed, **sized, **fields)
     found = mixing_time(process, num_samples=sizes["samples"], max_time=sizes["max_time"], seed=seed)

@@ -184,7 +184,6 @@ def _times(task: str, sizes: dict[str, Any]) -> list[dict]:
 
 
 def _seconds_a_pass(training_pass: TrainingPass, repeats: int) -> float:
-    """Return mean seconds per pass: processor time, or wall time on a GPU."""
     clock = time.perf_counter if torch.cuda.is_available() else time.process_time
     begin = clock()
     for _ in range(repeats):

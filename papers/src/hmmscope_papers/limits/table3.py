@@ -235,7 +235,6 @@ def log_excess(row: dict[str, Any]) -> EstimateWithError:
 
 
 def _ratio(own: Rows, layers: tuple[int, ...]) -> EstimateWithError | None:
-    """Return log10 of the best Transformer's excess divided by the RNN's."""
     recurrent, others = own.where(layers=0), own.where(layers=layers)
     if not recurrent or not others:
         return None
@@ -269,7 +268,6 @@ def _drifts(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> 
 
 
 def _learned(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...], share: float) -> tuple[Gate, ...]:
-    """Gate that each model closes a fraction of the gap from constant answer to lower bound."""
     rows = tables["losses"].where(layers=list(layers))
     if not all("trivial" in row for row in rows):
         return (Gate("learned", False, "the loss of the constant predictor is not recorded"),)

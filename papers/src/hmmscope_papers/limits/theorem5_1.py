@@ -133,7 +133,6 @@ def _scale_rows(sizes: dict[str, Any]) -> list[dict]:
 
 @torch.no_grad()
 def _start_rows(sizes: dict[str, Any]) -> list[dict]:
-    """Measure errors with the initial state as printed, and with its sign corrected."""
     rows = []
     for family in ("cyclic-det", "matmul"):
         for seed in range(sizes["instances"]):

@@ -30,7 +30,6 @@ FAST = ("ran-hmm", "ran-lds")
 
 
 def _steps(permutations: int, soft: int, hmm: int, lds: int) -> dict[str, int]:
-    """Return steps on Cyclic-DET and -HARD, Cyclic-RND and MatMul, RanHMM, RanLDS."""
     return dict(zip(TASKS, (hmm, lds, permutations, soft, soft, permutations), strict=True))
 
 
@@ -230,7 +229,6 @@ def _training(scale: str, task: str, num_layers: int, length: int, curriculum: b
 
 
 def _precision(scale: str, num_layers: int) -> dict[str, Any]:
-    """Use bfloat16 for Transformers on a GPU; the small RNN keeps its state exact."""
     return {"precision": "bfloat16"} if num_layers and scale in ("gpu", "paper") else {}
 
 

@@ -164,7 +164,6 @@ def _by_layer(rows: Rows, name: str, metric: str, title: str, explained: str) ->
 
 
 def _heads(rows: Rows, network: str) -> Figure:
-    """Draw heat maps of one seed; heads of different seeds are not comparable."""
     seed, draws = rows[0]["seed"], rows.where(network=network).values("draw")
     own = rows.where(network=network, seed=seed)
     own = own.where(draw=min(draws)) if draws else own  # one untrained control

@@ -158,7 +158,6 @@ def claims_of_theorem(number: int) -> None:
 
 
 def _weakly_revealing(tables: Tables) -> list[Gate]:
-    """Require that two symbols, but not one, distinguish the states, if observability was measured."""
     rows = tables.get("observability")
     if not rows:
         return []

@@ -197,7 +197,6 @@ def _short(bound: float | None) -> float | None:
 
 
 def _answer(effect: Effect | None, about: About) -> Verdict:
-    """Answer a question; outside training, exact numbers need no interval."""
     if about != "training" and (effect is None or effect.low is None):
         return "answered"
     return answer(None, None) if effect is None else answer(effect.low, effect.high)

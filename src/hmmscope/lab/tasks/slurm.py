@@ -134,7 +134,6 @@ class SlurmExecutor:
         return task.outcome(70, reason)
 
     def _lost(self) -> set[Task]:
-        """Return tasks with jobs that Slurm no longer lists; sites may lack the records of sacct."""
         if self._cluster != "slurm" or time.monotonic() - self._looked < _SECONDS_BETWEEN_LOOKS:
             return set()
         self._looked = time.monotonic()

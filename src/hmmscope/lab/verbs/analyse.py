@@ -76,7 +76,6 @@ def _instrument(asked: AnalyseOptions, instrument: str) -> None:
 
 
 def _options_of(tool: Callable[..., Any], overrides: Mapping[str, str]) -> dict[str, Any]:
-    """Parse keywords of an instrument; fields of its argument `options` are keywords of the command line too."""
     known = {
         name: parameter.default
         for name, parameter in inspect.signature(tool).parameters.items()

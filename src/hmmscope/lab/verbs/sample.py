@@ -64,7 +64,6 @@ def sample(options: SampleOptions) -> None:
 
 
 def _require_equal(text: str, process: Process, observations: Tensor) -> None:
-    """Raise InputError if the text would be read back as other sequences."""
     if not len(observations):
         return
     try:

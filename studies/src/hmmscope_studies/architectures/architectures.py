@@ -140,7 +140,6 @@ def _config(scale: str, task: str, name: str, layers: int, choices: dict[str, An
 
 
 def _error_rows(facts: dict[str, Any], run: Run, sizes: dict[str, Any]) -> list[dict]:
-    """Return errors by position up to `times_longer` training lengths, or one for learned positions."""
     trained_on = run.config.layout.num_observations
     times = sizes["times_longer"] if ARCHITECTURES[facts["architecture"]].any_length else 1
     layout = replace(run.config.layout, length=times * trained_on)

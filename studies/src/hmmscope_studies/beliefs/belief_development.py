@@ -178,7 +178,6 @@ def _use(rows: Rows, title: str, read: Rows) -> Panel:
 
 
 def _used(rows: Rows) -> Rows:
-    """Keep the layer above the input that reads the belief best at the end."""
     found = Rows()
     for own in rows.where(metric="kl").by("seed", "process").values():
         above = Rows(row for row in own if row["layer"] > 0)
@@ -196,13 +195,11 @@ def _place(found: LevelCrossing | None) -> EstimateWithError | None:
 
 
 def _transitions(tables: Tables, process: str, before: str, after: str) -> PerSeed[EstimateWithError | None]:
-    """Return log2 of the step from which a model stays nearer to the second predictor."""
     rows = tables["strategies"].where(process=process)
     return rows.per_seed(lambda own: _place(LevelCrossing.between(own, before, after)))
 
 
 def _after_warmup(rows: Rows, first: PerSeed[EstimateWithError | None]) -> Gate:
-    """Gate that no seed has its first transition during the warm-up."""
     lasts = rows.values("warmup")
     places = [2**place.value for place in first.values() if place is not None]
     if not lasts or not places:

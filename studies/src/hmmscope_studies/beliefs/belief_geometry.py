@@ -297,7 +297,6 @@ def _development_figure(rows: Rows) -> Figure:
 
 
 def _gains(tables: Tables, processes: tuple[str, ...]) -> dict[str, Effect]:
-    """Return, by process, the fraction of the belief's unexplained variance that training explains."""
     rows, effects = tables["steps"].where(quantity="read"), {}
     first, last = _ends(rows)
 

@@ -143,7 +143,6 @@ class Mechanisms(Experiment):
 
 
 def _in_order(rows: list[dict[str, Any]]) -> dict[str, str]:
-    """Name components consistently across seeds: heads of a layer by falling cost."""
     costs = {
         row["component"]: (row["layer"], row["head"] is not None, -row["value"])
         for row in rows

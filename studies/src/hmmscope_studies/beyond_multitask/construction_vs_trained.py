@@ -289,7 +289,6 @@ def onset(rows: Rows, network: str, target: str) -> float | None:
 
 
 def _said(rows: Rows, network: str, targets: list[str]) -> str:
-    """Format mean onsets: ``1 back 0.7, 2 back in 1 of 5 seeds, which HMM 1.2``."""
     parts = []
     for target in targets:
         found = list(rows.per_seed(partial(onset, network=network, target=target)).values())

@@ -331,7 +331,6 @@ def _of(rows: Rows, network: str) -> Rows:
 
 
 def _gained(tables: Tables, twin: str) -> Effect | None:
-    """Return nats above the filter, control minus language model."""
     end = _end(tables)
     own = _of(end, twin)
     return own.less(_of(end, "trained").where(noise=own.values("noise")), unit="nats")
@@ -429,7 +428,6 @@ def belief(tables: Tables) -> Measurement:
 
 
 def _best(rows: Rows) -> PerSeed[Any]:
-    """Return held-out R² at the layer that fits training examples best, by seed."""
     return rows.per_seed(lambda own: own.where(layer=largest(own, lambda row: row["fitted"])["layer"]).mean())
 
 

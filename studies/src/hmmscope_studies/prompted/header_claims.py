@@ -106,7 +106,6 @@ def _spent(tables: Tables, networks: Iterable[Which]) -> dict[str, float]:
 
 
 def _left(tables: Tables, name: str) -> Measurement:
-    """Return a network's excess divided by the n-gram baseline's."""
     effects, drifts, used = {}, {}, []
     for size, own in tables["learning"].where(architecture=name).by("size").items():
         steps, counting = _longest(own, name), _counting(tables, size, name)
@@ -134,7 +133,6 @@ def transformer_filters(tables: Tables) -> Measurement:
 
 
 def _ahead(tables: Tables, behind: str, ahead: str) -> Measurement:
-    """Return log2 of the ratio of two excesses after equally many samples."""
     effects, drifts, used, budgets = {}, {}, [], {}
     for size, own in tables["learning"].by("size").items():
         steps = _longest(own, behind, ahead)
