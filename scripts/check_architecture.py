@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from types import FrameType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Folders of source by distribution.
@@ -61,9 +61,7 @@ def docstring_words(modules: Modules) -> list[str]:
     return [word for node in nodes for word in (ast.get_docstring(node) or "").split()]
 
 
-@cache
-def parsed(text: str) -> ast.Module:
-    return ast.parse(text)
+parsed = cache(ast.parse)
 
 
 def kept_megabytes(modules: Modules) -> list[str]:
@@ -233,18 +231,14 @@ def way_to_first_step() -> tuple[str, ...]:
     """Return the modules of the calls that are open at each of `TURNS`, from `hmmscope.train` down."""
     import hmmscope
 
-    found: set[str] = set()
-    turns: set[tuple[str, str]] = set()
+    found, turns = set[str](), set[tuple[str, str]]()
 
-    def note(frame: FrameType, event: str, _: object) -> None:
+    def note(frame: Any, event: str, _: object) -> None:
         turn = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
-        if event != "call" or turn not in TURNS:
+        wanted = TURNS.get(turn) or ("", None)
+        if event != "call" or turn not in TURNS or frame.f_locals.get(wanted[0]) != wanted[1]:
             return
-        wanted = TURNS[turn]
-        if wanted and frame.f_locals.get(wanted[0]) != wanted[1]:
-            return
-        modules: set[str] = set()
-        above: FrameType | None = frame
+        modules, above = set[str](), frame
         while above is not None and above.f_code is not hmmscope.train.__code__:
             modules.add(above.f_globals.get("__name__", ""))
             above = above.f_back
@@ -254,9 +248,9 @@ def way_to_first_step() -> tuple[str, ...]:
         found.update(name for name in (*modules, hmmscope.train.__module__) if name.startswith("hmmscope."))
         if len(turns) == len(TURNS):
             sys.setprofile(None)
-            raise KeyboardInterrupt
+            raise GeneratorExit
 
-    with tempfile.TemporaryDirectory() as folder, suppress(KeyboardInterrupt):
+    with tempfile.TemporaryDirectory() as folder, suppress(GeneratorExit):
         training = {"engine": "torch", "batch_size": 2, "num_grains": 1, "device": "cpu", "evaluate_samples": 2}
         sys.setprofile(note)
         try:
