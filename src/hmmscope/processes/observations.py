@@ -120,7 +120,7 @@ def _is_column(rows: object) -> bool:
 
 def _read(rows: object, alphabet: Alphabet, **how: Any) -> SequenceData:
     """Read ragged lists, tables, texts and files."""
-    rows = rows.tolist() if isinstance(rows, np.ndarray) else rows
+    rows = rows.tolist() if isinstance(rows, np.ndarray) and not is_frame(rows) else rows
     if isinstance(rows, list | tuple) and all(
         isinstance(name, str) and name in (alphabet.names or ()) for name in rows
     ):

@@ -1,0 +1,70 @@
+"""One entrance: the same data in any container give the same sequences and the same exact answers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hmmscope as hs
+
+UMBRELLA = hs.load_process("umbrella")
+NUMBERS = hs.GaussianHMM([0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]], [[0.0], [3.0]], torch.ones(2, 1))
+
+
+def containers(values: np.ndarray) -> dict[str, Any]:
+    """The same column in arrays, lists and tables."""
+    fixed = values.copy()
+    fixed.flags.writeable = False
+    return {
+        "list": values.tolist(),
+        "read-only": fixed,
+        "big-endian": values.astype(values.dtype.newbyteorder(">")),
+        "reversed": values[::-1].copy()[::-1],
+        "strided": np.repeat(values, 2)[::2],
+        "column": values[:, None],
+        "masked": np.ma.array(values),
+        "tensor": torch.tensor(values),
+        "mapping": {"x": values},
+        "records": np.array([(value,) for value in values], dtype=[("x", values.dtype)]),
+    }
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.lists(st.integers(0, 1), min_size=2, max_size=8).filter(lambda one: 1 in one))
+def test_symbols_in_any_container_are_the_same(rows: list[int]) -> None:
+    values = np.array(rows)
+    expected = hs.log_likelihood(UMBRELLA, values)
+    kinds = containers(values) | {
+        "floats": values.astype(float),
+        "booleans": values.astype(bool),
+        "bytes": values.astype("u1"),
+    }
+    for name, source in kinds.items():
+        assert hs.SequenceData(source, symbols_from=UMBRELLA)[0].tolist() == rows, name
+        assert hs.log_likelihood(UMBRELLA, source).equal(expected), name
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.lists(st.floats(-4, 4, width=32), min_size=2, max_size=8), st.booleans())
+def test_numbers_in_any_container_are_the_same(rows: list[float], gap: bool) -> None:
+    values = np.array(rows + [np.nan] * gap + [0.5])
+    expected, vectors = hs.log_likelihood(NUMBERS, values), hs.read_vectors(values).rows
+    nothing = [None if value != value else value for value in values.tolist()]
+    for name, source in (containers(values) | {"None": nothing, "objects": np.array(nothing, dtype=object)}).items():
+        torch.testing.assert_close(hs.read_vectors(source).rows, vectors, rtol=0, atol=0, equal_nan=True, msg=name)
+        assert hs.log_likelihood(NUMBERS, source).equal(expected), name
+
+
+def test_frames_of_other_libraries_are_the_same() -> None:
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    values, hours = [0.5, None, 2.0], ["2026-01-01T00:00Z", "2026-01-01T01:00Z", "2026-01-01T03:00Z"]
+    frames = [kind.DataFrame({"t": hours, "x": values}) for kind in (pandas, polars)]
+    indexed = pandas.DataFrame({"x": values}, index=pandas.to_datetime(hours))
+    for frame, time in ((frames[0], "t"), (frames[1], "t"), (indexed, "index")):
+        found = hs.read_vectors(frame, time=time, every="1h")
+        assert found.rows[:, 0].nan_to_num(-1).tolist() == [0.5, -1, -1, 2.0]
+    column = pandas.Series(pandas.Categorical(list("aba"), categories=list("cba")))
+    assert hs.SequenceData(column).symbols == ("c", "b", "a")
