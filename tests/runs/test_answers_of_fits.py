@@ -9,6 +9,7 @@ import torch
 
 import hmmscope as hs
 from hmmscope.errors import InputError
+from hmmscope.runs.given_rows import of_symbols
 from hmmscope.runs.row_values import duration_text, time_step
 
 WEATHER = hs.HMM(
@@ -148,3 +149,10 @@ def test_results_keep_the_index_of_pandas() -> None:
     assert WEATHER.predict([[0], [1, 1]]).to_pandas().index.names == ["sequence", "time"]
     text = pd.Series(["sun", "rain"], index=["a", "b"])
     assert WEATHER.predict(text).to_pandas().index.tolist() == ["a", "b"]
+
+
+def test_labels_of_each_sequence_are_joined() -> None:
+    data: Any = hs.SequenceData([["sun", "rain"], ["sun"]], symbols=["sun", "rain"])
+    stamps = np.datetime64("2026-01-01") + np.arange(3)
+    found = of_symbols(data, [stamps[:2], stamps[2:]])
+    assert found.index.tolist() == stamps.tolist()

@@ -134,6 +134,8 @@ def _symbols(hmm: Process, source: Any, lengths: Any, reading: dict[str, Any]) -
 
 
 def _labelled(found: GivenRows, index: Any) -> GivenRows:
+    if isinstance(index, list):  # an array for each sequence
+        index = np.concatenate(index)
     if index is None or sum(found.lengths) != len(index):
         return found
     return GivenRows(found.sequences, index, found.columns)
