@@ -102,7 +102,8 @@ class RowConstraints:
             entries = np.empty(0, object)
         if entries.shape != shape:
             raise InputError(f"{name}: must have the shape {shape}, got {entries.shape}")
-        fixed, groups, names = np.full(shape, np.nan), np.full(shape, -1), {}
+        fixed, groups = np.full(shape, np.nan), np.full(shape, -1)
+        names: dict[str, int] = {}
         for number, (place, entry) in enumerate(np.ndenumerate(entries)):
             is_number = isinstance(entry, int | float | np.number) and not isinstance(entry, bool | np.bool_)
             if isinstance(entry, str):
@@ -123,7 +124,8 @@ class RowConstraints:
         groups = np.full(self.groups.shape, -1)
         groups[self.groups >= 0] = numbers.ravel()
         found = replace(self, groups=groups)
-        left, free = found.left, (groups >= 0).any(1)
+        left = found.left
+        free: NDArray[np.bool_] = np.any(groups >= 0, axis=1)
         for row in np.flatnonzero(np.where(free, left <= 1e-9, np.abs(left) > 1e-9)).tolist():
             rule = "the fixed entries leave nothing for the others" if free[row] else "the entries do not sum to 1"
             raise InputError(f"{self.name}: row {row}: {rule}")
@@ -242,7 +244,7 @@ def _newton(multiplicity: Array, left: Array, weights: Array) -> Array:
         if np.abs(gradient).max() < 1e-13:
             break
         curvature = (multiplicity * (values**2 / weights)) @ multiplicity.T
-        step = np.linalg.lstsq(curvature, -gradient, rcond=None)[0]
+        step: Array = np.linalg.lstsq(curvature, -gradient, rcond=None)[0].astype(np.float64)
         size = _backtracked(dual, at, step, float(gradient @ step))
         if size == 0.0:
             break
