@@ -17,7 +17,7 @@ from hmmscope.runs.pipeline import engine_of, model_io_of
 from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.engines import make_engine
 from hmmscope.training.state import Moments
-from hmmscope.training.trainer import train_step
+from hmmscope.training.trainer import BatchAhead, BatchSchedule, labelled, train_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +93,9 @@ def contests(
     precision: str = "float32",
     compiled: bool = False,
 ) -> list[Contest]:
-    """Return a contest for each shape: our step and peers' steps on a given batch without dropout, and the product rate.
+    """Return a contest for each shape: our step and peers' steps on a labelled batch without dropout, and the product rate.
 
-    Our step is also measured as in a run, which makes samples and labels and applies dropout.
+    Our step is also measured as in a run, which makes samples and exact labels and applies dropout; peers have no such row.
 
     Peers have the same layers, width and heads: nanoGPT's GPT, without and with biases (as ours); torch's
     TransformerEncoder; Transformers' Llama with a gated MLP of 8/3 of the width (equal parameters and FLOPs) and of four
@@ -149,18 +149,21 @@ def _without_dropout(config: RunConfig) -> RunConfig:
 
 
 def _ours(config: RunConfig, corpus: ProcessDataset, target: Target, *, at_hand: bool = False) -> Callable[[], None]:
-    """Return steps of a long training by the engine that the rule chooses, on fresh samples or those `at_hand`."""
+    """Return steps of a long training by the engine that the rule chooses, on fresh samples or one labelled batch."""
     spec, ports = replace(config.training, num_steps=10**6), model_io_of(config, target)
     spec = replace(spec, engine=engine_of(replace(config, training=spec), ports).engine)
-    model = build_model(config.model, ports).to(spec.device).train()
+    device = torch.device(spec.device)
+    model = build_model(config.model, ports).to(device).train()
     engine = make_engine(model, spec, ProcessGroup())
     moments, state = Moments(), {"step": 0}
-    kept = corpus[: spec.batch_size] if at_hand else None
+    kept = labelled(corpus[: spec.batch_size], target) if at_hand else None
+    ahead = BatchAhead(BatchSchedule(corpus, target, spec, device), engine, spec.num_steps, device)
+    if not at_hand:
+        engine.meanwhile = ahead.prepare
 
     def step() -> None:
-        begin = state["step"] * spec.batch_size
-        batch = corpus[begin : begin + spec.batch_size] if kept is None else kept
-        train_step(model, moments, batch, target, spec, state["step"], engine)
+        batch, asked = ahead.take(state["step"]) if kept is None else (kept, target)
+        train_step(model, moments, batch, asked, spec, state["step"], engine)
         state["step"] += 1
 
     return step

@@ -20,6 +20,8 @@ from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.kernels import gpu, gpu_forward
 from hmmscope.kernels.device_samplers import TorchSampler, device_sampler
 from hmmscope.processes import process as base
+from hmmscope.processes.params import StateEmissionParams
+from op_counts import OpCounts
 
 KEYS = [(0, 16), (2**32 - 1, 2**32 - 2)]
 LAYOUT = hs.PromptLayout(num_demonstrations=2, demonstration_length=3, test_length=7)
@@ -62,6 +64,46 @@ def test_labels_on_a_device_take_few_operations_and_wait_for_its_checks_alone(na
             belief_states(process, ghost)
     assert counted.waits <= 4
     assert counted.operations <= 3 * 120
+
+
+@pytest.mark.parametrize(("name", "operations"), [("random-hmm", 2.7), ("cyclic-hard", 1.7)])
+def test_likelihoods_on_a_device_take_two_operations_a_step_and_one_gather(name, operations, monkeypatch):
+    process = hs.make_process(name)
+    observations = hs.ProcessDataset(process, length=128)[0:8].observations
+    exact = hs.log_likelihood(process, observations)
+    with ghost_device(monkeypatch):
+        ghost = observations.to("cuda")
+        found = hs.log_likelihood(process, ghost)
+    with OpCounts() as ops, Counted() as counted:
+        there.log_likelihood_there(process.params, observations, torch.arange(128) == 0, torch.float64)
+    assert ops.total <= operations * 128
+    assert counted.waits == 1
+    torch.testing.assert_close(found.cpu(), exact, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 2**26])
+def test_likelihoods_on_a_device_restart_and_keep_impossible_sequences(chunk_bytes, monkeypatch):
+    monkeypatch.setattr(there, "CHUNK_BYTES", chunk_bytes)
+    process = hs.make_process("cyclic-det")
+    observations = hs.ProcessDataset(process, length=21)[0:6].observations
+    observations[2, 3] = (observations[2, 3] + 1) % process.num_symbols
+    starts = torch.tensor([t in (0, 5, 8, 20) for t in range(21)])
+    found, doubtful = there._log_likelihood_64(process.params, observations, starts)
+    exact = there.underflow_safe_log_likelihood(process.params, observations, starts)
+    assert not doubtful.any()
+    assert found.isinf().tolist() == exact.isinf().tolist()
+    torch.testing.assert_close(found, exact, rtol=1e-13, atol=0)
+
+
+def test_tiny_probabilities_on_a_device_are_summed_step_by_step():
+    """Eight steps of 1e-60 would be zero in float64."""
+    rare, half = torch.tensor([[[1.0, 1e-60], [1.0, 1e-60]]], dtype=torch.float64), torch.full((1, 2, 2), 0.5).double()
+    params = StateEmissionParams(half[:, 0], half, rare)
+    observations = torch.ones(1, 16, dtype=torch.int64)
+    assert not there._stays_representable(params)
+    found, doubtful = there.log_likelihood_there(params, observations, torch.arange(16) == 0, torch.float64)
+    assert not doubtful.any()
+    assert found.item() == pytest.approx(16 * np.log(1e-60), rel=1e-14)
 
 
 def test_the_check_of_bits_fails_for_another_key():

@@ -42,6 +42,17 @@ class Batch(Shown):
     components: Int64[Tensor, "batch"] | None
 
 
+@dataclass(frozen=True, repr=False)
+class LabelledBatch(Batch):
+    """A batch whose training labels are computed already.
+
+    Attributes:
+        labels: those of a target, see `Target.labels`.
+    """
+
+    labels: Tensor
+
+
 #: Example for other training loops.
 _LOADED = "DataLoader(dataset.stream(batch_size=64), batch_size=None)"
 

@@ -106,7 +106,7 @@ def forward_logs_torch(
     emission_MVS = emission_MSV.transpose(1, 2).contiguous()
     (batch, time), (components, states, symbols) = observations_BT.shape, emission_MSV.shape
     floor, tiny = FLOORS[initial_MS.dtype], torch.finfo(initial_MS.dtype).tiny
-    logs_TMB = initial_MS.new_empty(time, components, batch, dtype=torch.float64)
+    norms_TMB = initial_MS.new_empty(time, components, batch)
     predicted_TMBV = initial_MS.new_empty(time if predictions else 0, components, batch, symbols)
     doubtful_MB = torch.zeros(components, batch, dtype=torch.bool, device=initial_MS.device)
     belief_MBS, following_MBS = initial_MS.new_empty(2, components, batch, states)
@@ -121,13 +121,12 @@ def forward_logs_torch(
             torch.bmm(following_MBS, emission_MSV, out=predicted_TMBV[t])
         torch.index_select(emission_MVS, 1, observations_BT[:, t], out=likelihood_MBS)
         torch.mul(following_MBS, likelihood_MBS, out=belief_MBS)
-        norm_MB = belief_MBS.sum(-1)
-        doubtful_MB |= norm_MB < floor
-        logs_TMB[t] = norm_MB.double().log()
-        belief_MBS /= norm_MB.masked_fill_(norm_MB < tiny, torch.inf)[..., None]  # a lost belief continues as zeros
+        norm_MB = torch.sum(belief_MBS, -1, out=norms_TMB[t])
+        belief_MBS /= norm_MB.masked_fill(norm_MB < tiny, torch.inf)[..., None]  # a lost belief continues as zeros
         if not floor and t % EVERY == EVERY - 1:
             doubtful_MB |= ((belief_MBS > 0) & (belief_MBS < RISKY)).any(-1)
-    return logs_TMB, doubtful_MB, predicted_TMBV
+    doubtful_MB |= (norms_TMB < floor).any(0)
+    return norms_TMB.double().log_(), doubtful_MB, predicted_TMBV
 
 
 def log_likelihood_there(
@@ -137,9 +136,68 @@ def log_likelihood_there(
     dtype: torch.dtype,
 ) -> tuple[Float64[Tensor, "batch"], Bool[Tensor, "batch"]]:
     """Return the log-likelihoods of sequences under one component, and marks of underflow risk."""
+    lean = dtype == torch.float64 or not law.states_emit
+    if lean and _stays_representable(law):
+        return _log_likelihood_64(law, observations_BT, starts_T)
+    if not law.states_emit:
+        total_B = underflow_safe_log_likelihood(law, observations_BT, starts_T)
+        return total_B, torch.zeros_like(total_B, dtype=torch.bool)
     with full_precision():
         logs_TMB, doubtful_MB, _ = forward_logs(_rows(law, dtype), observations_BT, starts_T)
     return logs_TMB[:, 0].sum(0), doubtful_MB[0]
+
+
+def underflow_safe_log_likelihood(
+    law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
+) -> Float64[Tensor, "batch"]:
+    """Compute log-likelihoods of one component without underflow."""
+    return torch.stack([step.log_norm[0] for step in forward_steps(law, observations_BT[None], starts_T)]).sum(0)
+
+
+def _stays_representable(law: HMMParams) -> bool:
+    """Return whether entries above RISKY cannot underflow in EVERY unnormalised steps."""
+    first, step, emission = (part.where(part > 0, 1.0).flatten() for part in law.tables(0))
+    factor = emission.amin() if law.states_emit else 1.0
+    return float(torch.minimum(first.amin(), step.amin() * factor)) > (1e-300 / RISKY) ** (1 / EVERY)
+
+
+def _log_likelihood_64(
+    law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
+) -> tuple[Float64[Tensor, "batch"], Bool[Tensor, "batch"]]:
+    """Compute log-likelihoods of one component with one or two operations per step and a norm every EVERY steps."""
+    (batch, time), states = observations_BT.shape, law.initial_MS.shape[1]
+    first_VS, step_KSS, emission_VS = (part.to(observations_BT.device) for part in law.tables(0))
+    begins, symbols_TB = [*starts_T.tolist(), True], observations_BT.T.contiguous()
+    ends = [t % EVERY == EVERY - 1 or begins[t + 1] for t in range(time)]  # steps that are normalised
+    per_step = 8 * max(1, batch) * states * (1 if law.states_emit else states)
+    chunk = max(1, CHUNK_BYTES // (EVERY * per_step)) * EVERY
+    total_B, tiny = first_VS.new_zeros(batch), torch.finfo(torch.float64).tiny
+    doubtful_B = torch.zeros_like(total_B, dtype=torch.bool)
+    belief_B1S = ahead_B1S = first_VS.new_empty(batch, 1, states)
+    unscaled_B1S = torch.empty_like(ahead_B1S)
+    for begin in range(0, time, chunk):
+        symbols = symbols_TB[begin : begin + chunk]
+        factors = (emission_VS[symbols][:, :, None] if law.states_emit else step_KSS[symbols]).unbind()
+        count = sum(ends[begin : begin + chunk])
+        norms_N, scaled_N = first_VS.new_empty(count, batch, 1, 1), first_VS.new_empty(count, batch, 1, states)
+        slots = iter(zip(norms_N.unbind(), scaled_N.unbind(), strict=True))
+        for t, factor in enumerate(factors, begin):
+            other = ahead_B1S if belief_B1S is unscaled_B1S and not law.states_emit else unscaled_B1S
+            norm, out = next(slots) if ends[t] else (None, other)
+            if begins[t]:
+                torch.index_select(first_VS, 0, symbols[t - begin], out=out[:, 0])
+            elif law.states_emit:
+                torch.mm(belief_B1S[:, 0], step_KSS[0], out=ahead_B1S[:, 0])
+                torch.mul(ahead_B1S, factor, out=out)
+            else:
+                torch.bmm(belief_B1S, factor, out=out)
+            if norm is not None:
+                torch.sum(out, -1, keepdim=True, out=norm)
+                out /= norm.clamp_min(tiny)  # zeros stay
+            belief_B1S = out
+        doubtful_B |= ((scaled_N > 0) & (scaled_N < RISKY)).flatten(2).any(2).any(0)
+        total_B += norms_N[:, :, 0, 0].log().sum(0)
+    return total_B, doubtful_B
 
 
 class RunningMixture:

@@ -9,9 +9,15 @@ import torch
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import filter_underflow_safe, forward, run_filter
-from hmmscope.inference.device import FLOORS, beliefs_there, fits_there, log_likelihood_there, mixture_predictions_there
+from hmmscope.inference.device import (
+    FLOORS,
+    beliefs_there,
+    fits_there,
+    log_likelihood_there,
+    mixture_predictions_there,
+    underflow_safe_log_likelihood,
+)
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.known_states import condition
 from hmmscope.inference.loop_inputs import sequences, tables
 from hmmscope.inference.mixture_posterior import filter_mixture, predicted_before
@@ -64,11 +70,12 @@ def log_likelihood(
             given = observations.masked_fill(observations == hmm.num_symbols, MISSING)
             return filter_beliefs(hmm, given, lengths=counts).log_likelihood
         law = seeing(hmm.params_on(observations.device), observations)
+        if law.signed or not fits_there(law, len(observations)):
+            return filter_beliefs(hmm, observations).log_likelihood
         total, lost = log_likelihood_there(law, observations, starts, dtype)
         again = lost.nonzero()[:, 0]
         if len(again):
-            steps = forward_steps(law, observations[again][None], starts)
-            total[again] = torch.stack([step.log_norm[0] for step in steps]).sum(0)
+            total[again] = underflow_safe_log_likelihood(law, observations[again], starts)
         return total
     process = tables(seeing(hmm.params, observations), dtype=np.float64 if dtype == torch.float64 else np.float32)
     work = sequences(observations, starts, counts)

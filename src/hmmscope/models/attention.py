@@ -37,14 +37,21 @@ class Attention(Mixer):
 
     def forward(self, x_BTD: Tensor, rotation: Rotation | None = None, past: "KeyValues | None" = None) -> Tensor:
         batch, time, width = x_BTD.shape
-        qkv = self.qkv(x_BTD).view(batch, time, 3, self.num_heads, width // self.num_heads)
+        shape = (self.num_heads, width // self.num_heads)
+        together = self.qkv(x_BTD)
+        qkv = together.view(batch, time, 3, *shape)
         heard = self.logits.is_hooked or self.pattern.is_hooked
         blocked = self.causal and past is None and not heard and _is_small(qkv)
         if blocked and rotation is not None and rotation[0].ndim == 2:
             return self.out(self.mixed(BlockedAttention.apply(qkv, rotation, self.scale)))
-        q_BHTK, k_BHTK, v_BHTK = (part.transpose(1, 2) for part in qkv.unbind(2))
-        if rotation is not None:
-            q_BHTK, k_BHTK = rotate(q_BHTK, rotation), rotate(k_BHTK, rotation)
+        if rotation is None:
+            q_BHTK, k_BHTK, v_BHTK = (
+                part.view(batch, time, *shape).transpose(1, 2) for part in together.split(width, 2)
+            )
+        else:
+            rotated, values = together.split([2 * width, width], 2)
+            q_BHTK, k_BHTK = rotate(rotated.view(batch, time, 2, *shape).permute(2, 0, 3, 1, 4), rotation).unbind()
+            v_BHTK = values.view(batch, time, *shape).transpose(1, 2)
         if past is not None:
             k_BHTK, v_BHTK = past.append(k_BHTK, v_BHTK)
         if heard:
@@ -99,13 +106,13 @@ class RotaryTable:
         self.head_width, self.base = head_width, base
         self._kept: dict[tuple, Rotation] = {}
 
-    def first(self, begin: int, end: int, like: Tensor) -> Rotation:
-        """Return the rotations of positions begin .. end - 1, with the type and device of `like`."""
-        key = (like.dtype, like.device)
+    def first(self, begin: int, end: int, like: Tensor, dtype: torch.dtype | None = None) -> Rotation:
+        """Return the rotations of positions begin .. end - 1, with the type (or `dtype`) and device of `like`."""
+        key = (dtype or like.dtype, like.device)
         if key not in self._kept or len(self._kept[key][0]) < end:
             with torch.inference_mode(False):  # cached tensors must also work in training
                 length = max(end, 64) if key not in self._kept else 2 * end
-                self._kept[key] = self.at(torch.arange(length, device=like.device), like.dtype)
+                self._kept[key] = self.at(torch.arange(length, device=like.device), key[0])
         cos, sin = self._kept[key]
         return cos[begin:end], sin[begin:end]
 
@@ -118,11 +125,21 @@ class RotaryTable:
         return (cos, sin) if positions.ndim == 1 else (cos[:, None], sin[:, None])  # shared by all heads
 
 
+def rotation_dtype(x_BTD: Tensor) -> torch.dtype:
+    """Return the type of queries and keys of a float stream, which autocast may round."""
+    kind = x_BTD.device.type
+    rounded = x_BTD.dtype == torch.float32 and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if rounded else x_BTD.dtype
+
+
 def rotate(x_BHTK: Tensor, rotation: Rotation) -> Tensor:
     """Rotate the coordinate pairs (i, i + K/2) of the last axis of size K."""
     cos, sin = rotation
     first, second = x_BHTK.chunk(2, -1)
-    return x_BHTK * cos + torch.cat([second, first], -1) * sin
+    swapped_BHTK = torch.cat([second, first], -1)
+    if x_BHTK.dtype in (torch.float32, torch.float64):
+        return x_BHTK * cos + swapped_BHTK * sin
+    return torch.addcmul(x_BHTK * cos, swapped_BHTK, sin)  # one operation and one rounding fewer
 
 
 def _is_small(qkv: Tensor) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from hmmscope import registry
@@ -110,7 +111,10 @@ class Mixer(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Dropout with masks that depend on (model seed, step, stream) and the order of calls in a step."""
+    """Dropout with masks that depend on (model seed, step, stream) and the order of calls in a step.
+
+    In a compiled model the masks come from torch's generator, which training seeds with `step_seed`.
+    """
 
     def __init__(self, rate: float, generator: torch.Generator) -> None:
         super().__init__()
@@ -119,16 +123,16 @@ class Dropout(nn.Module):
         self.set_step(0)
 
     def set_step(self, step: int, stream: int = 0) -> None:
-        self._step = (step, stream)
+        self.step_seed = derived_seed(self._seed, f"dropout/{stream}", step) if self.rate else 0
         self._generator: torch.Generator | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return x
+        if torch.compiler.is_compiling():  # a generator would break the graph
+            return F.dropout(x, self.rate)
         if self._generator is None or self._generator.device != x.device:
-            step, stream = self._step
-            seed = derived_seed(self._seed, f"dropout/{stream}", step)
-            self._generator = torch.Generator(x.device).manual_seed(seed)
+            self._generator = torch.Generator(x.device).manual_seed(self.step_seed)
         kept = torch.empty_like(x).bernoulli_(1 - self.rate, generator=self._generator)
         return x * kept.div_(1 - self.rate)
 
@@ -147,6 +151,7 @@ class SequenceModel(nn.Module):
         residual: taps ``residual.0`` (embedding) to ``residual.<layers>``.
         spec: its spec, or None.
         trained_length: sample length of its run, or None.
+        step_seed: of dropout in the current training step.
     """
 
     outputs: ClassVar[Literal["logits", "law"]] = "logits"
@@ -157,6 +162,7 @@ class SequenceModel(nn.Module):
     residual: nn.ModuleList
     spec: "ModelSpec | None" = None
     trained_length: int | None = None
+    step_seed: int = 0
 
     def forward(
         self,
@@ -191,6 +197,7 @@ class SequenceModel(nn.Module):
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.set_step(step, stream)
+                self.step_seed = module.step_seed
 
 
 class EncodedModel(SequenceModel):

@@ -11,7 +11,7 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.axes import Float, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.models.attention import Attention, RotaryTable, Rotation
+from hmmscope.models.attention import Attention, RotaryTable, Rotation, rotation_dtype
 from hmmscope.models.base import Cost, Dropout, EncodedModel, HookPoint, Mixer, ModelIO, check_sizes, initialise
 from hmmscope.models.blocked import MAX_BLOCKED_LENGTH, num_blocks
 from hmmscope.schema import require
@@ -221,6 +221,7 @@ class Decoder(EncodedModel):
         if self.positions is not None:
             nn.init.normal_(self.positions, 0.0, 0.02, generator=generator)
         self.dropout = Dropout(spec.dropout, generator)
+        self._tables: dict[tuple, Tensor] = {}
 
     def forward(
         self,
@@ -260,7 +261,7 @@ class Decoder(EncodedModel):
             raise InputError(
                 "positions: only rotary positions enter each layer separately and can be moved in one layer"
             )
-        moved: Tensor = attention(x_BTD, self.rotary.at(positions, x_BTD.dtype), None)
+        moved: Tensor = attention(x_BTD, self.rotary.at(positions, rotation_dtype(x_BTD)), None)
         return moved
 
     def _recall(self, cache: dict[str, Any] | None) -> tuple[int, list[Any]]:
@@ -275,18 +276,16 @@ class Decoder(EncodedModel):
     def _rotation(self, positions: Tensor | None, begin: int, x_BTD: Tensor) -> Rotation | None:
         if self.rotary is None:
             return None
+        dtype = rotation_dtype(x_BTD)
         if positions is not None:
-            return self.rotary.at(positions, x_BTD.dtype)
-        return self.rotary.first(begin, begin + x_BTD.shape[1], x_BTD)
+            return self.rotary.at(positions, dtype)
+        return self.rotary.first(begin, begin + x_BTD.shape[1], x_BTD, dtype)
 
     def _placed(self, x_BTD: Tensor, positions: Tensor | None, begin: int) -> Tensor:
         if self.features is None and self.positions is None and not self.sinusoidal:
             return x_BTD
-        if positions is None:
-            positions = torch.arange(begin, begin + x_BTD.shape[1], device=x_BTD.device)
-            last = begin + x_BTD.shape[1] - 1
-        else:
-            last = int(positions.max()) if positions.numel() else -1
+        end = begin + x_BTD.shape[1]
+        last = end - 1 if positions is None else int(positions.max()) if positions.numel() else -1
         if self.features is not None or self.positions is not None:
             longest = self.model_io.max_length
             assert longest is not None
@@ -295,13 +294,25 @@ class Decoder(EncodedModel):
                     f"max_length: the model reads positions 0 to {longest - 1}, got {last}; "
                     f"build it with max_length={last + 1} or pass shorter inputs"
                 )
+        where = slice(begin, end) if positions is None else positions
         if self.features is not None:
-            x_BTD = x_BTD + self.features(input_features(positions, self.model_io.max_length or 0, x_BTD.dtype))
+            x_BTD = x_BTD + self.features(self._fixed(input_features, self.model_io.max_length or 0, where, x_BTD))
         if self.positions is not None:
-            x_BTD = x_BTD + self.positions[positions]
+            x_BTD = x_BTD + self.positions[where]
         if self.sinusoidal:
-            x_BTD = x_BTD + sinusoids(positions, x_BTD.shape[2], x_BTD.dtype)
+            x_BTD = x_BTD + self._fixed(sinusoids, x_BTD.shape[2], where, x_BTD)
         return x_BTD
+
+    def _fixed(self, make: Callable[..., Tensor], size: int, where: slice | Tensor, x_BTD: Tensor) -> Tensor:
+        """Return fixed vectors of positions, kept for positions that follow each other."""
+        if isinstance(where, Tensor):
+            return make(where, size, x_BTD.dtype)
+        key = (make, x_BTD.dtype, x_BTD.device)
+        if key not in self._tables or len(self._tables[key]) < where.stop:
+            with torch.inference_mode(False):  # cached tensors must also work in training
+                length = max(where.stop, 64) if key not in self._tables else 2 * where.stop
+                self._tables[key] = make(torch.arange(length, device=x_BTD.device), size, x_BTD.dtype)
+        return self._tables[key][where]
 
 
 class Block(nn.Module):

@@ -67,11 +67,12 @@ class UserModule(SequenceModel):
     def __init__(self, module: nn.Module, model_io: ModelIO, seed: int) -> None:
         super().__init__()
         self.model_io, self.num_symbols, self.vocab_size = model_io, model_io.num_outputs, model_io.vocab_size
-        self.module, self.residual, self._seed, self._step = named_module(module), nn.ModuleList(), seed, (0, 0)
+        self.module, self.residual, self._seed = named_module(module), nn.ModuleList(), seed
         self.__dict__["called"] = module  # not a part, so that names have no prefix of a wrapper
+        self.set_step(0)
 
     def set_step(self, step: int, stream: int = 0) -> None:
-        self._step = (step, stream)
+        self.step_seed = derived_seed(self._seed, f"given/{stream}", step)
 
     def train(self, mode: bool = True) -> "UserModule":
         for shell in shells(self.called):
@@ -89,12 +90,11 @@ class UserModule(SequenceModel):
     ) -> Float[Tensor, "batch time output"]:
         if feedback is not None or cache is not None:
             raise InputError("model: a user module takes no feedback; train it without block_length")
-        if not self.training:
+        if not self.training or torch.compiler.is_compiling():  # training seeds the generators of a compiled model
             return logits_of(call_on_tokens(self.called, inputs), inputs, self.model_io.num_outputs)
-        step, stream = self._step
         devices = [inputs.device] if inputs.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(derived_seed(self._seed, f"given/{stream}", step))  # noqa: TID251 - put back at the end
+            torch.manual_seed(self.step_seed)  # noqa: TID251 - put back at the end
             return logits_of(call_on_tokens(self.called, inputs), inputs, self.model_io.num_outputs)
 
 

@@ -16,7 +16,7 @@ from hmmscope.axes import Float, Tensor
 from hmmscope.datasets.process_dataset import Batch
 from hmmscope.datasets.targets import Target
 from hmmscope.errors import InputError
-from hmmscope.models.base import SequenceModel
+from hmmscope.models.base import SequenceModel, seeded_generators
 from hmmscope.schema import require
 from hmmscope.training import updates
 from hmmscope.training.distributed import ProcessGroup
@@ -35,6 +35,7 @@ class SingleProcess:
         forward: The model, possibly compiled or wrapped.
         in_parts: True if the model is sharded, so that forward passes need all processes.
         before_update: Callback after the gradient, before any state changes.
+        meanwhile: Callback before the host waits for the step's loss.
     """
 
     in_parts: ClassVar[bool] = False
@@ -44,6 +45,7 @@ class SingleProcess:
         self.forward: Any = torch.compile(model, dynamic=False) if spec.compile else model
         self._tables = False
         self.before_update: Callable[[], object] = bool
+        self.meanwhile: Callable[[], object] = bool
 
     def rows(self, step: int) -> slice:
         return slice(0, num_samples(self.spec, step))
@@ -56,13 +58,17 @@ class SingleProcess:
             target: Prediction target.
             step: Step number.
         """
-        total = self._zeros(batch)
-        parts = updates.grains(batch, self.spec.accumulation_steps)
-        count = target.num_labels(batch) if len(parts) > 1 else 0
+        parts = updates.parts(batch, self.part_size(batch, step))
+        if len(parts) == 1:
+            return self._grain(batch, target, step, 0, 1.0).to(updates.loss_dtype(self.model))
+        total, count = self._zeros(batch), target.num_labels(batch)
         for number, part in enumerate(parts):
-            weight = share_of_labels(part, target, count) if len(parts) > 1 else 1.0
-            total = total + self._grain(part, target, step, number, weight)
+            total = total + self._grain(part, target, step, number, share_of_labels(part, target, count))
         return total
+
+    def part_size(self, batch: Batch, step: int) -> int:
+        """Return the largest number of samples in one forward pass."""
+        return max(1, -(-len(batch.tokens) // self.spec.accumulation_steps))
 
     def take(self, moments: Moments, batch: Batch, target: Target, step: int) -> tuple[float, float]:
         """Take a step; return loss and gradient norm before it.
@@ -73,7 +79,7 @@ class SingleProcess:
         self.model.zero_grad(set_to_none=True)
         loss = self.gradients(batch, target, step)
         self.before_update()
-        return updates.update(self.model, moments, self.spec, loss, step, self.world)
+        return updates.update(self.model, moments, self.spec, loss, step, self.world, self.meanwhile)
 
     def rest(self) -> None:
         """Restore sharding after forward passes."""
@@ -82,7 +88,9 @@ class SingleProcess:
         if self.spec.compile:
             part = self._compilable(part, target)
         self.model.set_step(step, number)
-        return updates.loss_of_grain(self.forward, part, target, self.spec, weight)
+        drawn = self.spec.compile and self.model.step_seed
+        with seeded_generators(self.model.step_seed) if drawn else nullcontext():
+            return updates.loss_of_grain(self.forward, part, target, self.spec, weight)
 
     def _zeros(self, batch: Batch, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=updates.loss_dtype(self.model), device=batch.tokens.device)
@@ -94,7 +102,7 @@ class SingleProcess:
 
     def _compilable(self, part: Batch, target: Target) -> Batch:
         if not self._tables:
-            with torch.no_grad():
+            with torch.no_grad(), updates.autocast(self.spec, part.tokens.device):
                 updates.target_loss(self.model, part, target, block_length=self.spec.block_length)
             self._tables = True
         return replace(part, tokens=part.tokens.clone())
@@ -118,10 +126,13 @@ class BitExactParallel(SingleProcess):
     def rows(self, step: int) -> slice:
         return _share(self.spec, self.world, self.spec.accumulation_steps // self.world.size, step)
 
+    def part_size(self, batch: Batch, step: int) -> int:
+        return -(-num_samples(self.spec, step) // self.spec.accumulation_steps)
+
     def gradients(self, batch: Batch, target: Target, step: int) -> Float[Tensor, ""]:
         rank, size = self.world.rank, self.world.size
         count = num_samples(self.spec, step)
-        each, grain = self.spec.accumulation_steps // size, -(-count // self.spec.accumulation_steps)
+        each, grain = self.spec.accumulation_steps // size, self.part_size(batch, step)
         num_grains = -(-count // grain)  # the last step of an epoch may have fewer
         held = [min(each, max(0, num_grains - other * each)) for other in range(size)]
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -180,7 +191,7 @@ class DDPUpdates(SingleProcess):
 
     def _shares(self, batch: Batch, target: Target, step: int) -> Tensor:
         count = num_samples(self.spec, step)
-        parts = updates.parts(batch, -(-count // (self._parts * self.world.size)))
+        parts = updates.parts(batch, self.part_size(batch, step))
         idle = _first(self.spec, self.world, self._parts, step) >= count
         total, labels = self._zeros(batch), self._num_labels(batch, target, step, idle=idle)
         for number, part in enumerate(parts):
@@ -189,6 +200,9 @@ class DDPUpdates(SingleProcess):
             with nullcontext() if last else self._apart():
                 total = total + self._grain(part, target, step, self.world.rank * self._parts + number, weight)
         return total
+
+    def part_size(self, batch: Batch, step: int) -> int:
+        return -(-num_samples(self.spec, step) // (self._parts * self.world.size))
 
     def _apart(self) -> AbstractContextManager[None]:
         apart: AbstractContextManager[None] = self.forward.no_sync()

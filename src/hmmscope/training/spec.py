@@ -31,7 +31,7 @@ class TrainingSpec:
         accumulation_steps: Equal parts of a batch with separate gradients, added in a fixed order; affects a run's
             bits.
         parallel: Multi-process method: "exact" (same bits as one process), "ddp" or "fsdp".
-        precision: "float32" or "bfloat16" (torch autocast, or compiled maps with float32 sums).
+        precision: "float32", "tf32" (on a GPU) or "bfloat16" (torch autocast, or compiled maps with float32 sums).
         compile: True to use torch.compile.
         deterministic: True to forbid nondeterministic operations.
         evaluate_every: Steps between evaluations on the "evaluate" stream; 0 for none.
@@ -64,7 +64,7 @@ class TrainingSpec:
     block_algorithm: Literal["two-phase", "naive"] = "two-phase"
     accumulation_steps: int = field(default=1, metadata={"stored": "num_grains"})
     parallel: Literal["exact", "ddp", "fsdp"] = "exact"
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     compile: bool = False
     deterministic: bool = False
     evaluate_every: int = 100

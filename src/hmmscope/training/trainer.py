@@ -5,17 +5,18 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 
 from hmmscope.datasets.layouts import SequenceLayout
-from hmmscope.datasets.process_dataset import Batch, ProcessDataset
+from hmmscope.datasets.process_dataset import Batch, LabelledBatch, ProcessDataset
 from hmmscope.datasets.targets import Target
 from hmmscope.errors import InputError
 from hmmscope.models.base import SequenceModel, parameter_count
 from hmmscope.storage.rundir import RunDir
+from hmmscope.training import updates
 from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.engines import make_engine
 from hmmscope.training.evaluation import Evaluation
@@ -79,6 +80,61 @@ class BatchSchedule:
         return dataset[int(numbers[0]) : int(numbers[-1]) + 1], target  # nothing to copy to the device
 
 
+def labelled(batch: Batch, target: Target, labels: torch.Tensor | None = None) -> LabelledBatch:
+    """Return a batch with its labels."""
+    held = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return LabelledBatch(**held, labels=target.labels(batch) if labels is None else labels)
+
+
+class BatchAhead:
+    """Batches of a training in order; on a GPU with labels, made on a stream of their own one step ahead.
+
+    Exact labels are a chain of small operations, which would leave most of a GPU idle.
+
+    Args:
+        schedule: Of the batches.
+        engine: Gradient engine, which chooses samples and their parts.
+        num_steps: End of the training.
+        device: Of the training.
+    """
+
+    def __init__(self, schedule: BatchSchedule, engine: SingleProcess, num_steps: int, device: torch.device) -> None:
+        self._schedule, self._engine, self._num_steps = schedule, engine, num_steps
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._next = 0
+        self._made: tuple[Batch, Target] | None = None
+
+    @property
+    def active(self) -> bool:
+        return self._stream is not None
+
+    def take(self, step: int) -> tuple[Batch, Target]:
+        """Return the batch of a step and its target."""
+        made = self._made if self._made is not None and self._next == step else self._make(step)
+        self._next, self._made = step + 1, None
+        if self._stream is not None:
+            now = torch.cuda.current_stream(self._stream.device)
+            now.wait_stream(self._stream)
+            for field in fields(made[0]):
+                tensor: torch.Tensor | None = getattr(made[0], field.name)
+                if tensor is not None and tensor.is_cuda:
+                    tensor.record_stream(now)
+        return made
+
+    def prepare(self) -> None:
+        """Make the next batch now if this does not delay the current step."""
+        if self.active and self._next < self._num_steps:
+            self._made = self._make(self._next)
+
+    def _make(self, step: int) -> tuple[Batch, Target]:
+        if not self.active:
+            return self._schedule.batch(step, self._engine.rows(step))
+        with torch.cuda.stream(self._stream):
+            batch, target = self._schedule.batch(step, self._engine.rows(step))
+            parts = updates.parts(batch, self._engine.part_size(batch, step))  # labels of each, for the same bits
+            return labelled(batch, target, torch.cat([target.labels(part) for part in parts])), target
+
+
 def train_model(
     model: SequenceModel,
     dataset: ProcessDataset,
@@ -118,6 +174,8 @@ def train_model(
     """
     world = world or ProcessGroup()
     device = world.device(resolve_device(spec.device))
+    if spec.precision == "tf32" and device.type == "cpu":
+        raise InputError("training.precision: tf32 needs a CUDA device, and this training runs on cpu; use float32")
     model.to(device).train()
     lessons = BatchSchedule(dataset, target, spec, device)
     restored = restore_weights(model, run, world)
@@ -171,12 +229,14 @@ class _TrainingLoop:
         self.saved, self.saved_step = self.begun[0], self.restored.step
         self._buffers, self._milestones = list(self.model.buffers()), self.spec.log_checkpoint_steps
         self.engine.before_update = self.received.hold
+        self.ahead = BatchAhead(self.schedule, self.engine, self.spec.num_steps, self.device)
+        self.engine.meanwhile = self.ahead.prepare
 
     def take(self, step: int, flops_of: Callable[[int], float | None] | None) -> dict[str, Any]:
         before = [buffer.clone() for buffer in self._buffers]
         try:
             with self.received.at_once(self.alone):
-                batch, asked = self.schedule.batch(step, self.engine.rows(step))
+                batch, asked = self.ahead.take(step)
                 samples, columns = num_samples(self.spec, step), batch.tokens.shape[1]
                 loss, norm = train_step(self.model, self.moments, batch, asked, self.spec, step, self.engine)
         except WorkAbandoned:

@@ -1,14 +1,16 @@
 """One update: loss, gradient in grains, norm, AdamW."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
 
 import torch
 from torch import nn
 from torch.optim.adamw import adamw
 
 from hmmscope.axes import Float, Tensor
-from hmmscope.datasets.process_dataset import Batch
+from hmmscope.datasets.process_dataset import Batch, LabelledBatch
 from hmmscope.datasets.targets import Target
 from hmmscope.errors import NonFiniteError
 from hmmscope.models.block_cot import block_outputs
@@ -40,13 +42,23 @@ def target_loss(
 ) -> Float[Tensor, ""]:
     """Mean loss over supervised positions: cross-entropy in nats, or mean squared error."""
     outputs = judged_outputs(model, batch, target, block_length=block_length, block_algorithm=block_algorithm)
-    return target.loss(outputs, target.labels(batch))
+    return target.loss(outputs, batch.labels if isinstance(batch, LabelledBatch) else target.labels(batch))
 
 
-def autocast(spec: TrainingSpec, device: torch.device) -> AbstractContextManager:
-    if spec.precision == "float32":
-        return nullcontext()
-    return torch.autocast(device.type, torch.bfloat16)
+@contextmanager
+def autocast(spec: TrainingSpec, device: torch.device) -> Iterator[None]:
+    """Round the inputs of matrix products as `TrainingSpec.precision` says."""
+    if spec.precision == "bfloat16":
+        with torch.autocast(device.type, torch.bfloat16):
+            yield
+        return
+    before = torch.get_float32_matmul_precision()
+    if spec.precision == "tf32":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def grains(batch: Batch, num_grains: int) -> Sequence[Batch]:
@@ -56,10 +68,9 @@ def grains(batch: Batch, num_grains: int) -> Sequence[Batch]:
 def parts(batch: Batch, size: int) -> Sequence[Batch]:
     """Split a batch into parts of `size`; the last may be smaller."""
     cuts = [slice(begin, begin + size) for begin in range(0, len(batch.tokens), size)]
-    components = batch.components
+    held = {field.name: getattr(batch, field.name) for field in fields(batch)}
     return [
-        Batch(batch.tokens[c], batch.observations[c], batch.states[c], None if components is None else components[c])
-        for c in cuts
+        replace(batch, **{name: tensor[cut] for name, tensor in held.items() if tensor is not None}) for cut in cuts
     ]
 
 
@@ -72,9 +83,12 @@ def loss_of_grain(model: nn.Module, batch: Batch, target: Target, spec: Training
     """Add a part's gradient; return its detached loss."""
     with autocast(spec, batch.tokens.device):
         loss = target_loss(model, batch, target, block_length=spec.block_length, block_algorithm=spec.block_algorithm)
-    if weight != 1.0:
-        loss = loss * weight
-    loss.backward()
+        if weight != 1.0:
+            loss = loss * weight
+        if spec.precision == "tf32":  # also in the backward pass
+            loss.backward()
+    if spec.precision != "tf32":
+        loss.backward()
     return loss.detach()
 
 
@@ -85,26 +99,50 @@ def update(
     loss: Tensor,
     step: int,
     world: ProcessGroup | None = None,
+    meanwhile: Callable[[], object] = bool,
 ) -> tuple[float, float]:
     """Take the step if loss and gradient, over all processes, are finite; return both.
+
+    The host waits once: on a processor before the update; on a GPU after it was queued, where the device itself skips it.
+
+    Args:
+        meanwhile: Called before the host waits.
 
     Raises:
         NonFiniteError: Names the step and the parameter; nothing changes.
     """
-    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    norm = whole(torch.nn.utils.get_total_norm(list(gradients.values())))
-    size, total = loss.item(), norm.item()
-    if not (abs(size) < float("inf") and total < float("inf")):
-        raise not_finite(model, size, step, world)
+    parameters = [p for p in model.parameters() if p.grad is not None]
+    norm = whole(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    both, skipped, found = torch.stack([loss, norm]), None, None
+    if queues(both) and not any(hasattr(p, "full_tensor") for p in parameters):  # sharded ones need equal types
+        skipped = (both - both).sum().ne(0).float()  # NaN if one is not finite
+        norm = norm.nan_to_num(0.0, 0.0, 0.0)  # leaves the gradients as they are
+    else:
+        found = _check_finite(model, both, step, world)
     if spec.gradient_clip:
-        torch.nn.utils.clip_grads_with_norm_(model.parameters(), spec.gradient_clip, norm)
-    take_step([p for p in model.parameters() if p.grad is not None], moments, spec, learning_rate(spec, step))
-    return size, total
+        torch.nn.utils.clip_grads_with_norm_(parameters, spec.gradient_clip, norm)
+    take_step(parameters, moments, spec, learning_rate(spec, step), skipped)
+    meanwhile()
+    return found or _check_finite(model, both, step, world)
+
+
+def queues(tensor: Tensor) -> bool:
+    """Return whether the tensor's device computes while the host goes on."""
+    return tensor.device.type != "cpu"
+
+
+def _check_finite(model: nn.Module, both: Tensor, step: int, world: ProcessGroup | None) -> tuple[float, float]:
+    loss, norm = both.tolist()
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+        raise not_finite(model, loss, step, world)
+    return loss, norm
 
 
 @torch.no_grad()
-def take_step(parameters: list[Tensor], moments: Moments, spec: TrainingSpec, rate: float) -> None:
-    """Take one fused AdamW step on parameters with gradients."""
+def take_step(
+    parameters: list[Tensor], moments: Moments, spec: TrainingSpec, rate: float, skipped: Tensor | None = None
+) -> None:
+    """Take one fused AdamW step on parameters with gradients, unless `skipped` is one."""
     for p in parameters:
         if not moments.state[p]:
             moments.state[p] = {
@@ -121,6 +159,7 @@ def take_step(parameters: list[Tensor], moments: Moments, spec: TrainingSpec, ra
         [],
         [state["step"] for state in states],
         fused=True,
+        found_inf=skipped,
         amsgrad=False,
         beta1=spec.betas[0],
         beta2=spec.betas[1],
