@@ -11,7 +11,7 @@ copyright = "The hmmscope authors"
 release = version = hmmscope.__version__
 
 extensions = ["myst_nb", "sphinx_design", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build", "experiments/notes"]
+exclude_patterns = ["_build", "experiments/notes", "static"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
 nb_execution_mode = "off"  # notebooks are kept with what they printed; make notebooks runs them

@@ -3,7 +3,9 @@
 Run from the root of the repository:
 
     python scripts/draw_speed.py results/bench/curve-cpu.json --out docs/img
-    python scripts/draw_speed.py results/bench/people-*.json.xz --out docs/img/experiments --page docs/speed.md
+    python scripts/draw_speed.py results/bench/people-*.json.xz --out docs/img/experiments --page docs/static/speed-table.md
+
+The second also prints the ranges that README and pages quote.
 
 Costs per token against tokens, states and symbols: level lines are linear in tokens, dashed lines rise with the square of
 the states. Common uses by machine: our speed divided by the fastest peer's, and fractions of the processor's peak.
@@ -13,6 +15,7 @@ import argparse
 import itertools
 import json
 import lzma
+import re
 from pathlib import Path
 
 from matplotlib import pyplot as plt
@@ -33,6 +36,14 @@ PANELS = (
 STYLES = {"length": (4, 2), "batch": ()}
 #: Colour and shape of the points of each machine.
 MACHINES = (("#d55e00", "o"), ("#0072b2", "s"), ("#009e73", "^"))
+
+
+#: Page, quoted words, and a pattern of the lines whose range they give: rates in million per second, or ratios.
+QUOTES = (
+    ("README.md", "filters {rate} million symbols per second exactly (8 states", r"filtering, 8 states, .*, float64"),
+    ("README.md", "{ratio} times as fast as with torch", r"step, decoder \d x 64\b(?!.*bfloat16).*"),
+    ("docs/training.md", "{ratio} times as fast", r"step, (?!.*bfloat16).*"),
+)
 
 
 def size_of(row: dict) -> int:
@@ -136,6 +147,17 @@ def people(tables: list[dict]) -> list[str]:
     return lines
 
 
+def quoted(tables: list[dict]) -> list[tuple[str, str]]:
+    """Return page and words of each quote, with ranges over machines and shapes."""
+    found = []
+    for page, words, pattern in QUOTES:
+        of_work = (by.values() for name, by in shown_by_machine(tables).items() if re.fullmatch(pattern, name))
+        lines = [line for by in of_work for line in by]
+        ranges = {"rate": [line["rate"] / 1e6 for line in lines], "ratio": [line["ratio"] for line in lines]}
+        found.append((page, words.format(**{key: f"{min(v):.2g} to {max(v):.2g}" for key, v in ranges.items()})))
+    return found
+
+
 def read(path: Path) -> dict:
     """Read a table of the benchmark, as .json or .xz."""
     written = path.read_bytes()
@@ -163,6 +185,7 @@ def main() -> None:
         draw_people(tables, arguments.out / "speed-people.png")
         if arguments.page is not None:
             put_table(arguments.page, tables)
+        print("\n".join(f"{page}: {words}" for page, words in quoted(tables)))
         return
     rows = [row for row in table["rows"] if row["threads"] == table["rows"][0]["threads"]]
     figure, panels = plt.subplots(1, 3, figsize=(10.5, 3.6), sharey=True, layout="constrained")

@@ -79,12 +79,21 @@ def test_the_checks_see_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_the_table_of_speeds_is_as_the_command_writes_it(tmp_path: Path) -> None:
-    """`python scripts/draw_speed.py results/bench/people-*.json.xz --out FOLDER --page docs/speed.md` makes it."""
-    draw_speed = script("draw_speed")
-    page = tmp_path / "speed.md"
-    page.write_text((DOCS / "speed.md").read_text("utf-8"), "utf-8")
-    draw_speed.put_table(
-        page, [draw_speed.read(path) for path in sorted((ROOT / "results" / "bench").glob("people-*.xz"))]
-    )
-    assert page.read_text("utf-8") == (DOCS / "speed.md").read_text("utf-8")
+    """`python scripts/draw_speed.py results/bench/people-*.json.xz --out FOLDER --page PAGE` makes it."""
+    draw_speed, kept = script("draw_speed"), (DOCS / "static" / "speed-table.md").read_text("utf-8")
+    page = tmp_path / "speed-table.md"
+    page.write_text(kept, "utf-8")
+    tables = [draw_speed.read(path) for path in sorted((ROOT / "results" / "bench").glob("people-*.xz"))]
+    draw_speed.put_table(page, tables)
+    assert page.read_text("utf-8") == kept
     assert page.read_text("utf-8").count("| filter_beliefs, 4 states, 1 x 1000000 |") == 1
+    assert "{include} static/speed-table.md" in (DOCS / "speed.md").read_text("utf-8")
+
+
+def test_quoted_speeds_are_the_ranges_of_the_kept_measurements() -> None:
+    draw_speed = script("draw_speed")
+    tables = [draw_speed.read(path) for path in sorted((ROOT / "results" / "bench").glob("people-*.xz"))]
+    for page, words in draw_speed.quoted(tables):
+        assert words in " ".join((ROOT / page).read_text("utf-8").split()), page
+    slow = [table | {"summary": [line | {"rate": line["rate"] / 9} for line in table["summary"]]} for table in tables]
+    assert draw_speed.quoted(slow)[0] != draw_speed.quoted(tables)[0]
