@@ -5,6 +5,7 @@ import math
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -248,6 +249,57 @@ def test_torchrun_sees_one_exit_code(tmp_path: Path) -> None:
         assert [line for line in errors.splitlines() if line.startswith("error[")] == [
             f"error[3] {tmp_path / 'run'}: exists; choose another --out, or add --resume (TrainOptions(resume=True) in Python)"
         ]
+
+
+def node(rank: int, port: int, folder: Path, *options: str) -> subprocess.Popen[str]:
+    """Start the launcher of one of two machines, as the recipe of docs/sweeps.md does."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(rank)]
+    command += ["--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(port)]
+    command += ["-m", "hmmscope.lab.cli", "train", str(folder / "config.yaml"), "--out", str(folder / "run"), "-q"]
+    environment = os.environ | forking.ONE_THREAD | {"GLOO_SOCKET_IFNAME": "lo"}
+    return subprocess.Popen(
+        [*command, *options, "--training.parallel", "fsdp"],
+        env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
+
+
+@pytest.mark.slow
+def test_two_nodes_resume_after_the_loss_of_one(tmp_path: Path) -> None:
+    """Two launchers over loopback; the second node is lost with all its processes."""
+    recipe = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text("utf-8")
+    for option in ("--nnodes 2", "--node-rank", "--nproc-per-node", "--master-addr", "--master-port", "parallel fsdp"):
+        assert option in recipe
+    data = CONFIG | {"training": CONFIG["training"] | {"accumulation_steps": 2, "num_steps": 40, "checkpoint_every": 4}}
+    (tmp_path / "config.yaml").write_text(json.dumps(data))
+    port, started = free_port(), []
+    try:
+        started = [node(rank, port, tmp_path) for rank in range(2)]
+        while not list(tmp_path.glob("run/checkpoints/step-*")):
+            assert all(launcher.poll() is None for launcher in started), [s.communicate()[1] for s in started]
+            time.sleep(0.05)
+        children = Path(f"/proc/{started[1].pid}/task/{started[1].pid}/children").read_text().split()
+        for process in (started[1].pid, *map(int, children)):
+            os.kill(process, signal.SIGKILL)
+        _, errors = started[0].communicate(timeout=200)
+        assert started[0].returncode != 0
+        assert f"rank 1 of 2 {GONE}" in errors
+        left = RunDir.open(tmp_path / "run").load_checkpoint()
+        assert left is not None
+        assert left[0] < 40
+        port = free_port()
+        started = [node(rank, port, tmp_path, "--resume") for rank in range(2)]
+        ends = [launcher.communicate(timeout=300) for launcher in started]
+        assert [launcher.returncode for launcher in started] == [0, 0], ends
+        assert len(read_journal(tmp_path / "run" / "metrics.jsonl")) == 40
+    finally:
+        for launcher in started:
+            launcher.kill()
 
 
 # --------------------------------------------------------------------------------------------------------------------
