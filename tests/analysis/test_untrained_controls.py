@@ -358,31 +358,21 @@ def test_controls_are_drawn_by_the_function_that_is_given(way: str) -> None:
         return made[-1]
 
     model, dataset = gpt2(Own()), hs.ProcessDataset(MESS3, 8, stream="probe")
-    alone: str
-    if way == "look":
-        said, alone = (
-            hs.look(model, dataset, num_samples=8, options=hs.InstrumentOptions(num_points=100, controls=one)).data[
-                "beliefs"
-            ]["text"]
-            for one in (controls, None)
-        )
-    elif way == "belief_map":
-        said, alone = (
-            str(
-                hs.belief_map(
-                    model, dataset, num_samples=64, options=hs.InstrumentOptions(num_points=100, controls=one)
-                ).share
-            )
-            for one in (controls, None)
-        )
-    else:
+    plotted = {"num_points": 100} if way in ("look", "belief_map") else {}
+
+    def said(given: Any) -> str:
+        options: Any = hs.InstrumentOptions(controls=given, **plotted)
+        if way == "look":
+            return str(hs.look(model, dataset, num_samples=8, options=options).data["beliefs"]["text"])
+        if way == "belief_map":
+            return str(hs.belief_map(model, dataset, num_samples=64, options=options).share)
         instrument: Any = {"geometry": geometry, "probe": hs.probe}[way]
-        said, alone = (
-            instrument(model, dataset, num_samples=64, controls=one)[0]["beyond_twins"] for one in (controls, None)
-        )
-    assert "3 untrained controls" in said
-    assert alone.startswith("not identifiable: Own seems to initialize its weights")
-    assert len(made) == 3
+        return str(instrument(model, dataset, num_samples=64, options=options)[0]["beyond_twins"])
+
+    drawn = 8 if way == "belief_map" else 3
+    assert f"{drawn} untrained controls" in said(controls)
+    assert len(made) == drawn
+    assert said(None).startswith("not identifiable: Own seems to initialize its weights")
 
 
 def test_a_function_draws_by_a_named_seed_and_leaves_every_generator() -> None:

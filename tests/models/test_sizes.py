@@ -157,10 +157,10 @@ def test_a_stopped_long_step_says_that_it_saves(
             logits: torch.Tensor = self.table(tokens)
             return logits
 
-    def trained(path: Path, **more: Any) -> torch.Tensor:
+    def trained(path: Path, resume: bool = False) -> torch.Tensor:
         config = config_from_data(TINY | {"model": {"name": "rnn"}})
         seen: torch.Tensor = hs.train(
-            config, path, model=Counting(), options=hs.TrainOptions(num_samples=4), **more
+            config, path, model=Counting(), options=hs.TrainOptions(num_samples=4, resume=resume)
         ).model.seen
         return seen
 
