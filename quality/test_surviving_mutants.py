@@ -34,9 +34,9 @@ from hmmscope.processes.observations import as_batch
 from hmmscope.runs import training as run_training
 from hmmscope.runs.pipeline import OWN_PROCESS
 from hmmscope.runs.settings import settings
-from hmmscope.sequences.vector_data import read_vectors
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import MISSING
+from hmmscope.sequences.vector_data import read_vectors
 from hmmscope.storage import disk, mapped, packed, seals, store
 from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.spec import TrainingSpec

@@ -246,9 +246,9 @@ def test_torchrun_sees_one_exit_code(tmp_path: Path) -> None:
     for _ in range(3):
         _, errors = torchrun(tmp_path).communicate(timeout=120)
         assert re.findall(r"exitcode  : (-?\d+)", errors) == ["3", "3"]
-        assert [line for line in errors.splitlines() if line.startswith("error[")] == [
-            f"error[3] {tmp_path / 'run'}: exists; choose another --out, or add --resume (TrainOptions(resume=True) in Python)"
-        ]
+        fix = "choose another --out, or add --resume (TrainOptions(resume=True) in Python)"
+        refused = [line for line in errors.splitlines() if line.startswith("error[")]
+        assert refused == [f"error[3] {tmp_path / 'run'}: exists; {fix}"]
 
 
 def node(rank: int, port: int, folder: Path, *options: str) -> subprocess.Popen[str]:

@@ -287,7 +287,7 @@ def _rules(
         or classes.max() >= num_states
     ):
         raise InputError(f"tied_emissions: must be {num_states} class numbers in [0, {num_states})")
-    constraints = constraints or {}
+    constraints = dict(constraints or {})
     if classes is not None and "emission" in constraints:
         raise InputError("constraints.emission: cannot be used with tied_emissions; tie the entries by names instead")
     for part in constraints:

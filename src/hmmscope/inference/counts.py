@@ -116,7 +116,8 @@ def _add_each(process: Tables, work: PackedSequences, found: Counts) -> NDArray[
     assert work.weights is not None
     doubtful = np.zeros(len(work.rows), np.bool_)
     for row, weight in enumerate(work.weights.tolist()):
-        own = Counts(*(np.zeros_like(part) for part in found[:3]), found.logs[row : row + 1])
+        initial, transitions, emissions = map(np.zeros_like, found[:3])
+        own = Counts(initial, transitions, emissions, found.logs[row : row + 1])
         doubtful[row] = _add(process, work.part(slice(row, row + 1))._replace(weights=None), own)[0]
         if not doubtful[row]:
             _add_scaled(found, own[:3], weight)

@@ -56,8 +56,8 @@ def log_likelihood(
     hmm = as_process(hmm)
     _check_dtype(dtype)
     if known_states is not None or inputs is not None:
-        given = condition(hmm, observations, known_states, inputs=inputs, lengths=lengths)
-        return log_likelihood(given.process, given.observations, lengths=given.options["lengths"], dtype=dtype)
+        known = condition(hmm, observations, known_states, inputs=inputs, lengths=lengths)
+        return log_likelihood(known.process, known.observations, lengths=known.options["lengths"], dtype=dtype)
     if COMPONENTS in hmm.uses_hmm_inference:
         return mixture_predictions(hmm, observations, lengths=lengths, dtype=dtype).log_likelihood_terms.sum(1)
     if WORDS not in hmm.uses_hmm_inference:  # not the distribution of one HMM

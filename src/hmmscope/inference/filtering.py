@@ -100,9 +100,9 @@ def filter_beliefs(
     law = seeing(hmm.params_on(observations.device), observations)
     symbols_SV = symbol_probs(law)[0]
     if observations.device.type == "cpu":
-        found = run_filter(law, observations, mask, counted(inside), predict=True)
+        filtered = run_filter(law, observations, mask, counted(inside), predict=True)
         beliefs, following, terms_BT = (
-            torch.from_numpy(part) for part in (found.beliefs, found.predictive, found.terms)
+            torch.from_numpy(part) for part in (filtered.beliefs, filtered.predictive, filtered.terms)
         )
     else:
         steps = list(forward_steps(law, observations[None], mask))

@@ -243,9 +243,10 @@ def _negative_binomial(before: Array, counts: Array) -> Array:
         low, high = (inner[0], high) if better else (low, inner[1])
         at = low + _GOLDEN * (high - low) if better else high - _GOLDEN * (high - low)
         new = _with_mean(at, counts)
-        pair = (inner[better], found[better], scores[better]), (at, new, _score(new, counts))
-        ordered = pair if better else pair[::-1]
-        inner, found, scores = (list(values) for values in zip(*ordered, strict=True))
+        order = 1 if better else -1
+        inner = [inner[better], at][::order]
+        found = [found[better], new][::order]
+        scores = [scores[better], _score(new, counts)][::order]
     best = found[int(scores[1] > scores[0])]
     return best if _score(best, counts) > _score(before, counts) else before
 

@@ -84,12 +84,14 @@ def condition(
         vectors, inside = check_own(hmm, observations, lengths)
         given_states = getattr(hmm, "given_states", None)
         require(given_states is not None, "known_states", "needs an HMM whose states emit vectors", type(hmm).__name__)
+        assert given_states is not None
         given = given_states(as_allowed(known_states, hmm.num_states, inside))
         return Conditioned(given, vectors, {"reset_mask": reset_mask, "lengths": inside.sum(1)}, None)
     checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
     if inputs is not None:
         given_inputs = getattr(hmm, "given_inputs", None)
         require(given_inputs is not None, "inputs", "needs an InputOutputHMM", type(hmm).__name__)
+        assert given_inputs is not None
         hmm, checked = given_inputs(checked, inputs, mask)
         if known_states is None:
             return Conditioned(hmm, checked, {"reset_mask": mask, "lengths": counted(inside)}, None)
@@ -134,7 +136,7 @@ def as_allowed(
     if isinstance(rows, list | tuple) and not _are_rows(rows):
         rows = [rows]
     if isinstance(rows, Tensor | np.ndarray):
-        array = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else rows
+        array: Any = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else rows
         if array.dtype == np.bool_:
             array = array[None] if array.ndim == 2 and batch == 1 else array
             rows = list(array) if array.ndim == 3 and array.shape[2] == num_states else ()

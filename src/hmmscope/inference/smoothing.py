@@ -170,8 +170,8 @@ def expected_counts(
         given = condition(hmm, observations, known_states, reset_mask=reset_mask, lengths=lengths)
         found = expected_counts(given.process, given.observations, sequence_weights=sequence_weights, **given.options)
         assert given.sets is not None
-        emitted = given.sets.by_symbol(found.emissions.T.numpy(), hmm.num_symbols)
-        return replace(found, emissions=torch.from_numpy(emitted).T.contiguous())
+        by_symbol = given.sets.by_symbol(found.emissions.T.numpy(), hmm.num_symbols)
+        return replace(found, emissions=torch.from_numpy(by_symbol).T.contiguous())
     checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
     work = sequences(checked, mask, counted(inside))
     size, num_symbols = hmm.num_states, hmm.num_symbols

@@ -41,7 +41,7 @@ def with_weights(work: PackedSequences, weights: Array | None) -> PackedSequence
     if weights is None:
         return work
     found = work._replace(weights=weights[work.rows])
-    return found.part(found.weights > 0)
+    return found.part(np.asarray(weights[work.rows] > 0))
 
 
 def weighted_moves(work: PackedSequences, beliefs: Array, backward: Array, smoothed: Array) -> tuple[Array, Array]:

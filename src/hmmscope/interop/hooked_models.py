@@ -48,6 +48,8 @@ class HookedModel(SequenceModel):
         call: calls the model on tokens without positions; default: by its own signature.
     """
 
+    call: Callable[[Tensor], Any] | None
+
     def __init__(
         self,
         model: nn.Module,
@@ -58,7 +60,7 @@ class HookedModel(SequenceModel):
         call: Callable[[Tensor], Any] | None = None,
     ) -> None:
         super().__init__()
-        self.__dict__["call"] = call
+        self.__dict__["call"] = call  # not a submodule
         if symbols is not None:
             require(
                 num_symbols is None, "num_symbols", "cannot be combined with symbols; pass one of them", num_symbols

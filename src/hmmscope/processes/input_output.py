@@ -110,9 +110,9 @@ class InputOutputHMM(Process):
         require(good, "inputs", f"must be in [0, {self.num_inputs})", "another number")
         return given
 
-    def sample(self, inputs: object, *, seed: int = 0) -> SampledPaths:
+    def sample(self, inputs: Any, *, seed: int = 0) -> SampledPaths:  # type: ignore[override]
         """Sample observations and states given inputs (batch, time)."""
-        shape = np.shape(inputs) if np.ndim(inputs) == 2 else (1, len(inputs))  # type: ignore[arg-type]
+        shape = np.shape(inputs) if np.ndim(inputs) == 2 else (1, len(inputs))
         inputs_BT = self.checked_inputs(inputs, shape)
         uniforms = torch.from_numpy(numpy_generator(seed, "input-output").random((*shape, 2)))
         states, observations = torch.zeros_like(inputs_BT), torch.zeros_like(inputs_BT)
@@ -123,7 +123,7 @@ class InputOutputHMM(Process):
             observations[:, t] = _drawn(self.emission[given, states[:, t]], uniforms[:, t, 1])
         return SampledPaths(observations, states, None)
 
-    def with_policy(self, policy: object) -> HMM:
+    def with_policy(self, policy: Any) -> HMM:
         """Return the HMM that emits input_0, observation_0, input_1, observation_1, ... with random inputs.
 
         The first U symbols are the inputs, and symbol U + v is observation v.

@@ -130,7 +130,7 @@ def kalman_filter(
     """
     if not isinstance(process, LinearSystem):
         raise InputError(f"process: must be a linear system with Gaussian noise, got {shown(process)}")
-    observations = as_vectors(observations, process.num_symbols, read_options=process.read_options)[0]
+    observations = as_vectors(observations, process.num_symbols, read_options=getattr(process, "read_options", None))[0]
     batch, time = observations.shape[:2]
     size = process.num_states
     refuse_masked("initial", initial)

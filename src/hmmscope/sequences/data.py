@@ -116,8 +116,8 @@ class SequenceData(Dataset[Tensor]):
             symbols = alphabet.names or alphabet.count
         kept = None if symbols_from is None else symbols_from.read_options
         names = Missing.of(missing).names or None
-        by_time = {"time": time, "every": stored_duration(every, "every"), "gap": stored_duration(gap, "gap")}
-        by_time |= {"sort": sort or None, "duplicates": duplicates}
+        by_time: dict[str, Any] = {"time": time, "sort": sort or None, "duplicates": duplicates}
+        by_time |= {"every": stored_duration(every, "every"), "gap": stored_duration(gap, "gap")}
         wanted = ReadOptions(unit=unit, column=column, group=group, axis=axis, missing=names, **by_time)
         gaps = Missing(names or (kept.missing if kept else None) or ())
         asked = ReadRequest(what, Alphabet.of(symbols, gaps), wanted, lengths, kept)
@@ -225,7 +225,7 @@ class SequenceData(Dataset[Tensor]):
 
     def _with(self, places: Any, lengths: NDArray[np.int64], names: tuple[str, ...] | None) -> "SequenceData":
         flat, index = self.flat[places], self._encoded.index
-        about = {"first": self.as_text(flat[: min(40, int(lengths[0]))]), "names": names}
+        about: dict[str, Any] = {"first": self.as_text(flat[: min(40, int(lengths[0]))]), "names": names}
         about |= {} if index is None else {"index": index[places]}
         return self.from_encoded(replace(self._encoded, flat=flat, lengths=lengths, **about), self.title, self.seed)
 

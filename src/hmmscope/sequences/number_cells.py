@@ -90,9 +90,9 @@ def floats_of(table: Table, name: str, gaps: NumberMarkers) -> NDArray[np.float6
             raise InputError(f"{table.place(int(np.isinf(found).argmax()), name)}: is not finite")
         return np.asarray(found)
     cells = cells.tolist() if isinstance(cells, np.ndarray) else cells
-    found = [gaps.number(cell) for cell in cells]
-    if None in found:
-        row = found.index(None)
+    numbers = [gaps.number(cell) for cell in cells]
+    if None in numbers:
+        row = numbers.index(None)
         cell, hint = cells[row], "; mark missing entries with --missing"
         if looks_like_time(cell):
             hint = f"; a column of time stamps is time={name!r} (--time {name})"

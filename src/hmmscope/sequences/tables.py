@@ -25,7 +25,7 @@ from hmmscope.system_info import require_memory
 MAX_TEXT = 1 << 30
 #: Separators by ending; several are told apart by the first lines.
 SEPARATORS = {".csv": ",;\t|", ".tsv": "\t"}
-_PACKED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _MARKS = {b"\xff\xfe\x00\x00": "utf-32", b"\x00\x00\xfe\xff": "utf-32", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _SAMPLE = 200
 _COMMA_NUMBER = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
@@ -120,7 +120,7 @@ def separator_of(text: str, separators: str) -> str:
             counts[separator] = {len(row) for row in csv.reader(lines, delimiter=separator)}
         except csv.Error:
             counts[separator] = {1}
-    default, *others = separators
+    default, others = separators[0], separators[1:]
     fitting = [one for one in others if len(counts[one]) == 1 and max(counts[one]) > 1]
     if not fitting or not lines:
         return default

@@ -144,7 +144,7 @@ def read_vectors(
     by_time |= {name: time_axis.get(name) for name in ("time", "duplicates")}
     columns = None if column is None else [column] if isinstance(column, str) else list(map(str, column))
     names = None if missing is None else Missing.of(missing).names
-    wanted = ReadOptions(group=group, axis=axis, missing=names, **by_time)  # type: ignore[arg-type]
+    wanted = ReadOptions(group=group, axis=axis, missing=names, **by_time)
     asked = _Request(columns, wanted, lengths, symbols_from or ReadOptions(), width)
     if isinstance(source, VectorData):
         other = next((name for name, value in wanted.to_data().items() if value is not None), None)
@@ -300,8 +300,8 @@ def _of_table(table: Table, asked: _Request) -> VectorData:
     labels = table.labels is not None or options.group is not None or options.time is not None
     if asked.lengths is not None:
         if options.group is not None or options.time is not None:
-            given = "group" if options.group is not None else "time"
-            raise InputError(f"{table.what}: give either lengths or {given}; both define where sequences end")
+            other = "group" if options.group is not None else "time"
+            raise InputError(f"{table.what}: give either lengths or {other}; both define where sequences end")
         counts = _counts(asked.lengths, len(array))
     else:
         counts = [len(array)]

@@ -5,6 +5,7 @@ in the same way, with a manifest of sizes and SHA-256 digests. After any crash, 
 Nothing is ever unpickled.
 """
 
+import gc
 import hashlib
 import json
 import os
@@ -192,10 +193,15 @@ def parse(data: bytes, where: str) -> Any:
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is not JSON")
 
+    collects = gc.isenabled()
+    gc.disable()  # millions of small lists would be traversed again and again; parsing makes no cycles
     try:
         return json.loads(data.decode(), object_pairs_hook=unique, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{where}: not JSON: {_line(error)}") from error
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _line(error: BaseException) -> str:

@@ -184,7 +184,7 @@ def _check_same_module(own: Mapping[str, torch.Tensor], found: Mapping[str, torc
 
 
 def _renamed(model: torch.nn.Module, moments: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    parameters, found = [name for name, _ in model.named_parameters()], {}
+    parameters, found = [name for name, _ in model.named_parameters()], dict[str, torch.Tensor]()
     for kind in dict.fromkeys(name.partition(".")[0] for name in moments):
         held = {name.partition(".")[2]: value for name, value in moments.items() if name.startswith(f"{kind}.")}
         names = matched(parameters, held) or {name: name for name in held}

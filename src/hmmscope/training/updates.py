@@ -111,7 +111,7 @@ def update(
     Raises:
         NonFiniteError: Names the step and the parameter; nothing changes.
     """
-    parameters = [p for p in model.parameters() if p.grad is not None]
+    parameters: list[Tensor] = [p for p in model.parameters() if p.grad is not None]
     norm = whole(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
     both, skipped, found = torch.stack([loss, norm]), None, None
     if queues(both) and not any(hasattr(p, "full_tensor") for p in parameters):  # sharded ones need equal types

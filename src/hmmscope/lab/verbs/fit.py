@@ -28,7 +28,7 @@ def fit(options: FitCommandOptions) -> None:
     reading, quiet, stream = options.reading(), options.quiet, options.stream
     data: SequenceData | SequenceStream | VectorData
     more: dict[str, Any] = {}
-    emission = options.emission
+    emission: Any = options.emission
     if emission is None and options.symbols is None and not stream:
         emission = emission_of(options.observations, None, reading)
     if emission not in (None, "symbols"):
