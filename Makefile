@@ -16,7 +16,7 @@ endif
 
 DEMO := runs/demo
 
-.PHONY: demo test types units quality test-slow test-soak test-kernels test-gpu test-page test-slurm test-extras check-package docs notebooks controls article format break mutate lock sbom clean
+.PHONY: demo test types units quality test-slow test-soak test-kernels test-gpu test-page test-slurm test-extras check-package docs notebooks controls article format break mutate lock audit sbom clean
 
 demo: .venv/.installed
 	$(BIN)/hmmscope run quickstart --scale small --out $(DEMO) --resume
@@ -62,11 +62,11 @@ test-gpu: .venv/.installed
 	$(BIN)/pytest -m gpu -n 0
 
 test-page: docs
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[pages,e2e]" -e papers -e studies
+	$(PIP) --no-deps --only-binary :all: --require-hashes -r constraints/tools.txt
 	$(BIN)/pytest -m e2e -n 0
 
 test-slurm: .venv/.installed
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[pages,slurm]" -e papers -e studies
+	$(PIP) --no-deps --only-binary :all: --require-hashes -r constraints/tools.txt
 	$(BIN)/pytest -m slurm -n 0
 
 # Networks that learned nothing, measured as trained ones are, once: what tests/evidence/test_controls.py reads.
@@ -82,17 +82,17 @@ article: .venv/.installed
 test-extras:
 	test -x .venv-extras/bin/python || $(PYTHON) -m venv $(VENV_OPTIONS) .venv-extras
 	.venv-extras/bin/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) \
-		-e ".[pages,hmm,models,pretrained,test,lens,loops,ray,slurm,hmmer,peers,tables]"
+		-e ".[pages,hmm,models,pretrained,test,lens,loops,ray,slurm,hmmer,peers,tables]" -e papers -e studies
 	.venv-extras/bin/pytest -rs tests/interop tests/models tests/sequences papers/tests/models studies/tests/interop tests/sweeps/test_sweep_engines.py
 	.venv-extras/bin/pytest -rs -m "slow or not slow" tests/sequences/test_every_reader.py
 
 # Builds the package, installs its wheel into an empty environment outside of the checkout, and runs every verb there.
 check-package: .venv/.installed
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[package]" -e papers -e studies
+	$(PIP) --no-deps --only-binary :all: --require-hashes -r constraints/tools.txt
 	$(BIN)/python scripts/check_package.py
 
 docs: .venv/.installed
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[pages,docs]" -e papers -e studies
+	$(PIP) --no-deps --only-binary :all: --require-hashes -r constraints/tools.txt
 	mkdir -p docs/_build/extra
 	$(BIN)/python scripts/write_pages.py --pictures
 	$(BIN)/python scripts/draw_speed.py results/bench/people-*.json.xz --out docs/img/experiments
@@ -105,7 +105,7 @@ docs: .venv/.installed
 
 # Runs the notebooks of the documentation in place.
 notebooks: .venv/.installed
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[pages,docs,hmm]" -e papers -e studies
+	$(PIP) --no-deps --only-binary :all: --require-hashes -r constraints/tools.txt
 	$(BIN)/python scripts/run_notebooks.py
 
 format: .venv/.installed
@@ -120,24 +120,37 @@ break: .venv/.installed
 MUTANTS ?= 12
 CORE := analysis runs storage sequences inference processes datasets training evidence
 mutate: .venv/.installed
-	$(BIN)/python -m pip install -q --disable-pip-version-check coverage
+	$(PIP) --no-deps --only-binary :all: --require-hashes -r constraints/maintenance.txt
 	nice -n 10 $(BIN)/python quality/adversarial/source_mutants.py
 	nice -n 10 $(BIN)/python quality/adversarial --only $(foreach one,$(CORE),--mutants-$(one) $(MUTANTS))
 
-# What is locked, with hashes: the newest versions that pyproject.toml allows, except torch (see constraints/README.md).
+# Lock everything but torch with hashes: the newest versions that pyproject.toml allows (see constraints/README.md).
+COMPILE = .venv-lock/bin/pip-compile -q --no-header --upgrade --generate-hashes --strip-extras --no-emit-find-links \
+	--no-emit-index-url --no-annotate
+# $(call locked,FILE,OPTIONS): make constraints/FILE.txt again under the comments that it begins with.
+define locked
+$(COMPILE) $(2) -o .venv-lock/$(1).txt
+{ sed '/^[^#]/,$$d' constraints/$(1).txt; grep -v '^#' .venv-lock/$(1).txt | grep .; } > .venv-lock/whole.txt
+mv .venv-lock/whole.txt constraints/$(1).txt
+endef
+extras = --unsafe-package torch --build-deps-for editable -c constraints/torch.txt pyproject.toml $(patsubst %,--extra %,$(1))
 lock:
 	test -x .venv-lock/bin/python || $(PYTHON) -m venv .venv-lock
-	.venv-lock/bin/python -m pip install -q --disable-pip-version-check pip-tools
-	.venv-lock/bin/pip-compile -q --no-header --upgrade --generate-hashes --strip-extras --unsafe-package torch \
-		--no-emit-find-links --no-emit-index-url --no-annotate --build-deps-for editable \
-		--extra pages --extra hmm --extra models --extra test -c constraints/torch.txt -o .venv-lock/locked.txt pyproject.toml
-	{ sed '/^[^#]/,$$d' constraints/locked.txt; grep -v '^#' .venv-lock/locked.txt | grep .; } > .venv-lock/whole.txt
-	mv .venv-lock/whole.txt constraints/locked.txt
+	.venv-lock/bin/python -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: --require-hashes -r constraints/maintenance.txt
+	$(call locked,locked,$(call extras,pages hmm models test))
+	$(call locked,tools,-c constraints/locked.txt $(call extras,pages hmm models test docs e2e slurm package))
+	$(call locked,maintenance,--allow-unsafe constraints/maintenance.in)
+
+# Look up known vulnerabilities of every locked version but torch. It asks pypi.org.
+audit:
+	test -x .venv-lock/bin/python || $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: --require-hashes -r constraints/maintenance.txt
+	for file in locked tools maintenance pip; do .venv-lock/bin/pip-audit --disable-pip --require-hashes -r constraints/$$file.txt || exit 1; done
 
 # A bill of materials of .venv, as CycloneDX JSON; this project stands in it by its pyproject.toml, not by its place here.
 sbom: .venv/.installed
 	test -x .venv-lock/bin/python || $(PYTHON) -m venv .venv-lock
-	.venv-lock/bin/python -m pip install -q --disable-pip-version-check cyclonedx-bom
+	.venv-lock/bin/python -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: --require-hashes -r constraints/maintenance.txt
 	.venv-lock/bin/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --output-file sbom.json --of JSON
 	@echo "sbom: sbom.json"
 

@@ -72,12 +72,36 @@ def test_what_is_no_lock_is_found() -> None:
         raise AssertionError(line)
 
 
+@pytest.mark.parametrize("name", ["tools", "maintenance"])
+def test_what_other_commands_install_is_locked(name: str) -> None:
+    found = locked((ROOT / "constraints" / f"{name}.txt").read_text())
+    assert all(found.values())
+    hashed = r"--require-hashes -r constraints/\w+\.txt|\$\(CONSTRAINT\) torch|--no-deps --no-build-isolation -e \."
+    makefile = (ROOT / "Makefile").read_text()
+    commands = makefile[makefile.index("demo:") : makefile.index("test-extras:")]
+    commands += makefile[makefile.index("check-package:") :]
+    for recipe in re.findall(r"pip install.*|\$\(PIP\) .*", commands):
+        assert re.search(hashed, recipe), recipe
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = {
+        "tools": ("pages", "hmm", "models", "test", "docs", "e2e", "slurm", "package"),
+        "maintenance": (),
+    }[name]
+    assert {one for extra in wanted for one in names(extras[extra])} <= found.keys() | {"torch"}
+
+
+def test_workflows_name_actions_by_their_commit() -> None:
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        used = re.findall(r"uses: (.*)", path.read_text())
+        assert used
+        assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", one) for one in used), used
+
+
 def test_a_new_lock_keeps_its_head(tmp_path: Path) -> None:
-    """`make lock` with a stand-in for what asks the index."""
-    bin_, lock = tmp_path / ".venv-lock" / "bin", tmp_path / "constraints" / "locked.txt"
+    """`make lock` with a stand-in for the program that asks the index."""
+    bin_ = tmp_path / ".venv-lock" / "bin"
     bin_.mkdir(parents=True)
-    lock.parent.mkdir()
-    lock.write_text(LOCKED)
+    shutil.copytree(ROOT / "constraints", tmp_path / "constraints")
     shutil.copyfile(ROOT / "Makefile", tmp_path / "Makefile")
     line = "a==1 \\\n    --hash=sha256:" + "0" * 64
     asks = f"""#!{sys.executable}
@@ -88,9 +112,11 @@ open(sys.argv[sys.argv.index("-o") + 1], "w").write({line!r} + "\\n\\n# WARNING:
         (bin_ / name).write_text(text)
         (bin_ / name).chmod(0o755)
     subprocess.run(["make", "lock"], cwd=tmp_path, check=True, capture_output=True)
-    head = LOCKED[: LOCKED.index("annotated-doc")]
-    assert head.startswith("# What `make demo`")
-    assert lock.read_text() == f"{head}{line}\n"
+    for name in ("locked", "tools", "maintenance"):
+        before = (ROOT / "constraints" / f"{name}.txt").read_text()
+        head = "".join(line for line in before.splitlines(keepends=True) if line.startswith("#"))
+        assert len(head.splitlines()) >= 2
+        assert (tmp_path / "constraints" / f"{name}.txt").read_text() == f"{head}{line}\n"
 
 
 def test_the_bill_of_materials_names_no_place(tmp_path: Path) -> None:
