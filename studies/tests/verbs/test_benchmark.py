@@ -452,7 +452,8 @@ def test_the_board_reads_submissions_and_cards(entered, tmp_path):
     card = json.loads(kept.read_text())
     write_card(card | {"name": "<better>", "solved": over_seeds([0.9, 0.8])}, tmp_path / "cards")
     text = markdown(read_cards(tmp_path / "cards"))
-    assert text.index("<better> (not ranked) | 0.850 [") < text.index("small gru (not ranked)")
+    assert text.index("&lt;better&gt; (not ranked) | 0.850 [") < text.index("small gru (not ranked)")
+    assert "<better>" not in text
     assert "n-gram baseline, no training" in text
     html = page(read_cards(tmp_path / "cards"))
     assert "&lt;better&gt;" in html
@@ -466,6 +467,12 @@ def test_the_board_reads_submissions_and_cards(entered, tmp_path):
     failing("is a submission; give its parent folder", read_cards, entered / "out")
     write_card(card | {"bench": "0"}, tmp_path / "cards")
     failing("a card of HMM-bench 0", read_cards, tmp_path / "cards")
+
+
+def test_names_stay_text_in_markdown():
+    name = "<img src=x onerror=alert(1)> [a](javascript:b) `c` | d"
+    shown = r"&lt;img src=x onerror=alert(1)&gt; [a\](javascript:b) \`c\` \| d"
+    assert hmmbench.board._line([name, "0.85 [0.80, 0.90]"]) == f"| {shown} | 0.85 [0.80, 0.90] |"
 
 
 def test_a_folder_of_cards_is_checked(entered, tmp_path, capsys):

@@ -163,7 +163,7 @@ def markdown(cards: list[dict[str, Any]]) -> str:
         ours = [card for card in cards if card["track"] == track]
         if ours:
             header, *body = _table(ours)
-            parts += ["", f"## {track} track", "", _line(header), _line(["---"] * len(header)), *map(_line, body)]
+            parts += ["", f"## {track} track", "", _line(header), "|---" * len(header) + "|", *map(_line, body)]
     return "\n".join(parts) + "\n"
 
 
@@ -234,4 +234,9 @@ def _share(value: float | None) -> str:
 
 
 def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+    return f"| {' | '.join(map(_plain_text, cells))} |"
+
+
+def _plain_text(cell: str) -> str:
+    """Escape HTML, links, code and cell borders, so that a name of a submission is shown as text."""
+    return re.sub(r"[\\`|]|\](?=[(\[])", r"\\\g<0>", html.escape(cell, quote=False))
