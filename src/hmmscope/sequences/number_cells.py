@@ -100,7 +100,7 @@ def floats_of(table: Table, name: str, gaps: NumberMarkers) -> NDArray[np.float6
             hint = "; write numbers without marks of thousands"
         raise InputError(f"{table.place(row, name)}: must be a number, got {shown(cell)}{hint}")
     _one_decimal_mark(table, name, cells)
-    return np.array(found, np.float64)
+    return np.array(numbers, np.float64)
 
 
 def _one_decimal_mark(table: Table, name: str, cells: list[Any]) -> None:
