@@ -147,8 +147,6 @@ def _moved(
 
 
 class _InterventionData:
-    """Edited samples with their exact answers and donors."""
-
     def __init__(
         self, model: nn.Module, dataset: ProcessDataset, num_samples: int, times: list[int], answer: str
     ) -> None:

@@ -239,8 +239,7 @@ def belief_map(
     Raises:
         InputError: no process or beliefs, no such layer, or a run without stored steps.
 
-    Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream"; the controls
-    are ours.
+    Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream".
     """
     run = model if isinstance(model, Trained) else None
     net: Any = run.model if run is not None else model

@@ -56,8 +56,7 @@ def belief_space(
     Raises:
         InputError: no belief states, or a number of states that is no such power.
 
-    Source: after Shai et al. (2026), "Transformers learn factored representations", who count dimensions by explained
-    variance.
+    Source: Shai et al. (2026), "Transformers learn factored representations".
     """
     names = layers_read(model, layers)
     exact = ExactBeliefs.of(dataset, num_samples)

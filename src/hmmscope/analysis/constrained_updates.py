@@ -57,7 +57,7 @@ def constrained_updates(
         InputError: another process, layout or model.
 
     Source: Piotrowski, Riechers, Filan and Shai (2025), "Constrained belief updates explain geometric structures in
-    transformer representations", there for Mess3.
+    transformer representations".
     """
     process = dataset.process
     process.require_capability(STATES)

@@ -203,8 +203,7 @@ def geometry(
     Raises:
         InputError: no belief states, or an unknown layer.
 
-    Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream"; split and
-    controls are ours.
+    Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream".
     """
     check_dataset(dataset)
     options = options_of(options, InstrumentOptions).without(num_points=NO_POINTS)

@@ -97,7 +97,7 @@ def header(
     Raises:
         InputError: a dataset in another layout.
 
-    Source: the entropy by position as in Agarwal, Dalal and Misra (2025), arXiv 2512.22471; the rest is ours.
+    Source: the entropy by position as in Agarwal, Dalal and Misra (2025), arXiv 2512.22471.
     """
     options = options_of(options, HeaderOptions)
     behind_headers(dataset)

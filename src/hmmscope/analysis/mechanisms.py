@@ -309,7 +309,6 @@ class _AblationData:
 
 
 def _inside(dataset: ProcessDataset, times: NDArray[np.int64], num_samples: int) -> Bool[Tensor, "example"] | None:
-    """Return the mask without padding or missing observations, or None."""
     if dataset.process.data is None:
         return None
     batch = dataset[0:num_samples]

@@ -113,8 +113,6 @@ def task_patching(
 
 
 class _Pairs:
-    """Original prompts, prompts with exchanged demonstrations, and references."""
-
     def __init__(
         self, model: nn.Module, dataset: ProcessDataset, num_samples: int, names: Sequence[str], *, everywhere: bool
     ) -> None:

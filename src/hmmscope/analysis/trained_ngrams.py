@@ -39,8 +39,6 @@ _WINDOW = 256
 
 @dataclass(frozen=True)
 class _Level:
-    """Counts after the contexts of one length k."""
-
     contexts: NDArray[np.int64]
     symbols: NDArray[np.int64]
     nodes: NDArray[np.int64]

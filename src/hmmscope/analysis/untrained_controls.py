@@ -143,8 +143,7 @@ def draw_controls(
 
     Without `controls`, models of this library are rebuilt from their spec, transformers from their configuration,
     TransformerLens models by the inner initializers, and other modules by the ``reset_parameters`` of each submodule.
-    These ways miss initialization in a module's own ``__init__``, so there are no controls if weight scales differ or a
-    buffer may be learned, see `initialization`.
+    There are no controls if weight scales differ or a buffer may be learned, see `initialization`.
 
     Args:
         model: any module.

@@ -219,8 +219,7 @@ def fit_emissions(
 
     initial_i ∝ E[first states i];  transition_ij ∝ E[transitions i -> j];  emission of i: rows weighted by P(state = i)
 
-    Without a bound, a state's variance could shrink to zero at one observation. Variances therefore stay above
-    `min_variance` times the coordinate's total variance. Missing entries are integrated out.
+    Variances stay above `min_variance` times the coordinate's total variance. Missing entries are integrated out.
 
     Source: Baum, Petrie, Soules and Weiss (1970); Dempster, Laird and Rubin (1977); floors: Hathaway (1985).
 

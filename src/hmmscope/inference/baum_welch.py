@@ -110,9 +110,9 @@ def fit_baum_welch(
 
     A pseudo-count c gives the posterior mode under Dirichlet(1 + c) rows. Zero probabilities of `start` stay zero.
 
-    EM finds local maxima, so at least three restarts run, until the best two agree within `agreement` nats per
-    observation or 0.1 nats in total. Each restart continues from the best of `num_tries` random starts after ten
-    iterations. Every second random start favours self-transitions.
+    At least three restarts run, until the best two agree within `agreement` nats per observation or 0.1 nats in total.
+    Each continues from the best of `num_tries` random starts after ten iterations. Every second random start favours
+    self-transitions.
 
     Source: Baum, Petrie, Soules and Weiss (1970); short runs: Biernacki, Celeux and Govaert (2003).
 
@@ -166,8 +166,6 @@ def fit_baum_welch(
 
 
 class _RestartSearch(NamedTuple):
-    """EM restarts, sequential or batched."""
-
     begins: Callable[[int], list[Model]]
     climb: EMRunner
     max_iterations: int

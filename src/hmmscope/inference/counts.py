@@ -70,8 +70,6 @@ def add_counts(process: Tables, work: PackedSequences, counts: Counts, num_threa
 
 
 class _InOrder:
-    """Accumulator that adds blocks in order, whatever the thread timing."""
-
     def __init__(self, totals: Counts) -> None:
         self._totals, self._lock = totals, Lock()
         self._waiting: dict[int, tuple[int, Counts]] = {}
@@ -164,8 +162,6 @@ def _backward(
 
 
 class _Piece(NamedTuple):
-    """Part of some sequences from a time on."""
-
     work: PackedSequences
     counted: NDArray[np.int64]
     seen: NDArray[np.int64]

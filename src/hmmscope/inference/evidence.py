@@ -89,10 +89,10 @@ def evidence(work: PackedSequences, hmm: HMM, num_threads: int | None = None, se
 def sampled(emissions: Emissions, fit: Rows, random: np.random.Generator) -> Evidence:
     """Estimate log P(all observations | number of states) by sequential Monte Carlo.
 
-    The result is the larger of two estimates; an estimate is too low if it misses part of the posterior. The first
-    estimate anneals from the prior through 1/16, 1/4 and all observations, and finds ridges. The second starts near a
-    fitted model, from 1/4, 1/16, ... of the model's expected counts, and finds narrow modes; it covers one labelling of
-    the S states, so it is multiplied by S!. If the first run completes, the result averages the evidence of two runs.
+    The result is the larger of two estimates. The first estimate anneals from the prior through 1/16, 1/4 and all
+    observations. The second starts near a fitted model, from 1/4, 1/16, ... of the model's expected counts, and finds
+    narrow modes; it covers one labelling of the S states, so it is multiplied by S!. If the first run completes, the
+    result averages the evidence of two runs.
 
     Source: Del Moral, Doucet and Jasra (2006), "Sequential Monte Carlo samplers".
 

@@ -66,8 +66,6 @@ def forward_steps(
 
 
 class _LogRows:
-    """Rows that continue in logarithms."""
-
     def __init__(self, law: HMMParams) -> None:
         self.law = law
         self.clear()

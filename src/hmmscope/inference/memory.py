@@ -43,8 +43,7 @@ def memory_beliefs(
 
     belief_t = filter of o_{t-memory_length+1}..o_t, with `prior` as the distribution of the first emitting state
 
-    With the stationary prior, this belief is the best one that only `memory_length` observations allow. The first
-    positions of a sequence also start from `prior`, so equal windows have equal beliefs.
+    The first positions of a sequence also start from `prior`.
 
     Source: [MultiTask] section 2 (its P_L), with the stationary distribution in place of a G-optimal design.
 

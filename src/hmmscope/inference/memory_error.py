@@ -150,8 +150,8 @@ def memory_certificate(hmm: Process, memory_length: int) -> float:
         state emissions:  A = transition;            TV <= tanh(D * c^L / 4)
         edge emissions:   A = labelled[v], each v;   TV <= tanh(D * c^(L - 1) / 4)
 
-    for a memory of L observations, because a positive matrix contracts Hilbert's metric by c. The bound holds for the
-    stationary prior. It is loose, needs no observability assumption, and is 1 if a zero probability makes D infinite.
+    for a memory of L observations. The bound holds for the stationary prior. It is 1 if a zero probability makes D
+    infinite.
 
     Source: Birkhoff (1957); Atar and Zeitouni (1997) for filters.
     """

@@ -20,8 +20,7 @@ from hmmscope.system_info import require_memory
 class MixedStates(Shown):
     """Reachable beliefs in breadth-first order, and the edges between them.
 
-    A mixed state is the distribution of the next emitting state given an observed word. The mixed states are the states
-    of a unifilar labelled HMM of the same process.
+    A mixed state is the distribution of the next emitting state given an observed word.
 
     Attributes:
         beliefs: (node, state); the first is the root.
@@ -66,8 +65,7 @@ def mixed_states(
 
     next(belief, v) ∝ belief @ step[v],  with probability sum(belief @ step[v])
 
-    Beliefs closer than `tolerance` in L1 are merged. Many processes have infinitely many mixed states; for these a
-    limit stops the search.
+    Beliefs closer than `tolerance` in L1 are merged.
 
     Source: Blackwell (1957); Crutchfield, Riechers and Ellison (2016).
 
@@ -127,8 +125,6 @@ def mixed_states(
 
 
 class _Nodes:
-    """Beliefs with nearest-neighbour search."""
-
     def __init__(self, tolerance: float) -> None:
         self.tolerance, self.largest_merge = tolerance, 0.0
         self.beliefs: list[Tensor] = []

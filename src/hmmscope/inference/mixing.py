@@ -49,9 +49,9 @@ def mixing_time(
     d_t = E max_{i,j} TV(P(state | o_1..o_t, start i), P(state | o_1..o_t, start j));  d_0 = 1
     mixing time = min {t : d_t <= threshold}
 
-    The initial states i and j precede the first transition. Two single states attain the maximum over all initial
-    distributions. Impossible initial states are excluded. A linear system with transition A, output B and steady Kalman
-    gain K has the exact value ln(0.05) / ln(spectral radius of (1 - K B) A).
+    The initial states i and j precede the first transition. Impossible initial states are excluded. A linear system
+    with transition A, output B and steady Kalman gain K has the exact value ln(0.05) / ln(spectral radius of (1 - K B)
+    A).
 
     Source: [Limits] Eq. (A.2) and Table 1.
 

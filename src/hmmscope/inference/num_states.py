@@ -152,8 +152,6 @@ def choose_num_states(
 ) -> NumStatesChoice:
     """Fit an HMM with each candidate number of states, and select the smallest BIC.
 
-    Held-out likelihood does not decide the choice, because superfluous states hardly lower it.
-
     Source: Schwarz (1978); Celeux and Durand (2008) compare rules for HMMs.
 
     Args:

@@ -108,7 +108,6 @@ def _component(
     observations_BT: Int64[Tensor, "batch time"],
     work: PackedSequences,
 ) -> tuple[NDArray[np.float64], NDArray[np.floating]]:
-    """Return log P(o_t | past) (batch, time) and P(o_{t+1} | o_0..o_t) of one component."""
     (batch, time), dtype = observations_BT.shape, process.first.dtype
     emission_SV = process.emission.T[:, :num_symbols]  # without the missing symbol
     laws = NextStepProbs(initial_S.astype(dtype) @ emission_SV, process.step[0] @ emission_SV)

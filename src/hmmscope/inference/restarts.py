@@ -27,8 +27,7 @@ End = TypeVar("End", bound=RestartResult)
 class RestartSearch(Generic[End]):
     """Numbered restarts 0, 1, 2, ... until the best two results agree.
 
-    Restarts run in parallel waves; those after the deciding one are dropped, so the result does not depend on
-    parallelism.
+    Restarts run in parallel waves; the result does not depend on parallelism.
 
     Args:
         wave: Map from restart numbers to their results; see `on_threads`.

@@ -2,8 +2,8 @@
 
     product[i, :] = exp(log_scale_i) * row_i,   row_i >= 0 with sum 1, or all zero with log_scale_i = -inf
 
-The product of (row, a) and (other, b), with log scales a and b, has rows ∝ sum_k row_ik exp(b_k) other_k. Only
-differences of log scales matter, so the largest is set to 0.
+The product of (row, a) and (other, b), with log scales a and b, has rows ∝ sum_k row_ik exp(b_k) other_k. The largest
+log scale is set to 0.
 
 Source: Blelloch (1990) for the scan; Särkkä and García-Fernández (2021).
 """

@@ -37,7 +37,7 @@ class HookedModel(SequenceModel):
     Activations are named as in `Decoder`: ``residual.0`` is the input of the first layer, ``residual.<l>`` the output
     of layer l; ``blocks.<l>.attention`` and ``blocks.<l>.mlp`` are contributions to the stream (l from 0),
     ``blocks.<l>.attention.logits``, ``.pattern`` (batch, head, query, key) and ``.mixed`` (batch, time, width) those
-    inside. A cache gives no speed-up.
+    inside.
 
     Args:
         model: of the other library.
@@ -133,9 +133,8 @@ class HookedModel(SequenceModel):
 class HuggingFaceModel(HookedModel):
     """A causal language model of transformers; see `HookedModel`.
 
-    Attention and MLP are found by a call on a few tokens: attention takes a softmax over keys, and the MLP is the only
-    other part with matrices. Other parts keep their names. While logits or pattern are hooked, fused attention runs as
-    "eager".
+    Attention takes a softmax over keys; the MLP is the only other part with matrices. Other parts keep their names.
+    While logits or pattern are hooked, fused attention runs as "eager".
 
     Args:
         model: maps ``input_ids`` to an object with ``.logits``.
@@ -259,8 +258,6 @@ class HuggingFaceModel(HookedModel):
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of a layer, by path, with the output map of attention."""
-
     path: str
     out: str | None = None
 
@@ -291,8 +288,6 @@ def _calling(called: list[str], path: str) -> Callable[..., None]:
 
 
 class _Noting(ModuleHooks):
-    """Record softmaxes over keys."""
-
     def __init__(self, attending: list[str], name: str, length: int) -> None:
         self._attending, self._name, self._length = attending, name, length
 

@@ -101,8 +101,6 @@ class HookedModule(nn.Module):
 
 @dataclass(frozen=True)
 class _StreamLocation:
-    """A place of the stream."""
-
     path: str
     time_first: bool = False
     last: bool = True
@@ -110,8 +108,6 @@ class _StreamLocation:
 
 @dataclass(frozen=True)
 class _Attended:
-    """The part of a layer with a softmax over keys."""
-
     path: str
     mixed: bool
 
@@ -127,8 +123,6 @@ class _Between(ModuleHooks):
 
 
 class _Attention(ModuleHooks):
-    """Count softmaxes over keys, and visible head outputs."""
-
     def __init__(self, samples: int, positions: int) -> None:
         self.count, self.shown, self._sizes = 0, 0, (samples, positions, positions)
 
@@ -142,8 +136,6 @@ class _Attention(ModuleHooks):
 
 
 class _TracedCalls:
-    """Modules called on a few tokens, with shapes."""
-
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         limit = read_number(module, POSITION_LIMITS)

@@ -84,8 +84,6 @@ def as_decoder(
 
 
 class _TensorsByName:
-    """Tensors by name; DamagedError for a missing one."""
-
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.tensors = tensors
 

@@ -82,8 +82,6 @@ def _numbers(kind: Any, given: Any) -> Iterator[Any]:
 
 
 class _Compiled:
-    """A function with its types, per number type."""
-
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self.function, self.options = function, {"error_model": "numpy", **options}
         self.hints = get_type_hints(function, include_extras=True)

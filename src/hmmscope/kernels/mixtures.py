@@ -168,7 +168,6 @@ def _write(lane, mantissa, power, top, scale, posterior):  # type: ignore[no-unt
 
 @inlined
 def _as_ones(width, seen, size, ones):  # type: ignore[no-untyped-def]
-    """One-hot symbols (V, lane)."""
     ones[:] = 0.0
     for lane in range(len(width)):
         ones[seen[lane] // size, lane] = 1.0

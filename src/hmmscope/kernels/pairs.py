@@ -26,8 +26,6 @@ _HALF = np.uint32(16)
 
 
 class _BFloat(ir.Type):
-    """LLVM's bfloat type, missing in llvmlite."""
-
     def _to_string(self) -> str:
         return "bfloat"
 

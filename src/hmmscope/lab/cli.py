@@ -220,7 +220,6 @@ def _dispatch(argv: list[str], own_process: bool) -> int:
 
 
 def _refuse_unknown(verb: str, rest: Sequence[str]) -> None:
-    """Raise InputError for an unknown option, with the nearest known one; fields have their own errors."""
     record, options = verbs()[verb], _options(verbs()[verb])
     for word in rest:
         flag = word.partition("=")[0]

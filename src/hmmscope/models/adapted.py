@@ -134,8 +134,6 @@ def adapt(
 
 
 class _Call:
-    """A call with these arguments."""
-
     def __init__(self, call: Call | None, tokens: str | None, output: Any, arguments: Mapping[str, Any]) -> None:
         self._call, self._tokens, self._output, self._arguments = call, tokens, output, dict(arguments)
 

@@ -148,6 +148,5 @@ def _is_small(qkv: Tensor) -> bool:
 
 
 def _future(time: int, k_BHTK: Tensor) -> Tensor:
-    """Return the causal mask (query, key); the queries are the last positions."""
     total = k_BHTK.shape[2]
     return torch.ones(time, total, dtype=torch.bool, device=k_BHTK.device).triu(1 + total - time)

@@ -181,7 +181,6 @@ def _smaller(inputs: Tensor, call: Callable[[Tensor], Any]) -> str:
 
 
 def _most(runs: Callable[[int], bool], low: int, high: int) -> int | None:
-    """Bisect for the largest working number in [low, high)."""
     if high <= low or not runs(low):
         return None
     while high - low > 1:

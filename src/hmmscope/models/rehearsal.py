@@ -202,7 +202,6 @@ class _Rehearsed:
             raise raised from error
 
     def _logits(self, output: Any, inputs: Tensor) -> Float[Tensor, "batch time output"] | None:
-        """Return the logits, or None."""
         logits = raw_logits(output)
         if not self.asked.strict:
             shape = tuple(logits.shape) if isinstance(logits, Tensor) else ()
@@ -214,7 +213,6 @@ class _Rehearsed:
         return logits
 
     def _require_symbols_last(self, first: Tensor) -> None:
-        """Raise an InputError for outputs (batch, output, time)."""
         shorter = self.inputs[:, :-1]
         if first.shape[2] != first.shape[1] or shorter.shape[1] < 1:
             return

@@ -26,7 +26,7 @@ class NoisyCyclesSpec:
     transition[s] = follow * (next of s on the cycle) + (1 - follow) * uniform
     emission[s] = show * (symbol of s) + (1 - show) * uniform
 
-    The transition matrix is doubly stochastic, so under the stationary distribution all symbols are equally likely.
+    Under the stationary distribution all symbols are equally likely.
 
     Attributes:
         num_states: S, a multiple of num_symbols.

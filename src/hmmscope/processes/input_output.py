@@ -160,8 +160,6 @@ class InputOutputHMM(Process):
 
 
 class _Driven(Process):
-    """HMM whose symbols are triples (start, input, observation)."""
-
     stored_name = "_Driven"
     uses_hmm_inference = OF_STATES
 

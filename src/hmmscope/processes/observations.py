@@ -106,7 +106,6 @@ def as_batch(
 
 
 def _is_named(source: object) -> bool:
-    """Return whether a source is a table, a path or text."""
     return is_frame(source) or isinstance(source, Mapping | os.PathLike | str) or categories_of(source) is not None
 
 
@@ -119,7 +118,6 @@ def _is_column(rows: object) -> bool:
 
 
 def _read(rows: object, alphabet: Alphabet, **how: Any) -> SequenceData:
-    """Read ragged lists, tables, texts and files."""
     rows = rows.tolist() if isinstance(rows, np.ndarray) and not is_frame(rows) else rows
     if isinstance(rows, list | tuple) and all(
         isinstance(name, str) and name in (alphabet.names or ()) for name in rows

@@ -56,8 +56,6 @@ class SwitchingResult(Shown):
 
 @dataclass(frozen=True)
 class _Gaussians:
-    """A mixture for each sequence; the newest mode varies fastest."""
-
     weights: Float64[Tensor, "batch gaussian"]
     means: Float64[Tensor, "batch gaussian state"]
     covariances: Float64[Tensor, "batch gaussian state state"]

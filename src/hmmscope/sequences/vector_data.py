@@ -238,7 +238,6 @@ def _json_lines(path: Path, asked: _Request) -> VectorData:
 
 
 def _lists(rows: list[Any], asked: _Request, how: str) -> VectorData:
-    """Read lists of vectors, of which each may be None."""
     parts = []
     for number, row in enumerate(rows):
         width = next((len(one) for one in row if isinstance(one, list)), 0) if isinstance(row, list) else 0

@@ -193,7 +193,6 @@ def open_sealed(folder: Path, *, weights: bool = True, milestones: bool = True) 
     """Read the seal of a folder and verify its files; None without a seal.
 
     Without `weights`, the weights of a run are skipped; without `milestones`, all checkpoints but the last are skipped.
-    Every reader of a finished folder calls this function first.
 
     Raises:
         DamagedError: The seal, or the first file that is missing, altered or a link; or a figure or table that a reader

@@ -182,8 +182,6 @@ class Compiled(SingleProcess):
 
 
 class _Workspace:
-    """Plan, maps, work arrays and gradient sums for steps of one size."""
-
     def __init__(
         self, family: "_Family", steps: int, count: int, spec: TrainingSpec, dtype: np.dtype, poison: bool
     ) -> None:
@@ -199,8 +197,6 @@ class _Workspace:
 
 
 class _Family:
-    """Sizes, arrays and compiled functions of one model type."""
-
     sizes: Sizes
     chunk: Any
     maps: Any

@@ -112,8 +112,6 @@ def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[ProcessGroup]:
 
 
 class _TorchProcessGroup(ProcessGroup):
-    """Two or more processes that exchange JSON and numbers by gloo."""
-
     def __init__(self, size: int, kind: Literal["cpu", "cuda"]) -> None:
         global _joined_before
         self.size, self.rank = size, _number("RANK")

@@ -210,8 +210,6 @@ class DDPUpdates(SingleProcess):
 
 
 class _DDPModule(DistributedDataParallel):
-    """DistributedDataParallel with the attributes of the wrapped model."""
-
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)

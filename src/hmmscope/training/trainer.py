@@ -208,8 +208,6 @@ def train_model(
 
 @dataclass(eq=False)
 class _TrainingLoop:
-    """Progress of a training."""
-
     model: SequenceModel
     schedule: BatchSchedule
     spec: TrainingSpec

@@ -119,7 +119,6 @@ class LeastSquares(Shown):
 
     @cached_property
     def _spectrum(self) -> tuple[Tensor, Tensor]:
-        """Ascending eigenvalues (rounding errors set to zero) and eigenvectors."""
         values, vectors = torch.linalg.eigh(self.covariance)
         size = self.covariance.shape[-1]
         rounding = values[..., -1:] * size * torch.finfo(values.dtype).eps

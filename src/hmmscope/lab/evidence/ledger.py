@@ -240,7 +240,6 @@ def _judged(folder: Path, about: dict[str, Any]) -> list[tuple[Claim, Finding]]:
 
 
 def _exploratory(claim: Claim | RecordedClaim, finding: Finding, about: dict[str, Any], folder: Path) -> str | None:
-    """Return why a verdict is exploratory, or None."""
     if claim.is_question:
         return None
     if about.get("scale") in EXPLORATORY:

@@ -216,8 +216,6 @@ def _verdicts(rule: Rule, effects: Mapping[str, Effect], aim: float, redrawn: Re
 
 
 class _Ends(NamedTuple):
-    """Intervals of simulated effects."""
-
     units: tuple[tuple[float, float, float], ...]
     error: float
     degrees: int

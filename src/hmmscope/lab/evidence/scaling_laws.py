@@ -153,8 +153,6 @@ class ScalingLaw:
 
 @dataclass(frozen=True, eq=False)
 class _Fit:
-    """One form at a fixed rate."""
-
     rate: float | None
     first: float
     instances: tuple[int, ...]
@@ -188,7 +186,6 @@ class _Fit:
         return cls(rate, first, instances, weights, inverse, squares, degrees)
 
     def _row(self, x: float, instance: int | None) -> NDArray[np.float64]:
-        """Row of the design matrix; None averages over instances."""
         share = [1 / len(self.instances) if instance is None else float(one == instance) for one in self.instances]
         moved = x - self.first
         return np.array([*share, moved if self.rate is None else -(2.0 ** (-self.rate * moved))])

@@ -156,8 +156,6 @@ def _run_once(
 
 
 class _Parts(ProgressListener):
-    """Writes results after every part."""
-
     def __init__(self, work: Seeded, failures: Failures) -> None:
         self._work, self._failures = work, failures
         self._parts = {part.slug: part for part in work.parts}
