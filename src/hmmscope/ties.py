@@ -1,8 +1,7 @@
 """Choices, orders and printed digits that do not depend on rounding errors.
 
-Equal probabilities differ by about 1e-17 between processors. Here, numbers within `TOLERANCE` (relative to the largest
-magnitude compared) are equal, and the first of equals wins. The tolerance exceeds rounding errors (1e-12) and
-quantization to multiples of 2^-32 (2e-10). See `hmmscope.inference.stable_argmax` for tensors.
+Here, numbers within `TOLERANCE` (relative to the largest magnitude compared) are equal, and the first of equals wins.
+The tolerance exceeds rounding errors (1e-12) and quantization to multiples of 2^-32 (2e-10).
 """
 
 import math

@@ -1,7 +1,4 @@
-"""Multinomial logistic regression on the activations of many layers at once, by batched L-BFGS.
-
-L-BFGS starts from an upper bound of the Hessian, which exact blocks of the Hessian replace later.
-"""
+"""Multinomial logistic regression on the activations of many layers at once, by batched L-BFGS."""
 
 from typing import NamedTuple
 

@@ -1,6 +1,6 @@
 """Untrained controls: networks of the same architecture with new initial weights.
 
-Much can be read even from a random network, so instruments report the fraction explained beyond controls,
+Instruments report the fraction explained beyond controls,
 
     share = 1 - (1 - R²) / mean over controls (1 - R²_control)
 

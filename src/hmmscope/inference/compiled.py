@@ -1,7 +1,6 @@
 """Forward filter of one HMM in compiled CPU loops.
 
-The number of states selects the compiled loop. Sequences at risk of underflow are recomputed by
-`hmmscope.kernels.underflow_safe`, so zero probabilities are exact and all others have full precision.
+Sequences at risk of underflow are recomputed by `hmmscope.kernels.underflow_safe`.
 """
 
 import math

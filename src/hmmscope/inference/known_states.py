@@ -1,7 +1,6 @@
 """Known states: observations with a known state, or with a set of allowed states.
 
-An observation o with allowed states A becomes a symbol of its own with the emission probabilities emission[:, o] * A, so
-that every exact algorithm for HMMs also conditions on known states.
+An observation o with allowed states A becomes a symbol with the emission probabilities emission[:, o] * A.
 """
 
 from collections.abc import Collection, Iterable

@@ -1,6 +1,6 @@
 """Functions that are compiled once per number type and called by address.
 
-numba would inline and optimise every copy again. Argument types are annotations, with the aliases below.
+Argument types are annotations, with the aliases below.
 """
 
 import ctypes

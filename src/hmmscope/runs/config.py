@@ -242,7 +242,7 @@ def _leave_out_aliases(section: str, inside: dict[str, Any], key: str) -> None:
 
 
 def pinned(config: RunConfig, process: Process | None = None) -> RunConfig:
-    """Add the digest of the process file, so that a later change of the file is detected.
+    """Add the digest of the process file.
 
     Args:
         config: Configuration of a run.

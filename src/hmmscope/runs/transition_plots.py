@@ -18,8 +18,7 @@ MOST_NODES, LEAST_ARROW = 10, 0.005
 def transitions(hmm: Process, given: GivenRows | None = None, *, ax: Any = None, figsize: Any = None) -> Any:
     """Plot the states as a graph: areas show how often, labels how long, arrows where to.
 
-    Arrows from a state are P(next state | it leaves the state), so that they are visible beside long visits. Above ten
-    states the plot is the transition matrix.
+    Arrows from a state are P(next state | it leaves the state). Above ten states the plot is the transition matrix.
     """
     rows = state_table(hmm, given)
     matrix = transitions_of(hmm).numpy()

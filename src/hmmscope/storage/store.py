@@ -1,8 +1,7 @@
 """Files that survive a crash; the library writes all files through this module.
 
 A file is written as a temporary sibling, synced, renamed over its target, and the rename is synced. A folder is written
-in the same way, with a manifest of sizes and SHA-256 digests. After any crash, a reader thus finds a complete version.
-Nothing is ever unpickled.
+in the same way, with a manifest of sizes and SHA-256 digests. Nothing is ever unpickled.
 """
 
 import gc

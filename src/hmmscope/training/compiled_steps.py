@@ -56,8 +56,7 @@ Array = NDArray[Any]
 class Compiled(SingleProcess):
     """The compiled engine in one process, instead of autograd.
 
-    Parameters, gradients and moments become flat vectors, with views as the model's tensors, so training can resume on
-    either engine.
+    Parameters, gradients and moments become flat vectors, with views as the model's tensors.
 
     Args:
         model: A `Decoder` or `Recurrent` on the CPU.

@@ -1,7 +1,6 @@
 """Process groups that train one model together.
 
-torchrun starts the processes. Process 0 leads: it alone uses the run folder, evaluates and prints. If one process
-fails, all end with its exit code.
+Process 0 leads: it alone uses the run folder, evaluates and prints. If one process fails, all end with its exit code.
 """
 
 import atexit

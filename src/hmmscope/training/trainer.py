@@ -89,8 +89,6 @@ def labelled(batch: Batch, target: Target, labels: torch.Tensor | None = None) -
 class BatchAhead:
     """Batches of a training in order; on a GPU with labels, made on a stream of their own one step ahead.
 
-    Exact labels are a chain of small operations, which would leave most of a GPU idle.
-
     Args:
         schedule: Of the batches.
         engine: Gradient engine, which chooses samples and their parts.

@@ -1,7 +1,6 @@
 """Initial selection and views of an `Explorer`, for both renderers.
 
-A view is a set of choices at "all". It names each curve in the legend and fixes its style, so that a curve keeps its
-colour while other choices change.
+A view is a set of choices at "all". It names each curve in the legend and fixes its style.
 """
 
 from collections import Counter

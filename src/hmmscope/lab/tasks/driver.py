@@ -1,7 +1,4 @@
-"""Loop over tasks: submit waiting tasks, retry failed tasks, wait for other processes.
-
-The state of each task is in its folder, so the loop may be killed, restarted, or shared by several machines.
-"""
+"""Loop over tasks: submit waiting tasks, retry failed tasks, wait for other processes."""
 
 import shutil
 import signal

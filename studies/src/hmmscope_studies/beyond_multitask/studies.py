@@ -1,7 +1,4 @@
-"""Shared parts of the studies of [MultiTask] that vary one parameter of a small Transformer.
-
-Studies of memory and observability train on windows of one HMM, where the exact answer of a short memory is known.
-"""
+"""Shared parts of the studies of [MultiTask] that vary one parameter of a small Transformer."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
