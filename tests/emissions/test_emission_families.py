@@ -343,6 +343,9 @@ def test_what_cannot_be_is_refused_in_a_line() -> None:
         (lambda: hs.fit(x[None], 2, emission="gausian"), "did you mean 'gaussian'"),
         (lambda: hs.fit(x[None], 2, stream=True), "stream: applies to symbols, but emission is 'gaussian'"),
         (lambda: hs.fit(x[None], 2, unit="words"), "unit: applies to symbols, but emission is 'gaussian'"),
+        (lambda: hs.fit([["a", "b"], "c"], 2), "sequence 2: must be a list of symbols or a text, got 'c'"),
+        (lambda: hs.fit([[[1], [2, 3]]], 2), "sequence 1: must be a list of whole numbers"),
+        (lambda: hs.fit([5, [1, 2]], 2), "sequence 1: must be a list of symbols or a text, got 5"),
         (lambda: hs.fit(x, 2, lengths=[20, 20]), "must sum to the 50 rows, got 40"),
         (
             lambda: hs.GaussianHMM([1.0], [[1.0]], [[0.0]], [[0.0]]),

@@ -129,4 +129,4 @@ def test_constraints_exclude_other_spellings():
     with pytest.raises(InputError, match=r"constraints\.emission: cannot be used with tied_emissions"):
         fit_baum_welch(_symbols(), 3, 3, constraints=MIXED, tied_emissions=[0, 0, 1])
     with pytest.raises(InputError, match=r"constraints\.emission: applies to symbols"):
-        hmmscope.fit([[0.1, 0.5], [0.3, 1.5]], 3, emission="gaussian", options=hmmscope.FitOptions(constraints=MIXED))
+        hmmscope.fit([0.1, 0.5, 0.3, 1.5], 3, emission="gaussian", options=hmmscope.FitOptions(constraints=MIXED))

@@ -278,10 +278,12 @@ def test_autocast_does_not_reach_the_oracle():
     assert torch.equal(inside.next_observation, plain.next_observation)
 
 
-def test_narrow_integers_are_read_as_symbols():
+def test_narrow_integers_whole_floats_and_booleans_are_read_as_symbols():
     rng = np.random.default_rng(54)
     matrices, observations = dense(rng, 3, 3), symbols(rng, 2, 6, 3)
-    for dtype in (torch.int8, torch.int16, torch.int32):
+    flags = observations > 1
+    assert torch.equal(filtered(matrices, flags).beliefs, filtered(matrices, flags.long()).beliefs)
+    for dtype in (torch.int8, torch.int16, torch.int32, torch.float16, torch.float32, torch.float64):
         assert torch.equal(filtered(matrices, observations.to(dtype)).beliefs, filtered(matrices, observations).beliefs)
 
 

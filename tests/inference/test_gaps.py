@@ -410,7 +410,7 @@ def test_an_observer_of_different_lengths_knows_nothing_beyond_their_end():
     ("observations", "words"),
     [
         ([[0, -1]], r"observations\[0, 1\]: symbol -1 is not in \[0, 2\); a missing observation is hmmscope.MISSING"),
-        (np.array([[0, np.nan]]), r"observations\[0, 1\]: is NaN; hmmscope.SequenceData\(X, missing='nan'\)"),
+        (np.array([[0, np.nan]]), r"observations\[0, 1\]: is NaN; hmmscope.SequenceData\(X, missing='nan', axis=1\)"),
         ([[0, None]], r"sequence 1, symbol 2: is None, which is not a symbol; .*missing='none'"),
         ([["rain", "snow"], ["sun"]], "'snow' is not one of rain, sun"),
         (hs.SequenceData([["snow"]]), "'snow' is not one of the symbols rain, sun"),

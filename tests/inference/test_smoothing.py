@@ -332,7 +332,9 @@ def test_strict_does_not_look_at_padding():
         hs.filter_beliefs(hmm, observations, lengths=[2, 2], strict=True)
 
 
-@pytest.mark.parametrize("lengths", [[1], [1, 4], [-1, 0], [1.0, 2.0], [[1, 2]], [True, False], 2], ids=repr)
+@pytest.mark.parametrize(
+    "lengths", [[1], [1, 4], [-1, 0], [1.5, 2.0], [1.0, 4.0], [[1, 2]], [True, False], 2], ids=repr
+)
 @pytest.mark.usefixtures("unchecked")
 def test_bad_lengths_are_refused(lengths):
     hmm = hs.HMM([1.0], [[1.0]], [[0.5, 0.5]])

@@ -179,7 +179,9 @@ def checked(
         raise InputError(f"observations[{b}, {t}]: is NaN; {how}")
     if observations.dtype.is_floating_point and torch.equal(observations, observations.round()):
         observations = observations.double().clamp(-(2.0**62), 2.0**62).to(torch.int64)
-    if observations.dtype.is_floating_point or observations.dtype.is_complex:
+    if observations.dtype.is_complex:
+        raise InputError(f"observations: must be integers, got {observations.dtype}; pass X.real if X is real")
+    if observations.dtype.is_floating_point:
         how = "real numbers need a real-valued process, such as the hmm of hmmscope.fit(X, 2, emission='gaussian')"
         raise InputError(f"observations: must be integers, got {observations.dtype}; {how}")
     observations = observations.to(torch.int64)

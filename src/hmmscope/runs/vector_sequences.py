@@ -40,7 +40,7 @@ def emission_of(source: Any, asked: str | type[EmissionHMM] | None, reading: dic
     if asked is not None:
         family_of(asked)
         return asked
-    if isinstance(source, VectorData) or (reading.get("unit") is None and looks_like_numbers(source, reading)):
+    if isinstance(source, VectorData) or looks_like_numbers(source, reading):
         return "gaussian"
     return "symbols"
 

@@ -38,8 +38,14 @@ def split_names(column: str, table: Table) -> list[str]:
 
 
 def is_array(one: Any) -> bool:
-    """Return whether this is an array, or a list of numbers or of lists."""
-    return np.ndim(to_plain(one)) in (1, 2) if not isinstance(one, str) else False
+    """Return whether this is an array, or a list of numbers or of lists of one length."""
+    plain = to_plain(one)
+    if not (isinstance(plain, np.ndarray | list | tuple) or is_frame(plain)):
+        return False
+    try:
+        return np.ndim(plain) in (1, 2)
+    except ValueError:  # lists of different lengths
+        return False
 
 
 class NumberMarkers:
@@ -116,7 +122,13 @@ def _one_decimal_mark(table: Table, name: str, cells: list[Any]) -> None:
 
 
 def looks_like_numbers(source: Any, reading: Mapping[str, Any]) -> bool:
-    """Return whether a table or array holds numbers of which some are not whole."""
+    """Return whether a table or array holds numbers of which some are not whole.
+
+    With `unit` the cells of tables are symbols.
+    """
+    named = isinstance(source, str | os.PathLike | Mapping) or is_frame(source)
+    if named and reading.get("unit") is not None:
+        return False
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         if "\n" in str(source) or ending_of(path) not in (*SEPARATORS, ".parquet") or not path.is_file():
@@ -133,11 +145,21 @@ def looks_like_numbers(source: Any, reading: Mapping[str, Any]) -> bool:
             except InputError:
                 return False
         return _fractional([cell for row in cells.cells for cell in row], gaps)
-    if is_frame(source) or isinstance(source, Mapping):
+    if named:
         return _fractional_columns(table_of(source, "source"), reading)
     plain = to_plain(source)
     parts = plain if isinstance(plain, list | tuple) and plain and all(is_array(one) for one in plain) else [plain]
-    return any(_fractional(to_plain(one), NumberMarkers([])) for one in parts)
+    return any(_fractional_entries(to_plain(one)) for one in parts)
+
+
+def _fractional_entries(entries: Any) -> bool:
+    if isinstance(entries, list | tuple) and any(_has_parts(one) for one in entries):
+        return False
+    return _fractional(entries, NumberMarkers([]))
+
+
+def _has_parts(one: Any) -> bool:
+    return hasattr(one, "__len__") and not isinstance(one, str) and getattr(one, "ndim", 1) > 0
 
 
 def _fractional_columns(table: Table, reading: Mapping[str, Any]) -> bool:
