@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
+from hmmscope.reprs import Shown
 from hmmscope.schema import require_count, shown
 
 Array = NDArray[np.float64]
@@ -78,8 +79,8 @@ def as_constraints(constraints: Any) -> Constraints:
     return constraints
 
 
-@dataclass(frozen=True, eq=False)
-class RowConstraints:
+@dataclass(frozen=True, eq=False, repr=False)
+class RowConstraints(Shown):
     """Constraints on rows that sum to 1.
 
     Attributes:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
+from hmmscope.reprs import Shown
 from hmmscope.schema import require, shown
 from hmmscope.sequences.time_stamps import Duration, duration_text, parse_duration, parse_times
 
@@ -17,8 +18,8 @@ _MANY, _EACH = 2**20, 1000
 EACH_ROW = "row"
 
 
-@dataclass(frozen=True)
-class Steps:
+@dataclass(frozen=True, repr=False)
+class Steps(Shown):
     """The rows of a table in the order of time.
 
     Attributes:
