@@ -184,8 +184,9 @@ def _check_same_module(own: Mapping[str, torch.Tensor], found: Mapping[str, torc
 
 
 def _renamed(model: torch.nn.Module, moments: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    parameters, found = [name for name, _ in model.named_parameters()], dict[str, torch.Tensor]()
-    for kind in dict.fromkeys(name.partition(".")[0] for name in moments):
+    parameters = [name for name, _ in model.named_parameters()]
+    found = {name: value for name, value in moments.items() if "." not in name}  # unknown
+    for kind in dict.fromkeys(name.partition(".")[0] for name in moments if "." in name):
         held = {name.partition(".")[2]: value for name, value in moments.items() if name.startswith(f"{kind}.")}
         names = matched(parameters, held) or {name: name for name in held}
         found |= {f"{kind}.{name}": held[other] for name, other in names.items()}
