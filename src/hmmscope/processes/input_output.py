@@ -147,7 +147,7 @@ class InputOutputHMM(Process):
             transition[u, seen], transition[later, seen] = self.initial, self.transition[u]
             transition[seen, count : count + inputs] = torch.kron(rows_UU[u][None], own)
         initial = torch.cat([first_U, torch.zeros(total - count, dtype=torch.float64)])
-        names = [f"input {u}" for u in range(count)] + list(self.symbols or map(str, range(self.num_symbols)))
+        names = [f"input-{u}" for u in range(count)] + list(self.symbols or map(str, range(self.num_symbols)))
         return HMM(initial, transition, emission, symbols=names, title=self.title, allow_drop_tiny=True)
 
     def __repr__(self) -> str:
