@@ -224,7 +224,8 @@ def _table(cards: list[dict[str, Any]]) -> list[list[str]]:
 
 def _cells(text: str) -> list[list[str]]:
     rows = [re.findall("<td>(.*?)</td>", row) for row in re.findall("<tr>(.*?)</tr>", text, re.DOTALL)]
-    lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    borders = re.sub(r"^\|---.*$", "| --- |", text, flags=re.MULTILINE)
+    lines = [line[2:-2].split(" | ") for line in borders.splitlines() if line.startswith("| ")]
     rows += [one for one, below in zip(lines, [*lines[1:], [""]], strict=False) if "---" not in (one[0], below[0])]
     return [row if row[1:2] != [""] else row[1:] for row in rows if row]
 
