@@ -164,7 +164,7 @@ BAD: dict[str, tuple[int, list[str], str]] = {
     "a pipe as config": (2, ["train", "pipe.yaml", "--out", "new"], "not a regular file"),
     "a folder as observations": (2, ["infer", "umbrella", "folder.yaml"], "cannot be read"),
     "binary config": (2, ["train", "binary.yaml", "--out", "new"], "not UTF-8"),
-    "binary observations": (2, ["infer", "umbrella", "binary.yaml"], "not UTF-8"),
+    "binary observations": (2, ["infer", "umbrella", "binary.txt"], "binary.txt: is not UTF-8"),
     "list as config": (2, ["train", "list.yaml", "--out", "new"], "mapping of sections"),
     "hostile config": (2, ["train", "tag.yaml", "--out", "new"], "tags"),
     "empty observations": (2, ["infer", "umbrella", "empty.txt"], "holds no sequence"),
@@ -216,6 +216,7 @@ def rubbish(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.html")
     (tmp_path / "folder.html").mkdir()
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00seed: 1")
+    (tmp_path / "binary.txt").write_bytes(b"umbrella \x80\xff")
     (tmp_path / "list.yaml").write_text("- seed\n")
     (tmp_path / "tag.yaml").write_text("!!python/object/apply:os.mkdir [canary]\n")
     rows = {"initial": [0.5, 0.5], "transition": [[0.9, 0.9], [0, 1]], "emission": [[0.5, 0.5], [0.5, 0.5]]}

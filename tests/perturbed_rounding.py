@@ -27,7 +27,6 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-import kept_results
 import numpy as np
 import torch
 
@@ -294,6 +293,9 @@ def claims() -> dict[str, str]:
     from hmmscope.lab.evidence.ledger import read_tables
     from hmmscope.lab.experiments.derived_findings import derive_findings
     from hmmscope.lab.experiments.experiment import experiment_named
+
+    sys.path.append(str(Path(__file__).parents[1] / "scripts"))  # imports the library, which `install` changes
+    import kept_results
 
     found = {}
     for folder in sorted((kept_results.RESULTS / "small").iterdir()):

@@ -266,7 +266,7 @@ def test_oracle_of_vectors(ending: str, call: Callable) -> None:
 
 @pytest.mark.parametrize("ending", ["npz", "jsonl"])
 def test_oracle_of_vectors_with_gaps(ending: str, call: Callable) -> None:
-    """What is no value is refused with its place until it is named, and then filtered over."""
+    """NaN and null are missing without a marker, as everywhere in numbers, and filtered over."""
     process = make_process("ran-lds", dimension=2)
     vectors = hs.ProcessDataset(process, length=4)[0:2].observations
     vectors[0, 1], vectors[1, 3, 0] = torch.nan, torch.nan
@@ -276,14 +276,9 @@ def test_oracle_of_vectors_with_gaps(ending: str, call: Callable) -> None:
         rows = [[[None if v != v else v for v in row] for row in rows] for rows in vectors.tolist()]
         rows[0][1] = None
         Path("v.jsonl").write_text("".join(json.dumps({"observations": row}) + "\n" for row in rows))
-    asked = ("infer", "ran-lds", f"v.{ending}", "--dimension", 2)
-    called = call(*asked)
-    assert called.code == 2
-    assert (
-        "sequence 0, observation 1: is not a number; if nothing was observed there, pass missing='none'" in called.error
-    )
-    called = call(*asked, "--missing", "none", "--out", "o.jsonl")
+    called = call("infer", "ran-lds", f"v.{ending}", "--dimension", 2, "--out", "o.jsonl")
     assert called.code == 0, called.error
+    assert "3 missing numbers" in called.out
     exact = hs.kalman_filter(process, vectors)
     rows = store.read_table(Path("o.jsonl"))
     assert rows[1]["observation"] == [None, None]
@@ -573,16 +568,24 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
     "negative memory": (2, ["infer", "umbrella", "w.txt", "--memory", -1], "memory: must be at least 0"),
     "absurd paths": (5, ["infer", "umbrella", "w.txt", "--paths", 10**12], "GiB"),
     "absurd ngrams": (5, ["infer", "umbrella", "w.txt", "--ngrams", 10**12], "GiB"),
-    "vectors from text": (2, ["infer", "ran-lds", "n.txt"], "cannot read vectors from text"),
-    "vectors of another size": (2, ["infer", "ran-lds", "v.npz", "--dimension", 4], "must have shape"),
+    "vectors from text": (2, ["infer", "ran-lds", "n.txt"], "n.txt: cannot read numbers from .txt; use one of .csv, "),
+    "vectors of another size": (
+        2,
+        ["infer", "ran-lds", "v.npz", "--dimension", 4],
+        "v.npz: has 5 coordinates, but the process has 4",
+    ),
     "vectors for symbols": (2, ["infer", "umbrella", "v.npz"], "must be whole numbers (sequence, time) or names"),
-    "symbols for vectors": (2, ["infer", "ran-lds", "w.npz"], "sequence 0: must be a list of vectors of 5 numbers"),
+    "symbols for vectors": (
+        2,
+        ["infer", "ran-lds", "w.npz"],
+        "w.npz, array observations: must be numbers (time, 5) or (sequence, time, 5), got (1, 3)",
+    ),
     "no array": (
         2,
         ["infer", "umbrella", "other.npz"],
         "other.npz: sequence 1: must be a list of whole numbers",
     ),
-    "ragged rows": (2, ["infer", "ran-lds", "ragged.jsonl"], "rows have different lengths"),
+    "ragged rows": (2, ["infer", "ran-lds", "ragged.jsonl"], "sequence 1: rows have different lengths, 1, 2"),
     "missing array": (2, ["infer", "umbrella", "none.npz"], "none.npz: cannot be read (No such file"),
     "torn array": (4, ["infer", "umbrella", "torn.npz"], "not a readable NPZ"),
     "symbol out of range": (2, ["infer", "umbrella", "w.npz"], "sequence 1, symbol 3: 7 is not a symbol in [0, 2)"),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
-from hmmscope.schema import shown
+from hmmscope.schema import listed, shown
 from hmmscope.sequences.columns import is_frame, to_plain
 from hmmscope.sequences.gaps import Missing, is_nothing
 from hmmscope.sequences.tables import (
@@ -48,10 +48,16 @@ def is_array(one: Any) -> bool:
         return False
 
 
+def refuse_ragged(what: str, rows: Any) -> None:
+    """Raise InputError for lists of different lengths."""
+    if isinstance(rows, list | tuple) and all(isinstance(row, list | tuple) for row in rows):
+        sizes = sorted({len(row) for row in rows})
+        if len(sizes) > 1:
+            raise InputError(f"{what}: rows have different lengths, {listed(sizes)}")
+
+
 class NumberMarkers:
     """Markers of missing entries."""
-
-    """Markers of missing entries, and the decimal mark."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = frozenset(names)

@@ -16,7 +16,7 @@ from hmmscope.errors import InputError
 from hmmscope.schema import refuse_masked, shown, unknown_name
 from hmmscope.sequences.columns import as_labels, is_frame, labels_of, to_plain, writable
 from hmmscope.sequences.gaps import Missing, is_nothing
-from hmmscope.sequences.number_cells import NumberMarkers, floats_of, is_array, split_names
+from hmmscope.sequences.number_cells import NumberMarkers, floats_of, is_array, refuse_ragged, split_names
 from hmmscope.sequences.read_options import TIME_OPTIONS, ReadOptions
 from hmmscope.sequences.tables import (
     SEPARATORS,
@@ -202,7 +202,7 @@ def _read_file(path: Path, asked: _Request) -> VectorData:
         )
     _arrays_only(path.name, asked)
     if ending == ".npy":
-        return _of_array(read_npy(path), asked, path.name)
+        return _of_array(read_npy(path), asked, path.name, path.name)
     arrays = dict(read_npz(path)) if ending == ".npz" else dict(map_tensors(path)[0])
     names = [name for name in arrays if name not in ("lengths", "header")]
     column = asked.columns[0] if asked.columns else None
@@ -216,7 +216,8 @@ def _read_file(path: Path, asked: _Request) -> VectorData:
     if lengths is None and "lengths" in arrays:
         lengths = np.asarray(torch.as_tensor(arrays["lengths"]))
     again = _Request(None, asked.options, lengths, asked.kept, asked.width)
-    found = _of_array(arrays[name], again, f"{path.name}, array {name}")
+    how = f"{path.name}, array {name}"
+    found = _of_array(arrays[name], again, how, how)
     return _with_options(found, ReadOptions(column=column, axis=_axis(again, arrays[name])))
 
 
@@ -373,11 +374,11 @@ def _of_array(source: Any, asked: _Request, how: str, what: str = "source") -> V
     else:
         array = _numbers(plain, what)
     reading = ReadOptions(axis=axis) if axis is not None else None
-    return _shaped(array, axis, lengths, asked.width, how, reading)
+    return _shaped(array, axis, lengths, asked.width, how, reading, what)
 
 
 def _shaped(
-    array: Tensor, axis: int | None, lengths: Any, width: int | None, how: str, reading: ReadOptions | None
+    array: Tensor, axis: int | None, lengths: Any, width: int | None, how: str, reading: ReadOptions | None, what: str
 ) -> VectorData:
     if array.ndim == 3 and axis is None:
         if lengths is None:
@@ -393,14 +394,18 @@ def _shaped(
         return joined([row[:, None] for row in (array.T if axis == 0 else array)], how, reading)
     if array.ndim != 2 or axis is not None:
         raise InputError(
-            f"source: must be numbers (sequence, time, coordinate), got {tuple(array.shape)} with axis={axis}"
+            f"{what}: must be numbers (sequence, time, coordinate), got {tuple(array.shape)} with axis={axis}"
         )
     if lengths is None and width == array.shape[1]:
         lengths = [len(array)]
+    if lengths is None and width is not None and width > 1:
+        raise InputError(
+            f"{what}: must be numbers (time, {width}) or (sequence, time, {width}), got {tuple(array.shape)}"
+        )
     if lengths is None:
         rows, columns = array.shape
         raise InputError(
-            f"source: numbers {tuple(array.shape)} are ambiguous: give lengths=[{rows}] for {rows} observations of "
+            f"{what}: numbers {tuple(array.shape)} are ambiguous: give lengths=[{rows}] for {rows} observations of "
             f"{columns} coordinates, axis=0 for {columns} sequences of {rows} numbers, or axis=1 for {rows} sequences of "
             f"{columns} numbers"
         )
@@ -419,6 +424,7 @@ def _numbers(one: Any, what: str = "source") -> Float64[Tensor, "..."]:
             raise TypeError
         found = torch.from_numpy(writable(np.array(array, dtype=np.float64)))
     except (ValueError, TypeError):
+        refuse_ragged(what, plain)
         raise InputError(f"{what}: must be numbers, got {shown(one)}") from None
     if bool(found.isinf().any()):
         raise InputError(f"{what}{found.isinf().nonzero()[0].tolist()}: is not finite; mark a missing entry with NaN")

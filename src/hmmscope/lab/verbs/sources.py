@@ -97,7 +97,9 @@ def read_observations(path: Path, process: Process, **reading: Any) -> Observati
         found = read_vectors(path, symbols_from=process.read_options, width=process.num_symbols, **asked)
         if found.rows.shape[1] != process.num_symbols:
             rule = f"has {found.rows.shape[1]} coordinates, but the process has {process.num_symbols}"
-            raise InputError(f"{path.name}: {rule}; choose the columns to read with --column")
+            raise InputError(
+                f"{path.name}: {rule}" + "; choose the columns to read with --column" * (found.columns is not None)
+            )
         rows = [one[None] for one in found.rows.split(found.lengths.tolist())]
         return Observations(rows, found.describe(), found.names, found.index)
     data = SequenceData(path, symbols_from=process, **reading)
