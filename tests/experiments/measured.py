@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from hmmscope import FitOptions, registry
+from hmmscope import registry
 from hmmscope.analysis import probes
 from hmmscope.errors import InputError
 from hmmscope.lab.experiments import parts, running
@@ -77,7 +77,7 @@ def frozen() -> Iterator[None]:
         return measure(experiment, runs, group, sizes)
 
     def fitted(x: torch.Tensor, labels: torch.Tensor, num_classes: int) -> torch.Tensor:
-        return fit(x.double(), labels, num_classes, options=FitOptions(tolerance=1e-8), max_steps=1000).to(x.dtype)
+        return fit(x.double(), labels, num_classes, tolerance=1e-8, max_steps=1000).to(x.dtype)
 
     torch.set_default_dtype(torch.float64)
     settings.DTYPE = torch.float64
