@@ -128,7 +128,8 @@ class Process(StateMethods, ABC):
     @cached_property
     def params(self) -> HMMParams:
         """The parameter arrays; InputError without finitely many states."""
-        raise InputError(f"process: {type(self).__name__} has no finite state matrices")
+        instead = f"; {self.suggestion}" if self.suggestion else ""
+        raise InputError(f"process: {type(self).__name__} has no finite state matrices{instead}")
 
     @classmethod
     def capabilities(cls) -> frozenset[str]:
