@@ -36,7 +36,8 @@ def main() -> None:
             seed=0,
             options=hs.TrainOptions(resume=folder.exists()),
         )
-        last = hs.belief_map(run, layer=LAYER, options=hs.InstrumentOptions(num_points=POINTS), over_checkpoints=True)
+        options = hs.InstrumentOptions(num_points=POINTS, num_controls=3)
+        last = hs.belief_map(run, layer=LAYER, options=options, over_checkpoints=True)
     maps = [*last.earlier, last]
     frames = [frame(one, last) for one in maps]
     palette = frames[-1].quantize(COLOURS)
