@@ -1,4 +1,4 @@
-"""What is kept of experiments: each distribution has a folder results/, and they are read as one."""
+"""Read the results that the three distributions keep as if they were one folder."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -25,16 +25,16 @@ class Kept:
 
     @property
     def parent(self) -> "Kept":
-        """The same without its last part."""
+        """Return the folder above."""
         return Kept(self.root, *self.parts[:-1])
 
     def folders(self) -> list[Path]:
-        """Where it is, in the order of dependency."""
+        """Return the folders that exist, in the order of dependency of the distributions."""
         found = [self.root / name / "results" for name in ("", *OUTER.values())]
         return [place for folder in found if (place := folder.joinpath(*self.parts)).is_dir()]
 
     def __truediv__(self, name: str) -> Any:
-        """A scale of all, or a path: where it is, or where it would be kept."""
+        """Return one scale of all distributions, or the path of a result: the existing one, or the one to write."""
         parts = (*self.parts, *PurePath(name).parts)
         if len(parts) == 1 and parts[0] in SCALES:
             return Kept(self.root, *parts)
@@ -42,25 +42,25 @@ class Kept:
         return there[0] if there else self.root / home(parts) / "results" / PurePath(*parts)
 
     def iterdir(self) -> Iterator[Path]:
-        """What is in them."""
+        """Yield the entries of all folders."""
         return chain.from_iterable(folder.iterdir() for folder in self.folders())
 
     def glob(self, pattern: str) -> Iterator[Path]:
-        """What is in them by a pattern."""
+        """Yield the entries of all folders that match a pattern."""
         return chain.from_iterable(folder.glob(pattern) for folder in self.folders())
 
     def rglob(self, pattern: str) -> Iterator[Path]:
-        """The same, at any depth."""
+        """Yield the entries of all folders that match a pattern, at any depth."""
         return chain.from_iterable(folder.rglob(pattern) for folder in self.folders())
 
 
 def home(parts: tuple[str, ...]) -> str:
-    """The folder of the distribution that an experiment below results/ is of; the root's for anything else."""
+    """Return the folder of the distribution to which a result belongs; empty for the root."""
     if len(parts) < 2 or parts[0] not in SCALES:
         return ""
     package = type(experiment_named(parts[1].partition("@")[0])).__module__.partition(".")[0]
     return OUTER.get(package, "")
 
 
-#: Of this checkout.
+#: Results of this checkout.
 RESULTS = Kept(Path(__file__).resolve().parents[1])
