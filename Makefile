@@ -83,7 +83,7 @@ test-extras:
 	test -x .venv-extras/bin/python || $(PYTHON) -m venv $(VENV_OPTIONS) .venv-extras
 	.venv-extras/bin/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) \
 		-e ".[pages,hmm,models,pretrained,test,lens,loops,ray,slurm,hmmer,peers,tables]" -e papers -e studies
-	.venv-extras/bin/pytest -rs tests/interop tests/models tests/sequences papers/tests/models studies/tests/interop tests/sweeps/test_sweep_engines.py
+	.venv-extras/bin/pytest -rs tests/interop tests/models tests/sequences tests/runs/test_answers_of_fits.py papers/tests/models studies/tests/interop tests/sweeps/test_sweep_engines.py
 	.venv-extras/bin/pytest -rs -m "slow or not slow" tests/sequences/test_every_reader.py
 
 # Builds the package, installs its wheel into an empty environment outside of the checkout, and runs every verb there.
