@@ -75,26 +75,28 @@ def check_attack(found: dict[str, Any], kills: int, runs: int) -> None:
         assert sweep["reason"].startswith("error[6] step 2: loss is not finite")
 
 
-@pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The script's modes in one process, so that torch is imported once."""
-    return script(tmp_path_factory.mktemp("attacked"), "attack=8:6", "race=16", "drivers=8")
-
-
 @pytest.mark.drawn(6, of="long ones", everywhere=True)
-def test_killed_workers_and_drivers_change_no_byte(attacked: dict[str, Any]) -> None:
-    check_attack(attacked["attack"], 8, 6)
+def test_killed_workers_and_drivers_change_no_byte(tmp_path: Path) -> None:
+    check_attack(script(tmp_path, "attack=8:6")["attack"], 8, 6)
 
 
-def test_of_16_workers_that_race_for_a_run_one_wins(attacked: dict[str, Any]) -> None:
-    found = attacked["race"]
-    assert found["losers"] == [BUSY] * 15
-    assert found["codes"] == [0] + [BUSY] * 15
+@pytest.fixture(scope="module", params=[(4, 3), pytest.param((16, 8), marks=pytest.mark.slow)], ids=["few", "many"])
+def raced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Races of so many workers and drivers, in one process, so that torch is imported once."""
+    workers, drivers = request.param
+    found = script(tmp_path_factory.mktemp("raced"), f"race={workers}", f"drivers={drivers}")
+    return found | {"workers": workers, "number": drivers}
+
+
+def test_of_workers_that_race_for_a_run_one_wins(raced: dict[str, Any]) -> None:
+    found, losers = raced["race"], raced["workers"] - 1
+    assert found["losers"] == [BUSY] * losers
+    assert found["codes"] == [0] + [BUSY] * losers
     assert found["done"]
 
 
-def test_8_drivers_at_once_make_one_sweep(attacked: dict[str, Any]) -> None:
-    assert attacked["drivers"] == {"codes": [5] * 8, "same": True}  # 5: one run diverges
+def test_drivers_at_once_make_one_sweep(raced: dict[str, Any]) -> None:
+    assert raced["drivers"] == {"codes": [5] * raced["number"], "same": True}  # 5: one run diverges
 
 
 @pytest.mark.soak

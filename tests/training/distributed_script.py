@@ -168,12 +168,13 @@ def in_turn(folder: Path) -> dict:
     return found
 
 
-def ends(folder: Path) -> dict:
-    """How all processes end when one does."""
-    found = {}
-    found["leader dies"] = train(
-        folder / "leader", 3, config(accumulation_steps=1, parallel="ddp"), before=at_step(9, 0, die)
-    )
+def dies(folder: Path) -> dict:
+    """How all processes end when their leader does."""
+    return train(folder / "leader", 3, config(accumulation_steps=1, parallel="ddp"), before=at_step(9, 0, die))
+
+
+def stops(folder: Path) -> dict:
+    """How all processes end when one stands still, and what is refused afterwards."""
 
     def impatient(rank: int) -> None:
         watch.PERIOD, watch.MISSED = 0.2, 10
@@ -185,21 +186,26 @@ def ends(folder: Path) -> dict:
     seconds = time.monotonic() - begun
     os.kill(stopped, signal.SIGKILL)
     wait(stopped)
-    found["one stops"] = {"codes": [code], "errors": errors(folder / "stopped", 2), "seconds": seconds}
+    found = {"one stops": {"codes": [code], "errors": errors(folder / "stopped", 2), "seconds": seconds}}
     again = folder / "stopped"
     with RunDir.open(again / "run", lock=True):
         found["in use"] = train(again, 2, config())
     found["differs"] = train(again, 2, config(learning_rate=0.02))
-    found["grains"] = train(folder / "grains", 3, config())
+    return found
+
+
+def unlike(folder: Path) -> dict:
+    """How all processes end that cannot share their work, or that have different weights."""
+    found = {"grains": train(folder / "grains", 3, config())}
     found["grains"]["made"] = (folder / "grains" / "run").exists()
 
-    def unlike(number: int) -> None:
+    def decay(number: int) -> None:
         real = updates.take_step
-        updates.take_step = lambda parameters, moments, spec, rate: real(
-            parameters, moments, replace(spec, weight_decay=0.01 * (1 + number)), rate
+        updates.take_step = lambda parameters, moments, spec, *rest: real(
+            parameters, moments, replace(spec, weight_decay=0.01 * (1 + number)), *rest
         )
 
-    found["other weights"] = train(folder / "unlike", 2, config(), before=unlike) | {
+    found["other weights"] = train(folder / "unlike", 2, config(), before=decay) | {
         "steps": steps(folder / "unlike" / "run")
     }
     return found
@@ -294,7 +300,7 @@ if __name__ == "__main__":
     verb.train = trained
     torch.set_num_threads(1)
     warnings.simplefilter("error")
-    modes = {"exact": exact, "in turn": in_turn, "ends": ends, "numbers": numbers, "compiled": compiled}
+    modes = {"exact": exact, "in turn": in_turn, "dies": dies, "stops": stops, "unlike": unlike, "numbers": numbers, "compiled": compiled}
     modes |= {"close": close, "resumed": resumed}
     reports = {}
     for mode in sys.argv[2:]:

@@ -135,7 +135,7 @@ def test_resumed_with_another_number_of_processes(mode: str, reports: Reports) -
 
 @pytest.mark.drawn(1, of="several processes")
 def test_the_leader_dies(reports: Reports) -> None:
-    found = reports["ends"]["leader dies"]
+    found = reports["dies"]
     assert found["codes"] == [-signal.SIGKILL, 5, 5]
     ours = [line for line in found["errors"] if line.startswith("error[")]
     assert ours == [f"error[5] torchrun: rank 0 of 3 {GONE}"]
@@ -143,23 +143,23 @@ def test_the_leader_dies(reports: Reports) -> None:
 
 @pytest.mark.drawn(1, of="several processes")
 def test_a_process_that_stands_still_is_noticed(reports: Reports) -> None:
-    found = reports["ends"]["one stops"]
+    found = reports["stops"]["one stops"]
     assert found["codes"] == [5]
     assert found["errors"] == [f"error[5] torchrun: rank 1 of 2 {GONE}"]
 
 
 @pytest.mark.drawn(1, of="several processes")
 @pytest.mark.parametrize(
-    "case, code, words",
+    "mode, case, code, words",
     [
-        ("in use", 3, "in use by process"),
-        ("differs", 3, "training.learning_rate: 0.01 -> 0.02"),
-        ("grains", 2, "training.accumulation_steps: must be a multiple of the 3 processes"),
-        ("other weights", 5, "step 7: the processes have different weights"),
+        ("stops", "in use", 3, "in use by process"),
+        ("stops", "differs", 3, "training.learning_rate: 0.01 -> 0.02"),
+        ("unlike", "grains", 2, "training.accumulation_steps: must be a multiple of the 3 processes"),
+        ("unlike", "other weights", 5, "step 7: the processes have different weights"),
     ],
 )
-def test_what_one_refuses_ends_all_with_one_line(case: str, code: int, words: str, reports: Reports) -> None:
-    found = reports["ends"][case]
+def test_what_one_refuses_ends_all_with_one_line(mode: str, case: str, code: int, words: str, reports: Reports) -> None:
+    found = reports[mode][case]
     assert set(found["codes"]) == {code}
     assert len(found["errors"]) == 1
     assert found["errors"][0].startswith(f"error[{code}] ")
@@ -168,7 +168,7 @@ def test_what_one_refuses_ends_all_with_one_line(case: str, code: int, words: st
 
 @pytest.mark.drawn(1, of="several processes")
 def test_nothing_is_made_when_processes_cannot_share(reports: Reports) -> None:
-    assert reports["ends"]["grains"]["made"] is False
+    assert reports["unlike"]["grains"]["made"] is False
 
 
 @pytest.mark.drawn(1, of="several processes")
