@@ -300,7 +300,15 @@ if __name__ == "__main__":
     verb.train = trained
     torch.set_num_threads(1)
     warnings.simplefilter("error")
-    modes = {"exact": exact, "in turn": in_turn, "dies": dies, "stops": stops, "unlike": unlike, "numbers": numbers, "compiled": compiled}
+    modes = {
+        "exact": exact,
+        "in turn": in_turn,
+        "dies": dies,
+        "stops": stops,
+        "unlike": unlike,
+        "numbers": numbers,
+        "compiled": compiled,
+    }
     modes |= {"close": close, "resumed": resumed}
     reports = {}
     for mode in sys.argv[2:]:
