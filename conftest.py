@@ -56,7 +56,9 @@ LONGEST = (
 
 
 #: Experiments that a commit runs at smoke, drawn by it; all of them are run by `make test-slow`.
-SMOKES = 2
+SMOKES = 1
+#: A commit runs one in so many of the long tests, drawn by it.
+LONG = 8
 
 
 @functools.cache
@@ -69,17 +71,21 @@ def commit() -> str:
 def leave_to_slow(items: list[pytest.Item]) -> None:
     """Of the cases of a test marked ``drawn(number)`` so many are drawn, and the others are marked slow.
 
-    Tests of a file that are marked ``drawn(number, of="...")`` with the same words are the cases of one; those marked
-    ``everywhere=True`` are so together with those of other files.
+    Tests of a file that are marked ``drawn(number, of="...")`` with the same words are the cases of one. One in `LONG` of
+    the tests marked ``long`` is drawn.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if marker := item.get_closest_marker("drawn"):
-            of, where = marker.kwargs.get("of"), "" if marker.kwargs.get("everywhere") else f"{item.path.name} "
-            cases.setdefault(item.nodeid.partition("[")[0] if of is None else f"{where}{of}", []).append(item)
+            of = marker.kwargs.get("of")
+            name = item.nodeid.partition("[")[0] if of is None else f"{item.path.name} {of}"
+            cases.setdefault(name, []).append(item)
+        elif item.get_closest_marker("long"):
+            cases.setdefault("long", []).append(item)
     for test, own in cases.items():
         own.sort(key=lambda item: item.nodeid)
-        number = min(len(own), own[0].get_closest_marker("drawn").args[0])
+        number = len(own) // LONG if test == "long" else own[0].get_closest_marker("drawn").args[0]
+        number = min(len(own), max(1, number))
         kept = random.Random(f"{commit()} {test}").sample(own, number)
         for item in own:
             if item not in kept:

@@ -136,6 +136,7 @@ def test_command_line_knows_them(installed: dict[str, str], tmp_path: Path) -> N
     assert "residual.1" in hmmscope(installed, f"analyse {folder} norms")[0]
 
 
+@pytest.mark.long
 @pytest.mark.drawn(1, of="every verb")
 def test_a_kind_of_its_own_is_known_to_every_verb(installed: dict[str, str], tmp_path: Path) -> None:
     words, run_folder, page = tmp_path / "words.npz", tmp_path / "run", tmp_path / "page.html"
@@ -170,6 +171,7 @@ def test_a_kind_of_its_own_is_known_to_every_verb(installed: dict[str, str], tmp
         assert said in refusal
 
 
+@pytest.mark.long
 @pytest.mark.drawn(1, of="every verb")
 def test_an_emission_family_of_its_own_is_known_to_every_verb(installed: dict[str, str], tmp_path: Path) -> None:
     table, model, run_folder = tmp_path / "x.csv", tmp_path / "x.json", tmp_path / "run"
@@ -275,6 +277,7 @@ def test_what_is_defined_again_takes_its_own_place(monkeypatch: pytest.MonkeyPat
     assert registry.entries("process")["mine-again"] is Mine
 
 
+@pytest.mark.long
 def test_contracts_hold_for_them(installed: dict[str, str]) -> None:
     """The tests over everything that is registered find them too."""
     chosen = ["-k", "left-right or renewal or leaky or norms", "-n", "0", "-p", "no:cacheprovider"]

@@ -107,6 +107,7 @@ def test_names_that_nothing_defines_are_found_beside_axes_of_tensors() -> None:
     ]
 
 
+@pytest.mark.long
 def test_extras_are_not_needed_to_import() -> None:
     assert extras(house.sources()) == []
 

@@ -248,6 +248,7 @@ def test_protocols_have_the_names_of_rules_and_the_command_line_those_of_verbs()
     assert list(RULES) == ["above", "below", "within", "printed", "always"]
 
 
+@pytest.mark.long
 def test_every_name_of_a_seed_stands_in_the_table_of_frozen_names() -> None:
     """A name is a literal argument of one of these functions; the table has them all, and nothing else."""
     makers, found = {"derived_seed": 1, "torch_generator": 1, "numpy_generator": 1, "drawn_components": 3}, set()

@@ -32,6 +32,7 @@ def unchanged(seed: int, *jobs: str) -> None:
             assert moved[job][name] == text, f"{job} {name}"
 
 
+@pytest.mark.long
 def test_answers_and_digests_stay() -> None:
     unchanged(1, "laws", "oracle")
 

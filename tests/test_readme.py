@@ -156,6 +156,7 @@ def test_page_of_an_experiment_is_as_the_command_writes_it(name: str, script: Mo
         assert (script.PAGES / f"{name}.md").read_text("utf-8") == "\n".join(script.page(name)), STALE
 
 
+@pytest.mark.long
 def test_the_gallery_is_as_the_command_writes_it(script: ModuleType) -> None:
     with contextlib.chdir(ROOT):
         assert (ROOT / "docs" / "gallery.md").read_text("utf-8") == "\n".join(script.gallery()), STALE

@@ -41,6 +41,7 @@ def prints_arrays(record: type) -> bool:
     )
 
 
+@pytest.mark.long
 def test_no_record_prints_its_arrays() -> None:
     @dataclasses.dataclass
     class Loud:

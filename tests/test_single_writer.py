@@ -272,6 +272,7 @@ def unopened(source: str) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_who_reads_a_finished_folder_opens_its_seal() -> None:
     bare = {}
     for path in EVERY:

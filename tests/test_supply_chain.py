@@ -160,6 +160,7 @@ def test_the_check_of_the_package_tries_every_verb() -> None:
     assert check["untried"]("no verbs") == ["all"]
 
 
+@pytest.mark.long
 def test_the_ledger_of_the_documentation_is_of_what_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finished experiments alone, and of each and scale one, though results of a grid and of other plans lie beside them."""
     (said,) = re.findall(r"hmmscope claims \$\$\((\S+)python (.*)\) -q", (ROOT / "Makefile").read_text())

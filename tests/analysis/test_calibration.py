@@ -54,6 +54,7 @@ def test_no_bet_wins_against_an_exact_law_on_average() -> None:
     assert min(means.values()) > 0.5  # nothing is lost by rounding either
 
 
+@pytest.mark.long
 @pytest.mark.drawn(4)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", range(6))

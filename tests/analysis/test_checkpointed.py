@@ -155,6 +155,7 @@ def test_activations_are_captured_once(wrap: str, gradients: bool) -> None:
     assert all(torch.equal(found[name], expected[name]) for name in names)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_a_model_of_hugging_face(reentrant: bool) -> None:
     """The edit of what a whole layer gives is beside the part that is computed again, that of its MLP within."""

@@ -50,6 +50,7 @@ from hmmscope.processes.process import Process
 # evaluate
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("process", PROCESSES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_optimum_has_no_excess(process: str, layout: str) -> None:
@@ -114,7 +115,7 @@ def test_rows_are_means_along_an_axis() -> None:
     assert {row["x"] for row in score.rows("positions", last)} == set(range(6))
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_pieces_of_samples_are_one_corpus() -> None:
     dataset = ProcessDataset(mixture(), layout=PROMPTS)
     together = evaluate(Oracle(dataset), dataset, num_samples=130)

@@ -198,6 +198,7 @@ def test_a_belief_that_varies_is_read_where_the_next_law_does_not() -> None:
     assert all(row["from_prediction"] == 0 for row in rows)
 
 
+@pytest.mark.long
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("heads", [2, 4])
 def test_heads_of_attention_of_another_make_are_ablated(heads: int) -> None:
@@ -250,7 +251,7 @@ def test_what_cannot_be_read_is_refused_in_a_line() -> None:
     assert project_out(torch.zeros(0, 6))(torch.ones(2, 3, 6)).equal(torch.ones(2, 3, 6))
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_the_automaton_of_many_symbols() -> None:
     """Sixty symbols: the least probability that is followed is below that of a uniform law."""
     process = hs.make_process("random-hmm", num_states=2, num_symbols=60, seed=0)

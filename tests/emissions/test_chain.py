@@ -74,6 +74,7 @@ def test_what_is_missing_says_nothing() -> None:
     all_agree(process.chain, logs[:, 1:])
 
 
+@pytest.mark.long
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("offset", [0.0, -5000.0], ids=["as they are", "of a tiny density"])
 def test_categorical_emissions_are_a_family_too(offset: float) -> None:

@@ -242,7 +242,7 @@ def test_fits_find_what_was_planted(name: str) -> None:
     assert (found.hmm.num_coordinates, len(found.final.min_variance)) == (2, 2)
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hmmscope.emissions.vector_evidence.MOST", 5000)
     monkeypatch.setattr("hmmscope.inference.evidence.PARTICLES", 24)

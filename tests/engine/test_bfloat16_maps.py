@@ -146,6 +146,7 @@ def of_both(reference: Callable[..., SingleProcess], run: Any, batch: int) -> fl
     return worst(ours, theirs)
 
 
+@pytest.mark.long
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("batch", [6, 33])
 @pytest.mark.parametrize(
@@ -161,6 +162,7 @@ def test_gradients_are_those_of_rounded_maps(options: dict, batch: int) -> None:
     assert found < 0.5 * of_both(SingleProcess, run, batch)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch", [6, 33, 100])
 @pytest.mark.parametrize("options", [{}, {"num_layers": 3, "nonlinearity": "tanh", "width": 80}], ids=["one", "three"])
 def test_gradients_are_those_of_rounded_cells(options: dict, batch: int) -> None:

@@ -43,6 +43,7 @@ def followed(engine: str, model: dict, steps: int, dtype: torch.dtype, **options
     return losses, torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
 
 
+@pytest.mark.long
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     "options",
@@ -63,7 +64,7 @@ def test_a_last_grain_of_fewer_samples_adds_its_gradient(model: dict) -> None:
     assert (ours[1] - theirs[1]).abs().max() < 1e-11
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_the_same_losses_at_first_in_float32() -> None:
     """Ten steps, of several layers: later the smallest differences grow, in torch alone as well."""
     model = {**DECODER, "num_layers": 4, "width": 64, "num_heads": 8}

@@ -26,7 +26,7 @@ def test_no_attack_leaves_a_claim_decided(folder: str) -> None:
     assert found == []
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_no_attack_of_a_sample_leaves_a_claim_decided() -> None:
     """Other attacks whenever the source has changed."""
     draw = random.Random(source_digest())

@@ -36,6 +36,7 @@ def test_what_was_run_is_told_with_its_core_hours():
     assert all(article.code(folder.name) in told for folder in article.folders(rows))
 
 
+@pytest.mark.long
 def test_every_headline_stands_in_it_with_its_verdict_and_its_interval(generated):
     ledger = {row["claim"]: row for row in json.loads(article.LEDGER.read_text())}
     whole = (generated / "appendix.tex").read_text()

@@ -13,7 +13,7 @@ from hmmscope.runs.dry_run import ResourceEstimate
 from hmmscope.storage import store
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_runs_and_tokens_are_those_of_the_experiment(tmp_path: Path) -> None:
     said = dict(line.split(maxsplit=1) for line in forecast("multitask-heads", "smoke", {"training.num_steps": "3"}, 2))
     overrides = {"training.num_steps": "3", "training.device": "cpu"}

@@ -56,6 +56,7 @@ def test_rows_of_every_measurement_are_those_of_its_version(name: str) -> None:
     assert said_of(name) is None
 
 
+@pytest.mark.long
 def test_a_halved_log_likelihood_of_the_filter_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what reads it, and of nothing else."""
     exact: Callable[..., filtering.FilterResult] = filtering.filter_beliefs

@@ -684,6 +684,7 @@ def config(width: int, **training: Any) -> RunConfig:
     return config_from_data(plain(width, **training))
 
 
+@pytest.mark.long
 @pytest.mark.drawn(5, of="whole experiments")
 def test_a_pool_keeps_the_runs_of_others(tmp_path: Path) -> None:
     pool = tmp_path / "pool"

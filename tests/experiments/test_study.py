@@ -238,6 +238,7 @@ def test_bad_studies_are_refused(data: hs.SequenceData, tmp_path: Path, capsys: 
     assert "did you mean '--states'" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.drawn(1, of="studies")
 def test_one_long_sequence_goes_through_to_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A symbol a row, 800 rows: cut by itself so that some can be held out, and said what intervals are over."""
@@ -365,6 +366,7 @@ def test_the_belief_of_an_hmm_is_read_where_it_is_held(data: hs.SequenceData) ->
         )
 
 
+@pytest.mark.long
 def test_tables_and_pictures_of_scores_runs_probes_and_studies(study: studies.StudyResult) -> None:
     run = study.run
     score = evaluate(run.model, run.dataset(), num_samples=20)

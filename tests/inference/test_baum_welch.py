@@ -92,7 +92,7 @@ def fitted_by_hmmlearn(start, observations, lengths, iterations):
     return model, model.score(flat, lengths)
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 @pytest.mark.parametrize("num_states", [3, 40])
 def test_the_same_optimum_as_hmmlearn(num_states):
     """Few states in compiled loops, many in matrix products; sequences of unequal lengths; zeros stay zeros."""

@@ -15,6 +15,7 @@ from hmmscope.processes.make import make_process
 NAMES = ["cyclic-det", "cyclic-rnd", "cyclic-hard", "ran-hmm", "mess3", "rrxor", "golden-mean", "even", "random-hmm"]
 
 
+@pytest.mark.long
 @pytest.mark.drawn(6)
 @pytest.mark.parametrize("few_states", [64, 1])
 @pytest.mark.parametrize("name", NAMES)

@@ -101,6 +101,7 @@ def test_any_number_of_lanes(batch):
             assert torch.equal(hs.most_likely_states(hmm, one).states[0], paths.states[b])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_states", [6, 40])
 def test_both_roads_of_every_answer(num_states, monkeypatch):
     """Loops over lanes and matrix products give the same answers, and those of the plain recursion."""

@@ -297,6 +297,7 @@ def test_several_models_beside_each_other_count_as_each_alone(monkeypatch: pytes
     assert float(apart.logs[1]) == pytest.approx(float(alone.logs.sum()))
 
 
+@pytest.mark.long
 def test_blocks_of_a_mebibyte_are_a_part_of_the_last_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     process = make_process("random-hmm", num_states=20, num_symbols=8)
     observations = hs.ProcessDataset(process, length=200)[0:300].observations

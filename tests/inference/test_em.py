@@ -29,6 +29,7 @@ def several(found):
     return Model.several([Model(one.initial[0], one.transition, one.emission) for one in found])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("num_states", "count"), [(1, 2), (3, 11), (8, 8)])
 def test_counts_are_those_of_each_model(num_states, count):
     """Sequences of many lengths, some observations missing, zeros among the transitions."""

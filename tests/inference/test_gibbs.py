@@ -50,7 +50,7 @@ def test_paths_have_their_exact_law(scale):
     assert float(torch.special.gammaincc(torch.tensor(7.5), torch.tensor(square / 2))) > 0.001
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_ranks_are_uniform_and_a_wrong_prior_is_found():
     assert sound(p_uniform(ranks_of(of_symbols(), 100), 31))
     assert not sound(p_uniform(ranks_of(of_symbols(assumed=WRONG), 100), 31))
@@ -73,6 +73,7 @@ def test_a_wrong_chain_of_numbers_is_found():
     assert not sound(p_uniform(ranks_of(of_numbers("diag", wrong=True), 400), 31))
 
 
+@pytest.mark.long
 def test_one_state_has_the_law_in_closed_form():
     """Symbols: Dirichlet(1 + counts). Numbers: the mean is Student's around its centre."""
     flat = np.random.default_rng(0).integers(0, 3, 200)

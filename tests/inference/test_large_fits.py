@@ -25,6 +25,7 @@ def sums(hmm, observations, starts, lengths):
     return found.log_likelihood, {"first": found.initial, "transitions": found.transitions, "visits": found.emissions}
 
 
+@pytest.mark.long
 @settings(max_examples=8)
 @given(
     st.sampled_from([(dense, 3), (with_zeros, 4), (tiny_entries, 3), (dense, 40), (left_right, 70), (dense, 70)]),

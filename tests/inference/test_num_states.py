@@ -57,7 +57,7 @@ def test_a_fair_die_has_one_state():
     assert found == [1] * 20
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_a_few_planted_numbers_and_a_die():
     quick = {"num_restarts": 3, "max_iterations": 40}
     assert of_planted(4, "several", 0, sizes=(3, 4, 5), **quick) == 4

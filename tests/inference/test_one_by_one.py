@@ -82,7 +82,7 @@ def compare(hmm, *given, sparse=True):
     return ours
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 @settings(max_examples=4)
 @given(st.sampled_from([left_right, cycle, hubs]), st.integers(0, 2**32 - 1))
 def test_all_answers_are_those_of_the_dense_roads(kind, seed):
@@ -98,6 +98,7 @@ def test_all_answers_are_those_of_the_dense_roads(kind, seed):
     compare(hs.LabelledHMM(*as_labelled(matrices)), observations, starts, lengths)
 
 
+@pytest.mark.long
 def test_few_sequences_go_through_all_transitions_that_emit_row_by_row():
     rng = np.random.default_rng(6)
     matrices = with_zeros(rng, SIZE, 3)

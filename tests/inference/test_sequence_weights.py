@@ -75,6 +75,7 @@ def test_fit_equals_that_of_copies(num_states):
     torch.testing.assert_close(weighted.hmm.transition, copied.hmm.transition, rtol=0, atol=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("emission", ["gaussian", "gaussian-mixture"])
 @pytest.mark.parametrize("num_states", [2, 40])
 def test_fit_to_vectors_equals_that_of_copies(emission, num_states):

@@ -30,6 +30,7 @@ def counts() -> np.ndarray:
     return np.concatenate([random.poisson([7, 1], size=(80, 2)), random.poisson([2, 9], size=(220, 2))])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*SHAPES, "poisson"])
 def test_the_numbers_are_those_of_hmmlearn(name: str) -> None:
     if name == "poisson":
@@ -74,6 +75,7 @@ def test_one_variance_a_state_may_be_given_as_a_column() -> None:
         model.score(x)
 
 
+@pytest.mark.long
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("prior", [False, True], ids=["no prior", "priors"])

@@ -46,6 +46,7 @@ def taps_of(model: nn.Module) -> list[str]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrap", WRAPPERS)
 @pytest.mark.parametrize("name", ["learned", "roformer"])
 @torch.no_grad()

@@ -47,6 +47,7 @@ def start(module: Path) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, env=environment, text=True)
 
 
+@pytest.mark.long
 def test_who_waits_reads_what_the_first_has_kept(module: Path) -> None:
     processes = [start(module), start(module)]
     for process in processes:
@@ -60,6 +61,7 @@ def test_who_waits_reads_what_the_first_has_kept(module: Path) -> None:
     assert said == [["8.0", "0"], ["8.0", "2"]]
 
 
+@pytest.mark.long
 def test_a_cache_that_names_a_class_that_is_gone_is_compiled_anew(module: Path) -> None:
     """As after an upgrade that renamed a class among the arguments."""
     assert start(module).communicate("\n")[0].split()[1:] == ["8.0", "2"]

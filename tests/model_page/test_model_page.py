@@ -108,6 +108,7 @@ def test_layers_hold_what_geometry_reads_beside_twins_and_before_training(tmp_pa
     assert "residual.1 the output of that layer" in page.html()
 
 
+@pytest.mark.long
 @pytest.mark.drawn(2, of="pages")
 def test_a_module_of_a_known_kind_runs_in_the_page_and_any_other_does_not() -> None:
     for kind, options in (
@@ -223,6 +224,7 @@ def test_what_a_process_is_stays_with_its_file(tmp_path: Path) -> None:
     assert hs.HMM([1.0], [[1.0]], [[1.0]]).about == ""
 
 
+@pytest.mark.long
 @pytest.mark.drawn(2, of="pages")
 def test_training_and_the_page_of_a_model_need_no_matplotlib() -> None:
     """torch brings what the page is made with; only pictures as files need more."""

@@ -241,6 +241,7 @@ WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
 def test_weights_of_wrapped_modules_go_both_ways(wrap: Callable[[nn.Module], nn.Module], tmp_path: Path) -> None:
     run = train(wrap(net := Net()), tmp_path / "wrapped")
@@ -341,6 +342,7 @@ def test_a_module_returns_in_its_own_mode(tmp_path: Path) -> None:
 # Hooks
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("in_place", [False, True])
 def test_edits_reach_a_compiled_module_that_ran_before(in_place: bool) -> None:
     net = Net()

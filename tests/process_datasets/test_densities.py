@@ -191,6 +191,7 @@ def test_a_gaussian_hmm_becomes_a_trained_network(tmp_path: Path) -> None:
     assert run.report().read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", ["observation", "density"])
 def test_a_linear_system_goes_through_the_instruments(target: str, tmp_path: Path) -> None:
     process = hs.make_process("ran-lds", dimension=2)

@@ -56,6 +56,7 @@ def test_a_million_tokens_are_compared():
     assert per_process * len(PROCESSES) >= 10**6
 
 
+@pytest.mark.long
 def test_narrow_integers_hold_the_same_samples():
     process = PROCESSES["17x16"]()
     samples, starts = np.arange(20), LAYOUTS["odd"].reset_mask

@@ -162,7 +162,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return hs.study(data, tmp_path_factory.mktemp("study") / "pairs", networks=("rnn",), max_steps=1, **options).path
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_a_study_praises_no_network_of_one_step(study: Path, tmp_path: Path) -> None:
     said = read(write_page([study], tmp_path / "report.html"))
     assert "network" in said

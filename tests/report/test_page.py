@@ -33,6 +33,7 @@ from report_cases import (  # noqa: F401 - fixtures
 )
 
 
+@pytest.mark.long
 @pytest.mark.drawn(2, of="whole pages")
 def test_an_invalid_run_is_banned_on_top(tmp_path: Path, folder: Path) -> None:
     other = copy_of(folder, tmp_path / "leaky", lambda about: about | {"invalid": "z = -7.2 below the optimum"})
@@ -166,6 +167,7 @@ def test_the_comparison_of_trees_would_see_an_element_or_an_attribute() -> None:
     assert Tree("<p onclick=a>b</p>").tags != Tree("<p>b</p>").tags
 
 
+@pytest.mark.long
 @pytest.mark.drawn(2, of="whole pages")
 def test_hostile_text_is_drawn_as_it_is(tmp_path: Path) -> None:
     for payload in ("$x_1$", "$\\frac{", "\\$", "_hidden", "\x1b[31m", "\ud800", "{{ 7*7 }}"):

@@ -131,7 +131,7 @@ def test_numbers_have_the_digits_their_interval_supports(
     assert text.format_interval(value, low, high) == expected
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_the_page_shows_everything(folder: Path, tmp_path: Path) -> None:
     out = page.write_page([folder], tmp_path / "page.html")
     assert out == tmp_path / "page.html"
@@ -166,6 +166,7 @@ def test_the_page_shows_everything(folder: Path, tmp_path: Path) -> None:
     assert "INVALID" not in tree.text
 
 
+@pytest.mark.long
 def test_the_page_fetches_nothing_and_its_policy_allows_only_its_scripts(folder: Path, tmp_path: Path) -> None:
     source = page.write_page([folder], tmp_path / "page.html").read_text(encoding="utf-8")
     tree = Tree(source)

@@ -141,6 +141,7 @@ def test_without_latex_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(plots.figure_files(cloud(1001, 1), style="latex")) == {"pdf", "png"}  # holds a picture
 
 
+@pytest.mark.long
 def test_figures_are_written_under_the_names_that_pages_give_them(call: Callable, tmp_path: Path) -> None:
     demo_folder(tmp_path / "one", num_figures=1)
     demo_folder(tmp_path / "two", num_figures=1)

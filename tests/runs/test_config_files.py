@@ -96,7 +96,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 STORED = {one.metadata["stored"]: one.name for one in dataclasses.fields(TrainingSpec) if "stored" in one.metadata}
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_fuzzed_configurations() -> None:
     rng = random.Random(2024)
     accepted = refused = 0

@@ -49,6 +49,7 @@ def _refuse(*_: Any, **__: Any) -> None:
     raise AssertionError("a training step was taken")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "line",
     [

@@ -132,6 +132,7 @@ def test_the_chosen_number_of_states_is_fitted_on_to_all(casino: hs.SequenceData
     assert row["log_likelihood"] == fit.fits[row["num_states"]].log_likelihood / casino.train.num_observations
 
 
+@pytest.mark.long
 @pytest.mark.drawn(1, of="numbers of states")
 def test_a_symbol_that_was_only_held_out_is_not_forbidden_in_the_end() -> None:
     rows = [[0, 1] * k for k in range(3, 30)] + [[2, 0]]

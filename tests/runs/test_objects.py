@@ -434,7 +434,7 @@ def test_a_score_without_an_optimum_says_so(tmp_path: Path) -> None:
     assert {row["x"]: row["samples"] for row in rows if row["predictor"] == "model" and row["metric"] == "loss"}[1] == 5
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_training_on_sequences_learns_more_than_frequencies(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     rows = [np.resize([[0, 1, 2], [0, 2, 1]][k % 2], rng.integers(9, 20)).tolist() for k in range(60)]

@@ -49,7 +49,7 @@ def data(run: Run) -> dict[str, Any]:
     return page_export.live_data(run)
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_weights_and_process_are_those_of_the_run(run: Run, data: dict[str, Any]) -> None:
     for name, tensor in run.model.state_dict().items():
         np.testing.assert_array_equal(unpacked(data["tensors"][name]), tensor.numpy())

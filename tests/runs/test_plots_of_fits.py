@@ -29,6 +29,7 @@ def _closed() -> Any:
     plt.close("all")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hmm", [CASINO, SENSORS, COUNTS, CHANNELS], ids=["symbols", "numbers", "counts", "channels"])
 def test_every_kind_draws_on_given_axes(hmm: Any) -> None:
     x = hmm.sample(40, seed=1).observations

@@ -66,7 +66,7 @@ def test_what_is_refused(tmp_path: Path, text: str, options: dict, said: str) ->
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_a_table_is_fitted_and_asked_about_on_the_command_line(tmp_path: Path, call) -> None:  # type: ignore[no-untyped-def]
     x = np.random.default_rng(0).normal(size=60) + np.repeat([0.0, 8.0, 0.0], 20)
     table = written(tmp_path, "who,level\n" + "".join(f"a,{value:.3f}\n" for value in x) + "b,NA\nb,8\n")

@@ -648,7 +648,7 @@ def test_devices_and_pipes_are_refused_at_once(tmp_path: Path, ending: str) -> N
         refused(lambda name=name: SequenceData(tmp_path / f"{name}{ending}"), "not a regular file")  # type: ignore[misc]
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_an_archive_that_inflates_is_refused_before_it_does(tmp_path: Path) -> None:
     import zipfile
 

@@ -255,7 +255,7 @@ def test_kills_find_a_store_that_writes_in_place(tmp_path: Path) -> None:
     assert script("kills", tmp_path, 100, 1, "in place")["violation"] is not None
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_of_eight_that_create_one_wins(tmp_path: Path) -> None:
     report = script("race", tmp_path, 10)
     assert report["winners"] == [1] * 10

@@ -75,7 +75,7 @@ def check_attack(found: dict[str, Any], kills: int, runs: int) -> None:
         assert sweep["reason"].startswith("error[6] step 2: loss is not finite")
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_killed_workers_and_drivers_change_no_byte(tmp_path: Path) -> None:
     check_attack(script(tmp_path, "attack=8:6")["attack"], 8, 6)
 
@@ -166,6 +166,7 @@ def test_a_killed_driver_takes_its_workers_along(tmp_path: Path) -> None:
     assert "stopped by SIGTERM" in (out / "logs" / f"{points[0].name}.log").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.drawn(1, of="processes")
 def test_workers_say_why_they_fail(tmp_path: Path) -> None:
     """A process file that is not there; a killed worker; and a run folder with other content."""

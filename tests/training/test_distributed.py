@@ -435,6 +435,7 @@ def test_bfloat16_is_near_float32(tmp_path: Path) -> None:
     assert with_grains == pytest.approx(short, rel=0.02)
 
 
+@pytest.mark.long
 def test_deterministic_within_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     seen = []

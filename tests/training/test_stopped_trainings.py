@@ -131,6 +131,7 @@ def test_a_checkpoint_is_saved_by_time(tmp_path: Path, whole: Path, monkeypatch:
 # Damage
 
 
+@pytest.mark.long
 @pytest.mark.drawn(5)
 @pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "state.json", "manifest.json"])
 @pytest.mark.parametrize("how", ["flipped", "short", "missing"])

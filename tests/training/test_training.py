@@ -127,6 +127,7 @@ def test_distances_count_only_what_the_process_asks_for() -> None:
     assert found[3] == pytest.approx(float(terms[:, 3][counted[:, 3]].mean()), rel=1e-5)  # float32
 
 
+@pytest.mark.long
 def test_learns_and_does_not_beat_the_optimum(tmp_path: Path) -> None:
     hmm = HMM([0.5, 0.5, 0.0], [[0.0, 0.9, 0.1], [0.1, 0.0, 0.9], [0.9, 0.1, 0.0]], np.eye(3) * 0.85 + 0.05)
     hmm.save(tmp_path / "cycle.json")
@@ -225,6 +226,7 @@ def test_killed_inside_a_checkpoint(crashes: Callable[[str], dict]) -> None:
     assert [2 * EVERY, 3 * EVERY] in report["kept"]  # and after it
 
 
+@pytest.mark.long
 @pytest.mark.drawn(1, of="crashes")
 def test_signals(crashes: Callable[[str], dict]) -> None:
     report = crashes("signals=3")

@@ -214,6 +214,7 @@ def test_show_what_is_shipped(name: str, call: Callable, tmp_path: Path) -> None
     assert call("show", "copy.npz").out == called.out
 
 
+@pytest.mark.long
 def test_show_what_a_mixture_is(call: Callable, tmp_path: Path) -> None:
     mixture = Mixture([1 / 9] * 9, [make_process("random-hmm", num_states=3, num_symbols=4, seed=k) for k in range(9)])
     mixture.save(tmp_path / "pool.safetensors")

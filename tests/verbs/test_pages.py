@@ -35,6 +35,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Run]:
     return {name: hs.train(mess3, name, model=model, length=8, num_steps=3) for name, model in models.items()}
 
 
+@pytest.mark.long
 @pytest.mark.drawn(2, of="pages")
 def test_a_run_made_in_python_ends_in_one_page(runs: dict[str, Run], call: Callable) -> None:
     """The same by run.report(), by run.look and on the command line, from one measurement."""
@@ -60,6 +61,7 @@ def test_a_run_made_in_python_ends_in_one_page(runs: dict[str, Run], call: Calla
         runs["known"].report("page.txt")
 
 
+@pytest.mark.long
 @pytest.mark.drawn(2, of="pages")
 def test_runs_are_compared_and_drawn_from_their_files_alone(runs: dict[str, Run], call: Callable) -> None:
     assert call("report", "known", "own", "-o", "both.html").code == 0
@@ -71,6 +73,7 @@ def test_runs_are_compared_and_drawn_from_their_files_alone(runs: dict[str, Run]
         assert {path.suffix for path in Path(f"figures-{name}").iterdir()} == {".pdf", ".png"}
 
 
+@pytest.mark.long
 @pytest.mark.drawn(2, of="pages")
 def test_what_the_command_line_can_build_it_analyses_and_looks_at(runs: dict[str, Run], call: Callable) -> None:
     for words in (["analyse", "known", "geometry"], ["look", "known", "-o", "live.html"]):

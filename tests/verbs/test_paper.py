@@ -11,7 +11,7 @@ from hmmscope.errors import FullDiskError, ResourceError
 from hmmscope.lab.verbs import paper
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_one_that_fails_is_named_and_made_up_for(
     call: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

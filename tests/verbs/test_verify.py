@@ -77,6 +77,7 @@ def test_a_score_follows_from_the_weights(call: Callable, trained: Path, tmp_pat
     assert "done.json: loss is" in told.error
 
 
+@pytest.mark.long
 @pytest.mark.drawn(1, of="whole runs")
 def test_whatever_a_verb_writes_into_a_run_is_covered(call: Callable, trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path / "run")
@@ -123,6 +124,7 @@ def test_an_export_is_as_its_manifest_says(call: Callable, tmp_path: Path) -> No
         assert "out: an exported model, not a run folder" in call(*words).error
 
 
+@pytest.mark.long
 @pytest.mark.drawn(1, of="whole runs")
 def test_an_unsealed_sweep_whose_table_is_a_row_short(call: Callable, tmp_path: Path) -> None:
     grid = ["sweep", "mess3", *TINY, "--vary", "training.learning_rate=1e-3,1e-4", "--out", "out", "--jobs", "1", "-q"]

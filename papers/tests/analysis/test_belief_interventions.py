@@ -76,7 +76,7 @@ def test_network_that_uses_its_belief_follows_it(process: HMM) -> None:
     assert (swap["layer"], swap["layer_name"], swap["samples"]) == (0, "residual.0", 64)
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_vectors_of_a_generalised_hmm_are_moved_like_beliefs() -> None:
     walk = make_process("bloch-walk")
     found = values(belief_interventions(Filter(walk), ProcessDataset(walk, 12), num_samples=128))

@@ -70,7 +70,7 @@ def test_histories_equal_enumeration_of_hidden_paths():
         assert histories.exact
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_distances_are_those_of_the_memory_error():
     for hmm, time in ((REFERENCE, 6), (binary(0.1, 0.2), 12), (hs.make_process("mess3"), 7)):
         histories = Histories.all(hmm, time)
@@ -325,7 +325,7 @@ def bound_rows():
     return [bound_row(number) for number in range(200)]
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_the_bound_holds_for_random_processes(bound_rows):
     pairs = [("total", "bound"), ("generalisation", "generalisation_bound"), ("optimisation", "optimisation_bound")]
     pairs += [(f"worst_{part}", f"{part}_bound") for part in ("generalisation", "optimisation")]
@@ -337,7 +337,7 @@ def test_the_bound_holds_for_random_processes(bound_rows):
     assert any(row["misspecification"] > 0.02 for row in bound_rows)
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_the_bound_without_the_smallest_eigenvalue_fails(bound_rows):
     """With the largest eigenvalue in its place it would not hold: the condition number matters."""
     wrong = [row["generalisation_bound"] * math.sqrt(row["smallest_nonzero"] / row["largest"]) for row in bound_rows]

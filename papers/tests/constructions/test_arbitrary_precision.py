@@ -102,7 +102,7 @@ def test_printed_exponents_give_wrong_beliefs_at_any_precision() -> None:
     assert FilterInBits(hmm, exponents="floor", product="exact").beliefs(sampled(hmm, 15), bits=113).error > 1e3
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_bits_grow_at_the_derived_rates() -> None:
     """Whole bits, and λ a power of two: ± 3 bits over 8 observations."""
     hmm = softmax_hmm(0)
@@ -260,7 +260,7 @@ def changed(tables: dict[str, Rows], name: str, change: Callable[[dict], dict]) 
     return copies | {name: Rows(row | change(row) for row in copies[name])}
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_claims_follow_the_tables(tables: dict[str, Rows]) -> None:
     error, bits, printed = (f"limits-theorem5.3-{name}" for name in ("error", "bits", "normaliser"))
     found = findings(changed(tables, "floats", lambda row: {}))

@@ -135,7 +135,7 @@ def test_what_is_asked_is_drawn_first_and_every_kind_of_prompt_after_it() -> Non
     assert titles[3] == "HMMs of the pool; 1,500 prompts per HMM"
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_the_live_page_shows_the_learner_on_hmms_never_seen(tmp_path: Path) -> None:
     quickstart = experiment_named("quickstart")
     assert quickstart.live_run("small", ["K = 8", "K = 96"]) == "K = 96"

@@ -98,6 +98,7 @@ SPOILED: list[tuple[str, str, Any]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.drawn(8)
 @pytest.mark.parametrize("claim, table, change", SPOILED, ids=[f"{name} {table}" for name, table, _ in SPOILED])
 def test_worse_numbers_are_not_called_reproduced(claim: str, table: str, change: Any) -> None:

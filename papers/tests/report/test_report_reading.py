@@ -198,7 +198,7 @@ def test_lists_in_cells_are_short() -> None:
     assert format_cell([]) == ""
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_long_tables_scroll_in_a_box_under_their_header(folder: Path) -> None:
     source = render([folder])
     assert '<div class="scroll long" tabindex="0"' in source
@@ -207,6 +207,7 @@ def test_long_tables_scroll_in_a_box_under_their_header(folder: Path) -> None:
     assert "td.right { white-space: nowrap; }" in source
 
 
+@pytest.mark.long
 def test_print_keeps_the_warning(folder: Path) -> None:
     style = render([folder])
     assert ".invalid { color: #b42318; background: none; border: 2px solid; }" in style[style.index("@media print") :]

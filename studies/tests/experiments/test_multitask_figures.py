@@ -202,7 +202,7 @@ def test_smoothing_keeps_the_pool_and_allows_everything() -> None:
     assert near > exact - 0.1
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_scores_of_prompts_are_those_of_evaluate(tmp_path: Path) -> None:
     """Every predictor against `evaluate` on the same prompts: on the pool retrieval, on held-out pairs the prior is best."""
     run = train(config_from_data(multitask_config("smoke", 3)), tmp_path / "run")

@@ -303,7 +303,7 @@ def windowed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(config_from_data(config), tmp_path_factory.mktemp("window") / "run")
 
 
-@pytest.mark.drawn(6, of="long ones", everywhere=True)
+@pytest.mark.long
 def test_window_errors_are_those_of_the_memory(windowed: Run) -> None:
     """The exact part is that of enumeration, and excess = memory + learning up to what the sample leaves."""
     assert isinstance(windowed.process, HMM)

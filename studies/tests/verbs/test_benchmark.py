@@ -100,6 +100,7 @@ def test_a_submission_is_scored_again_without_its_code(entered, capsys, monkeypa
     verify([str(entered / "out")], quiet=True)
 
 
+@pytest.mark.long
 def test_its_predictions_come_again_from_the_model(entered, tmp_path, capsys):
     assert main(["check", str(entered / "out"), "--run", str(entered / "mine.py")]) == 0
     assert "and its predictions from the model" in capsys.readouterr().out

@@ -221,6 +221,7 @@ def test_what_lies_beside_a_file_is_for_look_alone(tmp_path):
     assert load_model(f"{path}:build")[0].out_features == 16
 
 
+@pytest.mark.long
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("text", "limit", "error", "said"),
