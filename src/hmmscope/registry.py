@@ -1,7 +1,7 @@
 """Registries of processes, models, instruments and experiments by name.
 
-Another package registers objects through entry points, which name a module. Modules in the group "hmmscope" are
-imported at the first lookup; modules in "hmmscope.experiments" are imported when experiments or claims are needed:
+Another package registers objects through entry points. Modules in the group "hmmscope" are imported at the first
+lookup, those in "hmmscope.experiments" when experiments or claims are needed:
 
     [project.entry-points.hmmscope]
     my-lab = "my_lab.hmms"
@@ -221,7 +221,7 @@ def adapter(name: str) -> Callable[[T], T]:
 
 
 def rehearsal(name: str) -> Callable[[T], T]:
-    """Register a function (model, dataset, measure) that checks the model before it returns the rows of `measure()`."""
+    """Register a function (model, dataset, measure) that checks the model and returns `measure()`."""
     return _register("rehearsal", name)
 
 
@@ -236,12 +236,12 @@ def page(name: str) -> Callable[[T], T]:
 
 
 def folder(name: str) -> Callable[[T], T]:
-    """Register a folder type for `hmmscope check`, see `hmmscope.lab.verbs.folder_kind`."""
+    """Register a folder type for `hmmscope check`."""
     return _register("folder", name)
 
 
 def claim(name: str) -> Callable[[T], T]:
-    """Register a claim, see `hmmscope.lab.evidence.claim`."""
+    """Register a claim."""
     return _register("claim", name)
 
 
@@ -321,7 +321,7 @@ def lookup(kind: str, name: str, field: str | None = None) -> Any:
 
 
 def not_registered(unknown: UnknownNameError) -> InputError:
-    """Return the error for an unknown experiment or verb; it names packages of this project that are not installed."""
+    """Return the error for an unknown experiment or verb, with packages that are not installed."""
     absent = [name for name in SEPARATE if importlib.util.find_spec(name.replace("-", "_")) is None]
     return InputError(f"{unknown}; install {' or '.join(absent)} for more") if absent else unknown
 

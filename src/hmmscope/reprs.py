@@ -95,7 +95,7 @@ def columns_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 class Tabular:
-    """A result with `table()`, which pandas and polars can take over: `polars.DataFrame(result.columns())`."""
+    """A result with `table()`, for pandas and polars: `polars.DataFrame(result.columns())`."""
 
     def table(self) -> "Sequence[Mapping[str, Any]]":
         """Return the rows."""
@@ -115,7 +115,7 @@ class ResultRows(Tabular, list[dict[str, Any]]):
 
     Attributes:
         warnings: Warnings about the measured model.
-        about: Length, samples, seeds, layer names and device of the measurement.
+        about: How they were measured.
     """
 
     warnings: tuple[str, ...] = ()
@@ -143,7 +143,7 @@ class ResultTable(ResultRows):
         self.title, self.x, self.y, self.by = title, x, y, tuple(by)
 
     def plot(self, *, ax: Any = None) -> Any:
-        """Return a Matplotlib figure of `y` over `x`, with intervals where available, drawn in `ax` if given."""
+        """Return a Matplotlib figure of `y` over `x`, with intervals, drawn in `ax` if given."""
         return plot_rows(self, self.title, x=self.x, y=self.y, by=self.by, ax=ax)
 
     def _repr_html_(self) -> str:
@@ -163,7 +163,7 @@ def describe(about: Mapping[str, Any]) -> str:
 def plot_rows(
     rows: Sequence[Mapping[str, Any]], title: str, *, x: str, y: str, by: Sequence[str], ax: Any = None
 ) -> Any:
-    """Return a Matplotlib figure of `y` over `x`, with one curve per value of the columns `by`, drawn in `ax` if given."""
+    """Return a Matplotlib figure of `y` over `x`, with a curve per value of the columns `by`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.0, 3.2), layout="constrained") if ax is None else ax.figure

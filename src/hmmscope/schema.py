@@ -1,8 +1,7 @@
 """Strict conversion between frozen dataclasses (specs) and plain data.
 
-A wrong key, type or value raises an InputError that names the field's path and, for a key, the nearest known key. A
-field may have another key in files: ``field(default=1, metadata={"stored": "accumulation_steps"})``. Reading accepts
-both keys, writing uses the stored key.
+A wrong key, type or value raises an InputError with the field's path. A field may have another key in files:
+``field(default=1, metadata={"stored": "accumulation_steps"})``. Reading accepts both keys.
 """
 
 import dataclasses
@@ -150,7 +149,7 @@ def require_path(field: str, value: object) -> Path:
 
 
 def require_kinds(spec: Any) -> None:
-    """Raise InputError for the first field with a value that does not have the annotated type."""
+    """Raise InputError for the first field whose value has another type than annotated."""
     for name, kind in _hints(type(spec)).items():  # type: ignore[arg-type]
         value = getattr(spec, name)
         if isinstance(value, numbers.Real) and not isinstance(value, int | float):  # of NumPy
@@ -219,7 +218,7 @@ def _article(kind: type) -> str:
 
 
 def spec_to_data(spec: Any) -> Any:
-    """Return a spec as plain data for JSON; a field with the metadata entry "absent" is left out at its default."""
+    """Return a spec as plain data for JSON, without "absent" fields at their default."""
     if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
         fields = [field for field in dataclasses.fields(spec) if field.init]
         written = (one for one in fields if not one.metadata.get("absent") or getattr(spec, one.name) != one.default)
@@ -244,7 +243,7 @@ def options_of(options: _T | None, cls: type[_T], given: Mapping[str, Any] | Non
     """Return `options`, or the defaults of `cls` for None.
 
     Raises:
-        InputError: `options` has another type, or `given` (further keywords of the call) holds a field of `cls`.
+        InputError: `options` has another type, or `given` (other keywords) holds a field of `cls`.
     """
     for name in vars(cls)["__dataclass_fields__"]:
         if given and name in given:

@@ -17,8 +17,6 @@ _JOINERS = "\u200c\u200d"  # joiners of scripts and composed signs are harmless
 def visible(text: str, *, keep: str = "\n\t") -> str:
     r"""Escape every character of `text` that controls a terminal or a layout: ESC becomes ``\\x1b``.
 
-    These are control and format characters, line and paragraph separators, unassigned characters and lone surrogates.
-
     Args:
         text: Any text.
         keep: Control characters to keep.

@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 
 
 def descending(values: Sequence[float]) -> list[int]:
-    """Return the indices that sort the numbers in descending order; numbers within the tolerance keep their order."""
+    """Return the indices that sort the numbers in descending order; equal ones keep their order."""
     order = sorted(range(len(values)), key=lambda place: -values[place])
     slack = _slack(values)
     found: list[int] = []
@@ -54,7 +54,7 @@ def smallest(items: Iterable[Item], key: Callable[[Item], float]) -> Item:
 
 
 def steady(value: float) -> float:
-    """Round a number to `DIGITS` digits, so that it prints the same on every machine: ``f"{steady(value):z.6f}"``."""
+    """Round a number to `DIGITS` digits, so that it prints the same on every machine."""
     return float(f"{value:.{DIGITS - 1}e}")
 
 

@@ -23,7 +23,7 @@ def by_scale(**sizes: tuple[Any, Any, Any, Any]) -> dict[str, dict[str, Any]]:
 
 
 def instances_of(sizes: dict[str, Any], name: str = "instances") -> range:
-    """Return the numbers of the process instances: as many as the size `name`, from ``first_instance`` (default 0)."""
+    """Return the numbers of the process instances: `name` many, from ``first_instance``."""
     first: int = sizes.get("first_instance", 0)
     return range(first, first + sizes[name])
 
@@ -31,10 +31,7 @@ def instances_of(sizes: dict[str, Any], name: str = "instances") -> range:
 def driven_samples(
     process: Process, length: int, count: int, seed: int
 ) -> tuple[Int64[Tensor, "batch column"], Float64[Tensor, "batch column state"]]:
-    """Return the tokens of `count` samples, with placeholder, and the exact vector after each token.
-
-    The vectors come from the filter or from matrix products, not from a construction.
-    """
+    """Return the tokens of `count` samples, with placeholder, and the exact vector after each token."""
     batch = ProcessDataset(process, layout=SequenceLayout(length=length, placeholder=True), seed=seed)[0:count]
     own = "driven vectors" in process.capabilities()
     vectors = process.vectors(batch.observations) if own else filter_beliefs(process, batch.observations).beliefs

@@ -56,10 +56,10 @@ def model_outputs(
     kind: str = "law",
     block_length: int = 0,
 ) -> Float[Tensor, "batch time output"]:
-    """Run a module and return its outputs, which are a tensor or the attribute ``.logits``.
+    """Run a module and return its output tensor or ``.logits``.
 
-    Outputs beyond `num_outputs`, such as the delimiter's, are dropped. With `block_length` the model reads its own
-    earlier predictions (block chain-of-thought).
+    Outputs beyond `num_outputs` are dropped. With `block_length` the model reads its own predictions (block
+    chain-of-thought).
     """
     with explained(model, inputs):
         if block_length:
@@ -72,8 +72,8 @@ def model_outputs(
 def to_probs(model: nn.Module, outputs: Float[Tensor, "*batch symbol"]) -> Float64[Tensor, "*batch symbol"]:
     """Convert outputs to next-symbol probabilities on the CPU.
 
-    Outputs are logits, unless the module's ``outputs`` is "law" (constructed networks): then they are probabilities,
-    clamped at zero and normalised, or uniform if all are zero.
+    Logits pass a softmax. If the module's ``outputs`` is "law" (constructed networks), probabilities are clamped at
+    zero and normalised; all zeros become uniform.
     """
     outputs = outputs.cpu().double()
     if getattr(model, "outputs", "logits") != "law":
@@ -91,7 +91,7 @@ def model_probs(
     *,
     at_once: int | None = None,
 ) -> Float64[Tensor, "sample asked symbol"]:
-    """Compute a model's next-symbol probabilities at given positions; see `to_probs`."""
+    """Compute a model's next-symbol probabilities at given positions."""
     with inference_mode(model) as device:
         passes = (model_outputs(model, some.to(device), num_symbols) for some in tokens.split(at_once or len(tokens)))
         laws = torch.cat([to_probs(model, outputs[:, columns]) for outputs in passes])
@@ -114,7 +114,7 @@ def residual_layers(model: nn.Module) -> list[str]:
     """Return the names ``residual.0``, ``residual.1``, ... of a model's residual-stream layers.
 
     Raises:
-        InputError: no layers are found; the message lists modules to name instead.
+        InputError: no layers are found.
     """
     require_module(model)
     model = registry.adapted(model)
@@ -132,7 +132,7 @@ def layers_read(model: nn.Module, layers: Sequence[str] | None) -> list[str]:
     """Return `layers` if given, else the names from `residual_layers`.
 
     Raises:
-        InputError: not a list of names; see `residual_layers`.
+        InputError: not a list of names, or no layers.
     """
     if layers is None:
         return residual_layers(model)
@@ -156,7 +156,7 @@ def modules_named(model: nn.Module, names: Iterable[str], *, field: str = "layer
     """Look up modules by this library's hook-point names or by their own names.
 
     Raises:
-        InputError: an unknown name; the message has the nearest one.
+        InputError: an unknown name.
     """
     require_names(names, field)
     known = dict(model.named_modules())  # "" is the model itself
@@ -188,7 +188,7 @@ def capture_activations(
     Args:
         model: any module.
         names: activations (``residual.1``, ``blocks.0.attention.pattern``) or modules.
-        tokens: tokens (batch, time), or vectors (batch, time, input).
+        tokens: (batch, time), or vectors (batch, time, input).
         select: function applied to each activation.
         inputs: more arguments of the model.
 

@@ -26,7 +26,7 @@ def attention_map(
     Args:
         model: has taps ``blocks.<layer>.attention.pattern`` (batch, head, query, key).
         dataset: samples.
-        num_samples: number of samples, at most that of recorded sequences.
+        num_samples: at most that of recorded sequences.
         max_offset: largest distance to a key.
         seed: of the bootstrap.
 

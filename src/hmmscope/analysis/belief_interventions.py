@@ -69,8 +69,7 @@ def belief_interventions(
 
     Three quarters of the samples fit read(x) = x W + m, an affine map from the residual stream x to the belief b; the
     other samples are edited. Let b' and x' be the belief and the stream of another sample (of the same component, or
-    with another header: the HMM's parameters at the start of the sample), Σ the stream's covariance and G = (WᵀΣW)⁺ WᵀΣ
-    (`writing`):
+    with another header), Σ the stream's covariance and G = (WᵀΣW)⁺ WᵀΣ (`writing`):
 
         set      x + (b' - read(x)) G
         swap     x + (read(x') - read(x)) G
@@ -88,11 +87,11 @@ def belief_interventions(
         model: any module.
         dataset: samples of an HMM or a mixture.
         layers: module names; default: the residual stream.
-        num_samples: number of samples; the last quarter are edited.
+        num_samples: the last quarter are edited.
         answer: "observation", "belief", or "density" for vectors.
-        interventions: those to run.
+        interventions: default: all.
         seed: of subspaces and bootstrap.
-        options: positions, random subspaces and ridge penalty.
+        options: see `InterventionOptions`.
 
     Returns:
         Rows (layer, layer_name, fitted, intervention, subspace, metric, value, low, high, error, before, after,
@@ -102,7 +101,7 @@ def belief_interventions(
     Raises:
         InputError: no belief states, an unknown layer or answer, or no two edited samples of one component.
 
-    Source: ours; readouts as in Shai et al. (2024), patching as in `hmmscope.analysis.interventions`.
+    Source: ours; readouts as in Shai et al. (2024).
     """
     options = options_of(options, InterventionOptions)
     require_count("num_samples", num_samples, 16, ", to fit and to change")
@@ -254,14 +253,13 @@ def writing(
 ) -> Float64[Tensor, "coordinate width"]:
     """Compute G = (WᵀΣW)⁺ WᵀΣ: the most likely change of a stream with covariance Σ, given the change of stream · W.
 
-    Source: the patterns of Haufe et al. (2014), "On the interpretation of weight vectors of linear models".
+    Source: the patterns of Haufe et al. (2014).
     """
     shared_SD = read_DS.T @ covariance_DD
     return torch.linalg.pinv(shared_SD @ read_DS, rtol=RANK, hermitian=True) @ shared_SD
 
 
 def _roots(covariance_DD: Float64[Tensor, "width width"]) -> tuple[Tensor, Tensor]:
-    """Return Σ^½ and its pseudo-inverse."""
     values, vectors = torch.linalg.eigh(covariance_DD)
     kept = values > RANK * values.max()
     scale = values.clamp_min(0).sqrt()

@@ -80,7 +80,7 @@ class BeliefMap(Shown, Tabular):
     Attributes:
         layer: its name.
         exact: exact belief after each observation (point, state).
-        read: the belief as read (point, state); entries may be negative.
+        read: the belief as read; entries may be negative.
         control: the belief as read from the first untrained control, or None.
         r2, low, high: held-out R², with its 95 % interval.
         share: fraction explained beyond untrained controls.
@@ -88,7 +88,7 @@ class BeliefMap(Shown, Tabular):
         step: training step, if known.
         length: observations per sample.
         warnings: problems found in a user's model.
-        about: length, samples, seed, layers and device.
+        about: how it was measured.
         earlier: maps at stored steps, if requested.
     """
 
@@ -142,7 +142,7 @@ class BeliefMap(Shown, Tabular):
         return np.asarray(0.1 + 0.75 * np.pad(scaled, ((0, 0), (0, 3 - scaled.shape[1]))))
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one row for each map in `earlier`, then one for this map."""
+        """Return a row for each map in `earlier` and one for this map."""
         return [
             {"step": one.step, "layer_name": one.layer, "r2": one.r2, "low": one.low, "high": one.high}
             | one.share.columns()
@@ -233,8 +233,8 @@ def belief_map(
         length: observations per sample, see `dataset_for`.
         num_samples: samples that fit and measure the map.
         seed: of controls, bootstrap and new samples.
-        over_checkpoints: add maps at the stored steps of a run (``training.num_log_checkpoints``).
-        options: controls, observer and number of plotted beliefs.
+        over_checkpoints: add maps at the stored steps of a run.
+        options: see `InstrumentOptions`.
 
     Raises:
         InputError: no process or beliefs, no such layer, or a run without stored steps.
@@ -280,8 +280,7 @@ def belief_map(
 def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed: int = 0) -> ProcessDataset:
     """Return samples of a process that is given as object, name or file; return a dataset unchanged.
 
-    The sample length is `length`, else the length of recorded sequences, else the training length stored in the model
-    (`TRAINED_LENGTHS`).
+    The sample length is `length`, else that of recorded sequences, else the training length (`TRAINED_LENGTHS`).
 
     Raises:
         InputError: no process, or no length.

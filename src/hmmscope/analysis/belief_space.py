@@ -47,8 +47,8 @@ def belief_space(
         model: any module.
         dataset: samples of an HMM, a generalised HMM or a mixture.
         layers: module names; default: the residual stream.
-        num_samples: number of samples.
-        num_factors: factors with equally many states (the first one slowest).
+        num_samples: of the dataset.
+        num_factors: factors of equal size, the first slowest.
 
     Returns:
         Rows (layer, layer_name, quantity, value, samples).

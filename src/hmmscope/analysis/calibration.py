@@ -45,8 +45,7 @@ def bet(
         happened: outcomes.
         positions: earlier observations of the sequence.
         others: further predictors, by name.
-        in_order: whether outcomes are known at the next position; otherwise, as for hidden states, bets are separate by
-            position.
+        in_order: whether outcomes are known at the next position; if not, bets are separate by position.
     """
     log_BJV = law.log()
     seen_BJ = log_BJV.gather(2, happened[..., None])[..., 0]
@@ -78,7 +77,6 @@ def _places(positions: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
 
 
 def _on_symbols(law: Tensor, happened: Tensor, where: str) -> Winnings:
-    """Return winnings of bets q ∝ p · odds^[symbol]."""
     counts_V = torch.bincount(happened.flatten(), minlength=law.shape[2]).double()
     won = {}
     for odds in ODDS:

@@ -47,7 +47,7 @@ def constrained_updates(
     Args:
         model: has taps ``residual.0`` and ``blocks.0.attention.pattern``.
         dataset: single sequences of an HMM with a unique stationary distribution.
-        num_samples: number of samples; the last quarter tests.
+        num_samples: the last quarter tests.
         num_distances: largest distance; only later queries are used.
 
     Returns:
@@ -56,8 +56,7 @@ def constrained_updates(
     Raises:
         InputError: another process, layout or model.
 
-    Source: Piotrowski, Riechers, Filan and Shai (2025), "Constrained belief updates explain geometric structures in
-    transformer representations".
+    Source: Piotrowski, Riechers, Filan and Shai (2025).
     """
     process = dataset.process
     process.require_capability(STATES)

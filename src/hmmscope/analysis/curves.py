@@ -69,7 +69,7 @@ class Score(Measures):
         no_optimum: why the optimum is unknown, or None.
         length: observations per sample.
         warnings: problems found in a user's model.
-        about: length, samples, seed and device.
+        about: how it was measured.
     """
 
     invalid: str | None
@@ -101,7 +101,7 @@ class Score(Measures):
     def excess(self) -> tuple[float, float | None, float | None] | None:
         """Mean KL divergence of the model from the Bayes optimum, nats per observation, and its 95 % interval.
 
-        The result is None without a known optimum; the interval ends are None for one sample.
+        None without a known optimum; the ends are None for one sample.
         """
         if "excess" not in self.measures["model"]:
             return None
@@ -142,7 +142,7 @@ class EvaluateOptions:
         first: Index of the first sample.
         block_length: Positions per block of block chain-of-thought; 0 for none.
         ngram_order: Longest context of baselines fitted to the training part.
-        ngrams: Tuned n-gram baselines; default: tuned on other samples.
+        ngrams: Tuned baselines; default: tuned on other samples.
 
     Raises:
         InputError: An option is out of range.
@@ -180,13 +180,13 @@ def evaluate(
         in other streams.
 
     Args:
-        model: maps tokens or vectors (batch, time, ...) to logits or vectors (batch, time, output).
+        model: maps tokens or vectors (batch, time, ...) to (batch, time, output).
         dataset: samples to score.
-        num_samples: number of samples, at most the number of windows of recorded sequences.
+        num_samples: at most the windows of recorded sequences.
         baselines: add n-gram baselines.
         target: "observation", "belief" or a `Target`.
         observers: further predictors of next symbols, by name, such as a fitted HMM.
-        options: first sample, block length and n-gram baselines.
+        options: see `EvaluateOptions`.
 
     Raises:
         InputError: wrong output shape, no exact inference, or an observer with a taken name or another number of
@@ -359,7 +359,6 @@ def _invalid(
     part: float = 0.0,
     in_order: bool = True,
 ) -> str | None:
-    """Return why a model's loss cannot be that of an honest predictor, or None."""
     if np.isinf(floor).any():
         return "the loss of the Bayes optimum is not finite: a wrong optimum"
     whose = {"optimum": "the Bayes optimum", "known-component": "that of the filter that knows the HMM"}[of_whom]
@@ -395,9 +394,9 @@ def curves(
     """Tabulate the metrics of `evaluate` by position and by demonstrations.
 
     Args:
-        model: maps tokens (batch, time) to logits (batch, time, symbols).
+        model: as for `evaluate`.
         dataset: samples to score.
-        num_samples: number of samples.
+        num_samples: of the dataset.
         first: first sample.
         target: "observation" or "belief".
         block_length: of block chain-of-thought.

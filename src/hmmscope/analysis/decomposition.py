@@ -118,7 +118,7 @@ class Histories(Shown):
         """Decompose the expected error of the linear predictor W x of windows x, for one matrix W or many.
 
         Args:
-            windows: windows of the same process, at most as long as the histories.
+            windows: of the same process, no longer than the histories.
             weights: estimates of W_L, independent of the histories.
         """
         number_H = self.windows(windows.memory_length)
@@ -172,7 +172,7 @@ class Windows(Shown):
 
     Attributes:
         memory_length: L.
-        features: x, most recent observation first (window, feature), in lexicographic order.
+        features: x, most recent observation first (window, feature).
         probability: P(window) (window,).
         next_observation: P_L(. | window) (window, symbol); zeros for impossible windows.
         linear: W_L and its moments.

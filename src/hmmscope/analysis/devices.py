@@ -34,7 +34,7 @@ def takes_device(function: T) -> T:
 def about_of(
     model: Any, dataset: Any, num_samples: int | None, *, seed: int | None = None, layers: Any = None
 ) -> dict[str, Any]:
-    """Return length, samples, seeds, layer names and device of a measurement, as far as they are known."""
+    """Return length, samples, seeds, layers and device of a measurement, if known."""
     length = getattr(getattr(dataset, "layout", None), "num_observations", None)
     weights = model.parameters() if isinstance(model, nn.Module) else iter(())
     found = {

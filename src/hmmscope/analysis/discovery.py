@@ -54,8 +54,7 @@ def automaton(
     """Estimate how many hidden states a model's predictions distinguish.
 
     - rank: rank of the Hankel matrix [P(prefix suffix)], by the largest ratio of neighbouring singular values;
-    - states, recurrent: number of prefix classes with different futures, and of recurrent ones, see
-    `extract_automaton`;
+    - states, recurrent: number of prefix classes with different futures, and of recurrent ones;
     - distance: mean total variation between the process's predictions and those of observable operators learned from
     the model.
 
@@ -135,8 +134,8 @@ def dictionary(
         model: any module.
         dataset: samples of an HMM, a generalised HMM or a mixture.
         layers: module names; default: the residual stream.
-        num_samples: number of samples; the last quarter tests.
-        methods: those to run.
+        num_samples: the last quarter tests.
+        methods: default: all.
         seed: of directions and dictionaries.
 
     Returns:

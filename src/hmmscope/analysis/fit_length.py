@@ -38,15 +38,14 @@ def evaluation_losses(
 ) -> list[dict]:
     """Compute the distance of a model's predictions from the exact ones by position: el_t of [Limits].
 
-    The distance is half the L1 distance, or for vectors the Euclidean distance, for linear processes divided by max(1,
-    norm of the exact answer). Position t follows t observations. For Cyclic-HARD only state queries count; up to 64
-    rounds of `num_samples` samples give each position `least_count` state queries. The baseline ``constant`` always
-    predicts the mean exact answer of the second half.
+    The distance is that of `Target.distance_terms`. Position t follows t observations. For Cyclic-HARD only state
+    queries count; up to 64 rounds of `num_samples` samples give each position `least_count` state queries. The baseline
+    ``constant`` always predicts the mean exact answer of the second half.
 
     Source: [Limits] §4.1 and App. C.1; E = 256 trajectories there.
 
     Args:
-        model: maps tokens or vectors (batch, time, ...) to logits or vectors (batch, time, output).
+        model: as for `evaluate`.
         dataset: samples of a process with exact inference.
         num_samples: samples per round.
         first: first sample.
@@ -165,7 +164,7 @@ def fit_length(
         The length, or 0.
 
     Raises:
-        InputError: unequal lengths, no epoch, positions that do not ascend from 1, or numbers out of range.
+        InputError: unequal lengths, no epoch, wrong positions, or numbers out of range.
     """
     if definition not in DEFINITIONS:
         raise InputError(f"definition: must be prefix or max, got {definition!r}")
@@ -190,8 +189,8 @@ def crossing_length(
 ) -> float:
     """Interpolate the fit length between positions, where the loss crosses the error rate.
 
-    A position's loss is its largest loss in the last epochs; position 0 has loss 0. Without a crossing, the last
-    evaluated position is returned. The arguments are those of `fit_length`.
+    A position's loss is its largest in the last epochs; position 0 has loss 0. The default is the last evaluated
+    position.
     """
     if definition not in DEFINITIONS:
         raise InputError(f"definition: must be prefix or max, got {definition!r}")
@@ -227,7 +226,7 @@ def fit_start(
 def fitted_positions(
     losses: Sequence[Sequence[float | None]], positions: Sequence[int], error_rate: float, *, last: int = 3
 ) -> list[bool]:
-    """Return whether each position is fitted, see `fit_length`."""
+    """Return whether each position is fitted."""
     require(error_rate > 0, "error_rate", "must be above 0", error_rate)
     require_count("last", last)
     require(len(losses) >= 1, "losses", "must have at least 1 epoch", len(losses))

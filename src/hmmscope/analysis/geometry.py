@@ -134,7 +134,7 @@ class ExactBeliefs(Shown):
         return self.values[BELIEF]
 
     def stream(self, model: nn.Module, layers: Sequence[str] | None = None) -> Float[Tensor, "layer example feature"]:
-        """Return a model's activations at these observations, by default of the residual stream."""
+        """Return activations at these observations, by default of the residual stream."""
         return read_stream(
             model, self.dataset, self.times, residual_layers(model) if layers is None else layers, self.num_samples
         )
@@ -189,10 +189,10 @@ def geometry(
         model: any module.
         dataset: samples with beliefs, or any with an observer.
         layers: module names; default: the residual stream.
-        num_samples: number of samples, at most the number of windows of recorded sequences.
+        num_samples: at most the windows of recorded sequences.
         ridge: penalty.
         seed: of permutation and bootstrap.
-        options: untrained controls, and the observer that defines the targets.
+        options: see `InstrumentOptions`.
 
     Returns:
         Rows (target, targets "true" or "shuffled", layer, layer_name, r2, low, high, fitted, ceiling, from_prediction,
@@ -307,7 +307,7 @@ def mixed_beliefs(
     Args:
         mixture: M components.
         observations: (batch, time).
-        posterior: P(component | o_0..o_t), from `filter_mixture`.
+        posterior: P(component | o_0..o_t).
         reset_mask: True where a sequence starts (time,).
     """
     steps = forward_steps(mixture.params, observations[None], reset_mask)
@@ -324,12 +324,12 @@ def read_off(
     seed: int = 0,
     inside: Bool[Tensor, "example"] | None = None,
 ) -> Readout:
-    """Fit an affine map from each layer to a target on three quarters of the samples; measure it on the rest.
+    """Fit an affine map from each layer on three quarters of the samples; measure it on the rest.
 
     Args:
         features: (layer, example, feature); examples of a sample are adjacent.
         target: values to fit.
-        num_samples: number of samples.
+        num_samples: of the features.
         ridge: penalty.
         shuffle: permute the training targets.
         seed: of the permutation.

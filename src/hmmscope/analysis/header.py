@@ -1,4 +1,4 @@
-"""Models of samples with a header (the HMM's parameters at the start of the sample), compared with other predictors."""
+"""Models of samples with a header, compared with other predictors."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -85,10 +85,10 @@ def header(
     Args:
         model: any module of tokens.
         dataset: in the layout `header`.
-        num_samples: number of samples.
+        num_samples: of the dataset.
         target: "observation" or "belief".
         seed: of bootstrap and fits.
-        options: sizes of the predictors ``bayes`` and ``baum-welch``, and n-gram baselines.
+        options: see `HeaderOptions`.
 
     Returns:
         Rows (predictor, position, quantity, value, low, high, error, samples); position counts known observations, None
@@ -167,7 +167,7 @@ def bayes_predictions(
     sum_m P_m(o_0..o_t) / sum_m P_m(o_0..o_{t-1}),    m = 1 .. num_hmms
 
     Args:
-        process: a family of HMMs, one per sample.
+        process: one HMM per sample.
         observations: symbols (batch, time).
         num_hmms: draws.
         number: independent pool of draws.

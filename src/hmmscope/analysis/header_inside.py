@@ -1,4 +1,4 @@
-"""Header representation: does a network store the header (the HMM's parameters at the start of the sample)?"""
+"""Header representation: does a network store the HMM's parameters that it read?"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -44,13 +44,13 @@ def header_memory(
     controls: Controls | None = None,
     seed: int = 0,
 ) -> list[dict]:
-    """Compute held-out R² of affine maps from each layer at the last observation to the numbers in the header.
+    """Compute held-out R² of affine maps from each layer, after the last observation, to the header.
 
     Args:
         model: any module.
         dataset: in the layout `header`.
         layers: module names; default: the residual stream.
-        num_samples: number of samples; the last quarter tests.
+        num_samples: the last quarter tests.
         num_controls: number of untrained controls, 0 or at least 3.
         controls: function that makes an untrained module; default: `draw_controls`.
         seed: of bootstrap and controls.
@@ -96,7 +96,7 @@ def header_edits(
     num_samples: int = 256,
     seed: int = 0,
 ) -> list[dict]:
-    """Edit one entry of the header, and measure whether the predictions become those of the edited HMM's filter.
+    """Edit one entry of the header, and measure whether the edited HMM's filter is then predicted.
 
     The entry is exchanged with the last entry of its row, which the header implies; the edit is made in the tokens, or
     in the header's residual stream at one layer. The value is the fraction of the way to the edited HMM's filter in the
@@ -110,7 +110,7 @@ def header_edits(
         model: any module.
         dataset: in the layout `header`.
         layers: module names; default: the residual stream.
-        num_samples: number of samples; those that are impossible under the new HMM are left out.
+        num_samples: those that the new HMM cannot emit are left out.
         seed: of entries and bootstrap.
 
     Returns:
@@ -159,7 +159,7 @@ def header_edits(
 def exchanged(
     dataset: ProcessDataset, tokens: Int64[Tensor, "batch column"], seed: int
 ) -> Int64[Tensor, "batch column"]:
-    """Exchange one entry of each header with the last of its row, preferably one that differs by a quarter."""
+    """Exchange one entry of each header with the last of its row, if possible one that differs by a quarter."""
     told = dataset.process.decode_header(tokens[:, : behind_headers(dataset)] - dataset.num_symbols).params
     values, lasts = [], []
     for matrix in (told.transition_MSS, told.emission_MSV):

@@ -30,7 +30,7 @@ FIX = "pass controls=, a function that makes the untrained module"
 
 
 def made_controls(controls: Controls, model: nn.Module, seeds: Sequence[int]) -> tuple[nn.Module, ...]:
-    """Make one untrained module per seed by calling a user's function, on the model's device and dtype.
+    """Make an untrained module per seed by a user's function, on the model's device and dtype.
 
     The user's function runs without gradients and with seeded global random generators.
 
@@ -149,7 +149,7 @@ def _mean(values: Sequence[float]) -> float:
 def copied_table(module: nn.Module, before: dict[str, Tensor], known: set[int]) -> str:
     """Return the name of a buffer that new initial weights leave unchanged and that may be learned, or "".
 
-    Buffers of integers, masks, and sinusoids, ramps or powers of the position count as not learned.
+    Integers, masks, and sinusoids, ramps or powers of the position count as not learned.
 
     Args:
         module: the redrawn copy.
@@ -175,7 +175,6 @@ def _follows(table: Tensor) -> bool:
 
 
 def _recurs(rows: Tensor) -> bool:
-    """Return whether each column satisfies x[t + 1] = a x[t] + b x[t - 1], or is piecewise linear."""
     if len(rows) < 3:
         return False
     size = rows.nan_to_num(posinf=0, neginf=0).square().mean(0).sqrt()

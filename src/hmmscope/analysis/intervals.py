@@ -17,7 +17,7 @@ def bootstrap_means(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Compute the means and their 95 % intervals (...,) of values (sample, ...).
 
-    The interval ends are bootstrap percentiles, or follow Student's t below `FEW` samples.
+    The ends are bootstrap percentiles, or Student's t below `FEW` samples.
     """
     values = np.asarray(values, np.float64)
     flat = values.reshape(len(values), -1)

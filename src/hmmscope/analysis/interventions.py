@@ -7,8 +7,8 @@
     with intervene(model, {"residual.2": patch(source)}):
         patched = model(tokens)
 
-An edit maps an activation to one of the same shape, for any module that returns a tensor or a tuple that starts with
-one. Gradients flow through edits, but not through activation checkpointing.
+An edit maps an activation to one of the same shape. Gradients flow through edits, but not through activation
+checkpointing.
 
 Source: activation patching as in Vig et al. (2020) and Meng et al. (2022); ablation by means and by other samples as in
 Wang et al. (2023) and Chan et al. (2022).
@@ -72,7 +72,6 @@ def intervene(model: nn.Module, edits: Mapping[str, Edit | Sequence[Edit]]) -> I
 
 
 def _rehearse_once() -> Callable[[nn.Module, tuple[Any, ...]], None]:
-    """Return a forward pre-hook that rehearses a user's model, without the edits, before its first call on tokens."""
     calls = itertools.count()
 
     def rehearse(model: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -109,7 +108,6 @@ def _hook(name: str, edits: tuple[Edit, ...]) -> Callable[[nn.Module, Any, Any],
 
 
 def _recomputed() -> bool:
-    """Return whether ``backward()`` will recompute, or now recomputes, the running code."""
     if torch.compiler.is_compiling():  # the compiled module includes the edit
         return False
     frame: FrameType | None = sys._getframe(1)

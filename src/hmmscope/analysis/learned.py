@@ -27,7 +27,7 @@ CONSTANT, LAST = "the best constant answer", "the best prediction from the last 
 
 @dataclass(frozen=True, repr=False)
 class Learned(Shown):
-    """Held-out losses, nats per symbol, and the closed fraction of the gap between a memoryless baseline and the optimum.
+    """Held-out losses, nats per symbol, and the closed fraction of the gap from a memoryless baseline to the optimum.
 
     Attributes:
         loss: of the network.

@@ -50,8 +50,6 @@ def predict_logistic(
 
 
 class _Problem(NamedTuple):
-    """Examples, labels, Cholesky factors of the bound, and inverse Hessian blocks."""
-
     x: Tensor
     labels: Tensor
     penalty: Tensor

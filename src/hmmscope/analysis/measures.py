@@ -25,7 +25,6 @@ class Measures(Tabular):
     positions: NDArray[np.int64]
 
     def table(self) -> list[dict]:
-        """Return a row of mean metrics for each predictor."""
         return [
             {"predictor": name} | {metric: float(np.nanmean(values)) for metric, values in metrics.items()}
             for name, metrics in self.measures.items()

@@ -134,7 +134,7 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
     Args:
         model: has taps ``blocks.<n>.attention.mixed`` and residual taps.
         dataset: samples; the last sequence, of at least five observations, is read.
-        num_samples: number of samples, at most the number of windows of recorded sequences; the last quarter tests.
+        num_samples: at most the windows of recorded sequences; the last quarter tests.
         seed: of the bootstrap.
 
     Returns:
@@ -144,7 +144,7 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
     Raises:
         InputError: a model without these taps, or short sequences.
 
-    Source: ours; ablations as in Wang et al. (2023), "Interpretability in the wild".
+    Source: ours; ablations as in Wang et al. (2023).
     """
     require_count("num_samples", num_samples, 16, ", to fit and to test")
     num_samples = dataset.different(num_samples)
@@ -173,8 +173,8 @@ def paths(
 
     Args:
         model: a decoder of this library.
-        dataset: samples; the last sequence, of at least five observations, is read.
-        num_samples: number of samples; the last quarter tests.
+        dataset: as for `mechanisms`.
+        num_samples: the last quarter tests.
         ablation: "mean" or "resample".
         seed: of the bootstrap.
 
@@ -184,8 +184,7 @@ def paths(
     Raises:
         InputError: another type of model, an unknown ablation, or short sequences.
 
-    Source: ours; path patching as in Wang et al. (2023), "Interpretability in the wild", and Goldowsky-Dill et al.
-    (2023).
+    Source: ours; path patching as in Wang et al. (2023) and Goldowsky-Dill et al. (2023).
     """
     require_count("num_samples", num_samples, 16, ", to fit and to test")
     if ablation not in ABLATIONS:
@@ -224,7 +223,7 @@ def _places(given: Float[Tensor, "batch *shape"]) -> dict[str, Tensor]:
 
 
 def roles(rows: Iterable[Mapping[str, Any]], *, ablation: str = "mean") -> dict[str, str]:
-    """Name heads and attention layers by the target whose R² their ablation lowers most, such as "induction head".
+    """Name heads and attentions by the R² that their ablation lowers most, such as "induction head".
 
     The name is "none" if the ablation changes little or does not raise the loss.
 

@@ -110,7 +110,7 @@ def ngram_reach(
     observers: Mapping[str, Process] | None = None,
     seed: int = 0,
 ) -> NgramReach:
-    """Score n-gram baselines, an untrained network, the Bayes optimum and the filter that knows the component.
+    """Score n-gram baselines, an untrained network and the Bayes optimum on a process.
 
     Args:
         process: of symbols.

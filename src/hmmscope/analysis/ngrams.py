@@ -67,7 +67,7 @@ class TunedNgrams:
         """Choose the n-gram hyperparameters by the mean loss on samples 0 to `num_samples` - 1.
 
         Args:
-            dataset: prompts of the training pool, such as the stream "counting".
+            dataset: prompts of the training pool.
             num_samples: number of prompts; default: about `OBSERVATIONS` observations.
             orders: tune n-grams at least up to this order.
             asked: mask of observations for the loss (predicted,).
@@ -196,7 +196,6 @@ def _examples(
     predicted: NDArray[np.int64],
     kept: NDArray[np.bool_],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return counts (example, order) of observed symbols after each context, and totals."""
     own, totals = [], []
     rows = max(1, _COUNTS // (seen.shape[1] * (max_order + 1) * num_symbols))
     for begin in range(0, len(seen), rows):
@@ -321,7 +320,7 @@ def evaluate_ngrams(
     Args:
         ngrams: tuned baselines.
         dataset: samples to evaluate.
-        num_samples: number of samples.
+        num_samples: of the dataset.
         others: returns probabilities of further predictors for a batch.
     """
     target = make_target("observation", dataset.process, dataset.layout)
@@ -349,7 +348,7 @@ def gain_over_ngrams(
     """Compute the gain of a predictor over the best n-gram baseline.
 
     Args:
-        found: measures of the predictor and the baselines.
+        found: with the baselines.
         predictor: its name.
         kept: mask of positions.
 

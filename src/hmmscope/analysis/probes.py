@@ -170,10 +170,10 @@ def probe(
         dataset: samples, with components for ``component``.
         target: default: ``component`` for a mixture, otherwise ``belief``.
         layers: module names; default: the residual stream.
-        num_samples: number of samples, at most the number of windows of recorded sequences.
+        num_samples: at most the windows of recorded sequences.
         shuffled_labels: add the control with permuted labels.
         seed: of permutation and bootstrap.
-        options: untrained controls, and the observer that defines ``belief``.
+        options: see `InstrumentOptions`.
 
     Returns:
         Rows (target, layer, layer_name, labels "true" or "shuffled", accuracy, low, high, chance, ceiling, samples,

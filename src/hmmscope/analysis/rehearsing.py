@@ -56,7 +56,7 @@ def rehearsed(model: nn.Module, dataset: ProcessDataset, target: Target | None =
 
 
 def rehearsed_on(model: nn.Module, tokens: Tensor) -> tuple[str, ...]:
-    """Rehearse a user's model on the first samples of tokens (sample, time) and return warnings; see `rehearsed`."""
+    """Rehearse a user's model on tokens (sample, time) and return warnings."""
     known = _REHEARSED.get() or torch.compiler.is_compiling() or is_of_library(model)
     if known or tokens.is_floating_point() or min(tokens.shape) == 0:
         return ()
@@ -80,7 +80,7 @@ def already_rehearsed() -> Iterator[None]:
 
 @registry.rehearsal("tokens")
 def rehearse_first(model: Any, dataset: Any, measure: Callable[[], Any]) -> Any:
-    """Run an instrument after a rehearsal of the model, and attach the rehearsal's warnings."""
+    """Run an instrument after a rehearsal, and attach the rehearsal's warnings."""
     lines = rehearsed(model, dataset) if isinstance(dataset, ProcessDataset) else ()
     with already_rehearsed():
         rows = measure()

@@ -48,7 +48,7 @@ def shuffle_test(
     Args:
         model: has taps ``blocks.<layer>.attention.logits`` (batch, head, query, key).
         dataset: of prompts, or of text, with at least two demonstrations.
-        num_samples: number of prompts.
+        num_samples: prompts.
         num_permutations: including the original order.
         mode: "blocks", "layer" or "everywhere".
         seed: of the permutations.

@@ -1,4 +1,4 @@
-"""Strategies: distances of a model from simple predictors, and the training step at which the closest one changes."""
+"""Strategies: distances of a model from simple predictors, and steps at which the closest one changes."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,9 +35,9 @@ def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
     the KL divergence in nats (if finite) or the total variation.
 
     Args:
-        model: maps tokens (batch, time) to logits (batch, time, symbol).
+        model: as for `evaluate`.
         dataset: samples.
-        num_samples: number of samples, at most the number of windows of recorded sequences.
+        num_samples: at most the windows of recorded sequences.
         max_order: largest k.
 
     Returns:
@@ -46,7 +46,7 @@ def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
     Raises:
         InputError: no unique stationary distribution, or a real-valued process.
 
-    Source: Edelman et al. (2024), "The evolution of statistical induction heads", for in-context Markov chains.
+    Source: Edelman et al. (2024), for in-context Markov chains.
     """
     require_count("num_samples", num_samples, 2)
     require_count("max_order", max_order, 0)

@@ -88,10 +88,6 @@ def _cross(q: NDArray[np.float64], p: NDArray[np.float64]) -> float:
 
 
 def _fit(q: NDArray[np.float64], p: NDArray[np.float64], start: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Minimise f(w) = -sum q log(w p) + sum w over w >= 0 by Newton steps.
-
-    With r = p (q / w p) and the Hessian H, each minimises v H v / 2 - (2 r - 1) v over v >= 0.
-    """
     kept = q > 0
     q_N, p_KN = q[kept] / q.sum(), p[:, kept]
     w = 0.99 * start + 0.01 / len(start)

@@ -1,4 +1,4 @@
-"""Task patching: does a patch of one layer transfer the mixture component (task) of another prompt?"""
+"""Task patching: does a patch of one layer transfer another prompt's mixture component (task)?"""
 
 from collections.abc import Sequence
 
@@ -62,7 +62,7 @@ def task_patching(
         model: any module.
         dataset: prompts of a mixture, with demonstrations.
         layers: module names; default: the residual stream.
-        num_samples: number of prompts, each paired with one of another component.
+        num_samples: prompts, each paired with one of another component.
         rank: of the task subspace; 0 for all directions.
         columns: patched positions: "test" sequence or "all".
         num_random: random subspaces, averaged.
@@ -75,7 +75,7 @@ def task_patching(
     Raises:
         InputError: no mixture, no demonstrations, or a single component.
 
-    Source: ours; task vectors as in Hendel et al. (2023), "In-context learning creates task vectors".
+    Source: ours; task vectors as in Hendel et al. (2023).
     """
     require_count("num_samples", num_samples, 16, ", to fit and to change")
     require_count("rank", rank, 0)

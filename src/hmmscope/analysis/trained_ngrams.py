@@ -231,7 +231,6 @@ def _counted(
 
 
 def _log_gamma(counts: NDArray[np.int64], start: float) -> NDArray[np.float64]:
-    """Return log of start (start + 1) ... (start + count - 1), by count."""
     different, where = np.unique(counts, return_inverse=True)
     table = np.array([math.lgamma(start + count) for count in different.tolist()]) - math.lgamma(start)
     return table[where]
@@ -257,8 +256,7 @@ def ngram_baselines(
         reading: options of `SequenceData`, such as `column` or `missing`.
 
     Raises:
-        InputError: datasets with different symbols or layouts, or the same samples; a dataset without `test`; too few
-            sequences.
+        InputError: datasets of different symbols or layouts, or of the same samples; no `test`; too few sequences.
     """
     if test is None and not isinstance(train, ProcessDataset):
         return _count_data(train, num_samples, orders, reading)

@@ -116,7 +116,6 @@ class ExplainedFraction(Shown):
         return "more" if self.low > 0 else "less"
 
     def __str__(self) -> str:
-        """``0.91 [0.84, 0.95] of what 3 untrained controls leave unexplained``, or the reason."""
         if self.value is None or self.low is None or self.high is None:
             return self.reason
         share = in_digits(self.value, self.low, self.high)
@@ -149,7 +148,7 @@ def draw_controls(
         model: any module.
         num_controls: number of controls, or 0.
         seed: in [0, 2^32).
-        controls: function that makes an untrained module, ``lambda: Mine()``.
+        controls: function that makes an untrained module.
         first: the network with its initial weights, if known.
 
     Returns:
@@ -247,7 +246,6 @@ def _draw_in_place(original: nn.Module) -> None:
 
 @contextmanager
 def _drawing(seed: int) -> Iterator[None]:
-    """Seed torch's global generator with (seed, "twin"), then restore it."""
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(torch_generator(seed, "twin").get_state())
         yield
@@ -259,12 +257,11 @@ def explained_beyond_controls(
     """Compute the fraction explained beyond controls from unexplained fractions on test samples and resamples.
 
     The interval is Student's t for the log ratio, with Satterthwaite's degrees of freedom; the variance is that over
-    resamples plus (1 + 1 / controls) times that between controls. The interval lies above zero for 2 to 3 % of
-    untrained networks (measured on three architectures).
+    resamples plus (1 + 1 / controls) times that between controls.
 
     Args:
-        left: 1 - R² or error rate of the network (1 + resamples,).
-        twins_left: 1 - R² or error rate of each control (1 + resamples, control).
+        left: of the network (1 + resamples,).
+        twins_left: of each control (1 + resamples, control).
         num_samples: test samples.
         reason: why there are no controls.
 

@@ -39,7 +39,7 @@ class ProcessStream(IterableDataset[dict[str, Tensor]]):
         dataset: samples.
         batch_size: over all processes; None for single samples.
         rank, world: index and number of processes.
-        num_samples: the end; default: none, or the number of windows of recorded sequences.
+        num_samples: the end; default: none, or the windows of recorded sequences.
         first: first sample.
         exact: add the exact answers, if known.
 

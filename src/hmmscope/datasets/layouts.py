@@ -175,7 +175,7 @@ class HeaderLayout(Layout):
         require_count("length", self.length, most=MAX_COLUMNS)
 
     def of(self, process: Process) -> "HeaderLayout":
-        """Return the layout with the header size of a process.
+        """Return the layout for a process.
 
         Raises:
             InputError: a process without headers.

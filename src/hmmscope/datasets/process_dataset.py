@@ -115,7 +115,7 @@ class ProcessDataset:
         return f"ProcessDataset({self.process!r}, {self.layout!r}, seed={self.seed}, stream={self.stream_name!r})"
 
     def different(self, num_samples: int) -> int:
-        """Return `num_samples`, or the number of windows of recorded sequences if that is smaller."""
+        """Return `num_samples`, or the windows of recorded sequences if fewer."""
         different = self.process.num_different(self.stream_name, self.layout.num_observations)
         return num_samples if different is None else min(num_samples, different)
 
@@ -185,7 +185,6 @@ class ProcessDataset:
 
     @property
     def _layout_data(self) -> dict:
-        """Fields of the layout; False is left out, so that new fields change no digest."""
         return {field: value for field, value in spec_to_data(self.layout).items() if value is not False}
 
 

@@ -49,7 +49,7 @@ class NextObservation(BeforeEachObservation):
 
 
 class HeaderNextObservation(NextObservation):
-    """The next observation, given the HMM in the header (the parameters at the start of the sample)."""
+    """The next observation, given the HMM that the header encodes."""
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
         return observe_decoded(self.process, self.layout, batch).predicted_observation[:, self.kept]

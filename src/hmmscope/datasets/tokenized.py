@@ -117,7 +117,6 @@ class TextLayout(Layout):
 
     @cached_property
     def predicted_observations(self) -> NDArray[np.int64]:
-        """Observations t that a model predicts."""
         kept = ~self.reset_mask | (self.start_tokens == self.symbol_tokens)
         kept[0] = bool(self.head) and self.first_tokens == self.symbol_tokens
         return np.flatnonzero(kept)

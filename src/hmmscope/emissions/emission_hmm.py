@@ -156,7 +156,7 @@ class EmissionHMM(VectorProcess):
 
     @classmethod
     def conjugate(cls, observations: Float64[Tensor, "row coordinate"], **options: Any) -> Conjugate:
-        """Build a weak conjugate prior for `Fit.posterior`; the options depend on the family.
+        """Build a weak conjugate prior; the options depend on the family.
 
         Raises:
             InputError: The family has none.
@@ -257,7 +257,7 @@ class EmissionHMM(VectorProcess):
     def sample_paths(
         self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """Sample paths; the last bits are platform-dependent."""
+        """Sample paths; last bits depend on the platform."""
         drawn_BTK = torch.from_numpy(
             self.uniforms(check_samples(indices), len(reset_mask), seed, stream, 1 + self.num_draws)
         )
@@ -291,7 +291,6 @@ class EmissionHMM(VectorProcess):
 
     @cached_property
     def params_digest(self) -> str:
-        """sha256 of the parameters rounded to 40 bits."""
         header = [self.file_format, self.num_states, self.num_symbols, self._shape_texts()]
         sha = hashlib.sha256(f"hmmscope-process/1/{json.dumps(header)}".encode())
         for tensor in self.file_tensors().values():
@@ -354,7 +353,7 @@ class EmissionHMM(VectorProcess):
         return "".join([super()._repr_html_(), *(as_html(*table) for table in self._tables())])
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return the stationary distribution and the chain's second eigenvalue."""
+        """Return stationary distribution and second eigenvalue of the chain."""
         said = []
         try:
             law = ", ".join(f"{steady(share):z.6f}" for share in stationary_law(self.transition)[:8].tolist())

@@ -37,7 +37,7 @@ class EmissionFit:
 
     Attributes:
         hmm: Best model.
-        log_likelihood: Log density of all observations, in nats.
+        log_likelihood: Total log density, in nats.
         num_iterations: Iterations of the best restart.
         converged: Its last gain was below the tolerance.
         num_restarts: Restarts run.
@@ -48,7 +48,7 @@ class EmissionFit:
         at_min_variance: (state, coordinate) of variances at that bound.
         num_free: Free parameters of each part; fixed parts have none.
         num_zeros: Probabilities of each part that `start` fixes at zero.
-        history: Log-likelihood of each restart before every iteration and at the end, in nats.
+        history: Log-likelihood, in nats, by restart and iteration.
     """
 
     hmm: EmissionHMM
@@ -217,11 +217,9 @@ def fit_emissions(
 ) -> EmissionFit:
     """Fit an HMM of a family to independent sequences by expectation maximization (EM).
 
-    initial_i ∝ E[first states i];  transition_ij ∝ E[transitions i -> j];  emission of i: rows weighted by P(state = i)
-
     Variances stay above `min_variance` times the coordinate's total variance. Missing entries are integrated out.
 
-    Source: Baum, Petrie, Soules and Weiss (1970); Dempster, Laird and Rubin (1977); floors: Hathaway (1985).
+    Source: Baum et al. (1970); Dempster, Laird and Rubin (1977); floors: Hathaway (1985).
 
     Args:
         family: A subclass of `EmissionHMM`.

@@ -89,7 +89,7 @@ class GaussianHMM(EmissionHMM):
         check_covariances("covariances", self.spread)
 
     def gaussians(self, state: int) -> list[tuple[float, Tensor, Tensor]]:
-        """Return weight, mean and covariance matrix of each Gaussian of a state."""
+        """Return weight, mean and covariance matrix of a state."""
         spread = self.spread[state]
         return [(1.0, self.means[state], spread if spread.ndim == 2 else spread.diag())]
 
@@ -143,7 +143,7 @@ class GaussianHMM(EmissionHMM):
         covariance_type: str = "diag",
         min_variance: Float64[Tensor, "coordinate"],
     ) -> Self:
-        """Draw the states' means by k-means++."""
+        """Draw means by k-means++."""
         filled, centre, deviation = completed(observations)
         centres = scattered_centres(
             (filled - centre) / deviation, num_states, torch.from_numpy(random.random(num_states))

@@ -96,7 +96,7 @@ class LogLikelihoodBatch:
         offsets, lengths: Nonempty sequences (n,).
         reset_mask: True where a new sequence starts (T,).
         numbers: Batch indices (n,).
-        weights: Weight of each in expected counts (n,); None if all are 1.
+        weights: Of each sequence (n,); None if all are 1.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class LogLikelihoodBatch:
         return found._replace(terms=terms)
 
     def smoothed(self, sums: SufficientStatistics | None = None) -> FilterOutput:
-        """Run the smoother and add expected counts to `sums`, but not for sequences with underflow risk."""
+        """Run the smoother and add to `sums`, except for sequences with underflow risk."""
         law, found, work = self.params, self._found(), self.work
         norms, size = np.empty(len(self.rows)), len(law.initial)
         transposed, parts = law.padded(np.ascontiguousarray(law.steps().T)), {}

@@ -90,7 +90,6 @@ class PoissonHMM(EmissionHMM):
         return observations
 
     def log_likelihoods(self, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch state"]:
-        """Compute log P(o_t | state) = sum_y (o_y log rate_y - rate_y - log o_y!)."""
         terms = [
             (observations * rates.log() - rates - torch.lgamma(observations + 1)).nan_to_num(0.0).sum(-1)
             for rates in self.rates

@@ -26,7 +26,7 @@ class StatesFiltered(Shown):
     Attributes:
         beliefs: P(state t | o_0..o_t) (batch, time, state).
         predicted: P(state t | o_0..o_{t-1}).
-        log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time), in nats.
+        log_likelihood_terms: log P(o_t | o_0..o_{t-1}), in nats.
         log_likelihood: Sum of the terms (batch,).
         impossible_at: First impossible t (batch,), or -1.
     """

@@ -36,7 +36,7 @@ def vector_evidence(
 ) -> Evidence | None:
     """Estimate the log evidence of the number of states, in nats.
 
-    The evidence of one state has a closed form; for more states `hmmscope.inference.evidence.sampled` estimates it.
+    The evidence of one state has a closed form; for more states see `hmmscope.inference.evidence.sampled`.
 
     Args:
         model: Model fitted to most of the data.

@@ -95,7 +95,6 @@ def _scatter(
 
 @compile_unit(fastmath=FLAGS)
 def _patterns(q: X3, k: X3, begin: int, end: int, size: int, p: X1, values: X1, zeros: X1) -> None:
-    """Compute softmax(q_t · k_u) of queries begin .. end - 1 over the keys before `end`."""
     wide()
     one, row, key = p.dtype.type(1), size * LANES, end * LANES
     lane_product(end - begin, end, size, q, begin * row, row, LANES, k, 0, row, LANES, p, 0, key, LANES, False, zeros)

@@ -96,7 +96,7 @@ def read_backward(
 
 @compile_unit(fastmath=FLAGS)
 def normalise(normed: int, x: X2, used: int, hat: X2, scale: X1, mean: X1) -> None:
-    """hat = (x - mean) scale, scale = 1/sqrt(variance + 1e-5), per column; or hat = x. See `folding` for the affine part."""
+    """hat = (x - mean) scale, scale = 1/sqrt(variance + 1e-5), per column; or hat = x."""
     wide()
     if normed == 0:
         for i in range(x.shape[0]):

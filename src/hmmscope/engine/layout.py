@@ -28,7 +28,7 @@ _ALIGNED = 64  # bytes: a cache line
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """Division of a batch: `chunks` are (first sample, number of samples) on `lanes` lanes; `steps` include padding."""
+    """Division of a batch into `chunks` (first sample, samples) on `lanes`; `steps` include padding."""
 
     steps: int
     lanes: int
@@ -50,7 +50,7 @@ def plan(sizes: Sizes, steps: int, batch: int, threads: int, itemsize: int) -> C
 
 
 def pieces(sizes: Sizes, batch: int) -> list[slice]:
-    """Split a batch into whole registers of samples and a rest, if that leaves fewer lanes idle."""
+    """Split a batch into whole registers and a rest, if fewer lanes are then idle."""
     rest = batch % LANES
     if batch < LANES or not rest or _lanes(rest, sizes.heads) == LANES:
         return [slice(0, batch)]

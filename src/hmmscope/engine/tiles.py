@@ -77,7 +77,6 @@ lanes_top, lanes_sum, lanes_take, lanes_times = (_along(kind) for kind in ("top"
 
 @intrinsic
 def _transpose(typing, source, begin, stride, result, place, result_stride):  # type: ignore[no-untyped-def]
-    """Transpose LANES rows and columns by log2(LANES) rounds of exchanges."""
     i = types.int64
     signature = types.void(source, i, i, result, i, i)
 

@@ -136,7 +136,6 @@ def _times(slope: X2, change: X2, used: int) -> None:
 
 @compile_unit(fastmath=FLAGS)
 def _back_through_norm(shape: Shape, across: X3, back: X3, layer: int, dy: X3, hat: X3, scale: X2, work: Work) -> None:
-    """Add to work.x the gradient through a map of hat(x), from `dy`."""
     for panel in range(dy.shape[0]):
         used = columns_of(panel, shape.steps, shape.samples, dy.shape[2])
         map_backward(across, back, layer, dy[panel], used, False, work.panel, work.zeros, work.halves.right)

@@ -56,11 +56,11 @@ class BaumWelchFit:
         converged: Its last gain was below the tolerance.
         num_restarts: Restarts run.
         restart_gap: Log-likelihood gap of the best two restarts, in nats; infinite for one.
-        restarts_agree: The best two agree, see `fit_baum_welch`.
-        bic: Bayesian information criterion, see `criterion`; smaller is better.
+        restarts_agree: The best two agree.
+        bic: Bayesian information criterion; smaller is better.
         num_free: Free probabilities of each part; fixed parts have none, tied rows count once.
         num_zeros: Probabilities of each part that `start` fixes at zero.
-        history: Log-likelihood of each restart before every iteration and at the end, in nats.
+        history: Log-likelihood, in nats, by restart and iteration.
         constrained: The fit had `constraints`.
     """
 
@@ -114,19 +114,19 @@ def fit_baum_welch(
     Each continues from the best of `num_tries` random starts after ten iterations. Every second random start favours
     self-transitions.
 
-    Source: Baum, Petrie, Soules and Weiss (1970); short runs: Biernacki, Celeux and Govaert (2003).
+    Source: Baum et al. (1970); short runs: Biernacki, Celeux and Govaert (2003).
 
     Args:
-        observations: Symbols in [0, V), shape (batch, time), or flat sequences; `hmmscope.MISSING` (V if flat) is
-            summed over.
+        observations: Symbols in [0, V), (batch, time), or flat sequences; `hmmscope.MISSING` (V if flat) is summed
+            over.
         num_states, num_symbols: S and V.
         lengths: Observations per sequence (batch,).
         start: First start, fixed parts and zeros.
         fixed: Parts kept as in `start`: "initial", "transition", "emission".
         tied_emissions: Class of each state; a class shares one emission row.
         constraints: Forbidden, fixed and tied entries; each tied group receives one pseudo-count.
-        known_states: States, or sets of allowed states, at some times, see `hmmscope.inference.known_states.as_allowed`.
-        sequence_weights: Factors (batch,) of log-likelihoods, counts and sample sizes; 2 equals two copies.
+        known_states: States, or sets of allowed states, at some times, see `filter_beliefs`.
+        sequence_weights: Factors (batch,) of log-likelihoods and counts; 2 equals two copies.
         num_restarts: Maximum, run on torch's threads.
         num_tries: Random starts per restart; 1 skips the ten iterations.
         agreement: Nats per observation.
@@ -134,7 +134,7 @@ def fit_baum_welch(
         tolerance: Gain, in nats per observation, below which a restart has converged.
         pseudo_count: Added to expected counts; at least 0.
         seed: In [0, 2^32).
-        callback: Receives, from several threads, the number of iterations completed or skipped.
+        callback: Receives the iterations completed or skipped, from several threads.
 
     Raises:
         InputError: No observations, an option out of range, or a `start` that forbids a sequence.
@@ -223,8 +223,7 @@ def _likeliest(tried: Sequence[EMResult]) -> EMResult:
 def criterion(log_likelihood: float, free: dict[str, int], work: PackedSequences, num_symbols: int) -> float:
     """Compute the Bayesian information criterion.
 
-    -2 log-likelihood + sum over parts of (free parameters) * log(sample size), where the sample sizes are the numbers
-    of sequences, transitions and observed symbols, weighted.
+    -2 log-likelihood + sum over parts of (free parameters) * log(number of sequences, transitions or observed symbols)
     """
     num_sequences, num_steps = work.total(np.ones(len(work.rows))), work.total(work.lengths)
     num_observations = num_steps - _num_missing(work, num_symbols)
@@ -248,7 +247,7 @@ def as_sequences(
     weights: Any = None,
     known: tuple[Any, int] = (None, 0),
 ) -> PackedSequences:
-    """Pack the nonempty sequences of positive weight; raise an error if there are none."""
+    """Pack the nonempty sequences of positive weight, at least one."""
     if isinstance(observations, PackedSequences):
         observations = with_weights(observations, as_weights(weights, len(observations.rows)))
         return observations._replace(rows=np.arange(len(observations.rows)))
@@ -304,7 +303,6 @@ def _rules(
 
 
 def _random(number: int, attempt: int, seed: int, num_states: int, num_symbols: int, rules: MStepSettings) -> Model:
-    """Draw Dirichlet(1) rows; odd attempts favour self-transitions."""
     rng = numpy_generator(seed, f"baum-welch-{attempt}" if attempt else "baum-welch", number)
     initial = rng.dirichlet(np.ones(num_states))
     transition = rng.dirichlet(np.ones(num_states), num_states)
@@ -332,7 +330,7 @@ def fit_stream(
     average_k = (1 - rate_k) average_{k-1} + rate_k E[counts of batch k] / number of its sequences,  rate_k =
     k^-exponent
 
-    In each M-step `pseudo_count` is divided by the number of sequences seen so far.
+    `pseudo_count` is divided by the number of sequences so far.
 
     Source: Cappé and Moulines (2009).
 

@@ -28,15 +28,15 @@ def r_hat(draws: Array) -> Array:
 
 
 def effective_sizes(draws: Array) -> tuple[Array, Array]:
-    """Compute the effective sample sizes of the bulk and of the tails of draws; NaN for constant draws.
+    """Compute the effective sample sizes of bulk and tails; NaN for constant draws.
 
-    The tail size is the smaller of the sizes for the indicators of the 5 % and of the 95 % quantile. Autocorrelations
-    are truncated by Geyer's monotone sequence.
+    The tail size is the smaller of those of the 5 % and the 95 % quantile. Geyer's monotone sequence truncates the
+    autocorrelations.
 
     Source: as `r_hat`.
 
     Args:
-        draws: (chain, draw, ...), at least four draws.
+        draws: As for `r_hat`.
     """
     ends = np.quantile(draws, (0.05, 0.95), axis=(0, 1))
     tails = [_effective(_halves((draws <= end).astype(np.float64))) for end in ends]
@@ -46,8 +46,7 @@ def effective_sizes(draws: Array) -> tuple[Array, Array]:
 def equal_tails(draws: Array, worth: Array, share: float = 0.95) -> tuple[Array, Array]:
     """Compute the ends of equal-tailed intervals, widened for a small effective sample size.
 
-    The ends are order statistics at tail * (worth + 1), so the next draw falls between them with probability `share`.
-    If there are too few draws, the ends are the minimum and maximum.
+    The ends are order statistics at tail * (worth + 1), or the minimum and maximum of few draws.
 
     Source: Hyndman and Fan (1996), definition 6 (Weibull).
 

@@ -192,7 +192,6 @@ def _forward_over_lanes(
     ends: NDArray[np.int64] | None,
     openers: NDArray[np.int64] | None,
 ) -> None:
-    """`looks` is (smallest safe entry, check interval)."""
     dtype, size, (smallest, every) = process.first.dtype, process.num_states, looks
     alone = ends is None and openers is None and ahead is None and (one_by_one(process) or row_by_row(process, work))
     no_rows, no_sums = np.empty((0, size), np.float64 if alone else dtype), np.empty(0)
@@ -225,7 +224,6 @@ def _forward_over_lanes(
 
 
 def _vanishing(process: Tables, work: PackedSequences, smallest: float) -> NDArray[np.bool_]:
-    """Return the sequences (n,) that one step could make underflow."""
     if bool(((process.step > 0) & (process.step < smallest)).any()):
         return np.ones(len(work.rows), np.bool_)
     seen_V: NDArray[np.bool_] = np.any((process.emission > 0) & (process.emission < smallest), axis=1)

@@ -150,7 +150,7 @@ def counts_underflow_safe(
     transitions: NDArray[np.float64],
     visits: NDArray[np.float64],
 ) -> float:
-    """Add the expected counts of one possible sequence; return its log-likelihood, -inf if it is impossible."""
+    """Add the expected counts of one sequence; return its log-likelihood, -inf if impossible."""
     size, terms = process.num_states, np.empty(len(symbols))
     beliefs = filter_underflow_safe(process, torch.from_numpy(symbols), reset_mask, terms)
     if terms[-1] > -np.inf:

@@ -213,7 +213,6 @@ class RowConstraints(Shown):
 
 
 def _solved(multiplicity: Array, left: Array, weights: Array) -> Array:
-    """Maximize sum(weights * log(values)) given multiplicity @ values = left."""
     rows = np.unique(np.column_stack([multiplicity, left]), axis=0)
     rows = rows[rows[:, :-1].any(1)]
     multiplicity, left = rows[:, :-1], rows[:, -1]

@@ -38,7 +38,7 @@ class Counts(NamedTuple):
 
 
 def add_counts(process: Tables, work: PackedSequences, counts: Counts, num_threads: int | None = None) -> None:
-    """Add expected counts, weighted, and write log-likelihoods; the counts are invalid if a sequence is impossible.
+    """Add weighted expected counts (invalid if a sequence is impossible), and write log-likelihoods.
 
     Raises:
         ResourceError: The underflow-safe beliefs do not fit in memory.
@@ -221,7 +221,6 @@ def _add_in_pieces(process: Tables, work: PackedSequences, found: Counts, length
 def _forward(
     process: Tables, piece: _Piece, opening: NDArray[np.float64], doubtful: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Filter a piece from beliefs (n, S)."""
     own, count, size = piece.work, len(piece.counted), process.num_states
     beliefs, norms, totals = np.empty((len(own.symbols), size)), np.empty(len(own.symbols)), np.zeros(count)
     likelihood = process.emission[piece.seen]

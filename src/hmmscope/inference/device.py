@@ -61,10 +61,7 @@ def forward_logs(
 
 @functools.cache
 def fused_works(device: torch.device, dtype: torch.dtype, states: int, symbols: int) -> bool:
-    """Return whether the fused kernel runs for this size on this device.
-
-    The function raises RuntimeError if the kernel's test results are wrong.
-    """
+    """Return whether the fused kernel runs here; RuntimeError if its results are wrong."""
     if device.type not in KINDS or not gpu.installed() or not gpu_forward.fits(states, symbols, dtype):
         return False
     parts = [torch.arange(1.0, 1 + size, device=device) for size in (states, states**2, states * symbols)]
@@ -135,7 +132,7 @@ def log_likelihood_there(
     starts_T: Bool[Tensor, "time"],
     dtype: torch.dtype,
 ) -> tuple[Float64[Tensor, "batch"], Bool[Tensor, "batch"]]:
-    """Return the log-likelihoods of sequences under one component, and marks of underflow risk."""
+    """Return log-likelihoods under one component, and marks of underflow risk."""
     lean = dtype == torch.float64 or not law.states_emit
     if lean and _stays_representable(law):
         return _log_likelihood_64(law, observations_BT, starts_T)
@@ -155,7 +152,6 @@ def underflow_safe_log_likelihood(
 
 
 def _stays_representable(law: HMMParams) -> bool:
-    """Return whether entries above RISKY cannot underflow in EVERY unnormalised steps."""
     first, step, emission = (part.where(part > 0, 1.0).flatten() for part in law.tables(0))
     factor = emission.amin() if law.states_emit else 1.0
     return float(torch.minimum(first.amin(), step.amin() * factor)) > (1e-300 / RISKY) ** (1 / EVERY)
@@ -164,7 +160,6 @@ def _stays_representable(law: HMMParams) -> bool:
 def _log_likelihood_64(
     law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
 ) -> tuple[Float64[Tensor, "batch"], Bool[Tensor, "batch"]]:
-    """Compute log-likelihoods of one component with one or two operations per step and a norm every EVERY steps."""
     (batch, time), states = observations_BT.shape, law.initial_MS.shape[1]
     first_VS, step_KSS, emission_VS = (part.to(observations_BT.device) for part in law.tables(0))
     begins, symbols_TB = [*starts_T.tolist(), True], observations_BT.T.contiguous()

@@ -83,7 +83,7 @@ class MStepSettings:
     constraints: Mapping[str, RowConstraints] = field(default_factory=dict, repr=False)
 
     def maximise(self, model: Model, counts: Counts) -> Model:
-        """Maximize the expected log-posterior; zero probabilities and rows without counts stay unchanged."""
+        """Maximize the expected log-posterior; zeros and rows without counts stay."""
         found, visits = [], np.swapaxes(counts.emissions, -1, -2)
         for part, before, count in zip(PARTS, model, (counts.initial, counts.transitions, visits), strict=True):
             if part in self.fixed:
@@ -159,7 +159,7 @@ class MStepSettings:
 
 
 class EMResult(NamedTuple):
-    """Result of an EM run; `history` has the log-likelihood before each iteration and at the end, in nats."""
+    """Result of an EM run; `history` is the log-likelihood by iteration, in nats."""
 
     model: Model
     log_likelihood: float
@@ -261,7 +261,7 @@ def expect(model: Model, work: PackedSequences, num_threads: int) -> Counts:
 
 
 def counts_of_several(models: Model, work: PackedSequences, num_threads: int | None = None) -> Counts:
-    """Compute expected counts under several models; `logs` are totals over sequences.
+    """Compute expected counts under several models.
 
     Raises:
         InputError: A model forbids a sequence.
@@ -283,8 +283,6 @@ def can_run_side_by_side(num_states: int, work: PackedSequences) -> bool:
 
 
 class _SideBySide:
-    """Expected counts under several models, eight per SIMD group."""
-
     def __init__(self, work: PackedSequences, models: Model, num_threads: int) -> None:
         num_models, size, self.num_symbols = models.emission.shape
         self.work = work

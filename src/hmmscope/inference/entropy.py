@@ -135,9 +135,9 @@ def entropy_rate(
 
         sum_s stationary[s] * H(symbols from s)
 
-    A process with finitely many mixed states (reachable beliefs) also has an exact rate. Otherwise the estimate is the
-    mean entropy of exact predictions in the last two thirds of sampled sequences. Vector processes have a differential
-    entropy rate, without bounds.
+    Finitely many mixed states (reachable beliefs) also give an exact rate. Otherwise the estimate is the mean entropy
+    of exact predictions in the last two thirds of sampled sequences. Vector processes have a differential rate, without
+    bounds.
 
     Source: Shannon (1948) for unifilar sources; Blackwell (1957) for mixed states.
 
@@ -185,7 +185,6 @@ def rate_of_stationary(
 
 
 def _unifilar_rate(process: Process, stationary_S: Tensor) -> float | None:
-    """Return the rate, or None if the process is not unifilar."""
     law, recurrent_S = process.params, stationary_S > 0
     if law.states_emit:
         move_SS, symbols_SV = law.transitions()[0], symbol_probs(law)[0]

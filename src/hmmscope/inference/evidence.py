@@ -48,7 +48,7 @@ class Emissions(Protocol):
         """Return expected counts of zero."""
 
     def likelihood(self, share: int) -> Law:
-        """Return a function from parameters to log-likelihood and expected counts of one in `share` observations."""
+        """Return a function from parameters to log-likelihood and counts of one in `share` observations."""
 
     def draw(self, counts: Rows, random: np.random.Generator) -> Rows:
         """Draw emission parameters given expected counts."""
@@ -89,12 +89,11 @@ def evidence(work: PackedSequences, hmm: HMM, num_threads: int | None = None, se
 def sampled(emissions: Emissions, fit: Rows, random: np.random.Generator) -> Evidence:
     """Estimate log P(all observations | number of states) by sequential Monte Carlo.
 
-    The result is the larger of two estimates. The first estimate anneals from the prior through 1/16, 1/4 and all
-    observations. The second starts near a fitted model, from 1/4, 1/16, ... of the model's expected counts, and finds
-    narrow modes; it covers one labelling of the S states, so it is multiplied by S!. If the first run completes, the
-    result averages the evidence of two runs.
+    The result is the larger of two estimates. The first anneals from the prior through 1/16, 1/4 and all observations;
+    if it completes, two runs are averaged. The second starts near a fitted model, from 1/4, 1/16, ... of its expected
+    counts; it covers one labelling of the S states, so it is multiplied by S!.
 
-    Source: Del Moral, Doucet and Jasra (2006), "Sequential Monte Carlo samplers".
+    Source: Del Moral, Doucet and Jasra (2006).
 
     Args:
         emissions: Emission family with data.
@@ -272,7 +271,6 @@ def labelled_as(emissions: Emissions, rows: Rows, fit: Rows) -> NDArray[np.bool_
 
 
 def _dirichlet_log_density(law: Array, count: Array) -> Array:
-    """Return log Dirichlet(1 + counts) relative to the uniform density (N,)."""
     size = law.shape[-1]
     norms = _log_gamma(count.sum(-1) + size) - _log_gamma(count + 1).sum(-1) - math.lgamma(size)
     each = (count * np.log(law)).sum(-1) + norms

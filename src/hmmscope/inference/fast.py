@@ -114,7 +114,7 @@ class MixturePredictions(Shown):
 
     Attributes:
         predicted_observation: P(o_t | o_0..o_{t-1}) (batch, time, symbol).
-        log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time), in nats.
+        log_likelihood_terms: log P(o_t | o_0..o_{t-1}), in nats.
     """
 
     predicted_observation: Float64[Tensor, "batch time symbol"]

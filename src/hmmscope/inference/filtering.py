@@ -74,8 +74,8 @@ def filter_beliefs(
         strict: Raise for a sequence of probability zero.
         lengths: Observations per sequence (batch,); for a single column (time, 1), lengths to cut it into, as in
             hmmlearn.
-        known_states: States, or sets of allowed states, at some times (`hmmscope.inference.known_states.as_allowed`).
-            Everything is then conditional on them up to t, and the likelihood is joint with them.
+        known_states: States, or sets of allowed states, at some times (`hmmscope.inference.known_states.as_allowed`);
+            results are conditional on those up to t, the likelihood is joint with them.
         inputs: Inputs of an `InputOutputHMM` (batch, time). Predictions are then NaN, because the next input is open.
 
     Raises:
@@ -145,7 +145,7 @@ def _of_vectors(hmm: Process, observations: object, reset_mask: object, lengths:
 
 
 def first_impossible(log_likelihood_terms: Float64[Tensor, "batch time"]) -> Int64[Tensor, "batch"]:
-    """Return the first index of -inf in each row of log-likelihood terms, or -1."""
+    """Return the first index of -inf in each row, or -1."""
     if not log_likelihood_terms.numel() or bool(log_likelihood_terms.amin() > -torch.inf):
         return log_likelihood_terms.new_full(log_likelihood_terms.shape[:1], -1, dtype=torch.int64)
     impossible = log_likelihood_terms == -torch.inf

@@ -56,7 +56,7 @@ class SemiMarkovParams(NamedTuple):
 
 @dataclass(frozen=True)
 class SemiMarkovFit:
-    """A fitted hidden semi-Markov model, with diagnostics as in `hmmscope.inference.baum_welch.BaumWelchFit`.
+    """A fitted hidden semi-Markov model, with diagnostics as in `BaumWelchFit`.
 
     Attributes:
         params: Best parameters.
@@ -89,7 +89,6 @@ class _Settings:
     pseudo_count: float
 
     def counts(self, params: SemiMarkovParams) -> tuple[SemiMarkovParams, float]:
-        """Compute the expected counts of first states, moves between visits, durations and emissions."""
         chain, model = params.expanded()
         found = counts_of(model, self.work, 1)
         dead = np.flatnonzero(found.logs == -np.inf)
@@ -114,7 +113,6 @@ class _Settings:
         return SemiMarkovParams(*rows)
 
     def _rows(self, before: Array, counts: Array) -> Array:
-        """Maximize the posterior of rows; zeros, and rows without counts, stay."""
         weight = np.where(before > 0, counts + self.pseudo_count, 0.0)
         total = weight.sum(-1, keepdims=True)
         share = np.divide(weight, total, where=total > 0, out=before.copy())
@@ -159,7 +157,7 @@ def fit_durations(
     A sequence starts with a new visit, and its end cuts the last one. States do not follow themselves, unless there is
     one state. "negative-binomial" restricts d - 1 to a negative binomial distribution below `longest`.
 
-    Source: Yu (2010), "Hidden semi-Markov models".
+    Source: Yu (2010).
 
     Args:
         observations: Symbols in [0, V), shape (batch, time); `hmmscope.MISSING` is summed over.
@@ -218,7 +216,6 @@ def _num_free(params: SemiMarkovParams, family: str) -> dict[str, int]:
 
 
 def _random(number: int, seed: int, *shapes: tuple[int, ...]) -> SemiMarkovParams:
-    """Draw Dirichlet(1) rows, without moves of a state to itself."""
     rng = numpy_generator(seed, "semi-markov-fit", number)
     initial, transition, durations, emission = (rng.dirichlet(np.ones(shape[-1]), shape[:-1]) for shape in shapes)
     if len(initial) > 1:

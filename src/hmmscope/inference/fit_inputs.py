@@ -42,7 +42,7 @@ class InputCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class InputFit:
-    """A fitted input-output HMM, with diagnostics as in `hmmscope.inference.baum_welch.BaumWelchFit`."""
+    """A fitted input-output HMM, with diagnostics as in `BaumWelchFit`."""
 
     hmm: InputOutputHMM
     log_likelihood: float
@@ -196,7 +196,6 @@ def fit_inputs(
 
 
 def _random(number: int, seed: int, num_inputs: int, num_states: int, num_symbols: int) -> InputOutputHMM:
-    """Draw Dirichlet(1) rows; every second start favours self-transitions."""
     rng = numpy_generator(seed, "input-output-fit", number)
     initial = rng.dirichlet(np.ones(num_states))
     transition = rng.dirichlet(np.ones(num_states), (num_inputs, num_states))

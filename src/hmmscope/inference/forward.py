@@ -38,7 +38,7 @@ class ForwardStep(Shown):
 def forward_steps(
     law: HMMParams, observations_MBT: Int64[Tensor, "component_or_1 batch time"], starts_T: Bool[Tensor, "time"]
 ) -> Iterator[ForwardStep]:
-    """Iterate the filter over time steps; where `starts_T` is true, the state restarts from the initial distribution.
+    """Iterate the filter over time steps; it restarts where `starts_T` is true.
 
     Observations are shared by all components (first axis 1) or differ by component; `starts_T` is on the CPU.
     """

@@ -106,10 +106,10 @@ def symbol_draws(
 
     path ~ P(path | parameters, o);  row ~ Dirichlet(concentration + counts of the row along the path)
 
-    With `counts`, all chains but the first start from parameters drawn given a tenth of these counts. State labels are
-    matched to `reference`.
+    With `counts`, all chains but the first start from parameters drawn given a tenth of them. State labels are matched
+    to `reference`.
 
-    Source: Scott (2002), "Bayesian methods for hidden Markov models"; labels: Marin, Mengersen and Robert (2005).
+    Source: Scott (2002); labels: Marin, Mengersen and Robert (2005).
 
     Args:
         work: Packed sequences; V is missing.

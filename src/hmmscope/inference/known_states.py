@@ -111,7 +111,7 @@ def paired(symbols: NDArray[np.int64], allowed: NDArray[np.bool_]) -> tuple[NDAr
 
 
 def with_known_states(work: PackedSequences, allowed: NDArray[np.bool_]) -> PackedSequences:
-    """Pair the symbols of sequences with their allowed states (N, S), in the order of `work.symbols`."""
+    """Pair the symbols of sequences with their allowed states (N, S)."""
     symbols, sets = paired(work.symbols.astype(np.int64), allowed)
     return work._replace(symbols=symbols, sets=sets)
 
@@ -160,7 +160,6 @@ def _are_rows(rows: Collection[Any]) -> bool:
 
 
 def _allowed_row(row: Any, count: int, num_states: int, number: int) -> NDArray[np.bool_]:
-    """Return the allowed states of one sequence (count, state)."""
     array = row.detach().cpu().numpy() if isinstance(row, Tensor) else row if isinstance(row, np.ndarray) else None
     if array is not None and array.dtype == np.bool_ and array.ndim == 2:
         found = array[:count]

@@ -1,4 +1,4 @@
-"""Linear programs for the observability coefficient gamma(E) of `hmmscope.inference.observability`, by SciPy."""
+"""Linear programs for the observability coefficient gamma(E), by SciPy."""
 
 import importlib
 import itertools
@@ -58,7 +58,7 @@ def alternate(emission: NDArray[np.float64], starts: list[Vector]) -> tuple[floa
 
 
 def certificate(emission: NDArray[np.float64]) -> float:
-    """Compute the lower bound 1 / t on gamma (see `hmmscope.inference.observability`) by one linear program."""
+    """Compute the lower bound 1 / t on gamma (see `observability`) by one linear program."""
     from scipy import sparse
 
     linprog = _linprog()

@@ -99,7 +99,7 @@ class Tables(Shown):
 
     @cached_property
     def least(self) -> float:
-        """Smallest positive transition probability, emission probability, or square root of an initial probability."""
+        """Smallest positive transition or emission probability, or square root of an initial one."""
         if self.signed:
             return 1.0
         first, *rest = self
@@ -163,7 +163,7 @@ class StateSets(NamedTuple):
     """Pairs of a symbol and its allowed states.
 
     Attributes:
-        symbols: Observation of each pair (U,); V is missing.
+        symbols: Of each pair (U,); V is missing.
         allowed: (U, S).
     """
 
@@ -186,7 +186,7 @@ class PackedSequences(NamedTuple):
         lengths: At least 1 each (n,).
         rows: Index of each in its batch (n,).
         starts: True where a new sequence of the same process starts (T,).
-        weights: Weight of each in sums (n,); None if all are 1.
+        weights: Of each in sums (n,); None if all are 1.
         sets: The pairs that `symbols` number, if states are known; else None.
     """
 
@@ -306,7 +306,7 @@ def paths_side_by_side(process: Tables, work: PackedSequences) -> bool:
 
 @contextmanager
 def over_lanes() -> Iterator[None]:
-    """Disable SIMD over states and the sparse loops inside the block, to compare implementations."""
+    """Disable SIMD over states and the sparse loops inside the block."""
     global most_side_by_side, sparse_share
     before = most_side_by_side, sparse_share
     most_side_by_side, sparse_share = 0, 0.0

@@ -51,7 +51,7 @@ def memory_beliefs(
         hmm: S states, V symbols.
         observations: Symbols in [0, V), shape (batch, time).
         memory_length: At least 1, including the current observation.
-        prior: Distribution of a window's first emitting state (state,); default stationary.
+        prior: Of a window's first emitting state (state,); default stationary.
         lengths: As for `filter_beliefs`.
 
     Returns:

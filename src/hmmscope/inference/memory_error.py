@@ -39,7 +39,7 @@ class MemoryLoss:
 
 
 def memory_error(hmm: Process, memory_length: int, time: int, prior: object = None) -> MemoryLoss:
-    """Compute the expected error of finite-memory prediction after `time` observations, over all V^time sequences.
+    """Compute the expected error of finite-memory prediction over all V^time sequences.
 
     Source: [MultiTask] Lemma 1 bounds it.
 
@@ -71,7 +71,7 @@ def sampled_memory_error(
     num_samples: int = 10_000,
     seed: int = 0,
 ) -> MemoryLoss:
-    """Estimate the expected error of finite-memory prediction from sampled sequences; see `memory_error`.
+    """Estimate `memory_error` from sampled sequences.
 
     Raises:
         ResourceError: The samples do not fit in memory.

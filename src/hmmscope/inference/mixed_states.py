@@ -43,7 +43,7 @@ class MixedStates(Shown):
     largest_merge: float
 
     def labelled(self) -> Float64[Tensor, "symbol node node"]:
-        """Return `[v, n, m]` = P(emit symbol v and go to node m given node n); raise InputError unless complete."""
+        """Return `[v, n, m]` = P(emit v and go to node m given node n); InputError unless complete."""
         if not self.complete:
             raise InputError(f"mixed states: not complete (stopped by {self.stopped_by}); increase that limit")
         num_nodes, num_symbols = self.successor.shape
@@ -131,7 +131,6 @@ class _Nodes:
         self.keys: list[tuple[float, int]] = []
 
     def find(self, belief_S: Tensor, *, may_add: bool = True) -> int | None:
-        """Return the first node within the tolerance, or a new one if allowed, else None."""
         weights = (0.6180339887498949 * torch.arange(1, len(belief_S) + 1, dtype=torch.float64)) % 1
         key, reach = float(belief_S @ weights), self.tolerance + 1e-14
         low, high = bisect_left(self.keys, (key - reach, -1)), bisect_left(self.keys, (key + reach, len(self.keys)))

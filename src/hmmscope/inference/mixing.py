@@ -44,7 +44,7 @@ class MixingTime:
 def mixing_time(
     process: Process | str, *, threshold: float = 0.1, num_samples: int = 1000, max_time: int = 120, seed: int = 0
 ) -> MixingTime:
-    """Compute the number of steps after which observers with different initial states agree on average.
+    """Compute the steps after which observers with different initial states agree on average.
 
     d_t = E max_{i,j} TV(P(state | o_1..o_t, start i), P(state | o_1..o_t, start j));  d_0 = 1
     mixing time = min {t : d_t <= threshold}
@@ -83,7 +83,7 @@ def mixing_time(
 
 
 def forgetting_curve(process: Process, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> MonteCarloEstimate:
-    """Compute the distances d_0 .. d_num_steps of `mixing_time` between observers with different initial states."""
+    """Compute the distances d_0 .. d_num_steps of `mixing_time`."""
     require_count("num_steps", num_steps, 0)
     return estimate(torch.stack(list(_distances(process, num_samples, num_steps, seed)), 1), seed)
 

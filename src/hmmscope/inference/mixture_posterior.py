@@ -37,7 +37,7 @@ class MixtureResult(Shown):
         first_observation: P(o_0) (symbol,).
         log_likelihood: log P(o_0..o_{T-1}) (batch,), in nats; -inf if impossible.
         log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time).
-        impossible_at: First t at which the prefix is impossible (batch,), or -1.
+        impossible_at: First impossible t (batch,), or -1.
     """
 
     component_posterior: Float64[Tensor, "batch time component"]

@@ -109,8 +109,7 @@ class StateCountPosterior:
 def support_of(bics: Mapping[int, float], evidence_of: Callable[[int], Evidence | None] | None) -> StateCountPosterior:
     """Compute the posterior over the number of states.
 
-    The search goes from the size with the smallest BIC to larger and smaller sizes, until a size is e^`FAR` times less
-    probable than the best.
+    From the smallest BIC, larger and smaller sizes are tried until one is e^`FAR` times less probable than the best.
 
     Args:
         bics: BIC of each size.

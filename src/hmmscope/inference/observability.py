@@ -197,7 +197,6 @@ def numerical_rank(matrix: Float64[Tensor, "row column"], tolerance: float | Non
 
 
 def _singular(emission: NDArray[np.float64]) -> tuple[float, float, NDArray[np.float64]]:
-    """Return the smallest singular value on vectors with sum 0, the matrix norm, and the direction (L1 norm 1)."""
     size = len(emission)
     basis = np.linalg.qr(np.column_stack([np.ones(size), np.eye(size)[:, 1:]]))[0][:, 1:]  # vectors with sum 0
     seen = basis.T @ emission
@@ -216,7 +215,6 @@ def _candidates(num_states: int, direction: NDArray[np.float64]) -> list[NDArray
 
 
 def _by_inverse(emission: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-    """Compute 1 / gamma = max_{i<j} ||(E^-1)_i - (E^-1)_j||_1 / 2."""
     eye = torch.eye(len(emission), dtype=torch.float64)
     inverse = torch.linalg.lstsq(torch.from_numpy(emission), eye, driver="gelsd").solution.numpy()
     i, j = np.triu_indices(len(emission), 1)

@@ -35,7 +35,7 @@ def observe(
         reset_mask, lengths: As for `filter_beliefs`.
 
     Raises:
-        InputError: The process has no exact inference; the message gives the reason.
+        InputError: The process has no exact inference.
     """
     process = as_process(process)
     if PREDICTIONS not in process.uses_hmm_inference:
@@ -59,7 +59,7 @@ def observe(
 
 
 def observe_with_memory(process: Process, observations: Tensor, memory_length: int) -> ObserverOutput:
-    """Run `observe` with a memory of `memory_length` observations, see `memory_beliefs`.
+    """Run `observe` on the last `memory_length` observations, see `memory_beliefs`.
 
     Raises:
         InputError: As `memory_beliefs`, or the process does not support it.
@@ -81,7 +81,7 @@ class OptimalPredictions(Shown):
 
     Attributes:
         predicted_observation: P(o_t | o_0..o_{t-1}) (batch, time, symbol).
-        log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time), in nats.
+        log_likelihood_terms: log P(o_t | o_0..o_{t-1}), in nats.
         component_posterior: P(component | o_0..o_t) (batch, time, component); None for a single process.
     """
 
@@ -108,7 +108,7 @@ def optimal_predictions(
 def optimal_probs(
     process: Process, observations: Int[Tensor, "batch time"], *, reset_mask: object = None
 ) -> Float64[Tensor, "batch time symbol"]:
-    """Return only the Bayes-optimal predicted probabilities, in O(batch * time) memory."""
+    """Return the Bayes-optimal probabilities, in O(batch * time) memory."""
     if COMPONENTS in process.uses_hmm_inference and len(process.component_weights) > _FEW_COMPONENTS:
         found = mixture_predictions(process, observations, reset_mask=reset_mask, dtype=torch.float64)
         return found.predicted_observation

@@ -192,7 +192,7 @@ def sample_state_paths(
 
     For a mixture, the component is drawn first.
 
-    Source: forward filtering, backward sampling; Scott (2002), "Bayesian methods for hidden Markov models".
+    Source: forward filtering, backward sampling; Scott (2002).
 
     Args:
         hmm, observations, reset_mask, lengths, known_states, inputs: As for `most_likely_states`.

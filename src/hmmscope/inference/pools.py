@@ -127,8 +127,6 @@ def _component(
 
 
 class _Running:
-    """Running sums over components, relative to the largest weight."""
-
     def __init__(self, batch: int, time: int, num_symbols: int) -> None:
         self.largest = np.full((batch, time), -np.inf)
         self.total = np.zeros((batch, time))

@@ -43,7 +43,7 @@ class Facts(Shown):
 
 
 def known_facts(hmm: Process) -> Facts:
-    """Compute stationary distribution, entropy rate, observability and rank; costly values are bounds or estimates."""
+    """Compute `Facts`; costly values are bounds or estimates."""
     hmm.require_capability(WORDS)
     if hmm.params.signed:
         gamma, rank = None, least_dimension(hmm)
@@ -70,7 +70,7 @@ def affordable_observability(hmm: Process, steps: int = 1) -> Observability:
 
 
 def least_dimension(process: Process) -> int:
-    """Compute the minimal dimension: the rank of the Hankel matrix [P(p s)] over all words p, s."""
+    """Compute the minimal dimension, the rank of the Hankel matrix [P(p s)] of words p, s."""
     ends = torch.ones(1, process.num_states, dtype=torch.float64)
     steps_VSS = process.params.arrivals()
     prefixes = _spanned(process.params.initial_MS[:1], steps_VSS)

@@ -25,7 +25,7 @@ def check_ragged(
         observations: (batch, time), symbols in [0, V) or `MISSING`; see `as_batch`.
         alphabet: Alphabet of V symbols.
         reset_mask: As in `check_observations`.
-        lengths: Observations per sequence (batch,), in [0, time]; for a single column or row, lengths to cut it into.
+        lengths: Observations per sequence (batch,), or lengths to cut a single column or row into.
 
     Raises:
         InputError: As `check_observations`, or `lengths` is invalid.
@@ -70,7 +70,7 @@ def given_again(
 def check_own(
     process: Process, observations: object, lengths: object = None
 ) -> tuple[Tensor, Bool[Tensor, "batch time"]]:
-    """Check observations of any process, and return a mask without padding; vectors are padded with NaN.
+    """Check observations of any process; return them with a mask without padding (NaN).
 
     Raises:
         InputError: As `as_vectors` and `whole_batch`, or symbols with lengths.
@@ -93,7 +93,7 @@ def counted(inside_BT: Bool[Tensor, "batch time"]) -> Int64[Tensor, "batch"]:
 def silent(
     terms_BT: Float64[Tensor, "batch time"], observations_BT: Int64[Tensor, "batch time"], num_symbols: int
 ) -> Float64[Tensor, "batch time"]:
-    """Set log-likelihood terms of missing observations to zero, up to the first impossible observation."""
+    """Set log-likelihood terms of missing observations to zero, up to the first -inf."""
     if not any_missing(observations_BT, num_symbols):
         return terms_BT
     return terms_BT.masked_fill((observations_BT == num_symbols) & (terms_BT > -torch.inf), 0.0)

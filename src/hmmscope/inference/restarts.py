@@ -27,13 +27,13 @@ End = TypeVar("End", bound=RestartResult)
 class RestartSearch(Generic[End]):
     """Numbered restarts 0, 1, 2, ... until the best two results agree.
 
-    Restarts run in parallel waves; the result does not depend on parallelism.
+    Restarts run in parallel waves, which change no result.
 
     Args:
-        wave: Map from restart numbers to their results; see `on_threads`.
+        wave: Map from restart numbers to their results.
         most: Maximum number of restarts.
         beside: Restarts in the first and later waves.
-        near: Log-likelihood difference, in nats, below which two results agree.
+        near: Log-likelihood difference, in nats, of results that agree.
 
     Attributes:
         ends: Results that count, in order.

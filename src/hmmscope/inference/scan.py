@@ -28,7 +28,7 @@ RISKY = 1e-100
 def scan_beliefs(
     hmm: Process, observations: Symbols, *, reset_mask: object = None, lengths: object = None
 ) -> FilterResult:
-    """Compute the beliefs of `filter_beliefs` in about 2 log2(time) batched matrix products, for few states.
+    """Compute the beliefs of `filter_beliefs` in about 2 log2(time) batched matrix products.
 
     A sequence with a positive entry below 1e-100 in a product is filtered sequentially instead.
 
@@ -89,7 +89,6 @@ def _normalised(products: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _scan(rows: Tensor, log_scale: Tensor, risky: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return products of the first t + 1 elements; `risky` marks possible underflow."""
     if len(rows) <= 1:
         return rows, log_scale, risky
     even, odd = slice(0, len(rows) - 1, 2), slice(1, None, 2)

@@ -35,7 +35,7 @@ class SmoothResult(Shown):
         beliefs: P(state t | o_0..o_{T-1}) (batch, time, state); zeros if impossible and in padding.
         pairs: P(state t = i, state t+1 = j | o_0..o_{T-1}) (batch, time - 1, state, state); zeros likewise.
         log_likelihood: log P(o_0..o_{T-1}) (batch,), in nats.
-        impossible_at: First t at which the prefix is impossible (batch,), or -1.
+        impossible_at: First impossible t (batch,), or -1.
     """
 
     beliefs: Float64[Tensor, "batch time state"]
@@ -57,8 +57,8 @@ def smooth_beliefs(
 
     smoothed_t(i) = sum_j belief_t(i) * transition[i, j] * smoothed_{t+1}(j) / (belief_t @ transition)(j)
 
-    For edge emissions, labelled[o_{t+1}] replaces transition. For a mixture the result is the average of the
-    components' smoothed posteriors, weighted by P(component | all observations).
+    For edge emissions, labelled[o_{t+1}] replaces transition. A mixture averages its components, weighted by
+    P(component | all observations).
 
     Source: Rauch, Tung and Striebel (1965), for finitely many states.
 

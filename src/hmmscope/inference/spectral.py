@@ -71,7 +71,7 @@ def learn_operators(law: WordLaw, num_symbols: int, *, length: int = 3, rank: in
     H = [P(p s)] over words p, s of up to `length` symbols;  H = U D Vᵀ, cut to the rank;
     A[v] = D⁻¹ Uᵀ [P(p v s)] V,  start = [P(s)] V,  end = D⁻¹ Uᵀ [P(p)]
 
-    Source: Hsu, Kakade, Zhang (2009), "A spectral algorithm for learning hidden Markov models"; Balle et al. (2014).
+    Source: Hsu, Kakade, Zhang (2009); Balle et al. (2014).
 
     Args:
         law: Word probabilities, such as `Operators.of(hmm).probabilities`.

@@ -24,9 +24,9 @@ _TAPS = (".attention.logits", ".attention.pattern")
 
 @registry.adapter("taps")
 def with_hook_points(model: Any, layers: Sequence[str] | None = None) -> Any:
-    """Add this library's hook points to a model of transformers, TransformerLens, or any module with layers.
+    """Add hook points to a model of transformers, TransformerLens, or any module with layers.
 
-    Models of this library, and models read at their own named modules, are returned unchanged.
+    Models that have them, or are read at their own named modules, stay unchanged.
     """
     if not isinstance(model, nn.Module) or isinstance(model, SequenceModel | HookedModule):
         return model

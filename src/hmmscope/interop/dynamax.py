@@ -37,8 +37,7 @@ def from_dynamax(params: Any, *, allow_drop_tiny: bool = False) -> Any:
         params: anything with `initial.probs` (S,), `transitions.transition_matrix` (S, S), and `emissions`: `probs` (S,
             C, V); `rates` (S, Y); `means` (S, Y), or with `weights` (S, K) `means` (S, K, Y), with `covs`,
             `scale_diags`, `cov` or `scales`.
-        allow_drop_tiny: for an `HMM`, round positive probabilities below 2^-32, mostly to zero; otherwise they become
-            2^-32.
+        allow_drop_tiny: as for `hmmscope.HMM`.
 
     Raises:
         InputError: other parameters, or invalid arrays.
@@ -101,7 +100,7 @@ _Arrays = dict[str, NDArray[np.float64]]
 
 @functools.singledispatch
 def dynamax_emissions(process: Process, arrays: _Arrays) -> _Arrays | None:
-    """Return dynamax's emission arguments of a process, None if it has none; `dynamax_emissions.register` adds a class."""
+    """Return dynamax's emission arguments, or None; `dynamax_emissions.register` adds a class."""
     return None
 
 

@@ -44,7 +44,7 @@ def check_decoder(model: nn.Module) -> Decoder:
     """Return the model if it is a decoder of tokens with softmax attention and no feedback.
 
     Raises:
-        InputError: it is not; the message names the field.
+        InputError: it is not.
     """
     if not isinstance(model, Decoder):
         raise InputError(
@@ -76,7 +76,7 @@ def as_exported(model: nn.Module, *, max_length: int | None = None) -> Exported:
         max_length: size of the position table, for a model without a limit.
 
     Raises:
-        InputError: the layout lacks a part; the message names the field.
+        InputError: the layout lacks a part.
     """
     decoder = check_decoder(model)
     norm: Any = decoder.norm

@@ -11,7 +11,7 @@ enter[k] = DM_k [M_{k+1}] + DD_k enter[k+1].
 
 This is the core model, without local hits and flanks.
 
-Source: Durbin, Eddy, Krogh and Mitchison (1998), chapter 5; the HMMER User's Guide, "HMMER profile HMM files".
+Source: Durbin, Eddy, Krogh and Mitchison (1998), chapter 5; the HMMER User's Guide.
 """
 
 from pathlib import Path
@@ -46,7 +46,7 @@ def from_pyhmmer(hmm: Any, *, end: Literal["symbol", "repeat"] = "symbol", allow
             `insert_emissions` (M+1, K) and `transition_probabilities` (M+1, 7) in the order MM MI MD IM II DM DD.
         end: "symbol" makes the end state emit `*` forever, so P(x followed by `*`) is P(x) of the core model; "repeat"
             restarts.
-        allow_drop_tiny: round positive probabilities below 2^-32, mostly to zero; otherwise they become 2^-32.
+        allow_drop_tiny: as for `hmmscope.HMM`.
 
     Raises:
         InputError: not a profile, or a file with too few digits.

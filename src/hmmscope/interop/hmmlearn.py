@@ -23,8 +23,7 @@ def from_hmmlearn(model: Any, *, allow_drop_tiny: bool = False) -> Any:
     Args:
         model: with `startprob_` (S,), `transmat_` (S, S), and `emissionprob_` (S, V), `means_` and covariances, these
             and `weights_`, or `lambdas_`.
-        allow_drop_tiny: for an HMM, round positive probabilities below 2^-32, mostly to zero; otherwise they become
-            2^-32.
+        allow_drop_tiny: as for `hmmscope.HMM`.
 
     Raises:
         InputError: another type of model, one that is not fitted, or invalid arrays.

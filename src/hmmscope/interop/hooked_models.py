@@ -43,9 +43,9 @@ class HookedModel(SequenceModel):
         model: of the other library.
         vocabulary: its size.
         max_length: number of positions, or None.
-        num_symbols: number of outputs to keep; default: all.
+        num_symbols: outputs to keep; default: all.
         symbols: alternatively, the token of each symbol.
-        call: calls the model on tokens without positions; default: by its own signature.
+        call: calls the model on tokens; default: by its own signature.
     """
 
     call: Callable[[Tensor], Any] | None
@@ -133,12 +133,12 @@ class HookedModel(SequenceModel):
 class HuggingFaceModel(HookedModel):
     """A causal language model of transformers; see `HookedModel`.
 
-    Attention takes a softmax over keys; the MLP is the only other part with matrices. Other parts keep their names.
-    While logits or pattern are hooked, fused attention runs as "eager".
+    Attention takes a softmax over keys; the MLP is the only other part with matrices. While logits or pattern are
+    hooked, fused attention runs as "eager".
 
     Args:
         model: maps ``input_ids`` to an object with ``.logits``.
-        num_symbols: number of outputs to keep; default: all.
+        num_symbols: outputs to keep; default: all.
         symbols: alternatively, the token of each symbol.
         layers: name of the list of layers; default: the first with the configured length.
         call: see `HookedModel`.

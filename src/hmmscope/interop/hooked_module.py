@@ -265,8 +265,6 @@ class _TracedCalls:
 
 
 class _Chain(ModuleHooks):
-    """Count a softmax for its module and enclosing ones."""
-
     def __init__(self, name: str, counts: dict[str, _Attention]) -> None:
         parts = name.split(".")
         self._around = [counts[own] for end in range(len(parts)) if (own := ".".join(parts[: end + 1])) in counts]

@@ -34,7 +34,7 @@ def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None =
         hmmscope.json           `read_record`
         manifest.json           sizes and SHA-256 digests
 
-    Cut the exported model's logits to the symbols, as `evaluate` does: other rows of ``lm_head`` are zero.
+    Cut the exported model's logits to the symbols: other rows of ``lm_head`` are zero.
 
     Args:
         thing: a `Run`, or a decoder.
@@ -45,7 +45,7 @@ def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None =
         The exported model.
 
     Raises:
-        InputError: no such layout; the message names the field.
+        InputError: no such layout.
         RefusedError: `path` exists.
     """
     path = Path(path)
@@ -118,7 +118,7 @@ def from_huggingface(
 
     Args:
         source: a model, or a folder.
-        num_symbols: number of outputs to keep; default: as exported, or all.
+        num_symbols: outputs to keep; default: as exported, or all.
         layers: name of the list of layers.
 
     Raises:

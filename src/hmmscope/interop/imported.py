@@ -24,7 +24,7 @@ def as_decoder(
     Args:
         config: contents of config.json.
         tensors: weights by name.
-        num_symbols: number of outputs to keep; default: as exported, or all.
+        num_symbols: outputs to keep; default: as exported, or all.
 
     Raises:
         InputError: more symbols than logits.
@@ -94,7 +94,6 @@ class _TensorsByName:
 
 
 def _fields(family: TransformersMapping, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return our spec without positions and MLP, or None."""
     given = {key: value for key, value in config.items() if value is not None}
     if family is GPT2:
         read = given.get

@@ -38,7 +38,7 @@ def from_pomegranate(
             or the three lists of a sparse model, and `ends` (S,) or None.
         ends: for unequal ends, "symbol" adds an absorbing state with symbol `end`, which is exact; "continue" divides
             row i by 1 - e_i.
-        allow_drop_tiny: round positive probabilities below 2^-32, mostly to zero; otherwise they become 2^-32.
+        allow_drop_tiny: as for `hmmscope.HMM`.
 
     Raises:
         InputError: other distributions, unequal ends, or matrices that are not an HMM.

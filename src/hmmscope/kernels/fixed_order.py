@@ -1,4 +1,4 @@
-"""Sums and products in a fixed order, without fusing, so that digests do not depend on the processor or threads."""
+"""Sums and products in a fixed order, so that digests depend on neither processor nor threads."""
 
 import math
 

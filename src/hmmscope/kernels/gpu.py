@@ -116,7 +116,6 @@ class TritonSampler:
         return packed[:, :, : len(samples)], components[: len(samples)]
 
     def _start_words(self, starts: NDArray[np.bool_], steps: int) -> Tensor:
-        """Set bit i of word g where a sequence starts at step g * steps + i; cached."""
         name = starts.tobytes()
         if name not in self._words:
             padded = np.zeros(-(-len(starts) // steps) * steps, np.int32)
@@ -132,7 +131,6 @@ def _bits(table: Tensor) -> int:
 
 
 def _signed(word: int) -> int:
-    """Reinterpret as signed, so that all keys share one kernel."""
     return word - 2**32 if word >= 2**31 else word
 
 
@@ -153,7 +151,6 @@ def _make_parts() -> None:
 
     @triton.jit
     def philox_block(block, kind, low, high, key0, key1):  # type: ignore[no-untyped-def]
-        """Four uint32 words of counter (block, kind, low, high)."""
         c0, c1, c2, c3 = block, kind, low, high
         for _ in tl.static_range(10):
             high_0, low_0 = tl.umulhi(c0, 0xD2511F53), c0 * 0xD2511F53

@@ -34,11 +34,10 @@ def forward_norms(
     """Compute P(o_t | past), underflow marks, and predictions (time, component, batch, symbol) if requested.
 
     Args:
-        rows: Initial (component, state), transition (component, state, state) and emission (component, state, symbol)
-            probabilities, float32.
+        rows: Initial (component, state), transition and emission probabilities, float32.
         observations_BT: Shared by all components.
         starts_T: True where a sequence starts.
-        floor: Sequences with a smaller P(o_t | past) are marked and continue as zeros.
+        floor: Least P(o_t | past) of unmarked sequences.
         predictions: Whether to return predictions.
     """
     initial_MS, transition_MSS, emission_MSV = rows

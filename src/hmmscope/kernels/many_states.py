@@ -68,7 +68,6 @@ def _times(rows: int, cols: int, law: X2, panels: X3, result: X2, zeros: X1) -> 
 
 @intrinsic
 def _seen(typing, into, i, emission, e, factor, out, o, vectors):  # type: ignore[no-untyped-def]
-    """out = into * emission * factor for a row; return its sum and least positive entry."""
     number = into.dtype
 
     def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -110,7 +109,7 @@ def forward(
     beliefs: X2, norms: D1, ahead: X2, totals: D1, doubtful: I1,
     law: X2, following: X2, mixed: X2, zeros: X1, ones: X1, scales: X1, chance: D1, logs: D1,
 ) -> None:  # fmt: skip
-    """Filter a block; arrays as in `hmmscope.kernels.simd_over_sequences`, and work arrays with a row per sequence.
+    """Filter a block; arrays as in `simd_over_sequences`, and work arrays with a row per sequence.
 
     A sum below `floor`, or a positive entry below `smallest`, marks underflow risk.
     """
@@ -176,7 +175,7 @@ def backward(
     smoothed: X2, weights: X2, first_counts: X1, pair_counts: X2, symbol_counts: X2,
     now: X2, after: X2, weight: X2, zeros: X1,
 ) -> None:  # fmt: skip
-    """Compute smoothed states and expected counts of a block; see `hmmscope.kernels.simd_over_sequences.backward`.
+    """Compute smoothed states and expected counts of a block; see `simd_over_sequences`.
 
     `panels` hold the transposed transitions; pair_counts (S, width) have padded rows.
     """

@@ -46,8 +46,6 @@ def _rows(context, builder, kinds, arrays):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def _weigh(typing, target, likely, law, norm):  # type: ignore[no-untyped-def]
-    """law = target * likely (state, lane); `norm` holds the sums."""
-
     def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         w, data, size, blocks, at = _rows(context, builder, (target, likely, law, norm), arguments)
         sums = cgutils.alloca_once(builder, w.vector)
@@ -66,8 +64,6 @@ def _weigh(typing, target, likely, law, norm):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def _share_out(typing, law, inverse, share, moved):  # type: ignore[no-untyped-def]
-    """law *= inverse, and moved = law * share (state, lane)."""
-
     def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         w, data, size, blocks, at = _rows(context, builder, (law, inverse, share, moved), arguments)
         with cgutils.for_range(builder, blocks) as block:
@@ -110,7 +106,6 @@ def _reweigh(width, norm, alive, mantissa, power):  # type: ignore[no-untyped-de
 
 @inlined
 def _join(width, mantissa, power, top, total, mix, share):  # type: ignore[no-untyped-def]
-    """Add a component's weights to a time's sums; `share` is relative to their largest power."""
     higher, lower = False, False
     for lane in range(len(width)):
         higher |= mantissa[lane] > 0.0 and power[lane] > top[lane]

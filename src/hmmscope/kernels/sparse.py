@@ -18,7 +18,6 @@ _TERMS = 1024
 
 @part(fastmath={"contract", "reassoc"})
 def _moved(law, matrix, now):  # type: ignore[no-untyped-def]
-    """now_j = sum_i law_i matrix_ij, four rows at a time."""
     size = len(law)
     now[:] = 0.0
     for i in range(0, size - 3, 4):
@@ -173,7 +172,6 @@ def backward(  # type: ignore[no-untyped-def]
 
 @part()
 def _lengthened(best, step, longer, here):  # type: ignore[no-untyped-def]
-    """longer_j = max_i (best_i + step_ij), the lowest i among equals in `here`."""
     size = len(best)
     for j in range(size):
         longer[j], here[j] = best[0] + step[0, j], 0

@@ -16,7 +16,6 @@ _DOUBT = 1e-100
 
 @part()
 def _filter(initial, step, table, seen, begin, end, beliefs):  # type: ignore[no-untyped-def]
-    """Write P(state t | o_0..o_t) to `beliefs` (N, S); return the log-likelihood, NaN at underflow risk."""
     size, total, product = len(initial), 0.0, 1.0
     for t in range(begin, end):
         row, norm = seen[t], 0.0
@@ -46,7 +45,6 @@ def _filter(initial, step, table, seen, begin, end, beliefs):  # type: ignore[no
 
 @part()
 def _filter_in_logarithms(initial, step, table, seen, beliefs):  # type: ignore[no-untyped-def]
-    """Write log P(o_0..o_t, state t) (T, S), up to a constant; return the log-likelihood."""
     size, total = len(initial), 0.0
     for t in range(len(seen)):
         highest = -np.inf
@@ -84,7 +82,6 @@ def _choose(weights, total, random):  # type: ignore[no-untyped-def]
 
 @part()
 def _backward(columns, beliefs, begin, end, states, random, weights):  # type: ignore[no-untyped-def]
-    """Sample a path: P(state t = i | state t+1 = j, o) ∝ belief_t(i) step_ij."""
     size, later = len(weights), 0
     for t in range(end - 1, begin - 1, -1):
         total = 0.0

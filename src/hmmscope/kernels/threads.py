@@ -13,7 +13,7 @@ PARTS, WORTH = 4, 3e-3
 
 
 def on_threads(run: Callable[[Part], object], parts: Sequence[Part], num_threads: int) -> None:
-    """Call `run` for each part, on threads if the first part is slow enough; the order is arbitrary."""
+    """Call `run` for each part in any order, on threads if the first is slow enough."""
     began = time.perf_counter()
     for part in parts[:1]:
         run(part)

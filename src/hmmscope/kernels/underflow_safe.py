@@ -30,7 +30,6 @@ def _balanced(mantissa, exponent):  # type: ignore[no-untyped-def]
 
 @_compiled
 def _dot(mantissa, exponent, others, weights, begin, end):  # type: ignore[no-untyped-def]
-    """sum_e weight_e * law_i(e) over entries `begin` to `end`."""
     total, top = 0.0, np.int64(_NEVER)
     for entry in range(begin, end):
         term, power = mantissa[others[entry]] * weights[entry], exponent[others[entry]]

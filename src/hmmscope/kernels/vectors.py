@@ -208,8 +208,7 @@ def largest(_: Any, vector: Any) -> Any:
 def exponentials(_: Any, vector: Any, shift: Any) -> Any:
     """exp(lane - shift) for lanes up to `shift`, at least exp(-700); -inf gives zero.
 
-    exp(x) = 2^k exp(r), |r| < .35, by fourteen series terms: within two units in the last place, with or without
-    fusing.
+    The error is within two units in the last place.
     """
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -10,7 +10,6 @@ _compiled = part()
 
 @_compiled
 def _longer(width, best, log_weight, target, pointer, here):  # type: ignore[no-untyped-def]
-    """target = max_i (best_i + log_weight_i), the lowest i among equals in row `here` of `pointer`."""
     size = best.shape[0]
     i, before = 0, best[0]
     for lane in range(len(width)):

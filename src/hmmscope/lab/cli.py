@@ -118,17 +118,14 @@ def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int:
-    """Run one command and return its exit code.
-
-    In its own process, exempt the modules imported so far from garbage collection.
-    """
+    """Run one command and return its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     words = [word for word in argv if word != "--debug"]
     return answered(lambda: _dispatch(words, own_process), debug="--debug" in argv)
 
 
 def answered(command: Callable[[], int], *, debug: bool = False) -> int:
-    """Return the exit code of a command; print errors and warnings as one line each, or raise them with `debug`."""
+    """Return the exit code of a command; print errors as one line, or raise them with `debug`."""
     code = _answered(command, debug)
     with suppress(ValueError, AttributeError):  # there is no standard output
         try:  # report a closed pipe here, not at interpreter exit

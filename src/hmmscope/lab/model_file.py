@@ -30,7 +30,7 @@ class ModelFile:
 
     Attributes:
         path: Its path.
-        source: Its bytes, which `run` compiles without opening the file again or using bytecode.
+        source: Its bytes, which `run` compiles.
     """
 
     path: Path
@@ -51,7 +51,7 @@ class ModelFile:
         return hashlib.sha256(self.source).hexdigest()
 
     def run(self) -> ModuleType:
-        """Run the source as a module in `sys.modules`, where dataclasses, pickles and forked workers expect it.
+        """Run the source as a module in `sys.modules`.
 
         Raises:
             InputError: The file fails, or ends the process.
@@ -113,7 +113,7 @@ def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
 
 @contextmanager
 def as_script(path: Path) -> Iterator[None]:
-    """Run code with its own command line without arguments, and raise SystemExit when it ends the process."""
+    """Run code without command-line arguments; raise SystemExit when it ends the process."""
     argv, complain = sys.argv, argparse.ArgumentParser.error
 
     def end_in_words(self: argparse.ArgumentParser, message: str) -> NoReturn:
@@ -173,7 +173,7 @@ def imports_beside(path: Path) -> Iterator[None]:
 def one_line(what: str) -> Iterator[None]:
     """Turn any error of external code into an InputError that starts with `what`.
 
-    Errors of hmmscope, resource errors and Ctrl-C pass unchanged.
+    Errors of hmmscope and Ctrl-C pass unchanged.
     """
     try:
         yield

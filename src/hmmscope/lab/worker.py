@@ -1,8 +1,7 @@
 """Worker processes, and the fork server that starts them: python -m hmmscope.lab.worker
 
-The server imports everything once and forks a worker per task. Its standard input is a silent socket to the parent;
-when that closes, the worker saves and stops. Through the socket the parent reads the process id and later the exit
-code; see `hmmscope.lab.tasks.local`.
+The server imports everything once and forks a worker per task. Its standard input is a socket to the parent, which
+reads the process id and later the exit code; when that closes, the worker saves and stops.
 """
 
 import gc

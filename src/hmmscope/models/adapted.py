@@ -108,8 +108,8 @@ def adapt(
 ) -> AdaptedModule:
     """Return a module from tokens to logits that calls `model` by its own signature.
 
-    The names of layers and weights stay those of `model`. Every function of this library takes the result, and a file
-    FILE.py:NAME may define it::
+    The names of layers and weights stay. Every function of this library takes the result, and FILE.py:NAME may define
+    it::
 
         hs.adapt(model, mask=lambda tokens: causal_mask(tokens.shape[1]))
         hs.adapt(model, lambda model, tokens: model({"input_ids": tokens})["scores"])
@@ -162,7 +162,7 @@ def call_on_tokens(model: Any, tokens: Tensor, name: str | None = None, given: M
     """Call a module or function on tokens, with the further required arguments in `FOLLOWING`.
 
     Raises:
-        InputError: it needs other arguments; the message names them.
+        InputError: it needs other arguments.
     """
     first, options = _arguments(model, name, given or {})
     if options:
@@ -175,7 +175,6 @@ _FOLLOWS = object()
 
 
 def _arguments(model: Any, name: str | None, given: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """Return the name of the tokens' argument, None for the first position, and the other arguments."""
     try:
         found = list(inspect.signature(_function(model)).parameters.values())
     except (TypeError, ValueError):  # a function in C
@@ -217,7 +216,7 @@ def _function(model: Any) -> Any:
 
 
 def require_signature(model: Any) -> None:
-    """Raise an InputError for a module that needs arguments which do not follow from the tokens."""
+    """Raise InputError for a module that needs more than tokens."""
     inside = getattr(model, "adapted", None)
     if not isinstance(model, AdaptedModule):
         _arguments(model, None, {})
@@ -226,7 +225,7 @@ def require_signature(model: Any) -> None:
 
 
 def raw_logits(output: Any) -> Any:
-    """Return the logits in a module's output: a tensor, ``logits`` of an object or mapping, or one of a tuple.
+    """Return the logits in a module's output: a tensor, ``logits``, or one of a tuple.
 
     In a tuple the logits are first, or follow a loss (a number or None).
     """

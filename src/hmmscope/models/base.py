@@ -113,7 +113,7 @@ class Mixer(nn.Module):
 class Dropout(nn.Module):
     """Dropout with masks that depend on (model seed, step, stream) and the order of calls in a step.
 
-    In a compiled model the masks come from torch's generator, which training seeds with `step_seed`.
+    In a compiled model the masks come from torch's generator.
     """
 
     def __init__(self, rate: float, generator: torch.Generator) -> None:
@@ -193,7 +193,7 @@ class SequenceModel(nn.Module):
         return html_table(type(self).__name__, facts | {"taps": ", ".join(taps[:12]) + ", ..." * (len(taps) > 12)})
 
     def set_step(self, step: int, stream: int = 0) -> None:
-        """Start a training step, which seeds dropout; parallel parts of a step use different random streams."""
+        """Start a training step, which seeds dropout, by `stream` for parallel parts."""
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.set_step(step, stream)
@@ -328,7 +328,7 @@ def make_model(
     Args:
         name: of the architecture.
         num_symbols: number of outputs.
-        vocab_size: input vocabulary, if larger than the symbols (``dataset.vocab_size``).
+        vocab_size: input vocabulary, if larger (``dataset.vocab_size``).
         seed: of the weights.
         max_length: longest input, for learned positions or input features.
         input_width: coordinates of vector inputs, instead of tokens.

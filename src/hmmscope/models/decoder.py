@@ -40,8 +40,7 @@ class DecoderSpec:
         scale_attention: divide logits by the square root of the head width.
         rotary_base: pair i of a head rotates by position * rotary_base^(-2i/head width).
 
-    Source: [Limits] §2.2, A.1, C.1: width 512, 8 heads, learned positions, input features, dropout 0.1; 1 to 7 layers
-    ("decoder-paper" has four). It does not state the MLP width, dropout sites or attention scaling.
+    Source: [Limits] §2.2, A.1, C.1, without MLP width, dropout sites and attention scaling ("decoder-paper").
     """
 
     num_layers: int = 2
@@ -126,8 +125,7 @@ class RoFormerSpec:
         mlp_ratio: hidden MLP width / `width`.
         rotary_base: base of the rotation frequencies.
 
-    Source: [MultiTask] §5 (RoFormer, 16 layers, 16 heads, width 1024: "roformer-paper"), which does not state norm, MLP,
-    rotary base or dropout.
+    Source: [MultiTask] §5, without norm, MLP, rotary base and dropout ("roformer-paper").
     """
 
     num_layers: int = 2
@@ -304,7 +302,6 @@ class Decoder(EncodedModel):
         return x_BTD
 
     def _fixed(self, make: Callable[..., Tensor], size: int, where: slice | Tensor, x_BTD: Tensor) -> Tensor:
-        """Return fixed vectors of positions, kept for positions that follow each other."""
         if isinstance(where, Tensor):
             return make(where, size, x_BTD.dtype)
         key = (make, x_BTD.dtype, x_BTD.device)

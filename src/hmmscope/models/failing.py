@@ -56,7 +56,7 @@ def explained(model: nn.Module, inputs: Tensor) -> Iterator[None]:
 
 
 def failure(model: nn.Module, inputs: Tensor, error: Exception, call: Callable[[Tensor], Any]) -> Exception:
-    """Return an InputError for a failed model call, with the cause if calls with smaller inputs reveal it.
+    """Return an InputError for a failed model call, with the cause if known.
 
     Args:
         model: the module.
@@ -190,7 +190,7 @@ def _most(runs: Callable[[int], bool], low: int, high: int) -> int | None:
 
 
 def require_callable_on_tokens(model: nn.Module) -> None:
-    """Raise an InputError for a module that needs more than tokens, or has lazy or meta weights."""
+    """Raise InputError for a module that needs more than tokens, or has lazy or meta weights."""
     name = title_of(model)
     for where, weight in model.named_parameters():
         if nn.parameter.is_lazy(weight):

@@ -167,7 +167,6 @@ def _heads(
     is_causal: bool = False,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None] | None:
-    """Compute ``torch.nn.MultiheadAttention`` (time first); None unless it is plain attention."""
     more = bias_k is not None or bias_v is not None or add_zero_attn or use_separate_proj_weight
     if more or in_weight is None or query.ndim != 3 or key_padding_mask is not None or key.shape != query.shape:
         return None

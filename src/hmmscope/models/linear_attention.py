@@ -16,7 +16,7 @@ CHUNK = 64
 
 
 def decoder_without_attention(spec: Any, positions: Literal["learned", "sinusoidal", "none"]) -> DecoderSpec:
-    """Return the options of a decoder with the sizes of a spec and another mixer than attention."""
+    """Return the options of a decoder with the sizes of a spec and another mixer."""
     return DecoderSpec(
         num_layers=spec.num_layers,
         num_heads=spec.num_heads,

@@ -1,4 +1,4 @@
-"""Rehearsal: small calls of a user's model before a measurement, which detect errors that would invalidate its numbers.
+"""Rehearsal: small calls of a user's model that detect errors before a measurement.
 
 A rehearsal restores the model's state, the random generators and the hooks.
 """
@@ -68,7 +68,7 @@ def rehearse(model: nn.Module, inputs: Tensor, asked: Asked) -> tuple[str, ...]:
 
     Args:
         model: maps tokens (batch, time), or vectors, to logits (batch, time, output).
-        inputs: `SAMPLES` samples (sample, time) or (sample, time, coordinate); with more, one call uses all.
+        inputs: `SAMPLES` samples (sample, time) or (sample, time, coordinate).
         asked: expected outputs.
 
     Raises:

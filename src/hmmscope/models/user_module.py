@@ -99,7 +99,7 @@ class UserModule(SequenceModel):
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the user's module, without wrappers such as that of torch.compile."""
+    """Return the user's module, without wrappers."""
     return model.module if isinstance(model, UserModule) else model
 
 
@@ -130,7 +130,7 @@ class UserModuleSpec:
         return spec
 
     def with_module(self, module: nn.Module, *, strict: bool = True) -> "UserModuleSpec":
-        """Return the spec with this module attached, which may have another wrapper.
+        """Return the spec with this module attached.
 
         Args:
             module: the user's module.

@@ -31,7 +31,7 @@ def automaton(next_state_SV: Int64[Tensor, "state symbol"], *, title: str, sourc
 class RandomAutomatonSpec:
     """A deterministic automaton with uniform random transitions, driven by uniform symbols.
 
-    Source: the semiautomata of Liu, Ash, Goel, Krishnamurthy and Zhang (2023), "Transformers learn shortcuts to automata".
+    Source: the semiautomata of Liu, Ash, Goel, Krishnamurthy and Zhang (2023).
     """
 
     num_states: int = 5
@@ -60,8 +60,7 @@ class WordProblemSpec:
     State t = symbol_t * state_{t-1}, from the identity (element 0). `num_generators` > 0 restricts symbols to that many
     random elements. The word problem of A5 or S5, which are not solvable, is complete for NC1.
 
-    Source: Barrington (1989); as a test of state tracking Merrill, Petty and Sabharwal (2024), "The illusion of state
-    in state-space models".
+    Source: Barrington (1989); as a test of state tracking Merrill, Petty and Sabharwal (2024).
     """
 
     group: Literal["Z2", "Z60", "A5", "S5", "S3"] = "A5"

@@ -14,7 +14,7 @@ from hmmscope.processes.process import Process
 def product(first: HMM | LabelledHMM, second: HMM | LabelledHMM) -> HMM | LabelledHMM:
     """Return the product of two processes, which run side by side and independently.
 
-    The pair of symbols (v, w) is the symbol v * (number of the second process's symbols) + w, likewise for states.
+    The pair of symbols (v, w) is the symbol v * (second process's symbols) + w, likewise for states.
     """
     title = f"{first.title or 'process'} x {second.title or 'process'}"
     initial = torch.kron(first.initial, second.initial)

@@ -73,7 +73,7 @@ class CyclesSpec:
 def random_cycles(
     seed: int, num_states: int, num_actions: int, *, distinct: bool = False
 ) -> Int64[Tensor, "action state"]:
-    """Draw cycles uniformly from the (num_states - 1)! cycles; further actions leave earlier cycles unchanged.
+    """Draw cycles uniformly; further actions leave earlier cycles unchanged.
 
     cycle[order[j]] = order[j + 1 mod num_states] for a uniform permutation `order`
     """
@@ -122,8 +122,7 @@ def _generate(permutations_AS: Int64[Tensor, "action state"], order: int) -> boo
 def never_meeting_pairs(cycles_AS: Int64[Tensor, "action state"]) -> list[tuple[int, int]]:
     """Return pairs of states that no sequence of forward or backward steps along the cycles merges.
 
-    The observations distinguish two such initial states forever, so Cyclic-RND never forgets; with an odd number of
-    states, every pair meets.
+    The observations distinguish two such initial states forever; with an odd number of states, every pair meets.
     """
     num_states = cycles_AS.shape[1]
     moves = [(cycle, cycle.argsort()) for cycle in cycles_AS]

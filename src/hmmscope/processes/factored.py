@@ -21,7 +21,7 @@ class FactoredMess3Spec:
     factor emits symbol 0, with ``hidden`` where the previous factor goes to state 0. Except with ``hidden``, beliefs
     are products of the factors' beliefs.
 
-    Source: after the processes of Shai et al. (2026), "Transformers learn factored representations".
+    Source: after Shai et al. (2026).
     """
 
     num_factors: int = 2

@@ -16,7 +16,7 @@ class FileSpec:
 
     Attributes:
         path: the file, or the name.
-        allow_drop_tiny: round positive probabilities below 2^-32, mostly to zero.
+        allow_drop_tiny: as for `HMM`.
         digest: required digest, or empty.
     """
 

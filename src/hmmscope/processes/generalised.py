@@ -48,8 +48,7 @@ class GeneralisedHMM(Process):
     Raises:
         InputError: wrong shapes or sums, or a negative probability among the 20,000 shortest words.
 
-    Source: Upper (1997), "Theory and algorithms for hidden Markov models and generalized hidden Markov models"; the
-    observable operator models of Jaeger (2000).
+    Source: Upper (1997); the observable operator models of Jaeger (2000).
     """
 
     stored_name = "GeneralisedHMM"
@@ -94,7 +93,6 @@ class GeneralisedHMM(Process):
 
     @cached_property
     def params_digest(self) -> str:
-        """sha256 of sizes and matrices, rounded to multiples of 2^-32."""
         header = f"hmmscope-process/1/GeneralisedHMM/{self.num_states}/{self.num_symbols}"
         return float_digest(header, self.initial, self.labelled)
 
@@ -143,8 +141,7 @@ class BlochWalkSpec:
     The Kraus operators are (alpha 1 ± beta σ) / √(4 (alpha² + beta²)) with the Pauli matrices σ = σ_z (symbols 0, 1)
     and σ_x (symbols 2, 3).
 
-    Source: Riechers, Elliott and Shai (2025), "Neural networks leverage nominally quantum and post-quantum
-    representations", with alpha 1 and beta √51.
+    Source: Riechers, Elliott and Shai (2025), with alpha 1 and beta √51.
     """
 
     alpha: float = 1.0
@@ -175,8 +172,7 @@ class PostQuantumSpec:
     The predictive vector is (x, 1, ln x). Symbols 1 and 2 multiply x by `grow` and `shrink`; symbol 0 has weight x - 1
     - ln x and resets to x = 1.
 
-    Source: after Fanizza, Lumbreras and Winter (2024), "Quantum theory in finite dimension cannot explain every general
-    process with finite memory"; the logarithms of the factors must not be rational multiples of each other.
+    Source: after Fanizza, Lumbreras and Winter (2024); the logarithms of the factors must not be rational multiples.
     """
 
     grow: float = 2.0
@@ -216,7 +212,7 @@ class ProbabilityClockSpec:
     Symbol 1 rotates a vector by `angle` (radians) and damps it; symbol 0 resets it, so P(0 after n ones) oscillates with
     amplitude `height`.
 
-    Source: the probability clock of Jaeger (2000), "Observable operator models for discrete stochastic time series".
+    Source: the probability clock of Jaeger (2000).
     """
 
     angle: float = 1.0

@@ -21,8 +21,7 @@ class GINCSpec:
     The components (concepts) differ in their property transitions, convex combinations of random permutations; an
     entity stays with probability `stay`. Property 0 always gives symbol 0.
 
-    Source: Xie, Raghunathan, Liang and Ma (2022), "An explanation of in-context learning as implicit Bayesian
-    inference", with smaller sizes and a uniform start.
+    Source: Xie, Raghunathan, Liang and Ma (2022), with smaller sizes and a uniform start.
     """
 
     num_components: int = 5

@@ -1,4 +1,4 @@
-"""Random HMMs, one per sample; a header at the start of the sample encodes the parameters exactly, as integers."""
+"""Random HMMs, one per sample; a header encodes the parameters exactly, as integers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class HeaderHMMs(HMMPerSample):
         return torch.cat(parts, 1).to(components.device)
 
     def decode_header(self, entries: Int64[Tensor, "batch entry"]) -> Mixture:
-        """Decode headers into a mixture with one HMM for each sample.
+        """Decode headers into a mixture of HMMs.
 
         Raises:
             InputError: a wrong number of entries, or an invalid row.

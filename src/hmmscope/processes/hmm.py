@@ -37,7 +37,7 @@ class HMM(Process):
         initial, transition, emission: (S,), (S, S) and (S, V); rows sum to 1.
         symbols, states: V and S names, or None.
         title, source: free text.
-        allow_drop_tiny: round positive probabilities below 2^-32, mostly to zero, instead of raising them to 2^-32.
+        allow_drop_tiny: round positive probabilities below 2^-32, mostly to zero, not up to 2^-32.
 
     Raises:
         InputError: see `Quantiser`; invalid names.

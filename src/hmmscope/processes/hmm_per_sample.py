@@ -59,7 +59,6 @@ class HMMPerSample(Process):
 
     @property
     def params(self) -> HMMParams:
-        """The first component, for digests."""
         return StateEmissionParams(*self.spec.components(np.array([0])))
 
     @cached_property
@@ -173,7 +172,7 @@ class MarkovChainPerSampleSpec(DirichletSpec):
 
     This is `markov-mixture` with infinitely many components; `emission_concentration` is unused.
 
-    Source: Edelman et al. (2024), "The evolution of statistical induction heads: in-context learning Markov chains".
+    Source: Edelman et al. (2024).
     """
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ class InputOutputHMM(Process):
 
     state_0 ~ initial;  state_t ~ transition[input_t, state_{t-1}];  observation_t ~ emission[input_t, state_t]
 
-    Source: Bengio and Frasconi (1995), "An input output HMM architecture", for finitely many inputs.
+    Source: Bengio and Frasconi (1995), for finitely many inputs.
 
     Attributes:
         initial, transition, emission: (S,), (U, S, S) and (U, S, V).
@@ -79,7 +79,7 @@ class InputOutputHMM(Process):
     def given_inputs(
         self, observations: Int64[Tensor, "batch time"], inputs: object, mask_T: Bool[Tensor, "time"]
     ) -> tuple[Process, Int64[Tensor, "batch time"]]:
-        """Return a process without inputs, whose symbols are the distinct triples (start, input, observation), and these.
+        """Return a process without inputs, with triples (start, input, observation) as symbols, and these.
 
         Args:
             observations: Checked, V where missing.
@@ -96,7 +96,7 @@ class InputOutputHMM(Process):
         return _Driven(self, arrive_CSS * emission_UVS[given, distinct % missing][:, None]), numbers
 
     def checked_inputs(self, inputs: object, shape: tuple[int, ...]) -> Int64[Tensor, "batch time"]:
-        """Check inputs; a row of inputs serves all sequences, and padding may hold any input."""
+        """Check inputs; a row of inputs serves all sequences."""
         try:
             given, _ = as_batch(inputs, Alphabet(None, self.num_inputs), None)
             given = torch.as_tensor(given)

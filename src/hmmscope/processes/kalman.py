@@ -216,7 +216,7 @@ def _stack(matrices: list[Tensor], size: int) -> Tensor:
 
 
 def isotropic_gains(num_steps: int) -> Float64[Tensor, "time"]:
-    """Return the scalar Kalman gains for orthogonal matrices and unit noise: 1/2, 3/5, 8/13, ..., 1 / golden ratio."""
+    """Return the scalar gains for orthogonal matrices and unit noise: 1/2, 3/5, ..., 1 / golden ratio."""
     gains, variance = [], 0.0
     for _ in range(num_steps):
         variance = (variance + 1) / (variance + 2)
@@ -248,7 +248,7 @@ def isotropic_means(
 
 
 def require_isotropic(process: LinearSystem) -> None:
-    """Raise an InputError unless both matrices are orthogonal and both noises the identity."""
+    """Raise InputError unless the matrices are orthogonal and the noises the identity."""
     eye = torch.eye(process.num_states, dtype=torch.float64)
     for name in ("transition", "output"):
         matrix = getattr(process, name)
@@ -277,7 +277,7 @@ def steady_step(process: LinearSystem, *, tolerance: float = 1e-14, max_steps: i
 
 
 def forgetting_factor(process: LinearSystem) -> float:
-    """Compute the factor by which a step shrinks an error in the mean: the spectral radius of (1 - K B) A.
+    """Compute the spectral radius of (1 - K B) A, by which a step shrinks an error in the mean.
 
     For orthogonal matrices and unit noise, the factor is 1 - 1 / golden ratio.
     """

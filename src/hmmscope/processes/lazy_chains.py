@@ -23,7 +23,7 @@ class LazyChainSpec:
 
     transition = stay I + (1 - stay) D,   emission = (1 - noise) I + noise D',   D and D' with rows from Dirichlet(1)
 
-    Source: after Dai et al. (2025), "Pre-trained large language models learn to predict hidden Markov models in-context".
+    Source: after Dai et al. (2025).
     """
 
     num_states: int = 4

@@ -83,7 +83,6 @@ class LinearGaussian(VectorProcess):
 
     @cached_property
     def params_digest(self) -> str:
-        """sha256 of sizes and matrices, rounded to multiples of 2^-32."""
         sizes = f"{self.num_states}/{self.num_symbols}"
         parts = (self.initial, self.transition, self.output, self.state_noise, self.output_noise)
         return float_digest(f"hmmscope-process/1/LinearGaussian/{sizes}", *parts)
@@ -125,7 +124,7 @@ class LinearGaussian(VectorProcess):
     def observe(
         self, observations: Float64[Tensor, "batch time observed"], *, reset_mask: object = None
     ) -> ObserverOutput:
-        """Run the Kalman filter for "mean" and "covariance" of the state; NaN coordinates are unobserved."""
+        """Run the Kalman filter for "mean" and "covariance" of the state."""
         refuse_masked("starts", reset_mask)
         begins = [] if reset_mask is None else torch.as_tensor(reset_mask).nonzero()[1:, 0].tolist()
         parts = [kalman_filter(self, part) for part in observations.tensor_split(begins, 1)]
@@ -143,7 +142,7 @@ class LinearGaussian(VectorProcess):
         return beliefs @ (self.output @ self.transition).T
 
     def mixing_time(self) -> float:
-        """Return ln(0.05) / ln(`forgetting_factor`): steps until 5 % of an error in the mean is left."""
+        """Return the steps until 5 % of an error in the mean is left."""
         return math.log(LINEAR_THRESHOLD) / math.log(forgetting_factor(self))
 
     def facts(self) -> list[tuple[str, str]]:

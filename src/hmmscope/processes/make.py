@@ -29,7 +29,7 @@ def make_process(name: str, **fields: Any) -> Process:
 
 
 def built(spec: Any) -> Process:
-    """Build the process of a spec; its description `about` is the first paragraph of the spec's docstring."""
+    """Build the process of a spec, described by the spec's docstring."""
     process: Process = spec.build()
     if not process.about and not getattr(spec, "keeps_copy", False):
         process.about = " ".join((inspect.getdoc(spec) or "").partition("\n\n")[0].split())

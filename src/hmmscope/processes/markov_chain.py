@@ -39,7 +39,7 @@ class MarkovChainSpec(DirichletSpec):
 class MarkovMixtureSpec(DirichletSpec):
     """A pool of equally likely observed Markov chains with Dirichlet rows and uniform first states.
 
-    Source: Edelman et al. (2024), "The evolution of statistical induction heads: in-context learning Markov chains".
+    Source: Edelman et al. (2024), "The evolution of statistical induction heads".
     """
 
     num_states: int = 5

@@ -66,7 +66,6 @@ class MatrixProduct(Process):
 
     @cached_property
     def params_digest(self) -> str:
-        """sha256 of sizes and matrices, rounded to multiples of 2^-32."""
         return float_digest(f"hmmscope-process/1/MatrixProduct/{tuple(self.matrices.shape)}", self.matrices)
 
     def vectors(

@@ -49,7 +49,7 @@ Observations = (
 
 
 def as_counts(lengths: Any) -> Tensor:
-    """Convert sequence lengths to a tensor, without checks; the index of a data frame is ignored."""
+    """Convert sequence lengths to a tensor, without checks."""
     refuse_masked("lengths", lengths)
     try:
         counts = lengths if isinstance(lengths, Tensor) else torch.as_tensor(writable(np.asarray(lengths)))
@@ -64,8 +64,8 @@ def as_batch(
 ) -> tuple[Tensor, Int64[Tensor, "batch"] | None]:
     """Return the symbols (batch, time), without checks, and the lengths of the sequences if known.
 
-    Tensors have axes (batch, time); other input is read as by `SequenceData`. A 1-d array, a column (time, 1) or a list
-    of names is one sequence. Masked entries become `MISSING`.
+    Tensors are (batch, time); other input is read as by `SequenceData`. A 1-d array, a column (time, 1) or a list of
+    names is one sequence. Masked entries become `MISSING`.
 
     Raises:
         InputError: not a batch of symbols, ambiguous (lists of one symbol, without `lengths`), or unknown names.
@@ -230,7 +230,7 @@ def as_vectors(
     split, as in hmmlearn, and tables and files as `read_vectors` does, with the `read_options` of the process.
 
     Raises:
-        InputError: a wrong number of coordinates, an infinite number, not an array of numbers, or bad lengths.
+        InputError: wrong coordinates, an infinite number, no array of numbers, or bad lengths.
     """
     if _is_named(observations):
         observations = read_vectors(observations, lengths=lengths, symbols_from=read_options, width=num_coordinates)

@@ -16,7 +16,7 @@ def haar_orthogonal(key: tuple[int, int], count: int, size: int) -> Float64[Tens
 
     Q of the QR decomposition of N(0, 1) numbers, with a positive diagonal of R; the same bits on every CPU.
 
-    Source: Mezzadri (2007), "How to generate random matrices from the classical compact groups".
+    Source: Mezzadri (2007).
     """
     matrices = standard_normals(key, np.arange(count), size, size)
     orthonormalise(matrices)
@@ -24,7 +24,7 @@ def haar_orthogonal(key: tuple[int, int], count: int, size: int) -> Float64[Tens
 
 
 def float_digest(header: str, *matrices: Float64[Tensor, "..."]) -> str:
-    """Return sha256 of a header and of matrices rounded to multiples of 2^-32, for equal digests on all platforms."""
+    """Return sha256 of a header and of matrices rounded to multiples of 2^-32."""
     sha = hashlib.sha256(header.encode())
     for matrix in matrices:
         sha.update((matrix * UNIT).round().to(torch.int64).numpy().astype("<i8").tobytes())

@@ -50,7 +50,7 @@ class Quantiser:
             shape: required shape; None for any positive size.
 
         Raises:
-            InputError: a wrong shape; a NaN, infinite or negative entry; row sums, or tiny entries, off by more than 1e-6.
+            InputError: a wrong shape; a NaN, infinite or negative entry; row sums off by more than 1e-6.
         """
         array = as_float64(name, rows)
         require_shape(name, array, shape)
@@ -127,7 +127,6 @@ class Quantiser:
 
 
 def _divergence(quantised: NDArray[np.float64], wanted: NDArray[np.float64]) -> float:
-    """Bound KL(quantised row | given row), nats: sum of q log(q / p) - q + p, or (q - p)^2 / p for large p."""
     away = quantised - wanted
     small = wanted < 2.0**-20
     terms = np.divide(away * away, wanted, out=np.zeros_like(wanted), where=~small)

@@ -82,7 +82,7 @@ class Process(StateMethods, ABC):
         prior, header_format: process assumed by the optimum, and format of headers, or None.
         symbols, states: names, or None.
         title, about, source: descriptions, not hashed.
-        read_options: how the data of a fitted process were read, not hashed.
+        read_options: how the data of a fit were read, not hashed.
         file_format: format name in files.
         stored_name: fixed class name in configurations.
         file_arrays, file_fields: required arrays and optional fields of a file.
@@ -158,7 +158,7 @@ class Process(StateMethods, ABC):
         return InputError(f"process: {needed}{type(self).__name__} has {what}{why}{which}{instead}")
 
     def observe(self, observations: Tensor, *, reset_mask: object = None) -> ObserverOutput:
-        """Compute the predictions and beliefs of the Bayes-optimal predictor; `hmmscope.observe` calls it.
+        """Compute the predictions and beliefs of the Bayes-optimal predictor.
 
         Args:
             observations: valid symbols (batch, time), or vectors (batch, time, coordinate).
@@ -330,7 +330,7 @@ class Process(StateMethods, ABC):
         return cls(*(torch.as_tensor(data[name]) for name in cls.file_arrays))
 
     def save(self, path: object) -> None:
-        """Write to a new .json, .npz or .safetensors file; `hmmscope.load_process` restores the process bit for bit."""
+        """Write to a new .json, .npz or .safetensors file, which `load_process` restores bit for bit."""
         header = {"format": self.file_format, "version": FILE_VERSION, **self.file_texts()}
         write_file(Path(str(path)), header | ({"about": self.about} if self.about else {}), self.file_tensors())
 

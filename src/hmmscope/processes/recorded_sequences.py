@@ -28,9 +28,8 @@ TRAINING, JUDGING = ("train", "counting"), ("evaluate", "probe", "test")
 class RecordedSequences(Process):
     """Windows of recorded sequences, with an unknown distribution.
 
-    The random stream "train" reads the `train` part of the data, "test" the `test` part, "evaluate" and "probe" the
-    `validation` part. Training windows are random; other windows come once each, in random order. Padding is symbol 0
-    with state -1.
+    The random streams "train" and "test" read these parts of the data, "evaluate" and "probe" the `validation` part.
+    Training windows are random; other windows come once each, in random order. Padding is symbol 0 with state -1.
 
     Args:
         data: the sequences.
@@ -80,7 +79,6 @@ class RecordedSequences(Process):
         return None if stream in TRAINING else len(self._windows(stream, length))
 
     def _windows(self, stream: str, length: int) -> NDArray[np.int64]:
-        """Return (window, [sequence, begin])."""
         if (stream, length) not in self._pieces:
             pieces = [
                 (number, begin)

@@ -37,8 +37,7 @@ def with_durations(initial: object, transition: object, durations: object) -> Du
 
     A sequence starts with a new visit. Unreachable pairs are left out.
 
-    Source: Yu (2010), "Hidden semi-Markov models"; as an HMM: Johnson (2005), "Capacity and complexity of HMM duration
-    modeling techniques".
+    Source: Yu (2010), "Hidden semi-Markov models"; as an HMM: Johnson (2005).
 
     Args:
         initial: of the first state (S,).
@@ -73,7 +72,7 @@ class SemiMarkovSpec:
     A visit of state i takes 1 + Binomial(longest - 1, p_i) steps, with p_i from 1 / (S + 1) to S / (S + 1); another state
     follows, by Dirichlet(1) rows.
 
-    Source: after Yu (2010), "Hidden semi-Markov models".
+    Source: after Yu (2010).
 
     Attributes:
         num_states: S, also the number of symbols.

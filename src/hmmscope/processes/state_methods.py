@@ -5,7 +5,6 @@ from typing import Any
 
 
 def _defined(module: str) -> Any:
-    """Import an outer module on first use, so that a process loads without inference and plots."""
     return importlib.import_module(f"hmmscope.runs.{module}")
 
 
@@ -45,9 +44,8 @@ class StateMethods:
     def state_table(self, x: Any = None, **reading: Any) -> Any:
         """Return a row for each state: its emissions, how often it occurs and how long it lasts.
 
-        `share` is the fraction of the rows of `x`, without `x` the stationary probability; `visits` counts the visits
-        of the most likely path. A visit lasts `dwell_rows` = 1 / (1 - P(stay)) rows on average; `dwell_time` is the
-        same in time, if `x` has time stamps.
+        `share` is the fraction of the rows of `x`, or the stationary probability; `visits` counts the visits of the
+        most likely path. A visit lasts `dwell_rows` = 1 / (1 - P(stay)) rows on average, or `dwell_time`.
         """
         return _defined("state_answers").state_table(self, x, **reading)
 

@@ -14,13 +14,12 @@ _FEW = 8
 def stationary_law(transition_SS: Float64[Tensor, "state state"]) -> Float64[Tensor, "state"]:
     """Solve law = law @ transition for the stationary distribution; transient states have exactly zero.
 
-    The elimination subtracts nothing, so with S states each entry has a relative error of about S * 2^-53; the bits are
-    the same on every CPU.
+    With S states each entry has a relative error of about S * 2^-53; the bits are the same on every CPU.
 
-    Source: Grassmann, Taksar and Heyman (1985), "Regenerative analysis and steady state distributions".
+    Source: Grassmann, Taksar and Heyman (1985).
 
     Raises:
-        InputError: several closed classes, listed in the message.
+        InputError: several closed classes.
 
     Cost: O(S^3).
     """

@@ -30,7 +30,7 @@ class SwitchingLinearGaussian(VectorProcess):
     state_t = transition[mode_t] @ state_{t-1} + N(0, state_noise[mode_t])
     observation_t = output[mode_t] @ state_t + N(0, output_noise[mode_t])
 
-    Source: Ackerson and Fu, IEEE Trans. Automatic Control 15 (1970); Murphy, "Switching Kalman filters" (1998).
+    Source: Ackerson and Fu, IEEE Trans. Automatic Control 15 (1970); Murphy (1998).
 
     Args:
         mode_transition: (K, K), rows sum to one.
@@ -42,7 +42,7 @@ class SwitchingLinearGaussian(VectorProcess):
         title, source: free text.
 
     Raises:
-        InputError: a wrong shape, invalid rows, a non-finite number, an invalid covariance, or fewer Gaussians than K^2.
+        InputError: invalid shapes, rows or covariances, a non-finite number, or fewer Gaussians than K^2.
     """
 
     stored_name = "SwitchingLinearGaussian"

@@ -89,7 +89,7 @@ def switching_filter(
     Of the K^t Gaussians after t steps, those with the same last n modes are merged, where K^n <= num_kept (generalised
     pseudo-Bayes of order n + 1), so the filter is exact for n + 1 observations.
 
-    Source: Ackerson and Fu, IEEE Trans. Automatic Control 15 (1970); Bar-Shalom and Li, Estimation and Tracking (1993).
+    Source: Ackerson and Fu (1970); Bar-Shalom and Li, Estimation and Tracking (1993).
 
     Args:
         process: K modes.

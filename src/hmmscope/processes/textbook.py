@@ -37,7 +37,7 @@ class Mess3Spec:
     probability `emission`.
 
     Source: Marzen and Crutchfield (2017), "Nearly maximally predictive features and their dimensions"; values from Shai
-    et al. (2024), "Transformers represent belief state geometry in their residual stream".
+    et al. (2024).
     """
 
     switch: float = 0.05
@@ -60,7 +60,7 @@ class Mess3Spec:
 class RRXORSpec:
     """Random-random-XOR: two fair bits, then their exclusive or, repeated.
 
-    Source: Crutchfield and Feldman (2003), "Regularities unseen, randomness observed".
+    Source: Crutchfield and Feldman (2003).
     """
 
     def build(self) -> LabelledHMM:
@@ -117,7 +117,7 @@ class EvenSpec:
 class Z1RSpec:
     """Zero, one, random, repeated; the entropy rate is (1/3) ln 2.
 
-    Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream".
+    Source: Shai et al. (2024).
     """
 
     def build(self) -> LabelledHMM:
@@ -130,8 +130,7 @@ class Z1RSpec:
 class SimpleNonunifilarSpec:
     """The simple non-unifilar source: a zero does not reveal the next state.
 
-    Source: Crutchfield (1994), "The calculi of emergence"; Marzen and Crutchfield (2015), "Informational and causal
-    architecture of discrete-time renewal processes".
+    Source: Crutchfield (1994); Marzen and Crutchfield (2015).
     """
 
     leave: float = 0.5

@@ -36,7 +36,6 @@ class VectorProcess(Process):
     def standardize(
         self, observations: Float64[Tensor, "batch time coordinate"]
     ) -> Float64[Tensor, "batch time coordinate"]:
-        """Return (observations - centre) / width."""
         centre_Y, width_Y = (one.to(observations.device) for one in self.scale)
         return (observations - centre_Y) / width_Y
 

@@ -14,7 +14,7 @@ from hmmscope.training.state import Moments, resolve_device
 
 
 def warm_up(configs: Iterable[RunConfig], seen: set[type] | None = None) -> None:
-    """Compile the kernels of these runs, except architectures in `seen`, once for all processes on this machine."""
+    """Compile the kernels of these runs, except architectures in `seen`."""
     seen = set() if seen is None else seen
     for config in configs:
         spec, kind = config.training, type(config.model)

@@ -125,10 +125,9 @@ def configure(
     Args:
         source: A `RunConfig` to change, a dataset, a process, `SequenceData` or its sources, or a name or path.
         model: A registered name, a spec, a mapping of fields, or a module from tokens to logits.
-        target: "observation" or "belief"; "belief" is the default for a matrix-product process, which has no exact
-            distribution.
-        layout, length: Layout of samples, or length of plain sequences. For given sequences the default is the longest
-            length, up to 256.
+        target: "observation" or "belief"; default: that of the process.
+        layout, length: Layout of samples, or length of plain sequences; default for given sequences: the longest, up to
+            256.
         num_steps: Number of training steps; overrides the recipe.
         training: The recipe, or a mapping of its fields.
         seed: Seed of weights and training samples.
@@ -196,7 +195,7 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
     """Build a RunConfig from plain data after applying overrides such as ``{"training.num_steps": "100"}``.
 
     Raises:
-        InputError: Unknown section or field (the message suggests the nearest), or a value of the wrong type or range.
+        InputError: Unknown section or field, or a value of the wrong type or range.
     """
     if not isinstance(data, dict):
         raise InputError(f"config: must be a mapping of sections, got {shown(data)}")

@@ -52,8 +52,7 @@ class ResourceEstimate:
         engine, engine_reason: Engine that computes the steps, and why it was chosen.
         steps_measured: Number of timed steps; 0 without timing.
         samples_measured: Samples per timed step.
-        seconds: Time of all steps on this processor, timed or computed from operations, without evaluations; None if
-            neither is possible.
+        seconds: Time of all steps on this processor, without evaluations; None if unknown.
         gpu_seconds: Time on one GPU, computed from `GPU_RATE`.
         other_precision, other_seconds: Time in float32, or in bfloat16 if float32 is configured.
     """
@@ -80,7 +79,7 @@ def estimate(config: RunConfig, *, measure: bool = False, compare: bool = True, 
 
     Args:
         config: Configuration of the run.
-        measure: Time some steps instead of computing the time from a stated throughput.
+        measure: Time some steps.
         compare: Also time steps in the other precision.
         here: Require that a step fits into the memory of this machine.
 
@@ -157,7 +156,7 @@ def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None
     Invalid runs are skipped.
 
     Raises:
-        ResourceError: The runs do not fit; the message names the first run that exceeds the memory.
+        ResourceError: The runs do not fit.
     """
     total, known = 0, {}
     for config in configs:

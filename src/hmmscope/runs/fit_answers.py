@@ -16,7 +16,7 @@ from hmmscope.schema import unknown_name
 class FitAnswers(Tabular):
     """Methods of a fit that answer about observations `x`, by default about the fitted ones.
 
-    See `hmmscope.processes.state_methods.StateMethods` for `x`, its reading options and the results.
+    See `StateMethods` for `x`, its reading options and the results.
     """
 
     hmm: Any
@@ -35,17 +35,17 @@ class FitAnswers(Tabular):
         return state_answers.score(self.hmm, self._rows("score", x, reading), per_sequence=per_sequence)
 
     def sample(self, length: int, num_sequences: int = 1, *, seed: int = 0) -> state_answers.SampledRows:
-        """Sample sequences of the fitted model; return their `observations` and `states`, row by row."""
+        """Sample sequences; return their `observations` and `states`, row by row."""
         return state_answers.sample(self.hmm, length, num_sequences, seed=seed)
 
     def forecast(self, observed: Any = None, steps: int = 1, *, seed: int = 0, **reading: Any) -> Forecasts:
-        """Forecast the next observations of one sequence with the fitted parameters; see `Posterior.forecast`."""
+        """Forecast the next observations of one sequence with the fitted parameters."""
         return state_answers.forecast(self.hmm, self._rows("forecast", observed, reading), steps, seed=seed)
 
     def states(self, x: Any = None, **reading: Any) -> state_answers.StateTable:
         """Return a row for each state: its emissions, how often it occurs and how long it lasts.
 
-        See `hmmscope.processes.state_methods.StateMethods.state_table`.
+        See `StateMethods.state_table`.
         """
         return state_answers.state_table(self.hmm, self._rows("states", x, reading))
 

@@ -19,7 +19,7 @@ class FitOptions:
         tied_emissions: A class index per state; states of a class share one emission distribution.
         constraints: Forbidden, fixed and tied probabilities.
         sequence_weights: Factor of each sequence; 2 equals two copies. They hold nothing out, except `validation`.
-        known_states: States, or sets of states, at some times; see `hmmscope.inference.known_states.as_allowed`.
+        known_states: States, or sets of states, at some times, see `filter_beliefs`.
         num_restarts: Maximum number of restarts; the best one is returned.
         max_iterations, tolerance: Limits of each restart, which converges when a step gains less nats per observation.
         pseudo_count: Added to every expected count, so that unseen events keep positive probability.

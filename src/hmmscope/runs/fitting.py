@@ -87,10 +87,9 @@ class FitResult(FitAnswers):
 
     @property
     def interval(self) -> tuple[int, int]:
-        """Return the 95 % interval of the number of states; see `hmmscope.inference.num_states.StateCountPosterior`.
+        """Return the 95 % interval of the number of states.
 
-        The interval uses the evidence under the priors of `posterior` (`hmmscope.inference.evidence`), or BIC where the
-        evidence is not computed; `reason` states which.
+        The interval uses the evidence under the priors of `posterior`, or else BIC; `reason` states which.
         """
         size = self.hmm.num_states
         return (size, size) if self.support is None else self.support.interval(size)
@@ -127,7 +126,7 @@ class FitResult(FitAnswers):
         return self._whole("posterior").posterior(self.hmm, prior, chains, laws, max_lengthening)
 
     def check(self, num_simulations: int = 200, *, seed: int = 0) -> Goodness:
-        """Test goodness of fit against simulations of the fitted model, see `hmmscope.runs.goodness.goodness_of_fit`.
+        """Test goodness of fit against simulations of the fitted model.
 
         The p-values are too large, because the model was fitted to the same data; `posterior().check()` reduces this
         bias.
@@ -135,7 +134,7 @@ class FitResult(FitAnswers):
         return goodness_of_fit([self.hmm], self._whole("check").sequences, num_simulations, seed)
 
     def table(self) -> ResultRows:
-        """Return a row per number of states: log-likelihoods (nats per observation), BIC, restarts, the choice."""
+        """Return a row per number of states, with log-likelihoods in nats per observation."""
         return ResultRows(
             {"num_states": size, "log_likelihood": fit.log_likelihood / (self.num_fitted or self.num_observations)}
             | {"bic": fit.bic}
@@ -157,7 +156,7 @@ class FitResult(FitAnswers):
         return {"held_out": self.held_out[size], "held_out_error": self.held_out_errors[size]}
 
     def lines(self) -> list[str]:
-        """Return text lines: the table, the reason of the choice, and searches with restarts that disagree."""
+        """Return text lines: the table, the reason, and restarts that disagree."""
         found = []
         if len(self.fits) > 1 and not self.held_out:
             found.append("states  restarts           BIC")
@@ -209,7 +208,7 @@ def fit(
     """Fit an HMM to sequences by expectation maximization (Baum-Welch).
 
     Choose among several numbers of states by the smallest Bayesian information criterion (BIC). Restarts run on all
-    threads until the best two agree, see `hmmscope.inference.baum_welch.fit_baum_welch`.
+    threads until the best two agree.
 
     Args:
         source: `SequenceData` or its sources (lists, an array, a file path); for a stream also a `SequenceStream` or an

@@ -53,7 +53,6 @@ class Goodness(Tabular):
     drawn: bool
 
     def table(self) -> list[dict[str, Any]]:
-        """Return `rows` as a list."""
         return list(self.rows)
 
     @property
@@ -74,7 +73,7 @@ class Goodness(Tabular):
         return found
 
     def plot(self) -> Any:
-        """Return a Matplotlib figure: a panel per family, with the data as points over the bands of the simulations."""
+        """Return a Matplotlib figure, with a panel per family: data as points over bands."""
         from matplotlib.figure import Figure
 
         families = list(self.p_values)
@@ -100,7 +99,7 @@ class Goodness(Tabular):
 def goodness_of_fit(
     models: Sequence[Any], sequences: Sequence[torch.Tensor], num_simulations: int = 200, seed: int = 0
 ) -> Goodness:
-    """Compare statistics of sequences with those of simulations of the same lengths and missing entries.
+    """Compare statistics of sequences with those of similar simulations.
 
     Args:
         models: Models to simulate in turn: the fitted one, or posterior draws.

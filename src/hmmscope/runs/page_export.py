@@ -1,4 +1,4 @@
-"""Export of a model as plain data that a page can compute with: weights, process, and maps from layers to beliefs.
+"""Export of a model as data for a page: weights, process, and maps from layers to beliefs.
 
 Numbers are base64 of little-endian arrays: float32 for the model, float64 for the process and the maps.
 """
@@ -95,9 +95,8 @@ def live_model_data(
 ) -> dict[str, Any]:
     """Return the data of the interactive section of a model that predicts the next observation.
 
-    The maps are fitted on three quarters of the samples of `probe`, as in `geometry`; R² is measured on the last
-    quarter. `beyond` is the belief explained beyond untrained controls, each network at the layer that fits its own
-    training examples best.
+    The maps are fitted and measured on `probe`, as in `geometry`. `beyond` is the belief explained beyond untrained
+    controls, each network at its best layer.
 
     Args:
         model: A model that `in_browser` supports.
@@ -109,7 +108,7 @@ def live_model_data(
         twins: Untrained controls; by default from `draw_controls`.
 
     Raises:
-        InputError: The page cannot compute the model or the process, or one of them is too large.
+        InputError: As `live_data`.
     """
     name = name or type(model).__name__
     found = in_browser(model, probe)

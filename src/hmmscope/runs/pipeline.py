@@ -74,12 +74,12 @@ class Run(Tabular):
         return html_table("Run", rows | (self.summary or {"state": "not finished"}))
 
     def table(self) -> list[dict[str, Any]]:
-        """Return the training records: step, loss, and the evaluation loss where it was computed."""
+        """Return the training records: step, loss and evaluation loss."""
         return list(read_journal(self.path / "metrics.jsonl"))
 
     @property
     def seconds_per_step(self) -> float | None:
-        """Return processor seconds per step, between records of one session; None with fewer than two."""
+        """Return processor seconds per step; None with fewer than two records."""
         records = [record for record in read_journal(self.path / "timing.jsonl") if "processor_seconds" in record]
         pairs = [
             (later["step"] - one["step"], later["processor_seconds"] - one["processor_seconds"])
@@ -99,7 +99,7 @@ class Run(Tabular):
         return plot_rows(rows, repr(self.process), x="step", y="loss", by=("of",), ax=ax)
 
     def dataset(self, stream: str = "evaluate") -> ProcessDataset:
-        """Return samples of the run's process and layout; the streams "evaluate" and "probe" are never trained on."""
+        """Return samples of the run's process; "evaluate" and "probe" are never trained on."""
         return ProcessDataset(self.process, layout=self.config.layout, seed=self.config.seed, stream=stream)
 
     def compare_with_untrained(self) -> list[tuple[str, Any]]:
@@ -108,7 +108,7 @@ class Run(Tabular):
         return [("trained", self.model), *(("untrained", twin) for twin in twins)]
 
     def dataset_of(self, source: Any, **reading: Any) -> ProcessDataset:
-        """Read sequences to score against the optimum of the run's process; see `dataset_of`."""
+        """Read sequences to score against the optimum of the run's process."""
         return dataset_of(source, self.process, self.config.layout, seed=self.config.seed, **reading)
 
     @property
@@ -167,7 +167,7 @@ class Run(Tabular):
         return place
 
     def look(self, out: str | Path | None = None) -> Any:
-        """Compare the model with its exact optimum, before and after training, in a notebook view and a page `out`."""
+        """Compare the model with its exact optimum, in a notebook view and a page `out`."""
         return registry.lookup("page", "look")(self, out)
 
 
@@ -194,8 +194,7 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None, strict: 
 
     Args:
         path: The run folder.
-        model: The user's module that the run trained, if any; it receives the weights. It may be plain, compiled or
-            wrapped where the run's module was not.
+        model: The user's module that the run trained, if any; it receives the weights. Wrappers may differ.
         strict: Refuse a module with another dtype or number of heads.
 
     Raises:
@@ -234,7 +233,7 @@ def untrained_model(config: RunConfig, process: Process) -> SequenceModel:
 
 
 class TrainingPass:
-    """Forward and backward pass of the first training batch with the torch engine, without an update.
+    """Forward and backward pass of the first training batch, without an update.
 
     Args:
         config: Configuration of the run, or its plain data.
@@ -282,7 +281,7 @@ def model_io_of(config: RunConfig, target: Target) -> ModelIO:
 def engine_of(config: RunConfig, model_io: ModelIO, num_processes: int = 1, *, measure: bool = True) -> Choice:
     """Choose the engine of a run with a known device, with the reason; see `choose_engine`.
 
-    With `measure`, each engine may be timed; without it, only earlier timings on this machine are used.
+    With `measure`, each engine may be timed.
     """
     if config.target.startswith("density"):
         if config.training.engine == "compiled":

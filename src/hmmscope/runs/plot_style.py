@@ -19,7 +19,7 @@ def state_colours(hmm: Process) -> list[Any]:
 
 
 def new_figure(figsize: tuple[float, float]) -> Any:
-    """Return an empty figure: of pyplot if the user plots with it, so that it is shown, else a plain one."""
+    """Return an empty figure, of pyplot if the user plots with it."""
     needed("matplotlib", "plot")
     return needed("matplotlib.pyplot", "plot").figure(figsize=figsize, layout="constrained")
 

@@ -58,7 +58,7 @@ class Posterior(Shown, Tabular):
         """Return a row per entry: fitted value, posterior mean, 95 % interval, R-hat, effective sample sizes.
 
         Columns `array` and `entry` identify the entry. The interval has equal tails and widens if few draws are
-        effective (`hmmscope.inference.chains.equal_tails`). A constant entry has NaN for R-hat and effective sizes.
+        effective. A constant entry has NaN for R-hat and effective sizes.
         """
         found = []
         fitted = self.hmm.file_tensors()
@@ -75,7 +75,7 @@ class Posterior(Shown, Tabular):
         return found
 
     def lines(self) -> list[str]:
-        """Return text lines: number of draws, agreement of the chains, and intervals for models of few states."""
+        """Return text lines: draws, agreement of the chains, and intervals for models of few states."""
         chains, draws = self.log_likelihood.shape
         rows = self.table()
         worst, least = (
@@ -169,10 +169,7 @@ class FitData:
     def posterior(
         self, hmm: Any, prior: DirichletPrior, chains: Chains, laws: dict[str, Any], max_lengthening: int = 1
     ) -> Posterior:
-        """Draw the posterior of a model of symbols or numbers; InputError if the fit was restricted.
-
-        While an R-hat is above 1.05, the draws are repeated with twice the warm-up and sweeps per draw.
-        """
+        """Draw the posterior of a model of symbols or numbers; InputError if the fit was restricted."""
         require(is_count(max_lengthening), "max_lengthening", "must be at least 1 and whole", max_lengthening)
         factor, found = 1, self._drawn(hmm, prior, chains, laws)
         while 2 * factor <= max_lengthening and worst_r_hat(found.arrays.values()) > LONGER:

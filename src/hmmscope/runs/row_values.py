@@ -9,7 +9,7 @@ from hmmscope.reprs import needed, to_frame
 
 
 class RowValues(np.ndarray[Any, Any]):
-    """A NumPy array (row,) or (row, column) with the sequences one after the other, as in hmmlearn.
+    """A NumPy array (row,) or (row, column) of consecutive sequences, as in hmmlearn.
 
     Slices and results of arithmetic are plain arrays.
 

@@ -18,7 +18,7 @@ def settings(spec: TrainingSpec) -> Iterator[None]:
     """Apply the threads and determinism of a recipe, and restore the previous settings on exit.
 
     Raises:
-        InputError: The recipe is deterministic, but an operation has no deterministic implementation.
+        InputError: An operation has no deterministic implementation.
     """
     name = "CUBLAS_WORKSPACE_CONFIG"
     strict, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
@@ -44,7 +44,7 @@ def settings(spec: TrainingSpec) -> Iterator[None]:
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Enable gradients and float32 defaults, so that the caller's settings do not change the bits of a run."""
+    """Enable gradients and float32 defaults, whatever the caller's settings are."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(DTYPE)
     try:

@@ -1,4 +1,4 @@
-"""Answers of a model with hidden states about rows: states, probabilities, scores, samples, forecasts, a table."""
+"""Answers of a model with hidden states about rows."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -95,7 +95,7 @@ def chosen_coordinates(hmm: Process, given: GivenRows | None, wanted: Any) -> li
 
 
 def predict(hmm: Process, x: Any, *, names: bool = False, **reading: Any) -> RowValues:
-    """Compute the most likely path of each sequence; see `hmmscope.processes.state_methods.StateMethods.predict`."""
+    """Compute the most likely path of each sequence."""
     hmm.require_capability(PATHS)
     given = given_rows(hmm, x, **reading)
     states = _by_row(given, lambda rows, lengths: most_likely_states(hmm, rows, lengths=lengths).states)
@@ -147,7 +147,7 @@ def forecast(hmm: Process, observed: Any, steps: int = 1, *, seed: int = 0, **re
 
 
 def state_table(hmm: Process, x: Any = None, **reading: Any) -> StateTable:
-    """Describe each state in a row; see `StateMethods.state_table`."""
+    """Describe each state in a row."""
     hmm.require_capability(PATHS if hmm.real_valued else STATES)
     given = None if x is None else given_rows(hmm, x, **reading)
     transition = transitions_of(hmm)

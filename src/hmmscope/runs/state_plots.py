@@ -23,7 +23,7 @@ OPTIONS = ("sequence", "coordinates", "figsize")
 
 
 def plot(hmm: Process, kind: str = "overview", x: Any = None, *, ax: Any = None, **options: Any) -> Any:
-    """Plot a model and its observations; see `hmmscope.processes.state_methods.StateMethods.plot`."""
+    """Plot a model and its observations; see `StateMethods.plot`."""
     if kind not in KINDS:
         raise unknown_name("kind", kind, KINDS)
     own, reading = split_options(options)
@@ -53,7 +53,7 @@ def observations(
         given: The observations.
         ax: Axes for a single coordinate.
         sequence: Number of the sequence.
-        coordinates: Coordinates of a real-valued model, by name or number; default all, with `ax` the first.
+        coordinates: By name or number; default all, with `ax` the first.
         figsize: Size of a new figure in inches.
     """
     one, place = _chosen(given, sequence)

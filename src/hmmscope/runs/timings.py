@@ -29,7 +29,7 @@ _SECONDS, _STEP, _FEWEST = 2.0, 2e10, 16
 
 
 def timing(config: RunConfig, model_io: ModelIO, seconds: float) -> Timing | None:
-    """Return the step time of each engine, or None if training with torch takes less time than measuring."""
+    """Return the step time of each engine, or None if measuring takes longer than training."""
     with suppress(OSError, HmmscopeError):
         store.make_folder(_file().parent)
     with disk.one_at_a_time(_file().parent):

@@ -50,7 +50,7 @@ class TrainOptions:
     """Options of `hmmscope.train`: prediction target, layout, resuming and logging.
 
     Attributes:
-        target, layout: See `hmmscope.runs.config.configure`.
+        target, layout: See `configure`.
         warm_start: Folder of a shorter run whose steps are reused; the final bits are the same.
         resume: Resume the run in `out`, if any, with the same configuration.
         num_samples: Samples of the final score.
@@ -95,9 +95,8 @@ def train(
     Args:
         source: A process, a dataset, `SequenceData` or its sources, a `RunConfig`, or a name or path.
         out: A new folder for the run.
-        model: A registered name, a mapping of fields, a spec, or any module from tokens (batch, time) to logits (batch,
-            time, symbol) or to an object with ``.logits``.
-        length, num_steps, training, seed: See `hmmscope.runs.config.configure`.
+        model: A registered name, a mapping of fields, a spec, or any module from tokens (batch, time) to logits.
+        length, num_steps, training, seed: See `configure`.
         options: Prediction target, layout, resuming and logging.
         reading: Options of `SequenceData`, such as `column`, `missing` or `lengths`; stored in the folder.
 
@@ -252,7 +251,7 @@ def _first_weights(path: Path, model: UserModule, world: ProcessGroup) -> None:
 
 
 def summarise(score: Score, model: SequenceModel, config: RunConfig, floor: float | None) -> dict:
-    """Return the results for done.json; the best n-gram baseline replaces an unknown optimum."""
+    """Return the results for done.json."""
     excess, low, high = score.excess or (None, None, None)
     best = score.baseline
     compared: dict[str, str | float] = {}

@@ -106,7 +106,7 @@ def choose_vectors(
     options: dict[str, Any],
     more: dict[str, Any],
 ) -> tuple[int, dict[str, Any]]:
-    """Choose the number of states by BIC; return it with the fields of `hmmscope.runs.fitting.FitResult`.
+    """Choose the number of states by BIC; return it with the fields of `FitResult`.
 
     Args:
         judges: Held-out data; by default a part of `data` if there is a choice.

@@ -1,4 +1,4 @@
-"""Warm starts: reuse the checkpoint of a shorter run instead of training the shared steps again.
+"""Warm starts: reuse the checkpoint of a shorter run.
 
 Two runs that differ only in their number of steps are equal until the shorter one ends or, with the schedule "wsd",
 until its decay.
@@ -46,7 +46,7 @@ class SharedPrefix:
         """Return the longest shared prefix of the run in `path` and a configuration.
 
         Raises:
-            InputError: There is none; the message states the difference.
+            InputError: There is none.
             DamagedError: `path` is damaged.
         """
         shorter = RunDir.open(path)

@@ -59,7 +59,7 @@ class SequenceData(Dataset[Tensor]):
             (`datasets.Dataset`, a frame, a mapping), a path (text, FASTA, .csv, .tsv, .jsonl, .npz, .npy, .safetensors,
             .parquet), or `SequenceData`.
         symbols: all names in order, or their number; default: sorted names, or numbers up to the largest.
-        unit: of text: "characters", "words", "numbers", or "lines" (one symbol per line).
+        unit: of text: "characters", "words", "numbers" or "lines".
         column: of a table or file with several arrays; default: ``observations``, or the only one.
         group: column with the sequence of each row, in a table with one observation per row.
         time: column with the time stamp of each row; "index" is the index of a frame. See [time](data.md#time-stamps).
@@ -84,8 +84,7 @@ class SequenceData(Dataset[Tensor]):
         names: of the sequences (group or record), or None.
 
     Raises:
-        InputError: nothing to read, an unknown symbol, a missing or too large file, or an ambiguous source (the message
-            names the option that decides).
+        InputError: nothing to read, an unknown symbol, a missing or too large file, or an ambiguous source.
         DamagedError: a truncated binary file.
     """
 
@@ -182,7 +181,7 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def index(self) -> list[NDArray[Any]] | None:
-        """Time stamps (datetime64, in UTC where the source has zones) or row labels per sequence, or None."""
+        """Time stamps (datetime64, with zones in UTC) or row labels per sequence, or None."""
         index = self._encoded.index
         return None if index is None else np.split(index, self._starts[1:-1])
 
@@ -330,7 +329,7 @@ class SequenceData(Dataset[Tensor]):
         return -(-self.num_steps // count)
 
     def chunks(self, length: int) -> "SequenceData":
-        """Cut the sequences into pieces of `length`, or of `block_length` if there would be fewer than 30 pieces."""
+        """Cut the sequences into pieces of `length`, or of `block_length` if that gives fewer than 30."""
         require_count("length", length)
         if sum(-(-count // length) for count in self.lengths.tolist()) < _FEW_PIECES:
             length = min(length, self.block_length)
@@ -358,8 +357,7 @@ class SequenceData(Dataset[Tensor]):
     def split(self, train: float = 0.8, validation: float = 0.1, *, seed: int = 0) -> Parts:
         """Split into disjoint training, validation and test parts.
 
-        The sequences are sorted by sha256 of seed and symbols, so their order is irrelevant and equal sequences stay
-        together.
+        Equal sequences stay together, and the order of the sequences is irrelevant.
 
         Args:
             train, validation: fractions of the different sequences.
@@ -402,7 +400,7 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def train(self) -> "SequenceData":
-        """Training part: 80 % of the sequences, see `split`; `validation` and `test` have 10 % each."""
+        """Training part: 80 % of the sequences; `validation` and `test` have 10 % each."""
         return self._parts.train
 
     @property

@@ -50,7 +50,7 @@ class Missing:
 
     @classmethod
     def of(cls, given: object) -> "Missing":
-        """Build from a name, a number, or a list; None means no missing values, [None] the value None in the data."""
+        """Build from a name, a number, or a list; None means no missing values, [None] the value None."""
         if given is None:
             return cls()
         items = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
@@ -112,7 +112,7 @@ class Missing:
         return f"if nothing was observed there, pass missing={given} (--missing {','.join(names) or shown('')})"
 
     def hint(self, name: object) -> str:
-        """Return `advice` if the name often means a missing observation, else an empty text."""
+        """Return `advice` if the name often means a missing observation, else ""."""
         usual = str(name).lower() in USUAL_GAPS or name in _USUAL_LETTERS
         return f"; {self.advice(name)}" if usual else ""
 

@@ -1,4 +1,4 @@
-"""Cells of tables as numbers: missing entries, decimal marks, and whether data are numbers or symbols."""
+"""Cells of tables as numbers: missing entries, decimal marks, numbers or symbols."""
 
 import math
 import os

@@ -22,9 +22,9 @@ class ReadOptions:
         column: the column or array with the symbols.
         group: the column with the sequence of each row.
         axis: time axis of a 2-d array: 0 if columns are sequences, 1 if rows are.
-        missing: values of missing observations, see `hmmscope.sequences.gaps.Missing`.
+        missing: values of missing observations, see `Missing`.
         time: the column with the time stamp of each row.
-        every, gap, sort, duplicates: see `hmmscope.sequences.time_axis.TimeAxis`.
+        every, gap, sort, duplicates: see `TimeAxis`.
     """
 
     unit: str | None = None

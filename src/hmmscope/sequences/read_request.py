@@ -161,7 +161,7 @@ class ReadRequest:
         return encode_numbers(within(rows, self.lengths), self.alphabet, how, self.at(noun))
 
     def whole(self, array: NDArray[Any], lengths: object, how: str) -> Encoded | None:
-        """Encode an array (sequence, time) without copies; return None if its numbers need checks first."""
+        """Encode an array (sequence, time) without copies; None if its numbers need checks."""
         plain = array.dtype.kind in "iu" and array.ndim == 2 and not isinstance(array, np.ma.MaskedArray)
         if not plain or not array.size or self.missing.names or (lengths is not None and len(array) != 1):
             return None
@@ -301,7 +301,7 @@ class ReadRequest:
         return replace(self._symbols(rows, how), index=steps.index, names=steps.names)
 
     def adopt(self, categories: list[Any]) -> None:
-        """Take the symbols of a categorical column, with those that do not occur."""
+        """Take all symbols of a categorical column."""
         if categories and all(isinstance(one, str) for one in categories):
             self.unit = self.unit or "lines"
             names = [one for one in categories if not self.missing.has(one)]

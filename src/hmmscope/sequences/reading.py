@@ -289,8 +289,7 @@ def header_of(path: Path, text: str) -> dict[str, Any]:
 def read_array(array: NDArray[Any], asked: ReadRequest, how: str, *, managed: bool = False) -> Encoded:
     """Read a 1-d array as one sequence, or a 2-d array along its time axis.
 
-    By default (time, 1) is one sequence and (sequence, time) has rows of sequences. Floats need `axis` or `lengths`,
-    because they may be (time, feature).
+    By default (time, 1) is one sequence and (sequence, time) has rows of sequences. Floats need `axis` or `lengths`.
     """
     kind, shape = array.dtype.kind, array.shape
     if kind in "USO" and array.ndim == 1:

@@ -43,9 +43,9 @@ class TimeAxis(NamedTuple):
     Attributes:
         time: column of time stamps.
         every: the time step, or "row".
-        gap: longest time between rows of one sequence; a longer one starts a new sequence.
+        gap: longest time between rows of one sequence.
         sort: sort the rows of each sequence by time.
-        duplicates: "first" or "last": the row to use of several in one step; by default they are refused.
+        duplicates: "first" or "last" of several rows in one step; by default refused.
     """
 
     time: str
@@ -65,8 +65,6 @@ class TimeAxis(NamedTuple):
 
 @dataclass(frozen=True)
 class _Found:
-    """Steps of one sequence, and what was done: gaps, cuts, duplicates, rows out of order, distance from the grid."""
-
     rows: list[NDArray[np.int64]]
     index: list[NDArray[Any]]
     gaps: int
@@ -141,7 +139,6 @@ class _Grid:
         self.times, self.is_time, self.axis, self.every, self.gap, self.where = times, is_time, axis, every, gap, where
 
     def place(self, rows: NDArray[np.int64]) -> _Found:
-        """Place the rows of one sequence."""
         times = self.times[rows]
         steps = np.diff(times)
         disorder = int((steps < 0).sum())
@@ -199,7 +196,6 @@ class _Grid:
         return placed, index, int((np.diff(cells) > 1).sum()), dropped, off
 
     def _cells(self, times: NDArray[Any]) -> tuple[NDArray[np.int64], float, Callable[[NDArray[Any]], NDArray[Any]]]:
-        """Return the grid cell of each time, the largest distance from the grid, and the times of cells."""
         first = times[0]
         if self.every is None:
             repeated = np.cumsum(np.diff(times) == 0) * (self.axis.every is None)

@@ -207,7 +207,6 @@ def _of_parts(rows: Sequence[tuple[Any, ...]], where: Callable[[int], str]) -> N
 
 
 def _of_local(matches: list[re.Match[str]], where: Callable[[int], str]) -> NDArray[Any]:
-    """Read 31.1.2026 14:30 or 1/31/2026 2:30 PM."""
     firsts, seconds = ([int(match[place]) for match in matches] for place in (1, 3))
     day_first = matches[0][2] == "." or max(firsts) > 12
     month_first = max(seconds) > 12

@@ -63,7 +63,7 @@ class VectorData:
 
     @property
     def index(self) -> list[NDArray[Any]] | None:
-        """Time stamps (datetime64, in UTC where the source has zones) or row labels per sequence, or None."""
+        """Time stamps (datetime64, with zones in UTC) or row labels per sequence, or None."""
         if self.steps is None or self.steps.index is None:
             return None
         return np.split(self.steps.index, np.cumsum(self.lengths.numpy())[:-1])
@@ -128,8 +128,8 @@ def read_vectors(
         group: column with the sequence id of a row.
         missing: markers of a missing entry, in addition to an empty cell (default: NA, NaN, nan).
         axis, lengths: of arrays.
-        symbols_from: options of another source, used as defaults where this source has the columns.
-        width: number of coordinates, if known; rows of an array (time, coordinate) are then observations.
+        symbols_from: another source, with default options.
+        width: number of coordinates, if known.
         time_axis: `time`, `every`, `gap`, `sort` and `duplicates`, see `hmmscope.SequenceData`.
 
     Raises:
@@ -167,7 +167,6 @@ class _Request:
     width: int | None
 
     def chosen(self, table: Table) -> tuple[list[str] | None, ReadOptions]:
-        """Return the requested columns and options, completed by stored ones."""
         columns, options, kept = self.columns, self.options, self.kept
         if columns is None and kept.column is not None and all(map(table.has, split_names(kept.column, table))):
             columns = [kept.column]

@@ -44,7 +44,7 @@ class UnroundedHMM(Process):
 
     @functools.cached_property
     def logarithms(self) -> Tables:
-        """Log tables with hmmlearn's bits and reversed states, because hmmlearn breaks ties by the highest state."""
+        """Log tables with hmmlearn's bits, and reversed states for its ties."""
         initial, transition = (libm_log(part[0].numpy()) for part in self.params.rows()[:2])
         with np.errstate(divide="ignore"):
             emission_VS = np.log(np.ascontiguousarray(self.params.rows()[2][0].numpy().T))
@@ -137,7 +137,7 @@ def libm_log(values: Array) -> Array:
 
 
 def unmasked(X: Any) -> Any:
-    """Replace masked entries by NaN, because scikit-learn drops masks.
+    """Replace masked entries by NaN.
 
     Raises:
         InputError: Masked entries are not numbers.

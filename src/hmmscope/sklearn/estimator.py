@@ -102,7 +102,7 @@ class HiddenMarkovModel(BaseEstimator):
         Args:
             X: (time, feature), consecutive sequences.
             lengths: They sum to the number of rows; None for one sequence.
-            sequence_weights: Factor of each sequence's log-likelihood and counts; 2 equals two copies, 0 leaves it out.
+            sequence_weights: Factor of each sequence; 2 equals two copies, 0 leaves it out.
 
         Raises:
             InputError: Invalid X or options, or a start that forbids a sequence.
@@ -188,12 +188,12 @@ class HiddenMarkovModel(BaseEstimator):
     # -- inference
 
     def score(self, X: Any, lengths: Any = None, *, sequence_weights: Any = None) -> float:
-        """Compute log P(X), in nats, weighted by sequence; -inf if a sequence is impossible."""
+        """Compute log P(X), in nats, weighted by sequence; -inf if impossible."""
         logs = torch.from_numpy(self.score_sequences(X, lengths))
         return float(weighted_sum(logs, as_weights(sequence_weights, len(logs))))
 
     def score_sequences(self, X: Any, lengths: Any = None) -> Array:
-        """Compute log P of each sequence (sequence,), in nats; -inf if it is impossible."""
+        """Compute log P of each sequence (sequence,), in nats; -inf if impossible."""
         seen = self._asked(X, lengths)
         found = np.zeros(len(seen.lengths))
         for batch in seen.batches():
@@ -274,7 +274,7 @@ class HiddenMarkovModel(BaseEstimator):
         return self._emit(states, uniforms[1::2]), states
 
     def get_stationary_distribution(self) -> Array:
-        """Compute the stationary distribution; raise InputError if it is not unique."""
+        """Compute the stationary distribution; InputError if not unique."""
         self._ready()
         return stationary_law(torch.from_numpy(np.array(self.transmat_, np.float64))).numpy()
 

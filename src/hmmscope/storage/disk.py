@@ -54,7 +54,7 @@ _OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
 
 @contextmanager
 def writing(path: Path, needed: int) -> Iterator[None]:
-    """Convert OS errors of writing to one line: file, reason, bytes needed and free."""
+    """Convert OS errors of writing to one line."""
     try:
         yield
     except OSError as error:
@@ -82,8 +82,7 @@ MOST_BYTES = 1 << 40
 def reading(path: Path, *, managed: bool, limit: int = MOST_BYTES) -> Iterator[BufferedReader]:
     """Open a regular file of at most `limit` bytes for reading.
 
-    For a `managed` file (written by hmmscope), any problem raises DamagedError and links are refused; for another file,
-    a problem raises InputError.
+    A problem raises DamagedError for a `managed` file (written by hmmscope), where links are refused, else InputError.
     """
     wrong = DamagedError if managed else InputError
     check_name(path)
@@ -228,7 +227,7 @@ def remove_tree(path: Path) -> None:
 
 
 def take_lock(path: Path) -> int:
-    """Acquire the kernel lock on `path` and write the process id into it; closing the descriptor unlocks."""
+    """Lock `path` and write the process id into it; closing the descriptor unlocks."""
     with writing(path, 0):
         fd = open_own(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -280,7 +279,7 @@ def one_at_a_time(path: Path) -> Iterator[None]:
 
 @contextmanager
 def staying(folder: Path, name: str) -> Iterator[None]:
-    """Work in a folder with the file `name`; if it disappears, report a missing folder instead of damage."""
+    """Report a missing folder instead of damage if `name` disappears during the work."""
     try:
         yield
     except (HmmscopeError, OSError) as error:

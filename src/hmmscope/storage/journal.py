@@ -14,8 +14,7 @@ from hmmscope.storage import disk, store
 class Journal:
     """An append-only file of JSON lines with one writer, the holder of the run's lock.
 
-    Opening removes a line cut by a crash. A checkpoint stores the `length` in bytes and the `digest` (SHA-256); a
-    resumed run calls `truncate` with this length.
+    Opening removes a line cut by a crash. A checkpoint stores the `length` in bytes, to which a resumed run truncates.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,7 +59,7 @@ class Journal:
                 raise
 
     def sync(self) -> None:
-        """Make all records durable. A failed sync is final, because the system may drop the data."""
+        """Make all records durable; a failed sync is final."""
         with disk.writing(self.path, 0):
             if self._sync_failed:
                 raise OSError(errno.EIO, "an earlier sync failed")

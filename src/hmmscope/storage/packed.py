@@ -1,11 +1,9 @@
 """Tables of an experiment in working and in archived form.
 
-    OUT/tables/<name>.jsonl                 rows as JSON lines: working form
-    OUT/tables/<name>.jsonl.xz              the same bytes, compressed: archived, experiments without seeds
-    OUT/packed/seed-<n>.json.xz             archived, experiments with seeds: one line per part
-    OUT/parts.jsonl                         the parts in order
-
-A new seed adds a file and changes no other.
+OUT/tables/<name>.jsonl                 rows as JSON lines: working form
+OUT/tables/<name>.jsonl.xz              the same bytes, compressed: archived, experiments without seeds
+OUT/packed/seed-<n>.json.xz             archived, experiments with seeds: one line per part
+OUT/parts.jsonl                         the parts in order
 """
 
 import lzma
@@ -48,10 +46,7 @@ def seed_path(folder: Path, seed: int) -> Path:
 
 
 def pack(source: Path, out: Path) -> None:
-    """Archive the tables of `source` in `out`, by seed if there is an index, else by table.
-
-    Equal files stay; surplus files are removed.
-    """
+    """Archive the tables of `source` in `out`; surplus files are removed."""
     tables = read_tables(source)
     index = store.read_table(source / INDEX) if os.path.lexists(source / INDEX) else None
     if index is None:

@@ -1,13 +1,11 @@
 """The folder of a run: configuration, seeds, environment, metrics, checkpoints and completion mark.
 
-    config.json environment.json seeds.json   initial state; digests in manifest.json
-    metrics.jsonl                             records determined by the seed to the bit
-    timing.jsonl                              records that depend on the clock
-    checkpoints/step-000000100/               one <group>.safetensors per group, state.json, manifest.json
-    done.json  seal.json                      summary of a finished run, and digests of all its files
-    lock                                      held by the writing process
-
-A run folder may be renamed or copied.
+config.json environment.json seeds.json   initial state; digests in manifest.json
+metrics.jsonl                             records determined by the seed to the bit
+timing.jsonl                              records that depend on the clock
+checkpoints/step-000000100/               one <group>.safetensors per group, state.json, manifest.json
+done.json  seal.json                      summary of a finished run, and digests of all its files
+lock                                      held by the writing process
 """
 
 import errno
@@ -143,7 +141,7 @@ class RunDir:
         """Acquire the lock for writing, and remove temporary files of a killed writer.
 
         Raises:
-            RefusedError: Another process, named in the message, holds the lock.
+            RefusedError: Another process holds the lock.
         """
         if self._lock_fd >= 0:
             return
@@ -202,7 +200,7 @@ class RunDir:
 
         `tensors[group][name]` goes to <group>.safetensors; `state` is JSON, to which load_checkpoint adds
         "journal_length", the size of metrics.jsonl. Older checkpoints are removed except `milestones` and the newest
-        `keep` - 1. An existing step with equal content stays; a damaged one is set aside.
+        `keep` - 1.
 
         Raises:
             NonFiniteError: A tensor has NaN or infinity; nothing is written.
@@ -240,8 +238,6 @@ class RunDir:
 
     def load_checkpoint(self, step: int | None = None) -> tuple[int, dict[str, dict[str, "torch.Tensor"]], dict] | None:
         """Load (step, tensors, state) of `step`, or of the newest intact checkpoint; None without checkpoints.
-
-        A resumed run then calls ``run.metrics.truncate(state["journal_length"])``.
 
         Raises:
             InputError: `step` does not exist.
@@ -341,7 +337,7 @@ class RunDir:
 
 
 def validate_name(name: str, field: str) -> str:
-    """Return `name` if every file system allows it, else raise an InputError that starts with `field`.
+    """Return `name` if every file system allows it, else raise InputError.
 
     Allowed are 1 to 100 letters, digits and ``. _ -``, no dot or dash first, no dot last, no Windows device name.
     """

@@ -4,8 +4,7 @@
     added.json    the same for reproducible files added later: figures, pages, tables of instruments
 
 A seal shows damage, not authorship. Code that changes a sealed folder removes the seal first; a folder without a seal
-is not damaged, but cannot be verified. A folder's seal contains the digests of the seals of its runs; weights are in
-the manifest of their checkpoint, which the seal names. Users' files are not covered.
+cannot be verified. A folder's seal contains the digests of the seals of its runs. Users' files are not covered.
 """
 
 import hashlib
@@ -63,7 +62,7 @@ def write_seal(
     leave: Collection[str] = (),
     whole: Collection[str] = (),
 ) -> None:
-    """Write the seal of a folder: its present files and files to be written (`coming`), without those in `leave`.
+    """Write the seal of a folder: present files and `coming` ones, without those in `leave`.
 
     Folders in `whole`, which have no seal, are covered file by file.
     """
@@ -80,7 +79,7 @@ def write_seal(
 
 
 def add(folder: Path, names: Sequence[str], stayed: Sequence[str] = ()) -> None:
-    """Add files made from a sealed folder to its second seal; do nothing without a first seal.
+    """Add files made from a sealed folder to its second seal.
 
     Entries of files that `stayed` remain unchanged.
     """
@@ -192,11 +191,10 @@ def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
 def open_sealed(folder: Path, *, weights: bool = True, milestones: bool = True) -> Seal | None:
     """Read the seal of a folder and verify its files; None without a seal.
 
-    Without `weights`, the weights of a run are skipped; without `milestones`, all checkpoints but the last are skipped.
+    Without `weights`, those of a run are skipped; without `milestones`, all checkpoints but the last.
 
     Raises:
-        DamagedError: The seal, or the first file that is missing, altered or a link; or a figure or table that a reader
-            would use but the seal does not name.
+        DamagedError: The seal, or the first file that is missing, altered, a link or not in the seal.
     """
     seal = read_seal(folder)
     if seal is None:
@@ -241,11 +239,10 @@ class SealReport:
 
 
 def seal_report(folder: Path) -> SealReport:
-    """Compare every byte below a sealed folder with its seals, including all checkpoints and the runs inside.
+    """Compare every byte below a sealed folder with its seals.
 
     Raises:
-        DamagedError: The first difference; or a run named in the seal is missing, has no seal or differs. A copy of the
-            small files may lack all runs.
+        DamagedError: The first difference. A copy of the small files may lack all runs.
     """
     seal = open_sealed(folder)
     covered, runs = set() if seal is None else {*seal.files}, 0
@@ -297,7 +294,7 @@ def _surveyed(folder: Path, name: str, digest: str | None) -> tuple[str, ...]:
 
 
 def file_names(folder: Path) -> Iterator[str]:
-    """Yield the names of all files and links below a folder in order, without temporary files of killed writers."""
+    """Yield the names of all files and links below a folder in order."""
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not disk.LEFTOVER.fullmatch(name))
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]

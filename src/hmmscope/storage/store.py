@@ -49,11 +49,11 @@ def json_bytes(obj: Any, where: str) -> bytes:
 def read_json(path: Path, *, limit: int = 64 << 20, managed: bool = False) -> Any:
     """Read a JSON file of at most `limit` bytes, without NaN or duplicate keys.
 
-    For a `managed` file (one in an hmmscope folder), links are refused and a missing file is damage.
+    For a `managed` file (written by hmmscope), links are refused and a missing file is damage.
 
     Raises:
         InputError: Missing, not a regular file, or above `limit`.
-        DamagedError: Not JSON; the message names the file and the position.
+        DamagedError: Not JSON.
     """
     return parse(disk.read_bytes(path, managed=managed, limit=limit), str(path))
 
@@ -72,7 +72,7 @@ def read_text(path: Path, *, limit: int) -> str:
 
 
 def write_table(path: Path, rows: list[dict]) -> None:
-    """Write rows as JSON lines; None is a missing value, NaN and infinity are refused."""
+    """Write rows as JSON lines; NaN and infinity are refused."""
     write_bytes(path, table_bytes(rows, str(path)))
 
 
@@ -94,7 +94,7 @@ def read_table(path: Path, *, limit: int = 1 << 30, managed: bool = True) -> lis
 
     Raises:
         InputError: Above `limit` bytes, or missing and not `managed`.
-        DamagedError: A line, named in the message, is incomplete or not a JSON object.
+        DamagedError: A line is incomplete or not a JSON object.
     """
     return parse_table(disk.read_bytes(path, managed=managed, limit=limit), str(path))
 
@@ -223,7 +223,7 @@ def check_format(document: Any, kind: str, path: Path) -> None:
 
 @contextmanager
 def new_folder(path: Path, *, manifest: bool = True) -> Iterator[Path]:
-    """Yield a temporary sibling to fill; on exit it becomes `path` atomically, synced and with a manifest.
+    """Yield a temporary sibling to fill; on exit it becomes `path` atomically.
 
     Raises:
         RefusedError: `path` exists.

@@ -76,8 +76,7 @@ class ProcessGroup:
 def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[ProcessGroup]:
     """Join the processes that torchrun's environment describes; without torchrun, one process.
 
-    Only the leader leaves the block normally. An error is raised in its own process; the others end silently with its
-    exit code.
+    Only the leader leaves the block normally. After an error the others end with its exit code.
 
     Args:
         device: Requested device. Messages use gloo on the CPU, nccl between GPUs.

@@ -159,8 +159,7 @@ class BitExactParallel(SingleProcess):
 class DDPUpdates(SingleProcess):
     """DistributedDataParallel: each process computes part of the batch, all-reduce averages gradients.
 
-    Results differ from one process by rounding. The first backward pass, which forms the buckets, runs twice, so that
-    resumed runs are identical.
+    Results differ from one process by rounding. The first backward pass runs twice, so that resumed runs are identical.
     """
 
     def __init__(self, model: SequenceModel, spec: TrainingSpec, world: ProcessGroup) -> None:

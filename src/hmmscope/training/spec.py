@@ -42,7 +42,7 @@ class TrainingSpec:
         device: "cpu", "cuda" or "auto".
         engine: "torch", "compiled" (small decoders and RNNs on the CPU), or "auto"; affects a run's bits.
 
-    Source: [MultiTask] App. B.1 gives 4096 steps of 32 prompts; [Limits] App. C the recipe in `recipes.limits_recipe`.
+    Source: [MultiTask] App. B.1; [Limits] App. C, see `recipes.limits_recipe`.
     """
 
     num_steps: int = 4096

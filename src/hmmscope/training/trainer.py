@@ -87,7 +87,7 @@ def labelled(batch: Batch, target: Target, labels: torch.Tensor | None = None) -
 
 
 class BatchAhead:
-    """Batches of a training in order; on a GPU with labels, made on a stream of their own one step ahead.
+    """Batches of a training in order; on a GPU made one step ahead.
 
     Args:
         schedule: Of the batches.

@@ -151,7 +151,7 @@ class FilterInBits(Shown):
         return math.ceil(share * length * (1 + self.log_bound) / math.log(2)) + 24
 
     def beliefs(self, observations: Int64[Tensor, "time"], bits: int | None = None) -> PreciseBeliefs:
-        """Compute the beliefs after 0, 1, .., T observations, in O(T^2 log T + n^3 T log T) operations.
+        """Compute the beliefs after 0, 1, .., T observations.
 
         Args:
             observations: o_1 .. o_T.
@@ -218,7 +218,6 @@ def _windows(
     variant: Variant,
     exact: "ExactPass",
 ) -> tuple[NDArray[np.object_], list[float]]:
-    """Return M_{o_i} .. M_{o_1} (position, state, state), and each layer's error."""
     context, size, length = arithmetic.context, operators.num_states, len(symbols)
     eye = arithmetic.floats(np.eye(size))
     current = np.stack([eye, *arithmetic.ratio(operators.numerators_VSS, UNIT)[symbols]])

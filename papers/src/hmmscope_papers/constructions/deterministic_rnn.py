@@ -71,7 +71,7 @@ class DeterministicRNN(Constructed):
         return self.decoder(self.residual[1](self.hidden(inputs)))
 
     def hidden(self, tokens: Tensor) -> Tensor:
-        """Hidden states (batch, time, n·m): the block of token o_t holds vector_t + α/2, other blocks are zero."""
+        """Hidden states (batch, time, n·m): block o_t holds vector_t + α/2, others are zero."""
         check_tokens(tokens, self.vocab_size)
         inputs = self.residual[0](F.one_hot(tokens, self.vocab_size).to(self.start.dtype))
         start = self.start.expand(1, len(tokens), -1).contiguous()
@@ -127,7 +127,7 @@ def limits_theorem5_1(
         process: See `driven_system`.
         scale: α; default 4‖b_0‖, twice `DrivenSystem.smallest_scale`.
         initial: b_0.
-        placeholder: Whether to read a placeholder token (width n(m + 1) instead of nm).
+        placeholder: Read a placeholder token (width n(m + 1)).
         dtype: Type of the weights.
 
     Raises:

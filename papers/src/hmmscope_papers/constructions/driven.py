@@ -99,8 +99,7 @@ def driven_system(process: object, initial: object = None) -> DrivenSystem:
     A `LabelledHMM` must be deterministic, with a known start. A_v[j, i] = 1 where symbol v leads from i to j.
 
     Args:
-        process: A deterministic `LabelledHMM`, a `MatrixProduct`, a process name, matrices (symbol, n, n) that act on
-            columns, or a driven system.
+        process: A deterministic `LabelledHMM`, a `MatrixProduct`, a name, matrices (symbol, n, n), or a driven system.
         initial: Vector before the first symbol; default the initial distribution, or the first unit vector.
 
     Raises:

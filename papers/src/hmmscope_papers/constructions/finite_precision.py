@@ -137,7 +137,6 @@ def rounding_errors(
 
 
 def _attention_pattern(rnd: Rounding, time: int, length: int, offset: int, gains: Array) -> Array:
-    """Causal attention (precision, query, key)."""
     angles = np.arange(time) * (math.pi / (4 * length))
     features = rnd.constant(np.stack([np.sin(angles), np.cos(angles)]))
     turn = math.pi * offset / (4 * length)
@@ -160,7 +159,6 @@ def _attention_pattern(rnd: Rounding, time: int, length: int, offset: int, gains
 
 
 def _weighted_sums(rnd: Rounding, pattern: Array, values: Array) -> Array:
-    """Sum `values` (precision, batch, key, entry) over keys in order."""
     sums = np.zeros_like(values)
     for j in range(values.shape[2]):
         terms = rnd(pattern[:, None, j:, j, None] * values[:, :, j, None, :])
@@ -200,13 +198,11 @@ def rounded_gelu_product(
 
 
 def _gadget_weights(rnd: Rounding, scales: Array, num_axes: int) -> tuple[Array, Array]:
-    """1/λ and √(2π)λ²/8, rounded."""
     shape = (-1,) + (1,) * num_axes
     return rnd(1 / scales).reshape(shape), rnd(math.sqrt(2 * math.pi) / 8 * scales**2).reshape(shape)
 
 
 def _gadget_terms(rnd: Rounding, left: Array, right: Array, shift: Array, write: Array) -> list[Array]:
-    """The four neurons of `left` times (`right` - `shift`)."""
     terms = []
     for sign, other in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
         neuron = _gelu(rnd, rnd(rnd(sign * left + other * right) - other * shift))

@@ -35,7 +35,6 @@ def _empty(num_heads: int, width: int, value_width: int, rows: int) -> tuple[Ten
 
 
 def _signs(layout: ResidualLayout, num_heads: int) -> list[tuple[int, float]]:
-    """(output coordinate, sign) of each head."""
     return [(head % layout.num_labels, -1.0 if head < layout.num_labels else 1.0) for head in range(num_heads)]
 
 
@@ -58,7 +57,6 @@ def gradient_heads(
 
 
 def _own_column(layout: ResidualLayout, code: PositionCode, margin: float) -> tuple[Tensor, Tensor]:
-    """Rows of W_Q and W_K that score zero at c = r, and at most -margin elsewhere."""
     factor = margin / code.closeness
     rows = [*layout.rows("position"), *layout.rows("one")]
     key = torch.zeros(len(rows), layout.subspaces.width, dtype=torch.float64)

@@ -12,7 +12,7 @@ _SHARP = 60.0
 
 
 def induction_network(num_symbols: int, vocab_size: int, num_columns: int, *, gain: float = 1.5) -> SequenceModel:
-    """Build a two-layer attention network that predicts what followed the current symbol earlier in the context.
+    """Build a two-layer attention network that predicts what followed the current symbol earlier.
 
     The stream is [token, position, previous symbol, next-symbol frequencies]. Head 0 of layer 1 writes the previous
     symbol, head 0 of layer 2 the next-symbol frequencies. Heads 1 write nothing.
@@ -23,7 +23,7 @@ def induction_network(num_symbols: int, vocab_size: int, num_columns: int, *, ga
         num_columns: Length of the longest input.
         gain: Factor of the logits.
 
-    Source: the circuit of Olsson et al. (2022), "In-context learning and induction heads".
+    Source: the circuit of Olsson et al. (2022).
     """
     for field, value in (("num_symbols", num_symbols), ("vocab_size", vocab_size), ("num_columns", num_columns)):
         require_count(field, value)

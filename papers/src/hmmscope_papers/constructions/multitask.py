@@ -34,8 +34,8 @@ class MultiTaskOptions:
         causal: Decoder-only attention: each position regresses on the samples to its left.
         ridge: Weight of the penalty (ridge / 2) ‖W‖².
         features: "window", or "tabular" for the one-hot of the whole window (V^L features).
-        positions: "column"; "slot", where each slot carries its position; or "absolute", random vectors (a failure
-            case, for Theorem 1 only).
+        positions: "column"; "slot", where each slot carries its position; or "absolute", random vectors (Theorem 1
+            only).
         position_width, position_seed: Size and seed of absolute vectors.
         num_heads: Heads of a gradient layer; fewer than 2V omit part of the gradient.
         dtype: torch.float64 or torch.float32.
@@ -72,7 +72,7 @@ def multitask_theorem1(
     test_length: int,
     options: MultiTaskOptions | None = None,
 ) -> MultiTaskTransformer:
-    """Build the Transformer of [MultiTask] Theorem 1, which learns in context to predict the next symbol.
+    """Build the Transformer of [MultiTask] Theorem 1, which predicts the next symbol in context.
 
         1  ceil(log2 L) softmax layers of one head     gather the last L tokens                    `history`
         2  one softmax layer of one head               gathers the next token                      `history`
@@ -81,8 +81,8 @@ def multitask_theorem1(
 
     W^(T) is the T-th iterate of gradient descent from zero on all demonstration windows without delimiter.
 
-    Source: [MultiTask] Theorem 1 and its sketch in §4; angle, temperature, mask, prediction layer, sample rule and
-    variants are not in the paper.
+    Source: [MultiTask] Theorem 1 and its sketch in §4; angle, temperature, mask, prediction layer and variants are
+    ours.
 
     Args:
         num_symbols: V >= 2; the delimiter is token V.

@@ -67,12 +67,11 @@ class Descent:
 
 
 class MultiTaskTransformer(Constructed):
-    """An attention-only Transformer with given weights that learns from the demonstrations in its prompt.
+    """An attention-only Transformer that learns from the demonstrations in its prompt.
 
     It maps tokens to W x, the predicted probabilities of the next `num_futures` symbols (batch, position,
-    V^num_futures), or of one symbol with the readout "next". Before convergence, entries can be negative and need not
-    sum to one (see `clip_law`, `simplex_law`). The theorem covers `predicting_columns`. Shorter inputs are prefixes of
-    the prompt.
+    V^num_futures), or of one symbol with the readout "next". Before convergence, entries can be negative (see
+    `clip_law`, `simplex_law`). Shorter inputs are prefixes of the prompt.
 
     Attributes:
         num_symbols, vocab_size: V, and V + 1 with the delimiter.
@@ -166,7 +165,7 @@ class MultiTaskTransformer(Constructed):
         feedback: Float[Tensor, "batch time feedback"] | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time label"]:
-        """Predict after each position.
+        """Predict the next symbols.
 
         Raises:
             InputError: Tokens, positions or delimiters do not fit the prompt; feedback or a cache.

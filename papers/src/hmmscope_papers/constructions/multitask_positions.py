@@ -29,7 +29,7 @@ class PositionCode(Shown):
     def shift(self, columns: int) -> Float64[Tensor, "coordinate coordinate"]:
         """Return the matrix that takes v_r to v_(r - columns).
 
-        For a rotating pair it is the exact rotation [[cos, sin], [-sin, cos]]; otherwise the least-squares fit.
+        It is exact for a rotating pair, else a least-squares fit.
         """
         if self.angle is not None:
             cos, sin = math.cos(columns * self.angle), math.sin(columns * self.angle)
@@ -50,9 +50,9 @@ class PositionCode(Shown):
 
 
 def rotating_pair(num_columns: int, largest_shift: int) -> PositionCode:
-    """v_r = (cos r angle, sin r angle), angle = 2 pi / (num_columns + 2 largest_shift + 1), which prevents wrap-around.
+    """v_r = (cos r angle, sin r angle), angle = 2 pi / (num_columns + 2 largest_shift + 1).
 
-    Source: [MultiTask] §4 (two coordinates, shifted by a fixed 2 x 2 matrix); the angle is not in the paper.
+    Source: [MultiTask] §4; the angle is not in the paper.
     """
     angle = 2 * math.pi / (num_columns + 2 * largest_shift + 1)
     turns = torch.arange(num_columns, dtype=torch.float64) * angle

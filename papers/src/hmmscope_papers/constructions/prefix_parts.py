@@ -132,7 +132,7 @@ class OffsetHead(nn.Module):
         gain: γ.
         read, write: Subspaces of one size.
 
-    Source: [Limits] E.15-E.19 and E.26-E.29 (the rows printed in E.26 are one too low).
+    Source: [Limits] E.15-E.19 and E.26-E.29.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class ProductMLP(nn.Module):
         scale: λ of "gelu".
         previous, current, target: Subspaces of size n².
 
-    Source: [Limits] E.22 and Lemmas D.1-D.2; later factors stand on the left, unlike in E.22.
+    Source: [Limits] E.22 and Lemmas D.1-D.2, with later factors on the left.
     """
 
     def __init__(

@@ -70,8 +70,7 @@ class PrefixProduct(PrefixTransformer):
         """Return b_t at position t; position 0 is the placeholder.
 
         Raises:
-            InputError: A token or position out of range, no placeholder first, more than T + 1 tokens, feedback or a
-                cache.
+            InputError: A token or position out of range, no placeholder, feedback or a cache.
         """
         only_tokens(inputs, feedback, cache)
         return self.stream(inputs, positions) @ self.decoder

@@ -193,11 +193,10 @@ class StochasticFilter(PrefixTransformer):
         feedback: Tensor | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time state"]:
-        """Return the belief after t observations at position t; position 0 (placeholder) has the initial distribution.
+        """Return the belief after t observations at position t.
 
         Raises:
-            InputError: A token or position out of range, a missing or extra placeholder, more than T + 1 tokens,
-                feedback or a cache.
+            InputError: A token or position out of range, a wrong placeholder, feedback or a cache.
         """
         only_tokens(inputs, feedback, cache)
         x_BTD = self.stream(inputs, positions)
@@ -309,8 +308,7 @@ def limits_theorem5_3(
     The Transformer of Theorem 5.2 multiplies; a normaliser of O(log T) layers divides. Tokens are a placeholder (token
     V) and up to T observations, as in `SequenceLayout(placeholder=True)`.
 
-    The bound e^-T needs O(T) significand bits (`hmmscope_papers.constructions.arbitrary_precision`). In floats of
-    rounding u:
+    The bound e^-T needs O(T) significand bits (`arbitrary_precision`). In floats of rounding u:
 
     - "residual" products have absolute error u; beliefs are lost from T = 50 on (n = V = 5, float64);
     - "gelu" products have absolute error u^(2/3); beliefs are lost from T = 16 on;

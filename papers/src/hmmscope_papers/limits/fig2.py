@@ -204,7 +204,7 @@ def _matched(rows: Rows) -> tuple[Gate, ...]:
 
 
 class ConvergenceInterval(NamedTuple):
-    """Sequences seen until the loss stays below `CONVERGED`: after one evaluation, until another (None: never)."""
+    """Sequences seen until the loss stays below `CONVERGED`, between two evaluations."""
 
     after: float
     until: float | None
@@ -225,10 +225,7 @@ def crossing(rows: Rows) -> ConvergenceInterval | None:
 
 
 def advantage(rows: Rows) -> tuple[float | None, float | None]:
-    """Bound log2 of the sequences that the fastest Transformer needs divided by the RNN's, for one task and seed.
-
-    A bound that does not exist is None.
-    """
+    """Bound log2 of the sequences that the fastest Transformer needs divided by the RNN's, for one task and seed."""
     found = {n: crossing(own) for n, own in rows.by("layers").items()}
     recurrent = found.pop(0, None)
     others = [one for one in found.values() if one is not None]

@@ -123,7 +123,7 @@ def _error_rows(run: Run, network: str, num_samples: int) -> list[dict]:
 def uniform_errors(run: Run, num_samples: int) -> torch.Tensor:
     """Return half the L1 distance of the exact belief from the uniform distribution (sample, position).
 
-    For Cyclic-RND a window of observations gives exactly this: it is stationary, and symbols are independent of the state.
+    For Cyclic-RND a window of observations gives exactly this.
     """
     beliefs = run.target.optimum(run.dataset()[0:num_samples])
     return 0.5 * (beliefs - 1 / beliefs.shape[-1]).abs().sum(-1)
@@ -244,7 +244,6 @@ def hump(tables: Tables) -> Measurement:
 
 
 def _room(rows: Rows) -> Gate:
-    """Gate the highest possible peak, of a model that is exact up to position 2^L."""
     known = rows.where(predictor="uniform", probability=_forgets(rows))
     reach, last = 2 ** rows[0]["layers"], max(rows.values("position"))
     heights = [

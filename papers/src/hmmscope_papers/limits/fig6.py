@@ -185,10 +185,7 @@ def doublings(row: dict[str, Any]) -> float:
 
 
 def lead(rows: Rows, number: Callable[[dict[str, Any]], float] = share) -> float | None:
-    """Return a measure of the fit length with the curriculum minus that without, averaged over depths and epochs.
-
-    Depths with a single curriculum stage are left out.
-    """
+    """Return the mean of a measure with the curriculum minus that without."""
     differences = []
     for n in sorted(rows.where(curriculum=True).values("layers")):
         both = [[number(row) for row in rows.where(layers=n, curriculum=kept)] for kept in (True, False)]

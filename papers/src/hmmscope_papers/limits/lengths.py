@@ -78,10 +78,7 @@ def _column(rows: list[dict], predictor: str, positions: list[int]) -> list[floa
 
 
 def windows_of(task: str, run: Run, sizes: dict[str, Any]) -> list[dict]:
-    """Return the errors of exact filters that see a window of observations.
-
-    On Cyclic-RND every window gives the uniform distribution; on other cycles and MatMul windows are uninformative.
-    """
+    """Return the errors of exact filters that see a window of observations."""
     process, windows, count = run.process, sizes["windows"], sizes["window_samples"]
     positions = [int(p) for p in run.target.positions if p > 0]
     keys = ("window", "position", "value", "low", "high")
@@ -160,7 +157,7 @@ def growing(found: Lengths, task: str, longest: int) -> Lengths:
 
 
 def growth(found: Lengths, longest: int, most: float = 1.0) -> EstimateWithError | None:
-    """Fit doublings of the fit length per layer, up to the first depth above a fraction `most`; None below two depths."""
+    """Fit doublings of the fit length per layer, up to the first depth above `most`, or None."""
     points = []
     for n, length in found.items():
         points.append((float(n), log2(length)))
@@ -276,7 +273,7 @@ def _who(layers: Sequence[int]) -> str:
 
 
 def rarely_asked(rows: Rows) -> tuple[Gate, ...]:
-    """Gate that Cyclic-HARD asks for its state about as rarely as in the paper, for claims that need Cyclic-HARD."""
+    """Gate that Cyclic-HARD asks for its state about as rarely as in the paper."""
     own = rows.where(task=HARD) or rows.where(task="Cyclic-HARD")
     return asked_once_in(1 + max(own.values("position"))) if own else ()
 

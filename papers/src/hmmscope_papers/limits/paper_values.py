@@ -1,7 +1,6 @@
 """Losses that [Limits] prints in Tables 3 and 4, and lower bounds at the paper's sizes (5 states and symbols, length 120).
 
-A cross-entropy with the exact belief is at least the belief's entropy, a squared error at least the variance of samples. A
-printed loss belongs to one instance, so it is compared with the prediction interval for one more.
+A printed loss belongs to one instance, so it is compared with the prediction interval for one more.
 """
 
 import math
@@ -51,8 +50,8 @@ def paper_floors(
         instances: Number of instances, at least 1.
 
     Returns:
-        Rows ``instance``, ``task``, ``backward`` (Cyclic-RND), ``value``, ``low``, ``high``, ``batch_deviation`` (of a
-        mean over 256 trajectories; RanLDS), ``samples`` (0 if exact).
+        Rows ``instance``, ``task``, ``backward``, ``value``, ``low``, ``high``, ``batch_deviation`` (of a mean over 256
+            trajectories), ``samples`` (0 if exact).
     """
     numbers = range(seed * instances, (seed + 1) * instances)
     return [{"instance": one} | row for one in numbers for row in _floors(tasks, one, num_samples, backward)]
@@ -78,7 +77,6 @@ def _floors(tasks: list[str], seed: int, num_samples: int, backward: list[float]
 
 
 def _first_hidden(seed: int, num_samples: int) -> dict:
-    """Use Cyclic-RND as printed in Prop. A.1: an action acts one step after it is seen, and that of step 0 is not seen."""
     process: Any = make_process("cyclic-rnd", seed=seed)
     law_S = process.initial @ process.labelled.sum(0)
     later = process.with_initial(law_S)
@@ -118,6 +116,6 @@ def printed_gap(tables: Tables, task: str, printed: float, backward: float | Non
 
 
 def said_floor(tables: Tables, task: str, backward: float | None = None) -> str:
-    """Format lower bounds as ``1.1258 (1.1192 to 1.1324 for one more instance; 3 instances)``."""
+    """Format lower bounds with their prediction interval."""
     found = floors(tables, task, backward)
     return f"{Effect.predicted(found).short()} ({len(found)} instances)" if found else "not measured"

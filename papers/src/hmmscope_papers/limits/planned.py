@@ -12,12 +12,10 @@ class GridExperiment(Experiment):
     """Base of experiments on the trainings of `hmmscope_papers.limits.trainings.grid`."""
 
     def planned_gates(self, configs: Mapping[str, Any], claim: Any) -> tuple[Gate, ...]:
-        """Return the gate on the supervision rate of Cyclic-HARD, for claims that depend on it."""
         hard = [config.layout.num_observations for config in configs.values() if config.process.name == HARD]
         return asked_once_in(max(hard)) if hard and "rarely" in claim.parameters else ()
 
     def planned_rows(self, tables: Tables, configs: Mapping[str, Any]) -> Tables:
-        """Return the rows about a plan's tasks and depths, and those that name none."""
         tasks = {config.process.name for config in configs.values()}
         layers = {0 if config.model.name == "rnn" else config.model.num_layers for config in configs.values()}
         return {

@@ -121,7 +121,7 @@ class LimitsTable3(GridExperiment):
         return [_losses_figure(tables["losses"]), _excess_figure(tables["losses"])]
 
     def without_training(self, tables: Tables) -> Tables:
-        """Give every model the constant answer's excess; in tables without it, the largest of the task."""
+        """Give every model the constant answer's excess."""
         most = {
             task: max(row.get("trivial", row["loss"]) - row["floor"] for row in own)
             for task, own in tables["losses"].by("task").items()
@@ -223,7 +223,7 @@ AT_FLOOR = 0.01
 
 
 def short_depths(length: int) -> tuple[int, int]:
-    """Return one and two layers fewer than log2 of the length: 5 and 6 of 7 in the paper, at 120 observations."""
+    """Return one and two layers fewer than log2 of the length."""
     needed = math.ceil(math.log2(length))
     return max(1, needed - 2), max(1, needed - 1)
 

@@ -70,7 +70,7 @@ class LimitsTable4(GridExperiment):
         return by_task(labels)
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        """Return the tasks at one depth; with `long_factor` above 1 also MatMul with that many times the steps."""
+        """Return the tasks at one depth; with `long_factor` also a longer MatMul."""
         plan = grid(scale, choices["tasks"], [choices["layers"]])
         label = label_of("matmul", choices["layers"])
         if choices["long_factor"] > 1 and label in plan:

@@ -63,9 +63,8 @@ class Epochs(NamedTuple):
 
     Attributes:
         positions: Positions t >= 1 of `distances`; t observations are known.
-        rows: ``epoch`` (number of the evaluation, from 1), ``step``, ``sequences`` and ``tokens`` seen so far,
-            ``training_loss`` (mean since the last evaluation), ``evaluation_loss``, ``distances`` (el_t by position, None
-            without samples).
+        rows: ``epoch`` (from 1), ``step``, ``sequences`` and ``tokens`` seen so far, ``training_loss`` (mean since the
+            last evaluation), ``evaluation_loss``, ``distances`` (el_t by position).
     """
 
     positions: list[int]
@@ -119,12 +118,12 @@ def trivial_loss(run: Run, num_samples: int) -> float:
 
 
 def training_rows(run: Run, error_rates: Sequence[float], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return rows of `WHILE_TRAINING`: fit lengths and mean loss after each epoch, from that epoch alone.
+    """Return rows of `WHILE_TRAINING`: fit lengths and mean loss after each epoch.
 
     Returns:
         `facts` with ``error_rate``, ``longest``, ``epoch``, ``share`` (of the training), ``sequences``, ``tokens``,
-        ``value`` (fit length), ``length`` (fit length between positions), ``loss`` (mean over positions) and ``worst``
-        (largest loss); at most twenty evenly spaced epochs.
+            ``value`` (fit length), ``length`` (interpolated), ``loss`` (mean) and ``worst`` (largest), for at most
+            twenty epochs.
     """
     found = epochs_of(run)
     count = len(found.rows)
@@ -254,7 +253,7 @@ def log2_length(row: dict[str, Any]) -> float:
 
 
 def drift(rows: Rows, measure: Callable[[Rows], EstimateWithError | float | None]) -> float | None:
-    """Return the change of a measure over the last doubling of the training, averaged over seeds; None if a seed lacks it.
+    """Return the mean change over the last doubling of the training; None if a seed lacks it.
 
     Args:
         rows: Rows of `WHILE_TRAINING` that the measure depends on.

@@ -267,7 +267,6 @@ def _depth_figure(tables: Tables) -> Figure:
 
 
 def _with_formula(rows: Rows) -> Rows:
-    """Add 1/η = (8n)^(L+1) T with the staircase L = ceil(log2 T)."""
     return rows.with_columns(formula=lambda row: (8.0 * row["num_states"]) ** (row["layers"] + 1) * row["length"])
 
 

@@ -118,7 +118,7 @@ def recommended_rate(log_c: float) -> float:
 
 
 def derived_rate(arrangement: str, log_c: float, information: float) -> float:
-    """Return the bits needed per observation, to leading order; see `arbitrary_precision`."""
+    """Return the bits needed per observation, see `arbitrary_precision`."""
     product, variant = ARRANGEMENTS[arrangement]
     if product == "gelu":
         return 1.5 * (1 + max(log_c / 2, information)) / math.log(2)
@@ -164,7 +164,6 @@ def _bits(sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def _floats(sizes: dict[str, Any]) -> MeasuredTables:
-    """Measure the largest error, with the best λ for GeLU; None if the output is not finite."""
     rows: list[dict] = []
     lengths = sorted({*sizes["float_lengths"], *sizes["gelu_lengths"]})
     for seed, length in itertools.product(range(sizes["float_instances"]), lengths):

@@ -1,9 +1,8 @@
 """Training configurations shared by the experiments of [Limits]: six tasks, RNN and Transformers by depth.
 
-Each configuration is trained once. Reduced scales differ from the paper in length, width, steps, number of actions and
-fresh samples. Except at smoke, their sequences are whole from the start, the RNN sees as many sequences as the Transformers,
-cycles generate A5, and learning rates were chosen on a seed that is not reused. The rate is halved after 7 and 14 of 20
-epochs; at medium, for tasks that forget, after every fourth. Scale medium decides.
+Reduced scales differ from the paper in length, width, steps, number of actions and fresh samples. Except at smoke,
+their sequences are whole from the start, the RNN sees as many sequences as the Transformers, cycles generate A5, and
+learning rates were chosen on a seed that is not reused. Scale medium decides.
 """
 
 import math

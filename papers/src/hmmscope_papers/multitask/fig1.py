@@ -116,7 +116,6 @@ class MultiTaskFig1(PoolFigure):
         ]
 
     def without_training(self, tables: Tables) -> Tables | None:
-        """Replace the trained network by the untrained one, in curves too."""
         curves = {
             name: Rows(
                 row | {"predictor": "model"} if row["predictor"] == "untrained" else row

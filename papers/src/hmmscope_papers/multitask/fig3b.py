@@ -78,7 +78,7 @@ class MultiTaskFig3b(PoolFigure):
 def gathering_layer(distance: int) -> int:
     """Return the first layer of the construction with the token at a distance: ⌈log2(distance + 1)⌉.
 
-    Source: [MultiTask] §4.2, proof of Theorem 1 (the window doubles with every layer).
+    Source: [MultiTask] §4.2, proof of Theorem 1.
     """
     return math.ceil(math.log2(distance + 1))
 

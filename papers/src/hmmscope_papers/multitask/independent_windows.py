@@ -121,8 +121,7 @@ def generalisation_bound(problem: LeastSquares, memory_length: int, misfit: floa
     b in
     place of e at most (1/n) sum_i ||b_i||^2.
 
-    Source: the generalisation error of [MultiTask] Theorem 1 (Appendix D) with explicit constants, for independent
-    samples.
+    Source: [MultiTask] Theorem 1 (Appendix D) with explicit constants, for independent samples.
     """
     scale = memory_length / float(problem.alpha)
     return math.sqrt(scale * (int(problem.rank) / problem.num_samples + misfit))

@@ -21,7 +21,7 @@ def onset_layer(curves: Curves, *, above_first: bool = False) -> Curves:
         curves: one or many (curve, layer).
         above_first: measure from layer 0.
 
-    Source: [MultiTask] Fig. 3 shows curves without a rule; this one is our choice.
+    Source: ours; [MultiTask] Fig. 3 shows curves without a rule.
     """
     floor = curves[..., :1] if above_first else np.zeros_like(curves[..., :1])
     bound = floor + ONSET * (curves.max(-1, keepdims=True) - floor)
@@ -42,7 +42,7 @@ def at_layer(curves: Curves, layers: Curves) -> Curves:
 
 
 def cross_fitted(by_sample: Curves, statistic: Callable[[Curves, Curves], Curves], *, seed: int = 0) -> Curves:
-    """Compute a statistic with layers chosen on one half of the samples and measured on the other.
+    """Compute a statistic with layers chosen on one half of the samples, on the other half.
 
     Args:
         by_sample: values (sample, layer).

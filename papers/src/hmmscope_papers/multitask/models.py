@@ -1,7 +1,7 @@
 """Models that the experiments of [MultiTask] share: RoFormers on prompts of composed cycles, or of the paper's pool.
 
-Figures 1, 2, 3 and 7 use the same models. K cycles and K emissions make K^2 HMMs, half of them for training, so that at
-equal tokens K sets how often each HMM is shown. Scale "paper" has one model, on the paper's pool.
+Figures 1, 2, 3 and 7 use the same models. K cycles and K emissions make K^2 HMMs, half of them for training. Scale
+"paper" has one model, on the paper's pool.
 """
 
 from typing import Any

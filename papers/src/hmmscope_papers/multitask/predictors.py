@@ -157,10 +157,7 @@ def _smoothings(name: str, pool: Process) -> dict[str, Process]:
 
 
 def smoothed(mixture: Mixture, share: float) -> Mixture:
-    """Mix each row with a uniform one: (1 - share) p + share / row length.
-
-    The result is not for sampling: its probabilities are no multiples of 2^-32.
-    """
+    """Mix each row with a uniform one: (1 - share) p + share / row length."""
     require(0 < share < 1, "share", "must be in (0, 1)", share)
 
     def mix(rows: Tensor) -> Tensor:

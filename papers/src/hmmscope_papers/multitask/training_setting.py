@@ -65,7 +65,6 @@ class PoolFigure(Experiment):
         return multitask_plan(scale, choices["parts"], choices["cycles"])
 
     def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        """Measure each model separately if there are several cycles."""
         return {label: [label] for label in labels} if any(", " in label for label in labels) else super().cells(labels)
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
@@ -77,7 +76,6 @@ class PoolFigure(Experiment):
         return tables
 
     def planned_gates(self, configs: Mapping[str, Any], claim: Any) -> tuple[Gate, ...]:
-        """Return the gates on prompts per HMM and pool size for the model of the claims."""
         if "prompts_per_hmm" not in claim.parameters:
             return ()
         tables = {"setting": Rows(row for label, config in configs.items() for row in planned_setting(label, config))}
@@ -93,7 +91,6 @@ class PoolFigure(Experiment):
         """Draw the figures of one model."""
 
     def figures(self, tables: Tables) -> list[Figure]:
-        """Draw the model in the paper's regime and some of the others."""
         labels = sorted(tables["setting"].values("label"), key=lambda label: label != regime_label(tables))
         found = []
         for place, label in enumerate(labels):
@@ -238,10 +235,7 @@ def in_regime(tables: Tables) -> Tables:
 
 
 def gates_of_the_hmm(tables: Tables) -> tuple[Gate, ...]:
-    """Return the gates of a claim about how a model recognizes the HMM.
-
-    Symbol counts identify the HMMs of the paper's family, so no model of them passes.
-    """
+    """Return the gates of a claim about how a model recognizes the HMM."""
     return not_from_counts(tables), *gates(tables)
 
 

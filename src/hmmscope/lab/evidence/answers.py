@@ -21,7 +21,7 @@ ANSWERS: dict[Verdict, str] = {
 
 
 def answer_of(verdict: str) -> str:
-    """Return the answer of a verdict: supported, contradicted or undecided, with its reserve; ours are answered or open.
+    """Return the answer of a verdict: supported, contradicted or undecided; ours are answered or open.
 
     Raises:
         InputError: the verdict is unknown.
@@ -32,7 +32,7 @@ def answer_of(verdict: str) -> str:
 
 
 def scope_of(row: Mapping[str, Any]) -> str:
-    """Return where the verdict of a row of the ledger holds, such as ``at T = 32 and width 64``."""
+    """Return where the verdict of a ledger row holds, such as ``at T = 32 and width 64``."""
     if row.get("scope"):
         return str(row["scope"])
     claim = registry.entries("claim").get(row["claim"])

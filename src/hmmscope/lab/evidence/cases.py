@@ -61,7 +61,7 @@ class Case:
         return {name: self._judged((name,)) for name in names}
 
     def together(self, names: Sequence[str], each: Mapping[str, Judged]) -> Judged:
-        """Return the verdict of all effects; one denied effect denies the claim, even if gates close others."""
+        """Return the verdict of all effects; one denied effect denies the claim."""
         able = [name for name in names if name in each and not _closed(each[name])]
         if 0 < len(able) < len(names):
             found = self._judged(tuple(able))

@@ -76,9 +76,9 @@ class Claim(ClaimRecord):
         claim_text: the statement, exactly as strong as printed, or the question.
         operationalization: what is measured, and when the claim holds.
         rule: None for a question.
-        about: "training" (trained compared with untrained), "construction" (weights from a theorem) or "process".
+        about: "training", "construction" (weights from a theorem) or "process".
         proved: whether its constructed network must confirm it.
-        measure: function of the tables, and of the record's numbers if it takes them, see `records.number`.
+        measure: function of the tables, and of the record's numbers if it takes them.
     """
 
     measure: Callable[..., Measurement] = field(repr=False)
@@ -93,7 +93,7 @@ class Claim(ClaimRecord):
 
         Args:
             tables: lists of rows by name.
-            mirrored: reflect effects about the rule's bound, as a test.
+            mirrored: reflect effects about the bound, as a test.
             power: require power.
         """
         return self.finding(self.measured(tables), mirrored=mirrored, power=power)
@@ -115,12 +115,12 @@ class Claim(ClaimRecord):
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Compute intervals at the level of this record, and rules with its numbers, inside the block."""
+        """Use the level and the numbers of this record inside the block."""
         with at_level(self.level), judged_by(self.parameters):
             yield
 
     def finding(self, seen: Measurement, *, mirrored: bool = False, power: bool = True) -> Finding:
-        """Return the verdict of a measurement, see `evaluate`."""
+        """Return the verdict of a measurement."""
         with at_level(self.level):
             return self._finding(seen, mirrored, power)
 
@@ -203,10 +203,10 @@ def _answer(effect: Effect | None, about: About) -> Verdict:
 
 
 def claim(record: str | ClaimRecord) -> Callable[[Callable[..., Measurement]], Claim]:
-    """Register a function as a claim, or as a question if its record has no rule; see `Claim`.
+    """Register a function as a claim, or as a question if its record has no rule.
 
     Args:
-        record: the record, or the name of a record in the folder "claims" next to the module.
+        record: or its name in the folder "claims" next to the module.
 
     Raises:
         InputError: there is no such record.

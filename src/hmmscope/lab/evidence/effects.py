@@ -64,7 +64,7 @@ class Effect:
         num_seeds: number of values.
         num_missing: seeds without the value.
         unit: of the value.
-        others: standard errors and degrees of freedom of the narrower intervals, for p.
+        others: standard errors and degrees of the narrower intervals.
         values: one per seed, ascending; else empty.
     """
 
@@ -150,7 +150,6 @@ class Effect:
         )
 
     def __str__(self) -> str:
-        """Format as ``0.54 [0.48, 0.60] layers``, with the digits that the interval supports."""
         if self.low is None or self.high is None:
             return f"{rounded(self.value):.3g} {self.unit}".strip()
         digits = digits_for(steady(self.high - self.low))
@@ -197,7 +196,7 @@ class Effect:
         )
 
     def one_sided(self, bound: float, side: int) -> float | None:
-        """Return the one-sided p for "not above" (`side` 1) or "not below" (-1), or None."""
+        """Return the one-sided p of "not above" (`side` 1) or "not below" (-1)."""
         if self.error is None or self.degrees < 0:
             return None
         laws = ((self.error, self.degrees), *self.others)

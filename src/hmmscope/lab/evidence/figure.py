@@ -27,14 +27,14 @@ ROLES: tuple[Role, ...] = ("model", "optimum", "ceiling", "baseline", "control",
 class Series:
     """Values, with intervals if known.
 
-    Roles, which set the look: `model`; `optimum` (exact, from the model's input); `ceiling` (knows more than the
-    model); `baseline` (simpler predictor); `control` (nothing to find); `unfinished` (rings on unconverged models).
+    Roles set the look: `model`; `optimum`; `ceiling` (knows more than the model); `baseline` (simpler predictor);
+    `control` (nothing to find); `unfinished` (unconverged model).
 
     Args:
         name: legend entry.
         x: positions in `Lines`; empty in `Bars`.
         y: values.
-        low: lower interval ends, or None; together with `high`.
+        low: lower interval ends, or None.
         high: upper ends.
         role: see above.
 
@@ -82,7 +82,7 @@ class Lines(Panel):
         x_label: x with its unit.
         y_label: y with its unit.
         series: at least one.
-        y_min: lower end of the y axis, or None.
+        y_min: lower end of y, or None.
         y_max: upper end.
         log_x: logarithmic x axis.
         log_y: logarithmic y axis.
@@ -109,7 +109,7 @@ class Lines(Panel):
 
     @property
     def num_cut(self) -> int:
-        """Number of intervals with a lower end that a logarithmic axis cannot show."""
+        """Number of intervals that it cuts."""
         return _num_cut(self, self.series)
 
 
@@ -122,7 +122,7 @@ class Bars(Panel):
         y_label: y with its unit.
         categories: labels of the groups.
         series: one value per category, without x.
-        y_min: lower end of the y axis, or None.
+        y_min: lower end of y, or None.
         y_max: upper end.
     """
 
@@ -188,7 +188,7 @@ class DenseScatter(Panel):
         title: above the panel, or empty.
         slider: label of the slider, such as "step".
         frames: frame names; the last is shown first.
-        places: packed points of each frame, see `hmmscope.lab.evidence.scatter_data`.
+        places: packed points of each frame, see `scatter_data`.
         colours: packed colours of the points.
         corners: names of three states, to draw their triangle.
         outline: packed corners of the triangle.
@@ -223,10 +223,10 @@ class ExplorerCurve:
         values: one per choice; an empty one matches all.
         x: positions.
         y: values.
-        low: lower interval ends, or None; together with `high`.
+        low: lower interval ends, or None.
         high: upper ends.
         role: see `Series`.
-        name: legend entry; by default the value of the overlaid choice, or the role.
+        name: legend entry; default: the overlaid choice, or the role.
     """
 
     values: tuple[str, ...]
@@ -253,11 +253,11 @@ class Explorer(Panel):
         y_label: y with its unit.
         choices: names of one to five lists, such as ("task", "model").
         curves: at least one, distinct in values or name.
-        y_min: lower end of the y axis, or None.
+        y_min: lower end of y, or None.
         y_max: upper end.
         log_x: logarithmic x axis.
         log_y: logarithmic y axis.
-        overlay: the choice whose curves are first shown together; by default "model", else the last.
+        overlay: the choice with curves shown together; default: "model", else the last.
     """
 
     x_label: str
@@ -304,7 +304,7 @@ class Explorer(Panel):
 
     @property
     def num_cut(self) -> int:
-        """Number of intervals with a lower end that a logarithmic axis cannot show."""
+        """Number of intervals that it cuts."""
         return _num_cut(self, self.curves)
 
     def options(self, choice: str) -> tuple[str, ...]:
@@ -364,7 +364,7 @@ class Figure:
         """Read a figure from the data of `to_data`.
 
         Raises:
-            InputError: an invalid key or value; the message begins with its path.
+            InputError: an invalid key or value.
         """
         if not isinstance(data, Mapping) or not isinstance(data.get("panels"), list | tuple):
             raise InputError(f"{where}: must be a mapping with a list 'panels'")

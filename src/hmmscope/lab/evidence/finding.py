@@ -36,7 +36,6 @@ class TaskVerdict:
     why: str = ""
 
     def __str__(self) -> str:
-        """Format as ``MatMul: not tested (converged), 0.54 [0.48, 0.60]``."""
         why, number = f" ({self.why})" if self.why else "", f", {self.number}" if self.number else ""
         return f"{self.name}: {self.verdict}{why}{number}"
 
@@ -69,9 +68,9 @@ class Finding:
         q: p corrected over a ledger (Benjamini and Hochberg), or None.
         num_seeds: number of seeds (or instances).
         seeds_needed: seeds that would decide an inconclusive claim, or None.
-        gates: the checked gates.
+        gates: that were checked.
         parts: the verdict of each of several effects.
-        sign_low, sign_high: sign-test bounds on the claimed side, see `Effect.sign_low`.
+        sign_low, sign_high: sign-test bounds on the claimed side.
         bimodal: whether the seeds fall into two groups.
         budget: the training budget, if below the paper's.
         rule_version: version of the rule; a mark in older files.

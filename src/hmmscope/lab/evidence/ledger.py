@@ -32,7 +32,7 @@ EXPLORATORY = ("smoke", "small")
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedClaim:
-    """A claim as stored in a ledger, without importing its experiment; see `Claim`."""
+    """A claim as stored in a ledger; see `Claim`."""
 
     name: str
     experiment: str
@@ -68,8 +68,8 @@ class LedgerRow:
         sealed: whether the folder has a seal.
         differs: deviations from the paper.
         scope: scope of the verdict, in words.
-        sensitivity: choices that change the verdict, see `examined.sensitivity`; None if not computed.
-        power: see `hmmscope.lab.evidence.power`; None if not computed or unknown.
+        sensitivity: choices that change the verdict; None if not computed.
+        power: see `power`; None if not computed or unknown.
         one_of_several: whether the claim has several rows.
     """
 
@@ -130,8 +130,8 @@ def ledger(
     Args:
         folders: folders of experiments.
         known: stored claims, to reuse sealed verdicts of the same `source`.
-        source: digest of the code, see `hmmscope.system_info.source_digest`.
-        examined: also compute sensitivity and power, see `examined`.
+        source: digest of the code.
+        examined: also compute sensitivity and power.
 
     Raises:
         InputError: a folder is not a finished experiment, or it decides no claim.
@@ -412,7 +412,7 @@ def marks(entry: LedgerRow) -> str:
 
 
 def statistics_of(finding: Finding) -> str:
-    """Format as ``p 0.003, q 0.01, sign bound 0.2``, with the number of seeds that would decide."""
+    """Format as ``p 0.003, q 0.01, sign bound 0.2``."""
     parts = [f"{name} {value:.2g}" for name, value in (("p", finding.p), ("q", finding.q)) if value is not None]
     bounds = [f"{bound:.3g}" for bound in (finding.sign_low, finding.sign_high) if bound is not None]
     parts += [f"sign bound {' to '.join(bounds)}"] if bounds else []

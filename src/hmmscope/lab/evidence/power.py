@@ -102,10 +102,7 @@ def power_of(
 def chances(
     rule: Rule, effects: Mapping[str, Effect], effect_if_true: float | None = None, effect_if_false: float | None = None
 ) -> tuple[float, float] | None:
-    """Return how often a rule confirms the paper's effect, or its sign, and how often it denies no effect.
-
-    Returns None if neither can be simulated.
-    """
+    """Return how often a rule confirms the paper's effect, and denies no effect; None if unknown."""
     aims = targets(rule, effect_if_true, effect_if_false)
     if aims is None or not effects or any(one.num_seeds < 2 or _error(one) is None for one in effects.values()):
         return None

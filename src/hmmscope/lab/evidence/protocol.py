@@ -1,6 +1,6 @@
 """Protocols: rules and numbers fixed before the data.
 
-A person writes and commits one before a campaign, see `hmmscope.lab.experiments.protocols`; a run copies it.
+A person commits one before a campaign; a run copies it.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ class Protocol:
     """A protocol as read from its file.
 
     Attributes:
-        experiment, scale, plan: see `hmmscope.lab.experiments.planning.ExperimentPlan.to_data`.
+        experiment, scale, plan: see `ExperimentPlan.to_data`.
         measurement: version of the measurement.
         rules: by claim, see `entry_of`.
         data: the bytes of the file.

@@ -101,12 +101,12 @@ class ClaimRecord:
         printed_in: where the paper prints it.
         effect_if_true, effect_if_false: effects for the power, instead of its defaults.
         least_power: power below which "reproduced" becomes "reproduced in sign".
-        scope: scope of the verdict by scale, or for "any".
+        scope: of the verdict by scale, or for "any".
         more_budget_could_help: whether more training could confirm a denied claim, or None.
         budget: training budget of the paper's models, by column of the table "runs".
         parameters: see `parameter`.
         once: versions by their marks in older files.
-        stands: attacks that may leave the claim decided, with reasons; see `tests/evidence/adversarial_tables.py`.
+        stands: attacks that may leave the claim decided, with reasons.
     """
 
     name: str

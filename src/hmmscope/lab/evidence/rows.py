@@ -66,7 +66,7 @@ class Rows(list[dict[str, Any]]):
         return Rows(row | {name: make(row) for name, make in columns.items()} for row in self)
 
     def pool(self, *keys: str, value: str = "value") -> "Rows":
-        """Average over seeds: one row per combination of `keys`, with `value`, ``low``, ``high`` and ``seeds``.
+        """Average over seeds: a row per combination of `keys`, with ``low``, ``high`` and ``seeds``.
 
         The interval is over seeds, or that of the only row.
         """
@@ -127,7 +127,7 @@ class Rows(list[dict[str, Any]]):
         return found
 
     def beyond_twins(self, read: str) -> str:
-        """Format ``0.91 [0.88, 0.94] of what untrained controls leave``, at the best layer; "" without controls.
+        """Format the fraction beyond untrained controls at the best layer; "" without controls.
 
         Args:
             read: column that selects the best layer, "accuracy" or "r2".

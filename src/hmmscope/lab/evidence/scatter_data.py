@@ -55,7 +55,7 @@ class BeliefPlane:
         return self.places(np.eye(3)) if over_three_states(self.beliefs) else ""
 
     def colours(self, most: int | None = None) -> str:
-        """Pack mixed colours of three states, or of the ranks of three coordinates."""
+        """Pack colours of three states, or of ranks of three coordinates."""
         if over_three_states(self.beliefs):
             return pack_colours(belief_colours(self.beliefs)[:most])
         ranks = self.beliefs[:, :3].argsort(0, kind="stable").argsort(0) / max(1, len(self.beliefs) - 1)

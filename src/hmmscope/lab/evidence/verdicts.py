@@ -62,7 +62,7 @@ class Rule(ABC):
         """Format for a reader: ``above 0 by 0.1 or more``."""
 
     def verdict(self, effect: Effect) -> Verdict:
-        """Return the verdict; inconclusive without an interval, with one seed or with missing seeds."""
+        """Return the verdict; inconclusive without an interval, or with one or missing seeds."""
         if effect.low is None or effect.high is None or effect.num_seeds < 2 or effect.num_missing:
             return "inconclusive"
         return self.decide(rounded(effect.low), rounded(effect.value), rounded(effect.high))
@@ -145,7 +145,7 @@ class Within(Rule):
     def p_value(self, effect: Effect) -> float | None:
         """Return the larger p-value of two one-sided tests.
 
-        Source: Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15.
+        Source: Schuirmann 1987.
         """
         found = [effect.one_sided(self.bound - side * self.margin, side) for side in (1, -1)]
         return max((one for one in found if one is not None), default=None)
@@ -219,7 +219,7 @@ class Gate:
     """A condition for a verdict.
 
     Attributes:
-        name: converged, learned, matched, regime, room, seeds or power; of a plan also measured.
+        name: converged, learned, matched, regime, room, seeds, power or measured.
         is_open: whether it holds.
         text: a clause that follows "not tested: ".
         seen: the numbers behind it, then its thresholds.
@@ -284,7 +284,7 @@ class Gate:
 
     @staticmethod
     def converged_by_rule(rule: Rule, effects: Mapping[str, Effect], drifts: Mapping[str, float | None]) -> "Gate":
-        """Require that the verdict would survive one more doubling of training at the same pace.
+        """Require that the verdict would survive one more doubling of training.
 
         Args:
             rule: rule of the claim.
@@ -362,8 +362,8 @@ def at_budget(
         papers: the paper's budget.
 
     Returns:
-        "not at this budget" instead of "not reproduced" if more budget could help; ``at 640,000 sequences (the paper:
-        500,000,000)``, or "".
+        "not at this budget" instead of "not reproduced" if more could help; ``at 640,000 sequences (the paper:
+            500,000,000)``, or "".
     """
     known = [name for name in papers if name in spent] or [name for name in ("sequences", "tokens") if name in spent]
     short = [name for name in known[:1] if spent[name] < papers.get(name, math.inf)]

@@ -1,6 +1,6 @@
 """Which claims a plan can decide, gate by gate, before training.
 
-Stored tables of the experiment show which models each claim needs, and the spread over seeds for the power.
+Stored tables show which models each claim needs, and the spread over seeds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -71,7 +71,7 @@ class Outlook:
             yield f"  {name:<10} {'?':<7} depends on the data"
 
     def answer(self) -> str:
-        """Format ``can decide``, ``can decide MatMul alone: REASONS`` or ``cannot decide: REASONS``."""
+        """Format ``can decide``, or ``cannot decide: REASONS``."""
         word = "answer" if self.claim.is_question else "decide"
         missing = [f"{', '.join(self.missing)} {'are' if len(self.missing) > 1 else 'is'} not in the plan"] * bool(
             self.missing

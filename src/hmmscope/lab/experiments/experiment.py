@@ -1,7 +1,6 @@
 """The base class of experiments.
 
-A seeded experiment (`num_seeds` is not empty) trains every model once per seed, with that seed's process, weights and
-samples.
+A seeded experiment (`num_seeds` is not empty) trains every model once per seed.
 """
 
 from abc import ABC, abstractmethod

@@ -18,7 +18,7 @@ def forecast(
     """Yield lines about the trainings of an experiment.
 
     Args:
-        name, scale, overrides, seeds: see `hmmscope.lab.experiments.running.run_experiment`.
+        name, scale, overrides, seeds: see `run_experiment`.
         measure: time a few training steps.
 
     Raises:

@@ -37,7 +37,7 @@ def train_in_pool(
         DamagedError: a folder holds another run.
         ResourceError: runs failed.
         FullDiskError: the disk is full.
-        InputError, NonFiniteError, Interrupted: see `hmmscope.runs.training.train`.
+        InputError, NonFiniteError, Interrupted: see `train`.
     """
     in_order = sorted(configs, key=lambda config: config.training.num_steps if config.training.schedule == "wsd" else 0)
     points = {run_name(config): GridPoint(run_name(config), {"seed": config.seed}, config) for config in in_order}

@@ -4,8 +4,7 @@
     git add fig3.json && git commit                                                           records the time
     hmmscope run limits-fig3 --scale medium --seeds 8,9,10 --protocol fig3.json --out DIR     runs under the protocol
 
-A verdict is confirmatory if and only if all parts have a protocol with the current rule, see
-`hmmscope.lab.evidence.protocol`.
+A verdict is confirmatory if and only if all parts have a protocol with the current rule.
 """
 
 import hashlib

@@ -10,7 +10,7 @@
       seal.json                              digests of all files and runs
       lock                                   held by the writing process
 
-A seeded experiment keeps its runs in a pool and is measured in parts, see `hmmscope.lab.experiments.parts`.
+A seeded experiment keeps its runs in a pool and is measured in parts.
 """
 
 import os
@@ -67,16 +67,15 @@ def run_experiment(
         name: name of the experiment.
         scale: "smoke", "small", "medium", "gpu" or "paper".
         out: a new folder, or with `resume` one with the same plan.
-        overrides: such as ``{"training.num_steps": "100"}``, ``{"plan.depths": "1,2"}`` or ``{"measurements.samples":
-            "100"}``.
+        overrides: such as ``{"training.num_steps": "100", "plan.depths": "1,2"}``.
         seeds: number or list; by default those of the scale.
         trained: pool of the runs; by default "trained" next to `out`.
         executor: where to train; by default one worker process per processor.
         resume: continue in `out`.
-        kept: folder of the same experiment whose parts are reused.
+        kept: folder of the same experiment with parts to reuse.
         first: number of seeds to run now.
         measure_only: measure parts whose models are in the pool.
-        protocol: see `hmmscope.lab.experiments.protocols`.
+        protocol: see `protocols`.
         quiet: show no progress.
 
     Raises:

@@ -169,7 +169,6 @@ class PartTask(Task):
 
     @classmethod
     def read(cls, **given: str) -> "PartTask":
-        """Restore a task from `given`."""
         work = Seeded.at(Path(given["out"]), Path(given["pool"]))
         return cls.of(work, next(part for part in work.parts if part.slug == given["name"]))
 
@@ -212,7 +211,7 @@ def _seconds(records: Sequence[Mapping[str, Any]], column: str) -> float | None:
 
 
 def last_quarter(records: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the change of the evaluation loss over the last quarter of the steps, or None.
+    """Return the change of the evaluation loss over the last quarter, or None.
 
     Args:
         records: lines of metrics.jsonl.

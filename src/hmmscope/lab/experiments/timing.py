@@ -18,7 +18,7 @@ _OF_RUN = "timing.jsonl"
 
 @contextmanager
 def timed(out: Path, phase: str) -> Iterator[None]:
-    """Record the `seconds` of a phase and the processor seconds `spent`."""
+    """Record the seconds and processor seconds of a phase."""
     begun, spent = time.monotonic(), sum(os.times()[:4])
     yield
     record = {"phase": phase, "seconds": time.monotonic() - begun, "spent": sum(os.times()[:4]) - spent}

@@ -17,8 +17,8 @@ MOST_STATES, MOST_SYMBOLS, MOST_MOVES, LEAST = 8, 6, 4, 0.005
 def explained(process: Process) -> dict[str, Any]:
     """Return sentences about a process, and a table of its states or None.
 
-    A row lists the emissions and transitions of a state, or, for a process that emits on transitions, the next states
-    by symbol. Probabilities below `LEAST` are left out.
+    A row lists the emissions and transitions of a state, or for edge emissions the next states by symbol. Probabilities
+    below `LEAST` are left out.
     """
     words = [process.about] if process.about else []
     counted = f"{_count(process.num_states, 'hidden state')} and {_count(process.num_symbols, 'symbol')}"

@@ -20,10 +20,10 @@ USED, POSITIONS = 256, 2
 
 
 def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
-    """Return the model's predictions after moving the belief at one position of one layer towards each state.
+    """Return predictions after moving the belief at one position of one layer towards each state.
 
-    With fraction a towards state s, the new belief is b' = (1 - a) b + a e_s, and x becomes x + (b' - read(x)) G; see
-    `belief_interventions`. The Bayes-optimal prediction for belief b' is also returned. The process must be one HMM.
+    With fraction a towards state s, b' = (1 - a) b + a e_s, and x becomes x + (b' - read(x)) G; see
+    `belief_interventions`. The Bayes-optimal prediction for b' is also returned. The process must be one HMM.
     """
     process = dataset.process
     taken, times = registry.adapted(model, [layer]), belief_times(dataset)
@@ -67,10 +67,10 @@ def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, A
 
 
 def used(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
-    """Measure how far predictions move when the belief of another held-out sequence is written into a layer.
+    """Measure how far predictions move when another sequence's belief is written into a layer.
 
-    The result is the fraction of the way to the prediction of that belief, in total variation, and the same fraction
-    for random changes of equal length; see `belief_interventions`.
+    The result is the fraction of the way to the prediction of that belief, in total variation, also for random changes
+    of equal length.
     """
     options = InterventionOptions(num_positions=POSITIONS)
     rows = belief_interventions(

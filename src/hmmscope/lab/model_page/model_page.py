@@ -50,12 +50,12 @@ class ModelPage:
 
     @property
     def losses(self) -> list[dict[str, Any]]:
-        """Return rows (name, role, value, low, high) for optimum, model, n-gram baseline and untrained controls."""
+        """Return rows (name, role, value, low, high) of optimum, model and baselines."""
         return list(self.data["losses"])
 
     @property
     def layers(self) -> list[dict[str, Any]]:
-        """Return rows of R² by layer for the model, its controls and the model before training."""
+        """Return rows of R² by layer of the model, its controls and its initial weights."""
         beliefs = self.data["beliefs"]
         drawn = ("after", "before")
         return (
@@ -113,20 +113,19 @@ def look(
 ) -> ModelPage:
     """Compare one model with its exact optimum on one offline page, or inline in a notebook.
 
-    The page shows the losses of model, optimum, best n-gram baseline and untrained controls; belief maps by layer
-    before and after training; attention; and an interactive intervention. If the page can compute the model (see
-    `in_browser`), readers can enter symbols.
+    The page shows losses of model, optimum, best n-gram baseline and untrained controls; belief maps by layer before
+    and after training; attention; and an interactive intervention. If the page can compute the model, readers can enter
+    symbols.
 
     Args:
         model: Any module from tokens (batch, time) to logits; a run, or its folder.
         process: The training process (object, name or file), a dataset, or sequences. A run has its own.
         out: Path of the page, ending in .html.
         layers: Names of modules for belief regression; by default the residual stream.
-        length: Observations per sample, as in training; required for a module with a process, unless the module states
-            its training length (`hmmscope.analysis.belief_map.dataset_for`).
+        length: Observations per sample, as in training; needed for a module that does not state its training length.
         num_samples: Held-out samples for the losses.
         seed: Seed of samples and controls.
-        options: Untrained controls and the number of belief states to draw.
+        options: See `InstrumentOptions`.
 
     Raises:
         InputError: Missing model, process or length, a model that does not fit the process, or `out` without .html.

@@ -67,7 +67,7 @@ class PageInputs:
 def measured(
     subject: PageInputs, *, num_samples: int, num_points: int, layers: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Return the page's contents as plain data; ``unknown`` lists the quantities that cannot be determined."""
+    """Return the page's contents as plain data."""
     unknown: list[str] = []
     process = subject.probe.process
     score = evaluate(

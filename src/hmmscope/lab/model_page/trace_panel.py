@@ -18,7 +18,7 @@ MOST_STATES, MOST_SYMBOLS = 64, 96
 def traced(
     model: nn.Module, held_out: ProcessDataset, reader: BeliefReader | None, layer: str | None
 ) -> dict[str, Any] | None:
-    """Return symbols, hidden states, beliefs and predictions along the last sequence of a held-out sample of tokens.
+    """Return symbols, states, beliefs and predictions along the last sequence of a sample.
 
     Args:
         model: Any module.

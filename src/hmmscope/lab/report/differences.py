@@ -13,7 +13,7 @@ MOST_ROWS = 40
 
 
 def config_rows(experiments: Sequence[ExperimentFolder]) -> list[list[str]]:
-    """Return a row per configuration key with differing values; an equal change in all models is one row."""
+    """Return a row per configuration key that differs; an equal change in all models is one row."""
     plain = [{"scale": one.about.scale, "version": one.about.version} | _flat(_own(one.config)) for one in experiments]
     models = [{label: _flat(config) for label, config in _models(one.config).items()} for one in experiments]
     rows = [[key, *(_text(one.get(key)) for one in plain)] for key in _keys(plain) if _differ(plain, key)]

@@ -42,7 +42,7 @@ def views(panel: Explorer) -> list[View]:
 
 
 def selected(panel: Explorer, chosen: tuple[str | None, ...]) -> list[int]:
-    """Return the indices of the curves for one value per choice (None: all), at most as many as the page shows.
+    """Return the indices of the curves for one value per choice (None: all), as many as fit.
 
     Among too many curves, the values of one choice alternate.
     """

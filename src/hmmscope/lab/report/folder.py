@@ -87,8 +87,8 @@ def read_experiment(folder: Path) -> ExperimentFolder:
     """Read the experiment in `folder`, with figures and tables sorted by name.
 
     Raises:
-        InputError: The folder or one of its files is missing, or it is a sweep or a run without a description.
-        DamagedError: A file is invalid; one line with its name and the problem.
+        InputError: The folder or a file is missing, or it is a sweep or run.
+        DamagedError: A file is invalid.
     """
     folder = require_path("folder", folder)
     if not folder.is_dir():
@@ -134,7 +134,7 @@ def described(
     *,
     sealed: bool,
 ) -> ExperimentFolder:
-    """Return the page contents of a folder without a description, such as a run; `about` as in experiment.json."""
+    """Return the page contents of a folder without a description, such as a run."""
     parts = {key: value for key, value in about.items() if key not in ("format", "config")}
     known = _parse(About, parts, folder)
     notes = () if sealed else (Fact(name="seal", value=UNSEALED),)

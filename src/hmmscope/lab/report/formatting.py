@@ -36,7 +36,7 @@ def format_number(value: float) -> str:
 
 
 def format_interval(value: float, low: float | None, high: float | None) -> tuple[str, str | None]:
-    """Format a value and its interval with the decimals of two significant digits of the half width."""
+    """Format a value and its interval, with two significant digits of the half width."""
     if low is None or high is None:
         return _minus(format_number(value)), None
     if not 1e-6 < high - low < 1e4 or abs(value) >= 1e9:

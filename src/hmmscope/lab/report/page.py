@@ -1,7 +1,6 @@
 """One self-contained HTML page of one or several experiments, readable without a network.
 
-The content policy allows the page's own scripts by digest, and no fetching. Text from folders is escaped by Jinja, or
-enters as JSON that cannot end its element.
+The content policy allows the page's own scripts by digest, and no fetching.
 """
 
 import base64
@@ -135,7 +134,7 @@ def _first_sentence(words: str) -> str:
 
 
 def figure_view(figure: Figure, data: list[dict[str, Any]], section: str, experiment: str) -> dict[str, Any]:
-    """Return the template's data of a figure, and append the values for the script to `data`."""
+    """Return the template's data of a figure, and append values to `data`."""
     data.append(figure_data(figure) | {"name": visible(f"{experiment}-{figure.name}")})
     axes = [panel for panel in figure.panels if isinstance(panel, Lines | Explorer)]
     return {
@@ -203,10 +202,7 @@ def template(name: str) -> jinja2.Template:
 
 
 def policy(scripts: list[str]) -> str:
-    """Return the content policy: these scripts only, and no fetching.
-
-    Charts need inline styles, and point clouds embedded pictures; neither can fetch.
-    """
+    """Return the content policy: these scripts only, and no fetching."""
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     own = "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"

@@ -1,7 +1,4 @@
-"""Figures for papers, talks and the web, with reproducible bytes.
-
-PDF files embed TrueType fonts instead of outlines or Type 3, which journals refuse.
-"""
+"""Figures for papers, talks and the web, with reproducible bytes."""
 
 import io
 import itertools
@@ -111,9 +108,7 @@ def draw(figure: Figure, style: str = "paper") -> Canvas:
 
 
 def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") -> dict[str, bytes]:
-    """Return the files of a figure by their endings; equal figures, marks and versions give equal bytes.
-
-    For a figure with an embedded picture, the style latex returns the files of the style paper.
+    """Return the files of a figure by ending; equal figures and marks give equal bytes.
 
     Args:
         figure: The figure.
@@ -276,7 +271,6 @@ def _draw_lines(axes: Axes, panel: Lines, found: Mapping[Key, SeriesStyle]) -> N
 
 
 def _log_ticks(axis: Axis) -> None:
-    """Use ticks 1, 2 and 5 on few decades, or round numbers, because Matplotlib's 2 × 10⁵, 3 × 10⁵, ... overlap."""
     low, high = axis.get_view_interval()
     if series_style.few_decades((low, high)):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high >= 5 * low else MaxNLocator(5))

@@ -206,7 +206,7 @@ def _between(colours: tuple[str, ...], share: float) -> str:
 def color_range(panel: Heatmap) -> tuple[str, float, float]:
     """Return the colour map (a Matplotlib name) and the values of its two ends.
 
-    Values of one sign range from white to blue; values of both signs from red over white at zero to blue.
+    One sign ranges from white to blue; both signs from red over white at zero to blue.
     """
     values = [value for row in panel.z for value in row if value is not None] or [0.0]
     low = min(values) if panel.z_min is None else panel.z_min
@@ -218,7 +218,7 @@ def color_range(panel: Heatmap) -> tuple[str, float, float]:
 
 
 def log_floor(panel: Lines) -> float:
-    """Return the lower end of bands that reach zero on a logarithmic axis: half of the smallest positive value."""
+    """Return the lower end of bands on a logarithmic axis: half the smallest positive value."""
     return log_floor_of(panel.series)
 
 

@@ -9,7 +9,7 @@ from hmmscope.lab.evidence.figure import Bars, Lines, Panel
 
 
 def share_axes(drawn: Sequence[Axes], panels: Sequence[Panel], columns: int) -> None:
-    """Give panels of a row with the same quantity one y axis, unless a panel would fill less than half of it."""
+    """Give panels of a row one y axis for the same quantity, if each fills half of it."""
     groups: dict[tuple[int, str, str], list[Axes]] = {}
     for number, (axes, panel) in enumerate(zip(drawn, panels, strict=True)):
         if isinstance(panel, Lines | Bars) and panel.y_label:

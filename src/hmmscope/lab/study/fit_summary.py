@@ -1,4 +1,4 @@
-"""Goodness of fit, parameter uncertainty and forecast of the HMM chosen by BIC, for the page of a study."""
+"""Goodness of fit, parameter uncertainty and forecast of a study's HMM."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ SIMULATIONS, STEPS, SYMBOLS, ENTRIES = 100, 12, 5, 24
 
 
 def tables_of_fit(hmm: HMM, train: SequenceData) -> dict[str, list[dict[str, Any]]]:
-    """Compute the tables `goodness`, `entries` and `forecast`; the last two are empty if draws would take too long.
+    """Compute the tables `goodness`, `entries` and `forecast`; the last two may be empty.
 
     Args:
         hmm: The HMM chosen by BIC.

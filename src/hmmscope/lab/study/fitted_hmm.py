@@ -20,7 +20,7 @@ STATES, SYMBOLS, LENGTH = 8, 5, 128
 def fitted_hmm(
     hmms: Mapping[int, HMM], data: SequenceData, sizes: Sequence[Mapping[str, Any]], best: int
 ) -> dict[str, Any]:
-    """Return the content of fitted.json for the HMM with the chosen number of states.
+    """Return the content of fitted.json for the chosen HMM.
 
     Args:
         hmms: HMMs by their number of states.

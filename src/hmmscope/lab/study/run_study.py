@@ -66,11 +66,11 @@ class StudySpec:
     """Settings of a study.
 
     Attributes:
-        length: Maximum length of pieces, shorter if there would be fewer than 30 pieces (`SequenceData.pieces`).
+        length: Maximum length of pieces, shorter if there would be fewer than 30.
         states: Numbers of states of the HMMs.
         restarts, iterations: Maxima per fit; restarts end once the best two agree in likelihood.
         order: Longest context of the n-grams and context trees.
-        networks: Names of models; rnn, gru and lstm have 128 units, roformer has 2 layers of width 64.
+        networks: Names of models.
         max_steps: Maximum optimizer steps per training.
         batch_size, learning_rate: Training settings.
         seeds: Trainings per network, with different weights and samples.
@@ -117,7 +117,7 @@ class StudyResult(Tabular):
     run: Run
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row per predictor: test loss in nats per symbol, with its interval."""
+        """Return a row per predictor, with its test loss in nats per symbol."""
         return store.read_table(self.path / "tables" / "predictors.jsonl")
 
     def plot(self) -> Any:
@@ -142,9 +142,8 @@ def study(
 ) -> StudyResult:
     """Compare n-gram baselines, HMMs of growing size and networks on sequences with unknown distribution.
 
-    All predictors are fitted to the training part. The validation part chooses the order of the n-gram and the training
-    length of each network. `hmmscope.inference.num_states.best_predictor` chooses the HMM compared with the networks.
-    Losses are on the test part.
+    All predictors are fitted to the training part. The validation part chooses the order of the n-gram, the training
+    length of each network and the HMM compared with them. Losses are on the test part.
 
     Args:
         source: `SequenceData` or its sources: a file path, lists, an array.

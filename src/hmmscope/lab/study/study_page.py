@@ -55,7 +55,7 @@ def intervals(num_pieces: int, num_sequences: int, num_all: int) -> str:
 
 
 def figures(tables: Tables) -> list[Figure]:
-    """Return the figures: predictors, loss by position and by context, and the belief by layer, if there are rows."""
+    """Return figures of predictors, loss by position and context, and the belief by layer."""
     found = [_predictors(Rows(tables["predictors"]))]
     if tables["positions"]:
         found.append(_positions(tables))
@@ -154,7 +154,7 @@ def _beliefs(rows: Rows) -> Figure:
 
 
 def findings(tables: Tables, num_seeds: int) -> list[Finding]:
-    """Return findings: the best predictor, the network's gain by context, and whether it encodes the HMM's belief."""
+    """Return findings: the best predictor, the network's gain, and whether it encodes the belief."""
     gram, tree, hmm, net = (_chosen(tables, family) for family in ("n-gram", "context trees", "HMM", "network"))
     (best,) = tables["chosen"]
     gain = Effect(value=best["value"], low=best["low"], high=best["high"], unit=_NATS)

@@ -55,7 +55,7 @@ def counters(data: SequenceData, orders: Iterable[int]) -> dict[str, dict[str, A
 def predictor_rows(
     known: Mapping[str, dict[str, Any]], validation: dict[str, Curves], test: dict[str, Curves], against: int
 ) -> list[dict[str, Any]]:
-    """Return a row per predictor with its loss; the validation part chooses one predictor per family.
+    """Return a row per predictor; the validation part chooses one per family.
 
     Args:
         known: Properties of each predictor by name, with its ``family``.
@@ -75,7 +75,7 @@ def predictor_rows(
 
 
 def over_counting(rows: Sequence[dict[str, Any]], test: dict[str, Curves], network: str) -> dict[str, Any]:
-    """Return the gain of a network over the better of these n-gram baselines on the test part, with its interval."""
+    """Return the gain of a network over the better n-gram baseline on the test part."""
     name = smallest(rows, lambda row: row["value"])["name"]
     numbers = zip(("value", "low", "high"), per_symbol(test[name] - test[network]), strict=True)
     return {"counting": name} | {f"over_counting_{part}": number for part, number in numbers}
@@ -98,7 +98,7 @@ def entropies(data: SequenceData, order: int) -> list[dict[str, Any]]:
 def num_states(
     searches: dict[int, dict[str, Any]], validation: dict[str, Curves], hmms: Mapping[int, HMM], train: SequenceData
 ) -> list[dict[str, Any]]:
-    """Return a row per number of states: search, BIC, validation loss, and the reason of the choice.
+    """Return a row per number of states: search, BIC, validation loss, reason.
 
     Args:
         searches: Fit record of each number of states, with its ``bic``.
@@ -126,7 +126,7 @@ def searched(one: BaumWelchFit) -> dict[str, Any]:
 
 
 def opponent(searches: dict[int, dict[str, Any]], validation: dict[str, Curves]) -> int:
-    """Return the number of states of the HMM compared with the networks, see `best_predictor`."""
+    """Return the number of states of the HMM compared with the networks."""
     return best_predictor(*_judged(searches, validation))
 
 
@@ -153,7 +153,7 @@ def positions(losses: dict[str, Curves]) -> Iterator[dict[str, Any]]:
 
 
 def contexts(dataset: ProcessDataset, gain: Curves) -> list[dict[str, Any]]:
-    """Return the contexts where the network gains or loses most against the HMM, largest total first."""
+    """Return contexts where the network gains or loses most against the HMM."""
     data, num_symbols = dataset.process.data, dataset.num_symbols
     seen = dataset[0 : len(gain)].observations.numpy().astype(np.int64)
     rows = []

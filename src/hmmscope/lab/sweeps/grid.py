@@ -71,10 +71,9 @@ class GridPoint:
 
 
 def config_digest(config: RunConfig) -> str:
-    """Return the SHA-256 of the configuration as JSON with sorted keys and no spaces, in hexadecimal.
+    """Return the SHA-256 of the configuration as compact JSON, in hexadecimal.
 
-    ``training.device`` and ``training.engine`` are excluded, because "auto" depends on the machine. A digest replaces
-    the path of a process file, see `pinned`.
+    ``training.device`` and ``training.engine`` are excluded. A digest replaces the path of a process file.
     """
     data = config.to_data()
     if data["process"].get("digest"):
@@ -287,7 +286,7 @@ def _check_overlap(changes: Mapping[str, Any]) -> None:
 
 
 def check_run(path: Path, config: RunConfig) -> None:
-    """Raise DamagedError unless a run folder has this configuration, because folders can be renamed or moved."""
+    """Raise DamagedError unless a run folder has this configuration."""
     found = config_from_data(RunDir.open(path).config)
     if config_digest(found) != config_digest(pinned(config)):
         difference = "; ".join(config_difference(found.to_data(), config.to_data())[:4])
@@ -299,7 +298,7 @@ def check_run(path: Path, config: RunConfig) -> None:
 
 
 def make_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> None:
-    """Create the folder of a sweep, or with `shared` of a pool of runs, unless its grid.json exists.
+    """Create the folder of a sweep, or with `shared` of a pool, unless it exists.
 
     Raises:
         RefusedError: `out` is something else.
@@ -335,7 +334,7 @@ def changing_grid(out: Path) -> Iterator[None]:
 
 
 def extend_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> None:
-    """Set the points of a sweep in grid.json, which may already list some of them.
+    """Set the points of a sweep in grid.json.
 
     Args:
         out: Folder of the sweep.
@@ -395,7 +394,6 @@ def load_point(out: Path, name: str) -> GridPoint:
 
 
 def _read_grid(out: Path) -> dict[str, Any]:
-    """Return the folder type ("sweep", "pool", or None before version 0.3 without a table) and the points."""
     path = out / "grid.json"
     if not os.path.lexists(path):
         raise InputError(f"{out}: not the folder of a sweep (it has no grid.json)")

@@ -42,7 +42,7 @@ class RunTask(Task):
         return os.path.lexists(self.folder)
 
     def in_use(self) -> bool:
-        """Return whether a process holds the run's lock. A process locked out by this test retries (`TaskLocked`)."""
+        """Return whether a process holds the run's lock."""
         path = self.folder / "lock"
         if not os.path.lexists(path):
             return False
@@ -72,12 +72,10 @@ class RunTask(Task):
         return replace(super().heartbeat(silent), step=step, process=process)
 
     def prepare(self) -> None:
-        """Compile and load the kernels, except with a GPU, because torch threads do not survive a fork."""
         if not torch.cuda.is_available():
             warm_up([load_point(self.out, self.name).config], _WARM)
 
     def do(self, *, quiet: bool = True) -> None:
-        """Train the run to its end, from its newest checkpoint; see `hmmscope.runs.training.train`."""
         with taking_part(self.out):
             point = load_point(self.out, self.name)
             if self.is_done():

@@ -28,10 +28,10 @@ def run_sweep(
         executor: The executor.
         retries: Further attempts per failed run, see `do_tasks`.
         watcher: Receives progress.
-        shared: The folder is a pool of runs of several grids: other runs stay, and no table is written.
+        shared: The folder is a pool: other runs stay, and no table is written.
 
     Returns:
-        The rows of the table, including failed runs; see `table.table_rows`.
+        The rows of the table, including failed runs.
 
     Raises:
         RefusedError: `out` is something else, or has runs that `points` lacks.

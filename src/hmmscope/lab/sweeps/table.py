@@ -26,8 +26,7 @@ SILENT = 600.0
 def table_rows(out: Path, points: Sequence[GridPoint]) -> list[dict[str, Any]]:
     """Return a row per point: ``run``, varied values, ``seed``, ``state``, ``reason``, and the summary of the run.
 
-    In addition to the states of `Task.state`, a finished run may be "damaged", or "unsealed": it has no seal, so its
-    numbers cannot be verified.
+    A finished run may also be "damaged", or "unsealed", which cannot be verified.
     """
     rows = []
     for point in points:
@@ -101,11 +100,11 @@ def _cell(value: object) -> str:
 
 
 class Board(ProgressListener):
-    """Context manager that shows the progress of a sweep: a live table on a terminal, else a line per finished run.
+    """Context manager that shows progress: a live table on a terminal, else a line per finished run.
 
     Args:
         out: Folder of the sweep.
-        points: Runs of the sweep; finished ones count for the best result from the start.
+        points: Runs of the sweep.
         quiet: Show nothing.
     """
 
@@ -148,7 +147,6 @@ class Board(ProgressListener):
         self._line(f"{what}: {outcome.name}: {outcome.reason}")
 
     def at_work(self, beats: dict[str, Heartbeat]) -> None:
-        """Show the heartbeats of running runs; report a run without progress once."""
         self._beats = beats
         if self._live is not None:
             self._live.update(self._table())

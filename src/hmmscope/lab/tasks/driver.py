@@ -91,8 +91,8 @@ def do_tasks(
     Args:
         tasks: Tasks in starting order, with distinct names.
         executor: The executor.
-        retries: Further attempts per failed task in this call. Bad input, damaged files and non-finite numbers are not
-            retried; attempts that saved new work do not count.
+        retries: Further attempts per failed task. Bad input, damaged files and non-finite numbers are not retried;
+            attempts that saved work do not count.
         watcher: Receives progress.
 
     Raises:

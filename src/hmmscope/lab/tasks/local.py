@@ -182,7 +182,7 @@ def _server() -> ForkServer:
 
 
 def attend(task: Task, heartbeat_timeout: float | None = None) -> tuple[str, int, str]:
-    """Run a worker to its end, here or on another machine with the same paths, and return the fields of `Outcome`."""
+    """Run a worker to its end, and return the fields of `Outcome`."""
     job = Job(_server(), task, heartbeat_timeout)
     try:
         while (outcome := job.poll()) is None:
@@ -199,7 +199,7 @@ class LocalExecutor:
 
     Args:
         jobs: Maximum parallel workers; by default the available processors.
-        heartbeat_timeout: Seconds without progress before a worker is killed and its task retried.
+        heartbeat_timeout: As in `ExecutorOptions`.
     """
 
     def __init__(self, jobs: int | None = None, *, heartbeat_timeout: float | None = None) -> None:

@@ -23,7 +23,7 @@ class RayExecutor:
         address: Address of a running cluster ("auto", "host:6379", "ray://host:10001"); by default Ray runs here until
             the work ends.
         gpus: GPUs per task, possibly a fraction.
-        heartbeat_timeout: Seconds without progress before a worker is killed and its task retried.
+        heartbeat_timeout: As in `ExecutorOptions`.
 
     Raises:
         InputError: Ray is not installed.
@@ -74,7 +74,6 @@ class RayExecutor:
             self._tasks[self._attend.remote(task, self._silence)] = task
 
     def finished(self) -> list[Outcome]:
-        """Return the outcomes since the last call; a lost machine or killed Ray worker fails its task."""
         if not self._tasks:
             return []
         ended, _ = self._ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=0, fetch_local=False)
@@ -94,7 +93,6 @@ class RayExecutor:
         return task.outcome(code, reason)
 
     def stop(self) -> None:
-        """Cancel all tasks, wait until their workers have saved and ended, and disconnect."""
         for reference in self._tasks:
             self._ray.cancel(reference, force=False)
         deadline = time.monotonic() + GRACE

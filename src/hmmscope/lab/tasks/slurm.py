@@ -32,7 +32,7 @@ class SlurmWorker:
         return astuple(outcome)
 
     def checkpoint(self, task: Task) -> Any:
-        """Requeue the job at Slurm's warning, after the worker has saved; submitit calls this method."""
+        """Requeue the job at Slurm's warning, after the worker has saved."""
         from submitit.helpers import DelayedSubmission
 
         if self._job is not None:
@@ -52,7 +52,7 @@ class SlurmExecutor:
         gpus: Whole GPUs per job.
         parameters: Options of sbatch, such as ``{"partition": "gpu", "time": "120", "account": "a"}``.
         cluster: "slurm"; or "local" and "debug", submitit's substitutes without a queue.
-        heartbeat_timeout: Seconds without progress before a worker is killed and its task retried.
+        heartbeat_timeout: As in `ExecutorOptions`.
 
     Raises:
         InputError: submitit is not installed, or does not know a parameter.
@@ -111,7 +111,6 @@ class SlurmExecutor:
         self._jobs |= dict(zip(tasks, jobs, strict=True))
 
     def finished(self) -> list[Outcome]:
-        """Return the outcomes since the last call; a job that left the queue without a result fails its task."""
         lost = self._lost()
         outcomes: list[Outcome] = []
         for task, job in list(self._jobs.items()):

@@ -108,7 +108,7 @@ class Task(ABC):
     def heartbeat(self, silent: float | None = None) -> "Heartbeat":
         """Return the progress of the task, the time since its last change, and its process.
 
-        `silent` is the time without progress that a `StallTimer` measured; by default it follows from file times.
+        `silent` is the time that a `StallTimer` measured; default: from file times.
         """
         if silent is None:
             silent = time.time() - max((changed for changed, _ in self.signs()), default=0) / 1e9
@@ -151,7 +151,7 @@ class Task(ABC):
         return self.name
 
     def write_failure(self, outcome: Outcome, attempts: int) -> None:
-        """Write the failure record: ``reason``, ``exit_code`` (negative: a signal) and ``attempts``."""
+        """Write the failure record."""
         if not os.path.isdir(self.failure_path.parent):
             store.make_folder(self.failure_path.parent)
         record = {"reason": outcome.reason, "exit_code": outcome.exit_code, "attempts": attempts}

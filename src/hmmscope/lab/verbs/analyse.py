@@ -1,4 +1,4 @@
-"""The verb `analyse`: run an instrument on a trained run, or export the run to Hugging Face."""
+"""The verb `analyse`."""
 
 import hashlib
 import inspect
@@ -21,7 +21,7 @@ from hmmscope.text import say
 
 
 def analyse(options: AnalyseOptions) -> None:
-    """Run an instrument on the final model or on all stored checkpoints and write the table; or export the model."""
+    """Run an instrument on the final model or all checkpoints; or export the model."""
     if options.export is not None:
         given = [name for name in options.beyond_defaults() if name not in ("export", "quiet", "run")]
         if given or options.overrides:

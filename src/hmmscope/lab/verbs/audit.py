@@ -21,7 +21,7 @@ def audit(entries: Sequence[LedgerRow], folders: Sequence[Path]) -> list[str]:
     """Return lines about the verdicts and the parts of folders.
 
     Raises:
-        DamagedError: A protocol is not in the git history, or was committed after its data collection began.
+        DamagedError: A protocol is not in the git history, or is younger than its data.
     """
     judged = [entry for entry in entries if not entry.claim.is_question]
     why: dict[str, list[str]] = {}

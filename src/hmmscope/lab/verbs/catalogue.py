@@ -1,7 +1,6 @@
 """Registered names and their meanings, as `show` and `claims` print them.
 
-The names are read from catalogue.json, which `scripts/write_pages.py` writes. If another package registers objects or a
-registering line has changed, everything is imported instead.
+The names are read from catalogue.json (by `scripts/write_pages.py`), or by importing everything if they changed.
 """
 
 import contextlib

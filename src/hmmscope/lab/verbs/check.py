@@ -1,4 +1,4 @@
-"""The verb `check`: verify folders and benchmark submissions, or test this installation."""
+"""The verb `check`."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def check(options: CheckOptions) -> int:
 
     Raises:
         InputError: `run` was given without submissions, or with other folders.
-        DamagedError, RefusedError: See `hmmscope.lab.verbs.verify.verify` and `FolderKind`.
+        DamagedError, RefusedError: See `verify` and `FolderKind`.
     """
     for folder in options.folders:
         disk.check_name(Path(folder))

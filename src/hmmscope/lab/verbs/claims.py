@@ -1,4 +1,4 @@
-"""The verb `claims`: the papers' claims and the verdicts of experiments on them."""
+"""The verb `claims`."""
 
 import warnings
 from pathlib import Path
@@ -16,7 +16,7 @@ from hmmscope.text import say
 
 
 def claims(options: ClaimsOptions) -> None:
-    """Print the claims, the ledger of given experiments, or an audit of their verdicts; write the ledger if requested.
+    """Print the claims, the ledger of experiments, or an audit of their verdicts.
 
     `sensitivity` repeats the verdicts under other choices and simulates the power of the rules.
     """

@@ -1,4 +1,4 @@
-"""The verb `fit`: fit an HMM to sequences by expectation maximization."""
+"""The verb `fit`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,7 +82,7 @@ def fit(options: FitCommandOptions) -> None:
 
 
 def said_of(found: fitting.FitResult, options: FitCommandOptions) -> None:
-    """Print requested extras: distance of the saved HMM from the fit, intervals, goodness of fit, forecast."""
+    """Print requested extras: intervals, goodness of fit, forecast."""
     if found.fits and not found.hmm.real_valued:  # only symbols are quantized
         distance = found.final.hmm.quantisation_distance
         say(f"rounding to multiples of 2^-32: at most {distance:.1e} nats per symbol from the fit")

@@ -1,4 +1,4 @@
-"""The verb `infer`: exact properties of a process, or exact answers about given sequences."""
+"""The verb `infer`."""
 
 from dataclasses import fields
 

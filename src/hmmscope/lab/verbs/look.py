@@ -1,4 +1,4 @@
-"""The verb `look`: write a page that compares one model with its exact optimum."""
+"""The verb `look`."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ from hmmscope.text import say
 
 @kept_running()
 def look(options: LookOptions) -> None:
-    """Write the page of a run, of a model in a Hugging Face folder, or of a model that a Python file builds."""
+    """Write the page of a run, of a model in a Hugging Face folder, or of FILE.py:NAME."""
     place = page_place(options.out)
     named = None if options.layers is None else options.layers.split(",")
     (thing, controls), process = load_model(options.model), options.process

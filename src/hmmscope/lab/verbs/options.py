@@ -369,7 +369,7 @@ VERBS: dict[str, type] = {
 
 @functools.cache
 def verbs() -> dict[str, type]:
-    """Return the option records of all verbs in the order of the help; those of other packages come before the last.
+    """Return the option records of all verbs in the order of the help.
 
     A package adds a verb by naming its options class in the group "hmmscope.verbs" of its entry points. The class
     variable `function` is the function of the verb, "module:function".

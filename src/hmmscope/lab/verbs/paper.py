@@ -18,7 +18,7 @@ from hmmscope.text import say
 
 
 def paper(paper: str, scale: str, out: str, resume: bool, quiet: bool, jobs: int | None = None) -> None:
-    """Run all experiments of a paper at one scale; if one fails, report it and continue with the others.
+    """Run all experiments of a paper at one scale; continue if one fails.
 
     Raises:
         InputError: The scale is unknown.
@@ -51,7 +51,7 @@ def paper(paper: str, scale: str, out: str, resume: bool, quiet: bool, jobs: int
 
 
 def is_group(name: str) -> bool:
-    """Return whether a word is "all", or begins names of experiments, as "limits" does that of limits-fig2."""
+    """Return whether a word is "all" or begins names of experiments ("limits")."""
     known = registry.entries("experiment")
     return name not in known and (name == "all" or any(one.startswith(f"{name}-") for one in known))
 

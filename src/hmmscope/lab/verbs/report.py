@@ -1,4 +1,4 @@
-"""The verb `report`: write one page from folders, or their figures as files."""
+"""The verb `report`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The verb `run`: run an experiment or all experiments of a paper, and write the page."""
+"""The verb `run`."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -18,7 +18,7 @@ from hmmscope.text import say, tell
 
 
 def run(options: RunOptions) -> None:
-    """Run an experiment, or every experiment of a paper (`hmmscope.lab.verbs.paper`), and write its page."""
+    """Run an experiment, or every experiment of a paper, and write its page."""
     name = options.experiment
     if is_group(name):
         return _run_paper(options)

@@ -1,4 +1,4 @@
-"""The verb `sample`: sample sequences from a process, bit-identical on every machine."""
+"""The verb `sample`."""
 
 import io
 import json

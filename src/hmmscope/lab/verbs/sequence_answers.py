@@ -65,7 +65,7 @@ class SequenceQuestions:
 
 
 def oracle(asked: InferOptions) -> None:
-    """Print the likelihood of all sequences and details of the first ones; write every position to a table."""
+    """Print the likelihood and details of the first sequences; write every position to a table."""
     for name in ("paths", "memory", "ngrams", "forecast"):
         require(getattr(asked, name) >= 0, name, "must be at least 0", getattr(asked, name))
     check_seed(asked.seed)
@@ -122,7 +122,6 @@ def oracle(asked: InferOptions) -> None:
 
 
 def _labelled(rows: list[dict], number: int, read: Observations) -> list[dict]:
-    """Add the number and name of the sequence, and the time stamp or label of each row."""
     about = {"sequence": number + 1} | ({"name": read.names[number]} if read.names else {})
     if read.labels is None or len(read.labels[number]) != len(rows):
         return [about | row for row in rows]

@@ -1,4 +1,4 @@
-"""The verb `show`: list names, or print the meaning of one."""
+"""The verb `show`."""
 
 from hmmscope.lab.verbs.catalogue import KINDS, listed, meaning
 from hmmscope.lab.verbs.options import ShowOptions

@@ -25,7 +25,7 @@ _LARGE = 2**24
 
 
 def find_process(source: str, overrides: Mapping[str, str] | None = None, *, allow_drop_tiny: bool = False) -> Process:
-    """Return a process by registered name (with changed fields), by file (also HMMER profiles), or from the package."""
+    """Return a process by registered name (with changed fields) or file (also HMMER)."""
     fields = {key.removeprefix("process."): value for key, value in (overrides or {}).items()}
     if source in registry.entries("process"):
         spec = registry.build_spec("process", {"name": source, **fields}, "process")

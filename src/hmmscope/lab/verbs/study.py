@@ -1,4 +1,4 @@
-"""The verb `study`: analyse sequences for which no HMM is known."""
+"""The verb `study`."""
 
 from hmmscope.errors import InputError
 from hmmscope.lab.report.drawing import draw_folder

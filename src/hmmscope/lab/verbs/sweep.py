@@ -1,4 +1,4 @@
-"""The verb `sweep`: train a grid of runs on this machine, a Ray cluster or a Slurm cluster."""
+"""The verb `sweep`."""
 
 from collections.abc import Sequence
 from pathlib import Path

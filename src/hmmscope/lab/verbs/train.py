@@ -1,4 +1,4 @@
-"""The verb `train`: train one model and compare it with its optimum."""
+"""The verb `train`."""
 
 import os
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def train(options: TrainCommandOptions) -> None:
 def run_config(source: str, overrides: dict[str, str], reading: Mapping[str, Any] | None = None) -> RunConfig:
     """Read a configuration from a YAML file, a run's folder, a preset, a process, or a file of sequences.
 
-    For a file of sequences, `reading` gives reading options; the length defaults to the length of the sequences.
+    `reading` are options for a file of sequences, with their length as default.
     """
     found = _run_config(source, overrides, reading or {})
     if reading and not isinstance(found.process, DataSpec):

@@ -39,7 +39,7 @@ _TABLES, _WEIGHTS = 1e-9, 1e-4
 def verify(folders: Sequence[str], quiet: bool) -> None:
     """Verify the seal of each folder, recompute its numbers, and print the result.
 
-    In any other folder, check every hmmscope folder inside and count the other files.
+    In other folders, check every hmmscope folder inside.
 
     Raises:
         DamagedError: The first difference.

@@ -113,7 +113,6 @@ class BeliefDevelopment(Experiment):
         return {group: rows}
 
     def without_training(self, tables: Tables) -> Tables:
-        """Replace every step with the results before training."""
         frozen = {name: _frozen(rows) for name, rows in tables.items() if name in ("strategies", "interventions")}
         return {**tables, **frozen} | ({"read": tables["read"].as_twins()} if "read" in tables else {})
 

@@ -113,7 +113,6 @@ class BeliefGeometry(Experiment):
         return {group: rows}
 
     def without_training(self, tables: Tables) -> Tables:
-        """Replace every step with the results before training."""
         rows = tables["steps"]
         frozen = Rows({**row, "step": step} for step in rows.values("step") for row in rows.where(step=0))
         return {**tables, "steps": frozen}
@@ -345,7 +344,6 @@ def beliefs_beyond_hmms(tables: Tables) -> Measurement:
 def _by_process(
     tables: Tables, measure: Callable[[Callable[[int, str], float]], float], unit: str
 ) -> dict[str, Effect]:
-    """Apply a function of end (0 or 1) and quantity to factors at the last layer."""
     rows, effects = _last_layer(tables["steps"]), {}
     ends = _ends(rows)
 

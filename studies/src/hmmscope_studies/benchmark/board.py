@@ -35,10 +35,10 @@ _LEGEND = (
 
 
 def read_cards(folder: str | Path) -> list[dict[str, Any]]:
-    """Read the cards of submissions (after verifying their seals) and card files in a folder, best first.
+    """Read the cards of submissions and card files in a folder, best first.
 
     Raises:
-        InputError: No folder, no cards, another JSON file, or cards of another benchmark version.
+        InputError: No folder, no cards, or cards of another benchmark version.
         DamagedError: An altered submission, or a card with a digest that differs from its name.
     """
     place = require_path("folder", folder)
@@ -135,7 +135,7 @@ def check_board(folder: Path) -> tuple[str, seals.SealReport]:
 
 
 def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row per card: name, track, solved fraction with interval and by task, costs, digests."""
+    """Return a row per card."""
     rows = []
     for card in cards:
         solved = card["solved"]
@@ -150,7 +150,7 @@ def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def counting_row(card: dict[str, Any]) -> dict[str, float | None]:
-    """Return the fraction of each task that n-gram baselines solve on a submission's samples; None if none apply."""
+    """Return the fraction of each task that n-gram baselines solve, or None."""
     rows = {row["task"]: row for row in card["scores"] if row["score"] == "excess"}
     return {
         task: None if row["counting"] is None else 1 - row["counting"] / row["constant"] for task, row in rows.items()
@@ -239,5 +239,4 @@ def _line(cells: list[str]) -> str:
 
 
 def _plain_text(cell: str) -> str:
-    """Escape HTML, links, code and cell borders, so that a name of a submission is shown as text."""
     return re.sub(r"[\\`|]|\](?=[(\[])", r"\\\g<0>", html.escape(cell, quote=False))

@@ -23,7 +23,7 @@ class Card(Tabular):
         self.data, self.path = data, path
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row per task and score: value, interval over seeds, and baselines in the rows of the excess."""
+        """Return a row per task and score, with interval and baselines."""
         rows: list[dict[str, Any]] = self.data["scores"]
         return rows
 

@@ -56,8 +56,8 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
     """Score a submission again, compare all results, and return a one-line description.
 
     Without `run`, no code of the submission runs. With `run`, the model is rebuilt with the stored weights, and its
-    predictions, number of parameters and recipe are compared. A model file runs in a separate process
-    (`hmmscope_studies.benchmark.recompute`), and only if its SHA-256 matches the entry.
+    predictions, number of parameters and recipe are compared. A model file runs in a separate process, if its SHA-256
+    matches the entry.
 
     Args:
         folder: Folder of a submission.
@@ -164,7 +164,6 @@ def _entered(path: Path, about: dict[str, Any], run: Any) -> Any:
 
 
 def _refuse_bytecode(path: Path) -> None:
-    """Raise DamagedError for compiled Python, because no digest covers its behavior."""
     for one in sorted(path.rglob("*")):
         if one.name == "__pycache__" or one.suffix in (".pyc", ".pyo"):
             raise DamagedError(f"{one}: is bytecode, which is not allowed in a submission; remove it")

@@ -87,7 +87,7 @@ def entry_of(model: Any, *, name: str | None = None) -> BenchmarkEntry:
     every task and must fit the largest vocabulary and output; further seeds reinitialize its weights.
 
     Raises:
-        InputError: None of these, or a file without such a function; the message names what is missing.
+        InputError: None of these, or a file without such a function.
     """
     if isinstance(model, BenchmarkEntry):
         return model

@@ -187,7 +187,6 @@ def _laws(asked: Target, stored: dict[str, Tensor], name: str, like: Tensor) -> 
 
 
 def _excess(asked: Target, answers: Tensor, exact: Tensor) -> Tensor:
-    """Return KL(exact || prediction) in nats, finite because probabilities are clipped at 2^-60."""
     if asked.kind == "vector":
         return (answers - exact).square().mean(-1)
     return (torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, answers.clamp_min(2.0**-60))).sum(-1)

@@ -55,8 +55,7 @@ def benchmark(
 
     Args:
         model: Any module, a class or function that returns one, a registered name or a mapping with its fields, or a
-            file with a function ``build(vocab_size, num_outputs, max_length)``; see
-            `hmmscope_studies.benchmark.entries.entry_of`.
+            file with a function ``build(vocab_size, num_outputs, max_length)``; see `entry_of`.
         out: A new folder for the submission; by default the model's name in ``hmm-bench``.
         track: "light" (eight tasks) or "full".
         seeds: Number of seeds, each a new training.
@@ -191,7 +190,7 @@ def config_of(entry: BenchmarkEntry, task: BenchmarkTask, budget: Budget, seed: 
 
 
 def controls_of(entry: BenchmarkEntry, task: BenchmarkTask, budget: Budget, seed: int) -> Controls | None:
-    """Return a function that builds untrained modules of an entry, seeded per call; None for a registered model."""
+    """Return a function that builds untrained modules of an entry, or None."""
     process = task.corpus(0).process
     seeds = count(seed + 1)
     if not isinstance(config_of(entry, task, budget, seed).model, UserModuleSpec):

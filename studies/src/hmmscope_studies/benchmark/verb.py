@@ -1,4 +1,4 @@
-"""The verb `benchmark`: submit models to HMM-bench, or write its leaderboard."""
+"""The verb `benchmark`."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from hmmscope_studies.benchmark.tasks import BUDGETS, VERSION, tasks_of
 
 
 def benchmark(options: BenchmarkOptions) -> None:
-    """Submit models, each into its own folder, and print their cards; or read submissions and write the leaderboard."""
+    """Submit models and print their cards; or read submissions and write the leaderboard."""
     if options.leaderboard is not None:
         _make_board(options, options.leaderboard)
         return

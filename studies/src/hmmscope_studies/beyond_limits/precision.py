@@ -97,10 +97,7 @@ def smallest_precision(errors: torch.Tensor, bits: list[int], tolerance: float =
 
 
 def bits_for_attention(length: int) -> float:
-    """Return 2 log2 T + 4: with fewer bits, scores do not distinguish two neighbouring positions.
-
-    The two best scores differ by 1 - cos(π/4T), about 0.31/T², of their size, for every γ.
-    """
+    """Return 2 log2 T + 4: with fewer bits, scores do not distinguish two neighbouring positions."""
     return 2 * math.log2(length) + 4
 
 
@@ -265,7 +262,6 @@ def logarithmic(tables: Tables) -> Measurement:
 
 
 def _growth(rows: Rows, kept: Any) -> list[float | None]:
-    """Return bits per doubling of T by process; None if more bits are needed than were tried."""
     found: list[float | None] = []
     for group in rows.by("instance").values():
         points = [(math.log2(row["length"]), row["bits"]) for row in group if kept(row["length"])]

@@ -93,7 +93,6 @@ class LimitsLaw(Experiment):
         }
 
     def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        """Group a trunk with its branches, shortest first: each continues the one before."""
         chains: dict[str, list[str]] = {}
         for label in labels:
             chains.setdefault(label.rpartition(", ")[0], []).append(label)
@@ -313,7 +312,6 @@ def power(tables: Tables) -> Measurement:
 
 
 def _tells_depths(chains: Mapping[int, list[ScalingLaw.BudgetPoint]], longest: int) -> Gate:
-    """Gate that the shallowest depth stays below the deepest's 2^L."""
     deepest = max((n for n in chains if 2**n <= longest), default=0)
     effect = _at_paper(chains[min(chains)], "") if chains else None
     most = math.inf if effect is None or effect.high is None else effect.high

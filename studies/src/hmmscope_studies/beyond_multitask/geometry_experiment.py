@@ -105,7 +105,6 @@ class MultiTaskGeometry(Experiment):
         return [_layer_figure(tables), *(_triangle_figure(tables, process) for process in _TRIANGLES)]
 
     def without_training(self, tables: Tables) -> Tables | None:
-        """Replace the trained model's readings by the untrained model's."""
         rows = tables["effects"]
         gains = {"trained - controls", "trained - prediction and untrained", BEYOND}
         kept = Rows(row for row in rows if row["quantity"] not in {"trained", *gains})

@@ -181,7 +181,6 @@ def _edges(sizes: dict[str, Any]) -> list[int]:
 def _predictions(
     hmm: HMM, networks: dict[str, tuple[nn.Module, Any]], sizes: dict[str, Any], seed: int
 ) -> list[dict[str, Any]]:
-    """Return rows (network, metric, position, value) in bins of positions."""
     rows: list[dict[str, Any]] = []
     edges = _edges(sizes)
     for number, (name, (model, layout)) in enumerate(networks.items()):

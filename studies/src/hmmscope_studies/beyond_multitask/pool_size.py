@@ -98,7 +98,6 @@ class PoolSize(Experiment):
         return tables
 
     def without_training(self, tables: Tables) -> Tables | None:
-        """Return None: this experiment has questions only."""
         return None
 
     def figures(self, tables: Tables) -> list[Figure]:
@@ -142,7 +141,6 @@ def _strategy_laws(
 
 
 def _strategies(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
-    """Return the tables "weights" (pool, axis, x, strategy, value, error) and "left" (pool, axis, x, quantity, value)."""
     weights, left = [], []
     for pool, process in pools_of(run).items():
         dataset = _prompts(run, process)
@@ -169,7 +167,6 @@ def _strategies(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def _phases(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
-    """Return the table "phases": (step, shown, effect, value, low, high, samples) at every stored step."""
     training, pools = run.config.training, pools_of(run)
     columns = pool_columns(run)
     last = run.config.layout.sequence_index[run.config.layout.predicted_observations]

@@ -108,10 +108,7 @@ def decay_rate(errors: Mapping[int, float]) -> float | None:
 
 
 def exponential_rather(errors: Mapping[int, float]) -> float | None:
-    """Return how much better an exponential fits errors than a power law, in nats.
-
-    It compares root mean squared deviations of ln(error) from the best lines in k and in ln(k).
-    """
+    """Return how much better an exponential fits errors than a power law, in nats."""
     points = {float(k): math.log(error) for k, error in errors.items() if error > parameter("rounding", _ROUNDING)}
     if len(points) < 3:
         return None

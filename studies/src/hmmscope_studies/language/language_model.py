@@ -125,7 +125,6 @@ def _opened(source: str, dtype: torch.dtype) -> tuple[nn.Module, Any]:
 @lru_cache(maxsize=NUM_TWINS + 1)
 @torch.no_grad()
 def _twin(source: str, seed: int, dtype: torch.dtype, draw: int | None) -> nn.Module:
-    """Return the untrained control `draw`, or for None the shuffled one."""
     own: Any = _opened(source, dtype)[0]
     if draw is not None:
         with torch.random.fork_rng(devices=[]):

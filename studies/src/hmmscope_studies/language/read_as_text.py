@@ -220,7 +220,6 @@ def _scored(
     name: str = "trained",
     baselines: bool = False,
 ) -> list[dict[str, Any]]:
-    """Return rows (network, metric, position, value), with `baselines` also of filter and n-grams."""
     dataset = ProcessDataset(chain.hmm, layout=layout, seed=chain.seed, stream="evaluate")
     score = evaluate(model, dataset, num_samples=samples, baselines=baselines)
     edges, keys = _edges(layout.num_observations), score.measures if baselines else ("model",)

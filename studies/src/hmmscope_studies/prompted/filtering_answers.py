@@ -49,7 +49,6 @@ def who_filters(tables: Tables) -> list[str]:
 
 
 def _cell(rows: Rows) -> str:
-    """Format ``0.02 [0.01, 0.03]: filters``, or a dash."""
     left = share_left(rows)
     return "–" if left is None else f"{replace(left, unit='')}: {said(left)}"
 

@@ -156,7 +156,6 @@ def _seconds(rows: Rows) -> list[float]:
 
 
 def _at_time(rows: Rows, seconds: float) -> tuple[PerSeed[EstimateWithError | None], set[int]]:
-    """Interpolate each seed's excess at a processor time, on log-log axes; also return the budgets used."""
     found: PerSeed[EstimateWithError | None] = PerSeed()
     steps = set()
     for seed, own in rows.by("seed").items():

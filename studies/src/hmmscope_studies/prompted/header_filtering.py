@@ -93,7 +93,6 @@ class HeaderFiltering(Experiment):
         }
 
     def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        """Group a trunk with its branches, shortest first."""
         chains: dict[str, list[str]] = {}
         for label in labels:
             chains.setdefault(label.rpartition(", ")[0], []).append(label)
@@ -114,14 +113,12 @@ class HeaderFiltering(Experiment):
         }
 
     def without_training(self, tables: Tables) -> Tables:
-        """Replace networks with those before training."""
         inside = ("edits", "moves", "heads")
         before = {name: _relabelled(tables[name], "network", "untrained", "trained") for name in inside}
         twins = {name: tables[name].as_twins() for name in ("belief", "memory")}
         return {**scores_of("untrained", tables), **twins, **before}
 
     def with_ngrams_only(self, tables: Tables) -> Tables:
-        """Replace every network with the best n-gram baseline."""
         return scores_of("counting", tables)
 
     def answer(self, tables: Tables) -> list[str]:
