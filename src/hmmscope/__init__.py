@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from hmmscope.processes.process import SampledPaths as SampledPaths
     from hmmscope.processes.require_type import as_composed_cycles as as_composed_cycles
     from hmmscope.processes.require_type import require_process_type as require_process_type
+    from hmmscope.processes.semi_markov import SemiMarkovHMM as SemiMarkovHMM
     from hmmscope.processes.switching import SwitchingLinearGaussian as SwitchingLinearGaussian
     from hmmscope.processes.switching_filter import switching_filter as switching_filter
     from hmmscope.runs.config import RunConfig as RunConfig

@@ -42,7 +42,7 @@ def test_fit_keeps_every_kind_of_constraint():
     assert torch.equal(hmm.emission[1], hmm.emission[2])
     # transitions: 5 groups less 3 sums; emissions: 2 + 3 groups less 2 sums
     assert found.num_free == {"initial": 1, "transition": 2, "emission": 3}
-    assert found.remarks == ["free parameters under the constraints: 1 initial, 2 transition, 3 emission"]
+    assert found.remarks == ["free parameters: 1 initial, 2 transition, 3 emission"]
 
 
 @pytest.mark.parametrize("pseudo_count", [0, 0.1])

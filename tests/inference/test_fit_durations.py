@@ -9,7 +9,7 @@ import torch
 import hmmscope
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import as_sequences, fit_baum_welch
-from hmmscope.inference.fit_durations import SemiMarkovParams, _negative_binomial, _Settings, fit_durations
+from hmmscope.inference.fit_durations import DurationSteps, SemiMarkovParams, _negative_binomial, fit_durations
 from hmmscope.seeds import numpy_generator
 
 
@@ -66,7 +66,7 @@ def test_counts_equal_those_by_enumeration():
                     for symbol in own:
                         if symbol != hmmscope.MISSING:
                             expected.emission[state, symbol] += share
-        counts, logs = _Settings(as_sequences(torch.from_numpy(symbols), 2), "free", 0.0).counts(params)
+        counts, logs = DurationSteps(as_sequences(torch.from_numpy(symbols), 2), "free", 0.0).counts(params)
         assert logs == pytest.approx(log_likelihood, abs=1e-10)
         for ours, exact in zip(counts, expected, strict=True):
             np.testing.assert_allclose(ours, exact, atol=1e-10)
@@ -77,12 +77,24 @@ def test_em_never_decreases(family):
     rng = numpy_generator(1, "durations")
     symbols, params, before = torch.from_numpy(rng.integers(0, 2, (5, 20))), _random(rng, 2, 3, 2), -math.inf
     if family == "negative-binomial":
-        params = params._replace(durations=np.stack([_negative_binomial(row, row) for row in params.durations]))
-    settings = _Settings(as_sequences(symbols, 2), family, 0.0)
+        params = params._replace(
+            durations=np.stack([_negative_binomial(np.full(3, 1 / 3), row) for row in params.durations])
+        )
+    settings = DurationSteps(as_sequences(symbols, 2), family, 0.0)
     for _ in range(6):
         counts, reached = settings.counts(params)
         assert reached >= before - 1e-9
         params, before = settings.maximise(params, counts), reached
+
+
+def test_negative_binomial_durations():
+    """(k + 1) P(k + 1) / P(k) of a negative binomial distribution is linear in k."""
+    rng = numpy_generator(3, "durations")
+    symbols = torch.from_numpy(rng.integers(0, 2, (5, 20)))
+    found = fit_durations(symbols, 2, 2, 6, family="negative-binomial", num_restarts=2, max_iterations=3)
+    durations = found.hmm.durations.numpy()
+    slopes = np.diff(np.arange(1, 6) * durations[:, 1:] / durations[:, :-1], axis=1)
+    np.testing.assert_allclose(slopes, slopes[:, :1].repeat(4, 1), atol=1e-9)
 
 
 def test_fit_finds_the_durations():
@@ -91,8 +103,8 @@ def test_fit_finds_the_durations():
     )
     sampled = truth.hmm().sample_paths(np.arange(30), np.arange(40) == 0, 0)
     found = fit_durations(torch.as_tensor(sampled.observations), 2, 2, 3, num_restarts=2, max_iterations=25)
-    order = found.params.emission[:, 0].argsort()[::-1]
-    np.testing.assert_allclose(found.params.durations[order], truth.durations, atol=0.08)
+    order = found.hmm.emission[:, 0].argsort(descending=True)
+    np.testing.assert_allclose(found.hmm.durations[order], truth.durations, atol=0.08)
     assert found.num_free == {"initial": 1, "transition": 0, "durations": 4, "emission": 2}
     again = hmmscope.log_likelihood(found.hmm, torch.as_tensor(sampled.observations)).sum()
     assert float(again) == pytest.approx(found.log_likelihood, abs=1e-5)  # HMM rounds to multiples of 2^-32
@@ -114,6 +126,10 @@ def test_errors():
         ({"longest": 0}, "longest: must be at least 1"),
         ({"longest": 4000}, "longest: must be at most 4096 over num_states"),
         ({"longest": 3, "family": "poisson"}, "family: .*poisson.*free, negative-binomial"),
+        (
+            {"longest": 3, "start": hmmscope.HMM([1], [[1]], [[0.5, 0.5]])},
+            "start: must be a SemiMarkovHMM, or its four",
+        ),
         ({"longest": 3, "start": (np.ones(2) / 2,) * 4}, r"start.transition: must have the shape \(2, 2\)"),
     ):
         with pytest.raises(InputError, match=message):

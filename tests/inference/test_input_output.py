@@ -93,7 +93,7 @@ def test_em_never_decreases_and_finds_the_process():
         [0.5, 0.5], [[[0.9, 0.1], [0.1, 0.9]], [[0.1, 0.9], [0.9, 0.1]]], [[0.95, 0.05], [0.05, 0.95]]
     )
     inputs = torch.from_numpy(numpy_generator(2, "input-output").integers(0, 2, (40, 25)))
-    sampled, before = hmm.sample(inputs), -math.inf
+    sampled, before = hmm.sample_given(inputs), -math.inf
     for iterations in (1, 2, 4, 8):
         found = fit_inputs(
             sampled.observations, inputs, 2, 2, 2, num_restarts=1, max_iterations=iterations, pseudo_count=0.0

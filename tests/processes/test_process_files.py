@@ -47,6 +47,7 @@ MAKERS: dict[str, Callable[[], Process]] = {
     "counts": lambda: hs.PoissonHMM(HALF, EYE, [1 / 3, 2.0], states=["x", "y"]),
     "channels": lambda: hs.MultichannelHMM(HALF, EYE, [EYE, [[0.2, 0.3, 0.5], [1, 0, 0]]], title="two"),
     "inputs": lambda: InputOutputHMM(HALF, [EYE, [HALF, HALF]], [[1.0, 0], [0, 1]], symbols=["h", "t"]),
+    "durations": lambda: hs.SemiMarkovHMM(HALF, EYE[::-1], [[0.2, 0.8], [1, 0]], EYE, states=["x", "y"]),
     "sequences": lambda: RecordedSequences(hs.SequenceData(["abba", "ab", "ba", "aa"], seed=3, title="words")),
 }
 
@@ -62,7 +63,7 @@ def drawn(process: Process) -> tuple[torch.Tensor, torch.Tensor]:
     if isinstance(process, InputOutputHMM):
         with pytest.raises(InputError, match="pass inputs=, or give the inputs a distribution with `with_policy`"):
             hs.ProcessDataset(process, 6)[0:9]
-        paths = process.sample([[0, 1, 1, 0]] * 9)
+        paths = process.sample_given([[0, 1, 1, 0]] * 9)
         return paths.observations, paths.states
     batch = hs.ProcessDataset(process, 6)[0:9]
     return batch.observations, batch.states

@@ -61,10 +61,10 @@ class BaumWelchFit:
         num_free: Free probabilities of each part; fixed parts have none, tied rows count once.
         num_zeros: Probabilities of each part that `start` fixes at zero.
         history: Log-likelihood, in nats, by restart and iteration.
-        constrained: The fit had `constraints`.
+        lists_free: `remarks` list the free parameters.
     """
 
-    hmm: HMM
+    hmm: Any
     log_likelihood: float
     num_iterations: int
     converged: bool
@@ -75,12 +75,12 @@ class BaumWelchFit:
     num_free: dict[str, int] = field(default_factory=dict)
     num_zeros: dict[str, int] = field(default_factory=dict)
     history: tuple[tuple[float, ...], ...] = field(default=(), repr=False, compare=False)
-    constrained: bool = False
+    lists_free: bool = False
 
     @property
     def remarks(self) -> list[str]:
         free = ", ".join(f"{count} {part}" for part, count in self.num_free.items())
-        return [f"free parameters under the constraints: {free}"] if self.constrained else []
+        return [f"free parameters: {free}"] if self.lists_free else []
 
 
 def fit_baum_welch(
@@ -212,7 +212,7 @@ def _fitted(restarts: RestartSearch[EMResult], work: PackedSequences, rules: MSt
         num_free=free,
         num_zeros=rules.num_zeros,
         history=tuple(end.history for end in restarts.ends),
-        constrained=bool(rules.constraints),
+        lists_free=bool(rules.constraints),
     )
 
 

@@ -1,23 +1,21 @@
 """Fit a hidden semi-Markov model by expectation maximization (EM) on its exact expanded HMM."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
-from hmmscope.inference.baum_welch import SAME, as_sequences, criterion
+from hmmscope.inference.baum_welch import BaumWelchFit, as_sequences, criterion
 from hmmscope.inference.em import Model, counts_of
+from hmmscope.inference.em_steps import check_limits, log_of_positive, maximised_rows, search
 from hmmscope.inference.loop_inputs import PackedSequences
-from hmmscope.inference.restarts import RestartSearch, on_threads
-from hmmscope.processes.hmm import HMM
 from hmmscope.processes.observations import Symbols
-from hmmscope.processes.semi_markov import Durations, with_durations
-from hmmscope.schema import require, require_count, unknown_name
+from hmmscope.processes.semi_markov import Durations, SemiMarkovHMM, with_durations
+from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
 
 Array = NDArray[np.float64]
@@ -47,46 +45,19 @@ class SemiMarkovParams(NamedTuple):
         arrays = chain.initial.numpy(), chain.transition.numpy(), self.emission[chain.states.numpy()]
         return chain, Model(*arrays)
 
-    def hmm(self, title: str = "") -> HMM:
-        """Return the exact expanded HMM, with states named by state and remaining steps."""
-        chain, model = self.expanded()
-        pairs = zip(chain.states.tolist(), chain.left.tolist(), strict=True)
-        return HMM(*model, states=[f"{s}, {left} left" for s, left in pairs], title=title, allow_drop_tiny=True)
+    def hmm(self, title: str = "") -> SemiMarkovHMM:
+        return SemiMarkovHMM(*self, title=title)
 
 
 @dataclass(frozen=True)
-class SemiMarkovFit:
-    """A fitted hidden semi-Markov model, with diagnostics as in `BaumWelchFit`.
-
-    Attributes:
-        params: Best parameters.
-        hmm: Their exact expanded HMM, for all other functions.
-    """
-
-    params: SemiMarkovParams
-    hmm: HMM
-    log_likelihood: float
-    num_iterations: int
-    converged: bool
-    num_restarts: int
-    restart_gap: float
-    restarts_agree: bool
-    bic: float
-    num_free: dict[str, int]
-
-
-class _End(NamedTuple):
-    params: SemiMarkovParams
-    log_likelihood: float
-    num_iterations: int
-    converged: bool
-
-
-@dataclass(frozen=True)
-class _Settings:
+class DurationSteps:
     work: PackedSequences
     family: str
     pseudo_count: float
+
+    @property
+    def num_steps(self) -> float:
+        return self.work.total(self.work.lengths)
 
     def counts(self, params: SemiMarkovParams) -> tuple[SemiMarkovParams, float]:
         chain, model = params.expanded()
@@ -113,26 +84,15 @@ class _Settings:
         return SemiMarkovParams(*rows)
 
     def _rows(self, before: Array, counts: Array) -> Array:
-        weight = np.where(before > 0, counts + self.pseudo_count, 0.0)
-        total = weight.sum(-1, keepdims=True)
-        share = np.divide(weight, total, where=total > 0, out=before.copy())
+        """Maximize the posterior of rows; zeros, and rows without counts, stay."""
+        share = maximised_rows(before, counts, self.pseudo_count)
         share[share < 2.0**-40] = 0.0  # as in EM without durations
         return np.asarray(share / share.sum(-1, keepdims=True))
 
     def log_prior(self, params: SemiMarkovParams) -> float:
         free = [params.initial, params.transition, params.emission]
         free += [params.durations] if self.family == "free" else []
-        return self.pseudo_count * sum(float(np.log(rows[rows > 0]).sum()) for rows in free)
-
-    def climb(self, params: SemiMarkovParams, max_iterations: int, tolerance: float) -> _End:
-        before, iteration, num_steps = -math.inf, 0, self.work.total(self.work.lengths)
-        while True:
-            counts, score = self.counts(params)
-            reached = score + self.log_prior(params)
-            converged = reached - before < tolerance * num_steps
-            if converged or iteration == max_iterations:
-                return _End(params, score, iteration, converged)
-            params, before, iteration = self.maximise(params, counts), reached, iteration + 1
+        return self.pseudo_count * sum(map(log_of_positive, free))
 
 
 def fit_durations(
@@ -143,13 +103,15 @@ def fit_durations(
     *,
     family: str = "free",
     lengths: object = None,
-    start: Sequence[Any] | None = None,
+    sequence_weights: Any = None,
+    start: Any = None,
     num_restarts: int = 6,
     max_iterations: int = 100,
     tolerance: float = 1e-6,
     pseudo_count: float = 0.1,
     seed: int = 0,
-) -> SemiMarkovFit:
+    callback: Callable[[int], object] | None = None,
+) -> BaumWelchFit:
     """Fit a hidden semi-Markov model to independent sequences by EM.
 
     durations_id ∝ E[visits of state i that last d steps];  transition_ij ∝ E[visits of j after i]
@@ -164,48 +126,47 @@ def fit_durations(
         num_states, num_symbols: S and V.
         longest: Longest visit D.
         family: "free" or "negative-binomial".
-        lengths: Observations per sequence (batch,).
-        start: First start; zeros stay zero.
-        num_restarts, max_iterations, tolerance, pseudo_count, seed: As for `fit_baum_welch`.
+        lengths, sequence_weights: Observations, and factor, of each sequence (batch,).
+        start: First start, a `SemiMarkovHMM` or its four arrays; zeros stay zero.
+        num_restarts, max_iterations, tolerance, pseudo_count, seed, callback: As for `fit_baum_welch`.
 
     Raises:
         InputError: Invalid data or options, or a `start` that forbids a sequence.
     """
-    counts = {"num_states": num_states, "num_symbols": num_symbols, "longest": longest}
-    for name, value in (counts | {"num_restarts": num_restarts, "max_iterations": max_iterations}).items():
-        require_count(name, value)
+    limits = {"num_states": num_states, "num_symbols": num_symbols, "longest": longest}
+    check_limits(num_restarts, max_iterations, tolerance, pseudo_count, **limits)
     require(num_states * longest <= _MOST, "longest", f"must be at most {_MOST} over num_states", longest)
-    require(
-        min(tolerance, pseudo_count) >= 0, "tolerance, pseudo_count", "must be at least 0", (tolerance, pseudo_count)
-    )
     if family not in FAMILIES:
         raise unknown_name("family", family, FAMILIES)
     shapes = ((num_states,), (num_states, num_states), (num_states, longest), (num_states, num_symbols))
-    begins = None if start is None else SemiMarkovParams(*(np.asarray(part, np.float64) for part in start))
-    if begins is not None:
+    if getattr(start, "visits", None) is not None:
+        start = list(start.file_tensors().values())
+    begins = None
+    if start is not None:
+        good = isinstance(start, Sequence) and len(start) == 4
+        require(good, "start", "must be a SemiMarkovHMM, or its four arrays", type(start).__name__)
+        begins = SemiMarkovParams(*(np.asarray(part, np.float64) for part in start))
         for name, part, shape in zip(SemiMarkovParams._fields, begins, shapes, strict=True):
             require(part.shape == shape, f"start.{name}", f"must have the shape {shape}", part.shape)
-    work = as_sequences(observations, num_symbols, lengths)
-    settings = _Settings(work, family, float(pseudo_count))
+    work = as_sequences(observations, num_symbols, lengths, weights=sequence_weights)
+    steps = DurationSteps(work, family, float(pseudo_count))
 
-    def restart(number: int) -> _End:
-        begun = begins if begins is not None and number == 0 else _random(number, seed, *shapes)
-        if family == "negative-binomial" and begun is not begins:
-            begun = begun._replace(durations=np.stack([_negative_binomial(row, row) for row in begun.durations]))
-        return settings.climb(begun, max_iterations, tolerance)
+    def begin(number: int) -> SemiMarkovParams:
+        begun = _random(number, seed, *shapes) if begins is None or number else begins
+        if family == "free":
+            return begun
+        even = np.full(longest, 1 / longest)
+        return begun._replace(durations=np.stack([_negative_binomial(even, row) for row in begun.durations]))
 
-    width, near = min(torch.get_num_threads(), num_restarts), max(SAME, 1e-5 * work.total(work.lengths))
-    restarts = RestartSearch(on_threads(restart, width), num_restarts, (width, width), near)
-    best = restarts.best
-    free = _num_free(begins or _random(0, seed, *shapes), family)
-    parts = {
-        "initial": free["initial"],
-        "transition": free["transition"] + free["durations"],
-        "emission": free["emission"],
-    }
-    about = best.num_iterations, best.converged, len(restarts.ends), restarts.restart_gap, restarts.restarts_agree
-    bic = criterion(best.log_likelihood, parts, work, num_symbols)
-    return SemiMarkovFit(best.params, best.params.hmm("semi-Markov fit"), best.log_likelihood, *about, bic, free)
+    params, about = search(steps, begin, num_restarts, max_iterations, tolerance, callback)
+    first = _random(0, seed, *shapes) if begins is None else begins
+    free = _num_free(first, family)
+    moves = free["transition"] + free["durations"]
+    parts = {"initial": free["initial"], "transition": moves, "emission": free["emission"]}
+    bic = criterion(about["log_likelihood"], parts, work, num_symbols)
+    zeros = {} if begins is None else {name: int((rows == 0).sum()) for name, rows in begins._asdict().items()}
+    hmm = params.hmm("semi-Markov fit")
+    return BaumWelchFit(hmm, bic=bic, num_free=free, num_zeros=zeros, lists_free=True, **about)
 
 
 def _num_free(params: SemiMarkovParams, family: str) -> dict[str, int]:

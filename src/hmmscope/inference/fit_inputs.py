@@ -1,22 +1,24 @@
 """Fit an input-output HMM by expectation maximization (EM)."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.inference.baum_welch import SAME
+from hmmscope.inference.baum_welch import BaumWelchFit
 from hmmscope.inference.em import PARTS
+from hmmscope.inference.em_steps import check_limits, log_of_positive, maximised_rows, search
 from hmmscope.inference.ragged import check_ragged, counted
-from hmmscope.inference.restarts import RestartSearch, on_threads
 from hmmscope.inference.smoothing import smooth_pairs
+from hmmscope.inference.weights import as_weights
 from hmmscope.processes.input_output import InputOutputHMM
-from hmmscope.schema import require, require_count
+from hmmscope.reprs import Shown
+from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.encoding import Alphabet
 
@@ -40,21 +42,6 @@ class InputCounts(NamedTuple):
     log_likelihood: Array
 
 
-@dataclass(frozen=True)
-class InputFit:
-    """A fitted input-output HMM, with diagnostics as in `BaumWelchFit`."""
-
-    hmm: InputOutputHMM
-    log_likelihood: float
-    num_iterations: int
-    converged: bool
-    num_restarts: int
-    restart_gap: float
-    restarts_agree: bool
-    bic: float
-    num_free: dict[str, int]
-
-
 def expected_input_counts(
     hmm: InputOutputHMM, observations: object, inputs: object, *, lengths: object = None
 ) -> InputCounts:
@@ -65,11 +52,16 @@ def expected_input_counts(
     """
     checked, mask, inside = check_ragged(observations, hmm.alphabet, None, lengths)
     given = hmm.checked_inputs(inputs, tuple(checked.shape))
-    return _counts(hmm, checked, given, mask, inside)
+    return _counts(hmm, checked, given, mask, inside, np.ones(len(checked)))
 
 
 def _counts(
-    hmm: InputOutputHMM, observations_BT: Tensor, inputs_BT: Tensor, mask_T: Tensor, inside_BT: Tensor
+    hmm: InputOutputHMM,
+    observations_BT: Tensor,
+    inputs_BT: Tensor,
+    mask_T: Tensor,
+    inside_BT: Tensor,
+    weights_B: Array,
 ) -> InputCounts:
     size, count, num_symbols = hmm.num_states, hmm.num_inputs, hmm.num_symbols
     batch, time = observations_BT.shape
@@ -81,7 +73,8 @@ def _counts(
         part = slice(begin, begin + each)
         inside, given = inside_BT[part].numpy(), inputs_BT[part].numpy()
         found = smooth_pairs(process, symbols_BT[part], lengths=counted(inside_BT[part]))
-        beliefs, pairs = found.beliefs.numpy(), found.pairs.numpy()
+        beliefs = found.beliefs.numpy() * weights_B[part, None, None]
+        pairs = found.pairs.numpy() * weights_B[part, None, None, None]
         logs[part] = found.log_likelihood.numpy()
         dead = np.flatnonzero(logs[part] == -np.inf)
         if len(dead):
@@ -93,45 +86,35 @@ def _counts(
     return InputCounts(first, moves, emitted[:, :num_symbols].swapaxes(1, 2), logs)
 
 
-class _End(NamedTuple):
-    hmm: InputOutputHMM
-    log_likelihood: float
-    num_iterations: int
-    converged: bool
+@dataclass(frozen=True, repr=False)
+class InputSteps(Shown):
+    """EM of an input-output HMM; `weights` has a factor per sequence."""
 
-
-@dataclass(frozen=True)
-class _Data:
     observations: Int64[Tensor, "batch time"]
     inputs: Int64[Tensor, "batch time"]
     mask: Bool[Tensor, "time"]
     inside: Bool[Tensor, "batch time"]
     pseudo_count: float
+    weights: Array
 
-    def maximise(self, hmm: InputOutputHMM, counts: InputCounts) -> InputOutputHMM:
-        return InputOutputHMM(*(self._rows(getattr(hmm, p), n) for p, n in zip(PARTS, counts[:3], strict=True)))
+    @property
+    def num_steps(self) -> float:
+        return float(self.weights @ self.inside.sum(1).numpy())
 
-    def _rows(self, before: Tensor, counts: Array) -> Array:
-        old = before.numpy()
-        weight = np.where(old > 0, counts + self.pseudo_count, 0.0)
-        total = weight.sum(-1, keepdims=True)
-        return np.divide(weight, total, where=total > 0, out=np.array(old))
+    def counts(self, hmm: InputOutputHMM) -> tuple[InputCounts, float]:
+        counts = _counts(hmm, self.observations, self.inputs, self.mask, self.inside, self.weights)
+        return counts, float(self.weights @ counts.log_likelihood)
+
+    def maximise(self, before: InputOutputHMM, counts: InputCounts) -> InputOutputHMM:
+        rows = zip(_arrays(before), counts[:3], strict=True)
+        return InputOutputHMM(*(maximised_rows(old, own, self.pseudo_count) for old, own in rows))
 
     def log_prior(self, hmm: InputOutputHMM) -> float:
-        rows = [hmm.initial, hmm.transition, hmm.emission]
-        logs = [float(row[row > 0].log().sum()) for row in rows] if self.pseudo_count else []
-        return self.pseudo_count * sum(logs)
+        return self.pseudo_count * sum(map(log_of_positive, _arrays(hmm))) if self.pseudo_count else 0.0
 
-    def climb(self, hmm: InputOutputHMM, max_iterations: int, tolerance: float) -> _End:
-        before, iteration, num_steps = -math.inf, 0, int(self.inside.sum())
-        while True:
-            counts = _counts(hmm, self.observations, self.inputs, self.mask, self.inside)
-            score = float(counts.log_likelihood.sum())
-            reached = score + self.log_prior(hmm)
-            converged = reached - before < tolerance * num_steps
-            if converged or iteration == max_iterations:
-                return _End(hmm, score, iteration, converged)
-            hmm, before, iteration = self.maximise(hmm, counts), reached, iteration + 1
+
+def _arrays(hmm: InputOutputHMM) -> list[Array]:
+    return [getattr(hmm, part).numpy() for part in PARTS]
 
 
 def fit_inputs(
@@ -142,13 +125,15 @@ def fit_inputs(
     num_inputs: int,
     *,
     lengths: object = None,
+    sequence_weights: Any = None,
     start: InputOutputHMM | None = None,
     num_restarts: int = 12,
     max_iterations: int = 200,
     tolerance: float = 1e-7,
     pseudo_count: float = 0.1,
     seed: int = 0,
-) -> InputFit:
+    callback: Callable[[int], object] | None = None,
+) -> BaumWelchFit:
     """Fit an input-output HMM to independent sequences with known inputs by EM.
 
     transition_uij ∝ E[transitions i -> j under input u];  emission_uiv ∝ E[symbols v emitted by i under input u]
@@ -157,42 +142,39 @@ def fit_inputs(
         observations: Symbols in [0, V), shape (batch, time); `hmmscope.MISSING` is summed over.
         inputs: In [0, U), as observations.
         num_states, num_symbols, num_inputs: S, V and U.
-        lengths: Observations per sequence (batch,).
+        lengths, sequence_weights: Observations, and factor, of each sequence (batch,).
         start: First start; zeros stay zero.
-        num_restarts, max_iterations, tolerance, pseudo_count, seed: As for `fit_baum_welch`.
+        num_restarts, max_iterations, tolerance, pseudo_count, seed, callback: As for `fit_baum_welch`.
 
     Raises:
         InputError: Invalid data or options, or a `start` that forbids a sequence.
     """
-    for name, value in {"num_states": num_states, "num_symbols": num_symbols, "num_inputs": num_inputs}.items():
-        require_count(name, value)
-    for name, value in {"num_restarts": num_restarts, "max_iterations": max_iterations}.items():
-        require_count(name, value)
-    require(
-        min(tolerance, pseudo_count) >= 0, "tolerance, pseudo_count", "must be at least 0", min(tolerance, pseudo_count)
-    )
+    limits = {"num_states": num_states, "num_symbols": num_symbols, "num_inputs": num_inputs}
+    check_limits(num_restarts, max_iterations, tolerance, pseudo_count, **limits)
     sizes = num_inputs, num_states, num_symbols
     if start is not None and (start.num_inputs, start.num_states, start.num_symbols) != sizes:
         raise InputError(f"start: must have {sizes[0]} inputs, {sizes[1]} states and {sizes[2]} symbols, got {start!r}")
     checked, mask, inside = check_ragged(observations, Alphabet(None, num_symbols), None, lengths)
     require(bool(inside.any()), "observations", "must hold at least one", tuple(checked.shape))
-    first = _random(0, seed, *sizes)
-    data = _Data(checked, first.checked_inputs(inputs, tuple(checked.shape)), mask, inside, float(pseudo_count))
+    first = start or _random(0, seed, *sizes)
+    given = first.checked_inputs(inputs, tuple(checked.shape))
+    weights = as_weights(sequence_weights, len(checked))
+    weights = np.ones(len(checked)) if weights is None else weights
+    steps = InputSteps(checked, given, mask, inside, float(pseudo_count), weights)
 
-    def restart(number: int) -> _End:
-        begun = start if start is not None and number == 0 else _random(number, seed, *sizes)
-        return data.climb(begun, max_iterations, tolerance)
+    def begin(number: int) -> InputOutputHMM:
+        return first if number == 0 else _random(number, seed, *sizes)
 
-    width, near = min(torch.get_num_threads(), num_restarts), max(SAME, 1e-5 * int(inside.sum()))
-    restarts = RestartSearch(on_threads(restart, width), num_restarts, (width, width), near)
-    best = restarts.best
-    positive = [(start is None) | (getattr(start or first, part) > 0).numpy() for part in PARTS]
-    free = {p: int(own.sum() - own.any(-1).sum()) for p, own in zip(PARTS, positive, strict=True)}
-    count, steps = int(inside.any(1).sum()), int(inside.sum())
-    seen = {"initial": count, "transition": steps - count, "emission": int((inside & (checked < num_symbols)).sum())}
+    hmm, about = search(steps, begin, num_restarts, max_iterations, tolerance, callback)
+    positive = [array > 0 for array in _arrays(first)]
+    free = {part: int(own.sum() - own.any(-1).sum()) for part, own in zip(PARTS, positive, strict=True)}
+    count, total = float(weights @ inside.any(1).numpy()), steps.num_steps
+    emitted = float(weights @ (inside & (checked < num_symbols)).sum(1).numpy())
+    seen = {"initial": count, "transition": total - count, "emission": emitted}
     penalty = sum(free[part] * math.log(max(1, seen[part])) for part in PARTS)
-    about = best.num_iterations, best.converged, len(restarts.ends), restarts.restart_gap, restarts.restarts_agree
-    return InputFit(best.hmm, best.log_likelihood, *about, penalty - 2 * best.log_likelihood, free)
+    bic = penalty - 2 * about["log_likelihood"]
+    zeros = {} if start is None else {p: int((~own).sum()) for p, own in zip(PARTS, positive, strict=True)}
+    return BaumWelchFit(hmm, bic=bic, num_free=free, num_zeros=zeros, lists_free=True, **about)
 
 
 def _random(number: int, seed: int, num_inputs: int, num_states: int, num_symbols: int) -> InputOutputHMM:

@@ -21,6 +21,7 @@ from hmmscope.processes.stationary import stationary_law
 from hmmscope.schema import require, require_count
 from hmmscope.seeds import check_seed, numpy_generator, philox_key
 from hmmscope.sequences.encoding import Alphabet
+from hmmscope.sequences.read_options import ReadOptions
 
 
 class InputOutputHMM(Process):
@@ -33,11 +34,12 @@ class InputOutputHMM(Process):
     Attributes:
         initial, transition, emission: (S,), (U, S, S) and (U, S, V).
         num_inputs: U.
-        symbols, states: Names, or None.
+        symbols, states, inputs: Names, or None.
 
     Args:
         initial, transition, emission: Rows sum to 1. A transition (S, S) or an emission (S, V) serves all inputs.
         symbols, states, title, source: As for `HMM`.
+        inputs: U names, or None.
 
     Raises:
         InputError: A row is not a distribution, or the shapes disagree.
@@ -47,6 +49,8 @@ class InputOutputHMM(Process):
     suggestion = "pass inputs=, or give the inputs a distribution with `with_policy`"
     file_format = "hmmscope-input-output-hmm"
     file_arrays = ("initial", "transition", "emission")
+    file_fields = (*Process.file_fields, "inputs", "reading")
+    num_inputs: int
 
     def __init__(
         self,
@@ -56,6 +60,7 @@ class InputOutputHMM(Process):
         *,
         symbols: Sequence[str] | None = None,
         states: Sequence[str] | None = None,
+        inputs: Sequence[str] | None = None,
         title: str = "",
         source: str = "",
     ) -> None:
@@ -74,6 +79,7 @@ class InputOutputHMM(Process):
         self.num_states, self.num_symbols = size, self.emission.shape[2]
         self.symbols = check_names("symbols", symbols, self.num_symbols)
         self.states = check_names("states", states, size)
+        self.inputs = check_names("inputs", inputs, self.num_inputs)
         self.title, self.source = title, source
 
     def given_inputs(
@@ -98,7 +104,7 @@ class InputOutputHMM(Process):
     def checked_inputs(self, inputs: object, shape: tuple[int, ...]) -> Int64[Tensor, "batch time"]:
         """Check inputs; a row of inputs serves all sequences."""
         try:
-            given, _ = as_batch(inputs, Alphabet(None, self.num_inputs), None)
+            given, _ = as_batch(inputs, self.input_alphabet, None)
             given = torch.as_tensor(given)
         except InputError as error:
             raise InputError(str(error).replace("observations", "inputs")) from None
@@ -110,7 +116,21 @@ class InputOutputHMM(Process):
         require(good, "inputs", f"must be in [0, {self.num_inputs})", "another number")
         return given
 
-    def sample(self, inputs: Any, *, seed: int = 0) -> SampledPaths:  # type: ignore[override]
+    @property
+    def input_alphabet(self) -> Alphabet:
+        return Alphabet(self.inputs, self.num_inputs)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Return the names of the inputs: `input 0`, `input 1`, ... without names."""
+        return self.inputs or tuple(f"input {u}" for u in range(self.num_inputs))
+
+    def given_input(self, number: int) -> HMM:
+        """Return the HMM under one constant input."""
+        arrays = self.initial, self.transition[number], self.emission[number]
+        return HMM(*arrays, symbols=self.symbols, states=self.states, title=self.title, allow_drop_tiny=True)
+
+    def sample_given(self, inputs: Any, *, seed: int = 0) -> SampledPaths:
         """Sample observations and states given inputs (batch, time)."""
         shape = np.shape(inputs) if np.ndim(inputs) == 2 else (1, len(inputs))
         inputs_BT = self.checked_inputs(inputs, shape)
@@ -147,7 +167,8 @@ class InputOutputHMM(Process):
             transition[u, seen], transition[later, seen] = self.initial, self.transition[u]
             transition[seen, count : count + inputs] = torch.kron(rows_UU[u][None], own)
         initial = torch.cat([first_U, torch.zeros(total - count, dtype=torch.float64)])
-        names = [f"input-{u}" for u in range(count)] + list(self.symbols or map(str, range(self.num_symbols)))
+        names = [*(self.inputs or (f"input-{u}" for u in range(count)))]
+        names += self.symbols or map(str, range(self.num_symbols))
         return HMM(initial, transition, emission, symbols=names, title=self.title, allow_drop_tiny=True)
 
     def __repr__(self) -> str:
@@ -156,7 +177,9 @@ class InputOutputHMM(Process):
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "InputOutputHMM":
-        return cls(*(data[name] for name in cls.file_arrays), **texts(data))
+        hmm = cls(*(data[name] for name in cls.file_arrays), inputs=data.get("inputs"), **texts(data))
+        hmm.read_options = ReadOptions.of_file(data)
+        return hmm
 
 
 class _Driven(Process):

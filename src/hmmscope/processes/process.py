@@ -81,6 +81,8 @@ class Process(StateMethods, ABC):
         evaluated_after: the only symbol after which predictions are evaluated, or None.
         prior, header_format: process assumed by the optimum, and format of headers, or None.
         symbols, states: names, or None.
+        num_inputs: number of inputs that observations depend on, or None.
+        visits: states with durations, for a process whose states are pairs (state, remaining steps), or None.
         title, about, source: descriptions, not hashed.
         read_options: how the data of a fit were read, not hashed.
         file_format: format name in files.
@@ -105,6 +107,8 @@ class Process(StateMethods, ABC):
     evaluated_after: int | None = None
     prior: PriorProcess | None = None
     header_format: HeaderFormat | None = None
+    num_inputs: int | None = None
+    visits: Any = None
     symbols: tuple[str, ...] | None = None
     states: tuple[str, ...] | None = None
     read_options: ReadOptions | None = None
@@ -291,7 +295,7 @@ class Process(StateMethods, ABC):
     def params_digest(self) -> str:
         """sha256 of the class, sizes and integer weights (little-endian), or of the file content."""
         if "params" not in vars(self) and type(self).params is Process.params:
-            texts = {name: text for name, text in self.file_texts().items() if name not in _TITLES}
+            texts = {name: text for name, text in self.file_texts().items() if name not in (*_TITLES, "reading")}
             header = json.dumps([self.file_format, self.num_states, self.num_symbols, texts], ensure_ascii=False)
             return float_digest(f"hmmscope-process/1/{header}", *self.file_tensors().values())
         sizes = f"{self.num_states}/{self.num_symbols}"

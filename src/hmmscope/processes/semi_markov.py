@@ -1,7 +1,8 @@
 """Semi-Markov chains with bounded durations, as exact HMMs."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -9,10 +10,13 @@ import torch
 from hmmscope import registry
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.kernels.random_arrays import dirichlet_rows
-from hmmscope.processes.hmm import HMM
+from hmmscope.processes.capabilities import OF_STATES
+from hmmscope.processes.hmm import HMM, check_names, texts
 from hmmscope.processes.probability_rows import laws_of
+from hmmscope.processes.process import Process
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed, philox_key
+from hmmscope.sequences.read_options import ReadOptions
 
 
 class Durations(NamedTuple):
@@ -62,6 +66,89 @@ def with_durations(initial: object, transition: object, durations: object) -> Du
     transition_PP[ends] = enters_SP[states[ends]]
     transition_PP[~ends, place_SD[states[~ends], left[~ends] - 1]] = 1.0
     return Durations(first_S[states] * lasts_SD[states, left], transition_PP, states, left + 1)
+
+
+class Visits(NamedTuple):
+    """States with durations, of a process whose states are pairs (state, remaining steps).
+
+    Attributes:
+        names: of the states.
+        of: state of each pair (pair,).
+        transition, durations, emission: between visits (S, S), P(a visit lasts d + 1 steps) (S, D), and (S, V).
+    """
+
+    names: tuple[str, ...]
+    of: Int64[Tensor, "pair"]
+    transition: Float64[Tensor, "state state"]
+    durations: Float64[Tensor, "state step"]
+    emission: Float64[Tensor, "state symbol"]
+
+
+class SemiMarkovHMM(Process):
+    """Hidden semi-Markov model: a visit of state i lasts d steps with probability durations[i, d - 1].
+
+    Inference uses the exact HMM of pairs (state, remaining steps), see `with_durations`, so `num_states` counts pairs.
+    `predict`, `predict_proba`, `state_table` and `plot` answer about the S states.
+
+    Attributes:
+        initial, transition, durations, emission: (S,), (S, S), (S, D) and (S, V).
+        visits: The S states and their names.
+        symbols, states: Names, or None; `states` of the pairs.
+
+    Args:
+        initial, transition, durations: As in `with_durations`.
+        emission: Rows sum to 1.
+        symbols, title, source: As for `HMM`.
+        states: S names.
+
+    Raises:
+        InputError: As `with_durations`.
+    """
+
+    stored_name = "SemiMarkovHMM"
+    uses_hmm_inference = OF_STATES
+    file_format = "hmmscope-semi-markov-hmm"
+    file_arrays = ("initial", "transition", "durations", "emission")
+    file_fields = ("symbols", "title", "source", "names", "reading")
+
+    def __init__(
+        self,
+        initial: object,
+        transition: object,
+        durations: object,
+        emission: object,
+        *,
+        symbols: Sequence[str] | None = None,
+        states: Sequence[str] | None = None,
+        title: str = "",
+        source: str = "",
+    ) -> None:
+        chain = with_durations(initial, transition, durations)
+        self.initial = laws_of("initial", initial, (None,))
+        size = len(self.initial)
+        self.transition = laws_of("transition", transition, (size, size))
+        self.durations = laws_of("durations", durations, (size, None))
+        self.emission = laws_of("emission", emission, (size, None))
+        self.names = check_names("states", states, size)
+        names = self.names or tuple(f"state {s}" for s in range(size))
+        self.visits = Visits(names, chain.states, self.transition, self.durations, self.emission)
+        pairs = [f"{names[s]}, {left} left" for s, left in zip(chain.states.tolist(), chain.left.tolist(), strict=True)]
+        rows = self.emission[chain.states]
+        hmm = HMM(chain.initial, chain.transition, rows, symbols=symbols, states=pairs, allow_drop_tiny=True)
+        self.params, self.symbols, self.states = hmm.params, hmm.symbols, hmm.states
+        self.num_states, self.num_symbols = hmm.num_states, hmm.num_symbols
+        self.title, self.source = title, source
+
+    @classmethod
+    def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "SemiMarkovHMM":
+        hmm = cls(*(data[name] for name in cls.file_arrays), states=data.get("names"), **texts(data))
+        hmm.read_options = ReadOptions.of_file(data)
+        return hmm
+
+    def __repr__(self) -> str:
+        size, longest = self.durations.shape
+        title = f", title={self.title!r}" if self.title else ""
+        return f"SemiMarkovHMM(states={size}, longest={longest}, num_symbols={self.num_symbols}{title})"
 
 
 @registry.process("semi-markov")

@@ -12,7 +12,8 @@ class StateMethods:
     """Answers about observations, with the same names for all families.
 
     `x` is whatever `hmmscope.fit` reads: an array, a list of sequences, a data frame, a file. Several sequences are
-    consecutive rows with `lengths`; options such as `column` read tables. Results are arrays with a row for each row of
+    consecutive rows with `lengths`; options such as `column` read tables. A model with inputs
+    needs `inputs`: an input of each row, or a column. Results are arrays with a row for each row of
     `x`, and `to_pandas()` gives them the index of `x`.
     """
 
@@ -33,13 +34,20 @@ class StateMethods:
         """Compute log P(x) in nats: a number, or with `per_sequence` an array (sequence,)."""
         return _defined("state_answers").score(self, x, per_sequence=per_sequence, **reading)
 
-    def sample(self, length: int, num_sequences: int = 1, *, seed: int = 0) -> Any:
-        """Sample sequences; return their `observations` and `states`, row by row."""
-        return _defined("state_answers").sample(self, length, num_sequences, seed=seed)
+    def sample(self, length: int, num_sequences: int = 1, *, seed: int = 0, inputs: Any = None) -> Any:
+        """Sample sequences; return their `observations` and `states`, row by row.
 
-    def forecast(self, observed: Any, steps: int = 1, *, seed: int = 0, **reading: Any) -> Any:
-        """Forecast the next observations of one sequence; return `hmmscope.runs.forecasts.Forecasts`."""
-        return _defined("state_answers").forecast(self, observed, steps, seed=seed, **reading)
+        `inputs` (length,) or (num_sequences, length) applies to a model with inputs.
+        """
+        return _defined("state_answers").sample(self, length, num_sequences, seed=seed, inputs=inputs)
+
+    def forecast(self, observed: Any, steps: int = 1, *, seed: int = 0, next_inputs: Any = None, **reading: Any) -> Any:
+        """Forecast the next observations of one sequence; return `hmmscope.runs.forecasts.Forecasts`.
+
+        `next_inputs` (steps,) applies to a model with inputs.
+        """
+        options = {"seed": seed, "next_inputs": next_inputs}
+        return _defined("state_answers").forecast(self, observed, steps, **options, **reading)
 
     def state_table(self, x: Any = None, **reading: Any) -> Any:
         """Return a row for each state: its emissions, how often it occurs and how long it lasts.
@@ -54,7 +62,7 @@ class StateMethods:
 
         Args:
             kind: "overview", "observations" (coloured by state), "probabilities" (of the states over time),
-                "transitions" (graph with dwell times) or "emissions".
+                "transitions" (graph with dwell times), "emissions" or "durations" (of visits).
             x: Observations; required by "observations" and "probabilities".
             ax: Axes to draw on.
             options: See the function in `hmmscope.runs.state_plots`, and options that read `x`.

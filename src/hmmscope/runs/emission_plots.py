@@ -9,7 +9,15 @@ from hmmscope.processes.process import Process
 from hmmscope.reprs import needed
 from hmmscope.runs.given_rows import GivenRows
 from hmmscope.runs.plot_style import new_axes, state_colours
-from hmmscope.runs.state_answers import chosen_coordinates, coordinate_names, predict, state_names, state_table
+from hmmscope.runs.state_answers import (
+    chosen_coordinates,
+    coordinate_names,
+    emission_rows,
+    num_shown,
+    predict,
+    state_names,
+    state_table,
+)
 from hmmscope.schema import require
 
 #: Largest numbers of symbols and of states with bars; above, a heat map is drawn.
@@ -35,8 +43,7 @@ def emissions(
     """
     axes = new_axes(ax, figsize or (5.6, 4.0))
     if not hmm.real_valued:
-        law = hmm.params.symbols()[0] if hmm.params.states_emit else hmm.params.predictive()[0]
-        _bars(axes, hmm, law.numpy(), hmm.symbols or tuple(map(str, range(hmm.num_symbols))))
+        _bars(axes, hmm, emission_rows(hmm).numpy(), hmm.symbols or tuple(map(str, range(hmm.num_symbols))))
         return axes
     if hmm.density == "symbols":
         channels = coordinate_names(hmm, given)
@@ -62,12 +69,13 @@ def emissions(
 
 
 def _bars(axes: Any, hmm: Process, law: Any, symbols: Any) -> None:
-    if len(symbols) > MOST_BARS or hmm.num_states > MOST_GROUPS:
+    count = num_shown(hmm)
+    if len(symbols) > MOST_BARS or count > MOST_GROUPS:
         _heat(axes, hmm, law, symbols)
         return
-    wide = 0.8 / hmm.num_states
+    wide = 0.8 / count
     for state, (name, colour) in enumerate(zip(state_names(hmm), state_colours(hmm), strict=True)):
-        at = np.arange(len(symbols)) + (state - (hmm.num_states - 1) / 2) * wide
+        at = np.arange(len(symbols)) + (state - (count - 1) / 2) * wide
         axes.bar(at, law[state], wide * 0.94, color=colour, label=name)
     axes.set_xticks(range(len(symbols)), symbols)
     axes.set(xlabel="symbol", ylabel="P(symbol | state)")
@@ -80,8 +88,8 @@ def _heat(axes: Any, hmm: Process, law: Any, symbols: Any) -> None:
     if len(symbols) <= 40:
         turned = max(map(len, symbols)) > 2
         axes.set_xticks(range(len(symbols)), symbols, rotation=90 if turned else 0, fontsize="small")
-    if hmm.num_states <= 30:
-        axes.set_yticks(range(hmm.num_states), state_names(hmm), fontsize="small")
+    if num_shown(hmm) <= 30:
+        axes.set_yticks(range(num_shown(hmm)), state_names(hmm), fontsize="small")
     axes.set(xlabel="symbol")
 
 

@@ -34,13 +34,18 @@ class FitAnswers(Tabular):
         """Compute log P(x) in nats: a number, or with `per_sequence` an array (sequence,)."""
         return state_answers.score(self.hmm, self._rows("score", x, reading), per_sequence=per_sequence)
 
-    def sample(self, length: int, num_sequences: int = 1, *, seed: int = 0) -> state_answers.SampledRows:
-        """Sample sequences; return their `observations` and `states`, row by row."""
-        return state_answers.sample(self.hmm, length, num_sequences, seed=seed)
+    def sample(
+        self, length: int, num_sequences: int = 1, *, seed: int = 0, inputs: Any = None
+    ) -> state_answers.SampledRows:
+        """Sample sequences of the fitted model; return their `observations` and `states`, row by row."""
+        return state_answers.sample(self.hmm, length, num_sequences, seed=seed, inputs=inputs)
 
-    def forecast(self, observed: Any = None, steps: int = 1, *, seed: int = 0, **reading: Any) -> Forecasts:
+    def forecast(
+        self, observed: Any = None, steps: int = 1, *, seed: int = 0, next_inputs: Any = None, **reading: Any
+    ) -> Forecasts:
         """Forecast the next observations of one sequence with the fitted parameters."""
-        return state_answers.forecast(self.hmm, self._rows("forecast", observed, reading), steps, seed=seed)
+        rows = self._rows("forecast", observed, reading)
+        return state_answers.forecast(self.hmm, rows, steps, seed=seed, next_inputs=next_inputs)
 
     def states(self, x: Any = None, **reading: Any) -> state_answers.StateTable:
         """Return a row for each state: its emissions, how often it occurs and how long it lasts.
@@ -54,8 +59,8 @@ class FitAnswers(Tabular):
 
         Args:
             kind: "overview", "observations" (coloured by state), "probabilities" (of the states over time),
-                "transitions" (graph with dwell times), "emissions", "convergence" (of the restarts) or "num_states"
-                (numbers of states with their evidence).
+                "transitions" (graph with dwell times), "emissions", "durations" (of visits), "convergence" (of the
+                restarts) or "num_states" (numbers of states with their evidence).
             x, ax, options: See `hmmscope.processes.state_methods.StateMethods.plot`.
         """
         if kind in state_plots.OF_FITS:

@@ -6,7 +6,8 @@ from typing import Any
 
 from hmmscope.inference.constraints import Constraints, as_constraints
 from hmmscope.inference.em import PARTS
-from hmmscope.schema import require, require_count
+from hmmscope.inference.fit_durations import FAMILIES
+from hmmscope.schema import require, require_count, unknown_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,8 @@ class FitOptions:
         constraints: Forbidden, fixed and tied probabilities.
         sequence_weights: Factor of each sequence; 2 equals two copies. They hold nothing out, except `validation`.
         known_states: States, or sets of states, at some times, see `filter_beliefs`.
+        durations: Longest visit of a state; the fit is a `SemiMarkovHMM`, with a distribution of the durations of visits.
+        duration_family: "free" or "negative-binomial".
         num_restarts: Maximum number of restarts; the best one is returned.
         max_iterations, tolerance: Limits of each restart, which converges when a step gains less nats per observation.
         pseudo_count: Added to every expected count, so that unseen events keep positive probability.
@@ -35,6 +38,8 @@ class FitOptions:
     constraints: Constraints | None = None
     sequence_weights: Any = None
     known_states: Any = None
+    durations: int | None = None
+    duration_family: str = "free"
     num_restarts: int = 12
     max_iterations: int = 200
     tolerance: float = 1e-7
@@ -50,5 +55,9 @@ class FitOptions:
         as_constraints(self.constraints)
         require_count("num_restarts", self.num_restarts)
         require_count("max_iterations", self.max_iterations)
+        if self.durations is not None:
+            require_count("durations", self.durations)
+        if self.duration_family not in FAMILIES:
+            raise unknown_name("duration_family", self.duration_family, FAMILIES)
         for name in ("tolerance", "pseudo_count"):
             require(getattr(self, name) >= 0, name, "must be at least 0", getattr(self, name))

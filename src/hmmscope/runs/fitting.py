@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,13 @@ from hmmscope.inference.num_states import StateCountPosterior, choice_reason, ch
 from hmmscope.inference.weights import as_weights, with_weights
 from hmmscope.processes.hmm import HMM, matched_by_name
 from hmmscope.reprs import ResultRows, html_rows
+from hmmscope.runs.driven_fits import OWN_OPTIONS, fit_driven, refuse_beside
 from hmmscope.runs.fit_answers import FitAnswers, searched
 from hmmscope.runs.fit_options import FitOptions
 from hmmscope.runs.given_rows import column_names, row_labels
 from hmmscope.runs.goodness import Goodness, goodness_of_fit
 from hmmscope.runs.posterior import FitData, Posterior
+from hmmscope.runs.state_answers import num_shown
 from hmmscope.runs.stream_parts import parts_of
 from hmmscope.runs.vector_sequences import READING, choose_vectors, emission_of, read_validation, refuse
 from hmmscope.schema import options_of, require
@@ -36,7 +37,7 @@ from hmmscope.sequences.data import SequenceData, read_as
 from hmmscope.sequences.streaming import SequenceStream
 from hmmscope.sequences.vector_data import read_vectors
 from hmmscope.system_info import require_memory
-from hmmscope.training.progress import Progress
+from hmmscope.training.progress import IterationProgress, Progress
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,7 +45,8 @@ class FitResult(FitAnswers):
     """An HMM fitted to sequences.
 
     Attributes:
-        hmm: The chosen model: an `HMM` for symbols, or an `EmissionHMM` for numbers.
+        hmm: The chosen model: an `HMM` for symbols, an `EmissionHMM` for numbers, an `InputOutputHMM` with `inputs=`,
+            or a `SemiMarkovHMM` with `durations=`.
         num_observations: Number of fitted symbols or vectors, weighted.
         fits: A `BaumWelchFit` or `EmissionFit` per number of states, on the training part if there was a choice, else
             on all data; empty after a stream.
@@ -71,9 +73,14 @@ class FitResult(FitAnswers):
     num_zeros: dict[str, int] = field(default_factory=dict)
 
     @property
+    def num_states(self) -> int:
+        """Return the chosen number of states, of a semi-Markov model without the remaining steps."""
+        return num_shown(self.hmm)
+
+    @property
     def final(self) -> Any:
         """Return the fit that produced `hmm`."""
-        return self.fits[self.hmm.num_states] if self.whole is None else self.whole
+        return self.fits[self.num_states] if self.whole is None else self.whole
 
     @property
     def log_likelihood(self) -> float:
@@ -91,7 +98,7 @@ class FitResult(FitAnswers):
 
         The interval uses the evidence under the priors of `posterior`, or else BIC; `reason` states which.
         """
-        size = self.hmm.num_states
+        size = self.num_states
         return (size, size) if self.support is None else self.support.interval(size)
 
     def posterior(
@@ -145,7 +152,7 @@ class FitResult(FitAnswers):
                 "agreed": fit.restarts_agree,
                 "iterations": fit.num_iterations,
                 "converged": fit.converged,
-                "chosen": size == self.hmm.num_states,
+                "chosen": size == self.num_states,
             }
             for size, fit in self.fits.items()
         )
@@ -161,7 +168,7 @@ class FitResult(FitAnswers):
         if len(self.fits) > 1 and not self.held_out:
             found.append("states  restarts           BIC")
             for size, fit in self.fits.items():
-                chosen = "  chosen" if size == self.hmm.num_states else ""
+                chosen = "  chosen" if size == self.num_states else ""
                 found.append(f"{size:6d}  {fit.num_restarts:8d}  {fit.bic:12.2f}{chosen}")
         if self.held_out:
             each = "an observation" if self.hmm.real_valued else "a symbol"
@@ -169,7 +176,7 @@ class FitResult(FitAnswers):
         for size, mean in self.held_out.items():
             fit, error = self.fits[size], self.held_out_errors[size]
             beside = "" if np.isnan(error) else f" ± {error:.6f}"
-            chosen = "  chosen" if size == self.hmm.num_states else ""
+            chosen = "  chosen" if size == self.num_states else ""
             found.append(f"{size:6d}  {fit.num_restarts:8d}  {fit.bic:12.2f}   {mean:.6f}{beside}{chosen}")
         found += [self.reason] * bool(self.reason)
         unsure = [size for size, fit in self.fits.items() if not fit.restarts_agree and fit.num_restarts > 1]
@@ -188,7 +195,7 @@ class FitResult(FitAnswers):
             return f"Fit({self.hmm!r}{chosen}, {self.num_observations} observations from a stream)"
         each = f"{self.log_likelihood / self.num_observations:.4f} nats per observation"
         ended = "converged" if self.converged else "not converged"
-        return f"Fit({self.hmm!r}{chosen}, {each}, {searched(self.fits[self.hmm.num_states])}, {ended})"
+        return f"Fit({self.hmm!r}{chosen}, {each}, {searched(self.fits[self.num_states])}, {ended})"
 
     def _repr_html_(self) -> str:
         return html_rows(repr(self.hmm), self.table())
@@ -199,6 +206,7 @@ def fit(
     num_states: int | Sequence[int],
     *,
     emission: str | type[EmissionHMM] | None = None,
+    inputs: Any = None,
     validation: Any = None,
     seed: int = 0,
     stream: bool = False,
@@ -217,6 +225,8 @@ def fit(
         emission: "symbols", or for numbers "gaussian", "gaussian-mixture", "poisson" (counts), "channels" (several
             symbols at once), or a registered name or class of `EmissionHMM`. Default: "gaussian" for fractions, else
             symbols. NaN is missing; see `hmmscope.read_vectors` and `hmmscope.emissions.fit_emissions_em.fit_emissions`.
+        inputs: An input of each observation, or the column that holds them; the fit is then an `InputOutputHMM`, with a
+            transition and an emission matrix per input.
         validation: Held-out data for comparing numbers of states; by default the validation part of `source`. The
             chosen fit continues on all data. Few sequences are cut into blocks.
         seed: Seed of the initial parameters and of the order of a stream.
@@ -231,9 +241,15 @@ def fit(
     """
     sizes = sizes_of(num_states)
     options = options_of(options, FitOptions, reading)
-    settings, quiet = vars(options) | {"seed": seed}, options.quiet
-    del settings["quiet"]
+    settings = {name: value for name, value in vars(options).items() if name not in OWN_OPTIONS} | {"seed": seed}
+    quiet = settings.pop("quiet")
     emission, tied = emission_of(source, emission, reading), options.tied_emissions
+    if inputs is not None or options.durations is not None:
+        refuse_beside(options, inputs, emission=emission, validation=validation, stream=stream)
+        data = read_as(source, reading, [*settings, "num_states"])
+        hmm, total, fields = fit_driven(source, data, sizes, inputs, options, seed, reading)
+        fields["data"] = FitData(data, True, _labels(data, source), inputs=fields.pop("inputs"))
+        return FitResult(hmm, total, **fields)
     if emission != "symbols":
         refuse(emission, stream=stream, tied_emissions=tied)
         return _fit_numbers(source, sizes, emission, validation, settings, quiet, reading)
@@ -249,7 +265,9 @@ def fit(
     if len(sizes) > 1 and (weights is None or validation is not None):
         apart, judges, how = _held_out(data, validation)
     work = with_weights(_labelled(_work(apart, sizes[-1]), known, apart, sizes[-1]), weights)
-    with _Count((len(sizes) * options.num_restarts + (judges is not None)) * options.max_iterations, quiet) as heard:
+    with IterationProgress(
+        (len(sizes) * options.num_restarts + (judges is not None)) * options.max_iterations, quiet
+    ) as heard:
         settings["callback"] = heard
         if judges is None:
             return _without_judges(data, work, sizes, settings, _labels(data, source))
@@ -287,7 +305,7 @@ def _fit_numbers(
     data = read_vectors(source, **reading)
     del options["tied_emissions"]
     judges = None if validation is None else read_validation(validation, data, reading)
-    with _Count((len(sizes) * options["num_restarts"] + 1) * options["max_iterations"], quiet) as heard:
+    with IterationProgress((len(sizes) * options["num_restarts"] + 1) * options["max_iterations"], quiet) as heard:
         chosen, found = choose_vectors(data, judges, list(sizes), emission, options | {"callback": heard}, more)
     hmm = (found["whole"] or found["fits"][chosen]).hmm.replaced()
     hmm.title, hmm.source = f"{family_name(emission)} fit", f"fitted to {data.how}" if data.how else ""
@@ -391,22 +409,6 @@ def _named(hmm: HMM, data: SequenceData | SequenceStream, title: str) -> HMM:
     found = HMM(*matrices, symbols=data.symbols, title=f"{title} to {of}" if of else title)
     found.read_options = data.read_options if data.read_options.to_data() else None
     return found
-
-
-class _Count(Progress):
-    def __init__(self, total: int, quiet: bool) -> None:
-        super().__init__(total, "fit", unit="", per_step=1.0, quiet=quiet)
-        self._lock, self._made = Lock(), 0
-
-    def __call__(self, count: int) -> None:
-        with self._lock:
-            self._made += count
-            if count:
-                self.update(self._made)
-
-    def __enter__(self) -> "_Count":
-        super().__enter__()
-        return self
 
 
 def _fit_stream(

@@ -1,7 +1,7 @@
 """Rows of data that a fitted model answers about, in any form that `hmmscope.fit` reads."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hmmscope.axes import Int64, Tensor
+from hmmscope.axes import Tensor
+from hmmscope.errors import InputError
 from hmmscope.processes.observations import as_vectors
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
@@ -30,11 +31,13 @@ class GivenRows(Shown):
         sequences: Symbols (time,) or numbers (time, coordinate).
         index: Label of each row of all sequences, or None.
         columns: Names of the coordinates, or empty.
+        inputs: Inputs of each sequence (time,), or None.
     """
 
     sequences: Sequence[Tensor]
     index: Any = None
     columns: tuple[str, ...] = ()
+    inputs: Sequence[Tensor] | None = None
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
@@ -44,8 +47,8 @@ class GivenRows(Shown):
     def values(self, values: Any, names: Sequence[str]) -> RowValues:
         return RowValues.of(values, self.lengths, names, self.index)
 
-    def batches(self) -> Iterator[tuple[Tensor, Int64[Tensor, "batch"], list[int]]]:
-        """Yield padded batches of sequences of similar length, their lengths, and their numbers."""
+    def batches(self) -> Iterator[tuple[Tensor, dict[str, Any], list[int]]]:
+        """Yield padded batches of sequences of similar length, their `lengths` and `inputs`, and their numbers."""
         order = sorted(range(len(self.lengths)), key=self.lengths.__getitem__)
         while order:
             longest, chosen = 2 * max(1, self.lengths[order[0]]), list[int]()
@@ -59,24 +62,45 @@ class GivenRows(Shown):
             some = [self.sequences[number] for number in chosen]
             padding = torch.nan if some[0].is_floating_point() else 0
             padded = torch.nn.utils.rnn.pad_sequence(some, batch_first=True, padding_value=padding)
-            yield padded, torch.tensor([len(one) for one in some]), chosen
+            options: dict[str, Any] = {"lengths": torch.tensor([len(one) for one in some])}
+            if self.inputs is not None:
+                given = [self.inputs[number] for number in chosen]
+                options["inputs"] = torch.nn.utils.rnn.pad_sequence(given, batch_first=True)
+            yield padded, options, chosen
 
 
-def given_rows(hmm: Process, source: Any, *, lengths: Any = None, **reading: Any) -> GivenRows:
+def given_rows(hmm: Process, source: Any, *, lengths: Any = None, inputs: Any = None, **reading: Any) -> GivenRows:
     """Read observations for a model.
 
     Args:
         hmm: The model.
         source: Whatever `hmmscope.fit` reads; (time, coordinate) is one sequence.
         lengths: Lengths of the sequences in consecutive rows.
+        inputs: Inputs of an `InputOutputHMM`, see `read_inputs`.
         reading: Options of `SequenceData`, or of `read_vectors`.
+
+    Raises:
+        InputError: Missing or superfluous inputs, or an error of reading.
     """
     if isinstance(source, GivenRows):
         return source
+    if hmm.num_inputs is None and inputs is not None:
+        raise InputError(f"inputs: needs a model with inputs, got {hmm!r}; fit with inputs=")
+    if hmm.num_inputs is not None and inputs is None:
+        inputs = hmm.read_options.inputs if hmm.read_options else None
+        if inputs is None:
+            raise InputError("inputs: must hold the input of each row of x, because the model depends on them")
     if isinstance(source, RowValues) and lengths is None and len(source.lengths) > 1:
         lengths = source.lengths
     if not hmm.real_valued:
-        return _symbols(hmm, source, lengths, reading)
+        found = _symbols(hmm, source, lengths, reading)
+        if inputs is None:
+            return found
+        stored = {} if hmm.read_options is None else hmm.read_options.to_data()
+        again = {name: value for name, value in stored.items() if name not in ("unit", "column", "inputs")}
+        alphabet = hmm.input_alphabet  # type: ignore[attr-defined]
+        read = read_inputs(inputs, source, found.lengths, again | reading | {"lengths": lengths}, alphabet)
+        return replace(found, inputs=list(read))
     if isinstance(source, RowValues):
         source = np.asarray(source)
     if reading or isinstance(source, str | Path | VectorData | Mapping) or is_frame(source):
@@ -88,16 +112,68 @@ def given_rows(hmm: Process, source: Any, *, lengths: Any = None, **reading: Any
     return _labelled(GivenRows(parts, columns=column_names(source)), row_labels(source))
 
 
+def read_inputs(
+    inputs: Any, source: Any, lengths: Sequence[int], reading: Mapping[str, Any], alphabet: Any = None
+) -> SequenceData:
+    """Read the inputs of observations.
+
+    Args:
+        inputs: Column of `source`, or an input of each observation: sequences, or all in one row.
+        source: Table with the observations, if `inputs` is a column.
+        lengths: Lengths of the observed sequences.
+        reading: Options that read the observations.
+        alphabet: Known inputs.
+
+    Raises:
+        InputError: Missing inputs, or another number of inputs than of observations.
+    """
+    try:
+        found = _as_read(inputs, source, lengths, reading, alphabet)
+    except InputError as error:
+        raise InputError(f"inputs: {str(error).removeprefix('sequences: ')}") from None
+    if found.lengths.tolist() != list(lengths):
+        if sum(found.lengths.tolist()) == sum(lengths) and len(found) == len(lengths):
+            where = next(k for k, (a, b) in enumerate(zip(found.lengths.tolist(), lengths, strict=True)) if a != b)
+            raise InputError(f"inputs[{where}]: must have {lengths[where]} entries, as the observations")
+        count, total = len(found), sum(found.lengths.tolist())
+        rule = f"must have an entry per observation ({len(lengths)} sequences, {sum(lengths)} in all)"
+        raise InputError(f"inputs: {rule}, got {count} sequences and {total}")
+    if found.num_missing:
+        place = int(np.flatnonzero(found.flat == found.num_symbols)[0])
+        raise InputError(f"inputs: entry {place} is missing; each observation, a missing one too, needs its input")
+    return found
+
+
+def _as_read(
+    inputs: Any, source: Any, lengths: Sequence[int], reading: Mapping[str, Any], alphabet: Any
+) -> SequenceData:
+    if isinstance(inputs, str):
+        isolated = {name: value for name, value in reading.items() if name not in ("symbols", "column", "symbols_from")}
+        if isinstance(source, SequenceData | GivenRows | list | tuple | np.ndarray | Tensor):
+            raise InputError(f"{inputs!r} names a column, but the source has none; pass an input of each observation")
+        found = SequenceData(source, column=inputs, symbols=_symbols_of(alphabet), **isolated)
+    elif isinstance(inputs, SequenceData):
+        found = SequenceData(inputs, symbols_from=alphabet) if alphabet is not None else inputs
+    else:
+        flat = inputs if hasattr(inputs, "dtype") or hasattr(inputs, "iloc") else None
+        flat = np.asarray(flat if flat is not None else _scalars(inputs))
+        rows: Any = inputs
+        if flat.ndim == 1 and len(flat) == sum(lengths):
+            rows = [part.tolist() for part in np.split(flat, np.cumsum(lengths)[:-1])]
+        found = SequenceData(rows, axis=1 if max(lengths) == 1 else None, symbols=_symbols_of(alphabet))
+    return found
+
+
 def of_vectors(data: VectorData, index: Any = None, columns: tuple[str, ...] = ()) -> GivenRows:
     """Return the sequences of numbers."""
     index = row_labels(data) if index is None else index
     return _labelled(GivenRows(data.rows.split(data.lengths.tolist()), columns=columns or data.columns or ()), index)
 
 
-def of_symbols(data: SequenceData, index: Any = None) -> GivenRows:
+def of_symbols(data: SequenceData, index: Any = None, inputs: SequenceData | None = None) -> GivenRows:
     """Return the sequences of symbols."""
     index = row_labels(data) if index is None else index
-    return _labelled(GivenRows(list(data)), index)
+    return _labelled(GivenRows(list(data), inputs=None if inputs is None else list(inputs)), index)
 
 
 def row_labels(source: Any) -> Any:
@@ -133,9 +209,17 @@ def _symbols(hmm: Process, source: Any, lengths: Any, reading: dict[str, Any]) -
     return of_symbols(data, labels if data.index is None else None)
 
 
+def _symbols_of(alphabet: Any) -> Any:
+    return None if alphabet is None else alphabet.names or alphabet.count
+
+
+def _scalars(rows: Any) -> Any:
+    return rows if isinstance(rows, list | tuple) and all(np.ndim(one) == 0 for one in rows) else []
+
+
 def _labelled(found: GivenRows, index: Any) -> GivenRows:
     if isinstance(index, list):  # an array for each sequence
         index = np.concatenate(index)
     if index is None or sum(found.lengths) != len(index):
         return found
-    return GivenRows(found.sequences, index, found.columns)
+    return replace(found, index=index)

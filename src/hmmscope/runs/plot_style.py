@@ -12,10 +12,11 @@ MUTED = "0.65"
 
 def state_colours(hmm: Process) -> list[Any]:
     """Return a colour for each state."""
-    if hmm.num_states <= len(COLOURS):
-        return list(COLOURS[: hmm.num_states])
+    count = hmm.num_states if hmm.visits is None else len(hmm.visits.names)
+    if count <= len(COLOURS):
+        return list(COLOURS[:count])
     wheel = needed("matplotlib", "plot").colormaps["turbo"]
-    return [wheel((state + 0.5) / hmm.num_states) for state in range(hmm.num_states)]
+    return [wheel((state + 0.5) / count) for state in range(count)]
 
 
 def new_figure(figsize: tuple[float, float]) -> Any:

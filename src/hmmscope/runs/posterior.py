@@ -146,6 +146,7 @@ class FitData:
         index: Label of each row, or None.
         columns: Names of the coordinates, or empty.
         constraints: Constraints of the fit.
+        inputs: Inputs of the observations, or None.
     """
 
     data: SequenceData | VectorData
@@ -153,13 +154,14 @@ class FitData:
     index: Any = None
     columns: tuple[str, ...] = ()
     constraints: Constraints | None = None
+    inputs: SequenceData | None = None
 
     @property
     def rows(self) -> GivenRows:
         """Return the sequences with the labels of their rows."""
         if isinstance(self.data, VectorData):
             return of_vectors(self.data, self.index, self.columns)
-        return of_symbols(self.data, self.index)
+        return of_symbols(self.data, self.index, self.inputs)
 
     @property
     def sequences(self) -> Sequence[Tensor]:
@@ -181,6 +183,8 @@ class FitData:
 
     def _drawn(self, hmm: Any, prior: DirichletPrior, chains: Chains, laws: dict[str, Any]) -> Draws:
         vectors = isinstance(self.data, VectorData)
+        if hmm.num_inputs is not None or hmm.visits is not None:
+            raise InputError(f"posterior: has no prior for {type(hmm).__name__}; fit without inputs and durations")
         if self.restricted or (self.constraints is not None and (vectors or not _forbids(self.constraints, hmm))):
             options = "fixed, start, tied_emissions, sequence_weights and known_states"
             options += ", or with constraints that only forbid entries of an HMM of symbols" if self.constraints else ""

@@ -6,9 +6,11 @@ from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
+from hmmscope.inference.continuations import MAX_STEPS
 from hmmscope.inference.fast import log_likelihood
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.paths import most_likely_states
@@ -18,9 +20,10 @@ from hmmscope.processes.process import Process
 from hmmscope.processes.stationary import stationary_law
 from hmmscope.reprs import ResultRows
 from hmmscope.runs.forecasts import Forecasts, forecast_with
-from hmmscope.runs.given_rows import GivenRows, given_rows
+from hmmscope.runs.given_rows import GivenRows, given_rows, read_inputs
 from hmmscope.runs.row_values import RowValues, duration_text, time_step
 from hmmscope.schema import require, require_count, unknown_name
+from hmmscope.sequences.gaps import MISSING
 
 #: Largest number of symbols with a column each in the table of states.
 FEW_SYMBOLS = 12
@@ -65,7 +68,21 @@ class StateTable(ResultRows):
 
 def state_names(hmm: Process) -> tuple[str, ...]:
     """Return the names of the states: `state 0`, `state 1`, ... without names."""
+    if hmm.visits is not None:
+        return hmm.visits.names
     return hmm.states or tuple(f"state {state}" for state in range(hmm.num_states))
+
+
+def num_shown(hmm: Process) -> int:
+    """Return the number of states of answers: of a semi-Markov model without the remaining steps."""
+    return len(state_names(hmm))
+
+
+def constant_inputs(hmm: Any) -> list[tuple[str, Any]]:
+    """Return the name of each input and the HMM under it; for other models the model itself."""
+    if hmm.num_inputs is None:
+        return [("", hmm)]
+    return [(name, hmm.given_input(number)) for number, name in enumerate(hmm.input_names)]
 
 
 def coordinate_names(hmm: Process, given: GivenRows | None = None) -> tuple[str, ...]:
@@ -96,9 +113,11 @@ def chosen_coordinates(hmm: Process, given: GivenRows | None, wanted: Any) -> li
 
 def predict(hmm: Process, x: Any, *, names: bool = False, **reading: Any) -> RowValues:
     """Compute the most likely path of each sequence."""
-    hmm.require_capability(PATHS)
+    _require(hmm, PATHS)
     given = given_rows(hmm, x, **reading)
-    states = _by_row(given, lambda rows, lengths: most_likely_states(hmm, rows, lengths=lengths).states)
+    states = _by_row(given, lambda rows, options: most_likely_states(hmm, rows, **options).states)
+    if hmm.visits is not None:
+        states = np.append(hmm.visits.of.numpy(), -1)[states]
     if names:
         states = np.array([*state_names(hmm), "?"])[states]  # ? for a sequence of probability zero
     return given.values(states, ("state",))
@@ -106,64 +125,97 @@ def predict(hmm: Process, x: Any, *, names: bool = False, **reading: Any) -> Row
 
 def predict_proba(hmm: Process, x: Any, **reading: Any) -> RowValues:
     """Compute P(state | all observations) of each row."""
-    hmm.require_capability(SMOOTHING)
+    _require(hmm, SMOOTHING)
     given = given_rows(hmm, x, **reading)
-    found = _by_row(given, lambda rows, lengths: smooth_beliefs(hmm, rows, lengths=lengths))
+    found = _by_row(given, lambda rows, options: smooth_beliefs(hmm, rows, **options))
+    if hmm.visits is not None:
+        found = found @ np.eye(num_shown(hmm))[hmm.visits.of.numpy()]
     return given.values(found, state_names(hmm))
+
+
+def _require(hmm: Process, capability: str) -> None:
+    if hmm.num_inputs is None:  # else inference needs inputs, which `given_rows` requires
+        hmm.require_capability(capability)
 
 
 def score(hmm: Process, x: Any, *, per_sequence: bool = False, **reading: Any) -> Any:
     """Compute the log-likelihood in nats."""
     given = given_rows(hmm, x, **reading)
     found = np.zeros(len(given.sequences))
-    for rows, lengths, numbers in given.batches():
+    for rows, options, numbers in given.batches():
         if hmm.real_valued:
-            found[numbers] = filter_beliefs(hmm, rows, lengths=lengths).log_likelihood.numpy()
+            found[numbers] = filter_beliefs(hmm, rows, **options).log_likelihood.numpy()
         else:
-            found[numbers] = log_likelihood(hmm, rows, lengths=lengths).numpy()
+            found[numbers] = log_likelihood(hmm, rows, **options).numpy()
     return found if per_sequence else float(found.sum())
 
 
-def sample(hmm: Process, length: int, num_sequences: int = 1, *, seed: int = 0) -> SampledRows:
-    """Sample sequences."""
+def sample(hmm: Any, length: int, num_sequences: int = 1, *, seed: int = 0, inputs: Any = None) -> SampledRows:
+    """Sample sequences; a model with inputs needs `inputs` (length,) or (num_sequences, length)."""
     require_count("length", length)
     require_count("num_sequences", num_sequences)
-    starts = np.arange(length) == 0
-    drawn = hmm.sample_paths(np.arange(num_sequences), starts, seed)
+    if hmm.num_inputs is not None:
+        if inputs is None:
+            raise InputError("inputs: must hold the input of each step, because the model depends on them")
+        named = isinstance(inputs, list | tuple) and all(isinstance(one, str) for one in inputs)
+        checked = hmm.checked_inputs([list(inputs)] if named else inputs, (num_sequences, length))
+        drawn = hmm.sample_given(checked, seed=seed)
+    else:
+        require(inputs is None, "inputs", "applies to models with inputs", type(hmm).__name__)
+        drawn = hmm.sample_paths(np.arange(num_sequences), np.arange(length) == 0, seed)
     lengths = [length] * num_sequences
     names = coordinate_names(hmm) if hmm.real_valued else ("symbol",)
     observations, states = (part.flatten(0, 1).numpy() for part in drawn[:2])
+    states = states if hmm.visits is None else hmm.visits.of.numpy()[states]
     return SampledRows(RowValues.of(observations, lengths, names), RowValues.of(states, lengths, ("state",)))
 
 
-def forecast(hmm: Process, observed: Any, steps: int = 1, *, seed: int = 0, **reading: Any) -> Forecasts:
-    """Forecast the observations after a sequence."""
+def forecast(
+    hmm: Any, observed: Any, steps: int = 1, *, seed: int = 0, next_inputs: Any = None, **reading: Any
+) -> Forecasts:
+    """Forecast the observations after a sequence; a model with inputs needs `next_inputs` (steps,)."""
     given = given_rows(hmm, observed, **reading)
     count = len(given.sequences)
     require(count == 1, "observed", f"must be one sequence, got {count}; pass one of them", count)
     names = coordinate_names(hmm, given) if hmm.real_valued else hmm.symbols or ()
-    found = forecast_with([hmm], given.sequences[0], steps, seed)
+    if given.inputs is not None:
+        if next_inputs is None:
+            raise InputError(f"next_inputs: must hold the input of each next step ({steps} in all)")
+        read = read_inputs(next_inputs, None, [steps], {}, hmm.input_alphabet)
+        found = _given_next_inputs(hmm, given.sequences[0], torch.cat([given.inputs[0], read[0]]), steps)
+    else:
+        require(next_inputs is None, "next_inputs", "applies to models with inputs", type(hmm).__name__)
+        found = forecast_with([hmm], given.sequences[0], steps, seed)
     return replace(found, names=tuple(names), index=_ahead(given.index, steps))
 
 
+def _given_next_inputs(hmm: Any, past: Tensor, inputs: Tensor, steps: int) -> Forecasts:
+    require_count("steps", steps, most=MAX_STEPS)
+    whole = torch.cat([past, torch.full((steps,), MISSING)])[None]
+    beliefs = filter_beliefs(hmm, whole, inputs=inputs[None], strict=True).beliefs[0, len(past) :]
+    laws = torch.einsum("ts,tsv->tv", beliefs, hmm.emission[inputs[len(past) :]])
+    return Forecasts(laws, laws, laws)
+
+
 def state_table(hmm: Process, x: Any = None, **reading: Any) -> StateTable:
-    """Describe each state in a row."""
+    """Describe each state in a row, for models with inputs once per input."""
+    if hmm.num_inputs is not None:
+        return _table_by_input(hmm, None if x is None else given_rows(hmm, x, **reading))
     hmm.require_capability(PATHS if hmm.real_valued else STATES)
     given = None if x is None else given_rows(hmm, x, **reading)
-    transition = transitions_of(hmm)
     rows: list[dict[str, Any]] = [{"state": name} for name in state_names(hmm)]
     if given is not None:
         shares = np.asarray(predict_proba(hmm, given)).mean(0)
         path = predict(hmm, given).per_sequence()
-        visits = sum(np.bincount(one[_begins(one)], minlength=hmm.num_states) for one in path if len(one))
+        visits = sum(np.bincount(one[_begins(one)], minlength=len(rows)) for one in path if len(one))
         for row, share, count in zip(rows, shares.tolist(), np.asarray(visits).tolist(), strict=True):
             row |= {"share": share, "visits": count}
     else:
-        for row, share in zip(rows, _stationary(transition), strict=True):
+        for row, share in zip(rows, _stationary(hmm), strict=True):
             row["share"] = share
     step = None if given is None else time_step(given.index)
-    for row, stay in zip(rows, transition.diagonal().tolist(), strict=True):
-        row["dwell_rows"] = dwell = 1 / (1 - stay) if stay < 1 else np.inf
+    for row, dwell in zip(rows, dwell_rows(hmm), strict=True):
+        row["dwell_rows"] = dwell
         if step is not None:
             nanoseconds = dwell * float(step / np.timedelta64(1, "ns"))
             row["dwell_time"] = np.timedelta64(round(nanoseconds) if nanoseconds < 2**62 else "NaT", "ns")
@@ -172,22 +224,57 @@ def state_table(hmm: Process, x: Any = None, **reading: Any) -> StateTable:
     return StateTable(rows)
 
 
+def _table_by_input(hmm: Any, given: GivenRows | None) -> StateTable:
+    found: list[dict[str, Any]] = []
+    if given is not None:
+        shares, inputs = np.asarray(predict_proba(hmm, given)), torch.cat(list(given.inputs or ())).numpy()
+    for number, (name, part) in enumerate(constant_inputs(hmm)):
+        rows: list[dict[str, Any]] = [{"input": name} | row for row in state_table(part)]
+        if given is not None:
+            own = inputs == number
+            means = shares[own].mean(0) if own.any() else np.full(hmm.num_states, np.nan)
+            rows = [row | {"share": share} for row, share in zip(rows, means.tolist(), strict=True)]
+        found += rows
+    return StateTable(found)
+
+
+def dwell_rows(hmm: Process) -> list[float]:
+    """Return the mean number of rows of a visit of each state."""
+    if hmm.visits is not None:
+        durations = hmm.visits.durations
+        return (durations @ torch.arange(1, durations.shape[1] + 1).double()).tolist()
+    return [1 / (1 - stay) if stay < 1 else np.inf for stay in transitions_of(hmm).diagonal().tolist()]
+
+
 def transitions_of(hmm: Process) -> Float64[Tensor, "state state"]:
-    """Return P(next state | state)."""
+    """Return P(next state | state), of a semi-Markov model between visits."""
+    if hmm.visits is not None:
+        return hmm.visits.transition
     found: Tensor = hmm.transition if hmm.real_valued else hmm.params.transitions()[0]  # type: ignore[attr-defined]
     return found
 
 
-def _stationary(transition: Tensor) -> list[float]:
+def _stationary(hmm: Any) -> list[float]:
+    transition = hmm.params.transitions()[0] if hmm.visits is not None else transitions_of(hmm)
     try:
-        return stationary_law(transition).tolist()
+        law = stationary_law(transition)
     except InputError:  # several closed classes
-        return [np.nan] * len(transition)
+        return [np.nan] * num_shown(hmm)
+    if hmm.visits is not None:
+        law = torch.zeros(num_shown(hmm)).double().index_add(0, hmm.visits.of, law)
+    return law.tolist()
+
+
+def emission_rows(hmm: Any) -> Float64[Tensor, "state symbol"]:
+    """Return P(symbol | state)."""
+    if hmm.visits is not None:
+        return hmm.visits.emission
+    return hmm.params.symbols()[0] if hmm.params.states_emit else hmm.params.predictive()[0]
 
 
 def _emitted(hmm: Any, given: GivenRows | None) -> list[dict[str, Any]]:
     if not hmm.real_valued:
-        law = hmm.params.symbols()[0] if hmm.params.states_emit else hmm.params.predictive()[0]
+        law = emission_rows(hmm)
         symbols = hmm.symbols or tuple(map(str, range(hmm.num_symbols)))
         if len(symbols) <= FEW_SYMBOLS:
             return [{f"P({name})": p for name, p in zip(symbols, row, strict=True)} for row in law.tolist()]
@@ -212,10 +299,10 @@ def _begins(path: Any) -> Any:
     return np.concatenate([[True], path[1:] != path[:-1]]) & (path >= 0)
 
 
-def _by_row(given: GivenRows, answer: Callable[[Tensor, Tensor], Tensor]) -> Any:
+def _by_row(given: GivenRows, answer: Callable[[Tensor, dict[str, Any]], Tensor]) -> Any:
     parts: list[Any] = [None] * len(given.sequences)
-    for rows, lengths, numbers in given.batches():
-        found = answer(rows, lengths).numpy()
+    for rows, options, numbers in given.batches():
+        found = answer(rows, options).numpy()
         for place, number in enumerate(numbers):
             parts[number] = found[place, : given.lengths[number]]
     return np.concatenate(parts)

@@ -12,8 +12,16 @@ from hmmscope.runs.emission_plots import emissions
 from hmmscope.runs.given_rows import GivenRows, given_rows
 from hmmscope.runs.plot_style import MUTED, new_axes, new_figure, state_colours
 from hmmscope.runs.row_values import stamps_of
-from hmmscope.runs.state_answers import chosen_coordinates, coordinate_names, predict, predict_proba, state_names
-from hmmscope.runs.transition_plots import transitions
+from hmmscope.runs.state_answers import (
+    chosen_coordinates,
+    constant_inputs,
+    coordinate_names,
+    num_shown,
+    predict,
+    predict_proba,
+    state_names,
+)
+from hmmscope.runs.transition_plots import durations, transitions
 from hmmscope.schema import require, unknown_name
 
 #: Most panels of observations, and rows above which points are left out.
@@ -32,9 +40,20 @@ def plot(hmm: Process, kind: str = "overview", x: Any = None, *, ax: Any = None,
         raise InputError(f"{next(iter(reading))}: describes how to read x; pass x")
     if given is None and kind in OF_ROWS:
         raise InputError(f"x: {kind!r} needs observations; pass x=")
-    if kind == "overview":
-        return overview(hmm, given, ax=ax, **own)
+    if kind in OF_INPUTS and hmm.num_inputs is not None:
+        return _by_input(KINDS[kind], hmm, ax, **own)
     return KINDS[kind](hmm, given, ax=ax, **own)
+
+
+def _by_input(draw: Callable[..., Any], hmm: Process, ax: Any, *, figsize: Any = None) -> Any:
+    if ax is not None:
+        raise InputError("ax: this plot has a panel per input; leave ax out, or plot hmm.given_input(0)")
+    parts = constant_inputs(hmm)[:MOST_PANELS]
+    figure = new_figure(figsize or (4.8 * len(parts), 4.2))
+    for axes, (name, part) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts, strict=True):
+        draw(part, None, ax=axes)
+        axes.set_title(name)
+    return figure
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -94,7 +113,7 @@ def probabilities(hmm: Process, given: GivenRows, *, ax: Any = None, sequence: i
     axes.set(ylim=(0, 1), ylabel="P(state | data)")
     axes.margins(x=0)
     _along(axes, given, place)
-    _legend(axes, hmm, np.arange(hmm.num_states))
+    _legend(axes, hmm, np.arange(num_shown(hmm)))
     return axes
 
 
@@ -102,14 +121,13 @@ def overview(hmm: Process, given: GivenRows | None, *, ax: Any = None, figsize: 
     """Plot transitions and emissions, with observations also states over time; return the figure."""
     if ax is not None:
         raise InputError("ax: applies to a single plot; choose a kind, such as 'transitions'")
+    parts = constant_inputs(hmm)[:MOST_PANELS]
     if given is None:
-        figure = new_figure(figsize or (9.0, 4.0))
-        left, right = figure.subplots(1, 2, width_ratios=(1, 1.2))
-        transitions(hmm, None, ax=left)
-        emissions(hmm, None, ax=right)
+        figure = new_figure(figsize or (9.0, 4.0 * len(parts)))
+        _details(hmm, None, parts, figure, figure.add_gridspec(len(parts), 2, width_ratios=(1, 1.2)), 0)
         return figure
-    figure = new_figure(figsize or (10.0, 7.6))
-    grid = figure.add_gridspec(3, 2, height_ratios=(1.3, 0.7, 2.0), width_ratios=(1, 1.2))
+    figure = new_figure(figsize or (10.0, 3.8 + 3.8 * len(parts)))
+    grid = figure.add_gridspec(2 + len(parts), 2, height_ratios=(1.3, 0.7, *[2.0] * len(parts)), width_ratios=(1, 1.2))
     top = figure.add_subplot(grid[0, :])
     below = figure.add_subplot(grid[1, :], sharex=top)
     observations(hmm, given, ax=top, **options)
@@ -117,14 +135,22 @@ def overview(hmm: Process, given: GivenRows | None, *, ax: Any = None, figsize: 
     top.set_xlabel("")
     top.tick_params(labelbottom=False)
     below.get_legend().remove()
-    transitions(hmm, given, ax=figure.add_subplot(grid[2, 0]))
-    emissions(hmm, given, ax=figure.add_subplot(grid[2, 1]))
+    _details(hmm, given, parts, figure, grid, 2)
     return figure
+
+
+def _details(hmm: Process, given: GivenRows | None, parts: Any, figure: Any, grid: Any, row: int) -> None:
+    for number, (name, part) in enumerate(parts):
+        left, right = (figure.add_subplot(grid[row + number, place]) for place in (0, 1))
+        transitions(part, given if part is hmm else None, ax=left)
+        emissions(part, given if part is hmm else None, ax=right)
+        left.set_title(name)
+        right.set_title(name)
 
 
 def convergence(fit: Any, *, ax: Any = None, figsize: Any = None) -> Any:
     """Plot for each restart how far its log-likelihood is below the best one, over the iterations."""
-    found = fit.fits.get(fit.hmm.num_states)
+    found = fit.fits.get(fit.num_states)
     if found is None or not found.history:
         raise InputError("kind: 'convergence' needs the restarts of a fit, which a stream does not store")
     axes = new_axes(ax, figsize or (6.0, 3.6))
@@ -141,7 +167,7 @@ def convergence(fit: Any, *, ax: Any = None, figsize: Any = None) -> Any:
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(yscale="log", xlabel="iteration", ylabel="nats below the best log-likelihood")
     agreed = "the best two agree" if found.restarts_agree else f"the best two differ by {found.restart_gap:.2g} nats"
-    axes.set_title(f"{len(ends)} restart{'s' * (len(ends) > 1)} of {fit.hmm.num_states} states: {agreed}")
+    axes.set_title(f"{len(ends)} restart{'s' * (len(ends) > 1)} of {fit.num_states} states: {agreed}")
     axes.legend(frameon=False)
     return axes
 
@@ -151,7 +177,7 @@ def num_states(fit: Any, *, ax: Any = None, figsize: Any = None) -> Any:
     if fit.support is None:
         raise InputError("kind: 'num_states' needs several numbers of states; fit with num_states=[1, 2, 3]")
     axes = new_axes(ax, figsize or (6.0, 3.6))
-    sizes, chosen = sorted(fit.fits), fit.hmm.num_states
+    sizes, chosen = sorted(fit.fits), fit.num_states
     shares = [fit.support.shares[size] for size in sizes]
     colours = ["#0072B2" if size == chosen else "#9ecae1" for size in sizes]
     axes.bar(sizes, shares, color=colours, width=0.6)
@@ -185,7 +211,8 @@ def _chosen(given: GivenRows, sequence: int) -> tuple[GivenRows, Any]:
         place = labels[rows]
     else:
         place = np.arange(given.lengths[sequence])
-    return GivenRows([given.sequences[sequence]], columns=given.columns), place
+    inputs = None if given.inputs is None else [given.inputs[sequence]]
+    return GivenRows([given.sequences[sequence]], columns=given.columns, inputs=inputs), place
 
 
 def _along(axes: Any, given: GivenRows, place: Any) -> None:
@@ -234,12 +261,25 @@ def _symbols(axes: Any, hmm: Process, one: GivenRows, path: Any, place: Any) -> 
     elif count <= 12:
         axes.set_yticks(range(count))
     axes.set(ylabel="symbol", ylim=(-0.6, count - 0.4))
+    if one.inputs is not None:
+        _input_strip(axes, hmm, one.inputs[0].numpy(), place)
     _along(axes, one, place)
+
+
+def _input_strip(axes: Any, hmm: Any, inputs: Any, place: Any) -> None:
+    count = hmm.num_inputs
+    for number, name in enumerate(hmm.input_names):
+        own = inputs == number
+        grey = str(0.8 * (1 - number / max(1, count - 1)))
+        axes.scatter(place[own], np.full(own.sum(), -1.0), marker="s", s=18, c=grey, label=name, linewidths=0)
+    handles, names = axes.get_legend_handles_labels()
+    axes.add_artist(axes.legend(handles, names, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=6, frameon=False))
+    axes.set_ylim(bottom=-1.4)
 
 
 def _legend(axes: Any, hmm: Process, path: Any) -> None:
     patches = needed("matplotlib.patches", "plot")
-    shown = [state for state in range(hmm.num_states) if bool((path == state).any())][:12]
+    shown = [state for state in range(num_shown(hmm)) if bool((path == state).any())][:12]
     names, colours = state_names(hmm), state_colours(hmm)
     handles = [patches.Patch(color=colours[state], label=names[state]) for state in shown]
     axes.legend(
@@ -262,6 +302,9 @@ KINDS: dict[str, Callable[..., Any]] = {
     "probabilities": probabilities,
     "transitions": transitions,
     "emissions": emissions,
+    "durations": durations,
 }
+#: Plots with a panel per input, for models with inputs.
+OF_INPUTS = ("transitions", "emissions", "durations")
 #: Plots of a fit.
 OF_FITS: dict[str, Callable[..., Any]] = {"convergence": convergence, "num_states": num_states}

@@ -9,7 +9,7 @@ from hmmscope.reprs import needed
 from hmmscope.runs.given_rows import GivenRows
 from hmmscope.runs.plot_style import new_axes, state_colours
 from hmmscope.runs.row_values import duration_text
-from hmmscope.runs.state_answers import state_names, state_table, transitions_of
+from hmmscope.runs.state_answers import dwell_rows, predict, state_names, state_table, transitions_of
 
 #: Most states of a graph (above, a matrix is drawn), and the smallest probability of an arrow.
 MOST_NODES, LEAST_ARROW = 10, 0.005
@@ -22,7 +22,7 @@ def transitions(hmm: Process, given: GivenRows | None = None, *, ax: Any = None,
     """
     rows = state_table(hmm, given)
     matrix = transitions_of(hmm).numpy()
-    if hmm.num_states > MOST_NODES:
+    if len(rows) > MOST_NODES:
         return _matrix(hmm, matrix, ax, figsize)
     axes = new_axes(ax, figsize or (5.0, 4.4))
     axes.set(aspect="equal", xticks=[], yticks=[])
@@ -46,6 +46,38 @@ def transitions(hmm: Process, given: GivenRows | None = None, *, ax: Any = None,
     span = 1.0 + max(radii) + 0.42
     axes.set(xlim=(-span, span), ylim=(-span if len(rows) > 2 else -1.0, span if len(rows) > 2 else 1.0))
     return axes
+
+
+def durations(hmm: Process, given: GivenRows | None = None, *, ax: Any = None, figsize: Any = None) -> Any:
+    """Plot how long visits of each state last: geometric in an HMM, as fitted in a semi-Markov model.
+
+    With observations, points are the visits of the most likely path that do not touch the ends of a sequence.
+    """
+    axes = new_axes(ax, figsize or (5.6, 3.6))
+    longest = max(2, min(200, int(3 * np.nan_to_num(max(dwell_rows(hmm)), posinf=60.0)) + 1))
+    if hmm.visits is not None:
+        laws = hmm.visits.durations.numpy()
+    else:
+        stays = transitions_of(hmm).diagonal().numpy()[:, None]
+        laws = (1 - stays) * stays ** np.arange(longest)
+    seen = None if given is None else _visit_lengths(predict(hmm, given).per_sequence(), laws.shape)
+    steps = np.arange(1, laws.shape[1] + 1)
+    for state, (name, colour) in enumerate(zip(state_names(hmm), state_colours(hmm), strict=True)):
+        axes.plot(steps, laws[state], "-", color=colour, label=name)
+        if seen is not None and seen[state].sum():
+            axes.plot(steps, seen[state] / seen[state].sum(), "o", markersize=4, color=colour)
+    axes.set(xlabel="rows", ylabel="P(a visit lasts so long)", ylim=(0, None))
+    axes.legend(frameon=False, fontsize="small")
+    return axes
+
+
+def _visit_lengths(paths: Any, shape: tuple[int, ...]) -> Any:
+    counts = np.zeros(shape)
+    for path in paths:
+        edges = np.flatnonzero(np.diff(path)) + 1
+        lengths = np.diff(edges)
+        np.add.at(counts, (path[edges[:-1]], np.minimum(lengths, shape[1]) - 1), lengths <= shape[1])
+    return counts
 
 
 def _layout(count: int, shares: Any) -> tuple[Any, Any]:
@@ -110,7 +142,7 @@ def _matrix(hmm: Process, matrix: Any, ax: Any, figsize: Any) -> Any:
     image = axes.imshow(matrix, cmap="Blues", vmin=0, vmax=1)
     axes.figure.colorbar(image, ax=axes, label="P(next state | state)", shrink=0.8)
     axes.set(xlabel="next state", ylabel="state")
-    if hmm.states is not None and hmm.num_states <= 30:
-        axes.set_xticks(range(hmm.num_states), hmm.states, rotation=90, fontsize="small")
-        axes.set_yticks(range(hmm.num_states), hmm.states, fontsize="small")
+    if (hmm.states is not None or hmm.visits is not None) and len(matrix) <= 30:
+        axes.set_xticks(range(len(matrix)), state_names(hmm), rotation=90, fontsize="small")
+        axes.set_yticks(range(len(matrix)), state_names(hmm), fontsize="small")
     return axes

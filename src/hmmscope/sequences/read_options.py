@@ -24,6 +24,7 @@ class ReadOptions:
         axis: time axis of a 2-d array: 0 if columns are sequences, 1 if rows are.
         missing: values of missing observations, see `Missing`.
         time: the column with the time stamp of each row.
+        inputs: the column with the inputs of a model that depends on inputs.
         every, gap, sort, duplicates: see `TimeAxis`.
     """
 
@@ -37,6 +38,7 @@ class ReadOptions:
     gap: str | None = None
     sort: bool | None = None
     duplicates: str | None = None
+    inputs: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("every", "gap", "sort", "duplicates"):

@@ -3,6 +3,7 @@
 import sys
 import time
 from html import escape
+from threading import Lock
 from typing import Any
 
 from hmmscope.text import tell
@@ -98,3 +99,21 @@ class Progress:
 
 def _left(steps: int, made: int, seconds: float) -> str:
     return "{}:{:02d} left  ".format(*divmod(round(steps * seconds / made), 60)) if made else ""
+
+
+class IterationProgress(Progress):
+    """Progress of a fit, which is called with the iterations of each restart."""
+
+    def __init__(self, total: int, quiet: bool) -> None:
+        super().__init__(total, "fit", unit="", per_step=1.0, quiet=quiet)
+        self._lock, self._made = Lock(), 0
+
+    def __call__(self, count: int) -> None:
+        with self._lock:
+            self._made += count
+            if count:
+                self.update(self._made)
+
+    def __enter__(self) -> "IterationProgress":
+        super().__enter__()
+        return self

@@ -11,6 +11,7 @@ from hmmscope.processes.process import Process
 from hmmscope.runs import fitting
 from hmmscope.runs.fit_answers import searched
 from hmmscope.runs.fit_options import FitOptions
+from hmmscope.runs.given_rows import read_inputs
 from hmmscope.runs.vector_sequences import emission_of
 from hmmscope.schema import parse_value
 from hmmscope.sequences.data import SequenceData
@@ -47,6 +48,10 @@ def fit(options: FitCommandOptions) -> None:
         data = SequenceData(options.observations, symbols=options.symbols, **reading)
         if not quiet:
             say(data.describe())
+    if options.inputs is not None:
+        more["inputs"] = options.inputs
+        if isinstance(data, SequenceData):
+            more["inputs"] = read_inputs(options.inputs, options.observations, data.lengths.tolist(), reading)
     found = fitting.fit(
         data,
         sizes[0] if len(sizes) == 1 else sizes,
@@ -54,6 +59,8 @@ def fit(options: FitCommandOptions) -> None:
             num_restarts=options.restarts,
             max_iterations=options.iterations,
             pseudo_count=options.pseudo_count,
+            durations=options.durations,
+            duration_family=options.duration_family,
             quiet=quiet,
         ),
         seed=options.seed,
@@ -64,8 +71,8 @@ def fit(options: FitCommandOptions) -> None:
     for line in found.lines():
         say(line)
     total = found.num_observations
-    kind = "coordinate" if more else "symbol"
-    about = f"{_counted(found.hmm.num_states, 'state')}, {_counted(found.hmm.num_symbols, kind)}, {total} observations"
+    kind = "coordinate" if found.hmm.real_valued else "symbol"
+    about = f"{_counted(found.num_states, 'state')}, {_counted(found.hmm.num_symbols, kind)}, {total} observations"
     if stream:
         say(f"{about} of a stream, each read once")
     else:
@@ -74,7 +81,7 @@ def fit(options: FitCommandOptions) -> None:
         say(
             f"{about} {_place(found.hmm, data)}: log-likelihood {best.log_likelihood:.6f} nats "
             f"({best.log_likelihood / total:.6f} per observation), {ended} in {_counted(best.num_iterations, 'iteration')}, "
-            f"{searched(found.fits[found.hmm.num_states])}"
+            f"{searched(found.final)}"
         )
     said_of(found, options)
     if not quiet:
@@ -83,8 +90,8 @@ def fit(options: FitCommandOptions) -> None:
 
 def said_of(found: fitting.FitResult, options: FitCommandOptions) -> None:
     """Print requested extras: intervals, goodness of fit, forecast."""
-    if found.fits and not found.hmm.real_valued:  # only symbols are quantized
-        distance = found.final.hmm.quantisation_distance
+    distance = getattr(found.final.hmm, "quantisation_distance", None) if found.fits else None
+    if distance is not None:  # HMMs of symbols are quantized
         say(f"rounding to multiples of 2^-32: at most {distance:.1e} nats per symbol from the fit")
     posterior = found.posterior(options.posterior, seed=options.seed) if options.posterior else None
     for line in posterior.lines() if posterior else ():

@@ -253,6 +253,12 @@ class FitCommandOptions(SequenceInputOptions, Options):
         "poisson, channels, or a registered family",
         metavar="NAME",
     )
+    inputs: str | None = said(
+        "column with the input (action) of each observation: a transition and an emission matrix per input",
+        metavar="NAME",
+    )
+    durations: int | None = said("fit the durations of visits up to N steps (semi-Markov model)", metavar="N")
+    duration_family: str = said("with --durations: free or negative-binomial", "free", metavar="NAME")
     symbols: int | None = said("size of the alphabet, if symbols are numbers (default: the largest + 1)", metavar="V")
     restarts: int = said("run at most N restarts; stop once the best two agree", 12, metavar="N")
     iterations: int = said("run at most N iterations per restart", 200, metavar="N")

@@ -1,0 +1,114 @@
+"""Restarted EM for models whose expectation and maximization steps are given as functions."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.inference.baum_welch import SAME
+from hmmscope.inference.restarts import RestartSearch, on_threads
+from hmmscope.schema import require, require_count
+
+Array = NDArray[np.float64]
+Parameters = TypeVar("Parameters")
+
+
+@runtime_checkable
+class Steps(Protocol[Parameters]):
+    """EM of one family on one data set; `num_steps` is the number of observations."""
+
+    @property
+    def num_steps(self) -> float: ...
+
+    def counts(self, parameters: Parameters) -> tuple[Any, float]:
+        """Compute the expected counts and the log-likelihood."""
+
+    def maximise(self, before: Parameters, counts: Any) -> Parameters:
+        """Return the parameters of the largest expected log posterior."""
+
+    def log_prior(self, parameters: Parameters) -> float:
+        """Compute the log prior of the pseudo-counts."""
+
+
+class Climb(NamedTuple):
+    """Result of one restart."""
+
+    parameters: Any
+    log_likelihood: float
+    num_iterations: int
+    converged: bool
+    history: tuple[float, ...]
+
+
+class Search(NamedTuple):
+    """Best parameters, and the diagnostics of `hmmscope.inference.baum_welch.BaumWelchFit`."""
+
+    parameters: Any
+    diagnostics: dict[str, Any]
+
+
+def check_limits(num_restarts: int, max_iterations: int, tolerance: float, pseudo_count: float, **sizes: int) -> None:
+    """Raise InputError unless the sizes and options of a fit are in range."""
+    for name, value in (sizes | {"num_restarts": num_restarts, "max_iterations": max_iterations}).items():
+        require_count(name, value)
+    for name, limit in {"tolerance": tolerance, "pseudo_count": pseudo_count}.items():
+        require(limit >= 0, name, "must be at least 0", limit)
+
+
+def climb(steps: Steps[Any], parameters: Any, max_iterations: int, tolerance: float) -> Climb:
+    """Run EM until a step gains less than `tolerance` nats per observation."""
+    before, history = -math.inf, list[float]()
+    while True:
+        counts, score = steps.counts(parameters)
+        history.append(score)
+        reached = score + steps.log_prior(parameters)
+        converged = reached - before < tolerance * steps.num_steps
+        if converged or len(history) > max_iterations:
+            return Climb(parameters, score, len(history) - 1, converged, tuple(history))
+        parameters, before = steps.maximise(parameters, counts), reached
+
+
+def search(
+    steps: Steps[Any],
+    begin: Callable[[int], Any],
+    num_restarts: int,
+    max_iterations: int,
+    tolerance: float,
+    callback: Callable[[int], object] | None = None,
+) -> Search:
+    """Run restarts, which `begin` numbers, until the best two agree."""
+
+    def restart(number: int) -> Climb:
+        found = climb(steps, begin(number), max_iterations, tolerance)
+        if callback is not None:
+            callback(found.num_iterations)
+        return found
+
+    width, near = min(torch.get_num_threads(), num_restarts), max(SAME, 1e-5 * steps.num_steps)
+    restarts = RestartSearch(on_threads(restart, width), num_restarts, (width, width), near)
+    best = restarts.best
+    about = {
+        "log_likelihood": best.log_likelihood,
+        "num_iterations": best.num_iterations,
+        "converged": best.converged,
+        "num_restarts": len(restarts.ends),
+        "restart_gap": restarts.restart_gap,
+        "restarts_agree": restarts.restarts_agree,
+        "history": tuple(end.history for end in restarts.ends),
+    }
+    return Search(best.parameters, about)
+
+
+def maximised_rows(before: Array, counts: Array, pseudo_count: float) -> Array:
+    """Normalize counts; zeros, and rows without counts, stay."""
+    weight = np.where(before > 0, counts + pseudo_count, 0.0)
+    total = weight.sum(-1, keepdims=True)
+    return np.divide(weight, total, where=total > 0, out=np.array(before))
+
+
+def log_of_positive(rows: Array) -> float:
+    """Return the sum of the logarithms of positive probabilities."""
+    return float(np.log(rows[rows > 0]).sum())

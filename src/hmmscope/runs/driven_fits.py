@@ -1,0 +1,101 @@
+"""Fits of HMMs with inputs, and of semi-Markov models, for `hmmscope.fit`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hmmscope.emissions.families import family_name
+from hmmscope.errors import InputError
+from hmmscope.inference.baum_welch import BaumWelchFit
+from hmmscope.inference.fit_durations import fit_durations
+from hmmscope.inference.fit_inputs import fit_inputs
+from hmmscope.inference.loop_inputs import flat_sequences
+from hmmscope.inference.num_states import by_bic, choice_reason
+from hmmscope.inference.weights import as_weights
+from hmmscope.runs.fit_options import FitOptions
+from hmmscope.runs.given_rows import read_inputs
+from hmmscope.schema import require
+from hmmscope.sequences.data import SequenceData
+from hmmscope.training.progress import IterationProgress
+
+#: Options of `hmmscope.fit` that choose these models.
+OWN_OPTIONS = ("durations", "duration_family")
+
+
+def refuse_beside(options: FitOptions, inputs: Any, **given: Any) -> None:
+    """Raise InputError for options that fits with inputs or durations lack."""
+    name = "durations" if inputs is None else "inputs"
+    require(
+        inputs is None or options.durations is None, "durations", "cannot be combined with inputs", options.durations
+    )
+    if given["emission"] != "symbols":
+        raise InputError(f"{name}: needs symbols, but emission is {family_name(given['emission'])!r}")
+    own = {one: getattr(options, one) for one in ("fixed", "tied_emissions", "constraints", "known_states")}
+    for option, value in (own | {"validation": given["validation"], "stream": given["stream"]}).items():
+        if value is not None and not (isinstance(value, bool | tuple) and not value):
+            raise InputError(f"{option}: cannot be combined with {name}; fit without {option}=")
+
+
+def fit_driven(
+    source: Any,
+    data: SequenceData,
+    sizes: Sequence[int],
+    asked: Any,
+    options: FitOptions,
+    seed: int,
+    reading: Mapping[str, Any],
+) -> tuple[Any, float, dict[str, Any]]:
+    """Fit each number of states to all data, and choose by BIC.
+
+    Returns:
+        The chosen model, the number of observations, and fields of `hmmscope.runs.fitting.FitResult`.
+    """
+    names = ("sequence_weights", "start", "num_restarts", "max_iterations", "tolerance", "pseudo_count")
+    limits = {name: getattr(options, name) for name in names} | {"seed": seed}
+    weights = as_weights(options.sequence_weights, len(data))
+    inputs = None if asked is None else read_inputs(asked, source, data.lengths.tolist(), reading)
+    most = len(sizes) * options.num_restarts * options.max_iterations
+    with IterationProgress(most, options.quiet) as heard:
+        limits["callback"] = heard
+        fits = {size: _fitted(data, inputs, size, options, _started(limits, size)) for size in sizes}
+    bics = {size: one.bic for size, one in fits.items()}
+    support = by_bic(bics, "no evidence is computed with inputs or durations") if len(sizes) > 1 else None
+    best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support)
+    chosen = fits[best]
+    hmm = _named(chosen.hmm, data, inputs, asked)
+    seen = data.flat != data.num_symbols
+    total = data.num_observations if weights is None else float(np.repeat(weights, data.lengths.numpy()) @ seen)
+    about = {"fits": fits, "support": support, "reason": reason if len(sizes) > 1 else "", "inputs": inputs}
+    return hmm, total, about | {"num_zeros": chosen.num_zeros}
+
+
+def _fitted(
+    data: SequenceData, inputs: SequenceData | None, size: int, options: FitOptions, limits: dict[str, Any]
+) -> BaumWelchFit:
+    if inputs is not None:
+        (rows, lengths), given = data.padded(), inputs.padded()[0]
+        return fit_inputs(rows, given, size, data.num_symbols, inputs.num_symbols, lengths=lengths, **limits)
+    assert options.durations is not None
+    work = flat_sequences(data.flat, data.lengths.numpy())
+    return fit_durations(work, size, data.num_symbols, options.durations, family=options.duration_family, **limits)
+
+
+def _started(limits: dict[str, Any], size: int) -> dict[str, Any]:
+    start = limits["start"]
+    require(start is None or len(start.initial) == size, "start", f"must have {size} states", repr(start))
+    return limits
+
+
+def _named(hmm: Any, data: SequenceData, inputs: SequenceData | None, asked: Any) -> Any:
+    texts = {"symbols": data.symbols, "title": f"fit to {data.title}" if data.title else ""}
+    if inputs is not None:
+        texts["inputs"] = inputs.symbols
+    found = type(hmm)(*hmm.file_tensors().values(), **texts)
+    reading = data.read_options if data.read_options.to_data() else None
+    column = asked if isinstance(asked, str) else inputs.read_options.column if inputs is not None else None
+    if column is not None and data.read_options.column is not None:
+        reading = replace(data.read_options, inputs=column)
+    found.read_options = reading
+    return found

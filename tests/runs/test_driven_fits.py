@@ -1,0 +1,144 @@
+"""Fits with inputs and with durations through `hmmscope.fit`."""
+
+import numpy as np
+import pytest
+import torch
+
+import hmmscope as hs
+from hmmscope.errors import InputError
+from hmmscope.seeds import numpy_generator
+
+NAMES = np.array(["keep", "switch"])
+QUICK = hs.FitOptions(num_restarts=1, max_iterations=15)
+
+
+def process():
+    moves = [[[0.9, 0.1], [0.1, 0.9]], [[0.1, 0.9], [0.9, 0.1]]]
+    return hs.InputOutputHMM(
+        [0.5, 0.5], moves, [[0.95, 0.05], [0.05, 0.95]], symbols=["h", "t"], inputs=["keep", "switch"]
+    )
+
+
+@pytest.fixture(scope="module")
+def given():
+    hmm, inputs = process(), numpy_generator(0, "driven").integers(0, 2, (12, 30))
+    drawn = hmm.sample(30, 12, inputs=inputs).observations.per_sequence()
+    x, actions = [[hmm.symbols[v] for v in row] for row in drawn], [NAMES[row].tolist() for row in inputs]
+    return x, actions, hs.fit(x, 2, inputs=actions, options=QUICK)
+
+
+def test_answers_equal_inference_given_inputs(given):
+    x, actions, fit = given
+    assert fit.num_states == 2
+    assert fit.hmm.inputs == ("keep", "switch")
+    codes = torch.tensor([[fit.hmm.inputs.index(one) for one in row] for row in actions])
+    symbols = torch.tensor([[fit.hmm.symbols.index(one) for one in row] for row in x])
+    assert fit.score() == pytest.approx(fit.log_likelihood, abs=1e-9)
+    paths = hs.most_likely_states(fit.hmm, symbols, inputs=codes).states
+    assert fit.predict().tolist() == paths.flatten().tolist()
+    assert fit.predict(x[3:5], inputs=actions[3:5]).tolist() == paths[3:5].flatten().tolist()
+    smoothed = hs.smooth_beliefs(fit.hmm, symbols, inputs=codes)
+    np.testing.assert_allclose(fit.predict_proba(), smoothed.flatten(0, 1), atol=1e-12)
+    ahead = fit.forecast(x[0], 2, inputs=actions[0], next_inputs=["switch", "keep"]).mean
+    belief = hs.filter_beliefs(fit.hmm, symbols[:1], inputs=codes[:1]).beliefs[0, -1]
+    for step, action in enumerate((1, 0)):
+        belief = belief @ fit.hmm.transition[action]
+        np.testing.assert_allclose(ahead[step], belief @ fit.hmm.emission[action], atol=1e-12)
+    rows = fit.states()
+    assert [row["input"] for row in rows] == ["keep", "keep", "switch", "switch"]
+    assert sum(row["share"] for row in rows[:2]) == pytest.approx(1)
+    assert rows[0]["dwell_rows"] > 3 > rows[2]["dwell_rows"]
+    assert fit.sample(4, 2, inputs=["keep"] * 4).observations.lengths == (4, 4)
+
+
+def test_forms_of_inputs_are_equal(given, tmp_path):
+    """Sequences, one row with an entry per observation, and a column give one fit; ragged and with a gap."""
+    x, actions, _ = given
+    x, actions = [x[0][:20], [*x[1][:5], None, *x[1][6:]]], [actions[0][:20], actions[1]]
+    table = {"coin": [*x[0], *x[1]], "action": [*actions[0], *actions[1]], "seq": [0] * 20 + [1] * 30}
+    options = {"options": QUICK, "missing": [None]}
+    fits = [
+        hs.fit(x, 2, inputs=actions, **options),
+        hs.fit(x, 2, inputs=np.array(table["action"]), **options),
+        hs.fit(table, 2, column="coin", group="seq", inputs="action", **options),
+    ]
+    assert len({fit.log_likelihood for fit in fits}) == 1
+    fits[2].hmm.save(tmp_path / "hmm.json")
+    again = hs.load_process(tmp_path / "hmm.json")
+    assert again.inputs == ("keep", "switch")
+    assert again.score(table) == pytest.approx(fits[0].score(), abs=1e-9)  # the column is stored
+
+
+def test_weights_equal_copies(given):
+    x, actions, _ = given
+    for inputs, more in ((actions, {}), (None, {"durations": 3})):
+        options = {"num_restarts": 1, "max_iterations": 4, **more}
+        twice = None if inputs is None else [*inputs[:3], inputs[0]]
+        weighted = hs.FitOptions(sequence_weights=[2, 1, 1], **options)
+        one = hs.fit(x[:3], 2, inputs=inputs and inputs[:3], options=weighted)
+        other = hs.fit([*x[:3], x[0]], 2, inputs=twice, options=hs.FitOptions(**options))
+        assert one.log_likelihood == pytest.approx(other.log_likelihood, abs=1e-9)
+        assert one.num_observations == other.num_observations == 120
+        assert one.final.bic == pytest.approx(other.final.bic, abs=1e-9)
+
+
+def semi_markov():
+    durations = [[0.0, 0.1, 0.1, 0.8], [0.9, 0.1, 0.0, 0.0]]
+    moves, emission = [[0.0, 1.0], [1.0, 0.0]], [[0.95, 0.05], [0.1, 0.9]]
+    return hs.SemiMarkovHMM([0.5, 0.5], moves, durations, emission, states=["slow", "quick"])
+
+
+def test_durations_answer_about_states():
+    hmm = semi_markov()
+    x = hmm.sample(40, 15).observations.per_sequence()
+    fit = hs.fit(x, [1, 2], options=hs.FitOptions(durations=4, num_restarts=1, max_iterations=20))
+    assert fit.num_states == 2
+    assert "durations" in fit.lines()[-1]
+    proba, pairs = fit.predict_proba(), fit.hmm.visits.of.numpy()
+    smoothed = hs.smooth_beliefs(fit.hmm, torch.tensor(np.array(x))).flatten(0, 1).numpy()
+    for state in range(2):
+        np.testing.assert_allclose(proba[:, state], smoothed[:, pairs == state].sum(1), atol=1e-12)
+    slow = max(fit.states(), key=lambda row: row["dwell_rows"])
+    assert slow["dwell_rows"] == pytest.approx(3.7, abs=0.4)
+    assert [row["dwell_rows"] for row in hmm.state_table()] == pytest.approx([3.7, 1.1])
+    assert hmm.state_table()[0]["share"] == pytest.approx(3.7 / 4.8, abs=1e-6)
+    assert set(hmm.predict(x[0], names=True)) == {"slow", "quick"}
+    assert len(fit.forecast(x[0], 3).mean) == 3
+    assert fit.score() == pytest.approx(fit.log_likelihood, abs=1e-5)  # HMM rounds to multiples of 2^-32
+
+
+def test_plots_have_a_panel_per_input(given):
+    fit = given[2]
+    titles = [axes.get_title() for axes in fit.plot("transitions").axes]
+    assert titles == ["keep", "switch"]
+    assert len(fit.plot().axes) == 6
+    lines = semi_markov().plot("durations").lines
+    assert lines[0].get_ydata().tolist() == pytest.approx([0.0, 0.1, 0.1, 0.8])
+    geometric = hs.HMM([1], [[1.0]], [[0.5, 0.5]]).plot("durations").lines[0]
+    assert geometric.get_ydata().max() == 0
+    with pytest.raises(InputError, match="ax: this plot has a panel per input"):
+        fit.plot("emissions", ax=object())
+
+
+def test_errors(given):
+    x, actions, fit = given
+    durations = hs.FitOptions(durations=3)
+    for ask, message in (
+        (lambda: fit.predict(x), "inputs: must hold the input of each row of x"),
+        (lambda: fit.sample(3), "inputs: must hold the input of each step"),
+        (lambda: fit.forecast(x[0], 2, inputs=actions[0]), "next_inputs: must hold the input of each next step"),
+        (lambda: fit.posterior(), "posterior: "),
+        (lambda: fit.predict(x, inputs=[["up"] * 30] * 12), "up"),
+        (lambda: hs.fit(x, 2, inputs=actions[:3]), r"inputs: must have an entry per observation \(12 sequences"),
+        (lambda: hs.fit(x, 2, inputs=[actions[0][:9], [*actions[0], *actions[0][:21]], *actions[2:]]), r"inputs\[0\]"),
+        (lambda: hs.fit(x[:1], 2, inputs=[[*actions[0][:29], None]]), "inputs: .*symbol 30: is None"),
+        (lambda: hs.fit(x, 2, inputs=actions, options=durations), "durations: cannot be combined with inputs"),
+        (lambda: hs.fit([[0.5, 1.5]], 2, inputs=[[0, 1]]), "inputs: needs symbols, but emission is 'gaussian'"),
+        (lambda: hs.fit(x, 2, validation=x, options=durations), "validation: cannot be combined with durations"),
+        (lambda: hs.fit(x, 2, inputs="action"), "inputs: .*column"),
+        (lambda: semi_markov().predict([0, 1], inputs=[0, 1]), "inputs: needs a model with inputs"),
+        (lambda: hs.FitOptions(durations=0), "durations: must be at least 1"),
+        (lambda: hs.FitOptions(duration_family="poisson"), "duration_family: unknown"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ask()
