@@ -96,7 +96,7 @@ def test_the_way_to_the_first_step_is_followed() -> None:
     }
     way = set(house.way_to_first_step())
     assert own <= way
-    assert not {"hmmscope.training.progress", "hmmscope.system_info"} & way
+    assert not {"hmmscope.progress", "hmmscope.system_info"} & way
 
 
 def test_names_that_nothing_defines_are_found_beside_axes_of_tensors() -> None:

@@ -48,7 +48,7 @@ PRINTERS = {
     "lab/worker.py",
     "lab/sweeps/table.py",
     "sklearn/monitor.py",
-    "training/progress.py",
+    "progress.py",
     "training/watch.py",
 }
 

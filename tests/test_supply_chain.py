@@ -12,7 +12,7 @@ import pytest
 
 from hmmscope.errors import code_and_line
 from hmmscope.lab.cli import build_parser
-from hmmscope.training.progress import live_console
+from hmmscope.progress import live_console
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

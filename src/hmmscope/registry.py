@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from hmmscope.errors import InputError
+from hmmscope.progress import shows_progress
 from hmmscope.schema import UnknownNameError, by_field, known_keys, parse_spec, path_of, shown, stored_key, unknown_name
 
 T = TypeVar("T")
@@ -201,7 +202,7 @@ def instrument(name: str) -> Callable[[T], T]:
 
             for rehearse in entries("rehearsal").values():
                 call = functools.partial(rehearse, model, corpus, call)
-            return call()
+            return shows_progress(name)(call)()
 
         return cast("T", _register("instrument", name)(measure))
 

@@ -17,8 +17,8 @@ from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedErro
 from hmmscope.lab.experiments import planning, running
 from hmmscope.lab.experiments.experiment import Experiment
 from hmmscope.processes.recorded_sequences import RecordedSequences
+from hmmscope.progress import Progress
 from hmmscope.storage import store
-from hmmscope.training.progress import Progress
 
 HALF = [0.5, 0.5]
 MODEL = {"name": "roformer", "num_layers": 1, "num_heads": 2, "width": 8}
@@ -590,6 +590,7 @@ def test_a_notebook_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     shell = SimpleNamespace(get_ipython=ZMQInteractiveShell, display=html)
     monkeypatch.setitem(sys.modules, "IPython", shell)
     monkeypatch.setitem(sys.modules, "IPython.display", html)
+    monkeypatch.setattr("hmmscope.progress._DELAY", 0.0)
     with Progress(4, "<fit>", unit="steps", per_step=1.0) as progress:
         for step in range(1, 5):
             progress.update(step, "a & b")

@@ -15,12 +15,13 @@ import torch
 from torch.distributed import HashStore
 
 import hmmscope as hs
+from hmmscope import progress
 from hmmscope.datasets.targets import PADDING, make_target
 from hmmscope.errors import DamagedError, InputError, NonFiniteError, ResourceError
 from hmmscope.models.base import make_model
 from hmmscope.models.decoder import DecoderSpec
 from hmmscope.models.recurrent import RNNSpec
-from hmmscope.training import compiled_steps, distributed, engines, parallel, progress, state, trainer, updates, watch
+from hmmscope.training import compiled_steps, distributed, engines, parallel, state, trainer, updates, watch
 from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.evaluation import mean_where
 from hmmscope.training.recipes import doubling_curriculum, limits_recipe, multitask_recipe

@@ -80,7 +80,7 @@ def test_work_goes_on_without_a_reader_and_printing_ends(verb, done, monkeypatch
 
 
 def test_work_goes_on_without_a_standard_error(monkeypatch):
-    from hmmscope.training.progress import say_beside
+    from hmmscope.progress import say_beside
 
     for stream in (Gone(), None):
         monkeypatch.setattr(sys, "stderr", stream)

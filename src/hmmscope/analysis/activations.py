@@ -24,6 +24,7 @@ from hmmscope.models.kept_state import undisturbed
 from hmmscope.models.rehearsal import failure_on_few, is_of_library
 from hmmscope.models.user_module import logits_of
 from hmmscope.models.weight_names import plain_name
+from hmmscope.progress import count_pass
 from hmmscope.schema import shown
 
 #: Samples per forward pass.
@@ -44,6 +45,7 @@ def inference_mode(model: nn.Module) -> Iterator[torch.device]:
         InputError: no module.
     """
     require_module(model)
+    count_pass()
     with evaluating(model), torch.no_grad():
         yield next((p.device for p in model.parameters()), torch.device("cpu"))
 
@@ -61,6 +63,7 @@ def model_outputs(
     Outputs beyond `num_outputs` are dropped. With `block_length` the model reads its own predictions (block
     chain-of-thought).
     """
+    count_pass()
     with explained(model, inputs):
         if block_length:
             output = block_outputs(model, inputs, kind=kind, block_length=block_length)

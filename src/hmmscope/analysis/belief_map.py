@@ -37,6 +37,7 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.make import as_process
 from hmmscope.processes.process import Process
+from hmmscope.progress import shows_progress
 from hmmscope.reprs import Shown, Tabular
 from hmmscope.schema import options_of, require, require_count
 from hmmscope.text import in_digits
@@ -209,6 +210,7 @@ class BeliefMap(Shown, Tabular):
         return data.getvalue()
 
 
+@shows_progress("belief map")
 @takes_device
 def belief_map(
     model: nn.Module | Trained,

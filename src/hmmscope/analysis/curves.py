@@ -32,6 +32,7 @@ from hmmscope.models.rehearsal import is_of_library
 from hmmscope.models.user_module import as_module
 from hmmscope.processes.process import Process
 from hmmscope.processes.recorded_sequences import JUDGING
+from hmmscope.progress import shows_progress
 from hmmscope.reprs import html_rows, plot_rows
 from hmmscope.schema import options_of, require, require_count
 from hmmscope.ties import TOLERANCE
@@ -158,6 +159,7 @@ class EvaluateOptions:
             require_count(name, getattr(self, name), 0)
 
 
+@shows_progress("evaluate")
 @takes_device
 def evaluate(
     model: nn.Module | Callable[[Tensor], Any],

@@ -16,7 +16,7 @@ from hmmscope.emissions.states import StateCounts
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import SAME, TRIED_ITERATIONS
 from hmmscope.inference.constraints import Constraints, RowConstraints, as_constraints
-from hmmscope.inference.em import PARTS
+from hmmscope.inference.em import PARTS, unheard
 from hmmscope.inference.free_parameters import num_free
 from hmmscope.inference.known_states import as_allowed
 from hmmscope.inference.restarts import RestartSearch, on_threads
@@ -133,9 +133,9 @@ class _EMSettings:
         return model.replaced(**own) if own else model
 
     def climb(
-        self, model: EmissionHMM, max_iterations: int, tolerance: float, callback: Callable[[int], object] = bool
+        self, model: EmissionHMM, max_iterations: int, tolerance: float, callback: Callable[[int], object] = unheard
     ) -> _EMResult:
-        before, iteration, num_rows = -math.inf, 0, self.total(self.lengths)
+        before, iteration, num_rows, stop = -math.inf, 0, self.total(self.lengths), False
         history: list[float] = []
         while True:
             counts = self.expect(model)
@@ -143,10 +143,10 @@ class _EMSettings:
             history.append(score)
             reached = score + self.log_prior(model)
             converged = reached - before < tolerance * num_rows
-            if converged or iteration == max_iterations:
+            if converged or stop or iteration == max_iterations:
                 return _EMResult(model, score, iteration, converged, tuple(history))
             model, before, iteration = self.maximise(model, counts), reached, iteration + 1
-            callback(1)
+            stop = callback(1) is True
 
     def fitted(self, restarts: RestartSearch[_EMResult]) -> EmissionFit:
         best = restarts.best
@@ -247,7 +247,7 @@ def fit_emissions(
     least, positive = min_variance * _variances(rows, lengths, weights), {} if start is None else start.positive
     parts = _constraints(constraints, num_states, start, fixed)
     search = _EMSettings(rows, lengths, least, pseudo_count, frozenset(fixed), positive, weights, allowed, parts)
-    hear = callback or bool
+    hear = callback or unheard
 
     def begin(number: int) -> tuple[EmissionHMM, tuple[float, ...]]:
         if number == 0 and start is not None:
@@ -257,7 +257,8 @@ def fit_emissions(
         drawn = [search.constrained(model) for model in models]
         if len(drawn) == 1:
             return drawn[0], ()
-        first = largest([search.climb(x, TRIED_ITERATIONS, 0.0) for x in drawn], key=lambda one: one.log_likelihood)
+        tried = [search.climb(x, TRIED_ITERATIONS, 0.0, lambda _: hear(0)) for x in drawn]
+        first = largest(tried, key=lambda one: one.log_likelihood)
         return first.model, first.history[:-1]
 
     def restart(number: int) -> _EMResult:
@@ -267,7 +268,7 @@ def fit_emissions(
         return climbed._replace(history=before + climbed.history)
 
     width, near = min(torch.get_num_threads(), num_restarts), max(SAME, agreement * search.total(lengths))
-    restarts = RestartSearch(on_threads(restart, width), num_restarts, (width, width), near)
+    restarts = RestartSearch(on_threads(restart, width), num_restarts, (width, width), near, hear)
     hear((num_restarts - restarts.made) * max_iterations)
     return search.fitted(restarts)
 

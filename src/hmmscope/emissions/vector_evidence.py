@@ -1,6 +1,6 @@
 """Evidence P(observations | number of states) of vector emissions under conjugate priors."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +16,9 @@ from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
 
-#: Limit on observations times states times max(features, states),
-#: about a minute on one core.
-MOST = 1_000_000
+#: Limit on observations times states times max(features, states), about a minute on one core, and the limit unless it
+#: is asked for.
+MOST, UNASKED = 1_000_000, 60_000
 #: Least log-likelihood relative to the best state; smaller ones are negligible, because transitions are at least 1e-12.
 _LEAST = -180.0
 
@@ -33,6 +33,9 @@ def vector_evidence(
     laws: Conjugate,
     num_threads: int | None = None,
     seed: int = 0,
+    *,
+    most: int = MOST,
+    callback: Callable[[str], object] | None = None,
 ) -> Evidence | None:
     """Estimate the log evidence of the number of states, in nats.
 
@@ -45,20 +48,21 @@ def vector_evidence(
         laws: Prior, see `EmissionHMM.conjugate`.
         num_threads: Default torch's.
         seed: Random seed.
+        most, callback: As for `hmmscope.inference.evidence.evidence`.
 
     Returns:
-        None if this is too costly: above eight states or `MOST`.
+        None if this is too costly: above eight states or `most`.
     """
     size, features = model.num_states, laws.features(observations)
     if size == 1:
         return Evidence(float(laws.log_marginal(features.sum(0, keepdim=True))), 0.0)
     work = flat_sequences(np.arange(len(features)), lengths.numpy())
-    if not can_run_side_by_side(size, work) or len(features) * size * max(size, features.shape[1]) > MOST:
+    if not can_run_side_by_side(size, work) or len(features) * size * max(size, features.shape[1]) > most:
         return None
     arrays = {name: value.numpy()[None] for name, value in model.file_tensors().items()}
     fit = *floored((arrays["initial"], arrays["transition"])), *(arrays[name] for name in laws.names)
     numbers = VectorEmissions(work, features, laws, size, num_threads)
-    return sampled(numbers, fit, numpy_generator(seed, "evidence", size))
+    return sampled(numbers, fit, numpy_generator(seed, "evidence", size), callback)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

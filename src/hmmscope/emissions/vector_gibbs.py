@@ -69,7 +69,9 @@ def vector_draws(
                 for own, value in zip(kept, (*arrays, np.asarray(log), agreement), strict=True):
                     own.append(value)
             model = _drawn(model, priors, counts, laws.draw(members(path, size).T @ features, random), random)
-        return [np.stack(values) for values in kept]
+            if chains.callback(1) is True:
+                break
+        return [np.stack(values) if values else np.empty(0) for values in kept]
 
     *found, log_likelihoods, agreement = chains.run(chain)
     return matched(dict(zip(names, found, strict=True)), log_likelihoods, agreement if match else None, laws.shared)

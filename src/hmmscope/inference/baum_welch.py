@@ -22,6 +22,7 @@ from hmmscope.inference.em import (
     can_run_side_by_side,
     counts_of,
     expect,
+    unheard,
 )
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.known_states import as_allowed, with_known_states
@@ -134,7 +135,7 @@ def fit_baum_welch(
         tolerance: Gain, in nats per observation, below which a restart has converged.
         pseudo_count: Added to expected counts; at least 0.
         seed: In [0, 2^32).
-        callback: Receives the iterations completed or skipped, from several threads.
+        callback: Receives, from several threads, numbers of iterations completed or skipped; True stops the search.
 
     Raises:
         InputError: No observations, an option out of range, or a `start` that forbids a sequence.
@@ -155,12 +156,12 @@ def fit_baum_welch(
         drawn = (_random(number, attempt, seed, num_states, num_symbols, rules) for attempt in range(num_tries))
         return [rules.kept(rules.constrained(rules.restricted(model)), start) for model in drawn]
 
-    search = _RestartSearch(begins, climb, max_iterations, tolerance, callback or bool)
+    search = _RestartSearch(begins, climb, max_iterations, tolerance, callback or unheard)
     near = max(SAME, agreement * work.total(work.lengths))
     if together:
-        restarts = RestartSearch(search.wave, num_restarts, WAVES[min(threads, 2) - 1], near)
+        restarts = RestartSearch(search.wave, num_restarts, WAVES[min(threads, 2) - 1], near, search.stopped)
     else:
-        restarts = RestartSearch(on_threads(search.restart, width), num_restarts, (width, width), near)
+        restarts = RestartSearch(on_threads(search.restart, width), num_restarts, (width, width), near, search.stopped)
     search.hear((num_restarts - restarts.made) * max_iterations)
     return _fitted(restarts, work, rules)
 
@@ -172,9 +173,16 @@ class _RestartSearch(NamedTuple):
     tolerance: float
     hear: Callable[[int], object]
 
+    def stopped(self, count: int) -> object:
+        return self.hear(0)
+
     def restart(self, number: int) -> EMResult:
         tried = self.begins(number)
-        first = _likeliest([self.climb(model, TRIED_ITERATIONS, 0.0) for model in tried]) if len(tried) > 1 else None
+        first = (
+            _likeliest([self.climb(model, TRIED_ITERATIONS, 0.0, self.stopped) for model in tried])
+            if len(tried) > 1
+            else None
+        )
         begin = tried[0] if first is None else first.model
         climbed = self.climb(begin, self.max_iterations, self.tolerance, self.hear)
         self.hear(self.max_iterations - climbed.num_iterations)
@@ -183,7 +191,7 @@ class _RestartSearch(NamedTuple):
     def wave(self, numbers: Sequence[int]) -> list[EMResult]:
         tried = [self.begins(number) for number in numbers]
         several = [model for models in tried if len(models) > 1 for model in models]
-        reached = iter(self.climb.side_by_side(several, TRIED_ITERATIONS, 0.0) if several else ())
+        reached = iter(self.climb.side_by_side(several, TRIED_ITERATIONS, 0.0, self.stopped) if several else ())
         firsts = [None if len(own) == 1 else _likeliest([next(reached) for _ in own]) for own in tried]
         best = [own[0] if first is None else first.model for own, first in zip(tried, firsts, strict=True)]
         ends = self.climb.side_by_side(best, self.max_iterations, self.tolerance, self.hear)

@@ -172,6 +172,10 @@ class EMResult(NamedTuple):
         return self if first is None else self._replace(history=first.history[:-1] + self.history)
 
 
+def unheard(count: int) -> None:
+    """Ignore a count of iterations."""
+
+
 class EMRunner(NamedTuple):
     """EM on a data set.
 
@@ -186,9 +190,9 @@ class EMRunner(NamedTuple):
     num_threads: int
 
     def __call__(
-        self, model: Model, max_iterations: int, tolerance: float, callback: Callable[[int], object] = bool
+        self, model: Model, max_iterations: int, tolerance: float, callback: Callable[[int], object] = unheard
     ) -> EMResult:
-        num_tokens, before, iteration = self.work.total(self.work.lengths), -np.inf, 0
+        num_tokens, before, iteration, stop = self.work.total(self.work.lengths), -np.inf, 0, False
         history: list[float] = []
         while True:
             counts = expect(model, self.work, self.num_threads)
@@ -196,20 +200,20 @@ class EMRunner(NamedTuple):
             history.append(score)
             reached = score + float(self.m_step.log_prior(model))
             converged = reached - before < tolerance * num_tokens
-            if converged or iteration == max_iterations:
+            if converged or stop or iteration == max_iterations:
                 return EMResult(model, score, iteration, converged, tuple(history))
             model, before, iteration = self.m_step.maximise(model, counts), reached, iteration + 1
-            callback(1)
+            stop = callback(1) is True
 
     def side_by_side(
         self,
         models: Sequence[Model],
         max_iterations: int,
         tolerance: float,
-        callback: Callable[[int], object] = bool,
+        callback: Callable[[int], object] = unheard,
     ) -> list[EMResult]:
         """Run EM from several starting models in a batch."""
-        num_tokens, iteration, going = int(self.work.lengths.sum()), 0, np.arange(len(models))
+        num_tokens, iteration, going, stop = int(self.work.lengths.sum()), 0, np.arange(len(models)), False
         ends: dict[int, EMResult] = {}
         history: list[list[float]] = [[] for _ in models]
         now, before = Model.several(models), np.full(len(models), -np.inf)
@@ -218,7 +222,7 @@ class EMRunner(NamedTuple):
             counts = expectation.counts(now)
             reached = counts.logs + self.m_step.log_prior(now)
             converged = reached - before < tolerance * num_tokens
-            ending = converged | (iteration == max_iterations)
+            ending = converged | stop | (iteration == max_iterations)
             for number, own in zip(going.tolist(), counts.logs.tolist(), strict=True):
                 history[number].append(own)
             for place in np.flatnonzero(ending).tolist():
@@ -231,7 +235,7 @@ class EMRunner(NamedTuple):
             counts = Counts(*(part[left] for part in counts))
             now, before, going = self.m_step.maximise(now.chosen(left), counts), reached[left], going[left]
             iteration += 1
-            callback(len(going))
+            stop = callback(len(going)) is True
 
 
 def counts_of(model: Model, work: PackedSequences, num_threads: int | None = None) -> Counts:

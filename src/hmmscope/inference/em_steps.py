@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.inference.baum_welch import SAME
+from hmmscope.inference.em import unheard
 from hmmscope.inference.restarts import RestartSearch, on_threads
 from hmmscope.schema import require, require_count
 
@@ -58,17 +59,24 @@ def check_limits(num_restarts: int, max_iterations: int, tolerance: float, pseud
         require(limit >= 0, name, "must be at least 0", limit)
 
 
-def climb(steps: Steps[Any], parameters: Any, max_iterations: int, tolerance: float) -> Climb:
+def climb(
+    steps: Steps[Any],
+    parameters: Any,
+    max_iterations: int,
+    tolerance: float,
+    callback: Callable[[int], object] = unheard,
+) -> Climb:
     """Run EM until a step gains less than `tolerance` nats per observation."""
-    before, history = -math.inf, list[float]()
+    before, history, stop = -math.inf, list[float](), False
     while True:
         counts, score = steps.counts(parameters)
         history.append(score)
         reached = score + steps.log_prior(parameters)
         converged = reached - before < tolerance * steps.num_steps
-        if converged or len(history) > max_iterations:
+        if converged or stop or len(history) > max_iterations:
             return Climb(parameters, score, len(history) - 1, converged, tuple(history))
         parameters, before = steps.maximise(parameters, counts), reached
+        stop = callback(1) is True
 
 
 def search(
@@ -80,15 +88,16 @@ def search(
     callback: Callable[[int], object] | None = None,
 ) -> Search:
     """Run restarts, which `begin` numbers, until the best two agree."""
+    hear = callback or unheard
 
     def restart(number: int) -> Climb:
-        found = climb(steps, begin(number), max_iterations, tolerance)
-        if callback is not None:
-            callback(found.num_iterations)
+        found = climb(steps, begin(number), max_iterations, tolerance, hear)
+        hear(max_iterations - found.num_iterations)
         return found
 
     width, near = min(torch.get_num_threads(), num_restarts), max(SAME, 1e-5 * steps.num_steps)
-    restarts = RestartSearch(on_threads(restart, width), num_restarts, (width, width), near)
+    restarts = RestartSearch(on_threads(restart, width), num_restarts, (width, width), near, hear)
+    hear((num_restarts - restarts.made) * max_iterations)
     best = restarts.best
     about = {
         "log_likelihood": best.log_likelihood,

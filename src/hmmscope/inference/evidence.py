@@ -28,8 +28,8 @@ PARTICLES, MOVES = 128, 2
 WORTH = 0.5
 #: Intermediate levels use 1/16 and 1/4 of the observations, if that leaves at least LEAST.
 SHARES, LEAST = (16, 4), 64
-#: Limit on observations times squared states, about 20 seconds on one core.
-MOST = 5_000_000
+#: Limit on observations times squared states, about 20 seconds on one core, and the limit unless it is asked for.
+MOST, UNASKED = 5_000_000, 1_000_000
 #: Gap in nats at which the estimate from the prior is abandoned.
 BEHIND = 5.0
 #: Smallest parameter entry, so that no model forbids the data.
@@ -60,6 +60,10 @@ class Emissions(Protocol):
         """Return E[log P(emissions of a state | state of the fit)] (N, state, fit state)."""
 
 
+class EvidenceStopped(Exception):
+    """The callback of an estimate asked to stop."""
+
+
 class Evidence(NamedTuple):
     """Log evidence in nats, and the difference of two estimates."""
 
@@ -67,26 +71,40 @@ class Evidence(NamedTuple):
     error: float
 
 
-def evidence(work: PackedSequences, hmm: HMM, num_threads: int | None = None, seed: int = 0) -> Evidence | None:
+def evidence(
+    work: PackedSequences,
+    hmm: HMM,
+    num_threads: int | None = None,
+    seed: int = 0,
+    *,
+    most: int = MOST,
+    callback: Callable[[str], object] | None = None,
+) -> Evidence | None:
     """Estimate log P(all observations | number of states), in nats, under uniform priors.
 
     Args:
         work: Packed sequences; V is missing.
         hmm: HMM fitted to most of the data.
+        most: Limit on observations times squared states.
+        callback: Receives a text at each step; True raises `EvidenceStopped`.
 
     Returns:
-        None if this is too costly: above eight states or `MOST`.
+        None if this is too costly: above eight states or `most`.
     """
     size, num_symbols = hmm.emission.shape
     if size == 1:
         return Evidence(_of_one_state(work, num_symbols), 0.0)
-    if not can_run_side_by_side(size, work) or int(work.lengths.sum()) * size**2 > MOST:
+    if not can_run_side_by_side(size, work) or int(work.lengths.sum()) * size**2 > most:
         return None
     fit = floored(tuple(part[None] for part in Model.of(hmm)))
-    return sampled(Symbols(work, size, num_symbols, num_threads), fit, numpy_generator(seed, "evidence", size))
+    return sampled(
+        Symbols(work, size, num_symbols, num_threads), fit, numpy_generator(seed, "evidence", size), callback
+    )
 
 
-def sampled(emissions: Emissions, fit: Rows, random: np.random.Generator) -> Evidence:
+def sampled(
+    emissions: Emissions, fit: Rows, random: np.random.Generator, callback: Callable[[str], object] | None = None
+) -> Evidence:
     """Estimate log P(all observations | number of states) by sequential Monte Carlo.
 
     The result is the larger of two estimates. The first anneals from the prior through 1/16, 1/4 and all observations;
@@ -99,8 +117,9 @@ def sampled(emissions: Emissions, fit: Rows, random: np.random.Generator) -> Evi
         emissions: Emission family with data.
         fit: Rows of one model without zeros (`floored`).
         random: Generator.
+        callback: See `evidence`.
     """
-    way = AnnealedSampler(emissions, fit, random)
+    way = AnnealedSampler(emissions, fit, random, callback)
     one, wide = way.estimate()
     if not wide:
         return Evidence(one, 0.0)
@@ -167,6 +186,7 @@ class AnnealedSampler(Shown):
     emissions: Emissions
     fit: Rows
     random: np.random.Generator
+    callback: Callable[[str], object] | None = None
 
     def estimate(self) -> tuple[float, bool]:
         """Return the larger estimate, and whether the run from the prior completed."""
@@ -227,6 +247,9 @@ class AnnealedSampler(Shown):
             if step == 1 - power:
                 return rows, total
             power += step
+            said = f"evidence of {rows[0].shape[1]} states"
+            if self.callback is not None and self.callback(said) is True:
+                raise EvidenceStopped
             for _ in range(MOVES):
                 towards = _between(power, pull, push)
                 others = self._drawn(towards)

@@ -1,8 +1,8 @@
 """Gibbs sampling of HMM parameters under Dirichlet priors."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
 from hmmscope.inference.chains import matching, relabelled
+from hmmscope.inference.em import unheard
 from hmmscope.inference.loop_inputs import PackedSequences
 from hmmscope.kernels.state_draws import symbol_chain
 from hmmscope.processes.hmm import HMM
@@ -23,6 +24,12 @@ Array = NDArray[np.float64]
 
 #: Fraction of the counts from which later chains draw their start, which is wider than the posterior.
 SPREAD = 0.1
+#: Sweeps between two calls of the callback.
+PIECE = 50
+
+
+class ChainsStopped(Exception):
+    """The callback ended the chains before their first draws."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +76,7 @@ class Chains:
         warm_up: Discarded sweeps per chain.
         every: Sweeps per sample.
         seed: In [0, 2^32).
+        callback: Receives numbers of sweeps, from several threads; True ends the chains.
     """
 
     num_draws: int = 500
@@ -76,6 +84,7 @@ class Chains:
     warm_up: int = 250
     every: int = 1
     seed: int = 0
+    callback: Callable[[int], object] = field(default=unheard, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, least in {"num_draws": 4, "num_chains": 1, "warm_up": 0, "every": 1}.items():
@@ -85,12 +94,38 @@ class Chains:
         """Return chains with twice the warm-up and twice the sweeps per sample."""
         return replace(self, warm_up=2 * self.warm_up, every=2 * self.every)
 
+    @property
+    def num_sweeps(self) -> int:
+        """Return the sweeps of all chains."""
+        return self.num_chains * (self.warm_up + self.every * (self.num_draws - 1) + 1)
+
+    def pieces(self) -> Iterator[tuple[int, int, int]]:
+        """Return (burn, first draw, end) of consecutive pieces; the warm-up overwrites draw 0."""
+        burn, draws = self.warm_up, max(1, PIECE // self.every)
+        while burn > PIECE:
+            burn -= PIECE
+            yield PIECE - 1, 0, 1
+        for begin in range(0, self.num_draws, draws):
+            yield (self.every - 1 if begin else burn), begin, min(begin + draws, self.num_draws)
+
     def run(self, chain: Callable[[int, np.random.Generator], Sequence[Array]]) -> list[Array]:
+        """Run the chains on threads; return arrays (chain, draw, ...), of fewer chains and draws after an early end.
+
+        Raises:
+            ChainsStopped: The chains ended before four draws.
+        """
+
         def one(number: int) -> Sequence[Array]:
             return chain(number, numpy_generator(self.seed, "gibbs", number))
 
         with ThreadPoolExecutor(max(1, min(torch.get_num_threads(), self.num_chains))) as pool:
-            return [np.stack(parts) for parts in zip(*pool.map(one, range(self.num_chains)), strict=True)]
+            found = list(pool.map(one, range(self.num_chains)))
+        found.sort(key=lambda parts: -len(parts[0]))  # stable: whole chains keep their order
+        sizes = [len(parts[0]) for parts in found]
+        most = max(range(len(found)), key=lambda number: (number + 1) * sizes[number])
+        if sizes[most] < 4:
+            raise ChainsStopped
+        return [np.stack([part[: sizes[most]] for part in parts]) for parts in zip(*found[: most + 1], strict=True)]
 
 
 def symbol_draws(
@@ -139,8 +174,12 @@ def symbol_draws(
             begin = [dirichlet_rows(of + SPREAD * count, random) for of, count in zip(priors, counts, strict=True)]
         kept = tuple(np.empty((chains.num_draws, *shape)) for shape in (*shapes.values(), (), (size, size)))
         data = work.symbols, work.offsets, work.lengths
-        if not symbol_chain(*begin, priors, *data, random, chains.warm_up, chains.every, reference, kept):
-            raise InputError("start: gives a sequence probability zero; make its entries positive")
+        for burn, first, end in chains.pieces():
+            part = tuple(own[first:end] for own in kept)
+            if not symbol_chain(*begin, priors, *data, random, burn, chains.every, reference, part):
+                raise InputError("start: gives a sequence probability zero; make its entries positive")
+            if chains.callback(burn + 1 + chains.every * (end - first - 1)) is True:
+                return tuple(own[: end if first or burn < PIECE - 1 else 0] for own in kept)
         return kept
 
     *parts, logs, agreement = chains.run(chain)

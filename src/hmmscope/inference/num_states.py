@@ -1,17 +1,19 @@
 """Selection of the number of states by the Bayesian information criterion (BIC)."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Int, Tensor
+from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import BaumWelchFit, as_sequences, fit_baum_welch, held_out_log_likelihoods
-from hmmscope.inference.evidence import Evidence, evidence
+from hmmscope.inference.evidence import MOST, UNASKED, Evidence, EvidenceStopped, evidence
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.loop_inputs import PackedSequences
 from hmmscope.processes.hmm import HMM
@@ -20,8 +22,14 @@ from hmmscope.sequences.gaps import MISSING
 
 #: Fewer than FEW held-out sequences are scored in about BLOCKS blocks.
 FEW, BLOCKS = 10, 20
+#: Rules that choose the number of states.
+CHOICES = ("bic", "evidence")
 #: The search stops at a log evidence this many nats below the best.
 FAR = 12.0
+#: Why an evidence is missing after Ctrl-C.
+STOPPED = "the evidence was interrupted"
+
+Fit = TypeVar("Fit")
 
 
 @dataclass(frozen=True)
@@ -66,11 +74,13 @@ class StateCountPosterior:
         log_evidence: log P(observations | number of states), in nats; -inf if not computed.
         errors: Errors of the evidence, in nats.
         why: Why BIC replaces the evidence, or empty.
+        seconds: Time that the evidence took.
     """
 
     log_evidence: dict[int, float]
     errors: dict[int, float]
     why: str = ""
+    seconds: float = field(default=0.0, compare=False)
 
     @property
     def shares(self) -> dict[int, float]:
@@ -106,7 +116,27 @@ class StateCountPosterior:
         return [(size, log) for size, log in self.log_evidence.items() if log > -math.inf]
 
 
-def support_of(bics: Mapping[int, float], evidence_of: Callable[[int], Evidence | None] | None) -> StateCountPosterior:
+def fit_each(
+    sizes: Iterable[int], fit: Callable[[int], Fit], callback: Callable[[int], object] | None
+) -> dict[int, Fit]:
+    """Fit each size; once the callback has asked to stop, omit the size that was not finished, unless it is the first."""
+    fits: dict[int, Fit] = {}
+    for size in sizes:
+        own = fit(size)
+        stop = callback is not None and callback(0) is True
+        if not (stop and fits):
+            fits[size] = own
+        if stop:
+            break
+    return fits
+
+
+def support_of(
+    bics: Mapping[int, float],
+    evidence_of: Callable[[int], Evidence | None] | None,
+    choose: str | None = None,
+    why: str = "parts of the model are not free",
+) -> StateCountPosterior:
     """Compute the posterior over the number of states.
 
     From the smallest BIC, larger and smaller sizes are tried until one is e^`FAR` times less probable than the best.
@@ -114,14 +144,32 @@ def support_of(bics: Mapping[int, float], evidence_of: Callable[[int], Evidence 
     Args:
         bics: BIC of each size.
         evidence_of: Evidence of a size; None, or a None result, selects BIC.
+        choose: "bic" computes no evidence; "evidence" needs it.
+        why: Reason of a missing `evidence_of`.
+
+    Raises:
+        InputError: `choose` needs the evidence, which cannot be computed.
     """
+    begun = time.monotonic()
+    found = by_bic(bics, "choose is 'bic'") if choose == "bic" else _support(bics, evidence_of, why)
+    if choose == "evidence" and found.why and found.why != STOPPED:
+        raise InputError(f"choose: 'evidence' is not possible here: {found.why}; use choose='bic'")
+    return replace(found, seconds=time.monotonic() - begun)
+
+
+def _support(
+    bics: Mapping[int, float], evidence_of: Callable[[int], Evidence | None] | None, why: str
+) -> StateCountPosterior:
     if evidence_of is None:
-        return by_bic(bics, "parts of the model are not free")
+        return by_bic(bics, why)
     sizes, found = sorted(bics), {size: Evidence(-math.inf, 0.0) for size in sorted(bics)}
     start = sizes.index(min(sizes, key=bics.__getitem__))
     for way in (sizes[start:], sizes[:start][::-1]):
         for size in way:
-            own = evidence_of(size)
+            try:
+                own = evidence_of(size)
+            except EvidenceStopped:
+                return by_bic(bics, STOPPED)
             if own is None:
                 return by_bic(
                     bics, f"computing the evidence of {_states(size)} from so many observations takes too long"
@@ -147,6 +195,7 @@ def choose_num_states(
     lengths: object = None,
     held_out_lengths: object = None,
     whole: PackedSequences | None = None,
+    choose: str | None = None,
     **options: Any,
 ) -> NumStatesChoice:
     """Fit an HMM with each candidate number of states, and select the smallest BIC.
@@ -159,6 +208,7 @@ def choose_num_states(
         whole: Data for `support`; default `observations`.
         candidates: Numbers of states; ties prefer the smaller.
         num_symbols: V.
+        choose: See `support_of`.
         options: Options of `fit_baum_welch`.
 
     Raises:
@@ -167,21 +217,34 @@ def choose_num_states(
     require(len(candidates) > 0, "candidates", "must hold at least one number of states", list(candidates))
     judged = as_sequences(held_out, num_symbols, held_out_lengths, "held_out").packed()
     units = units_of(judged.lengths)
-    fits, logs = {}, {}
-    for size in sorted(set(candidates)):
-        fits[size] = fit_baum_welch(observations, size, num_symbols, lengths=lengths, **options)
-        logs[size] = _logs(fits[size].hmm, judged, units)
+    fits = fit_each(
+        sorted(set(candidates)),
+        lambda size: fit_baum_welch(observations, size, num_symbols, lengths=lengths, **options),
+        options.get("callback"),
+    )
+    logs = {size: _logs(one.hmm, judged, units) for size, one in fits.items()}
     of = as_sequences(observations, num_symbols, lengths) if whole is None else whole
     restricted = of.weights is not None or any(
         options.get(name) for name in ("fixed", "start", "tied_emissions", "constraints")
     )
     bics = {size: one.bic for size, one in fits.items()}
-    support = support_of(bics, None if restricted else lambda size: evidence(of, fits[size].hmm))
+    support = support_of(
+        bics, None if restricted else evidence_of_fits(of, fits, choose, options.get("callback")), choose
+    )
     seen = _seen(judged, units, num_symbols)
-    chosen, reason = choice_reason(bics, logs, seen, support)
+    chosen, reason = choice_reason(bics, logs, seen, support, choose=choose)
     scores = {size: held_out_mean(own, seen) for size, own in logs.items()}
     means, errors = ({size: getattr(one, name) for size, one in scores.items()} for name in ("mean", "error"))
     return NumStatesChoice(chosen, fits, means, errors, reason, support)
+
+
+def evidence_of_fits(
+    work: PackedSequences, fits: Mapping[int, BaumWelchFit], choose: str | None, callback: Any = None
+) -> Callable[[int], Evidence | None]:
+    """Return a function from a size to the evidence of its fit; without `choose` only a cheap one."""
+    most = MOST if choose else UNASKED
+    hear = None if callback is None else lambda said: callback(0, said)
+    return lambda size: evidence(work, fits[size].hmm, most=most, callback=hear)
 
 
 def units_of(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -237,8 +300,10 @@ def choice_reason(
     lengths: NDArray[np.int64],
     support: StateCountPosterior | None = None,
     each: str = "a symbol",
+    *,
+    choose: str | None = None,
 ) -> tuple[int, str]:
-    """Return the size with the smallest BIC and a one-line explanation.
+    """Return the size with the smallest BIC, or the largest evidence, and a one-line explanation.
 
     Args:
         bics: BIC of each size.
@@ -246,13 +311,17 @@ def choice_reason(
         lengths: Sequence lengths (n,).
         support: Posterior with the interval.
         each: Unit of likelihoods.
+        choose: "evidence" selects by the evidence in `support`.
     """
-    chosen, *others = sorted(bics, key=lambda size: bics[size])
+    by_evidence = choose == "evidence" and support is not None and not support.why
+    scores = {size: -2 * log for size, log in support.log_evidence.items()} if by_evidence and support else bics
+    chosen, *others = sorted(bics, key=lambda size: scores[size])
     if not others:
         return chosen, f"{_states(chosen)}: no other number was tried"
-    second, ahead = others[0], bics[others[0]] - bics[chosen]
+    second, ahead = others[0], scores[others[0]] - scores[chosen]
     between = f", 95 % [{', '.join(map(str, support.interval(chosen)))}]" if support else ""
-    by_bic = f"{_states(chosen)}{between}: the smallest BIC, {ahead:.1f} below that of {_states(second)}"
+    won = f"the largest evidence, {ahead / 2:.1f} nats above" if by_evidence else f"the smallest BIC, {ahead:.1f} below"
+    by_bic = f"{_states(chosen)}{between}: {won} that of {_states(second)}"
     by_bic += f"; the interval goes by BIC alone: {support.why}" if support and support.why else ""
     if support and replace(support, errors=dict.fromkeys(support.errors, 0.0)).interval(chosen) != support.interval(
         chosen

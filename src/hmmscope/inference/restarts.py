@@ -34,6 +34,7 @@ class RestartSearch(Generic[End]):
         most: Maximum number of restarts.
         beside: Restarts in the first and later waves.
         near: Log-likelihood difference, in nats, of results that agree.
+        stopped: Returns True, given 0, to end the search.
 
     Attributes:
         ends: Results that count, in order.
@@ -42,11 +43,16 @@ class RestartSearch(Generic[End]):
     """
 
     def __init__(
-        self, wave: Callable[[Sequence[int]], list[End]], most: int, beside: tuple[int, int], near: float
+        self,
+        wave: Callable[[Sequence[int]], list[End]],
+        most: int,
+        beside: tuple[int, int],
+        near: float,
+        stopped: Callable[[int], object] = bool,
     ) -> None:
         self.ends: list[End] = []
         self.made, self.near = 0, near
-        while self.made < most and not self._settled():
+        while self.made < most and not self._settled() and not (self.made and stopped(0) is True):
             more = max(LEAST, beside[0]) if self.made == 0 else beside[1]
             numbers = range(self.made, min(most, self.made + more))
             self.made = numbers.stop

@@ -12,13 +12,13 @@ from hmmscope.inference.baum_welch import BaumWelchFit
 from hmmscope.inference.fit_durations import fit_durations
 from hmmscope.inference.fit_inputs import fit_inputs
 from hmmscope.inference.loop_inputs import flat_sequences
-from hmmscope.inference.num_states import by_bic, choice_reason
+from hmmscope.inference.num_states import by_bic, choice_reason, fit_each
 from hmmscope.inference.weights import as_weights
+from hmmscope.progress import StoppableProgress
 from hmmscope.runs.fit_options import FitOptions
 from hmmscope.runs.given_rows import read_inputs
 from hmmscope.schema import require
 from hmmscope.sequences.data import SequenceData
-from hmmscope.training.progress import IterationProgress
 
 #: Options of `hmmscope.fit` that choose these models.
 OWN_OPTIONS = ("durations", "duration_family")
@@ -50,16 +50,16 @@ def fit_driven(
     """Fit each number of states to all data, and choose by BIC.
 
     Returns:
-        The chosen model, the number of observations, and fields of `hmmscope.runs.fitting.FitResult`.
+        The chosen model, the number of observations, and fields of `hmmscope.runs.fitting.FitResult`, and the progress.
     """
     names = ("sequence_weights", "start", "num_restarts", "max_iterations", "tolerance", "pseudo_count")
     limits = {name: getattr(options, name) for name in names} | {"seed": seed}
     weights = as_weights(options.sequence_weights, len(data))
     inputs = None if asked is None else read_inputs(asked, source, data.lengths.tolist(), reading)
     most = len(sizes) * options.num_restarts * options.max_iterations
-    with IterationProgress(most, options.quiet) as heard:
+    with StoppableProgress(most, "fit", quiet=options.quiet) as heard:
         limits["callback"] = heard
-        fits = {size: _fitted(data, inputs, size, options, _started(limits, size)) for size in sizes}
+        fits = fit_each(sizes, lambda size: _fitted(data, inputs, size, options, _started(limits, size)), heard)
     bics = {size: one.bic for size, one in fits.items()}
     support = by_bic(bics, "no evidence is computed with inputs or durations") if len(sizes) > 1 else None
     best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support)
@@ -68,7 +68,7 @@ def fit_driven(
     seen = data.flat != data.num_symbols
     total = data.num_observations if weights is None else float(np.repeat(weights, data.lengths.numpy()) @ seen)
     about = {"fits": fits, "support": support, "reason": reason if len(sizes) > 1 else "", "inputs": inputs}
-    return hmm, total, about | {"num_zeros": chosen.num_zeros}
+    return hmm, total, about | {"num_zeros": chosen.num_zeros, "heard": heard}
 
 
 def _fitted(

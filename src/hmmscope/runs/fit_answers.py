@@ -1,9 +1,15 @@
 """Answers of a fit: the methods of its HMM, with the fitted data as the default."""
 
+import signal
+import time
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from hmmscope.errors import InputError
+from hmmscope.inference.free_parameters import zeros_in_words
+from hmmscope.progress import StoppableProgress
 from hmmscope.reprs import Tabular
 from hmmscope.runs import state_answers, state_plots
 from hmmscope.runs.forecasts import Forecasts
@@ -11,6 +17,7 @@ from hmmscope.runs.given_rows import GivenRows, given_rows
 from hmmscope.runs.posterior import FitData
 from hmmscope.runs.row_values import RowValues
 from hmmscope.schema import unknown_name
+from hmmscope.training.signals import Interrupted
 
 
 class FitAnswers(Tabular):
@@ -21,6 +28,14 @@ class FitAnswers(Tabular):
 
     hmm: Any
     data: FitData | None
+    fits: dict[int, Any]
+    held_out: dict[int, float]
+    held_out_errors: dict[int, float]
+    reason: str
+    num_zeros: dict[str, int]
+    cost: dict[str, float]
+    num_states: int
+    final: Any
 
     def predict(self, x: Any = None, *, names: bool = False, **reading: Any) -> RowValues:
         """Compute the most likely state of each row, as an integer or with `names` as a name."""
@@ -70,6 +85,38 @@ class FitAnswers(Tabular):
         own, reading = state_plots.split_options(options)
         return state_plots.plot(self.hmm, kind, self._rows("plot", x, reading), ax=ax, **own)
 
+    def lines(self) -> list[str]:
+        """Return text lines: the table, the reason of the choice, and searches with restarts that disagree."""
+        found = []
+        if len(self.fits) > 1 and not self.held_out:
+            found.append("states  restarts           BIC")
+            for size, fit in self.fits.items():
+                chosen = "  chosen" if size == self.num_states else ""
+                found.append(f"{size:6d}  {fit.num_restarts:8d}  {fit.bic:12.2f}{chosen}")
+        if self.held_out:
+            each = "an observation" if self.hmm.real_valued else "a symbol"
+            found.append(f"states  restarts           BIC   held-out log-likelihood, nats {each}")
+        for size, mean in self.held_out.items():
+            fit, error = self.fits[size], self.held_out_errors[size]
+            beside = "" if np.isnan(error) else f" ± {error:.6f}"
+            chosen = "  chosen" if size == self.num_states else ""
+            found.append(f"{size:6d}  {fit.num_restarts:8d}  {fit.bic:12.2f}   {mean:.6f}{beside}{chosen}")
+        found += [self.reason] * bool(self.reason)
+        unsure = [size for size, fit in self.fits.items() if not fit.restarts_agree and fit.num_restarts > 1]
+        if unsure:
+            each = ", ".join(f"{size} ({self.fits[size].restart_gap:.2g} nats difference)" for size in unsure)
+            made = self.fits[unsure[0]].num_restarts
+            found.append(f"no agreement of the best two of {made} restarts (the maximum) for states {each}")
+        found += filter(None, [zeros_in_words(self.num_zeros), self._cost_in_words() if len(self.fits) > 1 else ""])
+        return [*found, *(self.final.remarks if self.fits else ())]
+
+    def _cost_in_words(self) -> str:
+        if not self.cost:
+            return ""
+        said = f"cost of the choice: {self.cost['restarts']} restarts, {self.cost['seconds']:.1f} s"
+        own = self.cost["evidence_seconds"]
+        return f"{said}, of which {own:.1f} s for the evidence" if own >= 0.05 else said
+
     def _rows(self, asked: str, x: Any, reading: dict[str, Any]) -> GivenRows:
         if x is None:
             if reading:
@@ -82,6 +129,18 @@ class FitAnswers(Tabular):
         if self.data is None:
             raise InputError(f"{asked}: needs all sequences, but a stream stores none; fit without stream=True")
         return self.data
+
+
+def ended(found: Any, heard: StoppableProgress, begun: float) -> Any:
+    """Return the fit with its cost; after Ctrl-C raise `Interrupted` with it."""
+    restarts = sum(fit.num_restarts for fit in found.fits.values()) + (found.whole is not None)
+    evidence_seconds = 0.0 if found.support is None else found.support.seconds
+    cost = {"restarts": restarts, "seconds": time.monotonic() - begun, "evidence_seconds": evidence_seconds}
+    found = replace(found, cost=cost)
+    if heard.stopped:
+        said = f"fit: stopped by SIGINT in restart {restarts}; the best so far is `result` of this error"
+        raise Interrupted(f"{said} (sys.last_value.result)", signal.SIGINT, found)
+    return found
 
 
 def searched(fit: Any) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from hmmscope.inference.constraints import Constraints, as_constraints
 from hmmscope.inference.em import PARTS
 from hmmscope.inference.fit_durations import FAMILIES
+from hmmscope.inference.num_states import CHOICES
 from hmmscope.schema import require, require_count, unknown_name
 
 
@@ -26,7 +27,9 @@ class FitOptions:
         num_restarts: Maximum number of restarts; the best one is returned.
         max_iterations, tolerance: Limits of each restart, which converges when a step gains less nats per observation.
         pseudo_count: Added to every expected count, so that unseen events keep positive probability.
-        quiet: Show no progress.
+        choose: Rule that chooses among numbers of states: "bic" (no evidence is computed), "evidence" (the largest), or by
+            default the smallest BIC, with an interval by the evidence unless the data are long.
+        quiet: Show no progress; None shows it in a terminal or notebook only, False also in a log.
 
     Raises:
         InputError: An option is out of range.
@@ -44,7 +47,8 @@ class FitOptions:
     max_iterations: int = 200
     tolerance: float = 1e-7
     pseudo_count: float = 0.1
-    quiet: bool = True
+    choose: str | None = None
+    quiet: bool | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.fixed, str):
@@ -53,6 +57,8 @@ class FitOptions:
         rule = "requires start, which supplies the fixed parts"
         require(self.start is not None or not self.fixed, "fixed", rule, sorted(self.fixed))
         as_constraints(self.constraints)
+        if self.choose not in (None, *CHOICES):
+            raise unknown_name("choose", self.choose, CHOICES)
         require_count("num_restarts", self.num_restarts)
         require_count("max_iterations", self.max_iterations)
         if self.durations is not None:

@@ -1,5 +1,6 @@
 """Fit an HMM to sequences: `hmmscope.fit`."""
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -14,17 +15,23 @@ from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import BaumWelchFit, criterion, fit_baum_welch, fit_stream, held_out_log_likelihoods
 from hmmscope.inference.counts import MOST_BYTES
 from hmmscope.inference.em import PARTS, Model
-from hmmscope.inference.evidence import evidence
-from hmmscope.inference.free_parameters import zeros_in_words
 from hmmscope.inference.gibbs import Chains, DirichletPrior
 from hmmscope.inference.known_states import as_allowed, with_known_states
 from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
-from hmmscope.inference.num_states import StateCountPosterior, choice_reason, choose_num_states, support_of
+from hmmscope.inference.num_states import (
+    StateCountPosterior,
+    choice_reason,
+    choose_num_states,
+    evidence_of_fits,
+    fit_each,
+    support_of,
+)
 from hmmscope.inference.weights import as_weights, with_weights
 from hmmscope.processes.hmm import HMM, matched_by_name
+from hmmscope.progress import Progress, StoppableProgress
 from hmmscope.reprs import ResultRows, html_rows
 from hmmscope.runs.driven_fits import OWN_OPTIONS, fit_driven, refuse_beside
-from hmmscope.runs.fit_answers import FitAnswers, searched
+from hmmscope.runs.fit_answers import FitAnswers, ended, searched
 from hmmscope.runs.fit_options import FitOptions
 from hmmscope.runs.given_rows import column_names, row_labels
 from hmmscope.runs.goodness import Goodness, goodness_of_fit
@@ -37,7 +44,6 @@ from hmmscope.sequences.data import SequenceData, read_as
 from hmmscope.sequences.streaming import SequenceStream
 from hmmscope.sequences.vector_data import read_vectors
 from hmmscope.system_info import require_memory
-from hmmscope.training.progress import IterationProgress, Progress
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,6 +64,7 @@ class FitResult(FitAnswers):
         support: Support of the data for each number of states; None without a choice.
         data: The fitted data; None after a stream.
         num_zeros: Number of probabilities of each array that `start` fixes at zero.
+        cost: Number of restarts, seconds of the whole call, and seconds of the evidence in it.
     """
 
     hmm: Any
@@ -71,6 +78,7 @@ class FitResult(FitAnswers):
     support: StateCountPosterior | None = None
     data: FitData | None = field(default=None, compare=False)
     num_zeros: dict[str, int] = field(default_factory=dict)
+    cost: dict[str, float] = field(default_factory=dict, compare=False)
 
     @property
     def num_states(self) -> int:
@@ -162,31 +170,6 @@ class FitResult(FitAnswers):
             return {}
         return {"held_out": self.held_out[size], "held_out_error": self.held_out_errors[size]}
 
-    def lines(self) -> list[str]:
-        """Return text lines: the table, the reason, and restarts that disagree."""
-        found = []
-        if len(self.fits) > 1 and not self.held_out:
-            found.append("states  restarts           BIC")
-            for size, fit in self.fits.items():
-                chosen = "  chosen" if size == self.num_states else ""
-                found.append(f"{size:6d}  {fit.num_restarts:8d}  {fit.bic:12.2f}{chosen}")
-        if self.held_out:
-            each = "an observation" if self.hmm.real_valued else "a symbol"
-            found.append(f"states  restarts           BIC   held-out log-likelihood, nats {each}")
-        for size, mean in self.held_out.items():
-            fit, error = self.fits[size], self.held_out_errors[size]
-            beside = "" if np.isnan(error) else f" ± {error:.6f}"
-            chosen = "  chosen" if size == self.num_states else ""
-            found.append(f"{size:6d}  {fit.num_restarts:8d}  {fit.bic:12.2f}   {mean:.6f}{beside}{chosen}")
-        found += [self.reason] * bool(self.reason)
-        unsure = [size for size, fit in self.fits.items() if not fit.restarts_agree and fit.num_restarts > 1]
-        if unsure:
-            each = ", ".join(f"{size} ({self.fits[size].restart_gap:.2g} nats difference)" for size in unsure)
-            made = self.fits[unsure[0]].num_restarts
-            found.append(f"no agreement of the best two of {made} restarts (the maximum) for states {each}")
-        found += filter(None, [zeros_in_words(self.num_zeros)])
-        return [*found, *(self.final.remarks if self.fits else ())]
-
     def __repr__(self) -> str:
         chosen = f", chosen from {', '.join(map(str, self.fits))}" if self.reason else ""
         zeros = sum(self.num_zeros.values())
@@ -236,23 +219,24 @@ def fit(
             `lengths`, `min_variance`, `covariance_type` (diag, full, tied, spherical), `num_gaussians`, `sizes`.
 
     Raises:
-        InputError: Invalid source or option, or a stream with several numbers of states.
-        ResourceError: The counts do not fit in memory.
+        InputError, ResourceError: Invalid source or option; the counts do not fit in memory.
+        Interrupted: Ctrl-C; its `result` is the fit so far. A second Ctrl-C ends at once.
     """
-    sizes = sizes_of(num_states)
+    sizes, begun = sizes_of(num_states), time.monotonic()
     options = options_of(options, FitOptions, reading)
     settings = {name: value for name, value in vars(options).items() if name not in OWN_OPTIONS} | {"seed": seed}
-    quiet = settings.pop("quiet")
+    quiet, choose = settings.pop("quiet"), settings.pop("choose")
     emission, tied = emission_of(source, emission, reading), options.tied_emissions
     if inputs is not None or options.durations is not None:
         refuse_beside(options, inputs, emission=emission, validation=validation, stream=stream)
         data = read_as(source, reading, [*settings, "num_states"])
         hmm, total, fields = fit_driven(source, data, sizes, inputs, options, seed, reading)
         fields["data"] = FitData(data, True, _labels(data, source), inputs=fields.pop("inputs"))
-        return FitResult(hmm, total, **fields)
+        heard = fields.pop("heard")
+        return ended(FitResult(hmm, total, **fields), heard, begun)
     if emission != "symbols":
         refuse(emission, stream=stream, tied_emissions=tied)
-        return _fit_numbers(source, sizes, emission, validation, settings, quiet, reading)
+        return _fit_numbers(source, sizes, emission, validation, settings, (quiet, choose, begun), reading)
     if stream:
         require(len(sizes) == 1, "num_states", "must be one number for a stream", num_states)
         return _fit_stream(source, sizes[0], settings, quiet, reading)
@@ -265,21 +249,21 @@ def fit(
     if len(sizes) > 1 and (weights is None or validation is not None):
         apart, judges, how = _held_out(data, validation)
     work = with_weights(_labelled(_work(apart, sizes[-1]), known, apart, sizes[-1]), weights)
-    with IterationProgress(
-        (len(sizes) * options.num_restarts + (judges is not None)) * options.max_iterations, quiet
-    ) as heard:
+    total = (len(sizes) * options.num_restarts + (judges is not None)) * options.max_iterations
+    with StoppableProgress(total, "fit", quiet=quiet) as heard:
         settings["callback"] = heard
         if judges is None:
-            return _without_judges(data, work, sizes, settings, _labels(data, source))
+            return ended(_without_judges(data, work, sizes, settings, _labels(data, source), choose), heard, begun)
         judged = flat_sequences(judges.flat, judges.lengths.numpy())
         every = work if apart is data else _work(data, sizes[-1])
-        choice = choose_num_states(work, judged, sizes, data.num_symbols, whole=every, **settings)
+        choice = choose_num_states(work, judged, sizes, data.num_symbols, whole=every, choose=choose, **settings)
         chosen = choice.fits[choice.num_states]
         whole = None if apart is data else _on_to_all(data, chosen, settings)
     hmm = _named((whole or chosen).hmm, data, "Baum-Welch fit")
     material = _material(data, work, settings, _labels(data, source))
     about = choice.held_out_errors, choice.reason + how, whole, apart.num_observations, choice.support
-    return FitResult(hmm, num_weighted(work, data), choice.fits, choice.held_out, *about, material)
+    found = FitResult(hmm, num_weighted(work, data), choice.fits, choice.held_out, *about, material)
+    return ended(found, heard, begun)
 
 
 def sizes_of(num_states: object) -> list[int]:
@@ -296,17 +280,21 @@ def _fit_numbers(
     emission: str | type[EmissionHMM],
     validation: Any,
     options: dict[str, Any],
-    quiet: bool,
+    call: tuple[bool | None, str | None, float],
     read_options: dict[str, Any],
 ) -> FitResult:
+    (quiet, choose, begun), judges = call, None
     more = dict(read_options)
     reading = {name: more.pop(name) for name in READING if name in more}
     refuse(emission, unit=more.pop("unit", None))
     data = read_vectors(source, **reading)
     del options["tied_emissions"]
-    judges = None if validation is None else read_validation(validation, data, reading)
-    with IterationProgress((len(sizes) * options["num_restarts"] + 1) * options["max_iterations"], quiet) as heard:
-        chosen, found = choose_vectors(data, judges, list(sizes), emission, options | {"callback": heard}, more)
+    if validation is not None:
+        judges = read_validation(validation, data, reading)
+    total = (len(sizes) * options["num_restarts"] + 1) * options["max_iterations"]
+    with StoppableProgress(total, "fit", quiet=quiet) as heard:
+        options["callback"] = heard
+        chosen, found = choose_vectors(data, judges, list(sizes), emission, options, more, choose)
     hmm = (found["whole"] or found["fits"][chosen]).hmm.replaced()
     hmm.title, hmm.source = f"{family_name(emission)} fit", f"fitted to {data.how}" if data.how else ""
     hmm.read_options = data.read_options
@@ -315,7 +303,7 @@ def _fit_numbers(
     columns = data.columns or column_names(source)
     material = _material(data, None, options, _labels(data, source), columns)
     zeros = found["fits"][chosen].num_zeros
-    return FitResult(hmm, made, **found, data=material, num_zeros=zeros)
+    return ended(FitResult(hmm, made, **found, data=material, num_zeros=zeros), heard, begun)
 
 
 def _labels(data: Any, source: Any) -> Any:
@@ -324,14 +312,19 @@ def _labels(data: Any, source: Any) -> Any:
 
 
 def _without_judges(
-    data: SequenceData, work: PackedSequences, sizes: Sequence[int], options: dict[str, Any], index: Any
+    data: SequenceData,
+    work: PackedSequences,
+    sizes: Sequence[int],
+    options: dict[str, Any],
+    index: Any,
+    choose: str | None,
 ) -> FitResult:
-    fits = {size: fit_baum_welch(work, size, data.num_symbols, **options) for size in sizes}
+    fits = fit_each(sizes, lambda size: fit_baum_welch(work, size, data.num_symbols, **options), options["callback"])
     bics = {size: one.bic for size, one in fits.items()}
     restricted = _restricted(options) or not _plain(work)
-    free = None if restricted else lambda size: evidence(work, fits[size].hmm)
-    support = support_of(bics, free) if len(sizes) > 1 else None
-    best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support)
+    free = None if restricted else evidence_of_fits(work, fits, choose, options["callback"])
+    support = support_of(bics, free, choose) if len(sizes) > 1 else None
+    best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support, choose=choose)
     hmm = _named(fits[best].hmm, data, "Baum-Welch fit")
     why = "too little data to hold any out" if work.weights is None else "sequence_weights hold nothing out"
     reason = f"{reason}; {why}" if len(sizes) > 1 else ""
@@ -412,7 +405,7 @@ def _named(hmm: HMM, data: SequenceData | SequenceStream, title: str) -> HMM:
 
 
 def _fit_stream(
-    source: Any, num_states: int, options: dict[str, Any], quiet: bool, read_options: dict[str, Any]
+    source: Any, num_states: int, options: dict[str, Any], quiet: bool | None, read_options: dict[str, Any]
 ) -> FitResult:
     for name in ("tied_emissions", "sequence_weights", "known_states", "constraints"):
         if options.pop(name) is not None:
@@ -429,7 +422,7 @@ def _fit_stream(
     total = 0
     size = whole.size if isinstance(whole, SequenceStream) else whole.num_observations if whole is not None else 0
 
-    with Progress(max(1, size), "fit", unit="bytes", per_step=1.0, quiet=quiet or not size) as progress:
+    with Progress(max(1, size), "fit", unit="bytes", per_step=1.0, quiet=quiet if size else True) as progress:
 
         def batches() -> Iterable[PackedSequences]:
             nonlocal total

@@ -1,7 +1,9 @@
 """Posterior draws of the parameters of a fitted model, and their intervals, checks and forecasts."""
 
+import signal
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +16,12 @@ from hmmscope.errors import InputError
 from hmmscope.inference.chains import effective_sizes, equal_tails, r_hat
 from hmmscope.inference.constraints import Constraints, as_constraints
 from hmmscope.inference.em import PARTS, Model, counts_of
-from hmmscope.inference.gibbs import Chains, DirichletPrior, Draws, symbol_draws
+from hmmscope.inference.gibbs import Chains, ChainsStopped, DirichletPrior, Draws, symbol_draws
 from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
 from hmmscope.inference.paths import most_likely_states
 from hmmscope.kernels.quantise import UNIT
 from hmmscope.processes.hmm import HMM
+from hmmscope.progress import StoppableProgress
 from hmmscope.reprs import Shown, Tabular
 from hmmscope.runs.forecasts import Forecasts, forecast_with
 from hmmscope.runs.given_rows import GivenRows, of_symbols, of_vectors
@@ -27,6 +30,7 @@ from hmmscope.schema import is_count, require, unknown_name
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import MISSING
 from hmmscope.sequences.vector_data import VectorData
+from hmmscope.training.signals import Interrupted
 
 #: Largest R-hat of mixed chains, R-hat above which chains are lengthened, and sufficient number of effective draws.
 MIXED, LONGER, ENOUGH = 1.01, 1.05, 400
@@ -173,13 +177,28 @@ class FitData:
     ) -> Posterior:
         """Draw the posterior of a model of symbols or numbers; InputError if the fit was restricted."""
         require(is_count(max_lengthening), "max_lengthening", "must be at least 1 and whole", max_lengthening)
-        factor, found = 1, self._drawn(hmm, prior, chains, laws)
-        while 2 * factor <= max_lengthening and worst_r_hat(found.arrays.values()) > LONGER:
-            chains, factor = chains.longer(), 2 * factor
-            found = self._drawn(hmm, prior, chains, laws)
+        factor, found = 0, None
+        with StoppableProgress(chains.num_sweeps, "posterior", quiet=None) as heard:
+            chains = replace(chains, callback=heard)
+            while not heard.stopped and (
+                found is None or (2 * factor <= max_lengthening and worst_r_hat(found.arrays.values()) > LONGER)
+            ):
+                if found is not None:
+                    chains = chains.longer()
+                    heard.total = heard.made + chains.num_sweeps
+                with suppress(ChainsStopped):
+                    drawn = self._drawn(hmm, prior, chains, laws)
+                    if found is None or not heard.stopped:
+                        found, factor = drawn, 2 * factor or 1
+        if found is None:
+            raise Interrupted("posterior: stopped by SIGINT before the first draws; nothing was drawn", signal.SIGINT)
         arrays = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in found.arrays.items()}
         logs = torch.from_numpy(found.log_likelihood)
-        return Posterior(hmm, arrays, logs, found.relabelled_fraction, self.sequences, factor)
+        result = Posterior(hmm, arrays, logs, found.relabelled_fraction, self.sequences, factor)
+        if heard.stopped:
+            said = f"posterior: stopped by SIGINT after {logs.shape[1]} draws of each chain; they are `result` of this error"
+            raise Interrupted(f"{said} (sys.last_value.result)", signal.SIGINT, result)
+        return result
 
     def _drawn(self, hmm: Any, prior: DirichletPrior, chains: Chains, laws: dict[str, Any]) -> Draws:
         vectors = isinstance(self.data, VectorData)

@@ -55,7 +55,7 @@ class TrainOptions:
         resume: Resume the run in `out`, if any, with the same configuration.
         num_samples: Samples of the final score.
         tracker: Also log to "tensorboard", "wandb" or "trackio"; does not affect the bits.
-        quiet: Show no progress.
+        quiet: Show no progress; None shows it in a terminal or notebook only, False also in a log.
 
     Raises:
         InputError: An option is out of range, or the package of the tracker is missing.
@@ -67,7 +67,7 @@ class TrainOptions:
     resume: bool = False
     num_samples: int = 256
     tracker: str | None = None
-    quiet: bool = True
+    quiet: bool | None = None
 
     def __post_init__(self) -> None:
         require_count("num_samples", self.num_samples)

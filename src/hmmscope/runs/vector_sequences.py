@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.emissions.families import family_name, family_of
 from hmmscope.emissions.fit_emissions_em import EmissionFit, fit_emissions
-from hmmscope.emissions.vector_evidence import vector_evidence
+from hmmscope.emissions.vector_evidence import MOST, UNASKED, vector_evidence
 from hmmscope.errors import InputError
 from hmmscope.inference.num_states import (
     StateCountPosterior,
-    by_bic,
     choice_reason,
+    fit_each,
     held_out_mean,
     summed,
     support_of,
@@ -75,7 +75,10 @@ def fit_vectors(
     for name in more:
         if name not in (*known, "min_variance"):
             raise unknown_name("fit", name, (*known, "min_variance", *READING))
-    return {size: fit_emissions(family, data.rows, data.lengths, size, **options, **more) for size in sizes}
+    rows, lengths = data.rows, data.lengths
+    return fit_each(
+        sizes, lambda size: fit_emissions(family, rows, lengths, size, **options, **more), options.get("callback")
+    )
 
 
 def held_out(data: VectorData, seed: int) -> tuple[VectorData, VectorData | None, str]:
@@ -105,12 +108,14 @@ def choose_vectors(
     emission: str | type[EmissionHMM],
     options: dict[str, Any],
     more: dict[str, Any],
+    choose: str | None = None,
 ) -> tuple[int, dict[str, Any]]:
     """Choose the number of states by BIC; return it with the fields of `FitResult`.
 
     Args:
         judges: Held-out data; by default a part of `data` if there is a choice.
         data, sizes, emission, options, more: As in `fit_vectors`.
+        choose: See `hmmscope.fit`.
     """
     apart, cut = data, ""
     if judges is not None and judges.rows.shape[1] != data.rows.shape[1]:
@@ -124,14 +129,14 @@ def choose_vectors(
     bics = {size: one.bic for size, one in fits.items()}
     require(options.get("known_states") is None, "known_states", "needs one num_states", sizes)
     restricted = weighted or any(options.get(name) for name in ("fixed", "start", "constraints"))
-    support = (
-        by_bic(bics, "the sequences have weights" if weighted else "parts of the model are not free")
-        if restricted
-        else _support(data, fits, bics)
-    )
+    if restricted:
+        why = "the sequences have weights" if weighted else "parts of the model are not free"
+        support = support_of(bics, None, choose, why)
+    else:
+        support = _support(data, fits, bics, choose, options.get("callback"))
     found: dict[str, Any] = {"fits": fits, "whole": None, "support": support, "num_fitted": len(apart.rows)}
     if judges is None:
-        best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support)
+        best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support, choose=choose)
     else:
         units = units_of(judges.lengths.numpy())
         seen = summed((~judges.rows.isnan()).any(1).numpy(), np.concatenate(units))
@@ -139,20 +144,24 @@ def choose_vectors(
         scores = {size: held_out_mean(own, seen) for size, own in logs.items()}
         found["held_out"] = {size: one.mean for size, one in scores.items()}
         found["held_out_errors"] = {size: one.error for size, one in scores.items()}
-        best, reason = choice_reason(bics, logs, seen, support, "an observation")
+        best, reason = choice_reason(bics, logs, seen, support, "an observation", choose=choose)
     if apart is not data:
         again = options | {"start": fits[best].hmm, "num_restarts": 1}
         found["whole"] = fit_vectors(data, [best], emission, again, more)[best]
     return best, found | {"reason": reason + cut}
 
 
-def _support(data: VectorData, fits: dict[int, EmissionFit], bics: dict[int, float]) -> StateCountPosterior:
+def _support(
+    data: VectorData, fits: dict[int, EmissionFit], bics: dict[int, float], choose: str | None, callback: Any
+) -> StateCountPosterior:
     model = next(iter(fits.values())).hmm
     try:
         laws = type(model).conjugate(data.rows, **model.options)
     except InputError as error:
-        return by_bic(bics, str(error).removeprefix("posterior: "))
-    return support_of(bics, lambda size: vector_evidence(fits[size].hmm, data.rows, data.lengths, laws))
+        return support_of(bics, None, choose, str(error).removeprefix("posterior: "))
+    how: dict[str, Any] = {"most": MOST if choose else UNASKED}
+    how["callback"] = None if callback is None else lambda said: callback(0, said)
+    return support_of(bics, lambda size: vector_evidence(fits[size].hmm, data.rows, data.lengths, laws, **how), choose)
 
 
 def _judged(hmm: EmissionHMM, data: VectorData, units: list[NDArray[np.int64]]) -> NDArray[np.float64]:

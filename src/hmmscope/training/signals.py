@@ -4,16 +4,17 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 from hmmscope.errors import HmmscopeError
 
 
 class Interrupted(HmmscopeError):
-    """Stopped by a signal, after saving a checkpoint."""
+    """Stopped by a signal, after saving a checkpoint; `result` is what a fit or posterior has computed so far."""
 
-    def __init__(self, message: str, signum: int) -> None:
+    def __init__(self, message: str, signum: int, result: Any = None) -> None:
         super().__init__(message)
-        self.exit_code = 128 + signum
+        self.exit_code, self.result = 128 + signum, result
 
 
 class WorkAbandoned(BaseException):

@@ -15,13 +15,13 @@ from hmmscope.datasets.process_dataset import Batch, LabelledBatch, ProcessDatas
 from hmmscope.datasets.targets import Target
 from hmmscope.errors import InputError
 from hmmscope.models.base import SequenceModel, parameter_count
+from hmmscope.progress import Progress, say_beside
 from hmmscope.storage.rundir import RunDir
 from hmmscope.training import updates
 from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.engines import make_engine
 from hmmscope.training.evaluation import Evaluation
 from hmmscope.training.parallel import SingleProcess, num_samples
-from hmmscope.training.progress import Progress, say_beside
 from hmmscope.training.schedules import learning_rate, sample_numbers
 from hmmscope.training.signals import Interrupted, SignalState, WorkAbandoned, deferred_signals
 from hmmscope.training.spec import TrainingSpec
@@ -143,7 +143,7 @@ def train_model(
     target: Target,
     held_out: ProcessDataset | None = None,
     floor: float | None = None,
-    quiet: bool = False,
+    quiet: bool | None = False,
     tracker: Tracker | None = None,
     flops_of: Callable[[int], float | None] | None = None,
 ) -> None:
@@ -160,7 +160,7 @@ def train_model(
         target: Prediction target.
         held_out: Dataset of the evaluation loss.
         floor: Bayes loss, shown next to the loss.
-        quiet: True to hide progress.
+        quiet: True to hide progress; None to show it in a terminal or notebook only.
         tracker: Also receives the metrics.
         flops_of: Operations of a training step on a sample of given positions, for timing.jsonl.
 
@@ -181,7 +181,7 @@ def train_model(
     evaluates = bool(spec.evaluate_every) and (world.leader or engine.in_parts)
     evaluation = Evaluation(held_out, target, spec) if held_out is not None and evaluates else None
     per_step = float(spec.batch_size * dataset.layout.context_length)
-    quiet = quiet or not world.leader
+    quiet = quiet if world.leader else True
     progress = Progress(spec.num_steps, "training", unit="tokens", per_step=per_step, quiet=quiet)
     shown = beside = f" (Bayes loss {floor:.3f})" if floor is not None else ""
     with deferred_signals() as received, progress, closing(FailSafeTracker(tracker)) as told:

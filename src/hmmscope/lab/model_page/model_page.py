@@ -25,6 +25,7 @@ from hmmscope.lab.report.look_page import render_look, write_look
 from hmmscope.models.adapted import title_of
 from hmmscope.models.user_module import model_name
 from hmmscope.processes.process import Process
+from hmmscope.progress import shows_progress
 from hmmscope.runs.pipeline import Run, load_run
 from hmmscope.schema import options_of, require, require_count, require_path, shown
 from hmmscope.sequences.data import SequenceData
@@ -99,6 +100,7 @@ class ModelPage:
         return f'<iframe title="hmmscope look" sandbox="allow-scripts" style="{frame}" srcdoc="{page}"></iframe>'
 
 
+@shows_progress("look")
 @takes_device
 def look(
     model: nn.Module | Run | str | Path,

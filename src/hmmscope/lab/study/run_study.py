@@ -136,7 +136,7 @@ def study(
     out: str | Path,
     *,
     resume: bool = False,
-    quiet: bool = True,
+    quiet: bool | None = None,
     spec: StudySpec | None = None,
     **fields: Any,
 ) -> StudyResult:
@@ -149,7 +149,7 @@ def study(
         source: `SequenceData` or its sources: a file path, lists, an array.
         out: A new folder, or with `resume` the folder of the same study.
         resume: Resume the study in `out`.
-        quiet: Show no progress.
+        quiet: Show no progress; None shows it in a terminal or notebook only, False also prints lines.
         spec: Settings; or its `fields` (`StudySpec`), together with options of `SequenceData` such as `lengths`.
 
     Raises:
@@ -159,14 +159,16 @@ def study(
     reading = {name: fields.pop(name) for name in READING_OPTIONS if name in fields}
     path, work = require_path("out", out), prepare(source, spec or StudySpec(**fields), **reading)
     _claim(path, work, resume)
-    say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: say_aloud(line, flush=True))
+    say: Callable[[str], None] = (
+        (lambda line: None) if quiet is not False else (lambda line: say_aloud(line, flush=True))
+    )
     with disk.holding(path / "lock"):
         store.remove_leftovers(path)
         with disk.staying(path, "experiment.json"), seals.unsealed(path):
             return _carry_out(work, path, say, quiet)
 
 
-def _carry_out(work: "Prepared", path: Path, say: Callable[[str], None], quiet: bool) -> StudyResult:
+def _carry_out(work: "Prepared", path: Path, say: Callable[[str], None], quiet: bool | None) -> StudyResult:
     hmms = _fit_all(work, path, say, quiet)
     runs = _train_all(work, path, say, quiet)
     best = _measure_all(work, path, hmms, runs, say)
@@ -288,7 +290,7 @@ def _listed(value: Any) -> str:
 # Fitting and training
 
 
-def _fit_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bool) -> dict[int, HMM]:
+def _fit_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bool | None) -> dict[int, HMM]:
     spec, hmms = work.spec, {}
     store.make_folder(path / "hmms")
     for size in spec.states:
@@ -307,7 +309,7 @@ def _fit_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bool
     return hmms
 
 
-def _train_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bool) -> list[Run]:
+def _train_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bool | None) -> list[Run]:
     kept = []
     for network in work.spec.networks:
         engine = work.engine(network)

@@ -11,11 +11,11 @@ from hmmscope.lab.sweeps.grid import SUMMARY, GridPoint, changing_grid, check_ru
 from hmmscope.lab.sweeps.run_task import RunTask
 from hmmscope.lab.tasks.driver import ProgressListener
 from hmmscope.lab.tasks.task import Heartbeat, Outcome
+from hmmscope.progress import live_console
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir
 from hmmscope.system_info import environment
 from hmmscope.text import in_a_line, tell
-from hmmscope.training.progress import live_console
 
 #: States of finished runs with unverified numbers.
 DOUBTFUL = ("damaged", "unsealed")

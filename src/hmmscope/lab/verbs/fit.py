@@ -1,5 +1,6 @@
 """The verb `fit`."""
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.streaming import SequenceStream
 from hmmscope.sequences.vector_data import VectorData, read_vectors
 from hmmscope.text import say
+from hmmscope.training.signals import Interrupted
 
 
 def fit(options: FitCommandOptions) -> None:
@@ -52,21 +54,28 @@ def fit(options: FitCommandOptions) -> None:
         more["inputs"] = options.inputs
         if isinstance(data, SequenceData):
             more["inputs"] = read_inputs(options.inputs, options.observations, data.lengths.tolist(), reading)
-    found = fitting.fit(
-        data,
-        sizes[0] if len(sizes) == 1 else sizes,
-        options=FitOptions(
-            num_restarts=options.restarts,
-            max_iterations=options.iterations,
-            pseudo_count=options.pseudo_count,
-            durations=options.durations,
-            duration_family=options.duration_family,
-            quiet=quiet,
-        ),
-        seed=options.seed,
-        stream=stream,
-        **more,
-    )
+    stopped: Interrupted | None = None
+    try:
+        found = fitting.fit(
+            data,
+            sizes[0] if len(sizes) == 1 else sizes,
+            options=FitOptions(
+                num_restarts=options.restarts,
+                max_iterations=options.iterations,
+                pseudo_count=options.pseudo_count,
+                durations=options.durations,
+                duration_family=options.duration_family,
+                choose=options.choose,
+                quiet=quiet,
+            ),
+            seed=options.seed,
+            stream=stream,
+            **more,
+        )
+    except Interrupted as error:
+        if error.result is None:
+            raise
+        found, stopped = error.result, error
     found.hmm.save(Path(options.out))
     for line in found.lines():
         say(line)
@@ -83,6 +92,8 @@ def fit(options: FitCommandOptions) -> None:
             f"({best.log_likelihood / total:.6f} per observation), {ended} in {_counted(best.num_iterations, 'iteration')}, "
             f"{searched(found.final)}"
         )
+    if stopped is not None:
+        raise Interrupted(f"fit: stopped by SIGINT; saved the best fit so far in {options.out}", signal.SIGINT, found)
     said_of(found, options)
     if not quiet:
         say(f"HMM: {options.out}")
@@ -93,9 +104,15 @@ def said_of(found: fitting.FitResult, options: FitCommandOptions) -> None:
     distance = getattr(found.final.hmm, "quantisation_distance", None) if found.fits else None
     if distance is not None:  # HMMs of symbols are quantized
         say(f"rounding to multiples of 2^-32: at most {distance:.1e} nats per symbol from the fit")
-    posterior = found.posterior(options.posterior, seed=options.seed) if options.posterior else None
+    posterior, stopped = None, False
+    try:
+        posterior = found.posterior(options.posterior, seed=options.seed) if options.posterior else None
+    except Interrupted as error:
+        posterior, stopped = error.result, True
     for line in posterior.lines() if posterior else ():
         say(line)
+    if stopped:
+        raise Interrupted(f"posterior: stopped by SIGINT; the fitted HMM is in {options.out}", signal.SIGINT)
     if options.goodness_of_fit:
         for line in (posterior or found).check(options.goodness_of_fit, seed=options.seed).lines():
             say(line)

@@ -247,6 +247,10 @@ class FitCommandOptions(SequenceInputOptions, Options):
     states: str = said(
         "number of states; of several, such as 2,4,8, choose by the smallest BIC", metavar="S", required=True
     )
+    choose: str | None = said(
+        "choose by bic (computes no evidence) or by evidence; default: bic, with an interval by the evidence of short data",
+        metavar="RULE",
+    )
     out: str = said("write the HMM to a new .json, .npz or .safetensors", metavar="FILE", required=True)
     emission: str | None = said(
         "emission of a state: symbols (the default); for numbers gaussian, gaussian-mixture, "
