@@ -130,6 +130,7 @@ def parse_spec(cls: type, data: Any, where: str) -> Any:
             raise unknown_name(path_of(where, key), key, fields)
     by_field(cls, data, where)
     for key, value in data.items():
+        value = fields[known[key]].metadata.get("read", lambda given: given)(value)
         values[known[key]] = parse_value(hints[known[key]], value, path_of(where, key))
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING

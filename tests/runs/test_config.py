@@ -100,7 +100,7 @@ def test_order_of_overrides_does_not_matter() -> None:
         (
             "training.nothing_like_it",
             "3",
-            "training.nothing_like_it: unknown 'nothing_like_it' (known: accumulation_steps, batch_size,",
+            "training.nothing_like_it: unknown 'nothing_like_it' (known: accumulation_steps, auxiliary_losses, batch_size,",
         ),
         ("sed", "3", "sed: unknown 'sed'; did you mean 'seed'?"),
         ("seed.x", "3", "seed.x: this section has no fields"),

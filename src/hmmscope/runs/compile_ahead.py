@@ -10,7 +10,8 @@ from hmmscope.runs.config import RunConfig
 from hmmscope.runs.pipeline import engine_of, model_io_of
 from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.engines import make_engine
-from hmmscope.training.state import Moments, resolve_device
+from hmmscope.training.optimizers import make_optimizer
+from hmmscope.training.state import resolve_device
 
 
 def warm_up(configs: Iterable[RunConfig], seen: set[type] | None = None) -> None:
@@ -30,6 +31,6 @@ def warm_up(configs: Iterable[RunConfig], seen: set[type] | None = None) -> None
             spec, device="cpu", engine="compiled", batch_size=1, accumulation_steps=1, num_trajectories=0, curriculum=()
         )
         model = build_model(config.model, ports, config.seed)
-        engine, moments = make_engine(model, spec, ProcessGroup()), Moments()
+        engine, moments = make_engine(model, spec, ProcessGroup()), make_optimizer(model, spec)
         dataset = ProcessDataset(process, layout=config.layout, seed=config.seed, stream="corpus")
         engine.take(moments, dataset[0:1], target, 0)

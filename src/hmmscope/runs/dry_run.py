@@ -22,9 +22,10 @@ from hmmscope.runs.settings import threads
 from hmmscope.system_info import free_memory, require_disk
 from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.engines import CPU_RATE, CPU_STEP, make_engine, uncovered
+from hmmscope.training.optimizers import make_optimizer
 from hmmscope.training.schedules import sample_numbers
 from hmmscope.training.spec import TrainingSpec
-from hmmscope.training.state import Moments, resolve_device
+from hmmscope.training.state import resolve_device
 from hmmscope.training.trainer import BatchSchedule, train_step
 
 #: Time limit in seconds for the timed steps of each precision (after a warm-up step; at least one is timed), and the maximum
@@ -220,7 +221,7 @@ def _samples(spec: TrainingSpec, begin: int, end: int) -> int:
 def _time_steps(model: SequenceModel, dataset: ProcessDataset, target: Target, spec: TrainingSpec) -> tuple[int, float]:
     device = torch.device(spec.device)
     model.to(device).train()
-    engine, moments = make_engine(model, spec, ProcessGroup()), Moments()
+    engine, moments = make_engine(model, spec, ProcessGroup()), make_optimizer(model, spec)
     lessons = BatchSchedule(dataset, target, spec, device)
     numbers = sample_numbers(replace(spec, num_trajectories=0), dataset.seed, 0)
     steps, begun = -1, time.perf_counter()

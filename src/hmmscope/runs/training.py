@@ -4,6 +4,7 @@ import math
 import os
 import time
 import warnings
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any, Literal
 from hmmscope.analysis.curves import EvaluateOptions, Score, evaluate
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.datasets.targets import Target, make_target
-from hmmscope.errors import NonFiniteError, RefusedError
+from hmmscope.errors import InputError, NonFiniteError, RefusedError
 from hmmscope.models.base import ModelIO, ModelSpec, SequenceModel, build_model, cost_of, kept_modes, parameter_count
 from hmmscope.models.rehearsal import rehearse_training
 from hmmscope.models.user_module import UserModule, UserModuleSpec, unwrapped
@@ -35,6 +36,7 @@ from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir, config_difference
 from hmmscope.system_info import require_disk
 from hmmscope.training.distributed import ProcessGroup, joined
+from hmmscope.training.optimizers import AuxiliaryLoss, Factory, make_optimizer
 from hmmscope.training.parallel import check_processes
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import load_weights, resolve_device, tensors_of, whole
@@ -55,6 +57,9 @@ class TrainOptions:
         resume: Resume the run in `out`, if any, with the same configuration.
         num_samples: Samples of the final score.
         tracker: Also log to "tensorboard", "wandb" or "trackio"; does not affect the bits.
+        optimizer: Function of the model that returns one or several torch optimizers, whose learning rates the
+            schedule scales.
+        auxiliary_losses: By name, functions of model, batch and output; their scalars are added to the loss and logged.
         quiet: Show no progress; None shows it in a terminal or notebook only, False also in a log.
 
     Raises:
@@ -67,12 +72,34 @@ class TrainOptions:
     resume: bool = False
     num_samples: int = 256
     tracker: str | None = None
+    optimizer: Factory | None = None
+    auxiliary_losses: Mapping[str, AuxiliaryLoss] | None = None
     quiet: bool | None = None
 
     def __post_init__(self) -> None:
         require_count("num_samples", self.num_samples)
         if self.tracker is not None:
             tracker_module(self.tracker)
+        losses = self.auxiliary_losses
+        named = losses is None or (isinstance(losses, Mapping) and all(map(callable, losses.values())))
+        require(named, "auxiliary_losses", "must map names to functions of model, batch and output", losses)
+        require(self.optimizer is None or callable(self.optimizer), "optimizer", "must be a function", self.optimizer)
+
+    def recorded(self, spec: TrainingSpec) -> TrainingSpec:
+        """Return the spec with the names of the factory and the auxiliary losses."""
+        names, factory = tuple(sorted(self.auxiliary_losses or ())), self.optimizer
+        if spec.auxiliary_losses not in ((), names):
+            raise InputError(
+                f"training.auxiliary_losses: names the functions {', '.join(spec.auxiliary_losses)}; pass these in "
+                "Python, TrainOptions(auxiliary_losses={...})"
+            )
+        made = "" if factory is None else _full_name(factory)
+        if ("." in spec.optimizer or factory is not None) and spec.optimizer not in ("adamw", made):
+            remedy = "pass it in Python, TrainOptions(optimizer=...)" if "." in spec.optimizer else "give one of both"
+            raise InputError(
+                f"training.optimizer: is {spec.optimizer}, but the factory is {made or 'missing'}; {remedy}"
+            )
+        return replace(spec, auxiliary_losses=names, optimizer=made or spec.optimizer)
 
 
 def train(
@@ -111,6 +138,7 @@ def train(
     options = options_of(options, TrainOptions, reading)
     asked: dict[str, Any] = {"model": model, "target": options.target, "layout": options.layout, "length": length}
     config = configure(source, read_options=reading, num_steps=num_steps, training=training, seed=seed, **asked)
+    config = replace(config, training=options.recorded(config.training))
     given = config.model.module if isinstance(config.model, UserModuleSpec) else None
     with joined(config.training.device) as world, nullcontext() if given is None else kept_modes(given):
         with plain():
@@ -174,6 +202,7 @@ def _begin(config: RunConfig, path: Path, world: ProcessGroup, options: TrainOpt
     net = build_model(config.model, ports, config.seed, trained_length=int(config.layout.num_observations))
     if isinstance(net, UserModule):
         _check_given(net, config, world)
+    make_optimizer(net, config.training, options.optimizer)  # raises before the folder exists
     run = Run(path, config, process, unwrapped(net), None)
     begun = _CheckedTraining(run, net, ports, target, run.dataset("evaluate"), judged=world.leader and target.exact)
     if process.data is not None:
@@ -222,6 +251,8 @@ def _learn(
         quiet=options.quiet,
         tracker=make_tracker(str(options.tracker), begun.run.path, config.to_data()) if tells else None,
         flops_of=partial(_flops, config.model, begun.model_io),
+        optimizer=options.optimizer,
+        auxiliary_losses=options.auxiliary_losses and dict(sorted(options.auxiliary_losses.items())),
     )
 
 
@@ -271,6 +302,11 @@ def summarise(score: Score, model: SequenceModel, config: RunConfig, floor: floa
         "invalid": score.invalid,
         **compared,
     }
+
+
+def _full_name(function: Any) -> str:
+    kind = function if hasattr(function, "__qualname__") else type(function)
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _flops(spec: ModelSpec, model_io: ModelIO, columns: int) -> float | None:

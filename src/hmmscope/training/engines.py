@@ -64,6 +64,10 @@ def uncovered(model: ModelSpec, model_io: ModelIO, spec: TrainingSpec, num_proce
         (num_processes > 1, f"{num_processes} processes (compiled runs in one)"),
         (spec.compile, "training.compile = true (torch.compile applies to torch only)"),
         (spec.block_length > 0, f"training.block_length = {spec.block_length} (no feedback of answers)"),
+        (spec.optimizer != "adamw", f"training.optimizer = {spec.optimizer} (adamw only)"),
+        (bool(spec.optimizer_options), "training.optimizer_options (adamw without options only)"),
+        (spec.weight_decay_on != "all", f"training.weight_decay_on = {spec.weight_decay_on} (all only)"),
+        (bool(spec.auxiliary_losses), "training.auxiliary_losses (the loss of the target only)"),
         (decoder is None and type(model) is not RNNSpec, f"model.name = {name} (decoder, roformer, rnn)"),
     ]
     width, heads = getattr(model, "width", 16), 0

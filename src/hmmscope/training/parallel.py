@@ -20,6 +20,7 @@ from hmmscope.models.base import SequenceModel, seeded_generators
 from hmmscope.schema import require
 from hmmscope.training import updates
 from hmmscope.training.distributed import ProcessGroup
+from hmmscope.training.optimizers import AuxiliaryLosses
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import Moments
 
@@ -36,6 +37,8 @@ class SingleProcess:
         in_parts: True if the model is sharded, so that forward passes need all processes.
         before_update: Callback after the gradient, before any state changes.
         meanwhile: Callback before the host waits for the step's loss.
+        auxiliary: Auxiliary losses.
+        terms: Their values at the last step.
     """
 
     in_parts: ClassVar[bool] = False
@@ -46,11 +49,13 @@ class SingleProcess:
         self._tables = False
         self.before_update: Callable[[], object] = bool
         self.meanwhile: Callable[[], object] = bool
+        self.auxiliary: AuxiliaryLosses | None = None
+        self.terms: dict[str, float] = {}
 
     def rows(self, step: int) -> slice:
         return slice(0, num_samples(self.spec, step))
 
-    def gradients(self, batch: Batch, target: Target, step: int) -> Float[Tensor, ""]:
+    def gradients(self, batch: Batch, target: Target, step: int) -> Float[Tensor, "*term"]:
         """Compute the gradient of a step's mean loss, and return the loss.
 
         Args:
@@ -79,7 +84,9 @@ class SingleProcess:
         self.model.zero_grad(set_to_none=True)
         loss = self.gradients(batch, target, step)
         self.before_update()
-        return updates.update(self.model, moments, self.spec, loss, step, self.world, self.meanwhile)
+        value, norm, *terms = updates.update(self.model, moments, self.spec, loss, step, self.world, self.meanwhile)
+        self.terms = dict(zip(self.spec.auxiliary_losses, terms, strict=True))
+        return value, norm
 
     def rest(self) -> None:
         """Restore sharding after forward passes."""
@@ -90,10 +97,11 @@ class SingleProcess:
         self.model.set_step(step, number)
         drawn = self.spec.compile and self.model.step_seed
         with seeded_generators(self.model.step_seed) if drawn else nullcontext():
-            return updates.loss_of_grain(self.forward, part, target, self.spec, weight)
+            return updates.loss_of_grain(self.forward, part, target, self.spec, weight, self.auxiliary)
 
     def _zeros(self, batch: Batch, *shape: int) -> Tensor:
-        return torch.zeros(shape, dtype=updates.loss_dtype(self.model), device=batch.tokens.device)
+        terms = (1 + len(self.spec.auxiliary_losses),) if self.spec.auxiliary_losses else ()
+        return torch.zeros((*shape, *terms), dtype=updates.loss_dtype(self.model), device=batch.tokens.device)
 
     def _num_labels(self, batch: Batch, target: Target, step: int, *, idle: bool) -> int:
         if not target.ragged:
@@ -129,7 +137,7 @@ class BitExactParallel(SingleProcess):
     def part_size(self, batch: Batch, step: int) -> int:
         return -(-num_samples(self.spec, step) // self.spec.accumulation_steps)
 
-    def gradients(self, batch: Batch, target: Target, step: int) -> Float[Tensor, ""]:
+    def gradients(self, batch: Batch, target: Target, step: int) -> Float[Tensor, "*term"]:
         rank, size = self.world.rank, self.world.size
         count = num_samples(self.spec, step)
         each, grain = self.spec.accumulation_steps // size, self.part_size(batch, step)
@@ -179,7 +187,7 @@ class DDPUpdates(SingleProcess):
     def rows(self, step: int) -> slice:
         return _share(self.spec, self.world, self._parts, step)
 
-    def gradients(self, batch: Batch, target: Target, step: int) -> Float[Tensor, ""]:
+    def gradients(self, batch: Batch, target: Target, step: int) -> Float[Tensor, "*term"]:
         if not self._rehearsed:
             self._shares(batch, target, step)
             self.model.zero_grad(set_to_none=True)

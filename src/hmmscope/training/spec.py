@@ -1,14 +1,26 @@
 """Training hyperparameters."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from hmmscope.schema import require, require_kinds
 
 
+def option_texts(options: Any) -> Any:
+    """Return a mapping as sorted texts ``name=value``."""
+    if not isinstance(options, Mapping):
+        return options
+    return tuple(sorted(f"{name}={_text(value)}" for name, value in options.items()))
+
+
+def _text(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value).lower()
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec:
-    """AdamW on samples of the "train" stream, fresh ones at every step or a fixed set in epochs.
+    """Gradient steps on samples of the "train" stream, fresh ones at every step or a fixed set in epochs.
 
     Attributes:
         num_steps: Optimiser steps.
@@ -23,7 +35,12 @@ class TrainingSpec:
         warmup_from: Initial learning rate of "halving".
         halve_every: Epochs.
         final_fraction: Fraction of the peak at the last cosine step.
-        betas, epsilon, weight_decay: AdamW parameters.
+        optimizer: A name in torch.optim, such as "sgd", or the full name of a factory in `TrainOptions`.
+        optimizer_options: Its further options, such as "momentum=0.9".
+        betas, epsilon: Of the Adam family.
+        weight_decay: As the optimizer defines it.
+        weight_decay_on: "all" parameters, or "matrices": no norms and biases.
+        auxiliary_losses: Names of those in `TrainOptions`.
         gradient_clip: Largest global gradient norm; 0 for no limit.
         curriculum: Prefix lengths (observations) of the stages, which have equally many epochs.
         block_length: Block chain-of-thought: positions between which the model reads its own answer; 0 for none.
@@ -58,6 +75,10 @@ class TrainingSpec:
     betas: tuple[float, ...] = (0.9, 0.98)
     epsilon: float = 1e-8
     weight_decay: float = 0.01
+    optimizer: str = field(default="adamw", metadata={"absent": True})
+    optimizer_options: tuple[str, ...] = field(default=(), metadata={"absent": True, "read": option_texts})
+    weight_decay_on: Literal["all", "matrices"] = field(default="all", metadata={"absent": True})
+    auxiliary_losses: tuple[str, ...] = field(default=(), metadata={"absent": True})
     gradient_clip: float = 1.0
     curriculum: tuple[int, ...] = ()
     block_length: int = 0
@@ -76,7 +97,10 @@ class TrainingSpec:
     engine: Literal["auto", "compiled", "torch"] = "auto"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "optimizer_options", option_texts(self.optimizer_options))
         require_kinds(self)
+        if "." not in self.optimizer:
+            object.__setattr__(self, "optimizer", self.optimizer.lower())
         for name in ("num_steps", "batch_size", "checkpoint_every", "evaluate_samples", "num_threads", "halve_every"):
             require(1 <= getattr(self, name) < 2**31, name, "must be in [1, 2^31)", getattr(self, name))
         require(self.num_threads <= 1024, "num_threads", "must be at most 1024", self.num_threads)
@@ -109,6 +133,12 @@ class TrainingSpec:
         require(stages <= units, "curriculum", f"must have at most {units} stages in a run of that length", stages)
         divides = self.accumulation_steps >= 1 and self.batch_size % self.accumulation_steps == 0
         require(divides, "accumulation_steps", f"must divide batch_size = {self.batch_size}", self.accumulation_steps)
+        alone = not (self.auxiliary_losses and (self.compile or self.block_length))
+        require(alone, "auxiliary_losses", "need compile = false and block_length = 0", self.auxiliary_losses)
+        if self.optimizer != "adamw" or self.optimizer_options:
+            from hmmscope.training.optimizers import check_optimizer  # imports torch
+
+            check_optimizer(self)
 
     def stage_length(self, step: int, full_length: int) -> int:
         if not self.curriculum:

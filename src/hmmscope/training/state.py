@@ -1,8 +1,8 @@
-"""Training state: weights and AdamW moments, on a device and on disk."""
+"""Training state: weights and optimiser state, on a device and on disk."""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -18,14 +18,19 @@ from hmmscope.training.distributed import ProcessGroup
 
 
 class Moments:
-    """State of AdamW.
+    """State of AdamW, or other optimisers.
 
     Attributes:
         state: By parameter, as in `torch.optim.AdamW`: ``step``, ``exp_avg``, ``exp_avg_sq``.
+        without_decay: Parameters without weight decay.
+        optimizers: Optimisers of torch, used instead of `state`.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, without_decay: Collection[Tensor] = (), optimizers: Sequence[torch.optim.Optimizer] = ()
+    ) -> None:
         self.state: dict[Tensor, dict[str, Tensor]] = defaultdict(dict)
+        self.without_decay, self.optimizers = frozenset(without_decay), tuple(optimizers)
 
 
 def save_state(
@@ -52,17 +57,25 @@ def save_state(
     if copies and not world.agree(_sum_of_bits(weights)):
         rule = "the machines are of different types, or one is faulty; train on equal ones"
         raise ResourceError(f"step {step}: the processes have different weights; {rule}")
-    held = {
-        f"{m}.{name}": moments.state[p].get(m, torch.zeros_like(p))  # zeros if no gradient has reached it
-        for name, p in names.items()
-        for m in ("exp_avg", "exp_avg_sq")
-    }
-    held = _gathered(held, world)
+    numbers: dict[str, Any] = {}
+    if moments.optimizers:
+        from hmmscope.training.optimizers import state_of
+
+        held, numbers = state_of(model, moments)
+    else:
+        held = {
+            f"{m}.{name}": moments.state[p].get(m, torch.zeros_like(p))  # zeros if no gradient has reached it
+            for name, p in names.items()
+            for m in ("exp_avg", "exp_avg_sq")
+        }
+    held, state = _gathered(held, world), {"optimizer": numbers} if numbers else {}
     if run is not None:
-        run.save_checkpoint(step, {"model": weights, "optimiser": held}, {}, milestones=milestones)
+        run.save_checkpoint(step, {"model": weights, "optimiser": held}, state, milestones=milestones)
 
 
-def restore_weights(model: torch.nn.Module, run: RunDir | None, world: ProcessGroup | None = None) -> "Restored":
+def restore_weights(
+    model: torch.nn.Module, run: RunDir | None, world: ProcessGroup | None = None, *, adamw: bool = True
+) -> "Restored":
     """Load the newest checkpoint's weights, and truncate the metrics to its step."""
     world = world or ProcessGroup()
     found = run.load_checkpoint() if run is not None else None
@@ -72,14 +85,19 @@ def restore_weights(model: torch.nn.Module, run: RunDir | None, world: ProcessGr
     elif run is not None and found is not None:
         load_weights(model, found[1].get("model", {}))
         tensors = _renamed(model, found[1].get("optimiser", {}))
-        _check_names_and_shapes("optimiser.safetensors", _moments(model), tensors)
+        if adamw:
+            _check_names_and_shapes("optimiser.safetensors", _moments(model), tensors)
         run.metrics.truncate(found[2]["journal_length"])
     step = world.share(0 if found is None else found[0])
     if step and world.size > 1:
         shared = {name: world.share_tensor(tensor) for name, tensor in tensors_of(model).items()}
         model.load_state_dict(model.state_dict() | shared)
-        tensors = {name: world.share_tensor(tensors.get(name, like)) for name, like in _moments(model).items()}
-    return Restored(step, tensors)
+        kinds = {name: [list(one.shape), str(one.dtype).removeprefix("torch.")] for name, one in tensors.items()}
+        empty = {
+            name: torch.empty(shape, dtype=getattr(torch, kind)) for name, (shape, kind) in world.share(kinds).items()
+        }
+        tensors = {name: world.share_tensor(tensors.get(name, one)) for name, one in empty.items()}
+    return Restored(step, tensors, world.share({} if found is None else found[2].get("optimizer", {})))
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,21 +106,27 @@ class Restored(Shown):
 
     Attributes:
         step: Steps taken; 0 for a new run.
-        moments: AdamW moments by parameter; empty for a new run.
+        moments: AdamW moments by parameter, or the tensors of other optimisers; empty for a new run.
+        numbers: The numbers of other optimisers.
     """
 
     step: int
     moments: dict[str, torch.Tensor]
+    numbers: dict[str, Any] = field(default_factory=dict)
 
     def into(self, model: torch.nn.Module, moments: Moments) -> None:
         """Copy the moments to the parameters of `model`, which may be sharded."""
         if not self.step:
             return
+        if moments.optimizers:
+            from hmmscope.training.optimizers import restore_state
+
+            return restore_state(model, moments, self.moments, self.numbers)
         for name, parameter in model.named_parameters():
             moments.state[parameter] = {
                 "step": torch.tensor(float(self.step), device=parameter.device),
-                "exp_avg": _like(parameter, self.moments[f"exp_avg.{name}"]),
-                "exp_avg_sq": _like(parameter, self.moments[f"exp_avg_sq.{name}"]),
+                "exp_avg": copied_to(parameter, self.moments[f"exp_avg.{name}"]),
+                "exp_avg_sq": copied_to(parameter, self.moments[f"exp_avg_sq.{name}"]),
             }
 
 
@@ -128,7 +152,8 @@ def _gathered(tensors: Mapping[str, torch.Tensor], world: ProcessGroup) -> dict[
     return held
 
 
-def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def copied_to(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Return a tensor placed as a parameter."""
     value = value.to(parameter.device)
     if not hasattr(parameter, "full_tensor"):
         return value

@@ -3,7 +3,7 @@
 import resource
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -21,6 +21,7 @@ from hmmscope.training import updates
 from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.engines import make_engine
 from hmmscope.training.evaluation import Evaluation
+from hmmscope.training.optimizers import AuxiliaryLoss, AuxiliaryLosses, Factory, make_optimizer
 from hmmscope.training.parallel import SingleProcess, num_samples
 from hmmscope.training.schedules import learning_rate, sample_numbers
 from hmmscope.training.signals import Interrupted, SignalState, WorkAbandoned, deferred_signals
@@ -146,6 +147,8 @@ def train_model(
     quiet: bool | None = False,
     tracker: Tracker | None = None,
     flops_of: Callable[[int], float | None] | None = None,
+    optimizer: Factory | None = None,
+    auxiliary_losses: Mapping[str, AuxiliaryLoss] | None = None,
 ) -> None:
     """Train `model` in place to the last step, resuming from the newest checkpoint of `run`.
 
@@ -163,6 +166,7 @@ def train_model(
         quiet: True to hide progress; None to show it in a terminal or notebook only.
         tracker: Also receives the metrics.
         flops_of: Operations of a training step on a sample of given positions, for timing.jsonl.
+        optimizer, auxiliary_losses: See `TrainOptions`; `spec` has their names.
 
     Raises:
         InputError: A curriculum that does not fit the layout.
@@ -176,8 +180,9 @@ def train_model(
         raise InputError("training.precision: tf32 needs a CUDA device, and this training runs on cpu; use float32")
     model.to(device).train()
     lessons = BatchSchedule(dataset, target, spec, device)
-    restored = restore_weights(model, run, world)
+    restored = restore_weights(model, run, world, adamw=spec.optimizer == "adamw" and not spec.optimizer_options)
     engine = make_engine(model, spec, world)
+    engine.auxiliary = AuxiliaryLosses(auxiliary_losses, model) if auxiliary_losses else None
     evaluates = bool(spec.evaluate_every) and (world.leader or engine.in_parts)
     evaluation = Evaluation(held_out, target, spec) if held_out is not None and evaluates else None
     per_step = float(spec.batch_size * dataset.layout.context_length)
@@ -185,7 +190,7 @@ def train_model(
     progress = Progress(spec.num_steps, "training", unit="tokens", per_step=per_step, quiet=quiet)
     shown = beside = f" (Bayes loss {floor:.3f})" if floor is not None else ""
     with deferred_signals() as received, progress, closing(FailSafeTracker(tracker)) as told:
-        course = _TrainingLoop(model, lessons, spec, run, world, engine, received, device, restored)
+        course = _TrainingLoop(model, lessons, spec, run, world, engine, received, device, restored, optimizer)
         if course.alone and course.long and not spec.compile:
             _listen(model)
         for step in range(restored.step, spec.num_steps):
@@ -215,9 +220,10 @@ class _TrainingLoop:
     received: SignalState
     device: torch.device
     restored: Restored
+    optimizer: Factory | None
 
     def __post_init__(self) -> None:
-        self.moments = Moments()
+        self.moments = make_optimizer(self.model, self.spec, self.optimizer)
         self.restored.into(self.model, self.moments)
         self.alone, self.long = self.world.size == 1, _long_steps(self.model, self.spec, self.schedule.dataset)
         self.tokens, self.flops = 0, 0.0
@@ -247,7 +253,9 @@ class _TrainingLoop:
         self.tokens += samples * columns
         self.flops += samples * (flops_of(columns) or 0.0) if flops_of else 0.0
         rate = learning_rate(self.spec, step)
-        return {"step": step + 1, "loss": loss, "learning_rate": rate, "gradient_norm": norm}
+        return {"step": step + 1, "loss": loss, "learning_rate": rate, "gradient_norm": norm} | {
+            f"auxiliary.{name}": value for name, value in self.engine.terms.items()
+        }
 
     def evaluate(self, evaluation: Evaluation) -> dict[str, Any]:
         try:

@@ -1,9 +1,10 @@
-"""One update: loss, gradient in grains, norm, AdamW."""
+"""One update: loss, gradient in grains, norm, optimiser step."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -79,16 +80,24 @@ def loss_dtype(model: nn.Module) -> torch.dtype:
     return torch.float64 if any(p.dtype == torch.float64 for p in model.parameters()) else torch.float32
 
 
-def loss_of_grain(model: nn.Module, batch: Batch, target: Target, spec: TrainingSpec, weight: float) -> Tensor:
-    """Add a part's gradient; return its detached loss."""
+def loss_of_grain(
+    model: nn.Module, batch: Batch, target: Target, spec: TrainingSpec, weight: float, auxiliary: Any = None
+) -> Tensor:
+    """Add a part's gradient; return its detached loss, followed by those of `auxiliary` (`AuxiliaryLosses`)."""
     with autocast(spec, batch.tokens.device):
-        loss = target_loss(model, batch, target, block_length=spec.block_length, block_algorithm=spec.block_algorithm)
+        with nullcontext() if auxiliary is None else auxiliary.listening():
+            loss = target_loss(
+                model, batch, target, block_length=spec.block_length, block_algorithm=spec.block_algorithm
+            )
+        if auxiliary is not None:
+            loss = auxiliary.terms(loss, batch)
         if weight != 1.0:
             loss = loss * weight
+        total = loss if auxiliary is None else loss.sum()
         if spec.precision == "tf32":  # also in the backward pass
-            loss.backward()
+            total.backward()
     if spec.precision != "tf32":
-        loss.backward()
+        total.backward()
     return loss.detach()
 
 
@@ -100,8 +109,8 @@ def update(
     step: int,
     world: ProcessGroup | None = None,
     meanwhile: Callable[[], object] = bool,
-) -> tuple[float, float]:
-    """Take the step if loss and gradient, over all processes, are finite; return both.
+) -> tuple[float, ...]:
+    """Take the step if loss and gradient, over all processes, are finite; return both, and the auxiliary losses.
 
     The host waits once: on a processor before the update; on a GPU after it was queued, where the device itself skips it.
 
@@ -113,8 +122,9 @@ def update(
     """
     parameters: list[Tensor] = [p for p in model.parameters() if p.grad is not None]
     norm = whole(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
-    both, skipped, found = torch.stack([loss, norm]), None, None
-    if queues(both) and not any(hasattr(p, "full_tensor") for p in parameters):  # sharded ones need equal types
+    both, skipped, found = torch.stack([*loss.reshape(-1)[:1], norm, *loss.reshape(-1)[1:]]), None, None
+    sharded = any(hasattr(p, "full_tensor") for p in parameters)  # need equal types
+    if queues(both) and not sharded and not moments.optimizers:
         skipped = (both - both).sum().ne(0).float()  # NaN if one is not finite
         norm = norm.nan_to_num(0.0, 0.0, 0.0)  # leaves the gradients as they are
     else:
@@ -131,18 +141,25 @@ def queues(tensor: Tensor) -> bool:
     return tensor.device.type != "cpu"
 
 
-def _check_finite(model: nn.Module, both: Tensor, step: int, world: ProcessGroup | None) -> tuple[float, float]:
-    loss, norm = both.tolist()
-    if not (math.isfinite(loss) and math.isfinite(norm)):
-        raise not_finite(model, loss, step, world)
-    return loss, norm
+def _check_finite(model: nn.Module, both: Tensor, step: int, world: ProcessGroup | None) -> tuple[float, ...]:
+    found = both.tolist()
+    if not all(map(math.isfinite, found)):
+        raise not_finite(model, found[0] + sum(found[2:]), step, world)
+    return tuple(found)
 
 
 @torch.no_grad()
 def take_step(
     parameters: list[Tensor], moments: Moments, spec: TrainingSpec, rate: float, skipped: Tensor | None = None
 ) -> None:
-    """Take one fused AdamW step on parameters with gradients, unless `skipped` is one."""
+    """Take one fused AdamW step on parameters with gradients, unless `skipped` is one; or that of `optimizers`."""
+    for optimizer in moments.optimizers:
+        for group in optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])
+            group["lr"] = group["initial_lr"] * (rate / spec.learning_rate)
+        optimizer.step()
+    if moments.optimizers:
+        return
     for p in parameters:
         if not moments.state[p]:
             moments.state[p] = {
@@ -150,24 +167,29 @@ def take_step(
                 "exp_avg": torch.zeros_like(p),
                 "exp_avg_sq": torch.zeros_like(p),
             }
-    states = [moments.state[p] for p in parameters]
-    adamw(
-        parameters,
-        [p.grad for p in parameters if p.grad is not None],
-        [state["exp_avg"] for state in states],
-        [state["exp_avg_sq"] for state in states],
-        [],
-        [state["step"] for state in states],
-        fused=True,
-        found_inf=skipped,
-        amsgrad=False,
-        beta1=spec.betas[0],
-        beta2=spec.betas[1],
-        lr=rate,
-        weight_decay=spec.weight_decay,
-        eps=spec.epsilon,
-        maximize=False,
-    )
+    plain = [p for p in parameters if p in moments.without_decay]
+    decayed = [p for p in parameters if p not in moments.without_decay] if plain else parameters
+    for taken, decay in ((decayed, spec.weight_decay), (plain, 0.0)):
+        states = [moments.state[p] for p in taken]
+        if not taken:
+            continue
+        adamw(
+            taken,
+            [p.grad for p in taken if p.grad is not None],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            fused=True,
+            found_inf=skipped,
+            amsgrad=False,
+            beta1=spec.betas[0],
+            beta2=spec.betas[1],
+            lr=rate,
+            weight_decay=decay,
+            eps=spec.epsilon,
+            maximize=False,
+        )
 
 
 def not_finite(model: nn.Module, loss: float, step: int, world: ProcessGroup | None = None) -> NonFiniteError:
