@@ -266,7 +266,7 @@ SECTIONS: dict[str, tuple[Callable[[Modules], list[str]], int]] = {
     "lines of the library": (of_ring("library"), 55_950),
     "lines of the lab": (of_ring("lab"), 16_000),
     "lines of the papers": (of_ring("papers"), 14_500),
-    "lines of the studies": (of_ring("studies"), 9_900),
+    "lines of the studies": (of_ring("studies"), 10_050),
     "lines of tests": (lines_of_tests, 66_000),
     "words of docstrings": (docstring_words, 80_200),
     "modules of more than 450 lines": (long_modules, 0),
