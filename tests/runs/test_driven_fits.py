@@ -127,7 +127,7 @@ def test_errors(given):
         (lambda: fit.predict(x), "inputs: must hold the input of each row of x"),
         (lambda: fit.sample(3), "inputs: must hold the input of each step"),
         (lambda: fit.forecast(x[0], 2, inputs=actions[0]), "next_inputs: must hold the input of each next step"),
-        (lambda: fit.posterior(), "posterior: "),
+        (lambda: fit.posterior(degrees=1.0), "posterior: unknown"),
         (lambda: fit.predict(x, inputs=[["up"] * 30] * 12), "up"),
         (lambda: hs.fit(x, 2, inputs=actions[:3]), r"inputs: must have an entry per observation \(12 sequences"),
         (lambda: hs.fit(x, 2, inputs=[actions[0][:9], [*actions[0], *actions[0][:21]], *actions[2:]]), r"inputs\[0\]"),

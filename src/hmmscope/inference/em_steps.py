@@ -19,7 +19,7 @@ Parameters = TypeVar("Parameters")
 
 @runtime_checkable
 class Steps(Protocol[Parameters]):
-    """EM of one family on one data set; `num_steps` is the number of observations."""
+    """EM of one family on one data set."""
 
     @property
     def num_steps(self) -> float: ...
@@ -28,7 +28,7 @@ class Steps(Protocol[Parameters]):
         """Compute the expected counts and the log-likelihood."""
 
     def maximise(self, before: Parameters, counts: Any) -> Parameters:
-        """Return the parameters of the largest expected log posterior."""
+        """Maximize the expected log posterior."""
 
     def log_prior(self, parameters: Parameters) -> float:
         """Compute the log prior of the pseudo-counts."""
@@ -45,14 +45,14 @@ class Climb(NamedTuple):
 
 
 class Search(NamedTuple):
-    """Best parameters, and the diagnostics of `hmmscope.inference.baum_welch.BaumWelchFit`."""
+    """Best parameters, and fields of `BaumWelchFit`."""
 
     parameters: Any
     diagnostics: dict[str, Any]
 
 
 def check_limits(num_restarts: int, max_iterations: int, tolerance: float, pseudo_count: float, **sizes: int) -> None:
-    """Raise InputError unless the sizes and options of a fit are in range."""
+    """Check sizes and options."""
     for name, value in (sizes | {"num_restarts": num_restarts, "max_iterations": max_iterations}).items():
         require_count(name, value)
     for name, limit in {"tolerance": tolerance, "pseudo_count": pseudo_count}.items():

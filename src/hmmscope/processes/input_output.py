@@ -82,6 +82,11 @@ class InputOutputHMM(Process):
         self.inputs = check_names("inputs", inputs, self.num_inputs)
         self.title, self.source = title, source
 
+    def replaced(self, **arrays: Any) -> "InputOutputHMM":
+        """Return a copy with other arrays."""
+        names: dict[str, Any] = {"symbols": self.symbols, "states": self.states, "inputs": self.inputs}
+        return InputOutputHMM(**self.file_tensors() | arrays, **names)
+
     def given_inputs(
         self, observations: Int64[Tensor, "batch time"], inputs: object, mask_T: Bool[Tensor, "time"]
     ) -> tuple[Process, Int64[Tensor, "batch time"]]:

@@ -69,13 +69,7 @@ def with_durations(initial: object, transition: object, durations: object) -> Du
 
 
 class Visits(NamedTuple):
-    """States with durations, of a process whose states are pairs (state, remaining steps).
-
-    Attributes:
-        names: of the states.
-        of: state of each pair (pair,).
-        transition, durations, emission: between visits (S, S), P(a visit lasts d + 1 steps) (S, D), and (S, V).
-    """
+    """States with durations: their names, the state of each pair, and their arrays (S, S), (S, D) and (S, V)."""
 
     names: tuple[str, ...]
     of: Int64[Tensor, "pair"]
@@ -87,8 +81,8 @@ class Visits(NamedTuple):
 class SemiMarkovHMM(Process):
     """Hidden semi-Markov model: a visit of state i lasts d steps with probability durations[i, d - 1].
 
-    Inference uses the exact HMM of pairs (state, remaining steps), see `with_durations`, so `num_states` counts pairs.
-    `predict`, `predict_proba`, `state_table` and `plot` answer about the S states.
+    Inference uses the exact HMM of pairs (state, remaining steps), which `num_states` counts. `predict`,
+    `predict_proba`, `state_table` and `plot` answer about the S states.
 
     Attributes:
         initial, transition, durations, emission: (S,), (S, S), (S, D) and (S, V).
@@ -138,6 +132,10 @@ class SemiMarkovHMM(Process):
         self.params, self.symbols, self.states = hmm.params, hmm.symbols, hmm.states
         self.num_states, self.num_symbols = hmm.num_states, hmm.num_symbols
         self.title, self.source = title, source
+
+    def replaced(self, **arrays: Any) -> "SemiMarkovHMM":
+        """Return a copy with other arrays."""
+        return SemiMarkovHMM(**self.file_tensors() | arrays, symbols=self.symbols, states=self.names)
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "SemiMarkovHMM":

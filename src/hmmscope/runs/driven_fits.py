@@ -25,7 +25,7 @@ OWN_OPTIONS = ("durations", "duration_family")
 
 
 def refuse_beside(options: FitOptions, inputs: Any, **given: Any) -> None:
-    """Raise InputError for options that fits with inputs or durations lack."""
+    """Refuse options that these fits lack."""
     name = "durations" if inputs is None else "inputs"
     require(
         inputs is None or options.durations is None, "durations", "cannot be combined with inputs", options.durations
@@ -33,6 +33,7 @@ def refuse_beside(options: FitOptions, inputs: Any, **given: Any) -> None:
     if given["emission"] != "symbols":
         raise InputError(f"{name}: needs symbols, but emission is {family_name(given['emission'])!r}")
     own = {one: getattr(options, one) for one in ("fixed", "tied_emissions", "constraints", "known_states")}
+    own["choose"] = None if options.choose == "bic" else options.choose
     for option, value in (own | {"validation": given["validation"], "stream": given["stream"]}).items():
         if value is not None and not (isinstance(value, bool | tuple) and not value):
             raise InputError(f"{option}: cannot be combined with {name}; fit without {option}=")
@@ -46,12 +47,8 @@ def fit_driven(
     options: FitOptions,
     seed: int,
     reading: Mapping[str, Any],
-) -> tuple[Any, float, dict[str, Any]]:
-    """Fit each number of states to all data, and choose by BIC.
-
-    Returns:
-        The chosen model, the number of observations, and fields of `hmmscope.runs.fitting.FitResult`, and the progress.
-    """
+) -> tuple[Any, float, Any, dict[str, Any]]:
+    """Fit each number of states, and choose by BIC; return the model, observations, progress, and fields of `FitResult`."""
     names = ("sequence_weights", "start", "num_restarts", "max_iterations", "tolerance", "pseudo_count")
     limits = {name: getattr(options, name) for name in names} | {"seed": seed}
     weights = as_weights(options.sequence_weights, len(data))
@@ -68,7 +65,7 @@ def fit_driven(
     seen = data.flat != data.num_symbols
     total = data.num_observations if weights is None else float(np.repeat(weights, data.lengths.numpy()) @ seen)
     about = {"fits": fits, "support": support, "reason": reason if len(sizes) > 1 else "", "inputs": inputs}
-    return hmm, total, about | {"num_zeros": chosen.num_zeros, "heard": heard}
+    return hmm, total, heard, about | {"num_zeros": chosen.num_zeros}
 
 
 def _fitted(

@@ -230,9 +230,9 @@ def fit(
     if inputs is not None or options.durations is not None:
         refuse_beside(options, inputs, emission=emission, validation=validation, stream=stream)
         data = read_as(source, reading, [*settings, "num_states"])
-        hmm, total, fields = fit_driven(source, data, sizes, inputs, options, seed, reading)
-        fields["data"] = FitData(data, True, _labels(data, source), inputs=fields.pop("inputs"))
-        heard = fields.pop("heard")
+        hmm, total, heard, fields = fit_driven(source, data, sizes, inputs, options, seed, reading)
+        free = options.start is None and options.sequence_weights is None and options.duration_family == "free"
+        fields["data"] = FitData(data, not free, _labels(data, source), inputs=fields.pop("inputs"))
         return ended(FitResult(hmm, total, **fields), heard, begun)
     if emission != "symbols":
         refuse(emission, stream=stream, tied_emissions=tied)
@@ -348,8 +348,9 @@ def _material(
     data: Any, work: PackedSequences | None, options: dict[str, Any], index: Any, columns: tuple[str, ...] = ()
 ) -> FitData:
     constraints = options.get("constraints")
-    restricted = _restricted(options | {"constraints": None}) or not (work is None or _plain(work))
-    return FitData(data, restricted, index, columns, constraints)
+    restricted = _restricted(options | {"constraints": None}) or not (work is None or work.weights is None)
+    known = None if work is None or work.sets is None else work.packed()
+    return FitData(data, restricted, index, columns, constraints, known=known)
 
 
 def _plain(work: PackedSequences) -> bool:

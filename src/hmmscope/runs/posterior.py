@@ -17,6 +17,7 @@ from hmmscope.inference.chains import effective_sizes, equal_tails, r_hat
 from hmmscope.inference.constraints import Constraints, as_constraints
 from hmmscope.inference.em import PARTS, Model, counts_of
 from hmmscope.inference.gibbs import Chains, ChainsStopped, DirichletPrior, Draws, symbol_draws
+from hmmscope.inference.gibbs_expanded import expanded_draws, expansion_of
 from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
 from hmmscope.inference.paths import most_likely_states
 from hmmscope.kernels.quantise import UNIT
@@ -26,6 +27,7 @@ from hmmscope.reprs import Shown, Tabular
 from hmmscope.runs.forecasts import Forecasts, forecast_with
 from hmmscope.runs.given_rows import GivenRows, of_symbols, of_vectors
 from hmmscope.runs.goodness import Goodness, goodness_of_fit
+from hmmscope.runs.state_answers import predict
 from hmmscope.schema import is_count, require, unknown_name
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import MISSING
@@ -151,6 +153,7 @@ class FitData:
         columns: Names of the coordinates, or empty.
         constraints: Constraints of the fit.
         inputs: Inputs of the observations, or None.
+        known: Sequences of symbols with known states, or None.
     """
 
     data: SequenceData | VectorData
@@ -159,6 +162,7 @@ class FitData:
     columns: tuple[str, ...] = ()
     constraints: Constraints | None = None
     inputs: SequenceData | None = None
+    known: PackedSequences | None = None
 
     @property
     def rows(self) -> GivenRows:
@@ -202,10 +206,11 @@ class FitData:
 
     def _drawn(self, hmm: Any, prior: DirichletPrior, chains: Chains, laws: dict[str, Any]) -> Draws:
         vectors = isinstance(self.data, VectorData)
-        if hmm.num_inputs is not None or hmm.visits is not None:
-            raise InputError(f"posterior: has no prior for {type(hmm).__name__}; fit without inputs and durations")
+        if hmm.num_inputs is not None or hmm.visits is not None or self.known is not None:
+            return self._expanded(hmm, prior, chains, laws)
         if self.restricted or (self.constraints is not None and (vectors or not _forbids(self.constraints, hmm))):
-            options = "fixed, start, tied_emissions, sequence_weights and known_states"
+            options = "fixed, start, tied_emissions and sequence_weights"
+            options += " and known_states" if vectors else ""
             options += ", or with constraints that only forbid entries of an HMM of symbols" if self.constraints else ""
             raise InputError(f"posterior: its priors need free parameters; fit without {options}")
         if isinstance(self.data, VectorData):
@@ -215,6 +220,34 @@ class FitData:
             raise unknown_name("posterior", next(iter(laws)), ("initial", "transition", "emission"))
         work = flat_sequences(self.data.flat, self.data.lengths.numpy()).packed()
         return _symbol_draws(hmm, work, prior, chains, _masks(self.constraints, hmm))
+
+    def _expanded(self, hmm: Any, prior: DirichletPrior, chains: Chains, laws: dict[str, Any]) -> Draws:
+        if self.restricted:
+            rule = "posterior: its priors need free parameters; fit without start, fixed, tied_emissions and"
+            raise InputError(f"{rule} sequence_weights, and with free durations")
+        masks: dict[str, Any] = {}
+        if self.known is not None:
+            if self.constraints is not None and not _forbids(self.constraints, hmm):
+                raise InputError("posterior: known_states allow constraints that only forbid entries")
+            masks = _masks(self.constraints, hmm)
+        elif hmm.visits is not None and len(hmm.initial) > 1:
+            masks = {"transition": ~np.eye(len(hmm.initial), dtype=np.bool_)}
+        start = {name: rows.numpy() for name, rows in hmm.file_tensors().items()}
+        for name in laws:
+            if name not in start:
+                raise unknown_name("posterior", name, [*start])
+        kept = {"durations": laws.get("durations", 1.0)} | vars(prior)
+        priors = {name: np.full(rows.shape, float(kept[name])) * masks.get(name, True) for name, rows in start.items()}
+        start = {name: np.where(priors[name] > 0, np.maximum(rows, 1 / UNIT), 0.0) for name, rows in start.items()}
+        start = {name: rows / rows.sum(-1, keepdims=True) for name, rows in start.items()}
+        assert isinstance(self.data, SequenceData)
+        work = self.known or flat_sequences(self.data.flat, self.data.lengths.numpy()).packed()
+        symbols, expansion = work.symbols.astype(np.int64), expansion_of(hmm, work, self.inputs)
+        seen = getattr(expansion, "codes", symbols)
+        reference = np.empty(0, np.int64)
+        if self.known is None:
+            reference = np.maximum(np.asarray(predict(hmm, self.rows)), 0).astype(np.int64)
+        return expanded_draws(expansion, (seen, work.offsets, work.lengths), start, priors, reference, chains)
 
 
 def _forbids(constraints: Constraints, hmm: HMM) -> bool:

@@ -1,0 +1,212 @@
+"""Gibbs sampling of models that are HMMs of expanded states: with inputs, durations or known states."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.errors import InputError
+from hmmscope.inference.gibbs import PIECE, SPREAD, Chains, Draws, dirichlet_rows, matched
+from hmmscope.inference.loop_inputs import PackedSequences
+from hmmscope.kernels.state_draws import draw_paths
+from hmmscope.processes.process import Process
+from hmmscope.reprs import Shown
+from hmmscope.sequences.data import SequenceData
+
+Array = NDArray[np.float64]
+Path = NDArray[np.int64]
+#: Parameters, their counts or their priors, by name.
+Rows = Mapping[str, Array]
+
+
+@runtime_checkable
+class Expansion(Protocol):
+    """HMM of expanded states of one model on one data set."""
+
+    def arrays(self, rows: Rows) -> tuple[Array, Array, Array]:
+        """Return initial and transition weights, and the likelihood table (R, expanded)."""
+
+    def counts(self, first: Array, moves: Array, path: Path) -> Rows:
+        """Count starts, moves and emissions of the model along an expanded path."""
+
+    def shown(self, path: Path) -> Path:
+        """Return the state of each expanded state."""
+
+
+def expanded_draws(
+    expansion: Expansion,
+    data: tuple[Path, Path, Path],
+    start: Rows,
+    priors: Rows,
+    reference: Path,
+    chains: Chains,
+) -> Draws:
+    """Sample parameters given sequences, as `symbol_draws` does.
+
+    Args:
+        expansion: Model.
+        data: Rows of the likelihood table (N,), offsets and lengths.
+        start: Positive parameters.
+        priors: Concentrations.
+        reference: State of each step (N,); empty to keep labels.
+        chains: Settings.
+    """
+    names, size = list(start), len(start["initial"])
+
+    def chain(number: int, random: np.random.Generator) -> Sequence[Array]:
+        kept = [np.empty((chains.num_draws, *start[name].shape)) for name in names]
+        logs, agreement = np.empty(chains.num_draws), np.zeros((chains.num_draws, size, size))
+        rows, spread, done, unheard = start, SPREAD if number else 1.0, 0, 0
+        for sweep in range(-1, chains.warm_up + chains.every * (chains.num_draws - 1) + 1):
+            initial, step, table = expansion.arrays(rows)
+            beliefs, path = np.empty((len(data[0]), len(initial))), np.empty(len(data[0]), np.int64)
+            first, moves = np.empty(len(initial)), np.empty_like(step)
+            log = draw_paths(initial, step, table, *data, random, beliefs, path, first, moves)
+            if log == -np.inf:
+                raise InputError("start: gives a sequence probability zero; make its entries positive")
+            number_of, rest = divmod(sweep - chains.warm_up, chains.every)
+            if number_of >= 0 and rest == 0:
+                for own, name in zip(kept, names, strict=True):
+                    own[number_of] = rows[name]
+                logs[number_of] = log
+                done = number_of + 1
+                if len(reference):
+                    np.add.at(agreement[number_of], (expansion.shown(path), reference), 1.0)
+            counts = expansion.counts(first, moves, path)
+            rows = {name: dirichlet_rows(priors[name] + spread * counts[name], random) for name in names}
+            spread, unheard = 1.0, (unheard + 1) % PIECE
+            if unheard == 0 and chains.callback(PIECE) is True:
+                return *(own[:done] for own in kept), logs[:done], agreement[:done]
+        return *kept, logs, agreement
+
+    *parts, logs, agreement = chains.run(chain)
+    arrays = dict(zip(names, parts, strict=True))
+    by_input = arrays["transition"].ndim == 5  # (chain, draw, input, state, next state)
+    if by_input:
+        arrays = {name: part if part.ndim == 3 else np.moveaxis(part, 2, -1) for name, part in arrays.items()}
+    found = matched(arrays, logs, agreement if len(reference) else None)
+    if by_input:
+        back = {name: part if part.ndim == 3 else np.moveaxis(part, -1, 2) for name, part in found.arrays.items()}
+        found = Draws(back, found.log_likelihood, found.relabelled_fraction)
+    return found
+
+
+def _emitted(path: Path, symbols: Path, num_states: int, num_symbols: int) -> Array:
+    codes = path * (num_symbols + 1) + symbols
+    counts = np.bincount(codes, minlength=num_states * (num_symbols + 1)).reshape(num_states, num_symbols + 1)
+    return counts[:, :num_symbols].astype(np.float64)
+
+
+def _with_missing(emission: Array) -> Array:
+    return np.append(emission, np.ones((*emission.shape[:-1], 1)), -1)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class InputExpansion(Shown):
+    """Pairs (input, state); a step has weight zero except under the input at that time.
+
+    Attributes:
+        symbols, inputs: Flat (N,); V is missing.
+        num_inputs, num_states, num_symbols: U, S and V.
+    """
+
+    symbols: Path
+    inputs: Path
+    num_inputs: int
+    num_states: int
+    num_symbols: int
+
+    @property
+    def codes(self) -> Path:
+        return self.inputs * (self.num_symbols + 1) + self.symbols
+
+    def arrays(self, rows: Rows) -> tuple[Array, Array, Array]:
+        size, count = len(rows["initial"]), self.num_inputs
+        step = np.tile(rows["transition"].transpose(1, 0, 2).reshape(size, count * size), (count, 1))
+        table = np.zeros((count, self.num_symbols + 1, count, size))
+        places = np.arange(count)
+        table[places, :, places] = _with_missing(rows["emission"]).swapaxes(1, 2)
+        return np.tile(rows["initial"], count), step, table.reshape(-1, count * size)
+
+    def counts(self, first: Array, moves: Array, path: Path) -> Rows:
+        count, size = self.num_inputs, self.num_states
+        emitted = _emitted(path, self.symbols, count * size, self.num_symbols)
+        return {
+            "initial": first.reshape(count, size).sum(0),
+            "transition": moves.reshape(count, size, count, size).sum(0).swapaxes(0, 1),
+            "emission": emitted.reshape(count, size, self.num_symbols),
+        }
+
+    def shown(self, path: Path) -> Path:
+        return path % self.num_states
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DurationExpansion(Shown):
+    """Pairs (state, remaining steps); `symbols` is flat (N,), V where missing."""
+
+    symbols: Path
+    longest: int
+    num_symbols: int
+
+    def arrays(self, rows: Rows) -> tuple[Array, Array, Array]:
+        durations = rows["durations"]
+        size, longest = durations.shape
+        step = np.zeros((size, longest, size, longest))
+        step[:, 0] = rows["transition"][:, :, None] * durations
+        later = np.arange(1, longest)
+        for state in range(size):
+            step[state, later, state, later - 1] = 1.0
+        table = np.repeat(_with_missing(rows["emission"]).T, longest, axis=1)
+        initial = (rows["initial"][:, None] * durations).ravel()
+        return initial, step.reshape(size * longest, -1), table
+
+    def counts(self, first: Array, moves: Array, path: Path) -> Rows:
+        entered = first.reshape(-1, self.longest)
+        size = len(entered)
+        visits = moves.reshape(size, self.longest, size, self.longest)[:, 0]
+        return {
+            "initial": entered.sum(1),
+            "transition": visits.sum(2),
+            "durations": entered + visits.sum(0),
+            "emission": _emitted(self.shown(path), self.symbols, size, self.num_symbols),
+        }
+
+    def shown(self, path: Path) -> Path:
+        return path // self.longest
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class KnownExpansion(Shown):
+    """States of an HMM with known states; `work` has the allowed sets."""
+
+    work: PackedSequences
+    num_symbols: int
+
+    def arrays(self, rows: Rows) -> tuple[Array, Array, Array]:
+        sets = self.work.sets
+        assert sets is not None
+        table = _with_missing(rows["emission"]).T[sets.symbols] * sets.allowed
+        return rows["initial"], rows["transition"], table
+
+    def counts(self, first: Array, moves: Array, path: Path) -> Rows:
+        assert self.work.sets is not None
+        symbols = self.work.sets.symbols[self.work.symbols]
+        emitted = _emitted(path, symbols, len(first), self.num_symbols)
+        return {"initial": first, "transition": moves, "emission": emitted}
+
+    def shown(self, path: Path) -> Path:
+        return path
+
+
+def expansion_of(hmm: Process, work: PackedSequences, inputs: SequenceData | None) -> Expansion:
+    """Return the expansion of a model on sequences, with their inputs or known states."""
+    symbols = work.symbols.astype(np.int64)
+    if inputs is not None:
+        assert hmm.num_inputs is not None
+        return InputExpansion(symbols, inputs.flat.astype(np.int64), hmm.num_inputs, hmm.num_states, hmm.num_symbols)
+    if hmm.visits is not None:
+        return DurationExpansion(symbols, hmm.visits.durations.shape[1], hmm.num_symbols)
+    return KnownExpansion(work, hmm.num_symbols)
