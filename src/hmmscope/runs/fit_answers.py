@@ -34,8 +34,12 @@ class FitAnswers(Tabular):
     reason: str
     num_zeros: dict[str, int]
     cost: dict[str, float]
-    num_states: int
     final: Any
+
+    @property
+    def num_states(self) -> int:
+        """Return the chosen number of states, of a semi-Markov model without the remaining steps."""
+        return state_answers.num_shown(self.hmm)
 
     def predict(self, x: Any = None, *, names: bool = False, **reading: Any) -> RowValues:
         """Compute the most likely state of each row, as an integer or with `names` as a name."""

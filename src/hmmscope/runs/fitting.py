@@ -36,7 +36,6 @@ from hmmscope.runs.fit_options import FitOptions
 from hmmscope.runs.given_rows import column_names, row_labels
 from hmmscope.runs.goodness import Goodness, goodness_of_fit
 from hmmscope.runs.posterior import FitData, Posterior
-from hmmscope.runs.state_answers import num_shown
 from hmmscope.runs.stream_parts import parts_of
 from hmmscope.runs.vector_sequences import READING, choose_vectors, emission_of, read_validation, refuse
 from hmmscope.schema import options_of, require
@@ -79,11 +78,6 @@ class FitResult(FitAnswers):
     data: FitData | None = field(default=None, compare=False)
     num_zeros: dict[str, int] = field(default_factory=dict)
     cost: dict[str, float] = field(default_factory=dict, compare=False)
-
-    @property
-    def num_states(self) -> int:
-        """Return the chosen number of states, of a semi-Markov model without the remaining steps."""
-        return num_shown(self.hmm)
 
     @property
     def final(self) -> Any:
