@@ -3,6 +3,8 @@
 That they are those of every path by enumeration is held by the tests of each answer, whose processes have few states.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -10,9 +12,12 @@ import torch
 import hmmscope as hs
 import oracles
 from comparing import close
+from hmmscope.emissions.log_likelihood_loops import LogLikelihoodBatch, law_of
 from hmmscope.inference import compiled
 from hmmscope.inference import loop_inputs as tables
 from hmmscope.inference.smoothing import expected_counts, smooth_pairs
+from hmmscope.kernels import simd_over_states
+from hmmscope.kernels.vectors import shared
 from hmmscope.sklearn.encoded import UnroundedHMM
 from inference_cases import close_logs, revived, symbols
 from strategies import KINDS, as_labelled, dense, likely, rows, some_starts, tiny_entries, with_zeros
@@ -71,6 +76,57 @@ def test_both_roads_give_one_answer(num_states, num_symbols):
                 close(getattr(sums, name), getattr(others, name))
             close_logs(sums.log_likelihood, others.log_likelihood)
             close_logs(sums.log_likelihood, one.log_likelihood[kept])
+
+
+def every_answer(hmm, observations, options):
+    """What the kernels over states write, for symbols and for log-likelihoods of vectors."""
+    paths = hs.most_likely_states(hmm, observations, **options)
+    found = hs.filter_beliefs(hmm, observations, **options)
+    yield from (found.beliefs, found.next_observation, found.log_likelihood_terms, paths.states, paths.log_probability)
+    yield from (hs.smooth_beliefs(hmm, observations, **options), smooth_pairs(hmm, observations, **options).pairs)
+    if isinstance(hmm, hs.HMM):
+        sums = expected_counts(hmm, observations, **options)
+        yield from (sums.initial, sums.transitions, sums.emissions, sums.log_likelihood)
+        law = law_of(hmm.initial.numpy(), hmm.transition.numpy())
+        rows = hmm.emission.log().numpy().T[observations.ravel()]
+        given = LogLikelihoodBatch(
+            law, rows, np.array([0, 21]), np.array([21, 21]), options["reset_mask"].numpy(), np.arange(2)
+        )
+        for one in (*given.filtered(), *given.smoothed(), *given.viterbi()):
+            yield torch.from_numpy(one)
+
+
+SLOW = [pytest.param(size, marks=pytest.mark.slow) for size in range(1, 33) if size != 7]
+
+
+@pytest.mark.parametrize("num_states", [7, *SLOW])
+def test_unrolled_kernels_give_the_bits_of_shared_ones(monkeypatch, num_states):
+    rng = np.random.default_rng(num_states)
+    for kind, num_symbols in itertools.product((dense, with_zeros, tiny_entries), (3, 9)):
+        matrices = kind(rng, num_states, num_symbols)
+        observations = torch.tensor([likely(rng, matrices, 21) for _ in range(2)])
+        starts = torch.tensor(oracles.first_only(range(21)))
+        labelled = [] if kind is tiny_entries else [hs.LabelledHMM(*as_labelled(matrices))]
+        for hmm in (hs.HMM(*matrices), *labelled):
+            found = []
+            for states in (lambda size: (0,) * size, shared):
+                monkeypatch.setattr(simd_over_states, "states_of", lambda _, size, __, states=states: states(size))
+                found.append(list(every_answer(hmm, observations, {"reset_mask": starts})))
+            for one, other in zip(*found, strict=True):
+                assert one.numpy().tobytes() == other.numpy().tobytes()
+
+
+def test_kernels_are_unrolled_for_work_that_repays_it(monkeypatch):
+    monkeypatch.setattr(simd_over_states, "_missed", {})
+    monkeypatch.setattr(simd_over_states, "_compiled", lambda kernel: {5})
+
+    def chosen(size, steps):
+        return simd_over_states.states_of(simd_over_states.forward, size, np.array([steps]))
+
+    assert chosen(4, 2000) == (4,)
+    assert chosen(40, 10**12) == (40,)
+    assert chosen(4, 10**8) == chosen(4, 1) == (0,) * 4
+    assert chosen(5, 10**6) == (0,) * 5
 
 
 def test_ties_go_to_the_same_states():

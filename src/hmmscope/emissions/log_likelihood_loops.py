@@ -15,7 +15,7 @@ from hmmscope.inference.counts import BLOCK_BYTES, BLOCKS, LEAST
 from hmmscope.inference.loop_inputs import PackedSequences, in_blocks
 from hmmscope.inference.weights import weighted_moves
 from hmmscope.kernels import log_space, simd_over_states
-from hmmscope.kernels.vectors import padded_size
+from hmmscope.kernels.vectors import row_length
 
 #: Largest number of states.
 MOST = simd_over_states.MOST
@@ -39,12 +39,8 @@ class ChainParams(NamedTuple):
     every: int
     smallest: float
 
-    @property
-    def states(self) -> tuple[int, ...]:
-        return (0,) * len(self.initial)
-
-    def padded(self, table: NDArray[np.float64], filling: float = 0.0) -> NDArray[np.float64]:
-        wide = np.full((*table.shape[:-1], padded_size(len(self.initial))), filling)
+    def padded(self, states: tuple[int, ...], table: NDArray[np.float64], filling: float = 0.0) -> NDArray[np.float64]:
+        wide = np.full((*table.shape[:-1], row_length(states)), filling)
         wide[..., : len(self.initial)] = table
         return wide.ravel()
 
@@ -122,10 +118,12 @@ class LogLikelihoodBatch:
 
     def _forward(self, part: slice, found: FilterOutput, norms: NDArray[np.float64], tops: NDArray[np.float64]) -> None:
         law, own = self.params, self.work.part(part)
+        states = simd_over_states.states_of(simd_over_states.forward_given, len(law.initial), own.lengths)
         with np.errstate(divide="ignore"):
-            laws = [law.padded(law.initial), law.padded(np.log(law.initial), -np.inf), law.padded(law.fragile())]
+            logs = law.padded(states, np.log(law.initial), -np.inf)
+        laws = [law.padded(states, law.initial), logs, law.padded(states, law.fragile())]
         good = simd_over_states.forward_given(
-            *(law.states, np.concatenate(laws), law.padded(law.steps())),
+            *(states, np.concatenate(laws), law.padded(states, law.steps())),
             *(self.rows.ravel(), *own[1:3], own.starts, law.every, law.smallest),
             *(
                 found.beliefs.ravel(),
@@ -159,7 +157,7 @@ class LogLikelihoodBatch:
         """Run the smoother and add to `sums`, except for sequences with underflow risk."""
         law, found, work = self.params, self._found(), self.work
         norms, size = np.empty(len(self.rows)), len(law.initial)
-        transposed, parts = law.padded(np.ascontiguousarray(law.steps().T)), {}
+        transposed, parts = np.ascontiguousarray(law.steps().T), {}
         weighted = bool(sums) and work.weights is not None
         smoothed, backward = self._empty(2, *self.rows.shape) if weighted else (found.beliefs, _NOTHING)
 
@@ -169,8 +167,10 @@ class LogLikelihoodBatch:
             own = work.part(part).part(sure)
             summed = bool(sums) and not weighted
             first, pairs = np.zeros(size if summed else 0), np.zeros((size, size) if summed else (0, 0))
+            states = simd_over_states.states_of(simd_over_states.backward, size, own.lengths)
             simd_over_states.backward(
-                *(law.states, transposed, self.rows, _NO_SYMBOLS, *own[1:3], own.starts, found.beliefs.ravel(), norms),
+                *(states, law.padded(states, transposed), self.rows, _NO_SYMBOLS, *own[1:3], own.starts),
+                *(found.beliefs.ravel(), norms),
                 *(smoothed.ravel(), backward.ravel(), first, pairs.ravel(), _NOTHING),
             )
             parts[part.start] = weighted_moves(own, found.beliefs, backward, smoothed) if weighted else (first, pairs)
@@ -189,14 +189,17 @@ class LogLikelihoodBatch:
         """Return Viterbi states (N,) and log-probabilities (n,)."""
         law, work = self.params, self.work
         exact = law.log_params()
-        first, steps = (law.padded(np.rint(part * _GRID) / _GRID, -np.inf) for part in exact)
+        compared = [np.rint(part * _GRID) / _GRID for part in exact]
         paths, logs = np.full(len(self.rows), -1), np.empty(len(work.rows))
         longest = int(work.lengths.max(initial=0))
 
         def run(part: slice) -> None:
-            own, pointers = work.part(part), np.empty(longest * padded_size(len(law.initial)), np.uint8)
+            own = work.part(part)
+            states = simd_over_states.states_of(simd_over_states.likeliest, len(law.initial), own.lengths)
+            first, steps = (law.padded(states, table, -np.inf) for table in compared)
+            pointers = np.empty(longest * row_length(states), np.uint8)
             simd_over_states.likeliest(
-                *(law.states, first, steps, self.rows, _NO_SYMBOLS, *own[1:3], own.starts, False),
+                *(states, first, steps, self.rows, _NO_SYMBOLS, *own[1:3], own.starts, False),
                 *(pointers, paths, logs[part]),
             )
             log_space.path_totals(*exact, self.rows, *own[1:3], own.starts, paths, logs[part])

@@ -242,7 +242,8 @@ def _forward_side_by_side(
     ahead: NDArray | None,
     totals: NDArray | None,
 ) -> None:
-    flat, nothing = process.beside, np.empty(0)
+    states = simd_over_states.states_of(simd_over_states.forward, process.num_states, work.lengths)
+    flat, nothing = process.beside(states), np.empty(0)
     opening, prediction = (nothing, nothing) if laws is None or ahead is None else laws
     kept = [nothing if array is None else array.reshape(-1) for array in (beliefs, norms, ahead)]
 

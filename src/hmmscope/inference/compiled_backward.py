@@ -63,7 +63,11 @@ def _smooth_side_by_side(
     filtered: Filtered, work: PackedSequences, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None
 ) -> None:
     process, nothing = filtered.tables, np.empty(0)
-    flat = process.beside_back if weights is None else padded(replace(process, step=process.transposed()))
+    states = simd_over_states.states_of(simd_over_states.backward, process.num_states, work.lengths)
+    if weights is None:
+        flat = process.beside(states, backward=True)
+    else:
+        flat = padded(replace(process, step=process.transposed()), states)
     kept = nothing if weights is None else weights.reshape(-1)
 
     def run(part: slice) -> None:

@@ -147,7 +147,8 @@ def _backward(
             *(beliefs, norms, kept, weights, first, sums, visits),
         )
     elif side_by_side(process, work):
-        flat = padded(replace(process, step=process.transposed()))
+        states = simd_over_states.states_of(simd_over_states.backward, process.num_states, work.lengths)
+        flat = padded(Tables(process.first, process.transposed(), process.emission), states)
         simd_over_states.backward(
             *(flat.states, flat.step, flat.emission, *work[:3], work.starts, beliefs.ravel(), norms),
             *(kept.ravel(), weights.ravel(), first, sums.ravel(), visits.ravel()),

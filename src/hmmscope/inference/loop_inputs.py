@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Bool, Int64, Tensor
 from hmmscope.kernels import simd_over_sequences, simd_over_states
 from hmmscope.kernels.threads import PARTS, on_threads
-from hmmscope.kernels.vectors import padded_size
+from hmmscope.kernels.vectors import row_length
 from hmmscope.processes.params import HMMParams
 from hmmscope.reprs import Shown
 
@@ -106,15 +106,16 @@ class Tables(Shown):
         return min(float(part[part > 0].min(initial=1.0)) for part in (np.sqrt(first), *rest))
 
     @cached_property
-    def beside(self) -> "Padded":
-        """Parameter tables padded for SIMD over states."""
-        return padded(with_emissions(self))
+    def _padded(self) -> "dict[tuple[type, bool], Padded]":
+        return {}
 
-    @cached_property
-    def beside_back(self) -> "Padded":
-        """Padded tables for the backward pass."""
-        own = with_emissions(self)
-        return padded(replace(own, step=own.transposed()))
+    def beside(self, states: tuple[int, ...], *, backward: bool = False) -> "Padded":
+        """Return tables padded for SIMD over states."""
+        key = type(states), backward
+        if key not in self._padded:
+            own = with_emissions(self)
+            self._padded[key] = padded(replace(own, step=own.transposed()) if backward else own, states)
+        return self._padded[key]
 
     @cached_property
     def positive_share(self) -> float:
@@ -130,14 +131,15 @@ class Padded(NamedTuple):
     emission: NDArray[np.float64]
 
 
-def padded(process: Tables, *, filling: float = 0.0) -> Padded:
+def padded(process: Tables, states: tuple[int, ...], *, filling: float = 0.0) -> Padded:
     """Pad tables to the SIMD vector width, in float64."""
     size = process.num_states
-    wide = [np.full((*part.shape[:-1], padded_size(size)), filling) for part in process]
-    for own, part in zip(wide, process, strict=True):
-        own[..., :size] = part
-    first, step, emission = (own.ravel() for own in wide)
-    return Padded((0,) * size, first, step, emission)
+    wide = []
+    for part in process:
+        own = np.empty((part.size // size, row_length(states)))
+        own[:, :size], own[:, size:] = part.reshape(-1, size), filling
+        wide.append(own.reshape(-1))
+    return Padded(states, *wide)
 
 
 def with_emissions(process: Tables) -> Tables:
@@ -220,6 +222,8 @@ class PackedSequences(NamedTuple):
         """Return the sequences as contiguous int64 arrays."""
         offsets = self.lengths.cumsum() - self.lengths
         begin, total = self.offsets[:1].sum(), self.lengths.sum()
+        if total == len(self.symbols) and self.symbols.dtype == np.int64 and np.array_equal(self.offsets, offsets):
+            return self
         if np.array_equal(self.offsets, offsets + begin):
             symbols = self.symbols[begin : begin + total]
         else:

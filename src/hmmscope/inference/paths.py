@@ -28,7 +28,7 @@ from hmmscope.inference.loop_inputs import (
 from hmmscope.inference.mixture_posterior import PerComponentRequest, by_component, drawn_components
 from hmmscope.inference.ragged import check_own, check_ragged, counted
 from hmmscope.kernels import simd_over_states, sparse, underflow_safe
-from hmmscope.kernels.vectors import padded_size
+from hmmscope.kernels.vectors import row_length
 from hmmscope.kernels.viterbi import likeliest, path_terms
 from hmmscope.processes.capabilities import COMPONENTS, PATHS
 from hmmscope.processes.make import as_process
@@ -154,8 +154,8 @@ def viterbi_paths(
         )
 
     def run_side_by_side(part: slice) -> None:
-        own, flat = work.part(part), padded(compared, filling=-np.inf)
-        pointers = np.empty(longest * padded_size(size), np.uint8)
+        own, flat = work.part(part), padded(compared, kind, filling=-np.inf)
+        pointers = np.empty(longest * row_length(kind), np.uint8)
         simd_over_states.likeliest(*flat, *own[:3], own.starts, highest_end, pointers, states, found[part])
 
     def run_by_rows(part: slice) -> None:
@@ -164,6 +164,7 @@ def viterbi_paths(
         sparse.likeliest(first, step, *known, pointers, states, found[part])
 
     if entries is None and narrow:
+        kind = simd_over_states.states_of(simd_over_states.likeliest, size, work.lengths)
         in_blocks(work, len(work.rows), run_side_by_side, together=1)
     elif entries is not None or loop_inputs.most_side_by_side:
         in_blocks(work, len(work.rows), run_by_rows, together=1)

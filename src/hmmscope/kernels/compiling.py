@@ -90,6 +90,18 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     return make
 
 
+def compiled_signatures(made: Any) -> list[Any]:
+    """Return the compiled argument types, here or on disk."""
+    file, found = getattr(made._cache, "_cache_file", None), list(made.overloads)
+    if file is None:
+        return found
+    own = made._cache._index_key(None, made.targetctx.codegen())[1:]
+    try:
+        return found + [key[0] for key in file._load_index() if key[1:] == own]
+    except OSError:
+        return found
+
+
 class _Unfinished(JITCodeLibrary):
     def _optimize_final_module(self) -> None:
         pass

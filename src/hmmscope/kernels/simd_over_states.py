@@ -6,10 +6,14 @@ normal. Formulas and tables are those of `hmmscope.kernels.simd_over_sequences`,
 """
 
 import math
+from functools import cache
+from typing import Any
 
 import numpy as np
+from numba import types
+from numpy.typing import NDArray
 
-from hmmscope.kernels.compiling import kernel
+from hmmscope.kernels.compiling import compiled_signatures, kernel
 from hmmscope.kernels.vectors import (
     add_outer,
     any_below,
@@ -22,6 +26,7 @@ from hmmscope.kernels.vectors import (
     longest,
     lost_of,
     moved,
+    number_of,
     plus,
     predict_four,
     predict_one,
@@ -29,6 +34,7 @@ from hmmscope.kernels.vectors import (
     rounded,
     row_size,
     scaled,
+    shared,
     take,
     take_logarithms,
     times,
@@ -36,8 +42,10 @@ from hmmscope.kernels.vectors import (
     where_positive,
 )
 
-#: Most states for unrolled steps.
+#: Most states.
 MOST = 64
+#: Seconds that compiling and loading an unrolled kernel cost, and that a step then saves for each state of at least 16.
+_COMPILING, _LOADING, _SAVED = 0.7, 0.02, 2.5e-9
 
 #: Steps between divisions, and the smallest safe entry.
 _EVERY, _SMALLEST = 8, 1e-100
@@ -69,7 +77,7 @@ def forward(  # type: ignore[no-untyped-def]
     doubtful,
 ):
     """Filter, as `simd_over_sequences.forward` without `ends`, on flat arrays."""
-    size, columns = len(states), len(opening)
+    size, columns = number_of(states), len(opening)
     padded = row_size(states)
     for row in range(len(offsets)):
         begin, time = offsets[row], lengths[row]
@@ -130,10 +138,10 @@ def forward(  # type: ignore[no-untyped-def]
 def forward_given(  # type: ignore[no-untyped-def]
     states, laws, step, rows, offsets, lengths, starts, every, smallest, beliefs, predicted, norms, tops, totals, doubts
 ):
-    """Filter observations with given log-likelihoods `rows` (N, S), scaled by their largest entry.
+    """Filter observations with given log-likelihoods `rows` (N, S).
 
     `laws` (3, S) are the initial distribution, its logarithms, and ones for fragile states. Entries below a positive
-    `smallest` are lost; a sequence stops as an underflow risk where that could matter (by more than 1e-20).
+    `smallest` are lost; a sequence stops where that could matter (by more than 1e-20).
 
     It writes beliefs (N, S), norms (N,), totals (n,), doubts (n,), and if present predicted (N, S) and tops (N,):
     log P(o_t | past) = log norm + top.
@@ -141,7 +149,7 @@ def forward_given(  # type: ignore[no-untyped-def]
     Returns:
         False if a log-likelihood is NaN or +inf.
     """
-    size, padded = len(states), row_size(states)
+    size, padded = number_of(states), row_size(states)
     for row in range(len(offsets)):
         begin, time = offsets[row], lengths[row]
         law = lost = filled(states, 0.0)
@@ -218,7 +226,7 @@ def backward(  # type: ignore[no-untyped-def]
 
     A 2-D `emission` holds log-likelihoods, as in `forward_given`.
     """
-    size, padded = len(states), row_size(states)
+    size, padded = number_of(states), row_size(states)
     sums = np.zeros(size * padded if len(pair_counts) else 0)
     ahead = filled(states, 1.0)
     weight, terms = ahead, 0
@@ -283,7 +291,7 @@ def likeliest(  # type: ignore[no-untyped-def]
 
     A 2-D `emission` holds log-likelihoods (N, S); `first` then has one row.
     """
-    size, padded = len(states), row_size(states)
+    size, padded = number_of(states), row_size(states)
     here, given = np.empty(size), emission.ndim == 2
     for row in range(len(offsets)):
         begin, time = offsets[row], lengths[row]
@@ -317,3 +325,23 @@ def likeliest(  # type: ignore[no-untyped-def]
         for t in range(time - 1, -1, -1):
             paths[begin + t] = at if possible else -1
             at = np.int64(pointers[t * padded + at])
+
+
+#: Most states for which unrolled kernels are faster.
+_UNROLLED = {forward: 32, forward_given: 32, backward: 32, likeliest: 8}
+_missed: dict[tuple[Any, int], float] = {}
+
+
+@cache
+def _compiled(kernel: Any) -> set[int]:
+    return {len(kinds[0]) for kinds in compiled_signatures(kernel) if isinstance(kinds[0], types.UniTuple)}
+
+
+def states_of(kernel: Any, num_states: int, lengths: NDArray[np.int64]) -> tuple[int, ...]:
+    """Return the first argument of a kernel: unrolled where that repays compilation, else shared."""
+    if num_states <= _UNROLLED[kernel]:
+        key = kernel, num_states
+        _missed[key] = _missed.get(key, 0.0) + _SAVED * max(16, num_states) * int(lengths.sum())
+        if _missed[key] > (_LOADING if num_states in _compiled(kernel) else _COMPILING):
+            return (0,) * num_states
+    return shared(num_states)

@@ -1,7 +1,8 @@
 """SIMD vectors as values of compiled functions: the states of one sequence side by side.
 
-A vector holds P numbers, P the power of two >= max(S, 2), zero-padded. S is the length of the tuple `states`. Tables
-are flat, with rows of P numbers. There are no bounds checks.
+A vector holds P numbers, zero-padded. For a tuple `states` of length S, P is the power of two >= max(S, 2), and loops
+are unrolled; one kernel for `UpTo16` serves all S up to 16. Tables are flat, with rows of P numbers. There are no
+bounds checks.
 """
 
 import math
@@ -13,6 +14,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 from numba.extending import models, register_model
 
+from hmmscope.kernels import run_time_rows
+from hmmscope.kernels.run_time_rows import LENGTHS
+
 #: Untyped, because decorated functions are called without their first argument.
 intrinsic: Any = _intrinsic
 
@@ -22,8 +26,14 @@ _LOG2 = (0.693147180369123816490, 1.90821492927058770002e-10)
 _F64, _I32, _I8, _BIT = ir.DoubleType(), ir.IntType(32), ir.IntType(8), ir.IntType(1)
 
 
-def padded_size(num_states: int) -> int:
-    return max(2, 1 << (num_states - 1).bit_length())
+def shared(num_states: int) -> Any:
+    """Return the `states` of kernels for many sizes."""
+    return next(kind(num_states) for kind, most in LENGTHS.items() if num_states <= most)
+
+
+def row_length(states: tuple[int, ...]) -> int:
+    """Return P."""
+    return LENGTHS.get(type(states)) or max(2, 1 << (len(states) - 1).bit_length())
 
 
 class Vector(types.Type):
@@ -40,13 +50,21 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(manager, kind, ir.VectorType(_F64, kind.size))
 
 
-def _vector(states: types.UniTuple) -> Vector:
-    return Vector(padded_size(states.count))
+def _vector(states: Any) -> Vector:
+    own = getattr(states, "instance_class", tuple)
+    return Vector(LENGTHS[own] if own in LENGTHS else row_length((0,) * states.count))
+
+
+def _at_run_time(builder: Any, states: Any, value: Any) -> Any:
+    return builder.extract_value(value, 0) if hasattr(states, "instance_class") else None
+
+
+def _address(context: Any, builder: Any, kind: Any, array: Any, place: Any) -> Any:
+    return builder.gep(context.make_array(kind)(context, builder, array).data, [place])
 
 
 def _place(context: Any, builder: Any, kind: Any, array: Any, place: Any, vector: Any) -> Any:
-    data = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [place]), vector.as_pointer())
+    return builder.bitcast(_address(context, builder, kind, array, place), vector.as_pointer())
 
 
 def _read(builder: Any, pointer: Any, align: int = 8) -> Any:
@@ -123,32 +141,29 @@ def load(_: Any, states: Any, table: Any, place: Any) -> Any:
     return kind(states, table, types.intp), write
 
 
-@intrinsic
-def take(_: Any, states: Any, values: Any, place: Any) -> Any:
-    """Read S unpadded numbers; pad with zeros."""
-    kind = _vector(states)
+def _taker(filling: float) -> Any:
+    @intrinsic
+    def taken(_: Any, states: Any, values: Any, place: Any) -> Any:
+        kind = _vector(states)
 
-    def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        vector = ir.VectorType(_F64, states.count)
-        loaded = _read(builder, _place(context, builder, values, args[1], args[2], vector))
-        lanes = [min(lane, states.count) for lane in range(kind.size)]
-        return _shuffle(builder, loaded, ir.Constant(vector, None), lanes)
+        def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            count = _at_run_time(builder, states, args[0])
+            if count is not None:
+                wide = ir.VectorType(_F64, kind.size)
+                address = _address(context, builder, values, args[1], args[2])
+                return run_time_rows.take(builder, address, count, ir.Constant(wide, [filling] * kind.size))
+            vector = ir.VectorType(_F64, states.count)
+            loaded = _read(builder, _place(context, builder, values, args[1], args[2], vector))
+            lanes = [min(lane, states.count) for lane in range(kind.size)]
+            return _shuffle(builder, loaded, ir.Constant(vector, [filling] * states.count), lanes)
 
-    return kind(states, values, types.intp), write
+        return kind(states, values, types.intp), write
+
+    return taken
 
 
-@intrinsic
-def take_logarithms(_: Any, states: Any, rows: Any, place: Any) -> Any:
-    """Read S unpadded logarithms; pad with -inf."""
-    kind = _vector(states)
-
-    def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        vector = ir.VectorType(_F64, states.count)
-        loaded = _read(builder, _place(context, builder, rows, args[1], args[2], vector))
-        lanes = [min(lane, states.count) for lane in range(kind.size)]
-        return _shuffle(builder, loaded, ir.Constant(vector, [-math.inf] * states.count), lanes)
-
-    return kind(states, rows, types.intp), write
+#: Read S unpadded numbers, and pad with zeros; or S logarithms, and pad with -inf.
+take, take_logarithms = _taker(0.0), _taker(-math.inf)
 
 
 @intrinsic
@@ -156,6 +171,10 @@ def put(_: Any, states: Any, vector: Any, values: Any, place: Any) -> Any:
     """Write S numbers without padding."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        count = _at_run_time(builder, states, args[0])
+        if count is not None:
+            run_time_rows.put(builder, args[1], _address(context, builder, values, args[2], args[3]), count)
+            return context.get_dummy_value()
         kept = _shuffle(builder, args[1], ir.Constant(args[1].type, ir.Undefined), list(range(states.count)))
         builder.store(kept, _place(context, builder, values, args[2], args[3], kept.type)).align = 8
         return context.get_dummy_value()
@@ -294,6 +313,9 @@ def moved(_: Any, states: Any, law: Any, table: Any, place: Any) -> Any:
     """sum_i law_i row_i."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        count = _at_run_time(builder, states, args[0])
+        if count is not None:
+            return run_time_rows.moved(builder, args[1], count, _address(context, builder, table, args[2], args[3]))
         places = [builder.add(args[3], ir.Constant(args[3].type, i * law.size)) for i in range(states.count)]
         rows = [_read(builder, _place(context, builder, table, args[2], place, args[1].type)) for place in places]
         return _mixed(builder, args[1], rows)
@@ -306,10 +328,15 @@ def _predictor(size: int) -> Any:
     def predicted(_: Any, states: Any, law: Any, matrix: Any, begin: Any, stride: Any, out: Any, place: Any) -> Any:
         def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             kind, place, rows = ir.VectorType(_F64, size), args[3], []
-            for _ in range(states.count):
-                rows.append(_read(builder, _place(context, builder, matrix, args[2], place, kind)))
-                place = builder.add(place, args[4])
-            mixed = _mixed(builder, args[1], rows)
+            count = _at_run_time(builder, states, args[0])
+            if count is not None:
+                begins = _address(context, builder, matrix, args[2], place)
+                mixed = run_time_rows.predicted(builder, args[1], count, kind, begins, args[4])
+            else:
+                for _ in range(states.count):
+                    rows.append(_read(builder, _place(context, builder, matrix, args[2], place, kind)))
+                    place = builder.add(place, args[4])
+                mixed = _mixed(builder, args[1], rows)
             builder.store(mixed, _place(context, builder, out, args[5], args[6], kind)).align = 8
             return context.get_dummy_value()
 
@@ -328,6 +355,11 @@ def add_outer(_: Any, states: Any, left: Any, right: Any, table: Any) -> Any:
     """table_i += left_i right."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        count, begin = _at_run_time(builder, states, args[0]), ir.Constant(ir.IntType(64), 0)
+        if count is not None:
+            rows = _address(context, builder, table, args[3], begin)
+            run_time_rows.add_outer(builder, args[1], args[2], count, rows)
+            return context.get_dummy_value()
         for i in range(states.count):
             place = ir.Constant(ir.IntType(64), i * left.size)
             pointer = _place(context, builder, table, args[3], place, args[1].type)
@@ -344,6 +376,11 @@ def longest(_: Any, states: Any, best: Any, table: Any, place: Any, pointers: An
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         size, sums = best.size, []
+        count = _at_run_time(builder, states, args[0])
+        if count is not None:
+            rows = _address(context, builder, table, args[2], args[3])
+            into = _address(context, builder, pointers, args[4], args[5])
+            return run_time_rows.longest(builder, args[1], count, rows, into)
         for i in range(states.count):
             begin = builder.add(args[3], ir.Constant(args[3].type, i * size))
             row = _read(builder, _place(context, builder, table, args[2], begin, args[1].type))
@@ -358,6 +395,17 @@ def longest(_: Any, states: Any, best: Any, table: Any, place: Any, pointers: An
         return top
 
     return best(states, best, table, types.intp, pointers, types.intp), write
+
+
+@intrinsic
+def number_of(_: Any, states: Any) -> Any:
+    """Return S."""
+
+    def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        count = _at_run_time(builder, states, args[0])
+        return ir.Constant(ir.IntType(64), states.count) if count is None else count
+
+    return types.intp(states), write
 
 
 @intrinsic
