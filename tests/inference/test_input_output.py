@@ -75,6 +75,25 @@ def test_answers_equal_those_by_enumeration():
         np.testing.assert_allclose(counts.emissions, emitted, atol=1e-12)
 
 
+def test_answers_equal_those_of_dynamax():
+    """Values of dynamax 1.0.3 (jax 0.10.2, float64): `CategoricalRegressionHMM(2, 3, 2)`, one-hot inputs.
+
+    Its `emission_weights` are log(emission) (state, symbol, input), its biases zero; `smoother` and `most_likely_states`.
+    """
+    emission = [[[0.5, 0.25, 0.25], [0.125, 0.125, 0.75]], [[0.25, 0.5, 0.25], [0.625, 0.25, 0.125]]]
+    hmm = hmmscope.InputOutputHMM([0.25, 0.75], [[0.75, 0.25], [0.375, 0.625]], emission)
+    symbols, inputs = [[2, 0, 1, 1, 0, 2, 2, 0, 0, 1, 2, 1]], [[0, 1, 1, 0, 0, 1, 0, 1, 1, 1, 0, 0]]
+    smoothed = [0.08212854635923104, 0.28417303427392276, 0.7081318115501146, 0.8290270628490785, 0.8911679418374704]
+    smoothed += [0.7375977042347847, 0.3184404432608872, 0.25362269479208277, 0.3075470027155497, 0.5721093751175291]
+    filtered = [0.1, 0.2192691029900333, 0.627529210601311, 0.758013494082513, 0.8855702451250326, 0.8284148130519409]
+    answers = hmmscope.filter_beliefs(hmm, symbols, inputs=inputs)
+    assert float(answers.log_likelihood[0]) == pytest.approx(-12.427057759221505, abs=1e-9)
+    np.testing.assert_allclose(answers.beliefs[0, :6, 0], filtered, atol=1e-9)
+    np.testing.assert_allclose(hmmscope.smooth_beliefs(hmm, symbols, inputs=inputs)[0, :10, 0], smoothed, atol=1e-9)
+    path = hmmscope.most_likely_states(hmm, symbols, inputs=inputs).states
+    assert path[0].tolist() == [1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0]
+
+
 def test_fit_with_one_input_equals_baum_welch():
     symbols = torch.from_numpy(numpy_generator(1, "input-output").integers(0, 2, (10, 15)))
     symbols[0, 2] = hmmscope.MISSING
@@ -126,6 +145,13 @@ def test_file(tmp_path):
     again = hmmscope.load_process(tmp_path / "hmm.json")
     assert torch.equal(again.transition, hmm.transition)
     assert again.digest == hmm.digest
+
+
+def test_sequences_of_one_observation():
+    hmm = _random(numpy_generator(6, "input-output"), 2, 3, 2)
+    symbols, inputs = torch.tensor([[0], [1]]), np.array([[1], [0]])
+    expected = [float(hmm.initial @ hmm.emission[u, :, v]) for u, v in ((1, 0), (0, 1))]
+    assert hmmscope.log_likelihood(hmm, symbols, inputs=inputs).exp().tolist() == pytest.approx(expected, abs=1e-12)
 
 
 def test_errors():

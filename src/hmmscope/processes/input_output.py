@@ -108,6 +108,8 @@ class InputOutputHMM(Process):
 
     def checked_inputs(self, inputs: object, shape: tuple[int, ...]) -> Int64[Tensor, "batch time"]:
         """Check inputs; a row of inputs serves all sequences."""
+        if isinstance(inputs, np.ndarray) and inputs.shape == shape and inputs.dtype.kind in "iu":
+            inputs = torch.from_numpy(inputs.astype(np.int64))  # (batch, 1) is no column here
         try:
             given, _ = as_batch(inputs, self.input_alphabet, None)
             given = torch.as_tensor(given)
