@@ -216,7 +216,7 @@ def test_a_registered_process_is_not_copied_into_its_run(tmp_path: Path) -> None
     few = {"model": "rnn", "length": 4, "training": {"batch_size": 2}}
     for steps in (2, 2):
         made = hs.train(
-            "mess3", tmp_path / "run", num_steps=steps, options=hs.TrainOptions(num_samples=4, resume=True), **few
+            "mess3", tmp_path / "run", num_steps=steps, resume=True, options=hs.TrainOptions(num_samples=4), **few
         )
     assert not (made.path / OWN_PROCESS).exists()
 

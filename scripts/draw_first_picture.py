@@ -34,7 +34,7 @@ def main() -> None:
             num_steps=800,
             training={"learning_rate": 2e-3, "milestones": 10},
             seed=0,
-            options=hs.TrainOptions(resume=folder.exists()),
+            resume=folder.exists(),
         )
         options = hs.InstrumentOptions(num_points=POINTS, num_controls=3)
         last = hs.belief_map(run, layer=LAYER, options=options, over_checkpoints=True)

@@ -45,9 +45,11 @@ model (HMM).
   the paper's statement.
 * **Power**: the fraction of 1000 simulated experiments, with the real number of seeds, in which the rule gives *reproduced*
   if the effect is the paper's (or twice the smallest that matters, if the paper prints none). Then the rates of errors:
-  denials of that effect, and confirmations of no effect. A verdict requires a rate of at most 0.05 for its possible error.
+  denials of that effect, and confirmations of no effect. A verdict requires that its possible error has a rate of at most
+  0.05.
   With a power below 0.5 the size is uncertain, and the row is reproduced in sign at most.
-* **Budget**: models trained on less than the paper's get **not at this budget** if more budget could help the claim.
+* **Budget**: models trained on less than the paper's get **not at this budget** if more training could still confirm the
+  claim.
 * **Differs**: our setting, with the paper's in brackets. T is the length of the sequences.
 * **Standing**: *exploratory* means that the rule was written or changed after its data were seen, or that the scale is
   small (minutes, small models; medium takes hours); such a verdict awaits new data. *Fragile* means that it changes with

@@ -50,7 +50,7 @@ stand in the [ledger](ledger.md) of {made}; `make article` typesets them (PDF).
   the claimed side, but includes effects too small to matter, or the power is low. The
   *margin* is the smallest effect that matters, or the bound of a rule without one.
 * **Contradicted**: the interval lies on the other side, or excludes every effect that matters. *At this budget*: more
-  training could still help the claim.
+  training could still confirm the claim.
 * **Undecided**: the interval decides nothing, or a precondition (gate) failed.
 
 An answer holds only for the models and sizes that follow it, its scope. Numbers in brackets are 95 % intervals over
@@ -107,7 +107,11 @@ def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dic
         row = ledger[name]
         number = ""
         if row["value"] is not None and row["low"] is not None:
-            number = f" The measured effect is {in_digits(row['value'], row['low'], row['high'])} ({row['unit']})"
+            shown, (unit, _, case) = in_digits(row["value"], row["low"], row["high"]), row["unit"].partition(", ")
+            noun = unit if unit.startswith("fraction of ") else "effect"
+            number = f" The measured {noun} is {shown}" + (f" {unit}" if unit.startswith("of ") else "")
+            extra = [part for part in (unit, case) if part and not part.startswith(("fraction of ", "of "))]
+            number += f" ({', '.join(extra)})" if extra else ""
             number += f", over {row['seeds']} seeds." if row["seeds"] else "."
         elif row["seeds"]:
             number = f" The data have {row['seeds']} seeds."

@@ -203,7 +203,7 @@ def resumptions(folder: Path, number: int, rng: random.Random) -> Report:
     def spent(path: Path, before: Callable[[], object] = int) -> float:
         def work() -> None:
             before()
-            train(config, path, options=TrainOptions(resume=True, num_samples=4))
+            train(config, path, resume=True, options=TrainOptions(num_samples=4))
 
         used = os.wait4(training_crash.fork(work), 0)[2]
         return used.ru_utime + used.ru_stime

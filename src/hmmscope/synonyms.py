@@ -243,8 +243,10 @@ def _read(table: str) -> dict[str, tuple[Term, ...]]:
 #: The sections of the glossary.
 TERMS = _read(_TABLE)
 
+#: Keys of stored configurations, with the names of their fields.
+STORED_KEYS = {"milestones": "num_log_checkpoints", "num_grains": "accumulation_steps"}
 #: Names of `hmmscope` and of the command line that earlier versions had.
-RENAMED = {
+RENAMED = STORED_KEYS | {
     "as_kind": "require_process_type",
     "as_pairs": "as_composed_cycles",
     "ask": "infer",
@@ -284,8 +286,6 @@ RENAMED = {
     "--steps": "--observability",
     "--time": "--horizon",
     "--trained": "--pool",
-    "milestones": "num_log_checkpoints",
-    "num_grains": "accumulation_steps",
 }
 
 

@@ -321,8 +321,8 @@ def test_floors_hold() -> None:
         assert found.at_min_variance
     said = hs.fit(rows, 2, emission="gaussian", covariance_type="full", min_variance=0.01).lines()
     assert said == [
-        f"at the least variance allowed: state {found.at_min_variance[0][0]} coordinate 0; a smaller min_variance= "
-        "would allow less"
+        f"variances at their lower bound: state {found.at_min_variance[0][0]} coordinate 0; pass a smaller min_variance= "
+        "to lower it"
     ]
 
 

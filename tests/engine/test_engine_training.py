@@ -141,7 +141,7 @@ def test_stopped_and_resumed_gives_the_same_bytes(model: dict, options: dict, th
         patch.setattr(RunDir, "save_checkpoint", ends)
         with pytest.raises(_Stop):
             train(run, tmp_path / "cut", options=TrainOptions(num_samples=4))
-    train(run, tmp_path / "cut", options=TrainOptions(resume=True, num_samples=4))
+    train(run, tmp_path / "cut", resume=True, options=TrainOptions(num_samples=4))
     assert weights(tmp_path / "whole") == weights(tmp_path / "again") == weights(tmp_path / "cut")
     lines = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "again", "cut")]
     assert lines[0] == lines[1] == lines[2]
@@ -295,12 +295,12 @@ def test_the_engine_is_recorded_and_kept(tmp_path: Path, monkeypatch: pytest.Mon
     assert recorded["training"]["engine"] == "compiled"
     assert load_run(tmp_path / "a").config.training.engine == "compiled"
     monkeypatch.setenv(engines.FIXED, "torch")
-    train(run, tmp_path / "a", options=TrainOptions(resume=True))  # "auto" is what the run was begun with
+    train(run, tmp_path / "a", resume=True)  # "auto" is what the run was begun with
     with pytest.raises(RefusedError, match=r"training.engine: \"compiled\" -> \"torch\""):
         train(
             replace(run, training=replace(run.training, engine="torch")),
             tmp_path / "a",
-            options=TrainOptions(resume=True),
+            resume=True,
         )
 
 
@@ -317,12 +317,12 @@ def test_a_run_from_before_engines_was_trained_by_torch(tmp_path: Path, monkeypa
         train(run, tmp_path / "old", options=TrainOptions(num_samples=4))
     assert "engine" not in json.loads((tmp_path / "old/config.json").read_text())["training"]
     monkeypatch.setenv(engines.FIXED, "compiled")
-    train(run, tmp_path / "old", options=TrainOptions(resume=True))
+    train(run, tmp_path / "old", resume=True)
     with pytest.raises(RefusedError, match=r"training.engine"):
         train(
             replace(run, training=replace(run.training, engine="compiled")),
             tmp_path / "old",
-            options=TrainOptions(resume=True),
+            resume=True,
         )
 
 

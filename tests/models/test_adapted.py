@@ -270,7 +270,7 @@ def test_another_dtype_or_number_of_heads_is_loaded_on_request_only(tmp_path: Pa
     with pytest.raises(InputError, match=r"^model: embedding.weight is float64, but float32 in the run; convert with"):
         hs.load_run(run.path, model=Heads(2).double())
     assert hs.load_run(run.path, model=Heads(4).double(), strict=False).model.head.weight.dtype == torch.float64
-    assert hs.train(run.config, run.path, model=Heads(2), options=hs.TrainOptions(resume=True)).summary == run.summary
+    assert hs.train(run.config, run.path, model=Heads(2), resume=True).summary == run.summary
 
 
 def test_a_module_that_differs_is_not_a_damaged_file(tmp_path: Path) -> None:

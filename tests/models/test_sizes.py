@@ -130,7 +130,7 @@ def test_a_long_evaluation_is_left_and_its_step_is_taken_again(
             hs.train(config_from_data(TINY), tmp_path / "run", options=hs.TrainOptions(num_samples=4))
     assert stopped.value.exit_code == 143
     assert RunDir.open(tmp_path / "run").checkpoint_steps() == [5]
-    hs.train(config_from_data(TINY), tmp_path / "run", options=hs.TrainOptions(resume=True, num_samples=4))
+    hs.train(config_from_data(TINY), tmp_path / "run", resume=True, options=hs.TrainOptions(num_samples=4))
     for name in ("metrics.jsonl", "done.json"):
         assert (tmp_path / "run" / name).read_bytes() == (whole.path / name).read_bytes()
     assert all(math.isfinite(row["loss"]) for row in read_journal(tmp_path / "run" / "metrics.jsonl"))
@@ -160,7 +160,7 @@ def test_a_stopped_long_step_says_that_it_saves(
     def trained(path: Path, resume: bool = False) -> torch.Tensor:
         config = config_from_data(TINY | {"model": {"name": "rnn"}})
         seen: torch.Tensor = hs.train(
-            config, path, model=Counting(), options=hs.TrainOptions(num_samples=4, resume=resume)
+            config, path, model=Counting(), resume=resume, options=hs.TrainOptions(num_samples=4)
         ).model.seen
         return seen
 

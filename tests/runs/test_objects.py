@@ -119,13 +119,13 @@ def test_objects_and_names_give_the_same_bits(tmp_path: Path) -> None:
 def test_a_run_on_an_object_goes_on_with_the_same_object_only(tmp_path: Path) -> None:
     hs.train(coin(), tmp_path / "run", model=MODEL, length=7, **SHORT)
     again = hs.train(
-        coin(), tmp_path / "run", model=MODEL, length=7, options=hs.TrainOptions(num_samples=6, resume=True), **STEPS
+        coin(), tmp_path / "run", model=MODEL, length=7, resume=True, options=hs.TrainOptions(num_samples=6), **STEPS
     )
     assert again.summary is not None
     other = hs.HMM(HALF, [[0.9, 0.1], [0.2, 0.8]], [[0.8, 0.2], [0.3, 0.7]], symbols=["t", "h"])
     with pytest.raises(RefusedError, match="contains a run with another configuration"):
         hs.train(
-            other, tmp_path / "run", model=MODEL, length=7, options=hs.TrainOptions(num_samples=6, resume=True), **STEPS
+            other, tmp_path / "run", model=MODEL, length=7, resume=True, options=hs.TrainOptions(num_samples=6), **STEPS
         )
     (tmp_path / "run" / "process.safetensors").unlink()
     with pytest.raises(InputError, match="was a HMM object"):
@@ -241,7 +241,7 @@ def test_a_module_with_dropout_is_a_function_of_the_seed_and_goes_on(tmp_path: P
     for path in sorted((tmp_path / "b" / "checkpoints").iterdir())[-1:]:
         store.remove_folder(path)
     resumed = hs.train(
-        coin(), tmp_path / "b", model=net(3), length=7, options=hs.TrainOptions(num_samples=6, resume=True), **STEPS
+        coin(), tmp_path / "b", model=net(3), length=7, resume=True, options=hs.TrainOptions(num_samples=6), **STEPS
     )
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(tensor, resumed.model.state_dict()[name])
@@ -521,7 +521,7 @@ def test_a_file_that_was_exchanged_is_refused_by_runs_and_experiments(
     path.unlink()
     hs.load_process("dishonest-casino").save(path)
     with pytest.raises(RefusedError, match=r"process\.digest"):
-        hs.train(hs.RunConfig(**data), tmp_path / "run", options=hs.TrainOptions(num_samples=6, resume=True), **STEPS)
+        hs.train(hs.RunConfig(**data), tmp_path / "run", resume=True, options=hs.TrainOptions(num_samples=6), **STEPS)
     with pytest.raises(RefusedError, match=r"process\.digest"):
         running.run_experiment("mine", "smoke", tmp_path / "out", resume=True, quiet=True)
     assert hs.load_run(tmp_path / "run").process.digest == run.process.digest  # the folder has its own copy

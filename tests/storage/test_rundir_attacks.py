@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ import pytest
 import torch
 
 from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
+from hmmscope.schema import spec_to_data
 from hmmscope.storage import disk, rundir, store
 from hmmscope.storage.rundir import RunDir, read_journal
+from hmmscope.training.spec import TrainingSpec
 from rundir_cases import (  # noqa: F401 - fixtures
     BROKEN,
     OPERATIONS,
@@ -342,3 +345,14 @@ def test_config_difference() -> None:
     assert rundir.config_difference(old, json.loads(json.dumps(old))) == []
     assert rundir.config_difference({"a": 1, "b": None}, {"a": True}) == ["a: 1 -> true", "b: null -> absent"]
     assert rundir.config_difference({"a": (1, 2)}, {"a": [1, 2]}) == []
+
+
+def test_config_difference_shows_names_of_fields() -> None:
+    old = TrainingSpec(num_log_checkpoints=5)
+    plain = [
+        {"training": spec_to_data(one)} for one in (old, replace(old, num_log_checkpoints=0, accumulation_steps=2))
+    ]
+    assert rundir.config_difference(*plain) == [
+        "training.accumulation_steps: 1 -> 2",
+        "training.num_log_checkpoints: 5 -> 0",
+    ]

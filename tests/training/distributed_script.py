@@ -293,7 +293,7 @@ def trained(asked: TrainCommandOptions) -> None:
     """What the verb does, without a page and with a short score."""
     assert asked.out is not None
     config = load_config(Path(asked.config), asked.overrides)
-    training.train(config, asked.out, options=TrainOptions(resume=asked.resume, num_samples=16))
+    training.train(config, asked.out, resume=asked.resume, options=TrainOptions(num_samples=16))
 
 
 if __name__ == "__main__":

@@ -246,7 +246,7 @@ def test_torchrun_sees_one_exit_code(tmp_path: Path) -> None:
     for _ in range(3):
         _, errors = torchrun(tmp_path).communicate(timeout=120)
         assert re.findall(r"exitcode  : (-?\d+)", errors) == ["3", "3"]
-        fix = "choose another --out, or add --resume (TrainOptions(resume=True) in Python)"
+        fix = "choose another --out, or add --resume (resume=True in Python)"
         refused = [line for line in errors.splitlines() if line.startswith("error[")]
         assert refused == [f"error[3] {tmp_path / 'run'}: exists; {fix}"]
 

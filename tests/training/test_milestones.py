@@ -80,7 +80,7 @@ def test_they_stay_through_stop_and_resume(engine: str, tmp_path: Path, monkeypa
     assert RunDir.open(tmp_path / "cut").checkpoint_steps() == [1, 2, 5, 13, 14]
     assert load_run(tmp_path / "cut").checkpoint_steps() == [0, 1, 2, 5, 13]
     monkeypatch.setattr(RunDir, "save_checkpoint", save)
-    train(config(engine), tmp_path / "cut", options=hs.TrainOptions(resume=True, num_samples=4))
+    train(config(engine), tmp_path / "cut", resume=True, options=hs.TrainOptions(num_samples=4))
     assert checkpoints(tmp_path / "cut") == checkpoints(tmp_path / "whole")
 
 

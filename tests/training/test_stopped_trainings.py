@@ -101,7 +101,7 @@ def test_a_signal_in_the_last_step_is_not_lost(partial: Path, whole: Path, monke
 def test_a_finished_run_that_cannot_be_written_is_read(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda path, mode: False)
     monkeypatch.setattr(disk, "take_lock", lambda path: pytest.fail("written"))
-    assert train(config(), whole, options=TrainOptions(resume=True)).summary == RunDir.open(whole).done
+    assert train(config(), whole, resume=True).summary == RunDir.open(whole).done
 
 
 def test_a_signal_that_nobody_answered_is_given_on() -> None:
@@ -234,7 +234,7 @@ def test_its_own_process_is_kept_also_when_it_was_killed_before(own: tuple[Path,
     resolved = replace(configured, training=replace(configured.training, device="cpu"))
     seeds = {"run": configured.seed, "process_digest": process.digest}
     RunDir.create(tmp_path / "run", resolved.to_data(), seeds=seeds).unlock()  # and then it was killed
-    train(configured, tmp_path / "run", options=TrainOptions(resume=True, num_samples=8))
+    train(configured, tmp_path / "run", resume=True, options=TrainOptions(num_samples=8))
     file.unlink()
     assert load_run(tmp_path / "run").process.digest == process.digest
 
@@ -245,7 +245,7 @@ def test_a_changed_process_file_is_noticed(own: tuple[Path, RunConfig], tmp_path
     file.unlink()
     HMM([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.1, 0.2], [0.1, 0.2, 0.7]]).save(file)
     with pytest.raises(RefusedError, match=r"process\.digest"):
-        train(configured, tmp_path / "run", options=TrainOptions(resume=True))
+        train(configured, tmp_path / "run", resume=True)
 
 
 def test_a_damaged_own_process_is_noticed(own: tuple[Path, RunConfig], tmp_path: Path) -> None:

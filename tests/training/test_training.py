@@ -275,7 +275,7 @@ def test_fingerprints_differ_where_runs_differ(partial: Path, whole: Path) -> No
 
 def test_a_done_run_is_loaded(whole: Path) -> None:
     before = files(whole)
-    again = train(config(), whole, options=TrainOptions(resume=True, num_samples=16))
+    again = train(config(), whole, resume=True, options=TrainOptions(num_samples=16))
     assert files(whole) == before
     assert again.summary == load_run(whole).summary
     assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), load_run(whole).model.parameters()))  # noqa: B905
@@ -295,7 +295,7 @@ def test_existing_folder_is_refused_and_untouched(whole: Path, tmp_path: Path) -
     with pytest.raises(RefusedError, match="exists"):
         train(config(), tmp_path / "file")
     with pytest.raises(InputError, match="no such run folder"):
-        train(config(), tmp_path / "file", options=TrainOptions(resume=True))
+        train(config(), tmp_path / "file", resume=True)
 
 
 def test_a_run_in_use_is_refused(partial: Path) -> None:
@@ -320,8 +320,9 @@ def test_changed_configuration_is_refused(field: str, partial: Path) -> None:
         data[section] = MUTATIONS[field]
     state = files(partial)
     with pytest.raises(RefusedError) as refused:
-        train(config_from_data(data), partial, options=TrainOptions(resume=True))
-    assert f"{field}: {json.dumps(before)} -> {json.dumps(MUTATIONS[field])}" in str(refused.value)
+        train(config_from_data(data), partial, resume=True)
+    shown = field.replace("num_grains", "accumulation_steps").replace("milestones", "num_log_checkpoints")
+    assert f"{shown}: {json.dumps(before)} -> {json.dumps(MUTATIONS[field])}" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert files(partial) == state
 

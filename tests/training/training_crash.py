@@ -51,7 +51,7 @@ CONFIG: dict[str, Any] = {
 
 def run(path: Path) -> None:
     """Train to the end, from wherever the run in `path` stands."""
-    train(config_from_data(CONFIG), path, options=TrainOptions(resume=True, num_samples=16))
+    train(config_from_data(CONFIG), path, resume=True, options=TrainOptions(num_samples=16))
 
 
 def fingerprint(path: Path) -> dict[str, str]:

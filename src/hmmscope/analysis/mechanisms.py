@@ -223,7 +223,7 @@ def _places(given: Float[Tensor, "batch *shape"]) -> dict[str, Tensor]:
 
 
 def roles(rows: Iterable[Mapping[str, Any]], *, ablation: str = "mean") -> dict[str, str]:
-    """Name heads and attentions by the R² that their ablation lowers most, such as "induction head".
+    """Name heads and attention layers by the target whose R² their ablation lowers most, such as "induction head".
 
     The name is "none" if the ablation changes little or does not raise the loss.
 

@@ -150,7 +150,7 @@ UNTUNED = TunedNgrams(tuple((1.0,) * (order + 1) for order in range(4)), 3, Fals
 def other_samples(dataset: ProcessDataset) -> ProcessDataset | None:
     """Return samples of the same process (or prior over processes) from the random stream "counting".
 
-    For recorded sequences the samples are windows of the training part, or None.
+    For recorded sequences they are windows of the training part; None without such a part.
     """
     process = dataset.process if dataset.process.prior is None else dataset.process.prior.process
     others = ProcessDataset(process, layout=dataset.layout, seed=dataset.seed, stream="counting")

@@ -70,7 +70,7 @@ class EmissionFit:
         if not self.at_min_variance:
             return []
         which = ", ".join(f"state {state} coordinate {coordinate}" for state, coordinate in self.at_min_variance)
-        return [f"at the least variance allowed: {which}; a smaller min_variance= would allow less"]
+        return [f"variances at their lower bound: {which}; pass a smaller min_variance= to lower it"]
 
 
 class _EMResult(NamedTuple):

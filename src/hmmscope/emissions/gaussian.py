@@ -89,7 +89,7 @@ class GaussianHMM(EmissionHMM):
         check_covariances("covariances", self.spread)
 
     def gaussians(self, state: int) -> list[tuple[float, Tensor, Tensor]]:
-        """Return weight, mean and covariance matrix of a state."""
+        """Return weight, mean and covariance matrix of each Gaussian of a state."""
         spread = self.spread[state]
         return [(1.0, self.means[state], spread if spread.ndim == 2 else spread.diag())]
 

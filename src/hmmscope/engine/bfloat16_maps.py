@@ -20,7 +20,7 @@ PAIRS = pairs_in_rows, pairs_of_rows, product_of_pairs = (
 class Bfloat16Maps(NamedTuple):
     """Maps in pairs, by layer (none without rounding), and buffers of operands.
 
-    `ahead` of a map (out, in) pairs its columns (out, in / 2), `back` its rows (out / 2, in).
+    For a map (out, in), `ahead` has pairs of columns (out, in / 2), and `back` has pairs of rows (out / 2, in).
     """
 
     qkv_forward: X3

@@ -49,12 +49,11 @@ PHASES = ("build", "steps", "score")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """Options of `hmmscope.train`: prediction target, layout, resuming and logging.
+    """Options of `hmmscope.train`: prediction target, layout, warm start and logging.
 
     Attributes:
         target, layout: See `configure`.
         warm_start: Folder of a shorter run whose steps are reused; the final bits are the same.
-        resume: Resume the run in `out`, if any, with the same configuration.
         num_samples: Samples of the final score.
         tracker: Also log to "tensorboard", "wandb" or "trackio"; does not affect the bits.
         optimizer: Function of the model that returns one or several torch optimizers, whose learning rates the
@@ -69,7 +68,6 @@ class TrainOptions:
     target: str | None = None
     layout: Any = None
     warm_start: str | Path | None = None
-    resume: bool = False
     num_samples: int = 256
     tracker: str | None = None
     optimizer: Factory | None = None
@@ -111,6 +109,7 @@ def train(
     num_steps: int | None = None,
     training: Any = None,
     seed: int | None = None,
+    resume: bool = False,
     options: TrainOptions | None = None,
     **reading: Any,
 ) -> Run:
@@ -124,7 +123,8 @@ def train(
         out: A new folder for the run.
         model: A registered name, a mapping of fields, a spec, or any module from tokens (batch, time) to logits.
         length, num_steps, training, seed: See `configure`.
-        options: Prediction target, layout, resuming and logging.
+        resume: Resume the run in `out`, if any, with the same configuration.
+        options: Prediction target, layout, warm start and logging.
         reading: Options of `SequenceData`, such as `column`, `missing` or `lengths`; stored in the folder.
 
     Under torchrun, the processes train together as set by ``training.parallel``. Process 0 returns; the others exit.
@@ -142,9 +142,9 @@ def train(
     given = config.model.module if isinstance(config.model, UserModuleSpec) else None
     with joined(config.training.device) as world, nullcontext() if given is None else kept_modes(given):
         with plain():
-            begun = _begin(config, path, world, options)
+            begun = _begin(config, path, world, resume, options.warm_start)
         run, spec = begun.run, begun.run.config.training
-        opened = _folder(run, options.resume, options.warm_start) if world.leader else nullcontext()
+        opened = _folder(run, resume, options.warm_start) if world.leader else nullcontext()
         with opened as folder, settings(spec):
             if world.share(folder is not None and folder.done is not None):
                 world.dismiss()
@@ -178,16 +178,16 @@ class _CheckedTraining:
     judged: bool
 
 
-def _begin(config: RunConfig, path: Path, world: ProcessGroup, options: TrainOptions) -> _CheckedTraining:
-    shorter = None if options.warm_start is None else Path(options.warm_start)
+def _begin(
+    config: RunConfig, path: Path, world: ProcessGroup, resume: bool, warm_start: str | Path | None
+) -> _CheckedTraining:
+    shorter = None if warm_start is None else Path(warm_start)
     device = resolve_device(config.training.device, config.training.engine)
     config = replace(config, training=replace(config.training, device=device))
     check_processes(config.training, world.size)
     there = world.leader and os.path.lexists(path)
-    if there and not options.resume:
-        raise RefusedError(
-            f"{path}: exists; choose another --out, or add --resume (TrainOptions(resume=True) in Python)"
-        )
+    if there and not resume:
+        raise RefusedError(f"{path}: exists; choose another --out, or add --resume (resume=True in Python)")
     world.meet()  # an immediate refusal ends the other processes early
     process = config.process.build()
     config = pinned(config, process)

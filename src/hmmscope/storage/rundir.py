@@ -34,6 +34,7 @@ from hmmscope.storage.store import (
     write_tensors,
     write_text,
 )
+from hmmscope.synonyms import STORED_KEYS
 from hmmscope.system_info import environment
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class RunDir:
         """
         path = Path(path)
         run = cls(path, {})
-        exists = f"{path}: exists; choose another --out, or add --resume (TrainOptions(resume=True) in Python)"
+        exists = f"{path}: exists; choose another --out, or add --resume (resume=True in Python)"
         config_json = store.json_bytes(config, "config")
         if os.path.lexists(path):
             raise RefusedError(exists)
@@ -351,17 +352,17 @@ def validate_name(name: str, field: str) -> str:
 
 
 def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return a line per differing value, such as ``training.learning_rate: 0.001 -> 0.002``."""
+    """Return a line per differing value, such as ``training.accumulation_steps: 1 -> 2``."""
     lines = []
     for key in [*old, *(key for key in new if key not in old)]:
-        before, after = old.get(key), new.get(key)
+        before, after, name = old.get(key), new.get(key), STORED_KEYS.get(key, key)
         if key in old and key in new and isinstance(before, dict) and isinstance(after, dict):
-            lines += [f"{key}.{line}" for line in config_difference(before, after)]
+            lines += [f"{name}.{line}" for line in config_difference(before, after)]
             continue
         left = json.dumps(before, sort_keys=True) if key in old else "absent"
         right = json.dumps(after, sort_keys=True) if key in new else "absent"
         if left != right:
-            lines.append(f"{key}: {left} -> {right}")
+            lines.append(f"{name}: {left} -> {right}")
     return lines
 
 

@@ -62,7 +62,7 @@ def write_seal(
     leave: Collection[str] = (),
     whole: Collection[str] = (),
 ) -> None:
-    """Write the seal of a folder: present files and `coming` ones, without those in `leave`.
+    """Write the seal of a folder over its files and those in `coming`, without those in `leave`.
 
     Folders in `whole`, which have no seal, are covered file by file.
     """

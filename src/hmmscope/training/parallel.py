@@ -1,4 +1,4 @@
-"""Gradient of a batch, computed in grains by one or several processes."""
+"""Gradient of a batch, computed in equal parts by one or several processes."""
 
 import inspect
 import warnings
@@ -29,7 +29,7 @@ BUCKET = 2**22
 
 
 class SingleProcess:
-    """One process, in which autograd adds the grains' gradients in order.
+    """One process, in which autograd adds the gradients of the batch's parts in order.
 
     Attributes:
         world: Participating processes.
@@ -117,9 +117,9 @@ class SingleProcess:
 
 
 class BitExactParallel(SingleProcess):
-    """Several processes with the bits of one: gradients of all grains are added in order.
+    """Several processes with the bits of one: the gradients of all parts of the batch are added in order.
 
-    gradient = ((g_0 + g_1) + g_2) + ...     process r computes grains r k .. (r + 1) k - 1
+    gradient = ((g_0 + g_1) + g_2) + ...     process r computes parts r k .. (r + 1) k - 1
 
     Raises:
         InputError: The number of processes does not divide `accumulation_steps`.

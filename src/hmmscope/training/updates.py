@@ -1,4 +1,4 @@
-"""One update: loss, gradient in grains, norm, optimiser step."""
+"""One update: loss, gradient in parts of the batch, norm, optimiser step."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -112,7 +112,8 @@ def update(
 ) -> tuple[float, ...]:
     """Take the step if loss and gradient, over all processes, are finite; return both, and the auxiliary losses.
 
-    The host waits once: on a processor before the update; on a GPU after it was queued, where the device itself skips it.
+    The host waits for the loss once: on a CPU before the update; on a GPU, which can skip the update itself,
+    afterwards.
 
     Args:
         meanwhile: Called before the host waits.

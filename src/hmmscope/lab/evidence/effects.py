@@ -29,7 +29,7 @@ _ROUNDING = 1e-12
 
 @contextmanager
 def at_level(alpha: float) -> Iterator[None]:
-    """Set the interval level within this context."""
+    """Set the probability outside of intervals within this context."""
     before = _LEVEL.set(alpha)
     try:
         yield
@@ -38,7 +38,7 @@ def at_level(alpha: float) -> Iterator[None]:
 
 
 def level() -> float:
-    """Return the current interval level."""
+    """Return the probability outside of intervals, by default 0.05."""
     return _LEVEL.get()
 
 

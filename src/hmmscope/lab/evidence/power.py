@@ -1,7 +1,7 @@
 """Power of decision rules by simulation.
 
-Simulated experiments have the stored number of seeds and a spread drawn from what the observed one allows (scaled
-inverse chi-squared). The requirement depends on the verdict:
+Simulated experiments have the stored number of seeds; their spread is drawn from its posterior (scaled inverse
+chi-squared). The requirement depends on the verdict:
 
     denied      the rule denies the paper's effect in at most 5 % of simulations
     confirmed   the rule confirms no effect in at most 5 % of them

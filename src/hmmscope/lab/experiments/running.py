@@ -137,7 +137,7 @@ def _run_once(
             steps = f"{config.training.num_steps} step{'s' * (config.training.num_steps != 1)}"
             say(f"{experiment.name}: training {label} ({steps})")
             with failures.of(label), timed(out, "training"):
-                runs[label] = train(config, out / "runs" / label, options=TrainOptions(resume=True, quiet=quiet))
+                runs[label] = train(config, out / "runs" / label, resume=True, options=TrainOptions(quiet=quiet))
     store.make_folder(out / "tables")
     made = BuildRecord(out, measurement_of(experiment).version, [out / "runs" / label for label in runs])
     with Failures(f"{experiment.name}: measuring") as failures:

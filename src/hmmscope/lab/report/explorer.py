@@ -17,7 +17,7 @@ REFERENCES = ("optimum", "ceiling", "baseline", "control")
 
 @dataclass(frozen=True)
 class View:
-    """Names and styles while the choices `open` are at "all".
+    """Names and styles of the curves while the choices in `open` show all values.
 
     Attributes:
         open: Indices of choices, ascending.

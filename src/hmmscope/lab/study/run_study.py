@@ -320,7 +320,7 @@ def _train_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bo
             folder = path / "runs" / f"{network}-seed-{seed}-{num_steps}"
             say(f"study: training {network}, seed {seed}, {num_steps} steps")
             store.make_folder(folder.parent)
-            return train(config, folder, options=TrainOptions(resume=True, quiet=quiet, num_samples=2**20))
+            return train(config, folder, resume=True, options=TrainOptions(quiet=quiet, num_samples=2**20))
 
         best: tuple[int, Run] | None = None
         for num_steps in work.steps:

@@ -120,7 +120,7 @@ def num_states(
 
 
 def searched(one: BaumWelchFit) -> dict[str, Any]:
-    """Return the record of a fit: its criterion and its search."""
+    """Return the information criterion and the restarts of a fit as a record."""
     about = {"bic": one.bic, "log_likelihood": one.log_likelihood, "restarts": one.num_restarts}
     return about | {"agreed": one.restarts_agree, "iterations": one.num_iterations, "converged": one.converged}
 

@@ -85,7 +85,8 @@ class RunTask(Task):
                 train(
                     _as_begun(point.config, self.folder),
                     self.folder,
-                    options=TrainOptions(warm_start=begin, resume=True, quiet=quiet),
+                    resume=True,
+                    options=TrainOptions(warm_start=begin, quiet=quiet),
                 )
             except RefusedError as error:
                 if not _same_run(self.folder, point.config):

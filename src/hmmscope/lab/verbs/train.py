@@ -39,7 +39,7 @@ def train(options: TrainCommandOptions) -> None:
         say(configured.process.build().data.describe())
     begin, resume, tracker = options.warm_start, options.resume, options.tracker
     trained = training.train(
-        configured, out, options=TrainOptions(warm_start=begin, resume=resume, quiet=quiet, tracker=tracker)
+        configured, out, resume=resume, options=TrainOptions(warm_start=begin, quiet=quiet, tracker=tracker)
     )
     found = description(trained)
     print_findings(found.findings, invalid=found.about["invalid"])

@@ -208,7 +208,7 @@ def _enter(
     before, clock = path / "work" / f"{part.name}.json", time.process_time()
     earlier = store.read_json(before, managed=True)["seconds"] if os.path.lexists(before) else 0.0
     try:
-        run = train(config, work, options=TrainOptions(resume=os.path.lexists(work), num_samples=2))
+        run = train(config, work, resume=os.path.lexists(work), options=TrainOptions(num_samples=2))
     except BaseException:  # a resumed submission counts the time used
         store.write_json(before, {"seconds": earlier + time.process_time() - clock})
         raise
