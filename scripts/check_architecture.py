@@ -197,7 +197,7 @@ MOST_PARAMETERS = 9
 
 
 def long_signatures(modules: Modules) -> list[str]:
-    """List functions with more than `MOST_PARAMETERS` parameters, of the front doors and among the instruments."""
+    """List functions of the front doors and instruments with more than `MOST_PARAMETERS` parameters besides ``**``."""
     import hmmscope
     import hmmscope.lab
     import hmmscope_papers.constructions
@@ -211,7 +211,10 @@ def long_signatures(modules: Modules) -> list[str]:
     own = {
         name: one for name, one in found.items() if inspect.isfunction(one) and one.__module__.startswith("hmmscope")
     }
-    counts = {name: len(inspect.signature(one).parameters) for name, one in own.items()}
+    counts = {
+        name: sum(one.kind is not one.VAR_KEYWORD for one in inspect.signature(function).parameters.values())
+        for name, function in own.items()
+    }
     return [f"{name}: {count} parameters" for name, count in counts.items() if count > MOST_PARAMETERS]
 
 

@@ -110,8 +110,9 @@ def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dic
             shown, (unit, _, case) = in_digits(row["value"], row["low"], row["high"]), row["unit"].partition(", ")
             noun = unit if unit.startswith("fraction of ") else "effect"
             number = f" The measured {noun} is {shown}" + (f" {unit}" if unit.startswith("of ") else "")
-            extra = [part for part in (unit, case) if part and not part.startswith(("fraction of ", "of "))]
-            number += f" ({', '.join(extra)})" if extra else ""
+            kind = "" if unit.startswith(("fraction of ", "of ")) else unit
+            extra = [part for part in (kind, case and f"deciding case: {case}") if part]
+            number += f" ({'; '.join(extra)})" if extra else ""
             number += f", over {row['seeds']} seeds." if row["seeds"] else "."
         elif row["seeds"]:
             number = f" The data have {row['seeds']} seeds."

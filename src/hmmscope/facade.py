@@ -16,7 +16,7 @@ _IMPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
 def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` of a package that imports its names on first use.
 
-    The names are those imported under ``if TYPE_CHECKING`` in the package's source.
+    The package's source imports these names under ``if TYPE_CHECKING``.
 
     Args:
         package: The package's `__name__`.

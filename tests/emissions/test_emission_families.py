@@ -282,7 +282,7 @@ def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) ->
         ({"covariance_type": "full"}, 'missing entries require covariance_type "diag" or "spherical"'),
     ):
         rough = hs.fit(torn, [1, 2], lengths=[100], options=hs.FitOptions(num_restarts=1, max_iterations=2), **options)
-        assert f"; the interval goes by BIC alone: {why}; " in rough.reason
+        assert f"; the interval uses BIC only: {why}; " in rough.reason
     with pytest.raises(InputError, match=r"^validation: must have 2 coordinates, got 1"):
         hs.fit(seen, [1, 2], validation=seen[0, :, :1])
 

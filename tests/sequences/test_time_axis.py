@@ -90,7 +90,7 @@ DAY = "2026-01-31"
         (rows(f"{DAY} 00:00", f"{DAY} 01:00Z"), {}, "row 3, column stamp: times with and without a zone are mixed"),
         (rows(f"{DAY} 00:00", "31.01.2026 01:00"), {}, "row 3, .* is not written as '2026-01-31 00:00' is"),
         (rows("01/02/2026", "02/02/2026"), {}, "may have the day or the month first"),
-        (rows("13/02/2026", "02/14/2026"), {}, "days and months have no one order"),
+        (rows("13/02/2026", "02/14/2026"), {}, "the order of day and month differs"),
         (rows(f"{DAY} 00:00", ""), {}, "row 3, column stamp: has no time"),
         (rows("2026-02-30 00:00"), {}, "row 2, column stamp: 2026-02-30 00:00:00 is no date and time"),
         (rows("noon"), {}, "row 2, column stamp: 'noon' is not a time"),

@@ -97,9 +97,9 @@ def model_probs(
     """Compute a model's next-symbol probabilities at given positions."""
     with inference_mode(model) as device:
         passes = (model_outputs(model, some.to(device), num_symbols) for some in tokens.split(at_once or len(tokens)))
-        laws = torch.cat([to_probs(model, outputs[:, columns]) for outputs in passes])
-    require_numbers(laws)
-    return laws
+        probs = torch.cat([to_probs(model, outputs[:, columns]) for outputs in passes])
+    require_numbers(probs)
+    return probs
 
 
 def require_numbers(

@@ -171,8 +171,8 @@ class _InterventionData:
                 return beliefs_BPS
             if self.of_vectors:
                 return process.standardize(following(process, beliefs_BPS))
-            law = process.params if hmms is None else hmms.params
-            return exact_answers(law, beliefs_BPS, components[kept], answer)
+            params = process.params if hmms is None else hmms.params
+            return exact_answers(params, beliefs_BPS, components[kept], answer)
 
         own = self.beliefs[self.changed][:, times]
         self.exact, self.wanted = answers(own), answers(own[self.donor])

@@ -121,8 +121,8 @@ class BeliefMap(Shown, Tabular):
     def coordinates(self, values: Points | None = None) -> NDArray[np.float64]:
         """Project beliefs (point, state), by default `read`, to the plane (point, 2).
 
-        Three states span the simplex, with state 0 on top, 1 left and 2 right. For two states the axes are P(state 0),
-        exact and in `values`; for more than three they are two principal axes.
+        Three states span the simplex, with state 0 on top, 1 left and 2 right. For two states the axes are the exact
+        P(state 0) and its value in `values`; for more than three states they are two principal axes.
         """
         values = self.read if values is None else values
         num_states = self.exact.shape[1]

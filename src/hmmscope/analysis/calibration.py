@@ -76,11 +76,11 @@ def _places(positions: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
     return {"": np.arange(len(positions))} | found
 
 
-def _on_symbols(law: Tensor, happened: Tensor, where: str) -> Winnings:
-    counts_V = torch.bincount(happened.flatten(), minlength=law.shape[2]).double()
+def _on_symbols(probs: Tensor, happened: Tensor, where: str) -> Winnings:
+    counts_V = torch.bincount(happened.flatten(), minlength=probs.shape[2]).double()
     won = {}
     for odds in ODDS:
-        gain_V = math.log(odds) * counts_V - torch.log1p(law * (odds - 1)).sum((0, 1))
+        gain_V = math.log(odds) * counts_V - torch.log1p(probs * (odds - 1)).sum((0, 1))
         for symbol, gain in enumerate(gain_V.tolist()):
             won[f"odds of {symbol} times {odds:g}{where}"] = gain
     return won

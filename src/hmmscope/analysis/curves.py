@@ -302,8 +302,8 @@ def known_component_probs(dataset: ProcessDataset, batch: Batch) -> Float64[Tens
     pool = None if components is None or dataset.layout.header_format else process.select_components(components)
     if pool is None:
         return None
-    starts = torch.from_numpy(dataset.layout.reset_mask)
-    told = filter_known_component(pool[0], batch.observations, pool[1], reset_mask=starts)
+    reset_mask = torch.from_numpy(dataset.layout.reset_mask)
+    told = filter_known_component(pool[0], batch.observations, pool[1], reset_mask=reset_mask)
     return told.predicted_observation[:, dataset.layout.predicted_observations]
 
 
@@ -323,8 +323,8 @@ def _measure(answers: dict[str, torch.Tensor], labels: Labels, asked: Target) ->
     return measured
 
 
-def _right(law: torch.Tensor, optimum: torch.Tensor | None, labels: Labels) -> torch.Tensor:
-    chosen = stable_argmax(law)
+def _right(probs: torch.Tensor, optimum: torch.Tensor | None, labels: Labels) -> torch.Tensor:
+    chosen = stable_argmax(probs)
     if not labels.is_floating_point():
         return (chosen == labels).double().where(labels != PADDING, torch.nan)
     assert optimum is not None
@@ -348,7 +348,9 @@ def _against_the_optimum(found: dict[str, torch.Tensor], batch: Batch, asked: Ta
     if happened is None or "optimum" not in found:
         return {}
     counted = {
-        f"the n-gram baseline {name}": law for name, law in found.items() if name == TREE or name.startswith("order-")
+        f"the n-gram baseline {name}": probs
+        for name, probs in found.items()
+        if name == TREE or name.startswith("order-")
     }
     in_order = isinstance(asked, NextObservation | RecordedNextObservation)
     return bet(found["optimum"], happened, asked.positions, counted, in_order=in_order)

@@ -59,24 +59,24 @@ class Histories(Shown):
             InputError: more than `MAX_ENUMERATED` sequences, or no unique stationary distribution.
         """
         require_count("time", time)
-        law = with_prior(hmm)
+        params = with_prior(hmm)
         sequences = all_sequences(hmm.num_symbols, time)
-        beliefs, following, log_probability = filter_windows(law, sequences)
+        beliefs, following, log_probability = filter_windows(params, sequences)
         possible = log_probability > -torch.inf
-        next_observation = following[possible] @ symbol_probs(law)[0]
+        next_observation = following[possible] @ symbol_probs(params)[0]
         probability = log_probability[possible].exp()
-        return cls(sequences[possible], probability, beliefs[possible], next_observation, law, exact=True)
+        return cls(sequences[possible], probability, beliefs[possible], next_observation, params, exact=True)
 
     @classmethod
     def sampled(cls, hmm: HMM | LabelledHMM, time: int, num_samples: int, seed: int = 0) -> "Histories":
         """Sample histories, with equal weights."""
         require_count("time", time)
         require_count("num_samples", num_samples)
-        law, starts = with_prior(hmm), np.arange(time) == 0
+        params, starts = with_prior(hmm), np.arange(time) == 0
         paths = stationary_start(hmm).sample_paths(np.arange(num_samples), starts, seed, "monte-carlo")
-        beliefs, following, _ = filter_windows(law, paths.observations)
+        beliefs, following, _ = filter_windows(params, paths.observations)
         probability = torch.full((num_samples,), 1 / num_samples, dtype=torch.float64)
-        return cls(paths.observations, probability, beliefs, following @ symbol_probs(law)[0], law, exact=False)
+        return cls(paths.observations, probability, beliefs, following @ symbol_probs(params)[0], params, exact=False)
 
     def windows(self, memory_length: int) -> Int64[Tensor, "history"]:
         """Return the lexicographic index of the last `memory_length` observations."""

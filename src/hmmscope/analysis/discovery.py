@@ -40,8 +40,8 @@ def model_words(model: nn.Module, dataset: ProcessDataset) -> WordLaw:
         time = words.shape[1]
         require(time <= layout.num_observations, "words", f"must have at most {layout.num_observations} symbols", time)
         tokens = torch.cat([words.new_full((len(words), 1), dataset.num_symbols), words], 1)[:, : max(time, 1)]
-        laws = model_probs(model, tokens, dataset.num_symbols)
-        return laws[:, :time].gather(2, words[..., None])[..., 0].prod(1)
+        probs = model_probs(model, tokens, dataset.num_symbols)
+        return probs[:, :time].gather(2, words[..., None])[..., 0].prod(1)
 
     return law
 

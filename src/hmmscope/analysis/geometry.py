@@ -274,24 +274,24 @@ def _targets(
     process: Process = dataset.process if observer is None else observer
     if process.num_symbols != dataset.num_symbols:
         raise InputError(f"observer: must have {dataset.num_symbols} symbols, got {process!r}")
-    starts = torch.from_numpy(dataset.layout.reset_mask)
+    reset_mask = torch.from_numpy(dataset.layout.reset_mask)
     hmms = decoded_hmms(process, dataset.layout, batch.tokens) if observer is None else None
     if hmms is not None:
         beliefs = observe_decoded(process, dataset.layout, batch).beliefs
         return {BELIEF: beliefs, PREDICTION: beliefs @ hmms.params.predictive()}
     if COMPONENTS not in process.uses_hmm_inference:
-        observed = observe(process, batch.observations, reset_mask=starts)
+        observed = observe(process, batch.observations, reset_mask=reset_mask)
         belief = observed.belief
         if belief is None:
             raise process.missing_capability_error(BELIEFS)
         return {BELIEF: belief, PREDICTION: observed.next_observation}
     if batch.components is None:
         raise InputError("observer: must be a single HMM, because the samples have no components; got a mixture")
-    mixed = filter_mixture(process, batch.observations, reset_mask=starts)
-    told = filter_known_component(process, batch.observations, batch.components, reset_mask=starts)
+    mixed = filter_mixture(process, batch.observations, reset_mask=reset_mask)
+    told = filter_known_component(process, batch.observations, batch.components, reset_mask=reset_mask)
     return {
         BELIEF: told.beliefs,
-        MIXED_BELIEF: mixed_beliefs(process, batch.observations, mixed.component_posterior, starts),
+        MIXED_BELIEF: mixed_beliefs(process, batch.observations, mixed.component_posterior, reset_mask),
         PREDICTION: mixed.next_observation,
     }
 

@@ -118,8 +118,8 @@ def header(
         rows += _rows(name, torch.cat([laws_of(batch) for batch in samples]), exact, asked, **about)
     if target != "observation":
         return rows
-    for name, laws in (_counted(dataset, samples) if options.ngrams else {}).items():
-        rows += _rows(name, laws, exact, asked, **about)
+    for name, probs in (_counted(dataset, samples) if options.ngrams else {}).items():
+        rows += _rows(name, probs, exact, asked, **about)
     if options.num_fits:
         positions = _doublings(dataset) if options.positions is None else options.positions
         known = torch.from_numpy(np.array(positions))
@@ -129,7 +129,7 @@ def header(
     if options.num_pools:
         pools = [prior_pool(dataset.process, options.num_hmms, number) for number in range(options.num_pools)]
         found = [torch.cat([asked.answer_of(pool, batch) for batch in samples]) for pool in pools]  # type: ignore[attr-defined]
-        rows += _pooled([_rows(BAYES, laws, exact, asked, **about) for laws in found])
+        rows += _pooled([_rows(BAYES, probs, exact, asked, **about) for probs in found])
     return rows
 
 
@@ -138,7 +138,7 @@ def _counted(dataset: ProcessDataset, samples: Sequence[Batch]) -> Laws:
     assert others is not None
     tuned = TunedNgrams.tuned(others)
     found = [tuned.probs(dataset, batch) for batch in samples]
-    return {name: torch.cat([laws[name] for laws in found]) for name in found[0]}
+    return {name: torch.cat([probs[name] for probs in found]) for name in found[0]}
 
 
 def behind_headers(dataset: ProcessDataset) -> int:
@@ -198,11 +198,11 @@ def entropy_bits(laws: Float64[Tensor, "*batch outcome"]) -> Float64[Tensor, "*b
     return -torch.special.xlogy(laws, laws).sum(-1) / np.log(2)
 
 
-def _rows(name: str, laws: Tensor, exact: Tensor, asked: Target, *, seed: int) -> list[dict]:
-    apart = entropy_bits(laws) - entropy_bits(exact)
-    excess = (torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, laws)).sum(-1)
+def _rows(name: str, probs: Tensor, exact: Tensor, asked: Target, *, seed: int) -> list[dict]:
+    apart = entropy_bits(probs) - entropy_bits(exact)
+    excess = (torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, probs)).sum(-1)
     found = dict(zip(QUANTITIES, (excess, apart.abs(), apart), strict=True))
-    kept = ~laws[:, :, 0].isnan().any(0)
+    kept = ~probs[:, :, 0].isnan().any(0)
     positions: list[int | None] = [*asked.positions[kept.numpy()].tolist(), None]
     rows = []
     for quantity, values in found.items():
@@ -212,7 +212,7 @@ def _rows(name: str, laws: Tensor, exact: Tensor, asked: Target, *, seed: int) -
         draws = resampled_curves(by_column.T[finite].T, seed=seed)
         for place, column in enumerate(np.flatnonzero(finite)):
             about = {"predictor": name, "position": positions[column], "quantity": quantity}
-            rows.append(about | with_interval(draws[:, place], len(laws)) | {"samples": len(laws)})
+            rows.append(about | with_interval(draws[:, place], len(probs)) | {"samples": len(probs)})
     return rows
 
 

@@ -276,9 +276,9 @@ class _AblationData:
                 tokens = batch.tokens.to(device)
                 found = capture_activations(self._model, [*self._layers, *taps, ""], tokens, lambda x: x.cpu())
             outputs = logits_of(found.pop(""), tokens, self._dataset.num_symbols)
-            law = to_probs(self._model, outputs[:, self._dataset.layout.token_positions[judged] - 1])
+            probs = to_probs(self._model, outputs[:, self._dataset.layout.token_positions[judged] - 1])
             asked = self._asked[own]
-            seen = law.gather(2, batch.observations[:, judged].where(asked, 0)[..., None])[..., 0]
+            seen = probs.gather(2, batch.observations[:, judged].where(asked, 0)[..., None])[..., 0]
             found = {name: x if name in taps else x[:, self._columns] for name, x in found.items()}
             for name, x in {**found, "loss": means_of_asked(-seen.clamp_min(1e-12).log(), asked)}.items():
                 kept.setdefault(name, []).append(x)
@@ -324,8 +324,8 @@ def _targets(
     kept, one_hot = batch.observations.clamp_min(0), torch.eye(dataset.num_symbols, dtype=torch.float64)
     found = {f"previous-{k}": one_hot[kept[:, times - k]] for k in range(1, MAX_BACK + 1)}
     place = np.searchsorted(dataset.layout.predicted_observations, times + 1)
-    laws = plain_ngrams(dataset, batch, 1)
-    found |= {"unigram": laws["order-0"][:, place], "bigram": laws["order-1"][:, place]}
+    probs = plain_ngrams(dataset, batch, 1)
+    found |= {"unigram": probs["order-0"][:, place], "bigram": probs["order-1"][:, place]}
     flat = {name: values.flatten(0, 1) for name, values in found.items()}
     if BELIEFS in dataset.process.uses_hmm_inference or dataset.layout.header_format:
         flat["belief"] = belief_targets(dataset, times, num_samples)[BELIEF]

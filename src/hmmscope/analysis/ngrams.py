@@ -170,8 +170,8 @@ def plain_ngrams(
     counts = context_counts(seen, layout.position_in_sequence, dataset.num_symbols, max_order)[
         :, layout.predicted_observations
     ]
-    laws = torch.from_numpy(ngram_laws(counts, [1.0] * (max_order + 1)))
-    return {f"order-{order}": laws[:, :, order] for order in range(max_order + 1)}
+    probs = torch.from_numpy(ngram_laws(counts, [1.0] * (max_order + 1)))
+    return {f"order-{order}": probs[:, :, order] for order in range(max_order + 1)}
 
 
 def is_ngram(predictor: str) -> bool:

@@ -263,17 +263,17 @@ def reading_times(dataset: ProcessDataset, target: str) -> np.ndarray:
 
 
 def _labels(dataset: ProcessDataset, batch: Batch, target: str, times: np.ndarray) -> tuple[Tensor, Tensor]:
-    starts = torch.from_numpy(dataset.layout.reset_mask)
+    reset_mask = torch.from_numpy(dataset.layout.reset_mask)
     if target == "component":
         assert batch.components is not None
-        posterior = optimal_predictions(dataset.process, batch.observations, reset_mask=starts).component_posterior
+        posterior = optimal_predictions(dataset.process, batch.observations, reset_mask=reset_mask).component_posterior
         assert posterior is not None
         return batch.components[:, None], stable_argmax(posterior[:, times])
     if target == "state":
         if dataset.layout.header_format:
             beliefs = observe_decoded(dataset.process, dataset.layout, batch).beliefs
         else:
-            beliefs = filter_beliefs(dataset.process, batch.observations, reset_mask=starts).beliefs
+            beliefs = filter_beliefs(dataset.process, batch.observations, reset_mask=reset_mask).beliefs
         return batch.states[:, times], stable_argmax(beliefs[:, times])
     labels = batch.observations[:, times - int(target.rpartition("-")[2])]
     return labels, labels

@@ -60,9 +60,9 @@ def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
     for begin in range(0, num_samples, BATCH):
         batch = dataset[begin : min(begin + BATCH, num_samples)]
         found, asked = _law(model, dataset, batch), target.evaluated(batch)
-        for name, law in _predictors(dataset, batch, max_order).items():
+        for name, probs in _predictors(dataset, batch, max_order).items():
             for metric, distance in DISTANCES.items():
-                parts.setdefault((name, metric), []).append(means_of_asked(distance(law, found), asked))
+                parts.setdefault((name, metric), []).append(means_of_asked(distance(probs, found), asked))
     means = {key: torch.cat(values) for key, values in parts.items()}
     return [
         {"predictor": name, "metric": metric} | mean_row(values.numpy())
@@ -84,8 +84,8 @@ def _predictors(
     shape = (len(batch.tokens), len(judged), dataset.num_symbols)
     found = {"uniform": torch.full(shape, 1 / dataset.num_symbols, dtype=torch.float64)}
     if STATES in process.uses_hmm_inference and dataset.layout.reset_mask.sum() == 1:
-        law = with_prior(process)
-        found["window-0"] = (law.initial_MS @ symbol_probs(law)[0]).expand(shape)
+        params = with_prior(process)
+        found["window-0"] = (params.initial_MS @ symbol_probs(params)[0]).expand(shape)
         for order in range(1, max_order + 1):
             known = memory_beliefs(process, batch.observations, order)
             found[f"window-{order}"] = predicted_before(known.first_observation, known.next_observation)[:, judged]

@@ -55,7 +55,7 @@ def strategy_weights(
     require(len(predictors) >= 1, "predictors", "must be at least one", len(predictors))
     require(len(model) >= 2, "model", "must have at least 2 samples", len(model))
     q_BN = model.numpy().reshape(len(model), -1)
-    p_KBN = np.stack([law.numpy().reshape(len(model), -1) for law in predictors.values()])
+    p_KBN = np.stack([probs.numpy().reshape(len(model), -1) for probs in predictors.values()])
     possible = bool((p_KBN.max(0) > 0)[q_BN > 0].all())
     require(
         possible,

@@ -148,11 +148,11 @@ class _Pairs:
     def distances(self, after: list[Tensor]) -> dict[tuple[str, str], tuple[Curves, Curves]]:
         return {
             (reference, metric): (
-                means_of_asked(distance(law, self._before), possible).numpy(),
-                torch.stack([means_of_asked(distance(law, found), possible) for found in after]).mean(0).numpy(),
+                means_of_asked(distance(probs, self._before), possible).numpy(),
+                torch.stack([means_of_asked(distance(probs, found), possible) for found in after]).mean(0).numpy(),
             )
-            for reference, law in self._references.items()
-            for possible in (law.sum(-1) > 0.5,)
+            for reference, probs in self._references.items()
+            for possible in (probs.sum(-1) > 0.5,)
             for metric, distance in DISTANCES.items()
         }
 

@@ -100,11 +100,11 @@ class ProcessStream(IterableDataset[dict[str, Tensor]]):
         return found | (self._answers(batch.observations) if self._known else {})
 
     def _answers(self, observations: Tensor) -> dict[str, Tensor]:
-        process, starts = self.dataset.process, torch.from_numpy(self.dataset.layout.reset_mask)
+        process, reset_mask = self.dataset.process, torch.from_numpy(self.dataset.layout.reset_mask)
         if COMPONENTS in process.uses_hmm_inference:
-            mixed = filter_mixture(process, observations, reset_mask=starts)
+            mixed = filter_mixture(process, observations, reset_mask=reset_mask)
             return {"posterior": mixed.component_posterior, "optimum": mixed.next_observation}
-        observed = observe(process, observations, reset_mask=starts)
+        observed = observe(process, observations, reset_mask=reset_mask)
         beliefs = {} if observed.belief is None else {"beliefs": observed.belief}
         return beliefs | {"optimum": observed.next_observation}
 

@@ -23,5 +23,5 @@ def observe_decoded(process: Process, layout: Layout, batch: "Batch") -> KnownCo
     """Return exact beliefs and predictions given the HMM that each sample's header encodes."""
     hmms = decoded_hmms(process, layout, batch.tokens)
     assert hmms is not None
-    numbers, starts = torch.arange(len(batch.tokens)), torch.from_numpy(layout.reset_mask)
-    return filter_known_component(hmms, batch.observations, numbers, reset_mask=starts)
+    numbers, reset_mask = torch.arange(len(batch.tokens)), torch.from_numpy(layout.reset_mask)
+    return filter_known_component(hmms, batch.observations, numbers, reset_mask=reset_mask)

@@ -178,9 +178,9 @@ class BeforeEachObservation(Target):
 
     def answer_of(self, observer: Process, batch: Batch) -> Float64[Tensor, "batch judged output"]:
         """Return the predictions of an observer that assumes another process."""
-        starts, seen = torch.from_numpy(self.layout.reset_mask), batch.observations
-        law = optimal_probs(observer, seen.to(self.device or seen.device), reset_mask=starts)
-        return law[:, self.kept].to(seen.device)
+        reset_mask, seen = torch.from_numpy(self.layout.reset_mask), batch.observations
+        probs = optimal_probs(observer, seen.to(self.device or seen.device), reset_mask=reset_mask)
+        return probs[:, self.kept].to(seen.device)
 
 
 class AfterEachObservation(Target):

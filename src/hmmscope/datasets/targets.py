@@ -125,8 +125,8 @@ class Belief(AfterEachObservation):
         self.num_outputs = process.num_states
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        starts = torch.from_numpy(self.layout.reset_mask)
-        beliefs = belief_states(self.process, batch.observations, reset_mask=starts)
+        reset_mask = torch.from_numpy(self.layout.reset_mask)
+        beliefs = belief_states(self.process, batch.observations, reset_mask=reset_mask)
         return self.with_start(beliefs, self.process.params.initial_MS[0])
 
     def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:

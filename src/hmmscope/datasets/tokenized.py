@@ -133,9 +133,9 @@ class TextLayout(Layout):
         if observations.is_floating_point():
             raise InputError("process: must have symbols for a text layout, got vectors")
         require(num_symbols <= len(self.symbol_tokens), "names", f"must be {num_symbols}, one per symbol", self.names)
-        device, starts = observations.device, torch.from_numpy(self.reset_mask)
+        device, reset_mask = observations.device, torch.from_numpy(self.reset_mask)
         tables = torch.tensor([self.symbol_tokens, self.start_tokens, self.first_tokens], device=device)
-        kinds = starts.long()
+        kinds = reset_mask.long()
         kinds[0] = 2
         between = [self.turn if begun else self.gap for begun in self.reset_mask[1:].tolist()]
         row = [*self.head, 0, *(token for tokens in between for token in (*tokens, 0))]

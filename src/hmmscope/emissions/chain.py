@@ -77,9 +77,9 @@ def _given(
         raise InputError(f"lengths: must be {batch} integers in [0, {time}]")
     counts = counted(inside).numpy()
     rows = np.flatnonzero(counts)
-    law = law_of(chain.initial.numpy(), chain.transition.numpy())
+    params = law_of(chain.initial.numpy(), chain.transition.numpy())
     return LogLikelihoodBatch(
-        law, log_likelihoods.reshape(-1, size).numpy(), rows * time, counts[rows], mask.numpy(), rows
+        params, log_likelihoods.reshape(-1, size).numpy(), rows * time, counts[rows], mask.numpy(), rows
     ), mask
 
 
@@ -193,11 +193,11 @@ def count_rows(
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[1] > MOST:
         return many_states_table.count_rows_of_many(chain, log_likelihoods, lengths, weights)
-    law = law_of(chain.initial.numpy(), chain.transition.numpy())
+    params = law_of(chain.initial.numpy(), chain.transition.numpy())
     starts, counts = torch.arange(int(lengths.max())) == 0, lengths.numpy()
     numbers = np.arange(len(counts))
     about = counts.cumsum() - counts, counts, starts.numpy(), numbers, weights
-    found = _counted(chain, LogLikelihoodBatch(law, log_likelihoods.numpy(), *about), starts, "observations")
+    found = _counted(chain, LogLikelihoodBatch(params, log_likelihoods.numpy(), *about), starts, "observations")
     if weights is None:
         return found
     return replace(found, occupancy=found.occupancy * torch.from_numpy(np.repeat(weights, counts))[:, None])

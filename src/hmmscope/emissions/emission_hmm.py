@@ -273,10 +273,10 @@ class EmissionHMM(VectorProcess):
     @cached_property
     def occupancy(self) -> Float64[Tensor, "state"]:
         """Expected fraction of the first 64 observations in each state."""
-        laws = [self.initial]
+        probs = [self.initial]
         for _ in range(_HORIZON - 1):
-            laws.append(laws[-1] @ self.transition)
-        return torch.stack(laws).mean(0)
+            probs.append(probs[-1] @ self.transition)
+        return torch.stack(probs).mean(0)
 
     @cached_property
     def _scale(self) -> tuple[Tensor, Tensor]:

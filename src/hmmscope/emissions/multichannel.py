@@ -83,17 +83,17 @@ class MultichannelHMM(EmissionHMM):
     @property
     def means(self) -> Float64[Tensor, "state coordinate"]:
         """Mean symbol number of each channel."""
-        return torch.stack([law @ torch.arange(law.shape[1], dtype=torch.float64) for law in self.channels], 1)
+        return torch.stack([probs @ torch.arange(probs.shape[1], dtype=torch.float64) for probs in self.channels], 1)
 
     @property
     def variances(self) -> Float64[Tensor, "state coordinate"]:
-        squares = [law @ torch.arange(law.shape[1], dtype=torch.float64).square() for law in self.channels]
+        squares = [probs @ torch.arange(probs.shape[1], dtype=torch.float64).square() for probs in self.channels]
         return (torch.stack(squares, 1) - self.means.square()).clamp_min(1e-12)
 
     @property
     def shares(self) -> list[Float64[Tensor, "symbol"]]:
         """Return symbol frequencies."""
-        return [(self.occupancy @ law).clamp_min(_SMALLEST) for law in self.channels]
+        return [(self.occupancy @ probs).clamp_min(_SMALLEST) for probs in self.channels]
 
     def num_free(self, positive: Mapping[str, Tensor]) -> dict[str, int]:
         allowed = positive.get("emissions", torch.ones_like(self.emissions))
@@ -130,9 +130,9 @@ class MultichannelHMM(EmissionHMM):
 
     def log_likelihoods(self, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch state"]:
         total = observations.new_zeros((*observations.shape[:-1], self.num_states))
-        for channel, law in enumerate(self.channels):
+        for channel, probs in enumerate(self.channels):
             symbols = observations[..., channel]
-            each = law.T.log()[symbols.nan_to_num(0.0).long()]
+            each = probs.T.log()[symbols.nan_to_num(0.0).long()]
             total = total + each.masked_fill(symbols.isnan()[..., None], 0.0)
         return total
 
@@ -140,8 +140,8 @@ class MultichannelHMM(EmissionHMM):
         self, states: Int64[Tensor, "*batch"], uniforms: Float64[Tensor, "*batch draw"]
     ) -> Float64[Tensor, "*batch coordinate"]:
         drawn = []
-        for channel, law in enumerate(self.channels):
-            cumulated = law.cumsum(1)
+        for channel, probs in enumerate(self.channels):
+            cumulated = probs.cumsum(1)
             most = (cumulated < cumulated[:, -1:]).sum(1)[states]
             drawn.append(torch.minimum((cumulated[states] <= uniforms[..., channel, None]).sum(-1), most))
         return torch.stack(drawn, -1).double()
@@ -173,12 +173,12 @@ class MultichannelHMM(EmissionHMM):
         min_variance: Tensor,
     ) -> dict[str, Any]:
         found = []
-        for channel, law in enumerate(self.channels):
+        for channel, probs in enumerate(self.channels):
             seen = ~observations[:, channel].isnan()
-            counts = torch.zeros(law.shape[1], self.num_states, dtype=torch.float64)
+            counts = torch.zeros(probs.shape[1], self.num_states, dtype=torch.float64)
             counts.index_add_(0, observations[seen, channel].long(), occupancy[seen])
             total = counts.sum(0)[:, None]
-            share = torch.where(total > 0, counts.T / total.where(total > 0, 1.0), law)
+            share = torch.where(total > 0, counts.T / total.where(total > 0, 1.0), probs)
             share = share.where(share >= _SMALLEST, 0.0)
             found.append(share / share.sum(1, keepdim=True))
         return {"emissions": torch.cat(found, 1)}

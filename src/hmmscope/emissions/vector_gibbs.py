@@ -95,8 +95,8 @@ def _drawn(
     model: EmissionHMM,
     priors: tuple[Array, Array],
     counts: Sequence[Array],
-    laws: dict[str, Tensor],
+    probs: dict[str, Tensor],
     random: np.random.Generator,
 ) -> EmissionHMM:
     initial, transition = (dirichlet_rows(own + count, random) for own, count in zip(priors, counts, strict=True))
-    return model.replaced(initial=initial, transition=transition, **laws)
+    return model.replaced(initial=initial, transition=transition, **probs)

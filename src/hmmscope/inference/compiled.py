@@ -94,13 +94,13 @@ def run_filter(
     found, work = tables(law), sequences(observations_BT, starts_T, lengths_B)
     batch, time = observations_BT.shape
     ragged = len(work.rows) < batch or bool((work.lengths < time).any())
-    laws = next_step_probs(law) if predict else NextStepProbs(np.empty(0), np.empty((found.num_states, 0)))
+    probs = next_step_probs(law) if predict else NextStepProbs(np.empty(0), np.empty((found.num_states, 0)))
     empty = np.zeros if ragged else np.empty
-    beliefs, ahead = empty((batch, time, found.num_states)), empty((batch, time, len(laws.opening)))
+    beliefs, ahead = empty((batch, time, found.num_states)), empty((batch, time, len(probs.opening)))
     norms = np.ones((batch, time)) if ragged else np.empty((batch, time))
     doubtful = np.zeros(len(work.rows), np.bool_)
-    together = len(laws.opening) <= FEW_SYMBOLS and not (one_by_one(found) or row_by_row(found, work))
-    forward(found, work, doubtful, beliefs=beliefs, norms=norms, laws=laws, ahead=ahead if together else None)
+    together = len(probs.opening) <= FEW_SYMBOLS and not (one_by_one(found) or row_by_row(found, work))
+    forward(found, work, doubtful, beliefs=beliefs, norms=norms, laws=probs, ahead=ahead if together else None)
     if not law.signed:
         with np.errstate(divide="ignore", invalid="ignore"):  # rows with underflow risk hold garbage until they
             terms = np.log(norms)  # are overwritten below
@@ -116,7 +116,7 @@ def run_filter(
     silenced = silent(torch.from_numpy(terms), observations_BT, law.num_symbols)
     if predict:
         for rows in (slice(row, row + 1) for row in again) if together else (slice(None),):
-            laws.predict(beliefs[rows], work.starts, ahead[rows])
+            probs.predict(beliefs[rows], work.starts, ahead[rows])
     return Filtered(found, work, beliefs, ahead, norms, silenced.numpy(), again)
 
 

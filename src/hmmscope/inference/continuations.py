@@ -108,29 +108,31 @@ def _of_mixture(
     return Forecast(observations, states, *drawn)
 
 
-def _emitters(law: HMMParams, found: FilterResult) -> Float64[Tensor, "batch state"]:
+def _emitters(params: HMMParams, found: FilterResult) -> Float64[Tensor, "batch state"]:
     counts_B = found.beliefs.any(2).sum(1)
     rows_B = torch.arange(len(counts_B), device=counts_B.device)
-    after_BS = law.transition(found.beliefs[rows_B, counts_B - 1]) if found.beliefs.shape[1] else found.beliefs.sum(1)
-    after_BS = torch.where((counts_B == 0)[:, None], law.initial_MS[0], after_BS)
+    after_BS = (
+        params.transition(found.beliefs[rows_B, counts_B - 1]) if found.beliefs.shape[1] else found.beliefs.sum(1)
+    )
+    after_BS = torch.where((counts_B == 0)[:, None], params.initial_MS[0], after_BS)
     return after_BS * (found.impossible_at < 0)[:, None]
 
 
-def _ahead(law: HMMParams, emitters_BS: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _ahead(params: HMMParams, emitters_BS: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
     for _ in range(steps):
-        observed_BV = emitters_BS @ symbol_probs(law)[0]
-        states_BS = emitters_BS if law.states_emit else emitters_BS @ law.transitions()[0]
-        yield without_rounding(observed_BV) if law.signed else observed_BV, states_BS
-        emitters_BS = law.transition(states_BS)
+        observed_BV = emitters_BS @ symbol_probs(params)[0]
+        states_BS = emitters_BS if params.states_emit else emitters_BS @ params.transitions()[0]
+        yield without_rounding(observed_BV) if params.signed else observed_BV, states_BS
+        emitters_BS = params.transition(states_BS)
 
 
-def _drawn(law: HMMParams, emitter_S: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+def _drawn(params: HMMParams, emitter_S: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
     steps, _, count = uniforms.shape
     found = np.empty((2, count, steps), np.int64)
-    moves, *emission = (rows[0].numpy().cumsum(-1) for rows in law.rows()[1:])
+    moves, *emission = (rows[0].numpy().cumsum(-1) for rows in params.rows()[1:])
     emitters = _outcomes(np.broadcast_to(emitter_S.cumsum(), (count, len(emitter_S))), uniforms[0, 0])
     for t in range(steps):
-        if law.states_emit:
+        if params.states_emit:
             states = emitters
             symbols = _outcomes(emission[0][states], uniforms[t, 1])
             emitters = _outcomes(moves[states], uniforms[t + 1, 0]) if t + 1 < steps else states

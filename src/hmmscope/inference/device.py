@@ -151,20 +151,20 @@ def underflow_safe_log_likelihood(
     return torch.stack([step.log_norm[0] for step in forward_steps(law, observations_BT[None], starts_T)]).sum(0)
 
 
-def _stays_representable(law: HMMParams) -> bool:
-    first, step, emission = (part.where(part > 0, 1.0).flatten() for part in law.tables(0))
-    factor = emission.amin() if law.states_emit else 1.0
+def _stays_representable(params: HMMParams) -> bool:
+    first, step, emission = (part.where(part > 0, 1.0).flatten() for part in params.tables(0))
+    factor = emission.amin() if params.states_emit else 1.0
     return float(torch.minimum(first.amin(), step.amin() * factor)) > (1e-300 / RISKY) ** (1 / EVERY)
 
 
 def _log_likelihood_64(
-    law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
+    params: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
 ) -> tuple[Float64[Tensor, "batch"], Bool[Tensor, "batch"]]:
-    (batch, time), states = observations_BT.shape, law.initial_MS.shape[1]
-    first_VS, step_KSS, emission_VS = (part.to(observations_BT.device) for part in law.tables(0))
+    (batch, time), states = observations_BT.shape, params.initial_MS.shape[1]
+    first_VS, step_KSS, emission_VS = (part.to(observations_BT.device) for part in params.tables(0))
     begins, symbols_TB = [*starts_T.tolist(), True], observations_BT.T.contiguous()
     ends = [t % EVERY == EVERY - 1 or begins[t + 1] for t in range(time)]  # steps that are normalised
-    per_step = 8 * max(1, batch) * states * (1 if law.states_emit else states)
+    per_step = 8 * max(1, batch) * states * (1 if params.states_emit else states)
     chunk = max(1, CHUNK_BYTES // (EVERY * per_step)) * EVERY
     total_B, tiny = first_VS.new_zeros(batch), torch.finfo(torch.float64).tiny
     doubtful_B = torch.zeros_like(total_B, dtype=torch.bool)
@@ -172,16 +172,16 @@ def _log_likelihood_64(
     unscaled_B1S = torch.empty_like(ahead_B1S)
     for begin in range(0, time, chunk):
         symbols = symbols_TB[begin : begin + chunk]
-        factors = (emission_VS[symbols][:, :, None] if law.states_emit else step_KSS[symbols]).unbind()
+        factors = (emission_VS[symbols][:, :, None] if params.states_emit else step_KSS[symbols]).unbind()
         count = sum(ends[begin : begin + chunk])
         norms_N, scaled_N = first_VS.new_empty(count, batch, 1, 1), first_VS.new_empty(count, batch, 1, states)
         slots = iter(zip(norms_N.unbind(), scaled_N.unbind(), strict=True))
         for t, factor in enumerate(factors, begin):
-            other = ahead_B1S if belief_B1S is unscaled_B1S and not law.states_emit else unscaled_B1S
+            other = ahead_B1S if belief_B1S is unscaled_B1S and not params.states_emit else unscaled_B1S
             norm, out = next(slots) if ends[t] else (None, other)
             if begins[t]:
                 torch.index_select(first_VS, 0, symbols[t - begin], out=out[:, 0])
-            elif law.states_emit:
+            elif params.states_emit:
                 torch.mm(belief_B1S[:, 0], step_KSS[0], out=ahead_B1S[:, 0])
                 torch.mul(ahead_B1S, factor, out=out)
             else:
@@ -286,8 +286,8 @@ def again_in_logs(
     return torch.stack([step.log_norm[0] for step in steps]), predicted
 
 
-def _rows(law: HMMParams, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    return tuple(rows.to(dtype) for rows in law.rows())
+def _rows(params: HMMParams, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return tuple(rows.to(dtype) for rows in params.rows())
 
 
 def fits_there(law: HMMParams, batch: int) -> bool:
@@ -308,18 +308,18 @@ def beliefs_there(
     states_emit, first_TBS = law.states_emit, first_VS[symbols_TB[[t for t, starts in enumerate(begins) if starts]]]
     factors = (emission_VS[symbols_TB] if states_emit else symbols_TB).unbind()
     step_SS = step_KSS[0]
-    opened, laws, rows = iter(first_TBS.unbind()), found_TBS.unbind(), found_TBS[:, :, None].unbind()
+    opened, probs, rows = iter(first_TBS.unbind()), found_TBS.unbind(), found_TBS[:, :, None].unbind()
     for t in range(time):
         if not states_emit and t % together == 0:
             steps = step_KSS[symbols_TB[t : t + together]].unbind()
         if begins[t]:
-            torch.mul(next(opened), laws[t - 1].any(1, keepdim=True) if t else 1.0, out=laws[t])
+            torch.mul(next(opened), probs[t - 1].any(1, keepdim=True) if t else 1.0, out=probs[t])
         elif states_emit:
-            torch.mul(laws[t - 1] @ step_SS, factors[t], out=laws[t])
+            torch.mul(probs[t - 1] @ step_SS, factors[t], out=probs[t])
         else:
             torch.bmm(rows[t - 1], steps[t % together], out=rows[t])
         if t % EVERY == EVERY - 1:
-            laws[t].div_(laws[t].sum(1, keepdim=True).clamp_min_(tiny))
+            probs[t].div_(probs[t].sum(1, keepdim=True).clamp_min_(tiny))
     seen_TBS = found_TBS[EVERY - 1 :: EVERY]
     doubtful_B = ((seen_TBS > 0) & (seen_TBS < RISKY)).any(2).any(0)
     found_TBS /= found_TBS.sum(2, keepdim=True).clamp_min_(tiny)

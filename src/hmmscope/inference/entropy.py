@@ -96,8 +96,8 @@ def _increments(values: Tensor) -> Tensor:
     return torch.diff(values, prepend=values.new_zeros(1))
 
 
-def _entropy(law: Tensor) -> float:
-    return float(torch.special.entr(law.clamp_min(0.0)).sum())  # a generalized HMM has zeros only up to rounding
+def _entropy(probs: Tensor) -> float:
+    return float(torch.special.entr(probs.clamp_min(0.0)).sum())  # a generalized HMM has zeros only up to rounding
 
 
 @dataclass(frozen=True)
@@ -185,16 +185,16 @@ def rate_of_stationary(
 
 
 def _unifilar_rate(process: Process, stationary_S: Tensor) -> float | None:
-    law, recurrent_S = process.params, stationary_S > 0
-    if law.states_emit:
-        move_SS, symbols_SV = law.transitions()[0], symbol_probs(law)[0]
+    params, recurrent_S = process.params, stationary_S > 0
+    if params.states_emit:
+        move_SS, symbols_SV = params.transitions()[0], symbol_probs(params)[0]
         if bool(((move_SS[recurrent_S] > 0).sum(1) <= 1).all()):  # emission before transition
             return float(stationary_S @ torch.special.entr(symbols_SV).sum(1))
         ways_SV = (move_SS[recurrent_S] > 0).double() @ (symbols_SV > 0).double()
         if bool((ways_SV <= 1).all()):  # transition before emission
             return float(stationary_S @ torch.special.entr(move_SS @ symbols_SV).sum(1))
         return None
-    steps_VSS = law.steps()
+    steps_VSS = params.steps()
     if bool(((steps_VSS[:, recurrent_S] > 0).sum(2) <= 1).all()):
         return float(stationary_S @ torch.special.entr(steps_VSS.sum(2).T).sum(1))
     return None

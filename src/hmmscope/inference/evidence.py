@@ -293,10 +293,10 @@ def labelled_as(emissions: Emissions, rows: Rows, fit: Rows) -> NDArray[np.bool_
     return found
 
 
-def _dirichlet_log_density(law: Array, count: Array) -> Array:
-    size = law.shape[-1]
+def _dirichlet_log_density(probs: Array, count: Array) -> Array:
+    size = probs.shape[-1]
     norms = _log_gamma(count.sum(-1) + size) - _log_gamma(count + 1).sum(-1) - math.lgamma(size)
-    each = (count * np.log(law)).sum(-1) + norms
+    each = (count * np.log(probs)).sum(-1) + norms
     found: Array = each.reshape(*each.shape[:1], -1).sum(-1)
     return found
 
@@ -310,8 +310,8 @@ def floored(parts: Rows) -> Rows:
     return tuple(map(_at_least, parts))
 
 
-def _at_least(laws: Array) -> Array:
-    raised = np.maximum(laws, _FLOOR)
+def _at_least(probs: Array) -> Array:
+    raised = np.maximum(probs, _FLOOR)
     found: Array = raised / raised.sum(-1, keepdims=True)
     return found
 

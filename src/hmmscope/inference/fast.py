@@ -62,23 +62,23 @@ def log_likelihood(
         return mixture_predictions(hmm, observations, lengths=lengths, dtype=dtype).log_likelihood_terms.sum(1)
     if WORDS not in hmm.uses_hmm_inference:  # not the distribution of one HMM
         return hmm.observe(check_own(hmm, observations, lengths)[0]).log_likelihood_terms.sum(1)
-    observations, starts, inside = check_ragged(observations, hmm.alphabet, None, lengths)
+    observations, reset_mask, inside = check_ragged(observations, hmm.alphabet, None, lengths)
     counts = counted(inside)
     is_ragged = bool((counts < observations.shape[1]).any())
     if observations.device.type != "cpu":
         if is_ragged:
             given = observations.masked_fill(observations == hmm.num_symbols, MISSING)
             return filter_beliefs(hmm, given, lengths=counts).log_likelihood
-        law = seeing(hmm.params_on(observations.device), observations)
-        if law.signed or not fits_there(law, len(observations)):
+        params = seeing(hmm.params_on(observations.device), observations)
+        if params.signed or not fits_there(params, len(observations)):
             return filter_beliefs(hmm, observations).log_likelihood
-        total, lost = log_likelihood_there(law, observations, starts, dtype)
+        total, lost = log_likelihood_there(params, observations, reset_mask, dtype)
         again = lost.nonzero()[:, 0]
         if len(again):
-            total[again] = underflow_safe_log_likelihood(law, observations[again], starts)
+            total[again] = underflow_safe_log_likelihood(params, observations[again], reset_mask)
         return total
     process = tables(seeing(hmm.params, observations), dtype=np.float64 if dtype == torch.float64 else np.float32)
-    work = sequences(observations, starts, counts)
+    work = sequences(observations, reset_mask, counts)
     totals, doubtful = np.zeros(len(observations)), np.zeros(len(work.rows), np.bool_)
     found = np.zeros(len(work.rows))
     forward(process, work, doubtful, totals=found)
@@ -96,10 +96,10 @@ def belief_states(
     """Compute the beliefs of `filter_beliefs` without its other results."""
     batch, mask = check_observations(observations, hmm.alphabet, reset_mask, gaps=True)
     if batch.device.type != "cpu":
-        law = hmm.params_on(batch.device)
-        if law.signed or not fits_there(law, len(batch)):
+        params = hmm.params_on(batch.device)
+        if params.signed or not fits_there(params, len(batch)):
             return filter_beliefs(hmm, batch, reset_mask=mask).beliefs
-        beliefs, doubtful = beliefs_there(seeing(law, batch), batch, mask)
+        beliefs, doubtful = beliefs_there(seeing(params, batch), batch, mask)
         again = doubtful.nonzero()[:, 0]
         if len(again):
             beliefs[again] = filter_beliefs(hmm, batch[again], reset_mask=mask).beliefs
@@ -151,15 +151,15 @@ def mixture_predictions(
     observations, mask, inside = check_ragged(given, mixture.alphabet, reset_mask, lengths)
     batch, time = observations.shape
     require_memory_on(observations.device, "mixture_predictions", 8 * batch * time * (3 * mixture.num_symbols + 6))
-    law = seeing(mixture.params_on(observations.device), observations)
+    params = seeing(mixture.params_on(observations.device), observations)
     if observations.device.type == "cpu":
         _, following, terms = run_mixture(
-            law, mixture.component_weights, observations, mask, counted(inside), dtype=dtype
+            params, mixture.component_weights, observations, mask, counted(inside), dtype=dtype
         )
-        first = torch.einsum("m,ms,msv->v", mixture.component_weights, law.initial_MS, symbol_probs(law))
+        first = torch.einsum("m,ms,msv->v", mixture.component_weights, params.initial_MS, symbol_probs(params))
         before, terms_BT = predicted_before(first, torch.from_numpy(following)), torch.from_numpy(terms)
-    elif law.states_emit:
-        before, terms_BT = mixture_predictions_there(law, mixture.component_weights, observations, mask, dtype)
+    elif params.states_emit:
+        before, terms_BT = mixture_predictions_there(params, mixture.component_weights, observations, mask, dtype)
     else:
         found = filter_mixture(mixture, given, reset_mask=reset_mask, lengths=lengths)
         before = predicted_before(found.first_observation, found.next_observation)

@@ -97,21 +97,22 @@ def filter_beliefs(
         return _of_vectors(hmm, observations, reset_mask, lengths)
     hmm.require_capability(WORDS)
     observations, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
-    law = seeing(hmm.params_on(observations.device), observations)
-    symbols_SV = symbol_probs(law)[0]
+    params = seeing(hmm.params_on(observations.device), observations)
+    symbols_SV = symbol_probs(params)[0]
     if observations.device.type == "cpu":
-        filtered = run_filter(law, observations, mask, counted(inside), predict=True)
+        filtered = run_filter(params, observations, mask, counted(inside), predict=True)
         beliefs, following, terms_BT = (
             torch.from_numpy(part) for part in (filtered.beliefs, filtered.predictive, filtered.terms)
         )
     else:
-        steps = list(forward_steps(law, observations[None], mask))
-        terms_BT = blank(stacked([step.log_norm[0] for step in steps], observations.shape, law), inside)
-        terms_BT = silent(terms_BT, observations, law.num_symbols)
-        beliefs = blank(stacked([step.belief[0] for step in steps], (*observations.shape, hmm.num_states), law), inside)
+        steps = list(forward_steps(params, observations[None], mask))
+        terms_BT = blank(stacked([step.log_norm[0] for step in steps], observations.shape, params), inside)
+        terms_BT = silent(terms_BT, observations, params.num_symbols)
+        shape = (*observations.shape, hmm.num_states)
+        beliefs = blank(stacked([step.belief[0] for step in steps], shape, params), inside)
         predicted = [step.next_probs[0] @ symbols_SV for step in steps]
-        following = blank(stacked(predicted, (*observations.shape, hmm.num_symbols), law), inside)
-    if law.signed:
+        following = blank(stacked(predicted, (*observations.shape, hmm.num_symbols), params), inside)
+    if params.signed:
         never_BT = ~(terms_BT >= math.log(ROUNDING)).cummin(1).values
         terms_BT = terms_BT.masked_fill(never_BT & inside, -torch.inf)
         beliefs, following = (x.masked_fill(never_BT[..., None], 0.0) for x in (beliefs, following))
@@ -120,14 +121,14 @@ def filter_beliefs(
     if strict and (impossible_at >= 0).any():
         b = int((impossible_at >= 0).nonzero()[0])
         raise InputError(f"observations[{b}, {int(impossible_at[b])}]: the sequence has probability zero here")
-    first_V = law.initial_MS[0] @ symbols_SV
+    first_V = params.initial_MS[0] @ symbols_SV
     return FilterResult(beliefs, following, first_V, terms_BT.sum(1), terms_BT, impossible_at)
 
 
 def _predicting(found: FilterResult, hmm: Process, mask_T: Tensor) -> FilterResult:
-    law = hmm.params
-    first_V = law.initial_MS[0] @ symbol_probs(law)[0]
-    following = found.beliefs @ law.predictive_in(0)
+    params = hmm.params
+    first_V = params.initial_MS[0] @ symbol_probs(params)[0]
+    following = found.beliefs @ params.predictive_in(0)
     anew_T = torch.cat([mask_T[1:], mask_T.new_zeros(1)])
     following[:, anew_T] = first_V * found.beliefs[:, anew_T].any(-1, keepdim=True)
     return replace(found, next_observation=following, first_observation=first_V)

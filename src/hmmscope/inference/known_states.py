@@ -35,16 +35,16 @@ class ConditionedProcess(Process):
     uses_hmm_inference = OF_STATES
 
     def __init__(self, hmm: Process, sets: StateSets) -> None:
-        law, chosen = hmm.params, torch.from_numpy(sets.symbols)
+        params, chosen = hmm.params, torch.from_numpy(sets.symbols)
         allowed_US = torch.from_numpy(sets.allowed).double()
-        if law.states_emit:
-            emission_MSV = torch.cat([law.emission_MSV, torch.ones_like(law.emission_MSV[..., :1])], 2)
+        if params.states_emit:
+            emission_MSV = torch.cat([params.emission_MSV, torch.ones_like(params.emission_MSV[..., :1])], 2)
             self.params = StateEmissionParams(
-                law.initial_MS, law.transition_MSS, emission_MSV[..., chosen] * allowed_US.T
+                params.initial_MS, params.transition_MSS, emission_MSV[..., chosen] * allowed_US.T
             )
         else:
-            labelled_MVSS = torch.cat([law.labelled_MVSS, law.labelled_MVSS.sum(1, keepdim=True)], 1)
-            self.params = EdgeEmissionParams(law.initial_MS, labelled_MVSS[:, chosen] * allowed_US[:, None])
+            labelled_MVSS = torch.cat([params.labelled_MVSS, params.labelled_MVSS.sum(1, keepdim=True)], 1)
+            self.params = EdgeEmissionParams(params.initial_MS, labelled_MVSS[:, chosen] * allowed_US[:, None])
         self.num_states, self.num_symbols = hmm.num_states, len(chosen)
 
 

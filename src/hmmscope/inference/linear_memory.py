@@ -50,11 +50,11 @@ def linear_predictor(hmm: Process, memory_length: int, prior: object = None) -> 
         prior: Distribution of a window's first emitting state; default stationary.
     """
     require_count("memory_length", memory_length)
-    law = with_prior(hmm, prior)
+    params = with_prior(hmm, prior)
     size, num_symbols = memory_length, hmm.num_symbols
-    transition_SS, symbols_SV = state_transitions(law), symbol_probs(law)[0]
-    steps_VSS = emitting_steps(law)
-    state_S = law.initial_MS[0]
+    transition_SS, symbols_SV = state_transitions(params), symbol_probs(params)[0]
+    steps_VSS = emitting_steps(params)
+    state_S = params.initial_MS[0]
     joint = torch.zeros(size + 1, num_symbols, size + 1, num_symbols, dtype=torch.float64)  # P(o_s, o_u) by time
     for s in range(size + 1):
         joint[s, :, s, :] = torch.diag(state_S @ symbols_SV)

@@ -116,10 +116,10 @@ def memory_table(hmm: Process, memory_length: int, prior: object = None) -> Memo
         InputError: As `memory_beliefs`, or more than `MAX_ENUMERATED` windows.
     """
     require_count("memory_length", memory_length)
-    law = with_prior(hmm, prior)
+    params = with_prior(hmm, prior)
     windows = all_sequences(hmm.num_symbols, memory_length)
-    _, following, log_probability = filter_windows(law, windows)
-    return MemoryTable(windows, log_probability.exp(), following @ symbol_probs(law)[0])
+    _, following, log_probability = filter_windows(params, windows)
+    return MemoryTable(windows, log_probability.exp(), following @ symbol_probs(params)[0])
 
 
 def with_prior(hmm: Process, prior: object = None) -> HMMParams:
@@ -153,7 +153,7 @@ def filter_windows(law: HMMParams, windows: Int64[Tensor, "window time"]) -> tup
 
 
 def _windows(
-    law: HMMParams,
+    params: HMMParams,
     symbols: NDArray[np.int64],
     offsets: NDArray[np.int64],
     length: int,
@@ -163,7 +163,7 @@ def _windows(
     ahead: NDArray[np.float64] | None = None,
     totals: NDArray[np.float64] | None = None,
 ) -> None:
-    process, group = tables(law), 1
+    process, group = tables(params), 1
     num_symbols, size = process.first.shape
     opened, openers = process.first, symbols
     while group < length and len(opened) * num_symbols <= min(len(ends) // 8, 2**12):
@@ -195,8 +195,8 @@ def _windows(
             )
         if totals is not None:
             totals[number] = terms.sum()
-    if law.signed:
-        never = _never(law, symbols[offsets[:, None] + np.arange(length)])
+    if params.signed:
+        never = _never(params, symbols[offsets[:, None] + np.arange(length)])
         beliefs[ends[never]] = 0.0
         if ahead is not None:
             ahead.reshape(len(beliefs), -1)[ends[never]] = 0.0
@@ -204,9 +204,9 @@ def _windows(
             totals[never] = -np.inf
 
 
-def _never(law: HMMParams, windows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    steps_VSS = law.steps()
-    vectors_NS, never_N = law.initial_MS.expand(len(windows), -1), torch.zeros(len(windows), dtype=torch.bool)
+def _never(params: HMMParams, windows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    steps_VSS = params.steps()
+    vectors_NS, never_N = params.initial_MS.expand(len(windows), -1), torch.zeros(len(windows), dtype=torch.bool)
     for symbol_N in torch.from_numpy(windows).T:
         moved_NS = torch.einsum("ni,nij->nj", vectors_NS, steps_VSS[symbol_N])
         norm_N1 = moved_NS.sum(1, keepdim=True)

@@ -81,9 +81,9 @@ def sampled_memory_error(
     require_memory("memory_error", 8 * 3 * num_samples * time)
     paths = hmm.sample_paths(np.arange(num_samples), np.arange(time) == 0, seed, "evaluate")
     exact_N, _ = _exact_predictions(hmm, paths.observations)
-    law = with_prior(hmm, prior)
-    _, following, _ = filter_windows(law, paths.observations[:, time - memory_length :])
-    half_l1, squared = _distances(exact_N, following @ symbol_probs(law)[0])
+    params = with_prior(hmm, prior)
+    _, following, _ = filter_windows(params, paths.observations[:, time - memory_length :])
+    half_l1, squared = _distances(exact_N, following @ symbol_probs(params)[0])
     mean, error = float(half_l1.mean()), float(half_l1.std()) / math.sqrt(num_samples)
     return MemoryLoss(mean, float(squared.mean()), max(0.0, mean - 1.96 * error), mean + 1.96 * error, exact=False)
 

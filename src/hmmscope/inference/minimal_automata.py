@@ -72,9 +72,9 @@ def extract_automaton(
         return joint / joint.sum()
 
     prefixes: list[tuple[int, ...]] = [()]
-    laws, edges, complete, node = [foretold(())], {}, True, 0
+    probs, edges, complete, node = [foretold(())], {}, True, 0
     while node < len(prefixes):
-        emitted = laws[node].view(num_symbols, -1).sum(1)
+        emitted = probs[node].view(num_symbols, -1).sum(1)
         emitted = torch.where(emitted > rare, emitted, 0.0)
         emitted = emitted / emitted.sum()
         for symbol in emitted.nonzero()[:, 0].tolist():
@@ -84,13 +84,13 @@ def extract_automaton(
             else:
                 prefix = (*prefixes[node], symbol)
                 found = foretold(prefix)
-                apart = 0.5 * (torch.stack(laws) - found).abs().sum(1)
+                apart = 0.5 * (torch.stack(probs) - found).abs().sum(1)
                 target = int(apart.argmin())
                 if float(apart[target]) > tolerance:
                     if len(prefixes) < max_states:
                         target = len(prefixes)
                         prefixes.append(prefix)
-                        laws.append(found)
+                        probs.append(found)
                     else:
                         complete = False
             edges[symbol, node, target] = float(emitted[symbol])

@@ -74,20 +74,20 @@ def filter_mixture(
     num_components = len(mixture.component_weights)
     device = observations.device
     require_memory_on(device, "filter_mixture", 8 * batch * time * (num_components + mixture.num_symbols))
-    law, weights_M = seeing(mixture.params_on(device), observations), mixture.component_weights.to(device)
-    first = torch.einsum("m,ms,msv->v", weights_M, law.initial_MS, symbol_probs(law))
+    params, weights_M = seeing(mixture.params_on(device), observations), mixture.component_weights.to(device)
+    first = torch.einsum("m,ms,msv->v", weights_M, params.initial_MS, symbol_probs(params))
     if device.type == "cpu":
-        found = run_mixture(law, weights_M, observations, mask, counted(inside), posterior=True)
+        found = run_mixture(params, weights_M, observations, mask, counted(inside), posterior=True)
         posterior, following, terms_BT = (torch.from_numpy(part) for part in found)
     else:
-        posterior = law.initial_MS.new_zeros(batch, time, num_components)
-        following = law.initial_MS.new_zeros(batch, time, mixture.num_symbols)
-        terms_BT = law.initial_MS.new_zeros(batch, time)
+        posterior = params.initial_MS.new_zeros(batch, time, num_components)
+        following = params.initial_MS.new_zeros(batch, time, mixture.num_symbols)
+        terms_BT = params.initial_MS.new_zeros(batch, time)
         chunk = max(1, free_on(device) // 2 // (8 * 6 * num_components * mixture.num_states))
         for begin in range(0, batch, chunk):
             part = slice(begin, begin + chunk)
-            _filter_chunk(law, weights_M, observations[part], mask, posterior[part], following[part], terms_BT[part])
-        terms_BT = silent(terms_BT, observations, law.num_symbols)
+            _filter_chunk(params, weights_M, observations[part], mask, posterior[part], following[part], terms_BT[part])
+        terms_BT = silent(terms_BT, observations, params.num_symbols)
         posterior, following, terms_BT = (blank(part, inside) for part in (posterior, following, terms_BT))
     return MixtureResult(posterior, following, first, terms_BT.sum(1), terms_BT, first_impossible(terms_BT))
 
@@ -151,7 +151,7 @@ def drawn_components(
 
 
 def _filter_chunk(
-    law: HMMParams,
+    params: HMMParams,
     weights_M: Tensor,
     observations: Tensor,
     mask: Tensor,
@@ -160,8 +160,8 @@ def _filter_chunk(
     terms_BT: Tensor,
 ) -> None:
     log_weight_MB = weights_M.log()[:, None].expand(-1, len(observations))
-    symbols_MSV = symbol_probs(law)
-    for t, step in enumerate(forward_steps(law, observations[None], mask)):
+    symbols_MSV = symbol_probs(params)
+    for t, step in enumerate(forward_steps(params, observations[None], mask)):
         log_weight_MB = log_weight_MB + step.log_norm
         total_B = torch.logsumexp(log_weight_MB, 0)
         terms_BT[:, t] = total_B
@@ -209,16 +209,16 @@ def filter_known_component(
     components, num_components = torch.as_tensor(components, device=observations.device), len(mixture.component_weights)
     if components.shape != observations.shape[:1] or ((components < 0) | (components >= num_components)).any():
         raise InputError(f"components: must be {len(observations)} integers in [0, {num_components})")
-    law = seeing(mixture.params_on(observations.device).select(components), observations)
-    steps = list(forward_steps(law, observations[:, None], mask))
-    terms_BT = stacked([step.log_norm[:, 0] for step in steps], observations.shape, law)
-    before_BTS = torch.stack([law.initial_MS, *(step.next_probs[:, 0] for step in steps)], 1)[:, :-1]
+    params = seeing(mixture.params_on(observations.device).select(components), observations)
+    steps = list(forward_steps(params, observations[:, None], mask))
+    terms_BT = stacked([step.log_norm[:, 0] for step in steps], observations.shape, params)
+    before_BTS = torch.stack([params.initial_MS, *(step.next_probs[:, 0] for step in steps)], 1)[:, :-1]
     return KnownComponentResult(
         beliefs=blank(
-            stacked([step.belief[:, 0] for step in steps], (*observations.shape, mixture.num_states), law), inside
+            stacked([step.belief[:, 0] for step in steps], (*observations.shape, mixture.num_states), params), inside
         ),
-        predicted_observation=blank(torch.bmm(before_BTS, symbol_probs(law)), inside),
-        log_likelihood_terms=blank(silent(terms_BT, observations, law.num_symbols), inside),
+        predicted_observation=blank(torch.bmm(before_BTS, symbol_probs(params)), inside),
+        log_likelihood_terms=blank(silent(terms_BT, observations, params.num_symbols), inside),
     )
 
 

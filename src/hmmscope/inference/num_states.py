@@ -322,7 +322,7 @@ def choice_reason(
     between = f", 95 % [{', '.join(map(str, support.interval(chosen)))}]" if support else ""
     won = f"the largest evidence, {ahead / 2:.1f} nats above" if by_evidence else f"the smallest BIC, {ahead:.1f} below"
     by_bic = f"{_states(chosen)}{between}: {won} that of {_states(second)}"
-    by_bic += f"; the interval goes by BIC alone: {support.why}" if support and support.why else ""
+    by_bic += f"; the interval uses BIC only: {support.why}" if support and support.why else ""
     if support and replace(support, errors=dict.fromkeys(support.errors, 0.0)).interval(chosen) != support.interval(
         chosen
     ):

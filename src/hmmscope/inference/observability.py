@@ -141,10 +141,10 @@ def future_distribution(
     """
     hmm = as_process(hmm)
     require_count("num_futures", num_futures)
-    words_SW, law = step_emission(hmm, num_futures), hmm.params
+    words_SW, params = step_emission(hmm, num_futures), hmm.params
     beliefs_BTS = filter_beliefs(hmm, observations, reset_mask=reset_mask, lengths=lengths).beliefs
-    if law.states_emit:
-        words_SW = law.transitions()[0] @ words_SW
+    if params.states_emit:
+        words_SW = params.transitions()[0] @ words_SW
     require_memory("future_law", 8 * beliefs_BTS[..., 0].numel() * words_SW.shape[1])
     return beliefs_BTS @ words_SW.to(beliefs_BTS.device)
 

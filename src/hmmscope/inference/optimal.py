@@ -52,8 +52,8 @@ def observe(
     if COMPONENTS in process.uses_hmm_inference:
         mixed = filter_mixture(process, given, **options)
         before = blank(predicted_before(mixed.first_observation, mixed.next_observation), inside)
-        laws = {"component": mixed.component_posterior}
-        return ObserverOutput(before, mixed.next_observation, mixed.log_likelihood_terms, laws)
+        probs = {"component": mixed.component_posterior}
+        return ObserverOutput(before, mixed.next_observation, mixed.log_likelihood_terms, probs)
     found = _observed(process, filter_beliefs(process, given, **options))
     return replace(found, predicted_observation=blank(found.predicted_observation, inside))
 

@@ -56,18 +56,18 @@ def run_mixture(
 
 
 def _few_states(
-    law: HMMParams,
+    params: HMMParams,
     weights_M: Tensor,
     work: PackedSequences,
     posterior: NDArray[np.float64],
     following: NDArray[np.float64],
     terms: NDArray[np.float64],
 ) -> None:
-    first, step, emission = (np.ascontiguousarray(part.numpy(), np.float64) for part in law.all_tables())
+    first, step, emission = (np.ascontiguousarray(part.numpy(), np.float64) for part in params.all_tables())
     first, emission = (part.reshape(len(part), -1) for part in (first, emission))
-    symbols_MSV = symbol_probs(law)
-    opening = torch.einsum("ms,msv->mv", law.initial_MS, symbols_MSV).numpy()
-    prediction = law.predictive().contiguous().numpy()
+    symbols_MSV = symbol_probs(params)
+    opening = torch.einsum("ms,msv->mv", params.initial_MS, symbols_MSV).numpy()
+    prediction = params.predictive().contiguous().numpy()
     components, num_symbols = opening.shape
     flat = posterior.reshape(-1, components), following.reshape(-1, num_symbols), terms.reshape(-1)
     doubtful = np.zeros(len(work.rows), np.bool_)
@@ -88,8 +88,8 @@ def _few_states(
         joint = np.full((1, length, components), -np.inf)
         for m in weights_M.nonzero()[:, 0].tolist():
             logs_T = np.empty(length)
-            beliefs = np.empty((length, law.initial_MS.shape[1]))
-            underflow_safe.plain(*filter_underflow_safe(tables(law, m), symbols, work.starts, logs_T), beliefs)
+            beliefs = np.empty((length, params.initial_MS.shape[1]))
+            underflow_safe.plain(*filter_underflow_safe(tables(params, m), symbols, work.starts, logs_T), beliefs)
             joint[0, :, m] = logs_T.cumsum() + float(weights_M[m].log())
             ahead = beliefs @ prediction[m]
             begins = np.flatnonzero(work.starts[1 : length + 1])
@@ -110,10 +110,10 @@ def _component(
 ) -> tuple[NDArray[np.float64], NDArray[np.floating]]:
     (batch, time), dtype = observations_BT.shape, process.first.dtype
     emission_SV = process.emission.T[:, :num_symbols]  # without the missing symbol
-    laws = NextStepProbs(initial_S.astype(dtype) @ emission_SV, process.step[0] @ emission_SV)
+    probs = NextStepProbs(initial_S.astype(dtype) @ emission_SV, process.step[0] @ emission_SV)
     norms_BT, doubtful = np.ones((batch, time)), np.zeros(len(work.rows), np.bool_)
     ahead_BTV = np.zeros((batch, time, emission_SV.shape[1]), dtype)
-    forward_in_products(process, work, doubtful, norms=norms_BT, laws=laws, ahead=ahead_BTV)
+    forward_in_products(process, work, doubtful, norms=norms_BT, laws=probs, ahead=ahead_BTV)
     with np.errstate(divide="ignore"):
         logs_BT = np.log(norms_BT)
     for row, length in zip(work.rows[doubtful].tolist(), work.lengths[doubtful].tolist(), strict=True):
@@ -122,7 +122,7 @@ def _component(
             *filter_underflow_safe(process, observations_BT[row, :length], work.starts, terms), beliefs
         )
         logs_BT[row, :length] = terms
-        laws.predict(beliefs[None], work.starts[:length], ahead_BTV[row : row + 1, :length])
+        probs.predict(beliefs[None], work.starts[:length], ahead_BTV[row : row + 1, :length])
     return logs_BT, ahead_BTV
 
 

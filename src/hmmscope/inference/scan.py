@@ -45,20 +45,20 @@ def scan_beliefs(
     hmm.require_capability(WORDS)
     checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
     batch, time = checked.shape
-    size, law = hmm.num_states, seeing(hmm.params, checked)
+    size, params = hmm.num_states, seeing(hmm.params, checked)
     require_memory("scan_beliefs", 8 * 4 * batch * time * size**2)
-    first_VS, step_VSS = law.tables(0)[0], law.arrivals()
+    first_VS, step_VSS = params.tables(0)[0], params.arrivals()
     # The first step of a sequence forgets the past: its rows are equal. Time is the first axis of the scan.
     steps_TBSS = torch.where(mask[:, None, None, None], first_VS[checked.T][:, :, None], step_VSS[checked.T])
     rows, _, risky_TB = _scan(*_normalised(steps_TBSS), torch.zeros(time, batch, dtype=torch.bool))
     beliefs = rows[:, :, 0].transpose(0, 1)
-    following = law.transition(beliefs).clone()
+    following = params.transition(beliefs).clone()
     begins = torch.cat([mask[1:], mask.new_zeros(1)])[:time]
     possible = beliefs.any(-1, keepdim=True)
-    following = torch.where(begins[:, None], law.initial_MS * possible, following)
-    symbols_SV = symbol_probs(law)[0]
+    following = torch.where(begins[:, None], params.initial_MS * possible, following)
+    symbols_SV = symbol_probs(params)[0]
     next_observation = following @ symbols_SV
-    before = predicted_before(law.initial_MS[0] @ symbols_SV, next_observation)
+    before = predicted_before(params.initial_MS[0] @ symbols_SV, next_observation)
     terms_BT = seen_terms(before, checked)
     values = [beliefs, next_observation, terms_BT]
     again = risky_TB.any(0).nonzero()[:, 0]
@@ -73,7 +73,7 @@ def scan_beliefs(
     return FilterResult(
         beliefs=beliefs,
         next_observation=next_observation,
-        first_observation=law.initial_MS[0] @ symbols_SV,
+        first_observation=params.initial_MS[0] @ symbols_SV,
         log_likelihood=terms_BT.sum(1),
         log_likelihood_terms=terms_BT,
         impossible_at=first_impossible(terms_BT),

@@ -175,10 +175,10 @@ def expected_counts(
     checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
     work = sequences(checked, mask, counted(inside))
     size, num_symbols = hmm.num_states, hmm.num_symbols
-    law, visits = seeing(hmm.params, checked), np.zeros((num_symbols + 1, size))  # the last for missing observations
+    params, visits = seeing(hmm.params, checked), np.zeros((num_symbols + 1, size))  # the last for missing observations
     counts = Counts(np.zeros(size), np.zeros((size, size)), visits, np.zeros(len(checked)))
     weights = as_weights(sequence_weights, len(checked))
-    add_counts(tables(law), work if weights is None else work._replace(weights=weights[work.rows]), counts)
+    add_counts(tables(params), work if weights is None else work._replace(weights=weights[work.rows]), counts)
     dead = np.flatnonzero((counts.logs == -np.inf) & (weights is None or weights > 0))
     if len(dead):
         raise InputError(f"observations[{dead[0]}]: the sequence has probability zero")

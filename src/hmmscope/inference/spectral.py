@@ -45,8 +45,8 @@ class Operators(Shown):
     def of(cls, process: Process) -> "Operators":
         """Convert an HMM to observable operators."""
         process.require_capability(WORDS)
-        law = (as_labelled(process) if process.params.states_emit else process).params
-        return cls(law.initial_MS[0], law.labelled_MVSS[0], torch.ones(process.num_states, dtype=torch.float64))
+        params = (as_labelled(process) if process.params.states_emit else process).params
+        return cls(params.initial_MS[0], params.labelled_MVSS[0], torch.ones(process.num_states, dtype=torch.float64))
 
     def probabilities(self, words: Int[Tensor, "word time"]) -> Float64[Tensor, "word"]:
         """Compute the probability of each word; learned operators may give values outside [0, 1]."""
@@ -57,12 +57,12 @@ class Operators(Shown):
 
     def next_observation(self, observations: Int[Tensor, "batch time"]) -> Float64[Tensor, "batch time symbol"]:
         """Compute P(o_{t+1} | o_0..o_t), normalized at every step."""
-        state, laws = self.start.expand(len(observations), -1), []
+        state, probs = self.start.expand(len(observations), -1), []
         for t in range(observations.shape[1]):
             state = torch.einsum("br,brq->bq", state, self.step[observations[:, t]])
             state = state / (state @ self.end)[:, None]
-            laws.append(torch.einsum("br,vrq,q->bv", state, self.step, self.end))
-        return torch.stack(laws, 1)
+            probs.append(torch.einsum("br,vrq,q->bv", state, self.step, self.end))
+        return torch.stack(probs, 1)
 
 
 def learn_operators(law: WordLaw, num_symbols: int, *, length: int = 3, rank: int = 0) -> Operators:

@@ -54,7 +54,7 @@ def window_errors(
         ]
         mean, low, high = (torch.stack(part, 1) for part in zip(*((e.mean, e.low, e.high) for e in each), strict=True))
         return MonteCarloEstimate(mean, low, high, num_samples)
-    law = with_prior(hmm)
+    params = with_prior(hmm)
     starts = np.arange(max(times)) == 0
     errors = torch.empty(num_samples, len(windows), len(times), dtype=torch.float64)
     chunk = max(1, CHUNK_BYTES // (8 * max(times) * (hmm.num_states + hmm.num_symbols)))
@@ -65,7 +65,7 @@ def window_errors(
         for k, time in enumerate(times):
             for j, window in enumerate(windows):
                 kept = observations[:, max(0, time - window) : time]
-                limited = filter_windows(law, kept)[0] if window else law.initial_MS
+                limited = filter_windows(params, kept)[0] if window else params.initial_MS
                 errors[numbers, j, k] = (beliefs[:, time - 1] - limited).abs().sum(-1) / 2
     return estimate(errors, seed)
 

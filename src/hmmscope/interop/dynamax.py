@@ -58,10 +58,10 @@ def from_dynamax(params: Any, *, allow_drop_tiny: bool = False) -> Any:
             return GaussianHMM(*chain(), means, covariances, shape, source=source)
         weights = rescaled(numbers(params, "emissions.weights", 2, _HINT), _TOLERANCE)
         return GaussianMixtureHMM(*chain(), weights, means, covariances, shape, source=source)
-    laws = rescaled(numbers(params, "emissions.probs", 3, _HINT), _TOLERANCE)
-    if laws.shape[1] > 1:
-        return MultichannelHMM(*chain(), list(laws.swapaxes(0, 1)), source=source)
-    return HMM(*chain(), laws[:, 0], source=source, allow_drop_tiny=allow_drop_tiny)
+    probs = rescaled(numbers(params, "emissions.probs", 3, _HINT), _TOLERANCE)
+    if probs.shape[1] > 1:
+        return MultichannelHMM(*chain(), list(probs.swapaxes(0, 1)), source=source)
+    return HMM(*chain(), probs[:, 0], source=source, allow_drop_tiny=allow_drop_tiny)
 
 
 def _covariances(params: Any, mixed: bool) -> tuple[NDArray[np.float64], str]:

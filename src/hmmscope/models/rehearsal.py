@@ -140,7 +140,7 @@ def _rehearse_gradients(module: nn.Module, inputs: Tensor) -> tuple[str, ...]:
         lost.append("the value of get_extra_state")
     if not lost:
         return ()
-    rule = "a checkpoint has no copy, so a resumed or loaded run begins anew with it"
+    rule = "checkpoints do not store it, so a resumed or loaded run starts with its initial value"
     return (f"the model keeps state outside of the tensors of its state_dict ({', '.join(lost[:4])}); {rule}",)
 
 
@@ -289,12 +289,12 @@ class _Rehearsed:
         if not self.asked.next_symbols or self.inputs.is_floating_point():
             return ""
         tokens, following = self.inputs[:, :-1], self.inputs[:, 1:]
-        law = first[:, :-1, : self.asked.num_outputs].double().softmax(-1)
+        probs = first[:, :-1, : self.asked.num_outputs].double().softmax(-1)
         known = (tokens < self.asked.num_outputs) & (following < self.asked.num_outputs)
-        if int(known.sum()) < 8 or not bool(law.isfinite().all()):
+        if int(known.sum()) < 8 or not bool(probs.isfinite().all()):
             return ""
-        own = law.gather(2, tokens.clamp(max=self.asked.num_outputs - 1)[..., None])[..., 0][known]
-        echoes = float((law.argmax(-1) == tokens)[known].double().mean())
+        own = probs.gather(2, tokens.clamp(max=self.asked.num_outputs - 1)[..., None])[..., 0][known]
+        echoes = float((probs.argmax(-1) == tokens)[known].double().mean())
         repeats, believed = float((tokens == following)[known].double().mean()), float(own.mean())
         if echoes < _ECHOES or believed - repeats < 0.1 + 1.5 / len(own) ** 0.5:
             return ""

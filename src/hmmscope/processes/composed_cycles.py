@@ -105,12 +105,12 @@ class ComposedCyclesSpec(NoisyCyclesSpec):
         self.require_room(len(pairs_M))
         cycles, cycle_M = pairs_M[:, 0].unique(return_inverse=True)
         emissions, emission_M = pairs_M[:, 1].unique(return_inverse=True)
-        law = StateEmissionParams(
+        params = StateEmissionParams(
             self.initial(len(pairs_M)),
             self.transitions(cycles.numpy())[cycle_M],
             self.emissions(emissions.numpy())[emission_M],
         )
-        pool = ComposedCycles.from_law(np.full(len(pairs_M), 1 / len(pairs_M)), law)
+        pool = ComposedCycles.from_law(np.full(len(pairs_M), 1 / len(pairs_M)), params)
         assert isinstance(pool, ComposedCycles)
         pool.pairs_M, pool.spec = pairs_M, self
         return pool

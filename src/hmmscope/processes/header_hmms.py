@@ -85,8 +85,8 @@ class HeaderHMMs(HMMPerSample):
 
 
 def uniform(count: int) -> NDArray[np.float64]:
-    law: NDArray[np.float64] = quantise_rows(np.full(count, 1 / count)) / UNIT
-    return law
+    probs: NDArray[np.float64] = quantise_rows(np.full(count, 1 / count)) / UNIT
+    return probs
 
 
 def round_rows(rows: Matrices, denominator: int, least: int = 0) -> NDArray[np.int64]:

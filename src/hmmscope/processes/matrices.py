@@ -74,7 +74,7 @@ def _cell(value: float) -> str:
     return f"<td style='{style}'>{steady(value):.3f}</td>"
 
 
-def _pooled(law: Float64[Tensor, "row column"], most_rows: int, most_columns: int) -> list[list[float]]:
-    rows, columns = (-(-size // most) for size, most in zip(law.shape, (most_rows, most_columns), strict=True))
-    parts = [band.amax(0) for band in law.split(rows)]
+def _pooled(probs: Float64[Tensor, "row column"], most_rows: int, most_columns: int) -> list[list[float]]:
+    rows, columns = (-(-size // most) for size, most in zip(probs.shape, (most_rows, most_columns), strict=True))
+    parts = [band.amax(0) for band in probs.split(rows)]
     return [[float(block.max()) for block in band.split(columns)] for band in parts]

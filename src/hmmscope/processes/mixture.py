@@ -102,21 +102,21 @@ class Mixture(Process):
         quantiser = Quantiser("Mixture", allow_drop_tiny=allow_drop_tiny)
         initial = quantiser.exact("initial", data["initial"], (None, None))
         count, size = initial.shape
-        law: HMMParams
+        params: HMMParams
         if "labelled" in data:
             labelled = as_tensor("labelled", data["labelled"], (count, None, size, size))
             by_state = quantiser.exact("labelled (by state)", labelled.transpose(1, 2).flatten(2), (count, size, None))
-            law = EdgeEmissionParams(initial, by_state.unflatten(2, (-1, size)).transpose(1, 2))
+            params = EdgeEmissionParams(initial, by_state.unflatten(2, (-1, size)).transpose(1, 2))
         else:
             for name in ("transition", "emission"):
                 if name not in data:
                     raise InputError(f"{name} is missing")
             transition = quantiser.exact("transition", data["transition"], (count, size, size))
-            law = StateEmissionParams(
+            params = StateEmissionParams(
                 initial, transition, quantiser.exact("emission", data["emission"], (count, size, None))
             )
         quantiser.finish()
-        return cls.from_law(data["weights"], law, **texts(data))
+        return cls.from_law(data["weights"], params, **texts(data))
 
     @property
     def num_components(self) -> int:
@@ -145,8 +145,8 @@ class Mixture(Process):
         """Return the first `count` components, equally likely."""
         if not 1 <= count <= self.num_components:
             raise InputError(f"count: must be in [1, {self.num_components}], got {count}")
-        law = self.params.select(torch.arange(count))
-        return Mixture.from_law([1 / count] * count, law, symbols=self.symbols, states=self.states)
+        params = self.params.select(torch.arange(count))
+        return Mixture.from_law([1 / count] * count, params, symbols=self.symbols, states=self.states)
 
     def __repr__(self) -> str:
         sizes = f"num_states={self.num_states}, num_symbols={self.num_symbols}"

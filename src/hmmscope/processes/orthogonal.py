@@ -14,7 +14,8 @@ from hmmscope.kernels.random_arrays import standard_normals
 def haar_orthogonal(key: tuple[int, int], count: int, size: int) -> Float64[Tensor, "matrix row column"]:
     """Draw independent orthogonal matrices from Haar measure; matrix i depends on (key, size, i) only.
 
-    Q of the QR decomposition of N(0, 1) numbers, with a positive diagonal of R; the same bits on every CPU.
+    A matrix is the factor Q of the QR decomposition of N(0, 1) numbers, with a positive diagonal of R; it has the same
+    bits on every CPU.
 
     Source: Mezzadri (2007).
     """

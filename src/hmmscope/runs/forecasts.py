@@ -70,9 +70,9 @@ def forecast_with(models: Sequence[Any], observed: Any, steps: int, seed: int = 
     require(len(past) == 1, "observed", "must be one sequence", tuple(past.shape))
     ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
     if of_symbols:
-        laws = torch.stack([forecast(model, past, steps).observations[0] for model in models])
-        low, high = laws.quantile(ends, dim=0)
-        return Forecasts(laws.mean(0), low, high)
+        probs = torch.stack([forecast(model, past, steps).observations[0] for model in models])
+        low, high = probs.quantile(ends, dim=0)
+        return Forecasts(probs.mean(0), low, high)
     means, drawn = [], []
     count = max(DRAWN, LEAST_DRAWN // len(models))
     for number, model in enumerate(models):

@@ -222,12 +222,12 @@ def _own_recurrent(model: nn.Module, dataset: ProcessDataset) -> tuple[dict[str,
 
 
 def _process(process: Process) -> dict[str, Any]:
-    law = process.params
+    params = process.params
     names = {
         "symbols": list(process.symbols or (str(v) for v in range(process.num_symbols))),
         "states": list(process.states or (str(s) for s in range(process.num_states))),
     }
-    arrays = {"initial": law.initial_MS, "weights": process.component_weights, **law.arrays()}
+    arrays = {"initial": params.initial_MS, "weights": process.component_weights, **params.arrays()}
     packed = {name: _packed(tensor, "<f8") for name, tensor in arrays.items()}
     about = {"title": process.title, "source": process.source, "mixture": COMPONENTS in process.uses_hmm_inference}
     return about | {"components": len(process.component_weights)} | names | packed
@@ -296,12 +296,12 @@ def _beyond_twins(
 
 
 def _targets(dataset: ProcessDataset, num_samples: int) -> dict[str, Float64[Tensor, "example coordinate"]]:
-    process, starts = dataset.process, torch.from_numpy(dataset.layout.reset_mask)
+    process, reset_mask = dataset.process, torch.from_numpy(dataset.layout.reset_mask)
     seen = dataset[0:num_samples].observations
     if COMPONENTS not in process.uses_hmm_inference:
-        return {"belief": filter_beliefs(process, seen, reset_mask=starts).beliefs.flatten(0, 1)}
-    posterior = filter_mixture(process, seen, reset_mask=starts).component_posterior
-    belief = mixed_beliefs(process, seen, posterior, starts)
+        return {"belief": filter_beliefs(process, seen, reset_mask=reset_mask).beliefs.flatten(0, 1)}
+    posterior = filter_mixture(process, seen, reset_mask=reset_mask).component_posterior
+    belief = mixed_beliefs(process, seen, posterior, reset_mask)
     return {"belief": belief.flatten(0, 1), "component": posterior.flatten(0, 1)}
 
 

@@ -212,7 +212,7 @@ def _of_local(matches: list[re.Match[str]], where: Callable[[int], str]) -> NDAr
     month_first = max(seconds) > 12
     if day_first and month_first:
         raise InputError(
-            f"{where(0)}: days and months have no one order in this column; write times as 2026-01-31 14:30"
+            f"{where(0)}: the order of day and month differs within this column; write times as 2026-01-31 14:30"
         )
     if not (day_first or month_first):
         raise InputError(

@@ -137,9 +137,9 @@ class CategoricalHMM(HiddenMarkovModel):
 
     def _emit(self, states: NDArray[np.int64], uniforms: Array) -> NDArray[Any]:
         symbols = np.empty(len(states), np.int64)
-        for state, law in enumerate(self.emissionprob_.cumsum(1)):
+        for state, probs in enumerate(self.emissionprob_.cumsum(1)):
             here = states == state
-            symbols[here] = drawn(law, uniforms[here])
+            symbols[here] = drawn(probs, uniforms[here])
         return symbols[:, None]
 
     def _num_free_emissions(self, positive: dict[str, NDArray[np.bool_]]) -> dict[str, int]:

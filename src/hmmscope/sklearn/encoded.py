@@ -44,7 +44,7 @@ class UnroundedHMM(Process):
 
     @functools.cached_property
     def logarithms(self) -> Tables:
-        """Log tables with hmmlearn's bits, and reversed states for its ties."""
+        """Log tables with hmmlearn's last bits; states are reversed, because hmmlearn breaks ties by the highest."""
         initial, transition = (libm_log(part[0].numpy()) for part in self.params.rows()[:2])
         with np.errstate(divide="ignore"):
             emission_VS = np.log(np.ascontiguousarray(self.params.rows()[2][0].numpy().T))

@@ -82,19 +82,19 @@ def belief_operators(hmm: HMM | LabelledHMM | str) -> BeliefOperators:
     """
     process = as_process(hmm)
     process.require_capability(WORDS)
-    law = process.params
-    require(not law.signed, "hmm", "must have probabilities", process)
-    initial_S = law.initial_MS[0]
+    params = process.params
+    require(not params.signed, "hmm", "must have probabilities", process)
+    initial_S = params.initial_MS[0]
     initial_O, weights_S = initial_S.numpy(), integer_weights(initial_S).astype(object)
     eye = np.eye(process.num_states)
-    if not law.states_emit:
-        numerators = integer_weights(law.labelled_MVSS[0]).astype(object).transpose(0, 2, 1) * 2**32
+    if not params.states_emit:
+        numerators = integer_weights(params.labelled_MVSS[0]).astype(object).transpose(0, 2, 1) * 2**32
         return BeliefOperators(numerators, weights_S * 2**32, eye, initial_O)
     transition_SS, emission_SV = (
-        integer_weights(rows[0]).astype(object) for rows in (law.transition_MSS, law.emission_MSV)
+        integer_weights(rows[0]).astype(object) for rows in (params.transition_MSS, params.emission_MSV)
     )
     numerators = emission_SV.T[:, :, None] * transition_SS.T[None]
-    same = (law.transition_MSS[0] == initial_S).all(1).nonzero()[:, 0].tolist()
+    same = (params.transition_MSS[0] == initial_S).all(1).nonzero()[:, 0].tolist()
     if same:
         return BeliefOperators(numerators, _unit_vector(process.num_states, same[0]), eye, initial_O)
     size = process.num_states + 1

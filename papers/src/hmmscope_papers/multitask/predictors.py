@@ -117,7 +117,7 @@ def prompt_score(
         if predictors is None or name in predictors
         for key, pool in ({name: own} if own_pool or as_composed_cycles(own) else _smoothings(name, own)).items()
     }
-    where, starts = where_of(run), torch.from_numpy(dataset.layout.reset_mask)
+    where, reset_mask = where_of(run), torch.from_numpy(dataset.layout.reset_mask)
     for begin in range(0, num_samples, BATCH):
         batch = dataset[begin : min(begin + BATCH, num_samples)]
         own = [(n, answers(m, batch.tokens, run, asked)) for n, m in models if predictors is None or n in predictors]
@@ -126,7 +126,9 @@ def prompt_score(
         known = known_component_probs(dataset, batch) if told else None
         laws |= ngrams.probs(dataset, batch) | ({} if known is None else {"known-component": known})
         seen = batch.observations.to(where)
-        laws |= {name: optimal_probs(pool, seen, reset_mask=starts)[:, asked].cpu() for name, pool in believed.items()}
+        laws |= {
+            name: optimal_probs(pool, seen, reset_mask=reset_mask)[:, asked].cpu() for name, pool in believed.items()
+        }
         labels = batch.observations[:, asked]
         parts.append(_of_networks(own, labels) | {name: measured(law, labels) for name, law in laws.items()})
     measures = {
@@ -145,9 +147,9 @@ def prompt_score(
     return score
 
 
-def _of_networks(laws: list[tuple[str, Tensor]], labels: Tensor) -> dict[str, dict[str, NDArray[np.float64]]]:
+def _of_networks(probs: list[tuple[str, Tensor]], labels: Tensor) -> dict[str, dict[str, NDArray[np.float64]]]:
     found: dict[str, list[dict]] = {}
-    for name, law in laws:
+    for name, law in probs:
         found.setdefault(name, []).append(measured(law, labels))
     return {name: {key: np.mean([one[key] for one in own], 0) for key in own[0]} for name, own in found.items()}
 
@@ -163,8 +165,8 @@ def smoothed(mixture: Mixture, share: float) -> Mixture:
     def mix(rows: Tensor) -> Tensor:
         return (1 - share) * rows + share / rows.shape[-1]
 
-    law: Any = mixture.params
-    mixed = replace(law, transition_MSS=mix(law.transition_MSS), emission_MSV=mix(law.emission_MSV))
+    params: Any = mixture.params
+    mixed = replace(params, transition_MSS=mix(params.transition_MSS), emission_MSV=mix(params.emission_MSV))
     return Mixture.from_law(mixture.component_weights, mixed)
 
 

@@ -123,7 +123,7 @@ class LedgerRow:
 def ledger(
     folders: Sequence[Path], known: Sequence[RecordedClaim] = (), source: str = "", *, examined: bool = False
 ) -> list[LedgerRow]:
-    """Return the claims that the experiments in `folders` decide, with q over all of them.
+    """Return the claims that the experiments in `folders` decide, with q-values over all of them.
 
     Each claim keeps its largest scale, and several seeds count before one.
 

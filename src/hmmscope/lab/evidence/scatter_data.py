@@ -21,8 +21,8 @@ CERTAIN = np.array([[216, 27, 96], [30, 136, 229], [224, 161, 0]]) / 255
 
 def over_three_states(values: ArrayLike) -> bool:
     """Return whether vectors (point, coordinate) are distributions over three states."""
-    laws = np.asarray(values, np.float64)
-    return laws.shape[1] == 3 and bool((laws >= 0).all() and (np.abs(laws.sum(1) - 1) < 1e-9).all())
+    probs = np.asarray(values, np.float64)
+    return probs.shape[1] == 3 and bool((probs >= 0).all() and (np.abs(probs.sum(1) - 1) < 1e-9).all())
 
 
 def belief_colours(beliefs: ArrayLike) -> NDArray[np.float64]:

@@ -80,17 +80,17 @@ def _table(process: Process) -> dict[str, Any] | None:
     symbols = [in_brief(str(name), 14) for name in process.symbols or range(process.num_symbols)]
     if len(states) > MOST_STATES or len(symbols) > MOST_SYMBOLS:
         return None
-    law = process.params
-    if law.states_emit:
+    params = process.params
+    if params.states_emit:
         columns = ["state", "emits", "then goes to"]
-        cells = zip(law.emission_MSV[0].tolist(), law.transition_MSS[0].tolist(), strict=True)
+        cells = zip(params.emission_MSV[0].tolist(), params.transition_MSS[0].tolist(), strict=True)
         rows = [
             [name, _listed(emits, symbols), _listed(moves, states)]
             for name, (emits, moves) in zip(states, cells, strict=True)
         ]
     else:
         columns = ["state", *(f"emits {symbol}, goes to" for symbol in symbols)]
-        by_state = law.labelled_MVSS[0].transpose(0, 1).tolist()
+        by_state = params.labelled_MVSS[0].transpose(0, 1).tolist()
         rows = [[name, *(_listed(moves, states) for moves in by)] for name, by in zip(states, by_state, strict=True)]
     return {"columns": columns, "rows": rows}
 

@@ -46,7 +46,7 @@ def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, A
     column = int(dataset.layout.token_positions[times[here]])
     tokens, last = batch.tokens[:, : column + 1].expand(len(wanted_NS), -1), slice(-1, None)
     with intervene(taken, {layer: add(change_ND[:, None, :].float(), positions=column)}):
-        laws = model_probs(taken, tokens, dataset.num_symbols, last)[:, 0]
+        probs = model_probs(taken, tokens, dataset.num_symbols, last)[:, 0]
     free = model_probs(taken, tokens[:1], dataset.num_symbols, last)[0, 0]
     wanted = exact_answers(
         process.params, wanted_NS[:, None], torch.zeros(len(wanted_NS), dtype=torch.int64), "observation"
@@ -61,7 +61,7 @@ def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, A
         "seen": [str(symbols[int(symbol)]) for symbol in batch.observations[0, : int(times[here]) + 1]],
         "free": _rounded(free),
         "belief": _rounded(exact),
-        "model": _rounded(laws.unflatten(0, (len(states), STEPS + 1))),
+        "model": _rounded(probs.unflatten(0, (len(states), STEPS + 1))),
         "exact": _rounded(wanted[:, 0].unflatten(0, (len(states), STEPS + 1))),
     }
 

@@ -32,14 +32,14 @@ def traced(
         return None
     times = belief_times(held_out)[:MOST_SYMBOLS]
     columns = torch.from_numpy(layout.token_positions[times])
-    laws = model_probs(model, batch.tokens, process.num_symbols, columns)[0]
+    probs = model_probs(model, batch.tokens, process.num_symbols, columns)[0]
     exact = belief_targets(held_out, times, 1)[PREDICTION]
     names = [str(symbol) for symbol in process.symbols or range(process.num_symbols)]
     found: dict[str, Any] = {
         "symbols": names,
         "seen": [names[symbol] for symbol in batch.observations[0, times].tolist()],
         "exact": _rounded(exact),
-        "model": _rounded(laws),
+        "model": _rounded(probs),
         "belief": None,
         "read": None,
         "layer": layer,

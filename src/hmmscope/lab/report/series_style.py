@@ -107,7 +107,7 @@ Key = tuple[Role, str]
 
 
 def columns(figure: Figure) -> int:
-    """Return the number of adjacent panels; clouds are narrower than curves."""
+    """Return the number of adjacent panels; point clouds are narrower than curves."""
     count = len(figure.panels)
     if all(isinstance(panel, DenseScatter) for panel in figure.panels):
         return count if count <= 5 else next((n for n in (5, 4, 3) if count % n == 0), 4)

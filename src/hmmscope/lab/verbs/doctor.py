@@ -44,7 +44,7 @@ def checks() -> Iterator[tuple[str, bool, str]]:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none; everything runs on the processor"
     yield "GPU", True, gpu
     present = importlib.util.find_spec("hmmlearn") is not None
-    absent = "absent; only to hand HMMs to it (hmmscope.interop.to_hmmlearn), pip install 'hmmscope[hmm]'"
+    absent = "not installed; only hmmscope.interop.to_hmmlearn needs it: pip install 'hmmscope[hmm]'"
     yield "hmmlearn", True, "present" if present else absent
 
 

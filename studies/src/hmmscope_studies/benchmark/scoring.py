@@ -180,9 +180,9 @@ def _laws(asked: Target, stored: dict[str, Tensor], name: str, like: Tensor) -> 
     answers = stored.get(name)
     shape = None if answers is None else tuple(answers.shape)
     if answers is not None and shape == tuple(like.shape):
-        laws = log_softmax(answers.double(), -1).exp() if asked.kind == "law" else answers.double()
-        if laws.isfinite().all():
-            return laws
+        probs = log_softmax(answers.double(), -1).exp() if asked.kind == "law" else answers.double()
+        if probs.isfinite().all():
+            return probs
     raise InputError(f"predictions.{name}: must be finite predictions of shape {tuple(like.shape)}, got {shape}")
 
 

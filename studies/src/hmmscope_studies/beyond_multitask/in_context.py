@@ -221,7 +221,7 @@ def binned(network: str, metric: str, positions: Any, values: Any, edges: list[i
 def baum_welch_rows(hmm: HMM, observations: torch.Tensor, edges: list[int]) -> list[dict[str, Any]]:
     """Fit Baum-Welch to the observations up to the middle of each bin."""
     seen = [min(round(edge * 2**0.5), observations.shape[1] - 1) for edge in edges]
-    law = baum_welch_predictions(
+    probs = baum_welch_predictions(
         observations,
         NUM_STATES,
         NUM_SYMBOLS,
@@ -235,9 +235,9 @@ def baum_welch_rows(hmm: HMM, observations: torch.Tensor, edges: list[int]) -> l
         observations[:, seen],
     )
     values = {
-        "accuracy": (stable_argmax(law) == happened).double(),
-        "loss": -law.gather(2, happened[..., None])[..., 0].log(),
-        "excess": (torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, law)).sum(-1),
+        "accuracy": (stable_argmax(probs) == happened).double(),
+        "loss": -probs.gather(2, happened[..., None])[..., 0].log(),
+        "excess": (torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, probs)).sum(-1),
     }
     return [
         {"network": BAUM_WELCH, "metric": metric, "position": edge, "value": float(found)}

@@ -132,11 +132,11 @@ def _strategy_laws(
     del counted[TREE]
     found = {"uniform": torch.full_like(counted["order-0"], 1 / dataset.num_symbols), "unigram": counted.pop("order-0")}
     found |= counted
-    starts, judged = torch.from_numpy(dataset.layout.reset_mask), dataset.layout.predicted_observations
+    reset_mask, judged = torch.from_numpy(dataset.layout.reset_mask), dataset.layout.predicted_observations
     for name, pool in observers_of(run).items():
         believed = as_composed_cycles(pool) or smoothed(require_process_type(pool, Mixture), 0.01)
-        law = optimal_probs(believed, batch.observations, reset_mask=starts)[:, judged]
-        found["inference" if name == "prior" else name] = law
+        probs = optimal_probs(believed, batch.observations, reset_mask=reset_mask)[:, judged]
+        found["inference" if name == "prior" else name] = probs
     return found
 
 
@@ -178,7 +178,7 @@ def _phases(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
     for pool, process in pools.items():
         dataset, batch = _prompts(run, process), batches[pool]
         labels = batch.observations[:, judged]
-        loss = {name: _loss(law, labels, end) for name, law in counting.probs(dataset, batch).items()}
+        loss = {name: _loss(probs, labels, end) for name, probs in counting.probs(dataset, batch).items()}
         counted[pool] = loss[TunedNgrams.best(loss)]
         told = known_component_probs(dataset, batch)
         assert told is not None
@@ -200,8 +200,8 @@ def _phases(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
     return {"phases": rows}
 
 
-def _loss(law: Tensor, labels: Tensor, end: np.ndarray) -> np.ndarray:
-    found: np.ndarray = measured(law, labels)["loss"][:, end].mean(1)
+def _loss(probs: Tensor, labels: Tensor, end: np.ndarray) -> np.ndarray:
+    found: np.ndarray = measured(probs, labels)["loss"][:, end].mean(1)
     return found
 
 
