@@ -243,9 +243,8 @@ def _read(table: str) -> dict[str, tuple[Term, ...]]:
 #: The sections of the glossary.
 TERMS = _read(_TABLE)
 
-#: Keys of stored configurations, with the names of their fields.
+#: Keys of stored configurations, and names of `hmmscope` and of the command line that earlier versions had.
 STORED_KEYS = {"milestones": "num_log_checkpoints", "num_grains": "accumulation_steps"}
-#: Names of `hmmscope` and of the command line that earlier versions had.
 RENAMED = STORED_KEYS | {
     "as_kind": "require_process_type",
     "as_pairs": "as_composed_cycles",

@@ -1,7 +1,7 @@
 """Memory layout of a chunk of samples; its input, norms, head and loss.
 
 Column n = t * samples + b is position t of sample b (lane). Panels have `panel` columns; F features are an array
-(panels, F, panel). Padding lanes and steps repeat the last, with zero loss weight.
+(panels, F, panel). Padding has zero loss weight.
 """
 
 import math

@@ -5,7 +5,7 @@ State emissions:  joint_t = following_{t-1} * emission[:, o_t];  belief_t = join
 Edge emissions:   joint_t = following_{t-1} @ labelled[o_t];      belief_t = following_t = joint_t / sum(joint_t)
 
 One step shrinks a positive belief entry by at most 2^-64. Every eight steps, beliefs with entries below 1e-100 continue
-in logarithms, so a sequence is reported as impossible if and only if its probability is zero.
+in logarithms, so only sequences of probability zero are impossible.
 """
 
 from collections.abc import Iterator

@@ -2,8 +2,8 @@
 
     P(o_0 .. o_{T-1}) = start · A[o_0] · ... · A[o_{T-1}] · end
 
-An HMM is the special case with A[v][i, j] = P(emit v and go to j given i). The minimal dimension of such a model is the
-rank of the Hankel matrix [P(prefix, suffix)].
+An HMM has A[v][i, j] = P(emit v and go to j given i). The minimal dimension is the rank of the Hankel matrix [P(prefix,
+suffix)].
 """
 
 from collections.abc import Callable

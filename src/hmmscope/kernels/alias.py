@@ -3,7 +3,7 @@
 K weights that sum to 2^32 fill C = 2^c >= K columns of 2^(32-c) units: each column's own outcome below a threshold, one
 alias above. A word w picks column = w >> (32-c); the outcome is `column` if w mod 2^(32-c) < threshold, else `alias`.
 
-An entry is the uint32 (threshold << c) | alias. Without alias it is threshold 0 with alias = column.
+An entry is the uint32 (threshold << c) | alias.
 
 Source: A. J. Walker (1977), built in O(K) after M. D. Vose (1991), in integers.
 """

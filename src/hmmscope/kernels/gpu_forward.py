@@ -1,6 +1,6 @@
 """The forward recursion of many components in one Triton kernel.
 
-Tensor cores reach float32 accuracy by splitting factors into 11-bit heads and remainders:
+Tensor cores reach float32 accuracy by splitting factors into 11-bit heads and rests:
 
     x @ y = head(x) @ head(y) + rest(x) @ head(y) + head(x) @ rest(y) + at most 2^-22 of the product
 """

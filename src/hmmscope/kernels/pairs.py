@@ -3,8 +3,6 @@
 A pair is two consecutive bfloat16 terms in the bits of one float32, the first in the low half:
 
     C <- (C + second A second B) + first A first B        exact products, sums rounded to float32
-
-Processors without the instruction give the same bits, except below 1e-38.
 """
 
 from typing import Any

@@ -1,8 +1,7 @@
 """Compiled dynamic programs for up to 64 states, held side by side in SIMD registers.
 
-Sums are divided out every eight steps: a step shrinks a positive entry by at most 2^-80, so entries above 1e-100 stay
-normal. Formulas and tables are those of `hmmscope.kernels.simd_over_sequences`, flat and zero-padded
-(`hmmscope.kernels.vectors`).
+Sums are divided out every eight steps, so entries above 1e-100 stay normal. Formulas and tables are those of
+`simd_over_sequences`, flat and zero-padded (`vectors`).
 """
 
 import math

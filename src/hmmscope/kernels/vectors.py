@@ -225,10 +225,7 @@ def largest(_: Any, vector: Any) -> Any:
 
 @intrinsic
 def exponentials(_: Any, vector: Any, shift: Any) -> Any:
-    """exp(lane - shift) for lanes up to `shift`, at least exp(-700); -inf gives zero.
-
-    The error is within two units in the last place.
-    """
+    """exp(lane - shift) for lanes up to `shift`, at least exp(-700); -inf gives zero."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         def every(number: float) -> Any:

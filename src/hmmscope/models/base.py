@@ -287,8 +287,8 @@ def described(tensor: Tensor) -> str:
 def initialise(model: nn.Module, generator: torch.Generator, *, num_residual_writes: int) -> None:
     """Draw normal weights of variance 1/fan-in, zero biases, and embeddings of standard deviation 0.5.
 
-    Weights named ``out`` are divided by sqrt(num_residual_writes); ``head`` has standard deviation 0.02, ``features``
-    and ``feedback`` 0.5.
+    ``out`` is divided by sqrt(num_residual_writes); ``head`` has standard deviation 0.02, ``features`` and ``feedback``
+    0.5.
     """
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding):

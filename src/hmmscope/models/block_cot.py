@@ -3,7 +3,7 @@
 The first position of every block but the first has extra input features [model's previous answer, 1]; other positions
 have zeros. The answer is a softmax or the output vector, without gradients.
 
-Source: [Limits] §4.3 and App. C.2, which does not state the form of these features.
+Source: [Limits] §4.3 and App. C.2; the form of these features is ours.
 """
 
 import torch

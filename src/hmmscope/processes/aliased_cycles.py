@@ -1,4 +1,4 @@
-"""Noisy cycles through states that share symbols evenly, so symbol frequencies carry no information."""
+"""Noisy cycles through states that share symbols evenly."""
 
 from dataclasses import dataclass
 

@@ -57,7 +57,7 @@ class PriorProcess(NamedTuple):
 
 
 class HeaderFormat(NamedTuple):
-    """The format of headers, an HMM's parameters written as integers at the start of a sample.
+    """The format of headers, an HMM's parameters as integers at the start of a sample.
 
     Attributes:
         num_entries: integers in a header.

@@ -94,10 +94,7 @@ def random_cycles(
 
 
 def group_order(permutations_AS: Int64[Tensor, "action state"], *, limit: int = 10**6) -> int:
-    """Return the order of the group that permutations generate; InputError above `limit`.
-
-    Five random cycles of 5 states generate A_5 (order 60) with probability 1295/1296.
-    """
+    """Return the order of the group that permutations generate; InputError above `limit`."""
     generators = [tuple(row) for row in permutations_AS.tolist()]
     identity = tuple(range(permutations_AS.shape[1]))
     if any(tuple(sorted(generator)) != identity for generator in generators):

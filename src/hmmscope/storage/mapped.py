@@ -39,7 +39,7 @@ _MAX_AXES = 64  # NumPy's limit
 def map_tensors(path: Path) -> tuple[dict[str, "torch.Tensor"], dict[str, str]]:
     """Map the tensors of a safetensors file into memory; also return its metadata.
 
-    The file must not change meanwhile. Changes to the tensors are not written to the file.
+    The file must not change meanwhile.
 
     Raises:
         InputError: Missing, or not a regular file.

@@ -79,10 +79,7 @@ def write_seal(
 
 
 def add(folder: Path, names: Sequence[str], stayed: Sequence[str] = ()) -> None:
-    """Add files made from a sealed folder to its second seal.
-
-    Entries of files that `stayed` remain unchanged.
-    """
+    """Add files made from a sealed folder to its second seal."""
     with disk.one_at_a_time(folder):
         seal = read_seal(folder)
         if seal is None:
@@ -135,8 +132,6 @@ def remove_seal(folder: Path) -> None:
 @contextmanager
 def unsealed(folder: Path) -> Iterator[Seal | None]:
     """Verify and remove the seal during the enclosed work, which writes a new one.
-
-    If the work raises before any change, the seal is restored.
 
     Raises:
         DamagedError: See `open_sealed`; or an added file is altered. Nothing is changed.

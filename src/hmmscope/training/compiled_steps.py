@@ -56,8 +56,6 @@ Array = NDArray[Any]
 class Compiled(SingleProcess):
     """The compiled engine in one process, instead of autograd.
 
-    Parameters, gradients and moments become flat vectors, with views as the model's tensors.
-
     Args:
         model: A `Decoder` or `Recurrent` on the CPU.
         spec: Training spec.

@@ -1,7 +1,4 @@
-"""Optional experiment trackers: TensorBoard, Weights & Biases, trackio.
-
-Trackers do not affect a run's results.
-"""
+"""Optional experiment trackers: TensorBoard, Weights & Biases, trackio."""
 
 import importlib
 import warnings

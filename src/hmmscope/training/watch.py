@@ -16,10 +16,7 @@ PERIOD, MISSED, LAST_WORDS = 1.0, 45, 10.0
 
 
 class ProcessMonitor(threading.Thread):
-    """Monitor of all processes by heartbeats.
-
-    A process is dead when its heartbeat stands still for `MISSED` of our own beats.
-    """
+    """Monitor of all processes by heartbeats."""
 
     def __init__(self, table: dist.Store, words: dist.Store, rank: int, size: int, hosted: bool) -> None:
         super().__init__(daemon=True, name="hmmscope-watch")

@@ -1,7 +1,6 @@
 """One delta-rule layer that computes parity, using a negative eigenvalue.
 
-An odd symbol flips the sign of the stored value (b_t = 2 in `DeltaRuleSpec`). Eigenvalues in (0, 1) cannot compute
-parity at every length in finite precision.
+An odd symbol flips the sign of the stored value (b_t = 2 in `DeltaRuleSpec`).
 
 Source: Grazzi et al. 2025 (arXiv:2411.12537), Theorem 1; the weights are original.
 """

@@ -46,7 +46,7 @@ _SIZES = {"error_rate": 0.1, "definition": "prefix", "last_epochs": 3}
 
 @registry.experiment("limits-fig6")
 class LimitsFig6(Experiment):
-    """Transformers and the RNN, with and without the curriculum; the paper's RNN has none."""
+    """Transformers and the RNN, with and without the curriculum."""
 
     title = "Effect of the doubling curriculum"
     summary = (

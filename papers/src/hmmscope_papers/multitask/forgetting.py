@@ -37,8 +37,7 @@ def held_bit(gamma: float) -> HMM:
     """Return a bit that is shown now and then, and otherwise seen through a channel of observability gamma.
 
     States A, B hold the bit and emit 0 or 1 with probabilities (1 +- gamma) / 2. With probability `LEAVE` A' or B' show
-    it by
-    symbol 2 or 3, and return with the bit changed with probability `FORGET`.
+    it by symbol 2 or 3; the bit then changes with probability `FORGET`.
     """
     size = 1 / (2 * (1 + LEAVE))
     transition = [

@@ -76,7 +76,7 @@ SHAPE = {"num_demonstrations": 12, "demonstration_length": 6, "test_length": 6}
 def process(instance: int) -> HMM:
     """Return an HMM of four states in two groups, rank 2, with observability 0.6 and stationary start.
 
-    Number 0 leaves its groups with probability 0.1 or 0.2 and has second eigenvalue 0.52; the others are random.
+    Number 0 is fixed, with second eigenvalue 0.52; the others are random.
     """
     leave, inside = np.array([0.1, 0.2]), np.array([0.55, 0.30, 0.10, 0.05])
     if instance:

@@ -1,7 +1,6 @@
 """Effects: means over seeds with intervals.
 
-The interval is the wider of Student's interval over seeds and the normal interval of the sampling noise. It never has
-zero width; without any spread there is no interval.
+The interval is the wider of Student's interval over seeds and the normal interval of the sampling noise.
 """
 
 import math

@@ -125,7 +125,7 @@ def ledger(
 ) -> list[LedgerRow]:
     """Return the claims that the experiments in `folders` decide, with q-values over all of them.
 
-    Each claim keeps its largest scale, and several seeds count before one.
+    Each claim keeps its largest scale.
 
     Args:
         folders: folders of experiments.

@@ -7,8 +7,7 @@ chi-squared). The requirement depends on the verdict:
     confirmed   the rule confirms no effect in at most 5 % of them
 
 Without a printed effect, twice the smallest that matters is simulated. An effect confirmed at power below one half is
-likely overstated (Gelman and Carlin 2014, Perspectives on Psychological Science 9): it is reproduced in sign, and only
-if the sign-test bound agrees.
+likely overstated (Gelman and Carlin 2014) and only reproduced in sign.
 """
 
 import math

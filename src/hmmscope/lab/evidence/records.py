@@ -77,10 +77,10 @@ def parameter(name: str, outside: Any = None) -> Any:
 
     Args:
         name: its key.
-        outside: value outside of an evaluation, such as in a figure.
+        outside: value outside of an evaluation.
 
     Raises:
-        InputError: the record has no such number, or nothing is being evaluated.
+        InputError: the record has no such number.
     """
     known = _JUDGED.get()
     if known is None and outside is not None:

@@ -86,10 +86,7 @@ class Rows(list[dict[str, Any]]):
         return made
 
     def estimates(self, value: str = "value") -> "PerSeed[EstimateWithError | None]":
-        """Return the value of each seed with its sampling error, or None.
-
-        The error is the column ``error``, or follows from the interval.
-        """
+        """Return the value of each seed with its sampling error, or None."""
         return self.per_seed(lambda own: _estimate([row for row in own if row.get(value) is not None], value))
 
     def mean(self, value: str = "value") -> EstimateWithError:
@@ -171,10 +168,7 @@ def as_tables(tables: Mapping[str, Iterable[dict[str, Any]]]) -> dict[str, Rows]
 
 
 def identical_seeds(tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> tuple[Any, Any] | None:
-    """Return two seeds with identical rows in every table, or None.
-
-    Tables of integers alone are ignored.
-    """
+    """Return two seeds with identical rows in every table, or None."""
     by_seed: dict[Any, list[Any]] = {}
     measured = False
     for name, rows in tables.items():

@@ -5,9 +5,9 @@ With x = log2 of the budget and an effect u_i per instance:
     straight     y = a + u_i + b x + noise
     saturating   y = a + u_i - A 2^(-k x) + noise,  k > 0
 
-Every rate k, and the straight form, is kept whose sum of squares is within the F ratio of the least (Bates and Watts
-1988, Nonlinear Regression, section 6.1). Outcomes censored by a ceiling are imputed (Schmee and Hahn 1979,
-Technometrics 21). A prediction is the union over the kept forms; the held-out largest budget tests it.
+Rates k, and the straight form, are kept if their sum of squares is within the F ratio of the least (Bates and Watts
+1988). Outcomes censored by a ceiling are imputed (Schmee and Hahn 1979). A prediction is the union over the kept forms;
+the held-out largest budget tests it.
 """
 
 import math
@@ -108,10 +108,7 @@ class ScalingLaw:
         return Effect(value=found[best].value, low=low, high=high, num_seeds=count, degrees=-1, unit=unit)
 
     def resampled(self, x: float, aim: float, draw: random.Random, unit: str) -> Effect | None:
-        """Simulate the effect at a budget whose true mean is `aim`, see `power.Redrawn`.
-
-        The best form is shifted as a whole. Outcomes above the lowest ceiling are hidden.
-        """
+        """Simulate the effect at a budget whose true mean is `aim`, see `power.Redrawn`."""
         fit = min((fits[0] for fits in self.forms.values()), key=lambda one: one.squares)
         noise, moved = math.sqrt(fit.squares / fit.degrees), aim - fit.predict(x, None).value
         ceiling = min((point.y for point in self.points if point.hidden), default=math.inf)

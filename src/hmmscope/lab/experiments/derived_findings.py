@@ -38,10 +38,8 @@ def write_results(
 def derive_again(folder: Path) -> None:
     """Derive figures and findings of a finished experiment again with the current rules.
 
-    A packed experiment keeps findings that differ by rounding alone.
-
     Raises:
-        InputError, DamagedError: see `hmmscope.lab.evidence.ledger.ledger`.
+        InputError, DamagedError: see `ledger`.
     """
     about, tables = read_tables(folder)
     experiment = experiment_named(about["experiment"])

@@ -46,7 +46,7 @@ class PageInputs:
         controls: Untrained networks of the same architecture.
         before: The model before training.
         before_is: Description of that model.
-        steps: Number of training steps, if known.
+        steps: Training steps, if known.
         warnings: Warnings of the rehearsal, one line each.
     """
 

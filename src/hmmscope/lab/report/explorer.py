@@ -1,6 +1,6 @@
 """Initial selection and views of an `Explorer`, for both renderers.
 
-A view is a set of choices at "all". It names each curve in the legend and fixes its style.
+A view is a set of choices at "all".
 """
 
 from collections import Counter
@@ -42,10 +42,7 @@ def views(panel: Explorer) -> list[View]:
 
 
 def selected(panel: Explorer, chosen: tuple[str | None, ...]) -> list[int]:
-    """Return the indices of the curves for one value per choice (None: all), as many as fit.
-
-    Among too many curves, the values of one choice alternate.
-    """
+    """Return the indices of the curves for one value per choice (None: all), as many as fit."""
     fits = [
         i
         for i, curve in enumerate(panel.curves)

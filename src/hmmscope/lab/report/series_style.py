@@ -1,6 +1,6 @@
 """Style of a series by its role, shared by both renderers.
 
-Names that differ in one number, such as "1 layer" and "2 layers", get colours of a scale in numerical order.
+Names that differ in one number, such as "1 layer" and "2 layers", get colours of a scale.
 """
 
 import re

@@ -1,14 +1,12 @@
 """A study of given sequences: entropies, n-gram baselines, HMMs and networks compared on one axis.
 
-    OUT/
-      experiment.json  findings.json     description and results
-      hmms/<states>.json                 the fitted HMMs
-      runs/<network>-seed-<s>-<steps>/   one run folder per training
-      tables/<name>.jsonl                measurements
-      fitted.json                        states and a decoded path of the HMM on the page
-      figures/<nn-name>.json             figures as data; `report` draws them and writes the page
-
-Each part is written atomically, so an interrupted study can resume.
+OUT/
+  experiment.json  findings.json     description and results
+  hmms/<states>.json                 the fitted HMMs
+  runs/<network>-seed-<s>-<steps>/   one run folder per training
+  tables/<name>.jsonl                measurements
+  fitted.json                        states and a decoded path of the HMM on the page
+  figures/<nn-name>.json             figures as data; `report` draws them and writes the page
 """
 
 import os

@@ -50,10 +50,7 @@ def table_rows(out: Path, points: Sequence[GridPoint]) -> list[dict[str, Any]]:
 
 
 def write_results(out: Path, *, shared: bool) -> None:
-    """Write OUT/table.jsonl for all runs of the current grid, and the seal; a pool has no table.
-
-    An earlier table stays if a run is no longer complete.
-    """
+    """Write OUT/table.jsonl for all runs of the current grid, and the seal; a pool has no table."""
     with changing_grid(out):
         points = load_points(out)
         rows = [] if shared else table_rows(out, points)

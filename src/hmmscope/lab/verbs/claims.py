@@ -16,10 +16,7 @@ from hmmscope.text import say
 
 
 def claims(options: ClaimsOptions) -> None:
-    """Print the claims, the ledger of experiments, or an audit of their verdicts.
-
-    `sensitivity` repeats the verdicts under other choices and simulates the power of the rules.
-    """
+    """Print the claims, the ledger of experiments, or an audit of their verdicts."""
     folders, out, quiet = options.folders, options.out, options.quiet
     if options.audit:
         from hmmscope.lab.verbs.audit import audit

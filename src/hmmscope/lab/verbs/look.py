@@ -42,8 +42,6 @@ def look(options: LookOptions) -> None:
 def load_model(name: str) -> tuple[Any, Controls | None]:
     """Load a run folder, the model of a Hugging Face folder, or the model FILE.py:NAME.
 
-    NAME is also returned, to build untrained controls, if each call builds a model with new weights.
-
     Raises:
         InputError: Another source, or NAME is not a module and builds none.
     """

@@ -11,10 +11,7 @@ from hmmscope.text import say
 
 
 def report(options: ReportOptions) -> None:
-    """Write one page: the model page of a single run, or a comparison of experiments and runs.
-
-    With `figures`, write the figures as files, and the page only if `out` is given.
-    """
+    """Write one page: the model page of a single run, or a comparison of experiments and runs."""
     if options.style is not None and options.figures is None:
         raise InputError("--style: applies to figures; add --figures FOLDER")
     wants_page = options.out or options.figures is None

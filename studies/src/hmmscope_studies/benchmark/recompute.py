@@ -2,8 +2,8 @@
 
     python -P -m hmmscope_studies.benchmark.recompute
 
-This command runs a model file, for `hmmscope check --run`, in a process with limits on processor time, memory and file
-size. The limits are not a sandbox: the file runs with the user's rights.
+This command runs a model file, for `hmmscope check --run`, with limits on processor time, memory and file size. The
+limits are not a sandbox.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Scaling law of the fit length on Cyclic-DET in the training, by depth, from annealed budgets.
 
-Budgets are branches of one trunk with a constant learning rate up to 400, 800, 1600, ... steps; from each the rate falls
-linearly to zero over a fifth as many. Only annealed ends are used.
+Budgets are branches of one trunk with a constant learning rate up to 400, 800, 1600, ... steps; from each the rate
+falls linearly to zero over a fifth as many.
 """
 
 import math
