@@ -40,10 +40,12 @@ def trained(path: Path, stop: int = 0, *, resume: bool = False, options: Any = N
             raise Stop
         return loss(*args, **given)
 
-    chosen = hs.TrainOptions(num_samples=2, resume=resume, **(options or {}))
+    chosen = hs.TrainOptions(num_samples=2, **(options or {}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(updates, "target_loss", counted)
-        return hs.train("golden-mean", path, model=Net(), length=5, training=BASE | training, options=chosen)
+        return hs.train(
+            "golden-mean", path, model=Net(), length=5, training=BASE | training, resume=resume, options=chosen
+        )
 
 
 def two(model: Any) -> list[torch.optim.Optimizer]:

@@ -142,7 +142,7 @@ def train(
     given = config.model.module if isinstance(config.model, UserModuleSpec) else None
     with joined(config.training.device) as world, nullcontext() if given is None else kept_modes(given):
         with plain():
-            begun = _begin(config, path, world, resume, options.warm_start)
+            begun = _begin(config, path, world, resume, options)
         run, spec = begun.run, begun.run.config.training
         opened = _folder(run, resume, options.warm_start) if world.leader else nullcontext()
         with opened as folder, settings(spec):
@@ -178,10 +178,8 @@ class _CheckedTraining:
     judged: bool
 
 
-def _begin(
-    config: RunConfig, path: Path, world: ProcessGroup, resume: bool, warm_start: str | Path | None
-) -> _CheckedTraining:
-    shorter = None if warm_start is None else Path(warm_start)
+def _begin(config: RunConfig, path: Path, world: ProcessGroup, resume: bool, options: TrainOptions) -> _CheckedTraining:
+    shorter = None if options.warm_start is None else Path(options.warm_start)
     device = resolve_device(config.training.device, config.training.engine)
     config = replace(config, training=replace(config.training, device=device))
     check_processes(config.training, world.size)
