@@ -74,7 +74,7 @@ def call(*words: object, cwd: Path) -> str:
 
 def untried(help_text: str) -> list[str]:
     """Return verbs of `hmmscope --help` missing from `COMMANDS`; all if the help names none."""
-    names = re.findall(r"^    (\w+) ", help_text, re.MULTILINE)
+    names = re.findall(r"^  (\w+) ", help_text, re.MULTILINE)
     return (
         sorted({*names} - {line.split()[0] for _, _, lines in DISTRIBUTIONS for line in lines.strip().splitlines()})
         if names

@@ -156,7 +156,7 @@ def test_pages_and_bars_are_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_check_of_the_package_tries_every_verb() -> None:
     check = runpy.run_path(str(ROOT / "scripts" / "check_package.py"))
     assert check["untried"](build_parser().format_help()) == []
-    assert check["untried"]("usage:\n    show    what there is\n    dance   is none\n") == ["dance"]
+    assert check["untried"]("usage:\n  show    what there is\n  dance   is none\n") == ["dance"]
     assert check["untried"]("no verbs") == ["all"]
 
 

@@ -1,5 +1,6 @@
 """The command line: every verb on good input, and one line with the right exit code on bad input."""
 
+import argparse
 import gc
 import json
 import re
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,8 +23,10 @@ from cli_cases import BAD, KINDS, SMALL, TINY, VERBS, WITHOUT_EXACT_ANSWER, asse
 from hmmscope import __version__, registry
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.inference.entropy import entropy_rate
+from hmmscope.lab import cli
 from hmmscope.lab.cli import main
 from hmmscope.lab.verbs import catalogue
+from hmmscope.lab.verbs.options import verbs
 from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.make import make_process
 from hmmscope.processes.mixture import Mixture
@@ -129,6 +133,39 @@ def test_help(verb: str, capsys: pytest.CaptureFixture) -> None:
         main([verb, "--help"])
     assert ended.value.code == 0
     assert f"usage: hmmscope {verb}" in capsys.readouterr().out
+
+
+def test_help_lists_every_verb_once_by_whom_it_is_for(call: Callable) -> None:
+    told = call().out
+    groups = ["your data:", "your model:", "the papers:", "everything:", "options:"]
+    assert sorted(groups, key=told.index) == groups
+    for verb in VERBS:
+        assert len(re.findall(rf"^  {verb} ", told, re.MULTILINE)) == 1
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_examples_of_help_are_commands(verb: str) -> None:
+    first, second = verbs()[verb].examples  # type: ignore[attr-defined]
+    for line in (first, second):
+        dotted, words = cli._split_overrides(line.split()[1:])
+        arguments, rest = cli.build_parser().parse_known_args(words)
+        assert arguments.verb == verb
+        assert cli.parse_overrides(dotted + rest).keys() <= {"model.width", "target"}
+
+
+def test_a_line_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """argcomplete gets the parser of all verbs, and no verb runs."""
+    asked: list[argparse.ArgumentParser] = []
+
+    def complete(parser: argparse.ArgumentParser) -> None:
+        asked.append(parser)
+        raise SystemExit(0)
+
+    monkeypatch.setenv("_ARGCOMPLETE", "1")
+    monkeypatch.setitem(sys.modules, "argcomplete", SimpleNamespace(autocomplete=complete))
+    with pytest.raises(SystemExit):
+        main(["show"])
+    assert asked[0].parse_args(["show", "processes"]).name == "processes"
 
 
 def test_list(call: Callable) -> None:

@@ -9,13 +9,14 @@ import importlib
 import os
 import re
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, NoReturn, get_args, get_origin
 
 from hmmscope.errors import HmmscopeError, InputError, code_and_line
-from hmmscope.lab.verbs.options import OverrideOptions, unknown_verb, verbs
+from hmmscope.lab.verbs.options import ANYBODY, DATA, MODEL, PAPER, OverrideOptions, unknown_verb, verbs
 from hmmscope.schema import UnknownNameError, unknown_name
 from hmmscope.synonyms import suggestion
 from hmmscope.text import NobodyReadsError, in_a_line, say, silence, tell, whatever_is_heard
@@ -41,22 +42,42 @@ class _Parser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser of all verbs from their option records."""
-    below: dict[str, Any] = {"epilog": _EPILOG, "formatter_class": argparse.RawDescriptionHelpFormatter}
-    parser = _Parser(prog="hmmscope", description=__import__("hmmscope").__doc__, **below)
+    raw: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter}
+    known = verbs()
+    about = f"{__import__('hmmscope').__doc__}\n\n{_by_audience(known)}"
+    parser = _Parser(
+        prog="hmmscope", usage="hmmscope [-h] [--version] [--debug] VERB ...", description=about, epilog=_EPILOG, **raw
+    )
     parser.add_argument("--version", action="store_true", help="print the version")
     parser.add_argument("--debug", action="store_true", help="show full tracebacks of errors")
-    below_verb = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
-    for name, record in verbs().items():
-        text = (record.__doc__ or "").partition("\n")[0]
-        changing = below if issubclass(record, OverrideOptions) else {}
+    below_verb = parser.add_subparsers(
+        dest="verb", prog="hmmscope", metavar="VERB", parser_class=_Parser, help=argparse.SUPPRESS
+    )
+    for name, record in known.items():
+        examples = getattr(record, "examples", ())
+        ends = "\n".join(["examples:", *(f"  $ {line}" for line in examples)]) if examples else ""
+        ends += f"\n\n{_EPILOG}" if issubclass(record, OverrideOptions) else ""
         # No abbreviations: --seed is a field of the configuration, not short for --seeds.
-        sub = below_verb.add_parser(name, help=text, description=text, allow_abbrev=False, **changing)
+        sub = below_verb.add_parser(name, description=_summary(record), epilog=ends, allow_abbrev=False, **raw)
         groups: dict[str, Any] = {}
         for one in dataclasses.fields(record):
             if one.metadata:
                 title = one.metadata.get("group")
                 _add(groups.setdefault(title, sub.add_argument_group(title)) if title else sub, one)
     return parser
+
+
+def _summary(record: type) -> str:
+    return (record.__doc__ or "").partition("\n")[0]
+
+
+def _by_audience(known: Mapping[str, type]) -> str:
+    """List the verbs by whom they are for; those of packages that name nobody come last."""
+    groups: dict[str, list[str]] = {audience: [] for audience in (DATA, MODEL, PAPER, ANYBODY)}
+    for name, record in known.items():
+        line = textwrap.fill(_summary(record), 96, initial_indent=f"  {name:<11}", subsequent_indent=" " * 13)
+        groups.setdefault(getattr(record, "audience", "other verbs"), []).append(line)
+    return "\n\n".join("\n".join([f"{audience}:", *lines]) for audience, lines in groups.items() if lines)
 
 
 def _add(parser: argparse._ActionsContainer, one: dataclasses.Field) -> None:
@@ -118,7 +139,11 @@ def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int:
-    """Run one command and return its exit code."""
+    """Run one command and return its exit code; under argcomplete, print the completions of a line instead."""
+    if "_ARGCOMPLETE" in os.environ:
+        import argcomplete
+
+        argcomplete.autocomplete(build_parser())
     argv = list(sys.argv[1:] if argv is None else argv)
     words = [word for word in argv if word != "--debug"]
     return answered(lambda: _dispatch(words, own_process), debug="--debug" in argv)

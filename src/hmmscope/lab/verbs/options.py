@@ -10,6 +10,8 @@ from hmmscope.schema import unknown_name
 
 #: Groups of options, as help shows them.
 READING, EXECUTION = "input options", "execution options"
+#: For whom a verb is, as help groups them.
+DATA, MODEL, PAPER, ANYBODY = "your data", "your model", "the papers", "everything"
 OF_SEQUENCES, OF_PROCESS = "questions about sequences", "questions about the process"
 
 
@@ -114,6 +116,9 @@ class ExecutionOptions:
 class ShowOptions:
     """list names, or print the documentation, fields and defaults of one name"""
 
+    audience = ANYBODY
+    examples = ("hmmscope show processes", "hmmscope show mess3")
+
     name: str | None = given(
         "processes, models, layouts, instruments, experiments, claims or presets; a registered or shipped name; or a file "
         "with an HMM (default: list all names)",
@@ -124,6 +129,9 @@ class ShowOptions:
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(ExecutionOptions, OverrideOptions):
     """run one experiment or all experiments of a paper: train, measure, plot, write the page"""
+
+    audience = PAPER
+    examples = ("hmmscope run quickstart --out runs/quickstart", "hmmscope run limits-fig3 --scale smoke")
 
     experiment: str = given(
         "a name from hmmscope show experiments; or multitask, limits or all: every experiment, and the ledger"
@@ -154,6 +162,9 @@ class RunOptions(ExecutionOptions, OverrideOptions):
 class TrainCommandOptions(SequenceInputOptions, OverrideOptions):
     """train one model and compare its loss with the Bayes-optimal loss"""
 
+    audience = MODEL
+    examples = ("hmmscope train mess3 --out runs/mess3", "hmmscope train mess3 --out runs/wide --model.width 128")
+
     config: str = given(
         "a YAML file, the folder of a run, a preset, a process, or a file of sequences (--process.cut ...)"
     )
@@ -168,6 +179,12 @@ class TrainCommandOptions(SequenceInputOptions, OverrideOptions):
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions(ExecutionOptions, OverrideOptions):
     """train a grid of runs, here or on a cluster; repeat the command to resume"""
+
+    audience = MODEL
+    examples = (
+        "hmmscope sweep mess3 --out sweeps/rates --vary training.learning_rate=1e-3,1e-2",
+        "hmmscope sweep grid.yaml --out sweeps/grid --jobs 2",
+    )
 
     grid: str | None = given(
         "a YAML file with base, vary, also, seeds, instances; or any CONFIG of train, with --vary", default=None
@@ -187,6 +204,9 @@ class SweepOptions(ExecutionOptions, OverrideOptions):
 class SampleOptions(OverrideOptions):
     """sample sequences from a process, bit-identical on every machine"""
 
+    audience = ANYBODY
+    examples = ("hmmscope sample mess3 --length 20", "hmmscope sample mess3 --num-samples 100 --out samples.npz")
+
     process: str = given("a registered or shipped name, or a file")
     num_samples: int = said("number of sequences", 10, metavar="N", flags=("-n", "--num-samples"))
     length: int = said("observations per sequence", 256)
@@ -201,6 +221,9 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
 
     Options outside the groups apply to both.
     """
+
+    audience = DATA
+    examples = ("hmmscope infer mess3", "hmmscope infer weather walks.txt --viterbi")
 
     process: str = given("a registered or shipped name, or a file")
     observations: str | None = given(
@@ -243,6 +266,12 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
 class FitCommandOptions(SequenceInputOptions, Options):
     """fit an HMM to sequences by expectation maximization (Baum-Welch)"""
 
+    audience = DATA
+    examples = (
+        "hmmscope fit walks.txt --states 2 --out fit.json",
+        "hmmscope fit s.csv --states 1,2 --time at --out s.json",
+    )
+
     observations: str = given("a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet")
     states: str = said(
         "number of states; of several, such as 2,4,8, choose by the smallest BIC", metavar="S", required=True
@@ -280,6 +309,9 @@ class FitCommandOptions(SequenceInputOptions, Options):
 class StudyOptions(SequenceInputOptions, OverrideOptions):
     """compare entropies, n-grams, HMMs and networks on your sequences, and write a page"""
 
+    audience = DATA
+    examples = ("hmmscope study walks.txt --out study", "hmmscope study text.txt --unit characters --out study")
+
     data: str = given("a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet")
     out: str | None = said("write into this new folder", metavar="DIR")
     num_seeds: int | None = said("train each network with seeds 0 to N-1", metavar="N")
@@ -291,6 +323,9 @@ class StudyOptions(SequenceInputOptions, OverrideOptions):
 @dataclass(frozen=True, kw_only=True)
 class AnalyseOptions(SequenceInputOptions, OverrideOptions):
     """run an instrument on a trained model, or export the model to Hugging Face"""
+
+    audience = MODEL
+    examples = ("hmmscope analyse runs/mess3 probe --target previous-1", "hmmscope analyse runs/mess3 geometry")
 
     run: str = given("the folder of a run")
     instrument: str | None = given("a name from hmmscope show instruments", default=None)
@@ -305,6 +340,9 @@ class AnalyseOptions(SequenceInputOptions, OverrideOptions):
 class ClaimsOptions(Options):
     """list the papers' claims, or print the ledger of verdicts from experiments"""
 
+    audience = PAPER
+    examples = ("hmmscope claims", "hmmscope claims runs/quickstart")
+
     folders: tuple[str, ...] = given("folders of experiments (default: list the claims)", metavar="RUN", default=())
     audit: bool = said("print which verdicts were fixed before their data, and the commit that shows it", False)
     sensitivity: bool = said(
@@ -318,6 +356,9 @@ class ClaimsOptions(Options):
 class ReportOptions(Options):
     """write one offline page from experiments or runs, or their figures as files"""
 
+    audience = PAPER
+    examples = ("hmmscope report runs/quickstart", "hmmscope report runs/a runs/b --figures figures")
+
     folders: tuple[str, ...] = given("folders of experiments or runs", metavar="DIR")
     out: str | None = said("write this page (default: report.html)", metavar="FILE", flags=("-o", "--out"))
     figures: str | None = said("write the figures as files into FOLDER, for papers, talks or the web", metavar="FOLDER")
@@ -327,6 +368,9 @@ class ReportOptions(Options):
 @dataclass(frozen=True, kw_only=True)
 class LookOptions(Options):
     """write an interactive page that compares one model with its exact optimum"""
+
+    audience = MODEL
+    examples = ("hmmscope look runs/mess3", "hmmscope look model.py:GPT mess3 --length 32")
 
     model: str = given("the folder of a run or of a Hugging Face model, or FILE.py:NAME for your own module")
     process: str | None = given(
@@ -344,6 +388,9 @@ class LookOptions(Options):
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions(Options):
     """verify folders and recompute their numbers; without a folder, test this installation"""
+
+    audience = ANYBODY
+    examples = ("hmmscope check", "hmmscope check runs/quickstart")
 
     folders: tuple[str, ...] = given(
         "folders of runs, experiments, sweeps, pools, exports, submissions or cards (default: test versions, exact bits, "

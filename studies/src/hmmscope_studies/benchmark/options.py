@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hmmscope.lab.verbs.options import OverrideOptions, given, said
+from hmmscope.lab.verbs.options import MODEL, OverrideOptions, given, said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,6 +11,8 @@ class BenchmarkOptions(OverrideOptions):
     """HMM-bench: submit a model or write the leaderboard; without a model, list the tasks"""
 
     function: ClassVar[str] = "hmmscope_studies.benchmark.verb:benchmark"
+    audience = MODEL
+    examples = ("hmmscope benchmark model.py --out hmm-bench/mine", "hmmscope benchmark --leaderboard hmm-bench")
 
     models: tuple[str, ...] = given(
         "files ending in .py, or registered names (set their fields with --model.width VALUE)",
