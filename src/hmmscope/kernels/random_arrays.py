@@ -128,7 +128,8 @@ def _fill_permutation(k0, k1, components, rows):  # type: ignore[no-untyped-def]
         low = components[index] & np.uint64(0xFFFFFFFF)
         high = components[index] >> np.uint64(32)
         for row in range(rows.shape[1]):
-            rows[index, row] = np.arange(rows.shape[2])
+            for place in range(rows.shape[2]):  # numba compiles an assignment of np.arange for two seconds
+                rows[index, row, place] = place
             taken = 0
             for last in range(rows.shape[2] - 1, 0, -1):
                 choices = np.uint64(last + 1)
