@@ -352,3 +352,10 @@ def test_bytes_and_unknown_units_are_refused() -> None:
         SequenceData(b"abba")
     with pytest.raises(InputError, match=r"unit: unknown 'x' \(known: characters, lines, numbers, words\)"):
         SequenceData([[0, 1]], unit="x")
+
+
+def test_an_empty_list_is_refused_before_the_others_are_read(monkeypatch):
+    """Reading millions of lists takes seconds, which an error need not."""
+    monkeypatch.setattr("hmmscope.sequences.read_request.plain", lambda _: pytest.fail("was read"))
+    with pytest.raises(InputError, match="sequence 2: is empty; leave it out"):
+        SequenceData([[0, 1], [], []])

@@ -200,6 +200,11 @@ class ReadRequest:
 
     def rows(self, rows: Sequence[Any], how: str, noun: str = "sequence") -> Encoded:
         """Encode texts, lists of names, or lists of numbers."""
+        if (
+            self.lengths is None and all(type(row) is list for row in rows) and not all(rows)
+        ):  # before millions are read
+            empty = next(k for k, row in enumerate(rows) if not row)
+            raise InputError(f"{self.at(noun)(empty)}: is empty; leave it out")
         values = [plain(row) for row in rows]
         if not values:
             raise InputError(f"{self.what}: holds no sequence")
