@@ -1,8 +1,9 @@
-"""Draw docs/img/fit-overview.png and docs/img/fit-states.png: a fit of an HMM to two simulated sensors, for the gallery.
+"""Draw the fits of the gallery: of two simulated sensors, and of the durations of states in the shipped letters.
 
 python scripts/draw_fits.py
 """
 
+from importlib.resources import files
 from pathlib import Path
 
 import matplotlib.pyplot
@@ -20,8 +21,22 @@ WEATHER = hs.GaussianHMM(
 )
 
 
+def durations() -> None:
+    """Draw docs/img/fit-durations.png."""
+    text = (files("hmmscope") / "data/letters/alice.txt").read_text().lower()
+    words = " ".join("".join(c if c.isalpha() else " " for c in text).split()[:1500])
+    options = hs.FitOptions(durations=6, num_restarts=3, max_iterations=60)
+    fit = hs.fit([words], 2, unit="characters", options=options)
+    figure = matplotlib.pyplot.figure(figsize=(10, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1.6, 1))
+    fit.plot("emissions", ax=left)
+    fit.plot("durations", [words], ax=right)
+    figure.savefig(OUT / "fit-durations.png", dpi=100, metadata={"Software": None})
+
+
 def main() -> None:
     matplotlib.use("Agg")
+    durations()
     sensors = np.asarray(WEATHER.sample(600, seed=3).observations)
     fit = hs.fit(sensors, [2, 3], lengths=[600])
     fit.plot().savefig(OUT / "fit-overview.png", dpi=100, metadata={"Software": None})

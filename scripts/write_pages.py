@@ -283,6 +283,12 @@ FIRST = (
     ("mess3-beliefs.png", "What can be believed of Mess3", "processes", "`scripts/draw_processes.py`"),
     ("fit-overview.png", "A fit and its states", "numbers", "`fit.plot()`; `scripts/draw_fits.py`"),
     ("fit-states.png", "Restarts and numbers of states", "numbers", "`fit.plot(kind)`; `scripts/draw_fits.py`"),
+    (
+        "fit-durations.png",
+        "How long states last in English letters",
+        "processes",
+        '`fit.plot("durations")`; `scripts/draw_fits.py`',
+    ),
     ("first-picture.gif", "A network while it learns", "other-models", "`scripts/draw_first_picture.py`"),
     ("processes.png", "All processes and what is believed of them", "processes", "`scripts/draw_zoo.py`"),
     ("groups.png", "Two groups", "processes", "`scripts/draw_families.py`"),
