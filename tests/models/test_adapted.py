@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import hmmscope as hs
 from hmmscope.errors import InputError
@@ -251,6 +253,24 @@ def test_weights_of_wrapped_modules_go_both_ways(wrap: Callable[[nn.Module], nn.
     assert torch.equal(plain_of(run.model)(TOKENS), run.model(TOKENS))
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_weights_of_distributed_modules_go_both_ways(kind: str, tmp_path: Path) -> None:
+    def wrapped(net: nn.Module) -> nn.Module:
+        if kind == "ddp":
+            return nn.parallel.DistributedDataParallel(net)
+        return fully_shard(net, mesh=init_device_mesh("cpu", (1,)))  # type: ignore[no-any-return]
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
+    try:
+        runs = train(wrapped(Net()), tmp_path / kind), train(Net(), tmp_path / "plain")
+        found = [hs.load_run(run.path, model=again).model(TOKENS) for run in runs for again in (Net(), wrapped(Net()))]
+    finally:
+        torch.distributed.destroy_process_group()
+    expected = runs[1].model(TOKENS)
+    assert all(torch.equal(one.detach(), expected) for one in found)
+
+
 def test_a_wrapper_class_of_the_user_loads_into_the_plain_module_and_back(tmp_path: Path) -> None:
     outer, plain = train(Outer(Net()), tmp_path / "outer"), train(Net(), tmp_path / "plain")
     assert torch.equal(hs.load_run(outer.path, model=Net()).model(TOKENS), outer.model(TOKENS))
@@ -406,6 +426,43 @@ def test_results_state_their_measurement_and_instruments_take_a_device() -> None
     ]:
         with pytest.raises(InputError, match=line):
             hs.attention_map(Net(), DATASET, device=device)  # type: ignore[call-arg]
+
+
+def test_captures_explain_failures_and_take_a_device(unchecked: None) -> None:
+    class Failing(Net):
+        def forward(self, tokens: torch.Tensor) -> Any:
+            return super().forward(tokens) @ torch.zeros(5, 3)
+
+    net = Net()
+    captured = [hs.capture_activations(net, ["layers.0"], TOKENS, device=one)["layers.0"] for one in ("cpu", None)]
+    assert torch.equal(*captured)
+    for model, line in [
+        (Failing(), r"^model: Failing fails on tokens \(4, 12\).*: RuntimeError: "),
+        (3, "^model: must be a torch module, got 3$"),
+        (Net, "^model: must be a torch module, got <class"),
+    ]:
+        with pytest.raises(InputError, match=line):
+            hs.capture_activations(model, ["layers.0"], TOKENS)  # type: ignore[arg-type]
+    with pytest.raises(ZeroDivisionError):  # an error of the caller's function
+        hs.capture_activations(Net(), ["layers.0"], TOKENS, lambda x: x * (1 // 0))
+    nowhere = hs.intervene(Net(), {"layers.0": lambda x: x}, device="nowhere")
+    with pytest.raises(InputError, match=r"^device: 'nowhere' is not available here"), nowhere:
+        pass
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.complex64])
+def test_logits_are_real_floats(kind: torch.dtype, tmp_path: Path) -> None:
+    class Cast(Net):
+        def forward(self, tokens: torch.Tensor) -> Any:
+            return super().forward(tokens).to(kind)
+
+    name = str(kind).removeprefix("torch.")
+    with pytest.raises(InputError, match=f"^model: must return logits of a real floating-point dtype, got {name}; "):
+        hs.evaluate(Cast(), DATASET, num_samples=4)
+    with pytest.raises(
+        InputError, match=r"must be a torch module, a registered model.*; pass an instance, Net\(...\)$"
+    ):
+        hs.train(DATASET.process, tmp_path / "run", model=Net)
 
 
 def test_plots_are_drawn_in_given_axes() -> None:

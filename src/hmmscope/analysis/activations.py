@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope import registry
+from hmmscope.analysis.devices import on_device
 from hmmscope.axes import Bool, Float, Float64, Int64, Tensor
 from hmmscope.datasets.process_dataset import Batch, ProcessDataset
 from hmmscope.datasets.targets import Target
@@ -19,7 +20,7 @@ from hmmscope.errors import InputError, NonFiniteError
 from hmmscope.models.adapted import call_on_tokens, dtype_of, run_eagerly
 from hmmscope.models.base import evaluating
 from hmmscope.models.block_cot import block_outputs
-from hmmscope.models.failing import explained
+from hmmscope.models.failing import explained, failure
 from hmmscope.models.kept_state import undisturbed
 from hmmscope.models.rehearsal import failure_on_few, is_of_library
 from hmmscope.models.user_module import logits_of
@@ -184,6 +185,8 @@ def capture_activations(
     names: Iterable[str],
     tokens: Int64[Tensor, "batch time"] | Float[Tensor, "batch time input"],
     select: Callable[[Tensor], Tensor] = lambda activation: activation,
+    *,
+    device: Any = None,
     **inputs: Any,
 ) -> dict[str, Tensor]:
     """Run a model in evaluation mode and return the outputs of named modules, each reduced by `select`.
@@ -193,16 +196,18 @@ def capture_activations(
         names: activations (``residual.1``, ``blocks.0.attention.pattern``) or modules.
         tokens: (batch, time), or vectors (batch, time, input).
         select: function applied to each activation.
+        device: where the model runs.
         inputs: more arguments of the model.
 
     Raises:
-        InputError: an unknown name, or a module that does not run.
+        InputError: an unknown name, or a model that fails.
     """
+    require_module(model)
     require_names(names)
     names = list(names)
     model = registry.adapted(model, names)
     found: dict[str, Tensor] = {}
-    handles = []
+    handles, reading = [], False
     for name, module in modules_named(model, names).items():
 
         def keep(module: nn.Module, args: Any, output: Any, name: str = name) -> None:
@@ -210,12 +215,20 @@ def capture_activations(
             if not isinstance(activation, Tensor):
                 kind = type(activation).__name__
                 raise InputError(f"layers: {name} must return a tensor, got {kind}; name a module inside it")
+            nonlocal reading
+            reading = True
             found[name] = select(activation.detach())
+            reading = False
 
         handles.append(module.register_forward_hook(keep))
     try:
-        with explained(model, tokens), evaluating(model), run_eagerly(model):
+        with on_device(model, device), explained(model, tokens), evaluating(model), run_eagerly(model):
+            tokens = tokens.to(next((p.device for p in model.parameters()), tokens.device))
             call_on_tokens(model, tokens, given=inputs)
+    except Exception as error:
+        if reading:  # an error of `select`
+            raise
+        raise failure(model, tokens, error, lambda fewer: call_on_tokens(model, fewer, given=inputs)) from error
     finally:
         for handle in handles:
             handle.remove()

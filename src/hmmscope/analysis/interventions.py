@@ -28,7 +28,8 @@ from torch.autograd.function import FunctionCtx
 from torch.utils import checkpoint
 
 from hmmscope import registry
-from hmmscope.analysis.activations import modules_named
+from hmmscope.analysis.activations import modules_named, require_module
+from hmmscope.analysis.devices import on_device
 from hmmscope.analysis.rehearsing import rehearsed_on
 from hmmscope.axes import Float, Tensor
 from hmmscope.errors import InputError
@@ -42,17 +43,21 @@ Index = int | slice | Sequence[int] | Tensor | None
 
 
 @contextmanager
-def intervene(model: nn.Module, edits: Mapping[str, Edit | Sequence[Edit]]) -> Iterator[nn.Module]:
+def intervene(
+    model: nn.Module, edits: Mapping[str, Edit | Sequence[Edit]], *, device: Any = None
+) -> Iterator[nn.Module]:
     """Edit the outputs of named modules inside the block.
 
     Args:
         model: any module.
         edits: one edit or several in order, by name of an activation (``residual.1``) or of a module.
+        device: where the model runs inside the block.
 
     Raises:
         InputError: an unknown name, or an edit that is not callable; in the forward pass, an output that is not a
             tensor, an edit that returns none or another shape, or activation checkpointing.
     """
+    require_module(model)
     taken = registry.adapted(model, list(edits))
     # extra calls would disturb a connection to the activations of another library
     plain = taken is model or taken is named_module(model)
@@ -64,7 +69,7 @@ def intervene(model: nn.Module, edits: Mapping[str, Edit | Sequence[Edit]]) -> I
             if not all(map(callable, in_turn)):
                 raise InputError(f"edits: {name} must be a function, or several, got {shown(chosen)}")
             handles.append(module.register_forward_hook(_hook(name, in_turn)))
-        with run_eagerly(model), nullcontext() if plain else taken.connected():
+        with on_device(model, device), run_eagerly(model), nullcontext() if plain else taken.connected():
             yield model
     finally:
         for handle in handles:

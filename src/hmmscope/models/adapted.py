@@ -125,7 +125,8 @@ def adapt(
         InputError: no module or function, or both `call` and arguments.
     """
     if not callable(model) or isinstance(model, type):
-        raise InputError(f"model: must be a torch module or a function of tokens, got {shown(model)}")
+        hint = f"; pass an instance, {model.__name__}(...)" if isinstance(model, type) else ""
+        raise InputError(f"model: must be a torch module or a function of tokens, got {shown(model)}{hint}")
     if call is not None and (tokens is not None or arguments):
         raise InputError("call: passes all arguments itself; leave out tokens= and other arguments")
     if call is not None and not callable(call):

@@ -41,6 +41,9 @@ def logits_of(
         elif isinstance(logits, Tensor) and logits.ndim == 3 and (logits.shape[0], logits.shape[2]) == (batch, time):
             rule += ": time is the last axis instead of symbols; return logits.transpose(1, 2)"
         raise InputError(rule)
+    if not logits.is_floating_point():
+        kind = str(logits.dtype).removeprefix("torch.")
+        raise InputError(f"model: must return logits of a real floating-point dtype, got {kind}; return them unrounded")
     if logits.shape[2] < num_outputs:
         raise InputError(f"model: returns {logits.shape[2]} logits, but the dataset has {num_outputs} symbols")
     return logits if whole else logits[..., :num_outputs]

@@ -64,7 +64,10 @@ class RunConfig:
             if isinstance(value, dict):
                 object.__setattr__(self, name, registry.build_spec(kind, value, name))
             elif type(value) not in registry.entries(kind).values():
-                raise InputError(f"{name}: must be a registered {kind} or a mapping with its name, got {shown(value)}")
+                module = "a torch module, " if name == "model" else ""
+                rule = f"must be {module}a registered {kind} or a mapping with its name"
+                hint = f"; pass an instance, {value.__name__}(...)" if isinstance(value, type) else ""
+                raise InputError(f"{name}: {rule}, got {shown(value)}{hint}")
         if not isinstance(self.training, TrainingSpec):
             object.__setattr__(self, "training", parse_value(TrainingSpec, self.training, "training"))
         assert isinstance(self.layout, Layout)

@@ -189,7 +189,8 @@ def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], *, st
         _check_same_module(own, weights, strict)
     else:
         _check_names_and_shapes("model.safetensors", own, weights)
-    model.load_state_dict(model.state_dict() | weights)
+    parts = {name: copied_to(own[name], weights[name]) for name in own if hasattr(own[name], "full_tensor")}
+    model.load_state_dict(model.state_dict() | weights | parts)
 
 
 def _check_same_module(own: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor], strict: bool) -> None:
