@@ -10,9 +10,12 @@ from torch import nn
 import hmmscope as hs
 from cli_cases import assert_one_line, call  # noqa: F401 - a fixture
 from hmmscope.errors import InputError
+from hmmscope.lab.verbs.pages import kept_results
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir
+
+ROOT = Path(__file__).parents[2]
 
 
 class Net(nn.Module):
@@ -154,3 +157,18 @@ def test_a_file_that_is_no_page_of_ours_stays(runs: dict[str, Run], call: Callab
         assert "mine.html: exists, and hmmscope did not write it; choose another name" in told.error
         assert call(*words, "-o", "ours.html").code == 0  # in place of the one before
     assert Path("mine.html").read_text() == "<!doctype html><title>mine</title>"
+
+
+def test_the_name_of_an_experiment_stands_for_its_kept_results(call: Callable, tmp_path: Path) -> None:
+    """The largest scale with several seeds; in ten seconds, without training."""
+    told = call("report", "limits-table1", "--out", str(tmp_path / "one.html"))
+    assert (told.code, told.error) == (0, "")
+    assert "limits-table1" in (tmp_path / "one.html").read_text()
+    assert kept_results("limits-fig3").relative_to(ROOT) == Path("papers/results/medium/limits-fig3")
+    assert kept_results("multitask-fig1@16-8").name == "multitask-fig1@16-8"
+    near = call("report", "limits-fgi3", "--out", str(tmp_path / "two.html"))
+    assert (
+        near.error == "error[2] limits-fgi3: not a folder of an experiment; did you mean the experiment limits-fig3?\n"
+    )
+    none = call("report", "quickstart", "--out", str(tmp_path / "two.html"))
+    assert none.error.startswith("error[2] quickstart: no results are kept here; run hmmscope run quickstart")

@@ -357,9 +357,11 @@ class ReportOptions(Options):
     """write one offline page from experiments or runs, or their figures as files"""
 
     audience = PAPER
-    examples = ("hmmscope report runs/quickstart", "hmmscope report runs/a runs/b --figures figures")
+    examples = ("hmmscope report limits-fig3", "hmmscope report runs/a runs/b --figures figures")
 
-    folders: tuple[str, ...] = given("folders of experiments or runs", metavar="DIR")
+    folders: tuple[str, ...] = given(
+        "folders of experiments or runs; or the name of an experiment, whose results this checkout keeps", metavar="DIR"
+    )
     out: str | None = said("write this page (default: report.html)", metavar="FILE", flags=("-o", "--out"))
     figures: str | None = said("write the figures as files into FOLDER, for papers, talks or the web", metavar="FOLDER")
     style: str | None = said("with --figures: paper (PDF and PNG, in Times), talk (large), web (SVG) or latex (PGF)")

@@ -1,14 +1,17 @@
 """Pages of experiments and runs."""
 
+import difflib
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmmscope import registry
 from hmmscope.errors import InputError, code_and_line
+from hmmscope.lab.evidence.ledger import SCALES
 from hmmscope.lab.report.folder import ExperimentFolder, described, read_experiment
 from hmmscope.lab.verbs.output_paths import require_ours
-from hmmscope.storage import seals
+from hmmscope.storage import seals, store
 from hmmscope.storage.disk import refuse_special
 
 if TYPE_CHECKING:
@@ -20,13 +23,42 @@ def is_run(folder: Path) -> bool:
     return os.path.lexists(folder / "config.json")
 
 
+def kept_results(name: str) -> Path:
+    """Return the folder of the kept results of an experiment: those that the ledger prefers, of the largest scale.
+
+    Results are kept beside the source code, in ``results/`` of a checkout.
+
+    Raises:
+        InputError: No experiment has this name, or no results of it are kept.
+    """
+    experiment = name.partition("@")[0]
+    if experiment not in (known := registry.entries("experiment")):
+        near = difflib.get_close_matches(experiment, known, 1, 0.7)
+        hint = f"; did you mean the experiment {near[0]}?" if near else ""
+        raise InputError(f"{name}: not a folder of an experiment{hint}")
+    module = sys.modules[registry.lookup("experiment", experiment).__module__]
+    homes = [folder for folder in Path(str(module.__file__)).parents if (folder / "src").is_dir()]
+    found = [place for folder in homes[:1] for scale in SCALES if (place := folder / "results" / scale / name).is_dir()]
+    if not found:
+        raise InputError(f"{name}: no results are kept here; run hmmscope run {name} --scale small --out {name}")
+
+    def worth(folder: Path) -> tuple[bool, bool, int]:
+        about = store.read_json(folder / "experiment.json")
+        several = len(about.get("config", {}).get("seeds") or (0, 1)) > 1
+        return "whole_seeds" not in about, several, SCALES.index(folder.parent.name)
+
+    return max(found, key=worth)
+
+
 def read_folder(folder: Path) -> ExperimentFolder:
-    """Read an experiment or a finished run for a comparison page, without writing.
+    """Read an experiment or a finished run for a comparison page, without writing; a name stands for its kept results.
 
     Raises:
         InputError: The folder is neither, or the run is not finished.
         DamagedError: A file is damaged.
     """
+    if not os.path.lexists(folder):
+        folder = kept_results(str(folder))
     if not is_run(folder):
         return read_experiment(folder)
     from hmmscope.lab.experiments.run_page import description
