@@ -141,9 +141,7 @@ def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int:
     """Run one command and return its exit code; under argcomplete, print the completions of a line instead."""
     if "_ARGCOMPLETE" in os.environ:
-        import argcomplete
-
-        argcomplete.autocomplete(build_parser())
+        importlib.import_module("argcomplete").autocomplete(build_parser())
     argv = list(sys.argv[1:] if argv is None else argv)
     words = [word for word in argv if word != "--debug"]
     return answered(lambda: _dispatch(words, own_process), debug="--debug" in argv)

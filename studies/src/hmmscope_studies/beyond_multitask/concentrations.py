@@ -14,6 +14,7 @@ from hmmscope import require_process_type as of_type
 from hmmscope.analysis import TunedNgrams, known_component_probs, mean_row
 from hmmscope.inference import optimal_probs
 from hmmscope.lab import (
+    Effect,
     Experiment,
     Figure,
     MeasuredTables,
@@ -179,7 +180,9 @@ def predictions(pool: Mixture, new: Mixture, symbols: int, sizes: dict[str, Any]
         parts: dict[str, dict[str, list]] = {}
         for begin in range(0, sizes["prompts"], BATCH):
             batch = dataset[begin : min(begin + BATCH, sizes["prompts"])]
-            laws = ngrams.probs(dataset, batch) | {KNOWN: known_component_probs(dataset, batch)}
+            known = known_component_probs(dataset, batch)
+            assert known is not None
+            laws = ngrams.probs(dataset, batch) | {KNOWN: known}
             for predictor, law in laws.items():
                 for metric, found in measured(law[:, asked], batch.observations[:, where]).items():
                     parts.setdefault(predictor, {}).setdefault(metric, []).append(found.mean(1))
@@ -224,8 +227,9 @@ def retrieved(
     found = []
     for seen in observations.split(8):
         early = min(EARLY, seen.shape[1])
-        posterior = filter_mixture(pool, seen[:, :early], reset_mask=reset_mask[:early]).component_posterior[:, -1]
-        for own, weights in zip(seen, posterior, strict=True):
+        posterior = filter_mixture(pool, seen[:, :early], reset_mask=reset_mask[:early]).component_posterior
+        assert posterior is not None
+        for own, weights in zip(seen, posterior[:, -1], strict=True):
             likely = torch.nonzero(weights > NEGLIGIBLE)[:, 0]
             few = Mixture.from_law([1 / len(likely)] * len(likely), pool.params.select(likely))
             found.append(optimal_probs(few, own[None], reset_mask=reset_mask))
@@ -242,8 +246,9 @@ def names(pool: Mixture, new: Mixture, symbols: int, sizes: dict[str, Any]) -> I
         state = torch.einsum("ms,mst->mt", state, law.transition_MSS)
     batch = dataset[0 : sizes["prompts"]]
     counts = torch.nn.functional.one_hot(batch.observations, pool.num_symbols).sum(1).double()
-    named = (counts @ frequencies.clamp_min(1e-12).log().T).argmax(1)
-    yield "names", mean_row((named == batch.components).double().numpy())
+    assert batch.components is not None
+    named = (counts @ frequencies.clamp_min(1e-12).log().T).argmax(1).eq(batch.components)
+    yield "names", mean_row(named.double().numpy())
 
 
 _MEASURES = {"predictions": predictions, "retrieval": retrieval, "names": names}
@@ -253,11 +258,15 @@ _MEASURES = {"predictions": predictions, "retrieval": retrieval, "names": names}
 # Claims
 
 
+def _effects(rows: Rows, unit: str) -> dict[str, Effect]:
+    return {name: effect for (name,), own in _by_name(rows) if (effect := own.effect(unit=unit)) is not None}
+
+
 @claim("multitask-concentration-room")
 def room(tables: Tables) -> Measurement:
     shortest = min(tables["gaps"].values("symbols"))
     rows = tables["gaps"].where(metric="accuracy", prompts=POOL, symbols=shortest)
-    effects = {name: own.effect(unit="accuracy") for (name,), own in _by_name(rows)}
+    effects = _effects(rows, "accuracy")
     known = tables["predictions"].where(predictor=KNOWN, metric="accuracy", prompts=POOL, symbols=shortest)
     told = "; ".join(f"{name}: {own.effect()} with the HMM known" for (name,), own in _by_name(known))
     text = f"After {shortest} observations the accuracy is {told}."
@@ -268,7 +277,7 @@ def room(tables: Tables) -> Measurement:
 def named(tables: Tables) -> Measurement:
     shortest = min(tables["names"].values("symbols"))
     rows = tables["names"].where(symbols=shortest)
-    effects = {name: own.effect(unit="fraction of prompts") for (name,), own in _by_name(rows)}
+    effects = _effects(rows, "fraction of prompts")
     longest = tables["names"].where(symbols=max(tables["names"].values("symbols")))
     top = largest(longest.values("concentrations"), lambda name: longest.where(concentrations=name)[0]["value"])
     most = longest.where(concentrations=top).effect()
