@@ -50,7 +50,7 @@ class Progress:
         what: Label.
         unit: Unit of the rate; empty for no rate.
         per_step: Units per step.
-        quiet: True to show nothing; None for a terminal or notebook only; False also prints lines to a log.
+        quiet: True hides it; None shows it in a terminal or notebook, False also in a log.
     """
 
     _open: "list[Progress]" = []
@@ -133,7 +133,7 @@ class Progress:
 
 
 class StoppableProgress(Progress):
-    """Progress counted by calls from several threads, which Ctrl-C asks to stop; a second Ctrl-C raises at once.
+    """Progress of several threads; Ctrl-C stops it, a second Ctrl-C raises.
 
     Attributes:
         stopped: Whether Ctrl-C was pressed.

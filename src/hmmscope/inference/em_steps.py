@@ -1,4 +1,4 @@
-"""Restarted EM for models whose expectation and maximization steps are given as functions."""
+"""Restarted EM with given expectation and maximization steps."""
 
 import math
 from collections.abc import Callable
@@ -24,14 +24,11 @@ class Steps(Protocol[Parameters]):
     @property
     def num_steps(self) -> float: ...
 
-    def counts(self, parameters: Parameters) -> tuple[Any, float]:
-        """Compute the expected counts and the log-likelihood."""
+    def counts(self, parameters: Parameters) -> tuple[Any, float]: ...
 
-    def maximise(self, before: Parameters, counts: Any) -> Parameters:
-        """Maximize the expected log posterior."""
+    def maximise(self, before: Parameters, counts: Any) -> Parameters: ...
 
-    def log_prior(self, parameters: Parameters) -> float:
-        """Compute the log prior of the pseudo-counts."""
+    def log_prior(self, parameters: Parameters) -> float: ...
 
 
 class Climb(NamedTuple):
@@ -52,7 +49,6 @@ class Search(NamedTuple):
 
 
 def check_limits(num_restarts: int, max_iterations: int, tolerance: float, pseudo_count: float, **sizes: int) -> None:
-    """Check sizes and options."""
     for name, value in (sizes | {"num_restarts": num_restarts, "max_iterations": max_iterations}).items():
         require_count(name, value)
     for name, limit in {"tolerance": tolerance, "pseudo_count": pseudo_count}.items():
@@ -119,5 +115,5 @@ def maximised_rows(before: Array, counts: Array, pseudo_count: float) -> Array:
 
 
 def log_of_positive(rows: Array) -> float:
-    """Return the sum of the logarithms of positive probabilities."""
+    """Sum the logarithms of positive probabilities."""
     return float(np.log(rows[rows > 0]).sum())

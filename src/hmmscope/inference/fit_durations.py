@@ -1,4 +1,4 @@
-"""Fit a hidden semi-Markov model by expectation maximization (EM) on its exact expanded HMM."""
+"""Fit a hidden semi-Markov model by EM on its expanded HMM."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -186,9 +186,9 @@ def _random(number: int, seed: int, *shapes: tuple[int, ...]) -> SemiMarkovParam
 
 
 def _negative_binomial(before: Array, counts: Array) -> Array:
-    """Return a truncated negative binomial distribution that fits counts no worse than `before`.
+    """Fit a truncated negative binomial, no worse than `before`.
 
-    Golden-section search over log r; for each r, the log of the success probability solves a concave problem.
+    Golden-section search over log r.
     """
     if counts.sum() <= 0 or len(counts) == 1:
         return before
@@ -210,7 +210,7 @@ def _negative_binomial(before: Array, counts: Array) -> Array:
 
 
 def _with_mean(log_r: float, counts: Array) -> Array:
-    """Return the truncated distribution with this r whose mean is nearest to that of the counts."""
+    """Return the distribution with this r and the mean nearest to the counts'."""
     k, r = np.arange(len(counts)), math.exp(log_r)
     base = np.array([math.lgamma(n + r) - math.lgamma(n + 1) for n in k.tolist()])
     mean, low, high = float(k @ counts) / float(counts.sum()), -40.0, -1e-9

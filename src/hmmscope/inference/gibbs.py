@@ -29,7 +29,7 @@ PIECE = 50
 
 
 class ChainsStopped(Exception):
-    """The callback ended the chains before their first draws."""
+    """The callback ended the chains early."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class Chains:
             yield (self.every - 1 if begin else burn), begin, min(begin + draws, self.num_draws)
 
     def run(self, chain: Callable[[int, np.random.Generator], Sequence[Array]]) -> list[Array]:
-        """Run the chains on threads; return arrays (chain, draw, ...), of fewer chains and draws after an early end.
+        """Run the chains on threads; return arrays (chain, draw, ...), fewer after an early end.
 
         Raises:
             ChainsStopped: The chains ended before four draws.

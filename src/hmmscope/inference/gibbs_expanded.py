@@ -1,4 +1,4 @@
-"""Gibbs sampling of models that are HMMs of expanded states: with inputs, durations or known states."""
+"""Gibbs sampling with inputs, durations or known states."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ class Expansion(Protocol):
     """HMM of expanded states of one model on one data set."""
 
     def arrays(self, rows: Rows) -> tuple[Array, Array, Array]:
-        """Return initial and transition weights, and the likelihood table (R, expanded)."""
+        """Return initial, transition and likelihood (R, expanded)."""
 
     def counts(self, first: Array, moves: Array, path: Path) -> Rows:
-        """Count starts, moves and emissions of the model along an expanded path."""
+        """Count starts, moves and emissions along an expanded path."""
 
     def shown(self, path: Path) -> Path:
         """Return the state of each expanded state."""
@@ -202,7 +202,7 @@ class KnownExpansion(Shown):
 
 
 def expansion_of(hmm: Process, work: PackedSequences, inputs: SequenceData | None) -> Expansion:
-    """Return the expansion of a model on sequences, with their inputs or known states."""
+    """Return the expansion of a model on sequences."""
     symbols = work.symbols.astype(np.int64)
     if inputs is not None:
         assert hmm.num_inputs is not None

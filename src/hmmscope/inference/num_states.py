@@ -119,7 +119,7 @@ class StateCountPosterior:
 def fit_each(
     sizes: Iterable[int], fit: Callable[[int], Fit], callback: Callable[[int], object] | None
 ) -> dict[int, Fit]:
-    """Fit each size; once the callback has asked to stop, omit the size that was not finished, unless it is the first."""
+    """Fit each size; after a stop, omit the unfinished size, unless it is the first."""
     fits: dict[int, Fit] = {}
     for size in sizes:
         own = fit(size)
@@ -139,7 +139,7 @@ def support_of(
 ) -> StateCountPosterior:
     """Compute the posterior over the number of states.
 
-    From the smallest BIC, larger and smaller sizes are tried until one is e^`FAR` times less probable than the best.
+    From the smallest BIC, sizes are tried until one is e^`FAR` times less probable than the best.
 
     Args:
         bics: BIC of each size.
@@ -241,7 +241,7 @@ def choose_num_states(
 def evidence_of_fits(
     work: PackedSequences, fits: Mapping[int, BaumWelchFit], choose: str | None, callback: Any = None
 ) -> Callable[[int], Evidence | None]:
-    """Return a function from a size to the evidence of its fit; without `choose` only a cheap one."""
+    """Return the evidence of a fit by size; without `choose` only if cheap."""
     most = MOST if choose else UNASKED
     hear = None if callback is None else lambda said: callback(0, said)
     return lambda size: evidence(work, fits[size].hmm, most=most, callback=hear)

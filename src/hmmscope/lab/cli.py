@@ -72,7 +72,7 @@ def _summary(record: type) -> str:
 
 
 def _by_audience(known: Mapping[str, type]) -> str:
-    """List the verbs by whom they are for; those of packages that name nobody come last."""
+    """List the verbs by audience; those without one come last."""
     groups: dict[str, list[str]] = {audience: [] for audience in (DATA, MODEL, PAPER, ANYBODY)}
     for name, record in known.items():
         line = textwrap.fill(_summary(record), 96, initial_indent=f"  {name:<11}", subsequent_indent=" " * 13)

@@ -83,7 +83,6 @@ class InputOutputHMM(Process):
         self.title, self.source = title, source
 
     def replaced(self, **arrays: Any) -> "InputOutputHMM":
-        """Return a copy with other arrays."""
         names: dict[str, Any] = {"symbols": self.symbols, "states": self.states, "inputs": self.inputs}
         return InputOutputHMM(**self.file_tensors() | arrays, **names)
 
@@ -129,7 +128,7 @@ class InputOutputHMM(Process):
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Return the names of the inputs: `input 0`, `input 1`, ... without names."""
+        """Return names of the inputs, by default `input 0`, ..."""
         return self.inputs or tuple(f"input {u}" for u in range(self.num_inputs))
 
     def given_input(self, number: int) -> HMM:
@@ -209,7 +208,7 @@ def _drawn(rows: Float64[Tensor, "row outcome"], uniforms: Float64[Tensor, "row"
 @registry.process("input-output")
 @dataclass(frozen=True, kw_only=True)
 class InputOutputSpec:
-    """Random input-output HMM with a random policy, as tokens: input, observation, input, observation, ...
+    """Random input-output HMM with a random policy, as tokens input, observation, ...
 
     Rows are Dirichlet(1); an input repeats with probability `repeat`, else the next one is uniform.
 

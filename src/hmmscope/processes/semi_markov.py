@@ -41,7 +41,7 @@ def with_durations(initial: object, transition: object, durations: object) -> Du
 
     A sequence starts with a new visit. Unreachable pairs are left out.
 
-    Source: Yu (2010), "Hidden semi-Markov models"; as an HMM: Johnson (2005).
+    Source: Yu (2010); as an HMM: Johnson (2005).
 
     Args:
         initial: of the first state (S,).
@@ -69,7 +69,7 @@ def with_durations(initial: object, transition: object, durations: object) -> Du
 
 
 class Visits(NamedTuple):
-    """States with durations: their names, the state of each pair, and their arrays (S, S), (S, D) and (S, V)."""
+    """Names of states, state of each pair, and arrays (S, S), (S, D), (S, V)."""
 
     names: tuple[str, ...]
     of: Int64[Tensor, "pair"]
@@ -81,8 +81,8 @@ class Visits(NamedTuple):
 class SemiMarkovHMM(Process):
     """Hidden semi-Markov model: a visit of state i lasts d steps with probability durations[i, d - 1].
 
-    Inference uses the exact HMM of pairs (state, remaining steps), which `num_states` counts. `predict`,
-    `predict_proba`, `state_table` and `plot` answer about the S states.
+    `num_states` counts pairs (state, remaining steps); `predict`, `predict_proba`, `state_table` and `plot` answer about
+    the S states.
 
     Attributes:
         initial, transition, durations, emission: (S,), (S, S), (S, D) and (S, V).
@@ -134,7 +134,6 @@ class SemiMarkovHMM(Process):
         self.title, self.source = title, source
 
     def replaced(self, **arrays: Any) -> "SemiMarkovHMM":
-        """Return a copy with other arrays."""
         return SemiMarkovHMM(**self.file_tensors() | arrays, symbols=self.symbols, states=self.names)
 
     @classmethod
@@ -152,10 +151,9 @@ class SemiMarkovHMM(Process):
 @registry.process("semi-markov")
 @dataclass(frozen=True, kw_only=True)
 class SemiMarkovSpec:
-    """States with random durations, so that the observer must track time as well as the state.
+    """Random semi-Markov chain, whose observer must track time.
 
-    A visit of state i takes 1 + Binomial(longest - 1, p_i) steps, with p_i from 1 / (S + 1) to S / (S + 1); another state
-    follows, by Dirichlet(1) rows.
+    Visits last 1 + Binomial(longest - 1, p_i) steps, p_i from 1 / (S + 1) to S / (S + 1); rows are Dirichlet(1).
 
     Source: after Yu (2010).
 

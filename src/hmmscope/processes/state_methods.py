@@ -11,10 +11,9 @@ def _defined(module: str) -> Any:
 class StateMethods:
     """Answers about observations, with the same names for all families.
 
-    `x` is whatever `hmmscope.fit` reads: an array, a list of sequences, a data frame, a file. Several sequences are
-    consecutive rows with `lengths`; options such as `column` read tables. A model with inputs
-    needs `inputs`: an input of each row, or a column. Results are arrays with a row for each row of
-    `x`, and `to_pandas()` gives them the index of `x`.
+    `x` is whatever `hmmscope.fit` reads. Several sequences are consecutive rows with `lengths`; options such as `column`
+    read tables. A model with inputs needs `inputs`: an input of each row, or a column. Results are
+    arrays with a row for each row of `x`; `to_pandas()` adds the index of `x`.
     """
 
     def predict(self, x: Any, *, names: bool = False, **reading: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Fits of HMMs with inputs, and of semi-Markov models, for `hmmscope.fit`."""
+"""Fits with inputs or durations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -48,7 +48,7 @@ def fit_driven(
     seed: int,
     reading: Mapping[str, Any],
 ) -> tuple[Any, float, Any, dict[str, Any]]:
-    """Fit each number of states, and choose by BIC; return the model, observations, progress, and fields of `FitResult`."""
+    """Fit each number of states, and choose by BIC."""
     names = ("sequence_weights", "start", "num_restarts", "max_iterations", "tolerance", "pseudo_count")
     limits = {name: getattr(options, name) for name in names} | {"seed": seed}
     weights = as_weights(options.sequence_weights, len(data))

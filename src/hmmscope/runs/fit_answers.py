@@ -1,4 +1,4 @@
-"""Answers of a fit: the methods of its HMM, with the fitted data as the default."""
+"""Answers of a fit, by default about the fitted data."""
 
 import signal
 import time
@@ -38,7 +38,7 @@ class FitAnswers(Tabular):
 
     @property
     def num_states(self) -> int:
-        """Return the chosen number of states, of a semi-Markov model without the remaining steps."""
+        """Return the chosen number of states, without remaining steps."""
         return state_answers.num_shown(self.hmm)
 
     def predict(self, x: Any = None, *, names: bool = False, **reading: Any) -> RowValues:
@@ -90,7 +90,7 @@ class FitAnswers(Tabular):
         return state_plots.plot(self.hmm, kind, self._rows("plot", x, reading), ax=ax, **own)
 
     def lines(self) -> list[str]:
-        """Return text lines: the table, the reason of the choice, and searches with restarts that disagree."""
+        """Return text: table, reason of the choice, and restarts that disagree."""
         found = []
         if len(self.fits) > 1 and not self.held_out:
             found.append("states  restarts           BIC")

@@ -18,17 +18,17 @@ class FitOptions:
     Attributes:
         start: Model for the first restart and for fixed parts. Its zeros stay zero; symbols match by name.
         fixed: Parts that keep the values of `start`: "initial", "transition", "emission".
-        tied_emissions: A class index per state; states of a class share one emission distribution.
+        tied_emissions: A class per state; each class shares one emission distribution.
         constraints: Forbidden, fixed and tied probabilities.
         sequence_weights: Factor of each sequence; 2 equals two copies. They hold nothing out, except `validation`.
         known_states: States, or sets of states, at some times, see `filter_beliefs`.
-        durations: Longest visit of a state; the fit is a `SemiMarkovHMM`, with a distribution of the durations of visits.
+        durations: Longest visit of a state; the fit is a `SemiMarkovHMM`.
         duration_family: "free" or "negative-binomial".
-        num_restarts: Maximum number of restarts; the best one is returned.
+        num_restarts: Maximum; the best restart is returned.
         max_iterations, tolerance: Limits of each restart, which converges when a step gains less nats per observation.
-        pseudo_count: Added to every expected count, so that unseen events keep positive probability.
-        choose: Rule that chooses among numbers of states: "bic" (no evidence is computed), "evidence" (the largest), or by
-            default the smallest BIC, with an interval by the evidence unless the data are long.
+        pseudo_count: Added to every expected count.
+        choose: Rule for the number of states: "bic" (computes no evidence), "evidence" (the largest), or by default the
+            smallest BIC, with an interval by the evidence unless data are long.
         quiet: Show no progress; None shows it in a terminal or notebook only, False also in a log.
 
     Raises:

@@ -52,18 +52,18 @@ class FitResult(FitAnswers):
     Attributes:
         hmm: The chosen model: an `HMM` for symbols, an `EmissionHMM` for numbers, an `InputOutputHMM` with `inputs=`,
             or a `SemiMarkovHMM` with `durations=`.
-        num_observations: Number of fitted symbols or vectors, weighted.
+        num_observations: Fitted symbols or vectors, weighted.
         fits: A `BaumWelchFit` or `EmissionFit` per number of states, on the training part if there was a choice, else
             on all data; empty after a stream.
         whole: The chosen fit continued on all data; None if `fits` used all data.
         held_out: Mean held-out log-probability per symbol (nats) by number of states; empty without a choice.
-        held_out_errors: Standard errors of `held_out` over sequences, or over blocks of few sequences.
-        reason: Why this number of states was chosen; empty without a choice.
+        held_out_errors: Standard errors of `held_out`.
+        reason: Reason of the choice, or empty.
         num_fitted: Number of symbols behind `fits`, if fewer than all.
         support: Support of the data for each number of states; None without a choice.
         data: The fitted data; None after a stream.
-        num_zeros: Number of probabilities of each array that `start` fixes at zero.
-        cost: Number of restarts, seconds of the whole call, and seconds of the evidence in it.
+        num_zeros: Zeros of `start` by array.
+        cost: Restarts, seconds, and seconds of the evidence.
     """
 
     hmm: Any
@@ -202,8 +202,7 @@ def fit(
         emission: "symbols", or for numbers "gaussian", "gaussian-mixture", "poisson" (counts), "channels" (several
             symbols at once), or a registered name or class of `EmissionHMM`. Default: "gaussian" for fractions, else
             symbols. NaN is missing; see `hmmscope.read_vectors` and `hmmscope.emissions.fit_emissions_em.fit_emissions`.
-        inputs: An input of each observation, or the column that holds them; the fit is then an `InputOutputHMM`, with a
-            transition and an emission matrix per input.
+        inputs: An input of each observation, or the column that holds them; the fit is then an `InputOutputHMM`.
         validation: Held-out data for comparing numbers of states; by default the validation part of `source`. The
             chosen fit continues on all data. Few sequences are cut into blocks.
         seed: Seed of the initial parameters and of the order of a stream.
@@ -261,7 +260,7 @@ def fit(
 
 
 def sizes_of(num_states: object) -> list[int]:
-    """Return the numbers of states in order; InputError unless they are positive integers."""
+    """Return the numbers of states in order."""
     given: list[Any] = list(num_states) if isinstance(num_states, Iterable) else [num_states]
     good = all(isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 1 for size in given)
     require(bool(given) and good, "num_states", "must be at least 1 and whole", num_states)
@@ -334,7 +333,6 @@ def _labelled(work: PackedSequences, known: Any, data: SequenceData, num_states:
 
 
 def num_weighted(work: PackedSequences, data: SequenceData) -> float:
-    """Return the number of observations, weighted."""
     return data.num_observations if work.weights is None else work.total(work.lengths)
 
 

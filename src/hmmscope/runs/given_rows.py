@@ -1,4 +1,4 @@
-"""Rows of data that a fitted model answers about, in any form that `hmmscope.fit` reads."""
+"""Rows that a fitted model answers about."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,14 +41,13 @@ class GivenRows(Shown):
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
-        """Number of rows of each sequence."""
         return tuple(map(len, self.sequences))
 
     def values(self, values: Any, names: Sequence[str]) -> RowValues:
         return RowValues.of(values, self.lengths, names, self.index)
 
     def batches(self) -> Iterator[tuple[Tensor, dict[str, Any], list[int]]]:
-        """Yield padded batches of sequences of similar length, their `lengths` and `inputs`, and their numbers."""
+        """Yield padded batches with `lengths`, `inputs` and numbers of sequences."""
         order = sorted(range(len(self.lengths)), key=self.lengths.__getitem__)
         while order:
             longest, chosen = 2 * max(1, self.lengths[order[0]]), list[int]()
@@ -125,7 +124,7 @@ def read_inputs(
         alphabet: Known inputs.
 
     Raises:
-        InputError: Missing inputs, or another number of inputs than of observations.
+        InputError: Missing inputs, or a wrong number of them.
     """
     try:
         found = _as_read(inputs, source, lengths, reading, alphabet)
@@ -165,19 +164,17 @@ def _as_read(
 
 
 def of_vectors(data: VectorData, index: Any = None, columns: tuple[str, ...] = ()) -> GivenRows:
-    """Return the sequences of numbers."""
     index = row_labels(data) if index is None else index
     return _labelled(GivenRows(data.rows.split(data.lengths.tolist()), columns=columns or data.columns or ()), index)
 
 
 def of_symbols(data: SequenceData, index: Any = None, inputs: SequenceData | None = None) -> GivenRows:
-    """Return the sequences of symbols."""
     index = row_labels(data) if index is None else index
     return _labelled(GivenRows(list(data), inputs=None if inputs is None else list(inputs)), index)
 
 
 def row_labels(source: Any) -> Any:
-    """Return the labels of the rows of a pandas object, or of data that has them; else None."""
+    """Return the labels of the rows, or None."""
     if isinstance(source, SequenceData | VectorData):
         return None if source.index is None else np.concatenate(source.index)
     index = getattr(source, "index", None)
@@ -185,7 +182,7 @@ def row_labels(source: Any) -> Any:
 
 
 def column_names(source: Any) -> tuple[str, ...]:
-    """Return the names of the columns of a data frame, or of a pandas Series; else none."""
+    """Return the names of the columns of a frame, or none."""
     columns = getattr(source, "columns", None)
     if columns is not None and not callable(columns):
         return tuple(map(str, columns))

@@ -148,7 +148,7 @@ class FitData:
 
     Attributes:
         data: Sequences of symbols or of numbers.
-        restricted: The fit had fixed or tied parts, weights or known states, or started from a user's model.
+        restricted: The fit had fixed or tied parts, weights, known states or a given start.
         index: Label of each row, or None.
         columns: Names of the coordinates, or empty.
         constraints: Constraints of the fit.

@@ -45,13 +45,13 @@ class SampledRows(NamedTuple):
         return self.observations.columns() | {"state": np.asarray(self.states)}
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame with a column for each coordinate and one for the state."""
+        """Return a pandas DataFrame of coordinates and states."""
         found = self.observations.to_pandas()
         return (found.to_frame() if found.ndim == 1 else found).assign(state=np.asarray(self.states))
 
 
 class StateTable(ResultRows):
-    """Rows about each state: what it emits, how often it occurs, how long it lasts."""
+    """Emissions, frequency and durations of each state."""
 
     def __repr__(self) -> str:
         names = list(self.columns())
@@ -67,26 +67,26 @@ class StateTable(ResultRows):
 
 
 def state_names(hmm: Process) -> tuple[str, ...]:
-    """Return the names of the states: `state 0`, `state 1`, ... without names."""
+    """Return names of the states, by default `state 0`, ..."""
     if hmm.visits is not None:
         return hmm.visits.names
     return hmm.states or tuple(f"state {state}" for state in range(hmm.num_states))
 
 
 def num_shown(hmm: Process) -> int:
-    """Return the number of states of answers: of a semi-Markov model without the remaining steps."""
+    """Return the number of states, without remaining steps."""
     return len(state_names(hmm))
 
 
 def constant_inputs(hmm: Any) -> list[tuple[str, Any]]:
-    """Return the name of each input and the HMM under it; for other models the model itself."""
+    """Return the HMM under each input by name, or the model alone."""
     if hmm.num_inputs is None:
         return [("", hmm)]
     return [(name, hmm.given_input(number)) for number, name in enumerate(hmm.input_names)]
 
 
 def coordinate_names(hmm: Process, given: GivenRows | None = None) -> tuple[str, ...]:
-    """Return the names of the coordinates: of the data, of the reading options, or `x0`, `x1`, ..."""
+    """Return names of the coordinates, by default `x0`, `x1`, ..."""
     count = hmm.num_symbols
     if given is not None and len(given.columns) == count:
         return given.columns
@@ -139,7 +139,6 @@ def _require(hmm: Process, capability: str) -> None:
 
 
 def score(hmm: Process, x: Any, *, per_sequence: bool = False, **reading: Any) -> Any:
-    """Compute the log-likelihood in nats."""
     given = given_rows(hmm, x, **reading)
     found = np.zeros(len(given.sequences))
     for rows, options, numbers in given.batches():
@@ -151,7 +150,7 @@ def score(hmm: Process, x: Any, *, per_sequence: bool = False, **reading: Any) -
 
 
 def sample(hmm: Any, length: int, num_sequences: int = 1, *, seed: int = 0, inputs: Any = None) -> SampledRows:
-    """Sample sequences; a model with inputs needs `inputs` (length,) or (num_sequences, length)."""
+    """Sample sequences; `inputs` (length,) or (num_sequences, length)."""
     require_count("length", length)
     require_count("num_sequences", num_sequences)
     if hmm.num_inputs is not None:
@@ -173,7 +172,7 @@ def sample(hmm: Any, length: int, num_sequences: int = 1, *, seed: int = 0, inpu
 def forecast(
     hmm: Any, observed: Any, steps: int = 1, *, seed: int = 0, next_inputs: Any = None, **reading: Any
 ) -> Forecasts:
-    """Forecast the observations after a sequence; a model with inputs needs `next_inputs` (steps,)."""
+    """Forecast the observations after a sequence; `next_inputs` (steps,)."""
     given = given_rows(hmm, observed, **reading)
     count = len(given.sequences)
     require(count == 1, "observed", f"must be one sequence, got {count}; pass one of them", count)
@@ -239,7 +238,7 @@ def _table_by_input(hmm: Any, given: GivenRows | None) -> StateTable:
 
 
 def dwell_rows(hmm: Process) -> list[float]:
-    """Return the mean number of rows of a visit of each state."""
+    """Return the mean duration of each state, in rows."""
     if hmm.visits is not None:
         durations = hmm.visits.durations
         return (durations @ torch.arange(1, durations.shape[1] + 1).double()).tolist()
@@ -266,7 +265,6 @@ def _stationary(hmm: Any) -> list[float]:
 
 
 def emission_rows(hmm: Any) -> Float64[Tensor, "state symbol"]:
-    """Return P(symbol | state)."""
     if hmm.visits is not None:
         return hmm.visits.emission
     return hmm.params.symbols()[0] if hmm.params.states_emit else hmm.params.predictive()[0]

@@ -59,7 +59,7 @@ class TrainOptions:
         optimizer: Function of the model that returns one or several torch optimizers, whose learning rates the
             schedule scales.
         auxiliary_losses: By name, functions of model, batch and output; their scalars are added to the loss and logged.
-        quiet: Show no progress; None shows it in a terminal or notebook only, False also in a log.
+        quiet: As for `FitOptions`.
 
     Raises:
         InputError: An option is out of range, or the package of the tracker is missing.
@@ -84,7 +84,6 @@ class TrainOptions:
         require(self.optimizer is None or callable(self.optimizer), "optimizer", "must be a function", self.optimizer)
 
     def recorded(self, spec: TrainingSpec) -> TrainingSpec:
-        """Return the spec with the names of the factory and the auxiliary losses."""
         names, factory = tuple(sorted(self.auxiliary_losses or ())), self.optimizer
         if spec.auxiliary_losses not in ((), names):
             raise InputError(

@@ -24,7 +24,7 @@ class ReadOptions:
         axis: time axis of a 2-d array: 0 if columns are sequences, 1 if rows are.
         missing: values of missing observations, see `Missing`.
         time: the column with the time stamp of each row.
-        inputs: the column with the inputs of a model that depends on inputs.
+        inputs: the column with the inputs of a model.
         every, gap, sort, duplicates: see `TimeAxis`.
     """
 

@@ -36,7 +36,7 @@ def check_optimizer(spec: TrainingSpec) -> None:
 
 
 def make_optimizer(model: nn.Module, spec: TrainingSpec, factory: Factory | None = None) -> Moments:
-    """Return an optimiser without state: that of the factory, else the spec's."""
+    """Return a new optimiser of the factory or spec."""
     plain = _without_decay(unwrapped(model)) if spec.weight_decay_on == "matrices" else frozenset()
     if factory is None and spec.optimizer == "adamw" and not spec.optimizer_options:
         return Moments(plain)
@@ -127,7 +127,7 @@ def _without_decay(model: nn.Module) -> frozenset[Tensor]:
 
 
 def state_of(model: nn.Module, moments: Moments) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the state of optimisers of torch: tensors, and numbers of parameters and groups."""
+    """Return the tensors and numbers of optimisers."""
     names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     tensors, numbers = {}, {}
     for number, optimizer in enumerate(moments.optimizers):
@@ -150,7 +150,6 @@ def state_of(model: nn.Module, moments: Moments) -> tuple[dict[str, Tensor], dic
 def restore_state(
     model: nn.Module, moments: Moments, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]
 ) -> None:
-    """Copy a saved state to new optimisers."""
     parameters = dict(model.named_parameters())
     owners = {p: one for one in moments.optimizers for group in one.param_groups for p in group["params"]}
     for path, value in {**tensors, **numbers}.items():
@@ -182,8 +181,6 @@ class AuxiliaryLosses:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Keep the output of the user's module."""
-
         def keep(module: nn.Module, args: tuple, output: Any) -> None:
             self._output = output
 

@@ -34,7 +34,7 @@ class SingleProcess:
     Attributes:
         world: Participating processes.
         forward: The model, possibly compiled or wrapped.
-        in_parts: True if the model is sharded, so that forward passes need all processes.
+        in_parts: True if forward passes need all processes.
         before_update: Callback after the gradient, before any state changes.
         meanwhile: Callback before the host waits for the step's loss.
         auxiliary: Auxiliary losses.

@@ -8,7 +8,6 @@ from hmmscope.schema import require, require_kinds
 
 
 def option_texts(options: Any) -> Any:
-    """Return a mapping as sorted texts ``name=value``."""
     if not isinstance(options, Mapping):
         return options
     return tuple(sorted(f"{name}={_text(value)}" for name, value in options.items()))
@@ -25,11 +24,10 @@ class TrainingSpec:
     Attributes:
         num_steps: Optimiser steps.
         batch_size: Samples per step.
-        num_trajectories: Size of a fixed training set, reshuffled each epoch; 0 for fresh samples.
+        num_trajectories: Size of a fixed training set; 0 for fresh samples.
         epoch_steps: Steps per epoch with fresh samples; 0 for a single epoch.
-        schedule: Learning-rate schedule: "cosine" (linear warm-up, cosine decay to `final_fraction`), "halving"
-            (warm-up from `warmup_from`, halved every `halve_every` epochs), "constant" or "wsd" (constant, then linear
-            to zero).
+        schedule: Learning-rate schedule: "cosine" (decays to `final_fraction`), "halving" (every `halve_every`
+            epochs), "constant" or "wsd" (constant, then linear to zero).
         learning_rate: Peak learning rate.
         warmup_steps: Steps of linear warm-up.
         warmup_from: Initial learning rate of "halving".
@@ -42,15 +40,14 @@ class TrainingSpec:
         weight_decay_on: "all" parameters, or "matrices": no norms and biases.
         auxiliary_losses: Names of those in `TrainOptions`.
         gradient_clip: Largest global gradient norm; 0 for no limit.
-        curriculum: Prefix lengths (observations) of the stages, which have equally many epochs.
+        curriculum: Prefix lengths of the stages, which have equally many epochs.
         block_length: Block chain-of-thought: positions between which the model reads its own answer; 0 for none.
         block_algorithm: "two-phase" (answers first, then one ordinary step) or "naive" (one pass per block).
-        accumulation_steps: Equal parts of a batch with separate gradients, added in a fixed order; affects a run's
-            bits.
+        accumulation_steps: Parts of a batch whose gradients are added in order; affects a run's bits.
         parallel: Multi-process method: "exact" (same bits as one process), "ddp" or "fsdp".
         precision: "float32", "tf32" (on a GPU) or "bfloat16" (torch autocast, or compiled maps with float32 sums).
-        compile: True to use torch.compile.
-        deterministic: True to forbid nondeterministic operations.
+        compile: Use torch.compile.
+        deterministic: Forbid nondeterministic operations.
         evaluate_every: Steps between evaluations on the "evaluate" stream; 0 for none.
         evaluate_samples: Samples per evaluation.
         checkpoint_every: Steps between checkpoints; the newest two stay.

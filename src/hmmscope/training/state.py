@@ -153,7 +153,6 @@ def _gathered(tensors: Mapping[str, torch.Tensor], world: ProcessGroup) -> dict[
 
 
 def copied_to(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Return a tensor placed as a parameter."""
     value = value.to(parameter.device)
     if not hasattr(parameter, "full_tensor"):
         return value

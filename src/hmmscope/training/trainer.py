@@ -163,9 +163,9 @@ def train_model(
         target: Prediction target.
         held_out: Dataset of the evaluation loss.
         floor: Bayes loss, shown next to the loss.
-        quiet: True to hide progress; None to show it in a terminal or notebook only.
+        quiet: See `Progress`.
         tracker: Also receives the metrics.
-        flops_of: Operations of a training step on a sample of given positions, for timing.jsonl.
+        flops_of: Operations of a step per sample of given positions.
         optimizer, auxiliary_losses: See `TrainOptions`; `spec` has their names.
 
     Raises:

@@ -112,8 +112,7 @@ def update(
 ) -> tuple[float, ...]:
     """Take the step if loss and gradient, over all processes, are finite; return both, and the auxiliary losses.
 
-    The host waits for the loss once: on a CPU before the update; on a GPU, which can skip the update itself,
-    afterwards.
+    The host waits for the loss once: on a CPU before the update, on a GPU afterwards.
 
     Args:
         meanwhile: Called before the host waits.

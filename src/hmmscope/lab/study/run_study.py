@@ -147,7 +147,7 @@ def study(
         source: `SequenceData` or its sources: a file path, lists, an array.
         out: A new folder, or with `resume` the folder of the same study.
         resume: Resume the study in `out`.
-        quiet: Show no progress; None shows it in a terminal or notebook only, False also prints lines.
+        quiet: As for `FitOptions`.
         spec: Settings; or its `fields` (`StudySpec`), together with options of `SequenceData` such as `lengths`.
 
     Raises:

@@ -24,9 +24,7 @@ def is_run(folder: Path) -> bool:
 
 
 def kept_results(name: str) -> Path:
-    """Return the folder of the kept results of an experiment: those that the ledger prefers, of the largest scale.
-
-    Results are kept beside the source code, in ``results/`` of a checkout.
+    """Return the folder of the kept results of an experiment, of the largest scale.
 
     Raises:
         InputError: No experiment has this name, or no results of it are kept.
@@ -51,7 +49,7 @@ def kept_results(name: str) -> Path:
 
 
 def read_folder(folder: Path) -> ExperimentFolder:
-    """Read an experiment or a finished run for a comparison page, without writing; a name stands for its kept results.
+    """Read an experiment or a finished run for a page; a name stands for its kept results.
 
     Raises:
         InputError: The folder is neither, or the run is not finished.

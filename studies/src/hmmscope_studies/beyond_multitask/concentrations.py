@@ -157,7 +157,7 @@ def prompts_of(process: Mixture, symbols: int, stream: str) -> ProcessDataset:
 
 
 def _asked(dataset: ProcessDataset) -> np.ndarray:
-    """Return a mask of the judged observations, among those that are predicted."""
+    """Return a mask of the judged observations."""
     layout, predicted = dataset.layout, dataset.layout.predicted_observations
     number = layout.sequence_index[predicted]
     return np.asarray((number == number.max()) & (layout.position_in_sequence[predicted] >= FIRST))
@@ -170,7 +170,7 @@ def _rows(values: dict[str, dict[str, np.ndarray]], **names: Any) -> Iterator[di
 
 
 def predictions(pool: Mixture, new: Mixture, symbols: int, sizes: dict[str, Any]) -> Iterator[tuple[str, dict]]:
-    """Yield scores of n-grams, tuned on other prompts of the pool, and of the filter that knows the HMM."""
+    """Yield scores of tuned n-grams, and of the filter that knows the HMM."""
     tuning = prompts_of(pool, symbols, "counting")
     ngrams = TunedNgrams.tuned(tuning, num_samples=sizes["tuning_prompts"], orders=LONGEST, asked=_asked(tuning))
     for name, process in ((POOL, pool), (NEW, new)):
@@ -201,7 +201,7 @@ def predictions(pool: Mixture, new: Mixture, symbols: int, sizes: dict[str, Any]
 
 
 def retrieval(pool: Mixture, new: Mixture, symbols: int, sizes: dict[str, Any]) -> Iterator[tuple[str, dict]]:
-    """Yield scores of the Bayes mixture over the pool; on new HMMs for the shortest prompts only, where it is smoothed."""
+    """Yield scores of the mixture over the pool; for new HMMs on the shortest prompts."""
     kinds = [(POOL, pool, sizes["retrieval_prompts"], {RETRIEVAL: partial(retrieved, pool)})]
     if symbols == min(sizes["symbols"]):
         shares = {
@@ -223,7 +223,7 @@ def retrieval(pool: Mixture, new: Mixture, symbols: int, sizes: dict[str, Any]) 
 def retrieved(
     pool: Mixture, observations: Int64[Tensor, "batch time"], *, reset_mask: Tensor
 ) -> Float64[Tensor, "batch time symbol"]:
-    """Predict by the mixture over the pool, without the HMMs that are `NEGLIGIBLE` after `EARLY` observations."""
+    """Predict by the pool without HMMs that are `NEGLIGIBLE` after `EARLY` observations."""
     found = []
     for seen in observations.split(8):
         early = min(EARLY, seen.shape[1])
@@ -237,7 +237,7 @@ def retrieved(
 
 
 def names(pool: Mixture, new: Mixture, symbols: int, sizes: dict[str, Any]) -> Iterator[tuple[str, dict]]:
-    """Yield how often the likelihood of the symbol counts is largest for the right HMM of the pool."""
+    """Yield how often symbol counts name the right HMM of the pool."""
     dataset = prompts_of(pool, symbols, "evaluate")
     length, law = dataset.layout.sequence_lengths[-1], pool.params
     state, frequencies = law.initial_MS, torch.zeros(len(pool), pool.num_symbols, dtype=torch.float64)
