@@ -21,8 +21,8 @@ SEEN = torch.zeros(1, 3, dtype=torch.int64)
 LACKING: dict[str, tuple[Callable[[], object], str]] = {
     "memory of a mixture": (
         lambda: hs.memory_beliefs(pool(), SEEN, 2),
-        "process: Mixture has no probabilities of words; supported by GeneralisedHMM, HMM, LabelledHMM; "
-        "use hmmscope.filter_mixture",
+        "process: Mixture has no probabilities of words; supported by GeneralisedHMM, HMM, LabelledHMM, "
+        "SemiMarkovHMM; use hmmscope.filter_mixture",
     ),
     "filter of a mixture": (
         lambda: hs.filter_beliefs(pool(), SEEN),

@@ -295,7 +295,10 @@ def test_threads_and_determinism_are_as_before_afterwards(monkeypatch: pytest.Mo
             lambda: configure("umbrella", layout="prompts", training={"curriculum": [2]}),
             "training.curriculum: applies to plain",
         ),
-        (lambda: configure("umbrella", model=5), "model: must be a registered model or a mapping with its name, got 5"),
+        (
+            lambda: configure("umbrella", model=5),
+            "model: must be a torch module, a registered model or a mapping with its name, got 5",
+        ),
         (
             lambda: configure("umbrella", read_options={"unit": "lines"}),
             "unit: applies only to sequences that are read here",

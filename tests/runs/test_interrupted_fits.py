@@ -20,6 +20,14 @@ SYMBOLS = np.random.default_rng(0).integers(0, 3, 120).tolist()
 NUMBERS = np.random.default_rng(0).normal(size=120) + np.repeat([0.0, 4.0], 60)
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """SIGINT raises KeyboardInterrupt, also where the tests run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def ctrl_c(monkeypatch):
     """Return a function that sends SIGINT when progress reaches a step."""

@@ -10,6 +10,7 @@ import torch
 
 import hmmscope as hs
 from hmmscope.errors import InputError
+from hmmscope.inference.gibbs import Chains, DirichletPrior
 from hmmscope.runs import fitting
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.vector_sequences import choose_vectors, fit_vectors, refuse
@@ -111,9 +112,11 @@ def test_fits_of_a_stream_refuse_what_needs_all_sequences() -> None:
         found.check(5)
     restricted = fitting.FitData(hs.SequenceData([[0, 1]]), restricted=True)
     with pytest.raises(InputError, match="posterior: its priors need free parameters"):
-        restricted.posterior(found.hmm, None, None, {})  # type: ignore[arg-type]
+        restricted.posterior(found.hmm, DirichletPrior(), Chains(), {})
     with pytest.raises(InputError, match="posterior: unknown 'mean'"):
-        fitting.FitData(hs.SequenceData([[0, 1]]), restricted=False).posterior(found.hmm, None, None, {"mean": 1})  # type: ignore[arg-type]
+        fitting.FitData(hs.SequenceData([[0, 1]]), restricted=False).posterior(
+            found.hmm, DirichletPrior(), Chains(), {"mean": 1}
+        )
 
 
 def test_a_field_of_training_is_told_where_it_belongs() -> None:

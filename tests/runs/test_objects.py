@@ -138,7 +138,7 @@ def test_a_run_on_an_object_goes_on_with_the_same_object_only(tmp_path: Path) ->
         ("nothing", {}, "process: unknown 'nothing'"),
         (3, {}, "process: must be a registered process"),
         ("umbrella", {"model": "roforme"}, "model.name: unknown 'roforme'; did you mean 'roformer'?"),
-        ("umbrella", {"model": 3}, "model: must be a registered model"),
+        ("umbrella", {"model": 3}, "model: must be a torch module, a registered model"),
         (
             "umbrella",
             {"length": 5, "options": hs.TrainOptions(layout=hs.PromptLayout())},

@@ -1,6 +1,7 @@
 """[MultiTask]: what can be predicted of the paper's HMMs, for several distributions of their matrices."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,6 @@ from hmmscope.lab import (
     claim,
     lines,
 )
-from hmmscope.ties import largest
 from hmmscope_papers.multitask.models import BATCH
 from hmmscope_papers.multitask.predictors import LONGEST, measured, smoothed
 from hmmscope_papers.theorems import by_scale, plain
@@ -259,28 +259,19 @@ _MEASURES = {"predictions": predictions, "retrieval": retrieval, "names": names}
 
 
 def _effects(rows: Rows, unit: str) -> dict[str, Effect]:
-    return {name: effect for (name,), own in _by_name(rows) if (effect := own.effect(unit=unit)) is not None}
+    """Return the mean over prompts for each pair of concentrations; each prompt is a replicate, from its own HMM."""
+    effects = {name: (own.effect(unit=unit), own[0]["samples"]) for (name,), own in _by_name(rows)}
+    return {
+        name: replace(effect, num_seeds=prompts) for name, (effect, prompts) in effects.items() if effect is not None
+    }
 
 
 @claim("multitask-concentration-room")
 def room(tables: Tables) -> Measurement:
     shortest = min(tables["gaps"].values("symbols"))
-    rows = tables["gaps"].where(metric="accuracy", prompts=POOL, symbols=shortest)
-    effects = _effects(rows, "accuracy")
+    effects = _effects(tables["gaps"].where(metric="accuracy", prompts=POOL, symbols=shortest), "accuracy")
     known = tables["predictions"].where(predictor=KNOWN, metric="accuracy", prompts=POOL, symbols=shortest)
-    told = "; ".join(f"{name}: {own.effect()} with the HMM known" for (name,), own in _by_name(known))
-    text = f"After {shortest} observations the accuracy is {told}."
-    return Measurement(effects, text)
-
-
-@claim("multitask-concentration-names")
-def named(tables: Tables) -> Measurement:
-    shortest = min(tables["names"].values("symbols"))
-    rows = tables["names"].where(symbols=shortest)
-    effects = _effects(rows, "fraction of prompts")
-    longest = tables["names"].where(symbols=max(tables["names"].values("symbols")))
-    top = largest(longest.values("concentrations"), lambda name: longest.where(concentrations=name)[0]["value"])
-    most = longest.where(concentrations=top).effect()
-    return Measurement(
-        effects, f"After {longest[0]['symbols']} observations symbol counts name up to {most}, at {top}."
-    )
+    accuracy = _effects(known, "with the HMM known")
+    named = _effects(tables["names"].where(symbols=shortest), "of prompts")
+    each = "; ".join(f"{name}: {found}; symbol counts name {named[name]}" for name, found in accuracy.items())
+    return Measurement(effects, f"After {shortest} observations, by (transitions, emissions), the accuracy is {each}.")
