@@ -13,13 +13,13 @@ import pytest
 import yaml
 
 from cli_cases import BUFFERED, LONG, TINY, assert_one_line, call, rubbish, trained  # noqa: F401 - fixtures
+from hmmscope import progress
 from hmmscope.lab.verbs import precompile
 from hmmscope.lab.verbs.precompile import CALLS
 from hmmscope.processes.files import load_process
 from hmmscope.processes.hmm import HMM
 from hmmscope.storage import store
 from hmmscope.storage.rundir import read_journal
-from hmmscope.training import progress
 
 
 def test_oracle_of_the_textbook(call: Callable, tmp_path: Path) -> None:

@@ -4,18 +4,20 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from hmmscope.axes import Float, Tensor
-from hmmscope.errors import DamagedError, InputError
+from hmmscope.errors import InputError
 from hmmscope.models.adapted import AdaptedModule
 from hmmscope.models.user_module import UserModule, unwrapped
 from hmmscope.schema import require, shown, unknown_name
-from hmmscope.training.spec import TrainingSpec
-from hmmscope.training.state import Moments, copied_to
+from hmmscope.training.state import Moments
+
+if TYPE_CHECKING:
+    from hmmscope.training.spec import TrainingSpec
 
 #: Makes one or several optimisers of a model.
 Factory = Callable[[nn.Module], Any]
@@ -27,7 +29,7 @@ _GIVEN = ("params", "lr", "betas", "weight_decay")  # by other fields
 _NORM = re.compile(r"Norm(\dd)?$")
 
 
-def check_optimizer(spec: TrainingSpec) -> None:
+def check_optimizer(spec: "TrainingSpec") -> None:
     """Raise InputError for an unknown optimiser or option."""
     if "." in spec.optimizer:
         rule = "cannot be combined with a factory, which sets its own options"
@@ -35,7 +37,7 @@ def check_optimizer(spec: TrainingSpec) -> None:
     _made(spec, [nn.Parameter(torch.zeros(1, 1))])
 
 
-def make_optimizer(model: nn.Module, spec: TrainingSpec, factory: Factory | None = None) -> Moments:
+def make_optimizer(model: nn.Module, spec: "TrainingSpec", factory: Factory | None = None) -> Moments:
     """Return a new optimiser of the factory or spec."""
     plain = _without_decay(unwrapped(model)) if spec.weight_decay_on == "matrices" else frozenset()
     if factory is None and spec.optimizer == "adamw" and not spec.optimizer_options:
@@ -49,7 +51,7 @@ def make_optimizer(model: nn.Module, spec: TrainingSpec, factory: Factory | None
     return Moments(plain, _given(factory, unwrapped(model)))
 
 
-def _made(spec: TrainingSpec, parameters: list[Any]) -> torch.optim.Optimizer:
+def _made(spec: "TrainingSpec", parameters: list[Any]) -> torch.optim.Optimizer:
     known = {
         name.lower(): one
         for name, one in vars(torch.optim).items()
@@ -124,50 +126,6 @@ def _without_decay(model: nn.Module) -> frozenset[Tensor]:
         for name, parameter in module.named_parameters(recurse=False)
         if parameter.ndim < 2 or name.startswith("bias") or _NORM.search(type(module).__name__)
     )
-
-
-def state_of(model: nn.Module, moments: Moments) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and numbers of optimisers."""
-    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
-    tensors, numbers = {}, {}
-    for number, optimizer in enumerate(moments.optimizers):
-        for parameter, state in optimizer.state.items():
-            for key, value in state.items():
-                if isinstance(value, Tensor):
-                    tensors[f"{key}.{names[parameter]}"] = value
-                elif isinstance(value, bool | int | float):
-                    numbers[f"{key}.{names[parameter]}"] = value
-                elif value is not None:
-                    name = f"{type(optimizer).__name__} has {key} = {shown(value)}"
-                    raise InputError(f"optimizer: {name}, which a checkpoint cannot store; use another optimizer")
-        for index, group in enumerate(optimizer.param_groups):
-            for key, value in group.items():
-                if isinstance(value, bool | int | float) and key not in ("lr", "initial_lr"):
-                    numbers[f"{number}.{index}.{key}"] = value
-    return tensors, numbers
-
-
-def restore_state(
-    model: nn.Module, moments: Moments, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]
-) -> None:
-    parameters = dict(model.named_parameters())
-    owners = {p: one for one in moments.optimizers for group in one.param_groups for p in group["params"]}
-    for path, value in {**tensors, **numbers}.items():
-        key, _, name = path.partition(".")
-        if key.isdecimal():
-            index, _, key = name.partition(".")
-            moments.optimizers[int(path.partition(".")[0])].param_groups[int(index)][key] = value
-            continue
-        parameter = parameters.get(name)
-        if parameter is None or parameter not in owners:
-            raise DamagedError(f"optimiser.safetensors: {path} is of no parameter of the optimizer")
-        if isinstance(value, Tensor) and value.shape == parameter.shape and value.ndim:
-            value = copied_to(parameter, value)
-        elif isinstance(value, Tensor):
-            group = owners[parameter].param_groups[0]
-            there = value.ndim or group.get("capturable") or group.get("fused")
-            value = value.to(parameter.device) if there else value.clone()
-        owners[parameter].state[parameter][key] = value
 
 
 class AuxiliaryLosses:

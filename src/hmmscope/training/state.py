@@ -13,6 +13,7 @@ from hmmscope.errors import DamagedError, InputError, ResourceError
 from hmmscope.models.user_module import UserModule
 from hmmscope.models.weight_names import matched
 from hmmscope.reprs import Shown
+from hmmscope.schema import shown
 from hmmscope.storage.rundir import RunDir
 from hmmscope.training.distributed import ProcessGroup
 
@@ -59,9 +60,7 @@ def save_state(
         raise ResourceError(f"step {step}: the processes have different weights; {rule}")
     numbers: dict[str, Any] = {}
     if moments.optimizers:
-        from hmmscope.training.optimizers import state_of
-
-        held, numbers = state_of(model, moments)
+        held, numbers = _held_by(model, moments)
     else:
         held = {
             f"{m}.{name}": moments.state[p].get(m, torch.zeros_like(p))  # zeros if no gradient has reached it
@@ -119,9 +118,7 @@ class Restored(Shown):
         if not self.step:
             return
         if moments.optimizers:
-            from hmmscope.training.optimizers import restore_state
-
-            return restore_state(model, moments, self.moments, self.numbers)
+            return _restore(model, moments, self.moments, self.numbers)
         for name, parameter in model.named_parameters():
             moments.state[parameter] = {
                 "step": torch.tensor(float(self.step), device=parameter.device),
@@ -160,6 +157,50 @@ def copied_to(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
     sharded: Any = parameter
     return distribute_tensor(value, sharded.device_mesh, sharded.placements)
+
+
+def _held_by(model: torch.nn.Module, moments: Moments) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return the tensors and numbers of optimisers."""
+    names: dict[torch.Tensor, str] = {p: name for name, p in model.named_parameters()}
+    tensors, numbers = {}, {}
+    for number, optimizer in enumerate(moments.optimizers):
+        for parameter, state in optimizer.state.items():
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    tensors[f"{key}.{names[parameter]}"] = value
+                elif isinstance(value, bool | int | float):
+                    numbers[f"{key}.{names[parameter]}"] = value
+                elif value is not None:
+                    name = f"{type(optimizer).__name__} has {key} = {shown(value)}"
+                    raise InputError(f"optimizer: {name}, which a checkpoint cannot store; use another optimizer")
+        for index, group in enumerate(optimizer.param_groups):
+            for key, value in group.items():
+                if isinstance(value, bool | int | float) and key not in ("lr", "initial_lr"):
+                    numbers[f"{number}.{index}.{key}"] = value
+    return tensors, numbers
+
+
+def _restore(
+    model: torch.nn.Module, moments: Moments, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, Any]
+) -> None:
+    parameters = dict(model.named_parameters())
+    owners = {p: one for one in moments.optimizers for group in one.param_groups for p in group["params"]}
+    for path, value in {**tensors, **numbers}.items():
+        key, _, name = path.partition(".")
+        if key.isdecimal():
+            index, _, key = name.partition(".")
+            moments.optimizers[int(path.partition(".")[0])].param_groups[int(index)][key] = value
+            continue
+        parameter = parameters.get(name)
+        if parameter is None or parameter not in owners:
+            raise DamagedError(f"optimiser.safetensors: {path} is of no parameter of the optimizer")
+        if isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.ndim:
+            value = copied_to(parameter, value)
+        elif isinstance(value, torch.Tensor):
+            group = owners[parameter].param_groups[0]
+            there = value.ndim or group.get("capturable") or group.get("fused")
+            value = value.to(parameter.device) if there else value.clone()
+        owners[parameter].state[parameter][key] = value
 
 
 def _moments(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -90,7 +90,7 @@ def fit(options: FitCommandOptions) -> None:
         say(
             f"{about} {_place(found.hmm, data)}: log-likelihood {best.log_likelihood:.6f} nats "
             f"({best.log_likelihood / total:.6f} per observation), {ended} in {_counted(best.num_iterations, 'iteration')}, "
-            f"{searched(found.final)}"
+            f"{searched(found.fits[found.num_states])}"
         )
     if stopped is not None:
         raise Interrupted(f"fit: stopped by SIGINT; saved the best fit so far in {options.out}", signal.SIGINT, found)

@@ -55,8 +55,12 @@ def read_folder(folder: Path) -> ExperimentFolder:
         InputError: The folder is neither, or the run is not finished.
         DamagedError: A file is damaged.
     """
-    if not os.path.lexists(folder):
+    try:
+        os.lstat(folder)
+    except FileNotFoundError:
         folder = kept_results(str(folder))
+    except (OSError, ValueError):
+        pass  # the reader says what is wrong with the path
     if not is_run(folder):
         return read_experiment(folder)
     from hmmscope.lab.experiments.run_page import description

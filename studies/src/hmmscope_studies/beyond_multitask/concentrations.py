@@ -266,7 +266,7 @@ def _effects(rows: Rows, unit: str) -> dict[str, Effect]:
     }
 
 
-@claim("multitask-concentration-room")
+@claim("random-hmms-leave-room")
 def room(tables: Tables) -> Measurement:
     shortest = min(tables["gaps"].values("symbols"))
     effects = _effects(tables["gaps"].where(metric="accuracy", prompts=POOL, symbols=shortest), "accuracy")
