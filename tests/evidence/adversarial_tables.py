@@ -79,7 +79,8 @@ def judged(claim: Claim, tables: Tables) -> Judged:
             finding = claim.finding(seen)
     except _BROKEN as error:
         return Judged(f"broken: {error!r}", {}, ())
-    effects = {name: (one.value, one.low, one.high) for name, one in seen.by_name().items()}
+    shut = {part.name for part in finding.parts or () if part.verdict == "not tested"}  # behind a gate: they decide nothing
+    effects = {name: (one.value, one.low, one.high) for name, one in seen.by_name().items() if name not in shut}
     return Judged(finding.verdict, effects, tuple((gate.name, gate.is_open) for gate in finding.gates))
 
 
@@ -94,7 +95,7 @@ def falls(claim: Claim, before: Judged, attack: Attack) -> bool:
         return False
     if attack.keeps:
         return _borne_out(now) != _borne_out(before) if before.verdict in DECIDED else _values(now) != _values(before)
-    if now.effects == before.effects:
+    if now.effects.items() <= before.effects.items():
         return False
     return attack.without is None or judged(claim, attack.without()).effects != now.effects
 
