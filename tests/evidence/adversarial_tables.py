@@ -79,7 +79,9 @@ def judged(claim: Claim, tables: Tables) -> Judged:
             finding = claim.finding(seen)
     except _BROKEN as error:
         return Judged(f"broken: {error!r}", {}, ())
-    shut = {part.name for part in finding.parts or () if part.verdict == "not tested"}  # behind a gate: they decide nothing
+    shut = {
+        part.name for part in finding.parts or () if part.verdict == "not tested"
+    }  # behind a gate: they decide nothing
     effects = {name: (one.value, one.low, one.high) for name, one in seen.by_name().items() if name not in shut}
     return Judged(finding.verdict, effects, tuple((gate.name, gate.is_open) for gate in finding.gates))
 
