@@ -11,7 +11,6 @@ import argparse
 import itertools
 import json
 import math
-import platform
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ from hmmscope.inference.fit_durations import DurationSteps, SemiMarkovParams
 from hmmscope.inference.fit_inputs import expected_input_counts
 from hmmscope.inference.loop_inputs import flat_sequences
 from hmmscope.seeds import numpy_generator
+from hmmscope.system_info import machine_line
 
 OUT = Path(__file__).resolve().parents[1] / "quality" / "family_checks.json"
 FAMILIES = ("constraints", "labels", "weights", "inputs", "durations")
@@ -214,7 +214,7 @@ def check_coverage(families: list[str], datasets: int) -> dict[str, Any]:
 
 def keep(name: str, found: dict[str, Any]) -> None:
     kept = json.loads(OUT.read_text()) if OUT.exists() else {}
-    about = {"date": datetime.now(UTC).date().isoformat(), "machine": f"{platform.machine()}, one thread"}
+    about = {"date": datetime.now(UTC).date().isoformat(), "machine": machine_line()}
     before = kept.get(name, {})
     kept[name] = before | {family: own | about for family, own in found.items()}
     OUT.write_text(json.dumps(kept, indent=1) + "\n")

@@ -79,7 +79,7 @@ def test_both_roads_give_one_answer(num_states, num_symbols):
 
 
 def every_answer(hmm, observations, options):
-    """What the kernels over states write, for symbols and for log-likelihoods of vectors."""
+    """Return what the kernels over states write, for symbols and for log-likelihoods of vectors."""
     paths = hs.most_likely_states(hmm, observations, **options)
     found = hs.filter_beliefs(hmm, observations, **options)
     yield from (found.beliefs, found.next_observation, found.log_likelihood_terms, paths.states, paths.log_probability)

@@ -137,7 +137,7 @@ def test_help(verb: str, capsys: pytest.CaptureFixture) -> None:
 
 def test_help_lists_every_verb_once_by_whom_it_is_for(call: Callable) -> None:
     told = call().out
-    groups = ["your data:", "your model:", "the papers:", "everything:", "options:"]
+    groups = ["your data:", "your model:", "the papers:", "general:", "options:"]
     assert sorted(groups, key=told.index) == groups
     for verb in VERBS:
         assert len(re.findall(rf"^  {verb} ", told, re.MULTILINE)) == 1

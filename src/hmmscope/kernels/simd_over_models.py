@@ -24,12 +24,13 @@ def forward(  # type: ignore[no-untyped-def]
     """Filter one sequence; adds log-likelihoods to `logs`.
 
     Args:
+        beside: `BESIDE`.
         first: P(o_0 = v, state 0 = s) (V, S, lane).
         step, emission: (S, S, lane), (V, S, lane).
         symbols: (T,).
-        law, following, product: Work arrays; `product` (lane,), else (S, lane).
+        law, following, product: Work arrays (S, lane), (S, lane), (lane,).
         logs: (lane,).
-        doubtful: (lane,), set at an entry below 1e-100.
+        doubtful: (lane,), set at an entry below 1e-100 or an impossible symbol.
     """
     lanes = len(beside)
     size = len(law) // lanes
@@ -78,10 +79,11 @@ def forward(  # type: ignore[no-untyped-def]
 def backward(  # type: ignore[no-untyped-def]
     beside, step, emission, symbols, beliefs, norms, ahead, weight, sums, firsts, pairs, visits
 ):
-    """Add expected counts, after `forward`.
+    """Add the expected counts of one sequence, after `forward`.
 
     Args:
-        ahead, weight, sums: Work arrays; `sums` (S, S, lane).
+        beside, step, emission, symbols, beliefs, norms: As for `forward`.
+        ahead, weight, sums: Work arrays (S, lane), (S, lane), (S, S, lane).
         firsts, visits: Counts, (S, lane), (V, S, lane).
         pairs: Sums of belief_t(i) weight_{t+1}(j), (S, S, lane).
     """
@@ -123,12 +125,14 @@ def backward(  # type: ignore[no-untyped-def]
 def counts(  # type: ignore[no-untyped-def]
     beside, first, step, emission, symbols, offsets, lengths, room, small, firsts, pairs, visits, logs, doubts
 ):
-    """Compute expected counts and log-likelihoods.
+    """Compute expected counts and log-likelihoods of sequences in a flat array.
 
     Args:
         offsets, lengths: Sequences (n,).
-        room, small: Work arrays (longest, S + 1, lane), (S + 2, S, lane).
+        room: Work array (longest, S + 1, lane).
+        small: Work array (S + 2, S, lane).
         doubts: (lane,), one for underflow risk.
+        beside, first, step, emission, symbols, firsts, pairs, visits, logs: As above.
     """
     lanes = len(beside)
     size = len(firsts) // lanes

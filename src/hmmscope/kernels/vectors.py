@@ -15,7 +15,7 @@ from numba.extending import intrinsic as _intrinsic
 from numba.extending import models, register_model
 
 from hmmscope.kernels import run_time_rows
-from hmmscope.kernels.run_time_rows import LENGTHS
+from hmmscope.kernels.run_time_rows import LENGTHS, added
 
 #: Untyped, because decorated functions are called without their first argument.
 intrinsic: Any = _intrinsic
@@ -86,12 +86,6 @@ def _filled(builder: Any, number: Any, size: int) -> Any:
     return _spread(builder, builder.insert_element(nothing, number, ir.Constant(_I32, 0)), 0)
 
 
-def _added(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    name = f"llvm.fmuladd.v{a.type.count}f64"
-    kind = ir.FunctionType(a.type, [a.type] * 3)
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [a, b, c])
-
-
 def _larger(builder: Any, a: Any, b: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
@@ -120,7 +114,7 @@ def _mixed(builder: Any, law: Any, rows: list[Any]) -> Any:
         if i < count:
             chains.append(builder.fmul(one, row))
         else:
-            chains[i % count] = _added(builder, one, row, chains[i % count])
+            chains[i % count] = added(builder, one, row, chains[i % count])
     return _folded(builder, chains, builder.fadd)
 
 
@@ -225,7 +219,7 @@ def largest(_: Any, vector: Any) -> Any:
 
 @intrinsic
 def exponentials(_: Any, vector: Any, shift: Any) -> Any:
-    """exp(lane - shift) for lanes up to `shift`, at least exp(-700); -inf gives zero."""
+    """exp(lane - shift) for lanes up to `shift`, at least exp(-700), within two units in the last place; -inf gives zero."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         def every(number: float) -> Any:
@@ -235,13 +229,13 @@ def exponentials(_: Any, vector: Any, shift: Any) -> Any:
         bound = every(-700.0)
         x = builder.select(builder.fcmp_ordered("<", away, bound), bound, away)
         # adding 1.5 * 2^52 rounds to an integer in the last bits
-        shifted = _added(builder, x, every(1 / math.log(2)), every(1.5 * 2.0**52))
+        shifted = added(builder, x, every(1 / math.log(2)), every(1.5 * 2.0**52))
         whole = builder.fsub(shifted, every(1.5 * 2.0**52))
-        rest = _added(builder, whole, every(-_LOG2[0]), x)
-        rest = _added(builder, whole, every(-_LOG2[1]), rest)
+        rest = added(builder, whole, every(-_LOG2[0]), x)
+        rest = added(builder, whole, every(-_LOG2[1]), rest)
         series = every(1 / math.factorial(13))
         for n in range(12, -1, -1):
-            series = _added(builder, series, rest, every(1 / math.factorial(n)))
+            series = added(builder, series, rest, every(1 / math.factorial(n)))
         bits = ir.VectorType(ir.IntType(64), vector.size)
         power = builder.shl(builder.bitcast(shifted, bits), ir.Constant(bits, [52] * vector.size))
         found = builder.bitcast(builder.add(builder.bitcast(series, bits), power), args[0].type)
@@ -360,7 +354,7 @@ def add_outer(_: Any, states: Any, left: Any, right: Any, table: Any) -> Any:
         for i in range(states.count):
             place = ir.Constant(ir.IntType(64), i * left.size)
             pointer = _place(context, builder, table, args[3], place, args[1].type)
-            summed = _added(builder, _spread(builder, args[1], i), args[2], _read(builder, pointer))
+            summed = added(builder, _spread(builder, args[1], i), args[2], _read(builder, pointer))
             builder.store(summed, pointer).align = 8
         return context.get_dummy_value()
 
@@ -414,7 +408,7 @@ def row_size(_: Any, states: Any) -> Any:
 @intrinsic
 def fused(_: Any, left: Any, right: Any, more: Any) -> Any:
     """left * right + more."""
-    return left(left, right, more), lambda c, b, s, args: _added(b, *args)
+    return left(left, right, more), lambda c, b, s, args: added(b, *args)
 
 
 @intrinsic

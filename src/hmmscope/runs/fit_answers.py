@@ -92,19 +92,17 @@ class FitAnswers(Tabular):
     def lines(self) -> list[str]:
         """Return text: table, reason of the choice, and restarts that disagree."""
         found = []
-        if len(self.fits) > 1 and not self.held_out:
-            found.append("states  restarts           BIC")
-            for size, fit in self.fits.items():
-                chosen = "  chosen" if size == self.num_states else ""
-                found.append(f"{size:6d}  {fit.num_restarts:8d}  {fit.bic:12.2f}{chosen}")
-        if self.held_out:
+        if len(self.fits) > 1 or self.held_out:
             each = "an observation" if self.hmm.real_valued else "a symbol"
-            found.append(f"states  restarts           BIC   held-out log-likelihood, nats {each}")
-        for size, mean in self.held_out.items():
-            fit, error = self.fits[size], self.held_out_errors[size]
-            beside = "" if np.isnan(error) else f" ± {error:.6f}"
-            chosen = "  chosen" if size == self.num_states else ""
-            found.append(f"{size:6d}  {fit.num_restarts:8d}  {fit.bic:12.2f}   {mean:.6f}{beside}{chosen}")
+            found.append(
+                "states  restarts           BIC" + f"   held-out log-likelihood, nats {each}" * bool(self.held_out)
+            )
+            for size in self.held_out or self.fits:
+                fit, error = self.fits[size], self.held_out_errors.get(size, np.nan)
+                held_out = f"   {self.held_out[size]:.6f}" if self.held_out else ""
+                beside = "" if np.isnan(error) else f" ± {error:.6f}"
+                chosen = "  chosen" if size == self.num_states else ""
+                found.append(f"{size:6d}  {fit.num_restarts:8d}  {fit.bic:12.2f}{held_out}{beside}{chosen}")
         found += [self.reason] * bool(self.reason)
         unsure = [size for size, fit in self.fits.items() if not fit.restarts_agree and fit.num_restarts > 1]
         if unsure:

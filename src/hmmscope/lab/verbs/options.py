@@ -11,7 +11,7 @@ from hmmscope.schema import unknown_name
 #: Groups of options, as help shows them.
 READING, EXECUTION = "input options", "execution options"
 #: For whom a verb is, as help groups them.
-DATA, MODEL, PAPER, ANYBODY = "your data", "your model", "the papers", "everything"
+DATA, MODEL, PAPER, ANYBODY = "your data", "your model", "the papers", "general"
 OF_SEQUENCES, OF_PROCESS = "questions about sequences", "questions about the process"
 
 
@@ -269,7 +269,7 @@ class FitCommandOptions(SequenceInputOptions, Options):
     audience = DATA
     examples = (
         "hmmscope fit walks.txt --states 2 --out fit.json",
-        "hmmscope fit s.csv --states 1,2 --time at --out s.json",
+        "hmmscope fit s.csv --states 2 --time at --every 1h --out s.json",
     )
 
     observations: str = given("a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet")
