@@ -68,6 +68,12 @@ class Judged(NamedTuple):
     verdict: str
     effects: dict[str, tuple[Any, ...]]
     gates: tuple[Any, ...]
+    shut: frozenset[str] = frozenset()
+
+    @property
+    def deciding(self) -> dict[str, tuple[Any, ...]]:
+        """The effects but those behind a gate, which decide nothing."""
+        return {name: effect for name, effect in self.effects.items() if name not in self.shut}
 
 
 def judged(claim: Claim, tables: Tables) -> Judged:
@@ -79,11 +85,9 @@ def judged(claim: Claim, tables: Tables) -> Judged:
             finding = claim.finding(seen)
     except _BROKEN as error:
         return Judged(f"broken: {error!r}", {}, ())
-    shut = {
-        part.name for part in finding.parts or () if part.verdict == "not tested"
-    }  # behind a gate: they decide nothing
-    effects = {name: (one.value, one.low, one.high) for name, one in seen.by_name().items() if name not in shut}
-    return Judged(finding.verdict, effects, tuple((gate.name, gate.is_open) for gate in finding.gates))
+    effects = {name: (one.value, one.low, one.high) for name, one in seen.by_name().items()}
+    shut = frozenset(part.name for part in finding.parts or () if part.verdict == "not tested")
+    return Judged(finding.verdict, effects, tuple((gate.name, gate.is_open) for gate in finding.gates), shut)
 
 
 def falls(claim: Claim, before: Judged, attack: Attack) -> bool:
@@ -97,7 +101,7 @@ def falls(claim: Claim, before: Judged, attack: Attack) -> bool:
         return False
     if attack.keeps:
         return _borne_out(now) != _borne_out(before) if before.verdict in DECIDED else _values(now) != _values(before)
-    if now.effects.items() <= before.effects.items():
+    if now.effects == before.effects or now.deciding.items() <= before.deciding.items():
         return False
     return attack.without is None or judged(claim, attack.without()).effects != now.effects
 
