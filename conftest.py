@@ -72,16 +72,16 @@ def leave_to_slow(items: list[pytest.Item]) -> None:
     """Of the cases of a test marked ``drawn(number)`` so many are drawn, and the others are marked slow.
 
     Tests of a file that are marked ``drawn(number, of="...")`` with the same words are the cases of one. One in `LONG` of
-    the tests marked ``long`` is drawn.
+    the tests marked ``long``, cases of ``drawn`` tests included, is drawn.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if marker := item.get_closest_marker("drawn"):
+        if item.get_closest_marker("long"):
+            cases.setdefault("long", []).append(item)
+        elif marker := item.get_closest_marker("drawn"):
             of = marker.kwargs.get("of")
             name = item.nodeid.partition("[")[0] if of is None else f"{item.path.name} {of}"
             cases.setdefault(name, []).append(item)
-        elif item.get_closest_marker("long"):
-            cases.setdefault("long", []).append(item)
     for test, own in cases.items():
         own.sort(key=lambda item: item.nodeid)
         number = len(own) // LONG if test == "long" else own[0].get_closest_marker("drawn").args[0]
