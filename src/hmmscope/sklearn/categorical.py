@@ -9,9 +9,11 @@ from sklearn.utils.validation import validate_data
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
+from hmmscope.inference.constraints import Constraints
 from hmmscope.inference.free_parameters import num_free
-from hmmscope.sklearn.encoded import Array, EncodedObservations, unmasked, unrounded
-from hmmscope.sklearn.estimator import HiddenMarkovModel, drawn, most_probable, rows_of
+from hmmscope.inference.known_states import paired
+from hmmscope.sklearn.encoded import Array, EncodedObservations, rows_of, unmasked, unrounded
+from hmmscope.sklearn.estimator import HiddenMarkovModel, drawn
 
 
 class CategoricalHMM(HiddenMarkovModel):
@@ -34,6 +36,7 @@ class CategoricalHMM(HiddenMarkovModel):
         init_params: Parts that are initialized at random.
         implementation: "log" or "scaling"; no effect, both are exact here.
         n_init: Random starts; hmmlearn has one.
+        constraints: Forbidden, fixed and tied probabilities, which fits keep.
 
     Attributes:
         startprob_: Initial distribution (S,).
@@ -45,6 +48,7 @@ class CategoricalHMM(HiddenMarkovModel):
 
     parts = HiddenMarkovModel.parts | {"e": "emissionprob_"}
     laws = (*HiddenMarkovModel.laws, "emissionprob_")
+    constrained = HiddenMarkovModel.constrained | {"emission": "emissionprob_"}
     emissionprob_: Array
     emissionprob_prior: Any
 
@@ -65,6 +69,7 @@ class CategoricalHMM(HiddenMarkovModel):
         init_params: str = "ste",
         implementation: str = "log",
         n_init: int = 1,
+        constraints: Constraints | None = None,
     ) -> None:
         self._take(locals())
 
@@ -124,16 +129,21 @@ class CategoricalHMM(HiddenMarkovModel):
     def _maximise_emissions(self, X: NDArray[Any], visits: Float64[Tensor, "symbol state"]) -> None:
         if "e" in self.params:
             counts = visits[: self._num_symbols].T.numpy()
-            self.emissionprob_ = most_probable(self.emissionprob_prior, counts, self.emissionprob_)
+            self.emissionprob_ = self._most_probable("emissionprob_", self.emissionprob_prior, counts)
 
     def _check_emissions(self) -> None:
         self.emissionprob_ = rows_of("emissionprob_", self.emissionprob_, (self.n_components, self.n_features))
 
-    def _seen(self, X: NDArray[Any], lengths: NDArray[np.int64]) -> EncodedObservations:
-        emission = self.emissionprob_
+    def _known(self, X: NDArray[Any], allowed: NDArray[np.bool_]) -> Any:
+        return paired(X[:, 0], allowed)
+
+    def _seen(self, X: NDArray[Any], lengths: NDArray[np.int64], known: Any = None) -> EncodedObservations:
+        emission, (symbols, sets) = self.emissionprob_, (X[:, 0], None) if known is None else known
         if (emission.shape[1] == X).any():
             emission = np.column_stack([emission, np.ones(len(emission))])
-        return EncodedObservations(unrounded(self.startprob_, self.transmat_, emission), X[:, 0], lengths)
+        if sets is not None:
+            emission = emission[:, sets.symbols] * sets.allowed.T
+        return EncodedObservations(unrounded(self.startprob_, self.transmat_, emission), symbols, lengths, sets)
 
     def _emit(self, states: NDArray[np.int64], uniforms: Array) -> NDArray[Any]:
         symbols = np.empty(len(states), np.int64)

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.inference.loop_inputs import Tables
+from hmmscope.inference.loop_inputs import StateSets, Tables
+from hmmscope.inference.weights import as_weights
 from hmmscope.processes.capabilities import OF_STATES
 from hmmscope.processes.params import StateEmissionParams
 from hmmscope.processes.process import Process
+from hmmscope.schema import refuse_masked
 
 Array = NDArray[np.float64]
 
@@ -74,11 +76,13 @@ class EncodedObservations(NamedTuple):
         process: Process of the symbols.
         symbols: Consecutive sequences (N,).
         lengths: (n,).
+        sets: The pairs that `symbols` number, if states are known.
     """
 
     process: UnroundedHMM
     symbols: NDArray[np.int64]
     lengths: NDArray[np.int64]
+    sets: StateSets | None = None
 
     def batches(self) -> Iterator["PaddedBatch"]:
         if len(self.lengths) == 1:
@@ -155,3 +159,51 @@ def unmasked(X: Any) -> Any:
         return np.ma.filled(X.astype(np.float64), np.nan)
     except (TypeError, ValueError):
         raise InputError(f"X: must be numbers where entries are masked, got {X.dtype}") from None
+
+
+def rows_of(name: str, value: Any, shape: tuple[int | None, ...]) -> Array:
+    """Check probability rows."""
+    refuse_masked(name, value)
+    found = np.asarray(value, np.float64)
+    if found.ndim != len(shape) or any(want not in (None, size) for want, size in zip(shape, found.shape, strict=True)):
+        raise InputError(f"{name}: must have the shape {shape}, got {found.shape}")
+    if not (_known_laws if found.size <= SMALL else _are_laws)(found.tobytes(), found.shape):
+        raise InputError(f"{name}: must have nonnegative rows that sum to 1")
+    return value if found is value else found
+
+
+def _are_laws(values: bytes, shape: tuple[int, ...]) -> bool:
+    found = np.frombuffer(values).reshape(shape)
+    return bool((found >= 0).all() and (np.abs(found.sum(-1) - 1) <= 1e-5).all())
+
+
+_known_laws = functools.lru_cache(maxsize=64)(_are_laws)
+
+
+def weighted_sum(logs: Tensor, weights: Array | None) -> Tensor:
+    """Sum log-likelihoods (n,); those of weight zero are left out."""
+    if weights is None:
+        return logs.sum()
+    factors = torch.from_numpy(weights)
+    return (logs.where(factors > 0, 0.0) * factors).sum()
+
+
+def weighted_parts(
+    X: NDArray[Any], lengths: NDArray[np.int64], weights: Any, allowed: NDArray[np.bool_] | None
+) -> tuple[NDArray[Any], NDArray[np.int64], Array | None, NDArray[np.bool_] | None]:
+    found = as_weights(weights, len(lengths))
+    if found is None or (found > 0).all():
+        return X, lengths, found, allowed
+    kept = found > 0
+    rows = np.repeat(kept, lengths)
+    return X[rows], lengths[kept], found[kept], None if allowed is None else allowed[rows]
+
+
+def lengths_of(lengths: Any, count: int) -> NDArray[np.int64]:
+    if lengths is None:
+        return np.array([count])
+    refuse_masked("lengths", lengths)
+    found = np.asarray(lengths)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or (found < 0).any() or found.sum() != count:
+        raise InputError(f"lengths: must be nonnegative integers that sum to the {count} rows of X")
+    return found.astype(np.int64)

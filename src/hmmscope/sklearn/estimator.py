@@ -1,7 +1,6 @@
 """Base of HMM estimators for scikit-learn."""
 
 import copy
-import functools
 import math
 import warnings
 from abc import abstractmethod
@@ -18,15 +17,17 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import filter_batch
 from hmmscope.inference.compiled_backward import run_smoother
+from hmmscope.inference.constraints import Constraints, RowConstraints, as_constraints
 from hmmscope.inference.counts import Counts, add_counts
 from hmmscope.inference.fast import log_likelihood
 from hmmscope.inference.free_parameters import num_free
+from hmmscope.inference.known_states import as_allowed
 from hmmscope.inference.loop_inputs import flat_sequences, paths_side_by_side, sequences, tables
 from hmmscope.inference.paths import viterbi_paths
 from hmmscope.inference.weights import as_weights, with_weights
 from hmmscope.processes.stationary import stationary_law
 from hmmscope.schema import refuse_masked, unknown_name
-from hmmscope.sklearn.encoded import SMALL, Array, EncodedObservations
+from hmmscope.sklearn.encoded import Array, EncodedObservations, lengths_of, rows_of, weighted_parts, weighted_sum
 from hmmscope.sklearn.monitor import ConvergenceMonitor
 
 #: Decoders: the Viterbi path, or the most probable state at each time.
@@ -45,6 +46,8 @@ class HiddenMarkovModel(BaseEstimator):
     parts: dict[str, str] = {"s": "startprob_", "t": "transmat_"}
     #: Attributes whose rows are distributions; a fit preserves their zeros.
     laws: tuple[str, ...] = ("startprob_", "transmat_")
+    #: Attribute of each part that `constraints` may name.
+    constrained: dict[str, str] = {"initial": "startprob_", "transition": "transmat_"}
 
     n_components: int
     startprob_prior: Any
@@ -58,6 +61,7 @@ class HiddenMarkovModel(BaseEstimator):
     init_params: str
     implementation: str
     n_init: int
+    constraints: Constraints | None
 
     def _take(self, arguments: dict[str, Any]) -> None:
         self.__dict__.update({name: value for name, value in arguments.items() if name not in ("self", "__class__")})
@@ -81,7 +85,11 @@ class HiddenMarkovModel(BaseEstimator):
         """Check the emissions."""
 
     @abstractmethod
-    def _seen(self, X: NDArray[Any], lengths: NDArray[np.int64]) -> EncodedObservations:
+    def _known(self, X: NDArray[Any], allowed: NDArray[np.bool_]) -> Any:
+        """Encode the allowed states (N, S) of each observation."""
+
+    @abstractmethod
+    def _seen(self, X: NDArray[Any], lengths: NDArray[np.int64], known: Any = None) -> EncodedObservations:
         """Encode observations."""
 
     @abstractmethod
@@ -94,7 +102,7 @@ class HiddenMarkovModel(BaseEstimator):
 
     # -- fitting
 
-    def fit(self, X: Any, lengths: Any = None, *, sequence_weights: Any = None) -> Self:
+    def fit(self, X: Any, lengths: Any = None, *, sequence_weights: Any = None, known_states: Any = None) -> Self:
         """Fit by expectation maximization (Baum-Welch).
 
         transmat_ij ∝ max(0, transmat_prior - 1 + E[transitions i -> j]); zeros stay zero
@@ -103,13 +111,16 @@ class HiddenMarkovModel(BaseEstimator):
             X: (time, feature), consecutive sequences.
             lengths: They sum to the number of rows; None for one sequence.
             sequence_weights: Factor of each sequence; 2 equals two copies, 0 leaves it out.
+            known_states: State of each row, -1 where unknown, or allowed states as booleans (time, state).
 
         Raises:
             InputError: Invalid X or options, or a start that forbids a sequence.
         """
         self._check_options()
         X = self._read(X, fitting=True)
-        X, lengths, weights = _weighted(X, _lengths(lengths, len(X)), sequence_weights)
+        lengths, allowed = lengths_of(lengths, len(X)), self._allowed(known_states, len(X))
+        X, lengths, weights, allowed = weighted_parts(X, lengths, sequence_weights, allowed)
+        known = None if allowed is None else self._known(X, allowed)
         generator = check_random_state(self.random_state)
         self._warn_of_what_is_lost()
         given = {name: getattr(self, name) for name in self.parts.values() if hasattr(self, name)}
@@ -121,7 +132,7 @@ class HiddenMarkovModel(BaseEstimator):
             self._begin(X, generator, emitting)
             emitting, last = generator, emitting
             climbing = ConvergenceMonitor(self.tol, self.n_iter, self.verbose) if monitor is None else monitor
-            reached = self._climb(X, lengths, climbing, weights)
+            reached = self._climb(X, lengths, climbing, weights, known)
             if best is None or reached > best[0]:
                 best = reached, {name: getattr(self, name) for name in self.parts.values()}, copy.deepcopy(climbing)
         assert best is not None
@@ -140,7 +151,20 @@ class HiddenMarkovModel(BaseEstimator):
         for name, value in self._begin_emissions(X, emitting).items():
             if name in wanted:
                 setattr(self, name, value)
+        self._rules = self._constraints()
+        for name, own in self._rules.items():
+            if name not in wanted:  # zeros stay
+                self._rules[name] = own = own.with_zeros(np.asarray(getattr(self, name)) == 0)
+            setattr(self, name, own.maximise(np.asarray(getattr(self, name), np.float64)))
         self._check()
+
+    def _constraints(self) -> dict[str, RowConstraints]:
+        parts = as_constraints(self.constraints).parts(self.n_components, self.__dict__.get("_num_symbols"))
+        found = {self.constrained[part]: own for part, own in parts.items()}
+        for letter, name in self.parts.items():
+            if name in found and letter not in self.params:
+                raise InputError(f"constraints: needs {letter!r} in params, which fits {name}")
+        return found
 
     def _to_begin(self) -> set[str]:
         return {name for letter, name in self.parts.items() if letter in self.init_params or not hasattr(self, name)}
@@ -153,56 +177,66 @@ class HiddenMarkovModel(BaseEstimator):
                     f"{name}: is set and will be overwritten; leave {letter!r} out of init_params", stacklevel=3
                 )
 
-    def _climb(self, X: NDArray[Any], lengths: NDArray[np.int64], monitor: Any, weights: Array | None) -> float:
+    def _climb(
+        self, X: NDArray[Any], lengths: NDArray[np.int64], monitor: Any, weights: Array | None, known: Any
+    ) -> float:
         monitor._reset()
         for _ in range(self.n_iter):
-            counts, total = self._expect(X, lengths, weights)
+            counts, total = self._expect(X, lengths, weights, known)
+            if (counts.logs == -np.inf).any():
+                given = " and known_states" if known is not None else ""
+                rule = f"X: a sequence has probability zero under the start{given}, which EM keeps"
+                raise InputError(f"{rule}; make its entries positive")
             self._maximise(X, counts)
             monitor.report(total)
             if monitor.converged:
                 break
-        return self._expect(X, lengths, weights)[1] if self.n_init > 1 else math.nan
+        return self._expect(X, lengths, weights, known)[1] if self.n_init > 1 else math.nan
 
     def _expect(
-        self, X: NDArray[Any], lengths: NDArray[np.int64], weights: Array | None = None
+        self, X: NDArray[Any], lengths: NDArray[np.int64], weights: Array | None = None, known: Any = None
     ) -> tuple[Counts, float]:
-        seen = self._seen(X, lengths)
+        seen = self._seen(X, lengths, known)
         work = with_weights(flat_sequences(seen.symbols, seen.lengths), weights)
         work = work._replace(rows=np.arange(len(work.rows)))
         size, num_symbols = self.n_components, seen.process.num_symbols
         counts = Counts(np.zeros(size), np.zeros((size, size)), np.zeros((num_symbols, size)), np.zeros(len(work.rows)))
         add_counts(tables(seen.process.params), work, counts)
-        if (counts.logs == -np.inf).any():
-            raise InputError(
-                "X: a sequence has probability zero under the start, which EM keeps; make its entries positive"
-            )
+        if seen.sets is not None:
+            counts = counts._replace(emissions=seen.sets.by_symbol(counts.emissions, self._num_symbols))
         return counts, work.total(counts.logs)
 
     def _maximise(self, X: NDArray[Any], counts: Counts) -> None:
         if "s" in self.params:
-            self.startprob_ = most_probable(self.startprob_prior, counts.initial, self.startprob_)
+            self.startprob_ = self._most_probable("startprob_", self.startprob_prior, counts.initial)
         if "t" in self.params:
-            self.transmat_ = most_probable(self.transmat_prior, counts.transitions, self.transmat_)
+            self.transmat_ = self._most_probable("transmat_", self.transmat_prior, counts.transitions)
         self._maximise_emissions(X, torch.from_numpy(counts.emissions))
+
+    def _most_probable(self, name: str, prior: Any, counts: Array) -> Array:
+        before, own = getattr(self, name), self._rules.get(name)
+        if own is None:
+            return most_probable(prior, counts, before)
+        return own.maximise(np.maximum(prior - 1 + counts, 0), 0.0, np.asarray(before, np.float64))
 
     # -- inference
 
-    def score(self, X: Any, lengths: Any = None, *, sequence_weights: Any = None) -> float:
-        """Compute log P(X), in nats, weighted by sequence; -inf if impossible."""
-        logs = torch.from_numpy(self.score_sequences(X, lengths))
+    def score(self, X: Any, lengths: Any = None, *, sequence_weights: Any = None, known_states: Any = None) -> float:
+        """Compute log P(X, known states), in nats, weighted by sequence; -inf if impossible."""
+        logs = torch.from_numpy(self.score_sequences(X, lengths, known_states=known_states))
         return float(weighted_sum(logs, as_weights(sequence_weights, len(logs))))
 
-    def score_sequences(self, X: Any, lengths: Any = None) -> Array:
+    def score_sequences(self, X: Any, lengths: Any = None, *, known_states: Any = None) -> Array:
         """Compute log P of each sequence (sequence,), in nats; -inf if impossible."""
-        seen = self._asked(X, lengths)
+        seen = self._asked(X, lengths, known_states)
         found = np.zeros(len(seen.lengths))
         for batch in seen.batches():
             found[batch.numbers] = log_likelihood(seen.process, batch.observations, lengths=batch.padded()).numpy()
         return found
 
-    def score_samples(self, X: Any, lengths: Any = None) -> tuple[float, Array]:
+    def score_samples(self, X: Any, lengths: Any = None, *, known_states: Any = None) -> tuple[float, Array]:
         """Compute log P(X), in nats, and P(state t | its sequence) (time, state)."""
-        seen = self._asked(X, lengths)
+        seen = self._asked(X, lengths, known_states)
         posteriors, total = np.zeros((len(seen.symbols), self.n_components)), 0.0
         for batch in seen.batches():
             filtered = filter_batch(seen.process, batch.observations, None, batch.padded())
@@ -212,7 +246,9 @@ class HiddenMarkovModel(BaseEstimator):
             total += float(filtered.terms.sum())
         return total, posteriors
 
-    def decode(self, X: Any, lengths: Any = None, algorithm: str | None = None) -> tuple[float, NDArray[np.int64]]:
+    def decode(
+        self, X: Any, lengths: Any = None, algorithm: str | None = None, *, known_states: Any = None
+    ) -> tuple[float, NDArray[np.int64]]:
         """Decode the states (time,), and return their score.
 
         "viterbi" scores log P(path, X); "map" sums the probabilities of the states, as in hmmlearn.
@@ -221,10 +257,10 @@ class HiddenMarkovModel(BaseEstimator):
         if name not in ALGORITHMS:
             raise unknown_name("algorithm", name, ALGORITHMS)
         if name == "map":
-            _, posteriors = self.score_samples(X, lengths)
+            _, posteriors = self.score_samples(X, lengths, known_states=known_states)
             dead = posteriors.sum(1) == 0
             return float(posteriors.max(1).sum()), np.where(dead, -1, posteriors.argmax(1))
-        seen = self._asked(X, lengths)
+        seen = self._asked(X, lengths, known_states)
         states, total = np.full(len(seen.symbols), -1), 0.0
         logs = seen.process.logarithms
         for batch in seen.batches():
@@ -237,13 +273,13 @@ class HiddenMarkovModel(BaseEstimator):
             total += float(found.log_probability.sum())
         return total, states
 
-    def predict(self, X: Any, lengths: Any = None) -> NDArray[np.int64]:
+    def predict(self, X: Any, lengths: Any = None, *, known_states: Any = None) -> NDArray[np.int64]:
         """Decode the states (time,) by `algorithm`."""
-        return self.decode(X, lengths)[1]
+        return self.decode(X, lengths, known_states=known_states)[1]
 
-    def predict_proba(self, X: Any, lengths: Any = None) -> Array:
+    def predict_proba(self, X: Any, lengths: Any = None, *, known_states: Any = None) -> Array:
         """Compute P(state t | its sequence) (time, state)."""
-        return self.score_samples(X, lengths)[1]
+        return self.score_samples(X, lengths, known_states=known_states)[1]
 
     def sample(
         self, n_samples: int = 1, random_state: Any = None, currstate: int | None = None
@@ -309,6 +345,7 @@ class HiddenMarkovModel(BaseEstimator):
         positive = self._positive(self.laws)
         free = {name: num_free(positive[name]) for name in ("startprob_", "transmat_")}
         free |= self._num_free_emissions(positive)
+        free |= {name: own.with_zeros(~positive[name]).num_free for name, own in self._constraints().items()}
         return sum(free[name] for letter, name in self.parts.items() if letter in self.params)
 
     def _positive(self, names: Collection[str]) -> dict[str, NDArray[np.bool_]]:
@@ -319,10 +356,20 @@ class HiddenMarkovModel(BaseEstimator):
             found[name] = begun.get(name, np.ones(law.shape, np.bool_)) if fitted else law > 0
         return found
 
-    def _asked(self, X: Any, lengths: Any) -> EncodedObservations:
+    def _asked(self, X: Any, lengths: Any, known_states: Any = None) -> EncodedObservations:
         self._ready()
         X = self._read(X, fitting=False)
-        return self._seen(X, _lengths(lengths, len(X)))
+        allowed = self._allowed(known_states, len(X))
+        return self._seen(X, lengths_of(lengths, len(X)), None if allowed is None else self._known(X, allowed))
+
+    def _allowed(self, known_states: Any, count: int) -> NDArray[np.bool_] | None:
+        if known_states is None:
+            return None
+        refuse_masked("known_states", known_states)
+        given = known_states.to_numpy() if hasattr(known_states, "to_numpy") else known_states
+        if np.ndim(given) == 0 or len(given) != count:
+            raise InputError(f"known_states: must have an entry for each of the {count} rows of X, -1 where unknown")
+        return as_allowed(given, self.n_components, torch.ones(1, count, dtype=torch.bool))[0].numpy()
 
     def _ready(self) -> None:
         check_is_fitted(self, list(self.parts.values()))
@@ -349,58 +396,11 @@ class HiddenMarkovModel(BaseEstimator):
                 raise InputError(f"{name}: must be letters of {''.join(self.parts)!r}, got {value!r}")
 
 
-def rows_of(name: str, value: Any, shape: tuple[int | None, ...]) -> Array:
-    """Check probability rows."""
-    refuse_masked(name, value)
-    found = np.asarray(value, np.float64)
-    if found.ndim != len(shape) or any(want not in (None, size) for want, size in zip(shape, found.shape, strict=True)):
-        raise InputError(f"{name}: must have the shape {shape}, got {found.shape}")
-    if not (_known_laws if found.size <= SMALL else _are_laws)(found.tobytes(), found.shape):
-        raise InputError(f"{name}: must have nonnegative rows that sum to 1")
-    return value if found is value else found
-
-
-def _are_laws(values: bytes, shape: tuple[int, ...]) -> bool:
-    found = np.frombuffer(values).reshape(shape)
-    return bool((found >= 0).all() and (np.abs(found.sum(-1) - 1) <= 1e-5).all())
-
-
-_known_laws = functools.lru_cache(maxsize=64)(_are_laws)
-
-
 def most_probable(prior: Any, counts: Array, before: Array) -> Array:
     """Maximize the posterior under Dirichlet(prior) rows; zeros and rows without counts stay."""
     weight = np.where(before == 0, 0.0, np.maximum(prior - 1 + counts, 0))
     total = weight.sum(-1, keepdims=True)
     return np.divide(weight, total, where=total > 0, out=np.array(before, np.float64))
-
-
-def weighted_sum(logs: Tensor, weights: Array | None) -> Tensor:
-    """Sum log-likelihoods (n,); those of weight zero are left out."""
-    if weights is None:
-        return logs.sum()
-    factors = torch.from_numpy(weights)
-    return (logs.where(factors > 0, 0.0) * factors).sum()
-
-
-def _weighted(
-    X: NDArray[Any], lengths: NDArray[np.int64], weights: Any
-) -> tuple[NDArray[Any], NDArray[np.int64], Array | None]:
-    found = as_weights(weights, len(lengths))
-    if found is None or (found > 0).all():
-        return X, lengths, found
-    kept = found > 0
-    return X[np.repeat(kept, lengths)], lengths[kept], found[kept]
-
-
-def _lengths(lengths: Any, count: int) -> NDArray[np.int64]:
-    if lengths is None:
-        return np.array([count])
-    refuse_masked("lengths", lengths)
-    found = np.asarray(lengths)
-    if found.ndim != 1 or found.dtype.kind not in "iu" or (found < 0).any() or found.sum() != count:
-        raise InputError(f"lengths: must be nonnegative integers that sum to the {count} rows of X")
-    return found.astype(np.int64)
 
 
 def drawn(cumulated: Array, uniforms: Any) -> Any:

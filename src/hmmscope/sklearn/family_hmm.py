@@ -10,6 +10,7 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.emissions.families import family_of
 from hmmscope.errors import InputError
+from hmmscope.inference.constraints import Constraints
 from hmmscope.sklearn.encoded import Array
 from hmmscope.sklearn.vector_estimator import RealValuedHMM, without_gaps
 
@@ -23,7 +24,7 @@ class FamilyHMM(RealValuedHMM):
         emission_options: Options of the family, such as {"num_gaussians": 2}.
         min_variance: Least variance, as a fraction of each feature's variance.
         startprob_prior, transmat_prior: Dirichlet priors; 1 is none.
-        algorithm, random_state, n_iter, tol, verbose, implementation, n_init: As `CategoricalHMM`.
+        algorithm, random_state, n_iter, tol, verbose, implementation, n_init, constraints: As `CategoricalHMM`.
         params, init_params: Letters of "s" (start), "t" (transitions), "e" (emissions).
 
     Attributes:
@@ -54,6 +55,7 @@ class FamilyHMM(RealValuedHMM):
         init_params: str = "ste",
         implementation: str = "log",
         n_init: int = 1,
+        constraints: Constraints | None = None,
     ) -> None:
         self._take(locals())
 

@@ -10,6 +10,7 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.emissions.densities import SHAPES
 from hmmscope.emissions.gaussian import GaussianHMM as GaussianProcess
 from hmmscope.errors import InputError
+from hmmscope.inference.constraints import Constraints
 from hmmscope.schema import refuse_masked, unknown_name
 from hmmscope.sklearn.encoded import Array
 from hmmscope.sklearn.vector_estimator import RealValuedHMM, bounded_below, without_gaps
@@ -31,7 +32,7 @@ class GaussianHMM(RealValuedHMM):
         startprob_prior, transmat_prior: Dirichlet priors; 1 is none.
         means_prior, means_weight: Mean prior.
         covars_prior, covars_weight: Covariance prior.
-        algorithm, random_state, n_iter, tol, verbose, implementation, n_init: As `CategoricalHMM`.
+        algorithm, random_state, n_iter, tol, verbose, implementation, n_init, constraints: As `CategoricalHMM`.
         min_variance: Least fitted variance, or eigenvalue of a covariance matrix; 0 for no bound, as in hmmlearn.
         params, init_params: Letters of "s" (start), "t" (transitions), "m" (means), "c" (covariances).
 
@@ -75,6 +76,7 @@ class GaussianHMM(RealValuedHMM):
         implementation: str = "log",
         n_init: int = 1,
         min_variance: float = 0.0,
+        constraints: Constraints | None = None,
     ) -> None:
         self._take(locals())
 

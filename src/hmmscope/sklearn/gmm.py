@@ -11,6 +11,7 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.emissions.densities import SHAPES
 from hmmscope.emissions.gaussian_mixture import GaussianMixtureHMM as MixtureProcess
 from hmmscope.errors import InputError
+from hmmscope.inference.constraints import Constraints
 from hmmscope.schema import unknown_name
 from hmmscope.sklearn.encoded import Array
 from hmmscope.sklearn.vector_estimator import RealValuedHMM, bounded_below, without_gaps
@@ -33,7 +34,7 @@ class GMMHMM(RealValuedHMM):
         startprob_prior, transmat_prior, weights_prior: Dirichlet priors; 1 is none.
         means_prior, means_weight: Mean prior.
         covars_prior, covars_weight: Covariance prior; None for no prior.
-        algorithm, random_state, n_iter, tol, verbose, implementation, n_init: As `CategoricalHMM`.
+        algorithm, random_state, n_iter, tol, verbose, implementation, n_init, constraints: As `CategoricalHMM`.
         min_variance: As `GaussianHMM`.
         covariance_type: "diag", "full", "spherical", or "tied" within a state.
         params, init_params: Letters of "s" (start), "t" (transitions), "m" (means), "c" (covariances), "w" (weights).
@@ -85,6 +86,7 @@ class GMMHMM(RealValuedHMM):
         implementation: str = "log",
         n_init: int = 1,
         min_variance: float = 0.0,
+        constraints: Constraints | None = None,
     ) -> None:
         self._take(locals())
 

@@ -9,6 +9,7 @@ from sklearn.utils import Tags
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.emissions.poisson import PoissonHMM as PoissonProcess
+from hmmscope.inference.constraints import Constraints
 from hmmscope.sklearn.encoded import Array
 from hmmscope.sklearn.vector_estimator import RealValuedHMM
 
@@ -25,7 +26,7 @@ class PoissonHMM(RealValuedHMM):
         n_components: Number of states S.
         startprob_prior, transmat_prior: Dirichlet priors; 1 is none.
         lambdas_prior, lambdas_weight: Rate prior.
-        algorithm, random_state, n_iter, tol, verbose, implementation, n_init: As `CategoricalHMM`.
+        algorithm, random_state, n_iter, tol, verbose, implementation, n_init, constraints: As `CategoricalHMM`.
         params, init_params: Letters of "s" (start), "t" (transitions), "l" (mean counts).
 
     Attributes:
@@ -55,6 +56,7 @@ class PoissonHMM(RealValuedHMM):
         init_params: str = "stl",
         implementation: str = "log",
         n_init: int = 1,
+        constraints: Constraints | None = None,
     ) -> None:
         self._take(locals())
 

@@ -15,8 +15,8 @@ from hmmscope.emissions.states import StateCounts
 from hmmscope.errors import InputError
 from hmmscope.inference.counts import Counts
 from hmmscope.processes.observations import as_counts
-from hmmscope.sklearn.encoded import Array, EncodedObservations, unmasked
-from hmmscope.sklearn.estimator import HiddenMarkovModel, weighted_sum
+from hmmscope.sklearn.encoded import Array, EncodedObservations, unmasked, weighted_sum
+from hmmscope.sklearn.estimator import HiddenMarkovModel
 
 
 class RealValuedHMM(HiddenMarkovModel):
@@ -41,17 +41,23 @@ class RealValuedHMM(HiddenMarkovModel):
             self.n_features = found.shape[1]
         return found
 
+    def _known(self, X: NDArray[Any], allowed: NDArray[np.bool_]) -> Any:
+        return torch.from_numpy(allowed)
+
     def _expect(
-        self, X: NDArray[Any], lengths: NDArray[np.int64], weights: Array | None = None
+        self, X: NDArray[Any], lengths: NDArray[np.int64], weights: Array | None = None, known: Any = None
     ) -> tuple[Counts, float]:
         kept, weights = lengths[lengths > 0], None if weights is None else weights[lengths > 0]
         process = self.process()
         logs = process.log_likelihoods(process.checked(torch.from_numpy(X)))
+        logs = logs if known is None else logs.masked_fill(~known, -torch.inf)
         found: StateCounts = count_rows(process.chain, logs, torch.from_numpy(kept), weights)
         arrays = (found.initial, found.transitions, found.occupancy, found.log_likelihood)
         return Counts(*(part.numpy() for part in arrays)), float(weighted_sum(found.log_likelihood, weights))
 
-    def _padded(self, X: Any, lengths: Any) -> tuple[EmissionHMM, torch.Tensor, torch.Tensor, NDArray[np.bool_]]:
+    def _padded(
+        self, X: Any, lengths: Any, known_states: Any = None
+    ) -> tuple[EmissionHMM, torch.Tensor, torch.Tensor, NDArray[np.bool_]]:
         self._ready()
         X = self._read(X, fitting=False)
         counts = as_counts([len(X)] if lengths is None else lengths)
@@ -62,26 +68,31 @@ class RealValuedHMM(HiddenMarkovModel):
             list(torch.from_numpy(X).split(counts.tolist())), batch_first=True, padding_value=torch.nan
         )
         inside = (torch.arange(vectors.shape[1]) < counts[:, None]).numpy()
-        return process, process.log_likelihoods(process.checked(vectors)), counts, inside
+        logs, allowed = process.log_likelihoods(process.checked(vectors)), self._allowed(known_states, len(X))
+        if allowed is not None:
+            logs[inside] = logs[inside].masked_fill(~torch.from_numpy(allowed), -torch.inf)
+        return process, logs, counts, inside
 
-    def score_sequences(self, X: Any, lengths: Any = None) -> Array:
-        process, logs, counts, _ = self._padded(X, lengths)
+    def score_sequences(self, X: Any, lengths: Any = None, *, known_states: Any = None) -> Array:
+        process, logs, counts, _ = self._padded(X, lengths, known_states)
         found: Array = filter_states(process.chain, logs, lengths=counts).log_likelihood.numpy()
         return found
 
-    def score_samples(self, X: Any, lengths: Any = None) -> tuple[float, Array]:
-        process, logs, counts, inside = self._padded(X, lengths)
+    def score_samples(self, X: Any, lengths: Any = None, *, known_states: Any = None) -> tuple[float, Array]:
+        process, logs, counts, inside = self._padded(X, lengths, known_states)
         total = float(filter_states(process.chain, logs, lengths=counts).log_likelihood.sum())
         return total, smooth_states(process.chain, logs, lengths=counts).numpy()[inside]
 
-    def decode(self, X: Any, lengths: Any = None, algorithm: str | None = None) -> tuple[float, NDArray[np.int64]]:
+    def decode(
+        self, X: Any, lengths: Any = None, algorithm: str | None = None, *, known_states: Any = None
+    ) -> tuple[float, NDArray[np.int64]]:
         if (algorithm or self.algorithm) != "viterbi":
-            return super().decode(X, lengths, algorithm)
-        process, logs, counts, inside = self._padded(X, lengths)
+            return super().decode(X, lengths, algorithm, known_states=known_states)
+        process, logs, counts, inside = self._padded(X, lengths, known_states)
         found = viterbi_states(process.chain, logs, lengths=counts)
         return float(found.log_probability.sum()), found.states.numpy()[inside]
 
-    def _seen(self, X: NDArray[Any], lengths: NDArray[np.int64]) -> EncodedObservations:
+    def _seen(self, X: NDArray[Any], lengths: NDArray[np.int64], known: Any = None) -> EncodedObservations:
         raise AssertionError("vectors have no symbols")
 
     def _emit(self, states: NDArray[np.int64], uniforms: Array) -> NDArray[Any]:
