@@ -276,6 +276,12 @@ def half_of_fit(lengths: list[int], fit_length: int) -> int | None:
     return max(allowed, default=None)
 
 
+def _short(own: Rows) -> list[int]:
+    plain = own.where(block_length=0)
+    fit = plain[0]["fit_0.05"] if plain else 0
+    return [block for block in own.values("block_length") if 0 < block <= max(1, fit // 2)]
+
+
 def _chosen(own: Rows) -> int | None:
     plain = own.where(block_length=0)
     return half_of_fit(own.values("block_length"), plain[0]["fit_0.05"]) if plain else None
@@ -298,7 +304,9 @@ def _at_rest(tables: Tables, tasks: tuple[str, ...]) -> Gate:
     return Gate.converged(changes, parameter("loss_at_rest", LOSS_AT_REST), "evaluation loss at the chosen position")
 
 
-def _learned(tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False) -> Gate:
+def _learned(tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False, short: bool = False) -> Gate:
+    """Return the gate of learning without blocks and with the chosen block, with all short blocks, or with the best."""
+
     def lead(own: Rows) -> EstimateWithError | None:
         controls = [own.where(predictor=name, block_length=0) for name in ("untrained", "constant")]
         if not all(controls):
@@ -306,9 +314,11 @@ def _learned(tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False) ->
         plain = smallest(map(loss_of, controls), lambda one: one.value)
         heard = own.where(predictor="trained").by("block_length")
         leads = {block: plain - loss_of(rows) for block, rows in heard.items()}
+        final = tables["final"].where(task=own[0]["task"], seed=own[0].get("seed"))
         if chosen:
-            final = tables["final"].where(task=own[0]["task"], seed=own[0].get("seed"))
             with_ = leads.get(_chosen(final))
+        elif short:
+            with_ = min((leads[block] for block in _short(final) if block in leads), default=None)
         else:
             with_ = max(one for block, one in leads.items() if block)
         return None if with_ is None else min(leads[0], with_)
@@ -386,12 +396,13 @@ def block_bound(tables: Tables) -> Measurement:
         fit = own.one(block_length=0)["fit_0.05"] if own.where(block_length=0) else 0
         errors = {row["block_length"]: row["error"] for row in own}
         long = [error for block, error in errors.items() if block > max(1, fit)]
-        short = [error for block, error in errors.items() if 0 < block <= max(1, fit // 2)]
+        short = [errors[block] for block in _short(own)]
         return sum(long) / len(long) - sum(short) / len(short) if long and short else None
 
     effects = _each_shown(tables, difference, "error of blocks above the fit length minus that of short ones")
     text, drifts = _said(tables["final"]), _drifts(tables, difference)
-    return Measurement(effects, text, gates=(_learned(tables, SHOWN),), required=SHOWN, last_doubling_change=drifts)
+    gate = _learned(tables, SHOWN, short=True)
+    return Measurement(effects, text, gates=(gate,), required=SHOWN, last_doubling_change=drifts)
 
 
 @claim("limits-cot-hard")
