@@ -1,6 +1,7 @@
 """Looking at a model: the page shows what the instruments measure, and what it cannot know stands on it."""
 
 import base64
+import json
 import re
 import subprocess
 import sys
@@ -293,6 +294,16 @@ class Net(nn.Module):
 
 def broken():
     raise RuntimeError("no weights here")
+
+class Batches(Net):
+    def forward(self, batch):
+        return {"scores": super().forward(batch["tokens"])}
+
+def adapted():
+    import hmmscope as hs
+    return hs.adapt(Batches(), lambda model, tokens: model({"tokens": tokens}), output="scores")
+
+one = adapted()
 """
 
 
@@ -320,6 +331,39 @@ def test_the_command_line_looks_at_a_model_that_a_file_makes(
         error = capsys.readouterr().err
         assert error.count("\n") == 1, error
         assert line in error
+
+
+@pytest.mark.drawn(2, of="pages")
+def test_every_verb_takes_an_adapted_model_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(OWN)
+    few = ["--length", "8", "--num_samples", "16", "--target", "previous-1"]
+    assert main(["analyse", "mine.py:adapted", "probe", "mess3", *few, "--out", "x.jsonl"]) == 0
+    rows = [json.loads(line) for line in Path("x.jsonl").read_text().splitlines()]
+    assert rows[0]["share"] is not None  # controls drawn by the function
+    steps = ["--training.num_steps", "2", "--training.batch_size", "2", "-q"]
+    assert main(["train", "mess3", "--model", "mine.py:adapted", "--out", "run", *steps]) == 0
+    assert main(["analyse", "mine.py:one", "curves", "run", "-q"]) == 0
+    assert Path("run/analysis/curves.jsonl").is_file()
+    assert main(["look", "mine.py:one", "run", "-q", "-o", "x.html"]) == 0
+    capsys.readouterr()
+    for words, line in (
+        (
+            ["train", "mess3", "--model", "lstm"],
+            "--model: needs FILE.py:NAME, got 'lstm'; choose a registered model by",
+        ),
+        (["train", "mess3", "--model", "mine.py:one", "--model.width", "8"], "--model.width: is a field of registered"),
+        (["analyse", "mine.py:one", "probe", "mess3"], "length: Batches does not state its training length"),
+        (["analyse", "mine.py:one", "probe", "run", "--length", "8"], "--length: a run has its own process and length"),
+        (
+            ["analyse", "mine.py:one", "curves", "mess3", "--sequences", "x"],
+            "--sequences: needs a run, got mine.py:one",
+        ),
+    ):
+        assert main(words) == 2
+        assert line in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

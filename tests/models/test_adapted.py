@@ -428,6 +428,15 @@ def test_results_state_their_measurement_and_instruments_take_a_device() -> None
             hs.attention_map(Net(), DATASET, device=device)  # type: ignore[call-arg]
 
 
+def test_instruments_name_parts_as_the_model_does() -> None:
+    model = Net()
+    model.layers[1].scale = nn.Parameter(torch.ones(8))  # nothing draws it anew
+    rows = hs.probe(hs.adapt(model, output=lambda output: output), DATASET, num_samples=16)
+    assert rows[0]["beyond_twins"].startswith("not identifiable: cannot reinitialize layers.1.scale of Net; ")
+    with pytest.raises(InputError, match="^layers: found no residual stream in the model; it has no modules inside$"):
+        hs.probe(hs.adapt(lambda tokens: tokens[..., None] * torch.ones(3)), DATASET)
+
+
 def test_captures_explain_failures_and_take_a_device(unchecked: None) -> None:
     class Failing(Net):
         def forward(self, tokens: torch.Tensor) -> Any:

@@ -124,11 +124,9 @@ def residual_layers(model: nn.Module) -> list[str]:
     model = registry.adapted(model)
     names = [name for name, _ in model.named_modules() if name.startswith("residual.")]
     if not names:
-        known = [name for name, module in model.named_modules() if name.count(".") <= 2 and name][:12]
-        fails = failure_on_few(model)
-        raise InputError(
-            f"layers: found no residual stream in the model{fails}; name modules, such as {', '.join(known)}"
-        )
+        known = ", ".join([name for name, _ in model.named_modules() if name.count(".") <= 2 and name][:12])
+        named = f"name modules, such as {known}" if known else "it has no modules inside"
+        raise InputError(f"layers: found no residual stream in the model{failure_on_few(model)}; {named}")
     return names
 
 

@@ -32,6 +32,7 @@ from hmmscope.analysis.untrained_controls import ExplainedFraction, InstrumentOp
 from hmmscope.axes import Float64, Tensor
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
+from hmmscope.models.adapted import title_of
 from hmmscope.models.failing import POSITION_LIMITS, TRAINED_LENGTHS, read_number
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
@@ -301,7 +302,7 @@ def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed:
         limit = read_number(model, POSITION_LIMITS)
         most = "" if limit is None else f"; it has at most {limit[1]} positions ({limit[0]})"
         raise InputError(
-            f"length: {type(model).__name__} does not state its training length; pass length=, the observations per "
+            f"length: {title_of(model)} does not state its training length; pass length=, the observations per "
             f"training sample{most}"
         )
     return ProcessDataset(made, length=known[0], seed=seed, stream="probe")

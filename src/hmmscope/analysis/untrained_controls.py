@@ -21,7 +21,7 @@ from hmmscope.analysis.initialization import FIX, Controls, copied_table, made_c
 from hmmscope.analysis.layer_curves import Curves
 from hmmscope.errors import InputError
 from hmmscope.inference.monte_carlo import student_quantile
-from hmmscope.models.adapted import AdaptedModule, innermost, title_of
+from hmmscope.models.adapted import AdaptedModule, innermost, named_module, title_of
 from hmmscope.models.base import SequenceModel, build_model
 from hmmscope.models.user_module import UserModule
 from hmmscope.reprs import Shown
@@ -199,7 +199,7 @@ def _twin(model: nn.Module, seed: int, *, tables: bool) -> tuple[nn.Module, set[
     except Exception as error:
         line = " ".join(str(error).split())[:200]
         raise InputError(f"{name} cannot be reinitialized ({type(error).__name__}: {line}); {FIX}") from error
-    for where, parameter in twin.named_parameters():
+    for where, parameter in named_module(twin).named_parameters():
         if parameter.isnan().any():
             raise InputError(
                 f"cannot reinitialize {where} of {name}; define reset_parameters() in its module, or {FIX}"

@@ -49,7 +49,7 @@ class HookedModule(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         module = named_module(module)
-        self.module, self.training = module, module.training
+        self.module, self.training, self.__dict__["adapted"] = module, module.training, module
         self._begin, self._layers, self._attended = _TracedCalls(module).layers()
         self.residual = nn.ModuleList(HookPoint() for _ in range(len(self._layers) + 1))
         self.blocks = nn.ModuleList(nn.ModuleDict() for _ in self._layers)
@@ -96,7 +96,7 @@ class HookedModule(nn.Module):
 
     def __repr__(self) -> str:
         heads = sum(isinstance(part, AttentionHookPoint) for part in self.modules())
-        return f"HookedModule({type(self.module).__name__}, {len(self._layers)} layers, {heads} with attention)"
+        return f"HookedModule({title_of(self.module)}, {len(self._layers)} layers, {heads} with attention)"
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class _TracedCalls:
                     candidates,
                     {path: self._attends(path) for path in once},
                 )
-        raise InputError(f"layers: no module of {type(self.module).__name__} returns (batch, time, feature)")
+        raise InputError(f"layers: no module of {title_of(self.module)} returns (batch, time, feature)")
 
     def _attends(self, path: str) -> "_Attended":
         parts = [f"{path}.{name}" for name, _ in self.module.get_submodule(path).named_children()]

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -24,6 +24,12 @@ from hmmscope.storage import disk
 _MOST_BYTES = 2**20
 
 
+def split_name(name: str) -> tuple[str, str]:
+    """Return the file and the name of FILE.py:NAME; the name is empty for anything else."""
+    path, colon, attribute = name.rpartition(":")
+    return (path, attribute) if colon and path.endswith(".py") else (name, "")
+
+
 @dataclass(frozen=True)
 class ModelFile:
     """A Python file, read once.
@@ -31,19 +37,21 @@ class ModelFile:
     Attributes:
         path: Its path.
         source: Its bytes, which `run` compiles.
+        name: Name in it that builds the model.
     """
 
     path: Path
     source: bytes
+    name: str = field(default="build", compare=False)
 
     @classmethod
-    def read(cls, path: Path) -> "ModelFile":
+    def read(cls, path: Path, name: str = "build") -> "ModelFile":
         """Read a file.
 
         Raises:
             InputError: The file does not exist, or exceeds 1 MiB.
         """
-        return cls(path, disk.read_bytes(path, managed=False, limit=_MOST_BYTES))
+        return cls(path, disk.read_bytes(path, managed=False, limit=_MOST_BYTES), name)
 
     @property
     def digest(self) -> str:

@@ -211,7 +211,7 @@ def _arguments(model: Any, name: str | None, given: Mapping[str, Any]) -> tuple[
 
 
 def _function(model: Any) -> Any:
-    if isinstance(model, AdaptedModule):
+    if isinstance(model, nn.Module) and "adapted" in vars(model):
         return model.forward
     return innermost(model).forward if isinstance(model, nn.Module) else model
 

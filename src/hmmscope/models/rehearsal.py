@@ -146,8 +146,6 @@ def _rehearse_gradients(module: nn.Module, inputs: Tensor) -> tuple[str, ...]:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """Return the user's module inside wrappers; torch.compile would compile for each size."""
-    while isinstance(model, UserModule) or type(model).__name__ == "HookedModule":
-        model = model.module  # type: ignore[assignment]
     return named_module(model)
 
 

@@ -71,14 +71,14 @@ class UserModule(SequenceModel):
         super().__init__()
         self.model_io, self.num_symbols, self.vocab_size = model_io, model_io.num_outputs, model_io.vocab_size
         self.module, self.residual, self._seed = named_module(module), nn.ModuleList(), seed
-        self.__dict__["called"] = module  # not a part, so that names have no prefix of a wrapper
+        self.__dict__["adapted"] = module  # not a part, so that names have no prefix of a wrapper
         self.set_step(0)
 
     def set_step(self, step: int, stream: int = 0) -> None:
         self.step_seed = derived_seed(self._seed, f"given/{stream}", step)
 
     def train(self, mode: bool = True) -> "UserModule":
-        for shell in shells(self.called):
+        for shell in shells(self.adapted):
             shell.training = mode
         super().train(mode)
         return self
@@ -94,11 +94,11 @@ class UserModule(SequenceModel):
         if feedback is not None or cache is not None:
             raise InputError("model: a user module takes no feedback; train it without block_length")
         if not self.training or torch.compiler.is_compiling():  # training seeds the generators of a compiled model
-            return logits_of(call_on_tokens(self.called, inputs), inputs, self.model_io.num_outputs)
+            return logits_of(call_on_tokens(self.adapted, inputs), inputs, self.model_io.num_outputs)
         devices = [inputs.device] if inputs.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self.step_seed)  # noqa: TID251 - put back at the end
-            return logits_of(call_on_tokens(self.called, inputs), inputs, self.model_io.num_outputs)
+            return logits_of(call_on_tokens(self.adapted, inputs), inputs, self.model_io.num_outputs)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

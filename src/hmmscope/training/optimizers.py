@@ -133,7 +133,7 @@ class AuxiliaryLosses:
 
     def __init__(self, losses: Mapping[str, AuxiliaryLoss], model: nn.Module) -> None:
         self._losses, self._model, self._output = losses, unwrapped(model), None
-        called: Any = model.called if isinstance(model, UserModule) else model
+        called: Any = model.adapted if isinstance(model, UserModule) else model
         inside = called.adapted if isinstance(called, AdaptedModule) else called
         self._heard: nn.Module = inside if isinstance(inside, nn.Module) else called
 

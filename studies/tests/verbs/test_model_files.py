@@ -14,7 +14,7 @@ from torch import nn
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.lab.cli import main
 from hmmscope.lab.model_file import ModelFile
-from hmmscope.lab.verbs.look import load_model
+from hmmscope.lab.verbs.models import load_model
 from hmmscope.models.base import ModelIO
 from hmmscope_studies import benchmark as hmmbench
 from hmmscope_studies.benchmark import recompute
@@ -244,3 +244,36 @@ def test_the_process_of_a_model_file_has_limits(tmp_path, monkeypatch, text, lim
     with pytest.raises(error) as caught:
         recompute.in_child(tmp_path, file, tmp_path / "out", ["parity-0"])
     assert said in str(caught.value)
+
+
+NAMED = """
+import hmmscope as hs
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, vocab_size, num_outputs):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(vocab_size, 4), nn.Linear(4, num_outputs)
+
+    def forward(self, batch):
+        return {"scores": self.head(self.embedding(batch["tokens"]))}
+
+def adapted(vocab_size, num_outputs):
+    call = lambda model, tokens: model({"tokens": tokens})
+    return hs.adapt(Net(vocab_size, num_outputs), call, output="scores")
+
+one = adapted(64, 64)
+"""
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("name", ["adapted", "one"])
+def test_a_name_in_a_file_is_entered_and_checked(tmp_path, capsys, name):
+    path, out = tmp_path / "mine.py", tmp_path / "out"
+    path.write_text(NAMED)
+    assert main(["benchmark", f"{path}:{name}", "--out", str(out), "--tasks", "told", "--steps", "1", "-q"]) == 0
+    capsys.readouterr()
+    assert main(["check", str(out), "--run", str(path)]) == 0
+    assert f"{name}, light track: 1 scores recomputed and its predictions from the model" in capsys.readouterr().out
+    assert main(["benchmark", f"{path}:none", "--tasks", "told"]) == 2
+    assert "must define a function none(vocab_size, num_outputs, max_length)" in capsys.readouterr().err

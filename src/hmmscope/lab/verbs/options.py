@@ -169,6 +169,7 @@ class TrainCommandOptions(SequenceInputOptions, OverrideOptions):
         "a YAML file, the folder of a run, a preset, a process, or a file of sequences (--process.cut ...)"
     )
     out: str | None = said("write into this new folder", metavar="DIR")
+    model: str | None = said("train your own module, in place of a registered model", metavar="FILE.py:NAME")
     warm_start: str | None = said("reuse the steps shared with a shorter run", metavar="RUN")
     resume: bool = said("resume the same run in DIR", False)
     dry_run: bool = said("print tokens, FLOPs, memory and time; train nothing", False)
@@ -322,17 +323,21 @@ class StudyOptions(SequenceInputOptions, OverrideOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyseOptions(SequenceInputOptions, OverrideOptions):
-    """run an instrument on a trained model, or export the model to Hugging Face"""
+    """run an instrument on a trained model or your own, or export the model to Hugging Face"""
 
     audience = MODEL
-    examples = ("hmmscope analyse runs/mess3 probe --target previous-1", "hmmscope analyse runs/mess3 geometry")
-
-    run: str = given("the folder of a run")
-    instrument: str | None = given("a name from hmmscope show instruments", default=None)
-    over_checkpoints: bool = said("run it at every stored checkpoint (set by training.num_log_checkpoints)", False)
-    sequences: str | None = said(
-        "with curves: use your sequences, and compare with the optimum of the run's process", metavar="FILE"
+    examples = (
+        "hmmscope analyse runs/mess3 probe --target previous-1",
+        "hmmscope analyse model.py:GPT probe mess3 --length 32",
     )
+
+    run: str = given("the folder of a run or of a Hugging Face model, or FILE.py:NAME for your own module")
+    instrument: str | None = given("a name from hmmscope show instruments", default=None)
+    process: str | None = given("its training process (name or file), or the run that trained it", default=None)
+    length: int | None = said("observations per sample, as in training; required with a process", metavar="T")
+    out: str | None = said("write the table into this new .jsonl (default: RUN/analysis)", metavar="FILE")
+    over_checkpoints: bool = said("run it at every stored checkpoint (set by training.num_log_checkpoints)", False)
+    sequences: str | None = said("with curves: use your sequences and the optimum of the run's process", metavar="FILE")
     export: str | None = said("write the model into a new folder that AutoModelForCausalLM opens", metavar="DIR")
 
 
@@ -375,14 +380,9 @@ class LookOptions(Options):
     examples = ("hmmscope look runs/mess3", "hmmscope look model.py:GPT mess3 --length 32")
 
     model: str = given("the folder of a run or of a Hugging Face model, or FILE.py:NAME for your own module")
-    process: str | None = given(
-        "the training process, a name or a file; for FILE.py:NAME also the run that trained it; not for a run",
-        default=None,
-    )
+    process: str | None = given("its training process (name or file), or the run that trained it", default=None)
     out: str = said("write this page", "look.html", metavar="FILE", flags=("-o", "--out"))
-    length: int | None = said(
-        "observations per sample, as in training; required with FILE.py:NAME and a process", metavar="T"
-    )
+    length: int | None = said("observations per sample, as in training; required with a process", metavar="T")
     samples: int = said("measure losses on N held-out samples", 256, metavar="N")
     layers: str | None = said("regress the belief state on these layers (default: the residual stream)", metavar="A,B")
 

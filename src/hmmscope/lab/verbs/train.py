@@ -9,7 +9,9 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.lab.experiments.run_page import description
+from hmmscope.lab.model_file import kept_running, split_name
 from hmmscope.lab.verbs.findings import print_findings
+from hmmscope.lab.verbs.models import load_model
 from hmmscope.lab.verbs.options import TrainCommandOptions
 from hmmscope.lab.verbs.sources import find_process
 from hmmscope.processes.files import shipped_processes
@@ -24,10 +26,13 @@ from hmmscope.schema import unknown_name
 from hmmscope.text import say
 
 
+@kept_running()
 def train(options: TrainCommandOptions) -> None:
     """Train one model and print how far its loss is from the optimum; or print the cost."""
     reading = {name: value for name, value in options.reading().items() if value is not None}
+    own = None if options.model is None else _own(options.model, options.overrides)
     configured, out, quiet = run_config(options.config, options.overrides, reading), options.out, options.quiet
+    configured = configure(configured, model=own)
     if options.dry_run:
         from hmmscope.runs.dry_run import as_text, estimate
 
@@ -44,6 +49,14 @@ def train(options: TrainCommandOptions) -> None:
     found = description(trained)
     print_findings(found.findings, invalid=found.about["invalid"])
     say(f"run: {trained.path}   page: hmmscope look {trained.path} -o look.html")
+
+
+def _own(name: str, overrides: Mapping[str, str]) -> Any:
+    if not split_name(name)[1]:
+        raise InputError(f"--model: needs FILE.py:NAME, got {name!r}; choose a registered model by --model.name {name}")
+    if odd := next((key for key in overrides if key.startswith("model.")), None):
+        raise InputError(f"--{odd}: is a field of registered models, and {name} is a module; leave it out")
+    return load_model(name)[0]
 
 
 def run_config(source: str, overrides: dict[str, str], reading: Mapping[str, Any] | None = None) -> RunConfig:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from hmmscope.errors import DamagedError, InputError, RefusedError
-from hmmscope.lab.model_file import ModelFile
+from hmmscope.lab.model_file import ModelFile, split_name
 from hmmscope.schema import parse_spec, require_path
 from hmmscope.storage import disk, seals, store
 from hmmscope.text import numbers_in
@@ -149,8 +149,8 @@ def _check_copy(path: Path, digest: str) -> None:
 
 
 def _entered(path: Path, about: dict[str, Any], run: Any) -> Any:
-    if isinstance(run, str | Path) and str(run).endswith(".py"):
-        run = ModelFile.read(Path(run))
+    if isinstance(run, str | Path) and (path_of := split_name(str(run))[0]).endswith(".py"):
+        run = ModelFile.read(Path(path_of), about.get("build", "build"))
     elif isinstance(run, str) and "fields" in about:
         run = {"name": run, **about["fields"]}
     digest = run.digest if isinstance(run, ModelFile) else ""

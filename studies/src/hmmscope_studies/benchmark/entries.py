@@ -15,7 +15,7 @@ from torch import nn
 from hmmscope.analysis.initialization import FIX
 from hmmscope.analysis.untrained_controls import draw_controls
 from hmmscope.errors import InputError
-from hmmscope.lab.model_file import ModelFile, as_script
+from hmmscope.lab.model_file import ModelFile, as_script, split_name
 from hmmscope.models.base import ModelIO
 from hmmscope.registry import entries
 from hmmscope.schema import parse_spec, require, shown, unknown_name
@@ -56,6 +56,7 @@ class BenchmarkEntry:
         layers: Names of modules for belief regression; None to find them.
         declared: Declared costs.
         source: The file of the model, or None.
+        build: Name in the file of what builds the model.
         fields: Changed fields of a registered model.
     """
 
@@ -65,6 +66,7 @@ class BenchmarkEntry:
     layers: tuple[str, ...] | None = None
     declared: Declared = field(default_factory=Declared)
     source: bytes | None = None
+    build: str = "build"
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -93,8 +95,9 @@ def entry_of(model: Any, *, name: str | None = None) -> BenchmarkEntry:
         return model
     if isinstance(model, nn.Module):
         return BenchmarkEntry(name=name or type(model).__name__, make=_copies(model))
-    if isinstance(model, str | Path) and str(model).endswith(".py"):
-        model = ModelFile.read(Path(model))
+    if isinstance(model, str | Path) and split_name(str(model))[0].endswith(".py"):
+        path, attribute = split_name(str(model))
+        model = ModelFile.read(Path(path), attribute or "build")
     if isinstance(model, ModelFile):
         return _from_file(model, name)
     if isinstance(model, str | Mapping):
@@ -122,22 +125,23 @@ def _from_file(file: ModelFile, name: str | None) -> BenchmarkEntry:
             "move that code into the file, or install it as a package"
         )
     module = file.run()
-    build = getattr(module, "build", None)
+    build = getattr(module, file.name, None)
     if not callable(build):
         raise InputError(
-            f"{path}: must define a function build(vocab_size, num_outputs, max_length) that returns a module"
+            f"{path}: must define a function {file.name}(vocab_size, num_outputs, max_length) that returns a module"
         )
     layers, training = getattr(module, "LAYERS", None), getattr(module, "TRAINING", {})
     require(isinstance(training, Mapping), f"{path}: TRAINING", "must be a mapping", training)
     named = layers is None or (isinstance(layers, list | tuple) and all(isinstance(one, str) for one in layers))
     require(named, f"{path}: LAYERS", "must be a list of names", layers)
     return BenchmarkEntry(
-        name=name or str(getattr(module, "NAME", path.stem)),
-        make=_calls(build, path),
+        name=name or str(getattr(module, "NAME", path.stem if file.name == "build" else file.name)),
+        make=_copies(build) if isinstance(build, nn.Module) else _calls(build, path),
         training=dict(training),
         layers=None if layers is None else tuple(layers),
         declared=parse_spec(Declared, getattr(module, "DECLARED", {}), f"{path}: DECLARED"),
         source=file.source,
+        build=file.name,
     )
 
 

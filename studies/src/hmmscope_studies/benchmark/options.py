@@ -15,7 +15,7 @@ class BenchmarkOptions(OverrideOptions):
     examples = ("hmmscope benchmark model.py --out hmm-bench/mine", "hmmscope benchmark --leaderboard hmm-bench")
 
     models: tuple[str, ...] = given(
-        "files ending in .py, or registered names (set their fields with --model.width VALUE)",
+        "FILE.py, FILE.py:NAME, or registered names (set their fields with --model.width VALUE)",
         metavar="MODEL",
         default=(),
     )

@@ -89,7 +89,7 @@ def in_child(path: Path, file: ModelFile, out: Path, parts: list[str]) -> None:
     """
     seconds = SECONDS * len(parts)
     message: dict[str, Any] = {"path": os.fspath(path), "file": os.fspath(file.path), "out": os.fspath(out)}
-    message |= {"seconds": seconds, "memory": MEMORY, "size": FILE, "length": len(file.source)}
+    message |= {"seconds": seconds, "memory": MEMORY, "size": FILE, "length": len(file.source), "build": file.name}
     words = [sys.executable, "-P", "-m", "hmmscope_studies.benchmark.recompute"]
     child = subprocess.Popen(
         words,
@@ -146,7 +146,7 @@ def main() -> int:
     message = json.loads(sys.stdin.buffer.readline())
     source = sys.stdin.buffer.read(message["length"])
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    file, out = ModelFile(Path(message["file"]), source), Path(message["out"])
+    file, out = ModelFile(Path(message["file"]), source, message["build"]), Path(message["out"])
     _limit(message["seconds"], message["memory"], message["size"])
     try:
         with one_line(f"model: {file.path}"), kept_running():

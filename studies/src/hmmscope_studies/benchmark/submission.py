@@ -54,8 +54,8 @@ def benchmark(
     scored samples, so that nobody can train on them.
 
     Args:
-        model: Any module, a class or function that returns one, a registered name or a mapping with its fields, or a
-            file with a function ``build(vocab_size, num_outputs, max_length)``; see `entry_of`.
+        model: Any module, a class or function that returns one, a registered name or a mapping with its fields, FILE.py
+            with a function ``build(vocab_size, num_outputs, max_length)``, or FILE.py:NAME; see `entry_of`.
         out: A new folder for the submission; by default the model's name in ``hmm-bench``.
         track: "light" (eight tasks) or "full".
         seeds: Number of seeds, each a new training.
@@ -138,6 +138,7 @@ def _about(entry: BenchmarkEntry, budget: Budget, tasks: tuple[BenchmarkTask, ..
         **chosen_by(entry),
         "source": entry.digest,
         **({"fields": dict(entry.fields)} if entry.fields else {}),
+        **({"build": entry.build} if entry.build != "build" else {}),
     }
 
 

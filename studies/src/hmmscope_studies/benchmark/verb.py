@@ -5,6 +5,7 @@ from typing import Any
 
 from hmmscope.errors import InputError
 from hmmscope.lab.experiments.failures import Failures
+from hmmscope.lab.model_file import split_name
 from hmmscope.lab.verbs.output_paths import require_ours
 from hmmscope.lab.verbs.seed_lists import refused
 from hmmscope.storage import store
@@ -42,7 +43,8 @@ def benchmark(options: BenchmarkOptions) -> None:
 
 
 def _enter(options: BenchmarkOptions, model: str, entered: Any, tasks: tuple[str, ...] | None) -> None:
-    name = Path(model).stem if model.endswith(".py") else model
+    file, attribute = split_name(model)
+    name = attribute or (Path(file).stem if file.endswith(".py") else model)
     alone = len(options.models) == 1 and options.out is not None
     folder = Path(options.out or "hmm-bench") if alone else Path(options.out or "hmm-bench") / name
     card = enter(
@@ -65,7 +67,7 @@ def _fields(options: BenchmarkOptions) -> dict[str, str]:
     for key in options.overrides:
         if not key.startswith("model."):
             raise InputError(f"--{key}: the benchmark allows only fields of the model, such as --model.width 64")
-    files = [model for model in options.models if model.endswith(".py")]
+    files = [model for model in options.models if split_name(model)[0].endswith(".py")]
     if options.overrides and (files or not options.models):
         what = f"{files[0]} builds its own" if files else "no model is given"
         raise InputError(f"--{next(iter(options.overrides))}: is a field of a registered model, and {what}")

@@ -1,0 +1,65 @@
+"""Models of verbs: folders of runs and of Hugging Face models, and FILE.py:NAME."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from hmmscope.analysis.initialization import Controls, made_controls
+from hmmscope.errors import InputError
+from hmmscope.interop import from_huggingface
+from hmmscope.lab.model_file import ModelFile, as_script, imports_beside, one_line, split_name
+from hmmscope.lab.verbs.pages import is_run
+from hmmscope.runs.pipeline import load_run
+from hmmscope.storage.rundir import RunDir
+
+
+def load_model(name: str) -> tuple[Any, Controls | None]:
+    """Return the name of a run folder, or the model of a Hugging Face folder or FILE.py:NAME and a maker of controls.
+
+    Raises:
+        InputError: Another source, or NAME is not a module and builds none.
+    """
+    path, attribute = split_name(name)
+    if attribute:
+        return _made_by(Path(path), attribute)
+    if name.endswith(".py"):
+        raise InputError(
+            f"model: give {name}:NAME, where NAME is a module or a function without arguments that returns one"
+        )
+    if not os.path.isdir(name):
+        raise InputError(f"model: folder {name!r} does not exist; give a run, a Hugging Face folder, or FILE.py:NAME")
+    if any(os.path.lexists(Path(name) / one) for one in ("seeds.json", "checkpoints")):
+        RunDir.open(Path(name))
+        return name, None
+    return from_huggingface(name), None
+
+
+def trained_by(model: Any, process: str | None) -> tuple[Any, str | None]:
+    """Return the run that trained a module instead of the module, if `process` is the folder of that run."""
+    if isinstance(model, nn.Module) and process is not None and is_run(Path(process)):
+        return load_run(process, model=model), None
+    return model, process
+
+
+def _made_by(path: Path, attribute: str) -> tuple[nn.Module, Controls | None]:
+    if not path.is_file():
+        raise InputError(f"model: file {str(path)!r} does not exist")
+    file, make = ModelFile.read(path), None
+    with one_line(f"model: {path}:{attribute}"), imports_beside(path), as_script(path):
+        found = getattr(file.run(), attribute, None)
+        if callable(found) and not isinstance(found, nn.Module):
+            make, found = found, found()
+    if not isinstance(found, nn.Module):
+        raise InputError(f"model: {path}:{attribute} must be an nn.Module or return one, got {type(found).__name__}")
+    return found, make if make is not None and _draws(make, found) else None
+
+
+def _draws(make: Callable[[], Any], model: nn.Module) -> bool:
+    try:
+        made_controls(make, model, (0, 1))
+    except InputError:
+        return False
+    return True
