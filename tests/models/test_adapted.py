@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.utils.checkpoint import checkpoint
 
 import hmmscope as hs
 from hmmscope.errors import InputError
@@ -71,6 +73,17 @@ class MaskFirst(Net):
         return None, super().forward(tokens)
 
 
+class Embedded(Net):
+    def forward(self, embeds: Any = None, tokens: Any = None, *, is_causal: bool, start_pos: int) -> Any:
+        assert (embeds, is_causal, start_pos) == (None, True, 0)
+        return super().forward(tokens), self.embedding(tokens)
+
+
+class HiddenFirst(Net):
+    def forward(self, tokens: torch.Tensor) -> Any:
+        return self.embedding(tokens), super().forward(tokens)
+
+
 class Lists(Net):
     def forward(self, *tokens: torch.Tensor) -> Any:
         return [super().forward(tokens[0]), "more"]
@@ -93,7 +106,7 @@ def plain_of(model: nn.Module) -> Net:
     return plain
 
 
-@pytest.mark.parametrize("kind", [Masked, KeywordsOnly, MaskFirst, Lists])
+@pytest.mark.parametrize("kind", [Masked, KeywordsOnly, MaskFirst, Lists, Embedded])
 def test_known_arguments_and_outputs_need_no_adapter(kind: type[Net]) -> None:
     dtype = torch.float64 if kind is MaskFirst else torch.float32
     model = kind().to(dtype)
@@ -110,7 +123,7 @@ def test_known_arguments_and_outputs_need_no_adapter(kind: type[Net]) -> None:
         lambda: hs.adapt(Dictionary(), lambda model, tokens: model({"tokens": tokens}).scores),
         lambda: hs.adapt(Dictionary(), lambda model, tokens: model({"tokens": tokens}), output="scores"),
         lambda: hs.adapt(Warm(), temperature=2.0, mask=torch.ones_like, output=lambda output: output * 2),
-        lambda: hs.adapt(Lists(), output=0),
+        lambda: hs.adapt(HiddenFirst(), output=1),
         lambda: hs.adapt(KeywordsOnly(), tokens="token_ids", output="logits"),
     ],
 )
@@ -169,6 +182,12 @@ def test_an_adapter_follows_its_module() -> None:
             lambda: hs.adapt(Dictionary(), lambda model, tokens: model({"tokens": tokens})),
             r"got Answer with scores; name the logits: hs.adapt\(model, output='scores'\)$",
         ),
+        (
+            lambda: HiddenFirst(),
+            r"^model: returns both \(5, 11, 8\) and \(5, 11, 3\) in a tuple; name .* hs.adapt\(model, output=1\)$",
+        ),
+        (lambda: hs.adapt(HiddenFirst(), tokens="tokens"), r"^model: returns both \(5, 11, 8\)"),
+        (lambda: hs.adapt(Net(), lambda model, tokens: Answer(None, None)), r"got Answer$"),  # type: ignore[arg-type]
         (lambda: hs.adapt(Lists(), output=1), r"to logits \(batch, time, symbol\), got str$"),
         (
             lambda: hs.adapt(Lists(), output="logits"),
@@ -188,16 +207,48 @@ def test_a_signature_that_does_not_fit_is_one_line(model: Callable[[], Any], lin
         hs.evaluate(model(), DATASET, num_samples=8, baselines=False)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+class Attending(nn.Module):
+    """One causal layer of attention with a mask, positions and a cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.places, self.parts = nn.Embedding(3, 8), nn.Embedding(16, 8), nn.Linear(8, 24)
+        self.head = nn.Linear(8, 3)
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        attention_mask: Any = None,
+        position_ids: Any = None,
+        past_key_values: Any = None,
+        use_cache: bool = False,
+    ) -> Any:
+        begin = 0 if past_key_values is None else past_key_values.shape[1]
+        position_ids = begin + torch.arange(tokens.shape[1]) if position_ids is None else position_ids
+        query, *pairs = self.parts(self.embedding(tokens) + self.places(position_ids)).chunk(3, -1)
+        pair = torch.cat(pairs, -1)
+        pair = pair if past_key_values is None else torch.cat([past_key_values, pair], 1)
+        key, value = pair.chunk(2, -1)
+        allowed = torch.ones(tokens.shape[1], key.shape[1], dtype=torch.bool).tril(begin)
+        if attention_mask is not None:
+            allowed = allowed & (attention_mask[:, None] > 0) | torch.eye(key.shape[1], dtype=torch.bool)[begin:]
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=allowed)
+        return SimpleNamespace(logits=self.head(mixed), past_key_values=pair)
+
+
+@pytest.mark.parametrize("kind", ["own", "gpt2", "llama"])
 def test_left_padding_and_a_key_value_cache_give_the_same_logits(kind: str) -> None:
-    transformers = pytest.importorskip("transformers")
+    transformers = None if kind == "own" else pytest.importorskip("transformers")
     sizes: dict[str, Any] = {"vocab_size": 3, "bos_token_id": None, "eos_token_id": None}
-    if kind == "gpt2":
+    more = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    if transformers is None:
+        model: Any = Attending().eval()
+    elif kind == "gpt2":
         config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=32, **sizes)
     else:
-        more = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
         config = transformers.LlamaConfig(hidden_size=16, intermediate_size=32, **more, **sizes)
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    if transformers is not None:
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
 
     def padded(model: Any, tokens: torch.Tensor) -> torch.Tensor:
         before = torch.zeros_like(tokens[:, :3])
@@ -216,6 +267,36 @@ def test_left_padding_and_a_key_value_cache_give_the_same_logits(kind: str) -> N
         with torch.no_grad():
             torch.testing.assert_close(adapted(TOKENS), model(TOKENS).logits, atol=1e-6, rtol=0)
         assert hs.evaluate(adapted, DATASET, num_samples=8, baselines=False).loss == pytest.approx(whole, abs=1e-6)
+
+
+def test_attention_of_torch_with_both_masks_is_read() -> None:
+    class Encoded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True)
+            self.embedding, self.encoder = (
+                nn.Embedding(3, 8),
+                nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
+            )
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, src: torch.Tensor, src_mask: torch.Tensor, src_key_padding_mask: torch.Tensor) -> Any:
+            return self.head(self.encoder(self.embedding(src), src_mask, src_key_padding_mask))
+
+    model = Encoded().eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert hs.attention_map(model, DATASET, num_samples=8)
+    padding = torch.zeros(4, 12, dtype=torch.bool)
+    padding[0, 8:] = True
+    causal = torch.ones(12, 12, dtype=torch.bool).triu(1)
+    patterns = []
+    with torch.no_grad():
+        expected = model(TOKENS, causal, padding)
+        with hs.intervene(model, {"blocks.0.attention.pattern": lambda p: patterns.append(p) or p}):
+            torch.testing.assert_close(model(TOKENS, causal, padding), expected)
+    assert not patterns[0][0, :, :, 8:].any()
+    assert not patterns[0].triu(1).any()
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -400,6 +481,43 @@ def test_the_users_hooks_are_called_once_for_each_batch() -> None:
     assert counts == {"before": 4, "after": 4}
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_the_users_hooks_are_called_as_in_their_own_loop_under_recomputation(reentrant: bool, tmp_path: Path) -> None:
+    class Recomputed(Net):
+        def forward(self, tokens: torch.Tensor) -> Any:
+            x = self.embedding(tokens)
+            for layer in self.layers:
+                x = checkpoint(layer, x, use_reentrant=reentrant)
+            return self.head(x)
+
+    def counted(net: nn.Module) -> dict[str, int]:
+        counts = dict.fromkeys(("before", "after", "backward"), 0)
+
+        def count(name: str) -> Callable[..., None]:
+            return lambda *_: counts.update({name: counts[name] + 1})
+
+        net.layers[0].register_forward_pre_hook(count("before"))
+        net.layers[0].register_forward_hook(count("after"))
+        net.layers[0].register_full_backward_hook(count("backward"))
+        return counts
+
+    own = Recomputed()
+    expected = counted(own)
+    for _ in range(2):
+        own(TOKENS).sum().backward()
+    expected = expected | {"before": expected["before"] + 1, "after": expected["after"] + 1}  # the final evaluation
+    trained = Recomputed()
+    counts = counted(trained)
+    train(trained, tmp_path / "run")
+    assert counts == expected
+    counts.update(dict.fromkeys(counts, 0))
+    with torch.no_grad(), hs.intervene(trained, {"layers.1": lambda x: x}):
+        trained(TOKENS)
+    hs.capture_activations(trained, ["residual.1"], TOKENS)
+    assert counts == {"before": 2, "after": 2, "backward": 0}
+    assert all(len(layer._forward_hooks) == (number == 0) for number, layer in enumerate(trained.layers))
+
+
 def test_a_hook_that_the_model_needs_is_called() -> None:
     class Offset(Net):
         def forward(self, tokens: torch.Tensor) -> Any:
@@ -433,7 +551,7 @@ def test_instruments_name_parts_as_the_model_does() -> None:
     model.layers[1].scale = nn.Parameter(torch.ones(8))  # nothing draws it anew
     rows = hs.probe(hs.adapt(model, output=lambda output: output), DATASET, num_samples=16)
     assert rows[0]["beyond_twins"].startswith("not identifiable: cannot reinitialize layers.1.scale of Net; ")
-    with pytest.raises(InputError, match="^layers: found no residual stream in the model; it has no modules inside$"):
+    with pytest.raises(InputError, match=r"^layers: found no residual stream in the model; it has no modules inside$"):
         hs.probe(hs.adapt(lambda tokens: tokens[..., None] * torch.ones(3)), DATASET)
 
 

@@ -55,6 +55,7 @@ def two(model: Any) -> list[torch.optim.Optimizer]:
 AUXILIARY = {"b": lambda model, batch, output: model.head.bias.norm(), "a": lambda model, batch, output: output[1]}
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("training", "options"),
     [

@@ -25,6 +25,8 @@ FOLLOWING: dict[str, Callable[[Tensor, torch.dtype], Any]] = {
     **dict.fromkeys(("input_pos", "cache_position"), lambda tokens, dtype: _places(tokens)),
     **dict.fromkeys(("lengths", "seq_lens"), lambda tokens, dtype: torch.full((len(tokens),), tokens.shape[1])),
     **dict.fromkeys(("past_key_values", "cache", "hidden", "state", "states"), lambda tokens, dtype: None),
+    **dict.fromkeys(("is_causal", "causal"), lambda tokens, dtype: True),
+    **dict.fromkeys(("use_cache", "start_pos"), lambda tokens, dtype: 0),
 }
 #: Attributes in which wrappers of torch and Lightning Fabric keep the module.
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_original_module")
@@ -53,7 +55,12 @@ class AdaptedModule(nn.Module):
                 self.__dict__[name] = own.__dict__[name]
 
     def forward(self, tokens: Tensor) -> Any:
-        return raw_logits(self.call(self.adapted, tokens))
+        output = self.call(self.adapted, tokens)
+        logits = raw_logits(output)
+        sizes = (
+            {one.shape for one in output if isinstance(one, Tensor) and one.ndim == 3} if type(output) is tuple else ()
+        )
+        return output if len(sizes) > 1 else logits  # callers know the number of symbols
 
     @property
     def training(self) -> bool:
@@ -169,6 +176,10 @@ def call_on_tokens(model: Any, tokens: Tensor, name: str | None = None, given: M
     if options:
         kind = dtype_of(model) if isinstance(model, nn.Module) else torch.get_default_dtype()
         options = {key: FOLLOWING[key](tokens, kind) if value is _FOLLOWS else value for key, value in options.items()}
+        padding = next((key for key in options if key.endswith("key_padding_mask")), "")
+        if isinstance(model, nn.Module) and padding and options.keys() & {"attn_mask", "src_mask", "tgt_mask"}:
+            torchs = any(isinstance(part, nn.MultiheadAttention) for part in parts_of(model))
+            options[padding] = options[padding].to(kind) if torchs else options[padding]  # which wants one type
     return model(tokens, **options) if first is None else model(**{first: tokens}, **options)
 
 
@@ -185,6 +196,7 @@ def _arguments(model: Any, name: str | None, given: Mapping[str, Any]) -> tuple[
     only = [one for one in found if one.kind is one.KEYWORD_ONLY]
     takes_all = any(one.kind is one.VAR_KEYWORD for one in found)
     first = name
+    free.sort(key=lambda one: one not in TOKENS)  # stable
     if name is None and positional and (not free or free[0] == positional[0].name):
         taken = positional[0].name
     elif name is None and free:
@@ -246,7 +258,8 @@ def described_output(output: Any) -> str:
     logits = raw_logits(output)
     if isinstance(logits, Tensor):
         return str(tuple(logits.shape))
-    names = list(_tensors(logits))
+    logits = output if logits is None else logits
+    names = sorted(named := _tensors(logits), key=lambda name: named[name].ndim != 3)
     way = f"; name the logits: hs.adapt(model, output={names[0]!r})" if names else ""
     return f"{_described(logits)}{way}"
 

@@ -168,17 +168,22 @@ def _heads(
     **others: Any,
 ) -> tuple[Tensor, Tensor | None] | None:
     more = bias_k is not None or bias_v is not None or add_zero_attn or use_separate_proj_weight
-    if more or in_weight is None or query.ndim != 3 or key_padding_mask is not None or key.shape != query.shape:
+    if more or in_weight is None or query.ndim != 3 or key.shape != query.shape:
         return None
     time, batch = query.shape[:2]
     biases = [None] * 3 if in_bias is None else in_bias.chunk(3)
     parts = zip((query, key, value), in_weight.chunk(3), biases, strict=True)
     q, k, v = (F.linear(x, weight, bias).unflatten(2, (num_heads, -1)).permute(1, 2, 0, 3) for x, weight, bias in parts)
     mask = attn_mask
-    if mask is not None and mask.dtype == torch.bool:
-        mask = ~mask  # torch's mask is True where attention is forbidden
     if mask is not None and mask.ndim == 3:
         mask = mask.view(batch, num_heads, time, time)
+    masks = [
+        one for one in (mask, None if key_padding_mask is None else key_padding_mask[:, None, None]) if one is not None
+    ]
+    if masks:  # in torch, True forbids attention
+        mask = sum(
+            q.new_zeros(one.shape).masked_fill(one, -torch.inf) if one.dtype == torch.bool else one for one in masks
+        )
     seen: list[Tensor] = []
 
     class Kept(ModuleHooks):

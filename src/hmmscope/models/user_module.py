@@ -46,6 +46,11 @@ def logits_of(
         raise InputError(f"model: must return logits of a real floating-point dtype, got {kind}; return them unrounded")
     if logits.shape[2] < num_outputs:
         raise InputError(f"model: returns {logits.shape[2]} logits, but the dataset has {num_outputs} symbols")
+    if isinstance(output, tuple | list) and logits.shape[2] != num_outputs > 1 and not whole:
+        fits = [at for at, one in enumerate(output) if getattr(one, "shape", None) == (batch, time, num_outputs)]
+        if fits:
+            rule = f"both {tuple(logits.shape)} and {(batch, time, num_outputs)} in a tuple"
+            raise InputError(f"model: returns {rule}; name the logits: hs.adapt(model, output={fits[0]})")
     return logits if whole else logits[..., :num_outputs]
 
 
