@@ -10,6 +10,7 @@ from hmmscope.inference import em
 from hmmscope.inference.baum_welch import as_sequences, fit_baum_welch
 from hmmscope.inference.em import EMRunner, Model, MStepSettings, counts_of, counts_of_several
 from hmmscope.inference.loop_inputs import flat_sequences
+from hmmscope.inference.restarts import climb
 from inference_cases import revived
 from strategies import rows
 
@@ -71,7 +72,7 @@ def test_where_a_model_ends_does_not_depend_on_the_others_nor_on_threads():
     begins = [one._replace(initial=one.initial[0]) for one in models(11, 2, 4)]
     one, three = (EMRunner(work, RULES, threads).side_by_side(begins, 5, 0.0) for threads in (1, 3))
     alone = EMRunner(work, RULES, 1).side_by_side(begins[9:10], 5, 0.0)[0]
-    single = EMRunner(work, RULES, 1)(begins[9], 5, 0.0)
+    single = climb(EMRunner(work, RULES, 1), begins[9], 5, 0.0)
     for part, other in zip(one[9].model, alone.model, strict=True):
         np.testing.assert_array_equal(part, other)
     assert [end.log_likelihood for end in one] == [end.log_likelihood for end in three]

@@ -1,9 +1,8 @@
 """Expectation maximization for HMMs with vector emissions."""
 
-import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,16 +13,15 @@ from hmmscope.emissions.chain import count_rows
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.emissions.states import StateCounts
 from hmmscope.errors import InputError
-from hmmscope.inference.baum_welch import SAME, TRIED_ITERATIONS
+from hmmscope.inference.baum_welch import BaumWelchFit
 from hmmscope.inference.constraints import Constraints, RowConstraints, as_constraints
-from hmmscope.inference.em import PARTS, unheard
+from hmmscope.inference.em import PARTS
 from hmmscope.inference.free_parameters import num_free
 from hmmscope.inference.known_states import as_allowed
-from hmmscope.inference.restarts import RestartSearch, on_threads
+from hmmscope.inference.restarts import check_limits, criterion, search
 from hmmscope.inference.weights import as_weights
-from hmmscope.schema import is_count, require
+from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
-from hmmscope.ties import largest
 
 #: Least variance of a state, as a fraction of the variance of all observations.
 FLOOR = 1e-3
@@ -31,39 +29,17 @@ FLOOR = 1e-3
 _JUST_ABOVE = 1 + 1e-9
 
 
-@dataclass(frozen=True)
-class EmissionFit:
-    """A fitted HMM with vector emissions, and diagnostics as in `BaumWelchFit`.
+@dataclass(frozen=True, kw_only=True)
+class EmissionFit(BaumWelchFit):
+    """A fitted HMM with vector emissions, and diagnostics.
 
     Attributes:
-        hmm: Best model.
-        log_likelihood: Total log density, in nats.
-        num_iterations: Iterations of the best restart.
-        converged: Its last gain was below the tolerance.
-        num_restarts: Restarts run.
-        restart_gap: Log-likelihood gap of the best two restarts, in nats; infinite for one.
-        restarts_agree: The best two agree.
-        bic: Bayesian information criterion; smaller is better.
         min_variance: Least allowed variances (coordinate,).
         at_min_variance: (state, coordinate) of variances at that bound.
-        num_free: Free parameters of each part; fixed parts have none.
-        num_zeros: Probabilities of each part that `start` fixes at zero.
-        history: Log-likelihood, in nats, by restart and iteration.
     """
 
-    hmm: EmissionHMM
-    log_likelihood: float
-    num_iterations: int
-    converged: bool
-    num_restarts: int
-    restart_gap: float
-    restarts_agree: bool
-    bic: float
-    min_variance: tuple[float, ...]
-    at_min_variance: tuple[tuple[int, int], ...]
-    num_free: dict[str, int] = field(default_factory=dict)
-    num_zeros: dict[str, int] = field(default_factory=dict)
-    history: tuple[tuple[float, ...], ...] = field(default=(), repr=False, compare=False)
+    min_variance: tuple[float, ...] = ()
+    at_min_variance: tuple[tuple[int, int], ...] = ()
 
     @property
     def remarks(self) -> list[str]:
@@ -71,14 +47,6 @@ class EmissionFit:
             return []
         which = ", ".join(f"state {state} coordinate {coordinate}" for state, coordinate in self.at_min_variance)
         return [f"variances at their lower bound: {which}; pass a smaller min_variance= to lower it"]
-
-
-class _EMResult(NamedTuple):
-    model: EmissionHMM
-    log_likelihood: float
-    num_iterations: int
-    converged: bool
-    history: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -93,10 +61,15 @@ class _EMSettings:
     allowed: Bool[Tensor, "row state"] | None
     constraints: Mapping[str, RowConstraints]
 
-    def expect(self, model: EmissionHMM) -> StateCounts:
+    @property
+    def num_steps(self) -> float:
+        return self.total(self.lengths)
+
+    def counts(self, model: EmissionHMM) -> tuple[StateCounts, float]:
         logs = model.log_likelihoods(self.rows)
         logs = logs if self.allowed is None else logs.masked_fill(~self.allowed, -torch.inf)
-        return count_rows(model.chain, logs, self.lengths, self.weights)
+        counts = count_rows(model.chain, logs, self.lengths, self.weights)
+        return counts, self.total(counts.log_likelihood)
 
     def total(self, values: Tensor) -> float:
         return float(values.sum() if self.weights is None else values.double() @ torch.from_numpy(self.weights))
@@ -132,44 +105,6 @@ class _EMSettings:
         own = {part: one.maximise(getattr(model, part).numpy()) for part, one in self.constraints.items()}
         return model.replaced(**own) if own else model
 
-    def climb(
-        self, model: EmissionHMM, max_iterations: int, tolerance: float, callback: Callable[[int], object] = unheard
-    ) -> _EMResult:
-        before, iteration, num_rows, stop = -math.inf, 0, self.total(self.lengths), False
-        history: list[float] = []
-        while True:
-            counts = self.expect(model)
-            score = self.total(counts.log_likelihood)
-            history.append(score)
-            reached = score + self.log_prior(model)
-            converged = reached - before < tolerance * num_rows
-            if converged or stop or iteration == max_iterations:
-                return _EMResult(model, score, iteration, converged, tuple(history))
-            model, before, iteration = self.maximise(model, counts), reached, iteration + 1
-            stop = callback(1) is True
-
-    def fitted(self, restarts: RestartSearch[_EMResult]) -> EmissionFit:
-        best = restarts.best
-        free = self.num_free(best.model)
-        return EmissionFit(
-            hmm=best.model,
-            log_likelihood=best.log_likelihood,
-            num_iterations=best.num_iterations,
-            converged=best.converged,
-            num_restarts=len(restarts.ends),
-            restart_gap=restarts.restart_gap,
-            restarts_agree=restarts.restarts_agree,
-            bic=self.bic(best, free),
-            min_variance=tuple(self.min_variance.tolist()),
-            at_min_variance=tuple(
-                (s, y)
-                for s, y in (best.model.variance_floor_hits <= self.min_variance * _JUST_ABOVE).nonzero().tolist()
-            ),
-            num_free=free,
-            num_zeros=zeros_by_part(self.positive),
-            history=tuple(end.history for end in restarts.ends),
-        )
-
     def num_free(self, model: EmissionHMM) -> dict[str, int]:
         whole = {"initial": torch.ones_like(model.initial), "transition": torch.ones_like(model.transition)}
         found = {part: num_free(self.positive.get(part, own).numpy()) for part, own in whole.items()}
@@ -177,12 +112,10 @@ class _EMSettings:
         found |= {part: own.num_free for part, own in self.constraints.items()}
         return {part: 0 if part in self.fixed else found[part] for part in PARTS}
 
-    def bic(self, found: _EMResult, free: dict[str, int]) -> float:
+    def seen(self) -> dict[str, float]:
         count, seen = self.total(torch.ones(len(self.lengths))), (~self.rows.isnan()).any(1)
         num_seen = self.total(torch.stack([part.sum() for part in seen.split(self.lengths.tolist())]))
-        times = {"initial": count, "transition": self.total(self.lengths) - count, "emission": num_seen}
-        penalty = sum(free[part] * math.log(max(1, times[part])) for part in PARTS if part not in self.fixed)
-        return penalty - 2 * found.log_likelihood
+        return dict(zip(PARTS, (count, self.num_steps - count, num_seen), strict=True))
 
 
 def zeros_by_part(positive: Mapping[str, Tensor]) -> dict[str, int]:
@@ -237,40 +170,36 @@ def fit_emissions(
     Raises:
         InputError: No observations, an option out of range, or a constant or missing coordinate.
     """
-    _check_options(
-        num_states, num_restarts, num_tries, max_iterations, min(agreement, tolerance, pseudo_count), min_variance
-    )
+    at_least = {"agreement": agreement, "tolerance": tolerance, "pseudo_count": pseudo_count}
+    check_limits(num_restarts, max_iterations, at_least, num_states=num_states, num_tries=num_tries)
+    rule = "must be in (0, 1), a fraction of the variance of all observations"
+    require(0 < min_variance < 1, "min_variance", rule, min_variance)
     _check_start(family, observations.shape[1], num_states, start, fixed, laws)
     allowed = _allowed(known_states, num_states, lengths)
     observations, lengths, weights, allowed = _weighted(observations, lengths, sequence_weights, allowed)
     rows, laws = family.checked(observations), ({} if start is None else start.options) | laws
     least, positive = min_variance * _variances(rows, lengths, weights), {} if start is None else start.positive
     parts = _constraints(constraints, num_states, start, fixed)
-    search = _EMSettings(rows, lengths, least, pseudo_count, frozenset(fixed), positive, weights, allowed, parts)
-    hear = callback or unheard
+    steps = _EMSettings(rows, lengths, least, pseudo_count, frozenset(fixed), positive, weights, allowed, parts)
 
-    def begin(number: int) -> tuple[EmissionHMM, tuple[float, ...]]:
+    def begins(number: int) -> list[EmissionHMM]:
         if number == 0 and start is not None:
-            return search.constrained(start), ()
+            return [steps.constrained(start)]
         given = least, start, fixed, laws
         models = (_random(family, rows, num_states, seed, number, attempt, *given) for attempt in range(num_tries))
-        drawn = [search.constrained(model) for model in models]
-        if len(drawn) == 1:
-            return drawn[0], ()
-        tried = [search.climb(x, TRIED_ITERATIONS, 0.0, lambda _: hear(0)) for x in drawn]
-        first = largest(tried, key=lambda one: one.log_likelihood)
-        return first.model, first.history[:-1]
+        return [steps.constrained(model) for model in models]
 
-    def restart(number: int) -> _EMResult:
-        model, before = begin(number)
-        climbed = search.climb(model, max_iterations, tolerance, hear)
-        hear(max_iterations - climbed.num_iterations)
-        return climbed._replace(history=before + climbed.history)
-
-    width, near = min(torch.get_num_threads(), num_restarts), max(SAME, agreement * search.total(lengths))
-    restarts = RestartSearch(on_threads(restart, width), num_restarts, (width, width), near, hear)
-    hear((num_restarts - restarts.made) * max_iterations)
-    return search.fitted(restarts)
+    hmm, about = search(steps, begins, num_restarts, max_iterations, tolerance, callback, agreement=agreement)
+    free, hits = steps.num_free(hmm), hmm.variance_floor_hits <= least * _JUST_ABOVE
+    return EmissionFit(
+        hmm,
+        bic=criterion(about["log_likelihood"], free, steps.seen()),
+        min_variance=tuple(least.tolist()),
+        at_min_variance=tuple((s, y) for s, y in hits.nonzero().tolist()),
+        num_free=free,
+        num_zeros=zeros_by_part(positive),
+        **about,
+    )
 
 
 def _weighted(
@@ -299,21 +228,6 @@ def _allowed(known_states: Any, num_states: int, lengths: Tensor) -> Bool[Tensor
         return None
     inside = torch.arange(int(lengths.max())) < lengths[:, None]
     return as_allowed(known_states, num_states, inside)[inside]
-
-
-def _check_options(
-    num_states: int, num_restarts: int, num_tries: int, max_iterations: int, least: float, min_variance: float
-) -> None:
-    counts = {"num_states": num_states, "num_restarts": num_restarts, "num_tries": num_tries}
-    for name, value in (counts | {"max_iterations": max_iterations}).items():
-        require(is_count(value), name, "must be at least 1 and whole", value)
-    require(least >= 0, "agreement, tolerance, pseudo_count", "must be at least 0", least)
-    require(
-        0 < min_variance < 1,
-        "min_variance",
-        "must be in (0, 1), a fraction of the variance of all observations",
-        min_variance,
-    )
 
 
 def _check_start(

@@ -1,9 +1,8 @@
 """Fitting HMMs by expectation maximization (the Baum-Welch algorithm)."""
 
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,35 +14,28 @@ from hmmscope.inference.constraints import Constraints, RowConstraints, as_const
 from hmmscope.inference.counts import Counts
 from hmmscope.inference.em import (
     PARTS,
-    EMResult,
     EMRunner,
     Model,
     MStepSettings,
     can_run_side_by_side,
     counts_of,
     expect,
-    unheard,
 )
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.known_states import as_allowed, with_known_states
 from hmmscope.inference.loop_inputs import PackedSequences, sequences
 from hmmscope.inference.ragged import check_ragged, counted
-from hmmscope.inference.restarts import RestartSearch, on_threads
+from hmmscope.inference.restarts import check_limits, criterion, search
 from hmmscope.inference.weights import as_weights, with_weights
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.observations import Symbols, whole_batch
-from hmmscope.schema import is_count, require
+from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.encoding import Alphabet
 from hmmscope.sequences.large import num_equal
-from hmmscope.ties import largest
 
-#: Log-likelihoods closer than this, in nats, agree.
-SAME = 0.1
 #: Batched restarts per wave, (first, later), on one thread and on several.
 WAVES = ((4, 8), (12, 12))
-#: Iterations of each random start before a restart continues from the best.
-TRIED_ITERATIONS = 10
 
 
 @dataclass(frozen=True)
@@ -140,8 +132,8 @@ def fit_baum_welch(
     Raises:
         InputError: No observations, an option out of range, or a `start` that forbids a sequence.
     """
-    _at_least(1, num_states=num_states, num_restarts=num_restarts, num_tries=num_tries, max_iterations=max_iterations)
-    _at_least(0, agreement=agreement, pseudo_count=pseudo_count, tolerance=tolerance)
+    least = {"agreement": agreement, "pseudo_count": pseudo_count, "tolerance": tolerance}
+    check_limits(num_restarts, max_iterations, least, num_states=num_states, num_tries=num_tries)
     work = as_sequences(observations, num_symbols, lengths, weights=sequence_weights, known=(known_states, num_states))
     parts = as_constraints(constraints).parts(num_states, num_symbols)
     rules = _rules(num_states, num_symbols, start, fixed, tied_emissions, pseudo_count, parts)
@@ -156,87 +148,21 @@ def fit_baum_welch(
         drawn = (_random(number, attempt, seed, num_states, num_symbols, rules) for attempt in range(num_tries))
         return [rules.kept(rules.constrained(rules.restricted(model)), start) for model in drawn]
 
-    search = _RestartSearch(begins, climb, max_iterations, tolerance, callback or unheard)
-    near = max(SAME, agreement * work.total(work.lengths))
-    if together:
-        restarts = RestartSearch(search.wave, num_restarts, WAVES[min(threads, 2) - 1], near, search.stopped)
-    else:
-        restarts = RestartSearch(on_threads(search.restart, width), num_restarts, (width, width), near, search.stopped)
-    search.hear((num_restarts - restarts.made) * max_iterations)
-    return _fitted(restarts, work, rules)
-
-
-class _RestartSearch(NamedTuple):
-    begins: Callable[[int], list[Model]]
-    climb: EMRunner
-    max_iterations: int
-    tolerance: float
-    hear: Callable[[int], object]
-
-    def stopped(self, count: int) -> object:
-        return self.hear(0)
-
-    def restart(self, number: int) -> EMResult:
-        tried = self.begins(number)
-        first = (
-            _likeliest([self.climb(model, TRIED_ITERATIONS, 0.0, self.stopped) for model in tried])
-            if len(tried) > 1
-            else None
-        )
-        begin = tried[0] if first is None else first.model
-        climbed = self.climb(begin, self.max_iterations, self.tolerance, self.hear)
-        self.hear(self.max_iterations - climbed.num_iterations)
-        return climbed.after(first)
-
-    def wave(self, numbers: Sequence[int]) -> list[EMResult]:
-        tried = [self.begins(number) for number in numbers]
-        several = [model for models in tried if len(models) > 1 for model in models]
-        reached = iter(self.climb.side_by_side(several, TRIED_ITERATIONS, 0.0, self.stopped) if several else ())
-        firsts = [None if len(own) == 1 else _likeliest([next(reached) for _ in own]) for own in tried]
-        best = [own[0] if first is None else first.model for own, first in zip(tried, firsts, strict=True)]
-        ends = self.climb.side_by_side(best, self.max_iterations, self.tolerance, self.hear)
-        self.hear(sum(self.max_iterations - end.num_iterations for end in ends))
-        return [end.after(first) for end, first in zip(ends, firsts, strict=True)]
-
-
-def _at_least(least: int, **options: int | float) -> None:
-    for name, value in options.items():
-        require(value >= least, name, f"must be at least {least}", value)
-        require(not least or is_count(value), name, "must be whole", value)
-
-
-def _fitted(restarts: RestartSearch[EMResult], work: PackedSequences, rules: MStepSettings) -> BaumWelchFit:
-    best = restarts.best
-    free = rules.num_free(best.model)
-    return BaumWelchFit(
-        HMM(*best.model, title="Baum-Welch fit", allow_drop_tiny=True),
-        best.log_likelihood,
-        best.num_iterations,
-        best.converged,
-        num_restarts=len(restarts.ends),
-        restart_gap=restarts.restart_gap,
-        restarts_agree=restarts.restarts_agree,
-        bic=criterion(best.log_likelihood, free, work, best.model.emission.shape[1]),
-        num_free=free,
-        num_zeros=rules.num_zeros,
-        history=tuple(end.history for end in restarts.ends),
-        lists_free=bool(rules.constraints),
+    batch = {"side_by_side": climb.side_by_side, "waves": WAVES[min(threads, 2) - 1]} if together else {}
+    model, about = search(
+        climb, begins, num_restarts, max_iterations, tolerance, callback, agreement=agreement, **batch
     )
+    hmm, free = HMM(*model, title="Baum-Welch fit", allow_drop_tiny=True), rules.num_free(model)
+    bic = criterion(about["log_likelihood"], free, seen_by_part(work, num_symbols))
+    zeros = rules.num_zeros
+    return BaumWelchFit(hmm, bic=bic, num_free=free, num_zeros=zeros, lists_free=bool(rules.constraints), **about)
 
 
-def _likeliest(tried: Sequence[EMResult]) -> EMResult:
-    return largest(tried, key=lambda one: one.log_likelihood)
-
-
-def criterion(log_likelihood: float, free: dict[str, int], work: PackedSequences, num_symbols: int) -> float:
-    """Compute the Bayesian information criterion.
-
-    -2 log-likelihood + sum over parts of (free parameters) * log(number of sequences, transitions or observed symbols)
-    """
+def seen_by_part(work: PackedSequences, num_symbols: int) -> dict[str, float]:
+    """Count the sequences, transitions and observed symbols, weighted."""
     num_sequences, num_steps = work.total(np.ones(len(work.rows))), work.total(work.lengths)
     num_observations = num_steps - _num_missing(work, num_symbols)
-    seen = dict(zip(PARTS, (num_sequences, num_steps - num_sequences, num_observations), strict=True))
-    return sum((free[part] * math.log(max(1, seen[part])) for part in PARTS), 0.0) - 2 * log_likelihood
+    return dict(zip(PARTS, (num_sequences, num_steps - num_sequences, num_observations), strict=True))
 
 
 def _num_missing(work: PackedSequences, num_symbols: int) -> float:

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from hmmscope.errors import InputError
 from hmmscope.inference.constraints import RowConstraints
 from hmmscope.inference.counts import BLOCKS, LEAST, Counts, add_counts
-from hmmscope.inference.free_parameters import num_free, restricted
+from hmmscope.inference.free_parameters import maximised_rows, num_free, restricted
 from hmmscope.inference.loop_inputs import PackedSequences, StateSets, Tables
+from hmmscope.inference.restarts import EMResult, unheard
 from hmmscope.kernels import simd_over_models
 from hmmscope.processes.hmm import HMM
 
@@ -92,12 +93,9 @@ class MStepSettings:
             if part in self.constraints:
                 found.append(self.constraints[part].maximise(count, self.pseudo_count, before))
                 continue
-            allowed = before > 0
             if part == "emission" and self.classes is not None:
-                count = (self.classes[:, None] == self.classes).astype(np.float64) @ np.where(allowed, count, 0.0)
-            weight = np.where(allowed, count + self.pseudo_count, 0.0)
-            total = weight.sum(-1, keepdims=True)
-            share = np.divide(weight, total, where=total > 0, out=before.copy())
+                count = (self.classes[:, None] == self.classes).astype(np.float64) @ np.where(before > 0, count, 0.0)
+            share = maximised_rows(before, count, self.pseudo_count)
             share[share < _SMALLEST] = 0.0
             found.append(share / share.sum(-1, keepdims=True))
         return Model(*found)
@@ -158,24 +156,6 @@ class MStepSettings:
         return np.asarray(self.pseudo_count * total)
 
 
-class EMResult(NamedTuple):
-    """Result of an EM run; `history` is the log-likelihood by iteration, in nats."""
-
-    model: Model
-    log_likelihood: float
-    num_iterations: int
-    converged: bool
-    history: tuple[float, ...] = ()
-
-    def after(self, first: "EMResult | None") -> "EMResult":
-        """Return this result with the history of an earlier run, which it continued."""
-        return self if first is None else self._replace(history=first.history[:-1] + self.history)
-
-
-def unheard(count: int) -> None:
-    """Ignore a count of iterations."""
-
-
 class EMRunner(NamedTuple):
     """EM on a data set.
 
@@ -189,21 +169,19 @@ class EMRunner(NamedTuple):
     m_step: MStepSettings
     num_threads: int
 
-    def __call__(
-        self, model: Model, max_iterations: int, tolerance: float, callback: Callable[[int], object] = unheard
-    ) -> EMResult:
-        num_tokens, before, iteration, stop = self.work.total(self.work.lengths), -np.inf, 0, False
-        history: list[float] = []
-        while True:
-            counts = expect(model, self.work, self.num_threads)
-            score = self.work.total(counts.logs)
-            history.append(score)
-            reached = score + float(self.m_step.log_prior(model))
-            converged = reached - before < tolerance * num_tokens
-            if converged or stop or iteration == max_iterations:
-                return EMResult(model, score, iteration, converged, tuple(history))
-            model, before, iteration = self.m_step.maximise(model, counts), reached, iteration + 1
-            stop = callback(1) is True
+    @property
+    def num_steps(self) -> float:
+        return self.work.total(self.work.lengths)
+
+    def counts(self, model: Model) -> tuple[Counts, float]:
+        counts = expect(model, self.work, self.num_threads)
+        return counts, self.work.total(counts.logs)
+
+    def maximise(self, model: Model, counts: Counts) -> Model:
+        return self.m_step.maximise(model, counts)
+
+    def log_prior(self, model: Model) -> float:
+        return float(self.m_step.log_prior(model))
 
     def side_by_side(
         self,

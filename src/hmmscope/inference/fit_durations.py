@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
-from hmmscope.inference.baum_welch import BaumWelchFit, as_sequences, criterion
+from hmmscope.inference.baum_welch import BaumWelchFit, as_sequences, seen_by_part
 from hmmscope.inference.em import Model, counts_of
-from hmmscope.inference.em_steps import check_limits, log_of_positive, maximised_rows, search
+from hmmscope.inference.free_parameters import log_of_positive, maximised_rows
 from hmmscope.inference.loop_inputs import PackedSequences
+from hmmscope.inference.restarts import check_limits, criterion, search
 from hmmscope.processes.observations import Symbols
 from hmmscope.processes.semi_markov import Durations, SemiMarkovHMM, with_durations
 from hmmscope.schema import require, unknown_name
@@ -134,7 +135,7 @@ def fit_durations(
         InputError: Invalid data or options, or a `start` that forbids a sequence.
     """
     limits = {"num_states": num_states, "num_symbols": num_symbols, "longest": longest}
-    check_limits(num_restarts, max_iterations, tolerance, pseudo_count, **limits)
+    check_limits(num_restarts, max_iterations, {"tolerance": tolerance, "pseudo_count": pseudo_count}, **limits)
     require(num_states * longest <= _MOST, "longest", f"must be at most {_MOST} over num_states", longest)
     if family not in FAMILIES:
         raise unknown_name("family", family, FAMILIES)
@@ -151,19 +152,19 @@ def fit_durations(
     work = as_sequences(observations, num_symbols, lengths, weights=sequence_weights)
     steps = DurationSteps(work, family, float(pseudo_count))
 
-    def begin(number: int) -> SemiMarkovParams:
+    def begin(number: int) -> list[SemiMarkovParams]:
         begun = _random(number, seed, *shapes) if begins is None or number else begins
         if family == "free":
-            return begun
+            return [begun]
         even = np.full(longest, 1 / longest)
-        return begun._replace(durations=np.stack([_negative_binomial(even, row) for row in begun.durations]))
+        return [begun._replace(durations=np.stack([_negative_binomial(even, row) for row in begun.durations]))]
 
     params, about = search(steps, begin, num_restarts, max_iterations, tolerance, callback)
     first = _random(0, seed, *shapes) if begins is None else begins
     free = _num_free(first, family)
     moves = free["transition"] + free["durations"]
     parts = {"initial": free["initial"], "transition": moves, "emission": free["emission"]}
-    bic = criterion(about["log_likelihood"], parts, work, num_symbols)
+    bic = criterion(about["log_likelihood"], parts, seen_by_part(work, num_symbols))
     zeros = {} if begins is None else {name: int((rows == 0).sum()) for name, rows in begins._asdict().items()}
     hmm = params.hmm("semi-Markov fit")
     return BaumWelchFit(hmm, bic=bic, num_free=free, num_zeros=zeros, lists_free=True, **about)

@@ -1,6 +1,5 @@
 """Fit an input-output HMM by expectation maximization (EM)."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,8 +11,9 @@ from hmmscope.axes import Bool, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import BaumWelchFit
 from hmmscope.inference.em import PARTS
-from hmmscope.inference.em_steps import check_limits, log_of_positive, maximised_rows, search
+from hmmscope.inference.free_parameters import log_of_positive, maximised_rows, num_free
 from hmmscope.inference.ragged import check_ragged, counted
+from hmmscope.inference.restarts import check_limits, criterion, search
 from hmmscope.inference.smoothing import smooth_pairs
 from hmmscope.inference.weights import as_weights
 from hmmscope.processes.input_output import InputOutputHMM
@@ -150,7 +150,7 @@ def fit_inputs(
         InputError: Invalid data or options, or a `start` that forbids a sequence.
     """
     limits = {"num_states": num_states, "num_symbols": num_symbols, "num_inputs": num_inputs}
-    check_limits(num_restarts, max_iterations, tolerance, pseudo_count, **limits)
+    check_limits(num_restarts, max_iterations, {"tolerance": tolerance, "pseudo_count": pseudo_count}, **limits)
     sizes = num_inputs, num_states, num_symbols
     if start is not None and (start.num_inputs, start.num_states, start.num_symbols) != sizes:
         raise InputError(f"start: must have {sizes[0]} inputs, {sizes[1]} states and {sizes[2]} symbols, got {start!r}")
@@ -162,17 +162,16 @@ def fit_inputs(
     weights = np.ones(len(checked)) if weights is None else weights
     steps = InputSteps(checked, given, mask, inside, float(pseudo_count), weights)
 
-    def begin(number: int) -> InputOutputHMM:
-        return first if number == 0 else _random(number, seed, *sizes)
+    def begins(number: int) -> list[InputOutputHMM]:
+        return [first if number == 0 else _random(number, seed, *sizes)]
 
-    hmm, about = search(steps, begin, num_restarts, max_iterations, tolerance, callback)
+    hmm, about = search(steps, begins, num_restarts, max_iterations, tolerance, callback)
     positive = [array > 0 for array in _arrays(first)]
-    free = {part: int(own.sum() - own.any(-1).sum()) for part, own in zip(PARTS, positive, strict=True)}
+    free = {part: num_free(own) for part, own in zip(PARTS, positive, strict=True)}
     count, total = float(weights @ inside.any(1).numpy()), steps.num_steps
     emitted = float(weights @ (inside & (checked < num_symbols)).sum(1).numpy())
     seen = {"initial": count, "transition": total - count, "emission": emitted}
-    penalty = sum(free[part] * math.log(max(1, seen[part])) for part in PARTS)
-    bic = penalty - 2 * about["log_likelihood"]
+    bic = criterion(about["log_likelihood"], free, seen)
     zeros = {} if start is None else {p: int((~own).sum()) for p, own in zip(PARTS, positive, strict=True)}
     return BaumWelchFit(hmm, bic=bic, num_free=free, num_zeros=zeros, lists_free=True, **about)
 

@@ -1,4 +1,4 @@
-"""Counts of free parameters and of probabilities fixed at zero."""
+"""Rows of probabilities: their maximum in EM, free parameters, and entries fixed at zero."""
 
 from typing import Any
 
@@ -28,6 +28,18 @@ def restricted(rows: Array, positive: NDArray[np.bool_]) -> Array:
     share = np.divide(kept, total, where=total > 0, out=np.broadcast_to(uniform, kept.shape).copy())
     found: Array = np.where(lost, share, rows)
     return found
+
+
+def maximised_rows(before: Array, counts: Array, pseudo_count: float) -> Array:
+    """Normalize counts; zeros, and rows without counts, stay."""
+    weight = np.where(before > 0, counts + pseudo_count, 0.0)
+    total = weight.sum(-1, keepdims=True)
+    return np.divide(weight, total, where=total > 0, out=np.array(before))
+
+
+def log_of_positive(rows: Array) -> float:
+    """Sum the logarithms of positive probabilities."""
+    return float(np.log(rows[rows > 0]).sum())
 
 
 def zeros_in_words(num_zeros: dict[str, int]) -> str:

@@ -1,14 +1,21 @@
-"""Search with random restarts, until the best two results agree."""
+"""Expectation maximization (EM) with random restarts, until the best two results agree."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+import torch
+
+from hmmscope.schema import require, require_count
 from hmmscope.ties import largest
 
 #: Fewest restarts before agreement ends the search.
 LEAST = 3
+#: Log-likelihoods closer than this, in nats, agree.
+SAME = 0.1
+#: Iterations of each random start before a restart continues from the best.
+TRIED_ITERATIONS = 10
 
 
 @runtime_checkable
@@ -22,6 +29,7 @@ class RestartResult(Protocol):
 
 
 End = TypeVar("End", bound=RestartResult)
+M = TypeVar("M")
 
 
 class RestartSearch(Generic[End]):
@@ -67,7 +75,7 @@ class RestartSearch(Generic[End]):
     @property
     def best(self) -> End:
         """The result with the largest log-likelihood; ties prefer the first."""
-        return largest(self.ends, key=lambda end: end.log_likelihood)
+        return likeliest(self.ends)
 
     @property
     def restart_gap(self) -> float:
@@ -80,6 +88,10 @@ class RestartSearch(Generic[End]):
         return self.restart_gap < self.near
 
 
+def likeliest(ends: Sequence[End]) -> End:
+    return largest(ends, key=lambda end: end.log_likelihood)
+
+
 def on_threads(restart: Callable[[int], End], num_threads: int) -> Callable[[Sequence[int]], list[End]]:
     """Run each wave of restarts on parallel threads."""
 
@@ -90,3 +102,122 @@ def on_threads(restart: Callable[[int], End], num_threads: int) -> Callable[[Seq
             return list(pool.map(restart, numbers))
 
     return wave
+
+
+@runtime_checkable
+class Steps(Protocol[M]):
+    """EM of one family on one data set; a log-likelihood is in nats."""
+
+    @property
+    def num_steps(self) -> float:
+        """Number of observations, weighted."""
+        ...
+
+    def counts(self, model: M) -> tuple[Any, float]:
+        """Return expected counts and the log-likelihood."""
+        ...
+
+    def maximise(self, model: M, counts: Any) -> M: ...
+
+    def log_prior(self, model: M) -> float: ...
+
+
+class EMResult(NamedTuple):
+    """Result of an EM run; `history` is the log-likelihood by iteration, in nats."""
+
+    model: Any
+    log_likelihood: float
+    num_iterations: int
+    converged: bool
+    history: tuple[float, ...] = ()
+
+    def after(self, first: "EMResult | None") -> "EMResult":
+        """Return this result with the history of an earlier run, which it continued."""
+        return self if first is None else self._replace(history=first.history[:-1] + self.history)
+
+
+def unheard(count: int) -> None:
+    """Ignore a count of iterations."""
+
+
+def climb(
+    steps: Steps[Any],
+    model: Any,
+    max_iterations: int,
+    tolerance: float,
+    callback: Callable[[int], object] = unheard,
+) -> EMResult:
+    """Run EM until a step gains less than `tolerance` nats per observation."""
+    least_gain, before, history, stop = tolerance * steps.num_steps, -math.inf, list[float](), False
+    while True:
+        counts, score = steps.counts(model)
+        history.append(score)
+        reached = score + steps.log_prior(model)
+        converged = reached - before < least_gain
+        if converged or stop or len(history) > max_iterations:
+            return EMResult(model, score, len(history) - 1, converged, tuple(history))
+        model, before = steps.maximise(model, counts), reached
+        stop = callback(1) is True
+
+
+def search(
+    steps: Steps[Any],
+    begins: Callable[[int], list[Any]],
+    num_restarts: int,
+    max_iterations: int,
+    tolerance: float,
+    callback: Callable[[int], object] | None = None,
+    *,
+    agreement: float = 1e-5,
+    side_by_side: Callable[..., list[EMResult]] | None = None,
+    waves: tuple[int, int] = (0, 0),
+) -> tuple[Any, dict[str, Any]]:
+    """Run restarts until the best two agree; return the best model and fields of `BaumWelchFit`.
+
+    Args:
+        begins: Starting models of a restart; it continues from the best of several after ten iterations.
+        callback: Receives numbers of iterations completed or skipped; True stops the search.
+        agreement: Nats per observation within which results agree.
+        side_by_side: EM from several models in a batch, `waves` restarts in the first and later batches.
+    """
+    hear = callback or unheard
+
+    def several(models: Sequence[Any], *how: Any) -> list[EMResult]:
+        return side_by_side(models, *how) if side_by_side else [climb(steps, model, *how) for model in models]
+
+    def wave(numbers: Sequence[int]) -> list[EMResult]:
+        tried = [begins(number) for number in numbers]
+        short = [model for models in tried if len(models) > 1 for model in models]
+        reached = iter(several(short, TRIED_ITERATIONS, 0.0, lambda _: hear(0)) if short else ())
+        firsts = [None if len(own) == 1 else likeliest([next(reached) for _ in own]) for own in tried]
+        best = [own[0] if first is None else first.model for own, first in zip(tried, firsts, strict=True)]
+        ends = several(best, max_iterations, tolerance, hear)
+        hear(sum(max_iterations - end.num_iterations for end in ends))
+        return [end.after(first) for end, first in zip(ends, firsts, strict=True)]
+
+    width, near = min(torch.get_num_threads(), num_restarts), max(SAME, agreement * steps.num_steps)
+    run, waves = (
+        (wave, waves) if side_by_side else (on_threads(lambda number: wave([number])[0], width), (width, width))
+    )
+    restarts = RestartSearch(run, num_restarts, waves, near, lambda _: hear(0))
+    hear((num_restarts - restarts.made) * max_iterations)
+    best = restarts.best
+    about = best._asdict() | {"history": tuple(end.history for end in restarts.ends)}
+    about |= {"num_restarts": len(restarts.ends), "restart_gap": restarts.restart_gap}
+    return about.pop("model"), about | {"restarts_agree": restarts.restarts_agree}
+
+
+def criterion(log_likelihood: float, free: Mapping[str, int], seen: Mapping[str, float]) -> float:
+    """Compute the Bayesian information criterion.
+
+    -2 log-likelihood + sum over parts of (free parameters) * log(number of sequences, transitions or observations)
+    """
+    return sum((free[part] * math.log(max(1, count)) for part, count in seen.items()), 0.0) - 2 * log_likelihood
+
+
+def check_limits(num_restarts: int, max_iterations: int, least: Mapping[str, float], **sizes: int) -> None:
+    """Check counts, and the numbers `least` that are at least 0."""
+    for name, value in (sizes | {"num_restarts": num_restarts, "max_iterations": max_iterations}).items():
+        require_count(name, value)
+    for name, limit in least.items():
+        require(limit >= 0, name, "must be at least 0", limit)

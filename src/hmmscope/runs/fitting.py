@@ -12,7 +12,13 @@ import torch
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.emissions.families import family_name
 from hmmscope.errors import InputError
-from hmmscope.inference.baum_welch import BaumWelchFit, criterion, fit_baum_welch, fit_stream, held_out_log_likelihoods
+from hmmscope.inference.baum_welch import (
+    BaumWelchFit,
+    fit_baum_welch,
+    fit_stream,
+    held_out_log_likelihoods,
+    seen_by_part,
+)
 from hmmscope.inference.counts import MOST_BYTES
 from hmmscope.inference.em import PARTS, Model
 from hmmscope.inference.gibbs import Chains, DirichletPrior
@@ -26,6 +32,7 @@ from hmmscope.inference.num_states import (
     fit_each,
     support_of,
 )
+from hmmscope.inference.restarts import criterion
 from hmmscope.inference.weights import as_weights, with_weights
 from hmmscope.processes.hmm import HMM, matched_by_name
 from hmmscope.progress import Progress, StoppableProgress
@@ -359,7 +366,9 @@ def _on_to_all(data: SequenceData, chosen: BaumWelchFit, options: dict[str, Any]
     if (held_out_log_likelihoods(chosen.hmm, work) > -np.inf).all():
         options = options | {"start": chosen.hmm, "num_restarts": 1}
     found, free = fit_baum_welch(work, size, data.num_symbols, **options), chosen.num_free
-    bic = criterion(found.log_likelihood, free, work, data.num_symbols)  # zeros that `chosen` was driven to are free
+    bic = criterion(
+        found.log_likelihood, free, seen_by_part(work, data.num_symbols)
+    )  # zeros that `chosen` was driven to are free
     return replace(found, bic=bic, num_free=free, num_zeros=chosen.num_zeros)
 
 
