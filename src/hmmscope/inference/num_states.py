@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -59,11 +60,20 @@ class NumStatesChoice:
     """
 
     num_states: int
-    fits: dict[int, BaumWelchFit]
+    fits: dict[int, Any]
     held_out: dict[int, float]
     held_out_errors: dict[int, float]
     reason: str
-    support: "StateCountPosterior"
+    support: "StateCountPosterior | None"
+
+    @property
+    def chosen(self) -> Any:
+        return self.fits[self.num_states]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Fields of `hmmscope.runs.fitting.FitResult`."""
+        return {name: value for name, value in vars(self).items() if name != "num_states"}
 
 
 @dataclass(frozen=True)
@@ -217,23 +227,41 @@ def choose_num_states(
     require(len(candidates) > 0, "candidates", "must hold at least one number of states", list(candidates))
     judged = as_sequences(held_out, num_symbols, held_out_lengths, "held_out").packed()
     units = units_of(judged.lengths)
-    fits = fit_each(
-        sorted(set(candidates)),
-        lambda size: fit_baum_welch(observations, size, num_symbols, lengths=lengths, **options),
-        options.get("callback"),
-    )
+    fit = partial(fit_baum_welch, observations, num_symbols=num_symbols, lengths=lengths, **options)
+    fits = fit_each(sorted(set(candidates)), fit, options.get("callback"))
     logs = {size: _logs(one.hmm, judged, units) for size, one in fits.items()}
     of = as_sequences(observations, num_symbols, lengths) if whole is None else whole
     restricted = of.weights is not None or any(
         options.get(name) for name in ("fixed", "start", "tied_emissions", "constraints")
     )
+    free = None if restricted else evidence_of_fits(of, fits, choose, options.get("callback"))
+    return choice_of(fits, free, choose, logs=logs, lengths=_seen(judged, units, num_symbols))
+
+
+def choice_of(
+    fits: dict[int, Any],
+    evidence_of: Callable[[int], Evidence | None] | None,
+    choose: str | None = None,
+    why: str = "parts of the model are not free",
+    *,
+    logs: Mapping[int, NDArray[np.float64]] | None = None,
+    lengths: NDArray[np.int64] | None = None,
+    each: str = "a symbol",
+) -> NumStatesChoice:
+    """Choose among fits; one fit without held-out data needs no reason.
+
+    Args:
+        fits: Fit of each size.
+        evidence_of, choose, why: See `support_of`.
+        logs, lengths, each: See `choice_reason`.
+    """
+    logs, lengths = dict(logs or {}), np.empty(0, np.int64) if lengths is None else lengths
+    if len(fits) == 1 and not logs:
+        return NumStatesChoice(*fits, fits, {}, {}, "", None)
     bics = {size: one.bic for size, one in fits.items()}
-    support = support_of(
-        bics, None if restricted else evidence_of_fits(of, fits, choose, options.get("callback")), choose
-    )
-    seen = _seen(judged, units, num_symbols)
-    chosen, reason = choice_reason(bics, logs, seen, support, choose=choose)
-    scores = {size: held_out_mean(own, seen) for size, own in logs.items()}
+    support = support_of(bics, evidence_of, choose, why)
+    chosen, reason = choice_reason(bics, logs, lengths, support, each, choose=choose)
+    scores = {size: held_out_mean(own, lengths) for size, own in logs.items()}
     means, errors = ({size: getattr(one, name) for size, one in scores.items()} for name in ("mean", "error"))
     return NumStatesChoice(chosen, fits, means, errors, reason, support)
 

@@ -1,7 +1,8 @@
 """Fits with inputs or durations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hmmscope.inference.baum_welch import BaumWelchFit
 from hmmscope.inference.fit_durations import fit_durations
 from hmmscope.inference.fit_inputs import fit_inputs
 from hmmscope.inference.loop_inputs import flat_sequences
-from hmmscope.inference.num_states import by_bic, choice_reason, fit_each
+from hmmscope.inference.num_states import choice_of, fit_each
 from hmmscope.inference.weights import as_weights
 from hmmscope.progress import StoppableProgress
 from hmmscope.runs.fit_options import FitOptions
@@ -51,38 +52,31 @@ def fit_driven(
     """Fit each number of states, and choose by BIC."""
     names = ("sequence_weights", "start", "num_restarts", "max_iterations", "tolerance", "pseudo_count")
     limits = {name: getattr(options, name) for name in names} | {"seed": seed}
-    weights = as_weights(options.sequence_weights, len(data))
+    start, weights = options.start, as_weights(options.sequence_weights, len(data))
+    for size in sizes:
+        require(start is None or len(start.initial) == size, "start", f"must have {size} states", repr(start))
     inputs = None if asked is None else read_inputs(asked, source, data.lengths.tolist(), reading)
     most = len(sizes) * options.num_restarts * options.max_iterations
     with StoppableProgress(most, "fit", quiet=options.quiet) as heard:
         limits["callback"] = heard
-        fits = fit_each(sizes, lambda size: _fitted(data, inputs, size, options, _started(limits, size)), heard)
-    bics = {size: one.bic for size, one in fits.items()}
-    support = by_bic(bics, "no evidence is computed with inputs or durations") if len(sizes) > 1 else None
-    best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support)
-    chosen = fits[best]
-    hmm = _named(chosen.hmm, data, inputs, asked)
+        fits = fit_each(sizes, _one_fit(data, inputs, options, limits), heard)
+    choice = choice_of(fits, None, why="no evidence is computed with inputs or durations")
+    hmm = _named(choice.chosen.hmm, data, inputs, asked)
     seen = data.flat != data.num_symbols
     total = data.num_observations if weights is None else float(np.repeat(weights, data.lengths.numpy()) @ seen)
-    about = {"fits": fits, "support": support, "reason": reason if len(sizes) > 1 else "", "inputs": inputs}
-    return hmm, total, heard, about | {"num_zeros": chosen.num_zeros}
+    return hmm, total, heard, choice.fields | {"inputs": inputs, "num_zeros": choice.chosen.num_zeros}
 
 
-def _fitted(
-    data: SequenceData, inputs: SequenceData | None, size: int, options: FitOptions, limits: dict[str, Any]
-) -> BaumWelchFit:
+def _one_fit(
+    data: SequenceData, inputs: SequenceData | None, options: FitOptions, limits: dict[str, Any]
+) -> Callable[[int], BaumWelchFit]:
+    limits = limits | {"num_symbols": data.num_symbols}
     if inputs is not None:
         (rows, lengths), given = data.padded(), inputs.padded()[0]
-        return fit_inputs(rows, given, size, data.num_symbols, inputs.num_symbols, lengths=lengths, **limits)
+        return partial(fit_inputs, rows, given, num_inputs=inputs.num_symbols, lengths=lengths, **limits)
     assert options.durations is not None
     work = flat_sequences(data.flat, data.lengths.numpy())
-    return fit_durations(work, size, data.num_symbols, options.durations, family=options.duration_family, **limits)
-
-
-def _started(limits: dict[str, Any], size: int) -> dict[str, Any]:
-    start = limits["start"]
-    require(start is None or len(start.initial) == size, "start", f"must have {size} states", repr(start))
-    return limits
+    return partial(fit_durations, work, longest=options.durations, family=options.duration_family, **limits)
 
 
 def _named(hmm: Any, data: SequenceData, inputs: SequenceData | None, asked: Any) -> Any:

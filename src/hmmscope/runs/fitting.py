@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -26,11 +27,10 @@ from hmmscope.inference.known_states import as_allowed, with_known_states
 from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
 from hmmscope.inference.num_states import (
     StateCountPosterior,
-    choice_reason,
+    choice_of,
     choose_num_states,
     evidence_of_fits,
     fit_each,
-    support_of,
 )
 from hmmscope.inference.restarts import criterion
 from hmmscope.inference.weights import as_weights, with_weights
@@ -257,13 +257,11 @@ def fit(
         judged = flat_sequences(judges.flat, judges.lengths.numpy())
         every = work if apart is data else _work(data, sizes[-1])
         choice = choose_num_states(work, judged, sizes, data.num_symbols, whole=every, choose=choose, **settings)
-        chosen = choice.fits[choice.num_states]
-        whole = None if apart is data else _on_to_all(data, chosen, settings)
-    hmm = _named((whole or chosen).hmm, data, "Baum-Welch fit")
-    material = _material(data, work, settings, _labels(data, source))
-    about = choice.held_out_errors, choice.reason + how, whole, apart.num_observations, choice.support
-    found = FitResult(hmm, num_weighted(work, data), choice.fits, choice.held_out, *about, material)
-    return ended(found, heard, begun)
+        whole = None if apart is data else _on_to_all(data, choice.chosen, settings)
+    hmm = _named((whole or choice.chosen).hmm, data, "Baum-Welch fit")
+    fields = choice.fields | {"reason": choice.reason + how, "whole": whole, "num_fitted": apart.num_observations}
+    fields["data"] = _material(data, work, settings, _labels(data, source))
+    return ended(FitResult(hmm, num_weighted(work, data), **fields), heard, begun)
 
 
 def sizes_of(num_states: object) -> list[int]:
@@ -294,16 +292,16 @@ def _fit_numbers(
     total = (len(sizes) * options["num_restarts"] + 1) * options["max_iterations"]
     with StoppableProgress(total, "fit", quiet=quiet) as heard:
         options["callback"] = heard
-        chosen, found = choose_vectors(data, judges, list(sizes), emission, options, more, choose)
-    hmm = (found["whole"] or found["fits"][chosen]).hmm.replaced()
+        choice, about = choose_vectors(data, judges, list(sizes), emission, options, more, choose)
+    hmm = (about["whole"] or choice.chosen).hmm.replaced()
     hmm.title, hmm.source = f"{family_name(emission)} fit", f"fitted to {data.how}" if data.how else ""
     hmm.read_options = data.read_options
     seen, weights = (~data.rows.isnan()).any(1), as_weights(options.get("sequence_weights"), len(data.lengths))
     made = int(seen.sum()) if weights is None else float(np.repeat(weights, data.lengths.numpy()) @ seen.numpy())
     columns = data.columns or column_names(source)
     material = _material(data, None, options, _labels(data, source), columns)
-    zeros = found["fits"][chosen].num_zeros
-    return ended(FitResult(hmm, made, **found, data=material, num_zeros=zeros), heard, begun)
+    fields = choice.fields | about | {"data": material, "num_zeros": choice.chosen.num_zeros}
+    return ended(FitResult(hmm, made, **fields), heard, begun)
 
 
 def _labels(data: Any, source: Any) -> Any:
@@ -319,17 +317,15 @@ def _without_judges(
     index: Any,
     choose: str | None,
 ) -> FitResult:
-    fits = fit_each(sizes, lambda size: fit_baum_welch(work, size, data.num_symbols, **options), options["callback"])
-    bics = {size: one.bic for size, one in fits.items()}
+    fit = partial(fit_baum_welch, work, num_symbols=data.num_symbols, **options)
+    fits = fit_each(sizes, fit, options["callback"])
     restricted = _restricted(options) or not _plain(work)
-    free = None if restricted else evidence_of_fits(work, fits, choose, options["callback"])
-    support = support_of(bics, free, choose) if len(sizes) > 1 else None
-    best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support, choose=choose)
-    hmm = _named(fits[best].hmm, data, "Baum-Welch fit")
+    choice = choice_of(fits, None if restricted else evidence_of_fits(work, fits, choose, options["callback"]), choose)
+    hmm = _named(choice.chosen.hmm, data, "Baum-Welch fit")
     why = "too little data to hold any out" if work.weights is None else "sequence_weights hold nothing out"
-    reason = f"{reason}; {why}" if len(sizes) > 1 else ""
-    about: dict[str, Any] = {"reason": reason, "support": support, "num_zeros": fits[best].num_zeros}
-    return FitResult(hmm, num_weighted(work, data), fits, data=_material(data, work, options, index), **about)
+    fields = choice.fields | {"num_zeros": choice.chosen.num_zeros, "data": _material(data, work, options, index)}
+    fields["reason"] = f"{choice.reason}; {why}" if choice.reason else ""
+    return FitResult(hmm, num_weighted(work, data), **fields)
 
 
 def _labelled(work: PackedSequences, known: Any, data: SequenceData, num_states: int) -> PackedSequences:

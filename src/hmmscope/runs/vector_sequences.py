@@ -1,5 +1,7 @@
 """Arrays of numbers as sequences of vectors, and fits of emission families to them."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,7 @@ from hmmscope.emissions.families import family_name, family_of
 from hmmscope.emissions.fit_emissions_em import EmissionFit, fit_emissions
 from hmmscope.emissions.vector_evidence import MOST, UNASKED, vector_evidence
 from hmmscope.errors import InputError
-from hmmscope.inference.num_states import (
-    StateCountPosterior,
-    choice_reason,
-    fit_each,
-    held_out_mean,
-    summed,
-    support_of,
-    units_of,
-)
+from hmmscope.inference.num_states import NumStatesChoice, choice_of, fit_each, summed, units_of
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.number_cells import looks_like_numbers
@@ -51,34 +45,14 @@ def read_validation(validation: Any, data: VectorData, reading: dict[str, Any]) 
     return read_vectors(validation, **options, symbols_from=data.read_options, width=data.rows.shape[1])
 
 
-def fit_vectors(
-    data: VectorData,
-    sizes: list[int],
-    emission: str | type[EmissionHMM],
-    options: dict[str, Any],
-    more: dict[str, Any],
-) -> dict[int, EmissionFit]:
-    """Fit each number of states.
-
-    Args:
-        data: The data.
-        sizes: Numbers of states.
-        emission: Name of a registered family, or its class.
-        options: Options of `fit_emissions`.
-        more: Options of the family, and `floor`.
-
-    Raises:
-        InputError: An unknown option of the family, or an error of `fit_emissions`.
-    """
+def _one_fit(
+    data: VectorData, emission: str | type[EmissionHMM], options: dict[str, Any], more: dict[str, Any]
+) -> Callable[[int], EmissionFit]:
     family = family_of(emission)
-    known = family.fit_options
     for name in more:
-        if name not in (*known, "min_variance"):
-            raise unknown_name("fit", name, (*known, "min_variance", *READING))
-    rows, lengths = data.rows, data.lengths
-    return fit_each(
-        sizes, lambda size: fit_emissions(family, rows, lengths, size, **options, **more), options.get("callback")
-    )
+        if name not in (*family.fit_options, "min_variance"):
+            raise unknown_name("fit", name, (*family.fit_options, "min_variance", *READING))
+    return partial(fit_emissions, family, data.rows, data.lengths, **options, **more)
 
 
 def held_out(data: VectorData, seed: int) -> tuple[VectorData, VectorData | None, str]:
@@ -109,59 +83,59 @@ def choose_vectors(
     options: dict[str, Any],
     more: dict[str, Any],
     choose: str | None = None,
-) -> tuple[int, dict[str, Any]]:
-    """Choose the number of states by BIC; return it with the fields of `FitResult`.
+) -> tuple[NumStatesChoice, dict[str, Any]]:
+    """Fit each number of states, and choose; also return further fields of `FitResult`.
 
     Args:
         judges: Held-out data; by default a part of `data` if there is a choice.
-        data, sizes, emission, options, more: As in `fit_vectors`.
+        sizes: Numbers of states.
+        emission: Name of a registered family, or its class.
+        options: Options of `fit_emissions`.
+        more: Options of the family, and `min_variance`.
         choose: See `hmmscope.fit`.
+
+    Raises:
+        InputError: An unknown option of the family, or an error of `fit_emissions`.
     """
     apart, cut = data, ""
     if judges is not None and judges.rows.shape[1] != data.rows.shape[1]:
         raise InputError(f"validation: must have {data.rows.shape[1]} coordinates, got {judges.rows.shape[1]}")
+    several, hear = len(sizes) > 1, options.get("callback")
+    require(not several or options.get("known_states") is None, "known_states", "needs one num_states", sizes)
     weighted = options.get("sequence_weights") is not None
-    if judges is None and len(sizes) > 1 and not weighted:
+    if judges is None and several and not weighted:
         apart, judges, cut = held_out(data, options["seed"])
-    fits = fit_vectors(apart, sizes, emission, options, more)
-    if len(sizes) == 1:
-        return sizes[0], {"fits": fits, "whole": None}
-    bics = {size: one.bic for size, one in fits.items()}
-    require(options.get("known_states") is None, "known_states", "needs one num_states", sizes)
+    fits = fit_each(sizes, _one_fit(apart, emission, options, more), hear)
+    if not several:
+        return choice_of(fits, None), {"whole": None}
     restricted = weighted or any(options.get(name) for name in ("fixed", "start", "constraints"))
-    if restricted:
-        why = "the sequences have weights" if weighted else "parts of the model are not free"
-        support = support_of(bics, None, choose, why)
-    else:
-        support = _support(data, fits, bics, choose, options.get("callback"))
-    found: dict[str, Any] = {"fits": fits, "whole": None, "support": support, "num_fitted": len(apart.rows)}
-    if judges is None:
-        best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support, choose=choose)
-    else:
+    why = "the sequences have weights" if weighted else "parts of the model are not free"
+    evidence_of, why = (None, why) if restricted else _evidence_of(data, fits, choose, hear)
+    how: dict[str, Any] = {}
+    if judges is not None:
         units = units_of(judges.lengths.numpy())
         seen = summed((~judges.rows.isnan()).any(1).numpy(), np.concatenate(units))
         logs = {size: _judged(one.hmm, judges, units) for size, one in fits.items()}
-        scores = {size: held_out_mean(own, seen) for size, own in logs.items()}
-        found["held_out"] = {size: one.mean for size, one in scores.items()}
-        found["held_out_errors"] = {size: one.error for size, one in scores.items()}
-        best, reason = choice_reason(bics, logs, seen, support, "an observation", choose=choose)
+        how = {"logs": logs, "lengths": seen, "each": "an observation"}
+    choice = choice_of(fits, evidence_of, choose, why, **how)
+    found = {"whole": None, "num_fitted": len(apart.rows), "reason": choice.reason + cut}
     if apart is not data:
-        again = options | {"start": fits[best].hmm, "num_restarts": 1}
-        found["whole"] = fit_vectors(data, [best], emission, again, more)[best]
-    return best, found | {"reason": reason + cut}
+        again = options | {"start": choice.chosen.hmm, "num_restarts": 1}
+        found["whole"] = _one_fit(data, emission, again, more)(choice.num_states)
+    return choice, found
 
 
-def _support(
-    data: VectorData, fits: dict[int, EmissionFit], bics: dict[int, float], choose: str | None, callback: Any
-) -> StateCountPosterior:
+def _evidence_of(
+    data: VectorData, fits: dict[int, EmissionFit], choose: str | None, callback: Any
+) -> tuple[Callable[[int], Any] | None, str]:
     model = next(iter(fits.values())).hmm
     try:
         laws = type(model).conjugate(data.rows, **model.options)
     except InputError as error:
-        return support_of(bics, None, choose, str(error).removeprefix("posterior: "))
+        return None, str(error).removeprefix("posterior: ")
     how: dict[str, Any] = {"most": MOST if choose else UNASKED}
     how["callback"] = None if callback is None else lambda said: callback(0, said)
-    return support_of(bics, lambda size: vector_evidence(fits[size].hmm, data.rows, data.lengths, laws, **how), choose)
+    return lambda size: vector_evidence(fits[size].hmm, data.rows, data.lengths, laws, **how), ""
 
 
 def _judged(hmm: EmissionHMM, data: VectorData, units: list[NDArray[np.int64]]) -> NDArray[np.float64]:
