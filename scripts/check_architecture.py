@@ -1,21 +1,19 @@
 """Measure the source where neither ruff, mypy nor import-linter can; with ``--check``, fail above a limit.
 
-    python scripts/check_architecture.py [--check]
-
 Layers of imports are contracts of import-linter in pyproject.toml.
 A quantity is a function from modules to places; its docstring defines it.
 """
 
 import ast
 import inspect
-import json
 import re
-import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -88,33 +86,6 @@ def long_functions(modules: Modules) -> list[str]:
     ]
 
 
-def undefined(modules: Modules) -> list[str]:
-    """List undefined names, as found by ruff (F821), except in strings, which name axes of tensors."""
-    with tempfile.TemporaryDirectory() as folder:
-        for path, text in modules.items():
-            Path(folder, path).parent.mkdir(parents=True, exist_ok=True)
-            Path(folder, path).write_text(text)
-        words = ["check", "--isolated", "--exit-zero", "--select", "F821", "--output-format", "json", "."]
-        done = subprocess.run([sys.executable, "-m", "ruff", *words], cwd=folder, check=True, capture_output=True)
-        root = Path(folder).resolve()
-        found = [(Path(one["filename"]).relative_to(root).as_posix(), one) for one in json.loads(done.stdout)]
-    return [
-        f"{path}:{one['location']['row']}: {one['message']}"
-        for path, one in found
-        if not _in_text(modules[path], one["location"]["row"], one["location"]["column"] - 1)
-    ]
-
-
-def _in_text(text: str, row: int, column: int) -> bool:
-    nodes = list(ast.walk(parsed(text)))
-    formatted = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
-    return any(
-        (node.lineno, node.col_offset) <= (row, column) < (node.end_lineno or 0, node.end_col_offset or 0)
-        for node in nodes
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in formatted
-    )
-
-
 ANY_KIND = "*"
 
 
@@ -140,10 +111,7 @@ def _kinds_asked_for(node: ast.AST) -> frozenset[str]:
 
 
 def _names(node: ast.AST) -> frozenset[str]:
-    inside = list(ast.walk(node))
-    return frozenset(one.id for one in inside if isinstance(one, ast.Name)) | frozenset(
-        one.attr for one in inside if isinstance(one, ast.Attribute)
-    )
+    return frozenset(getattr(one, "id", getattr(one, "attr", "")) for one in ast.walk(node))
 
 
 def kind_tests(modules: Modules) -> list[str]:
@@ -163,11 +131,6 @@ def kind_tests(modules: Modules) -> list[str]:
         for path, node in nodes
         if _kinds_asked_for(node) & (kinds | {ANY_KIND})
     ]
-
-
-def kind_tests_elsewhere(modules: Modules) -> list[str]:
-    """List type tests outside of processes and kernels."""
-    return [place for place in kind_tests(modules) if not place.startswith(("processes/", "kernels/"))]
 
 
 #: Registries with dictionaries of their names elsewhere that would be closed.
@@ -218,50 +181,79 @@ def long_signatures(modules: Modules) -> list[str]:
     return [f"{name}: {count} parameters" for name, count in counts.items() if count > MOST_PARAMETERS]
 
 
-#: What a sequence becomes on its way to the first step, by the function that does it; some with a local value of this call.
-TURNS = {
-    ("hmmscope.registry", "build_spec"): ("kind", "process"),
-    ("hmmscope.processes.textbook", "Mess3Spec.build"): None,
-    ("hmmscope.models.base", "EncodedModel.__init__"): None,
-    ("hmmscope.processes.process", "Process.sample_paths"): ("stream", "train"),
-    ("hmmscope.datasets.target_base", "Target.loss"): None,
-    ("torch.optim.adamw", "adamw"): None,
+#: Doors with the functions that are reached from them, some with a local value of the call; the last one does the work.
+TURNS: dict[str, dict[tuple[str, str], tuple[str, object] | None]] = {
+    "train": {
+        ("hmmscope.registry", "build_spec"): ("kind", "process"),
+        ("hmmscope.processes.textbook", "Mess3Spec.build"): None,
+        ("hmmscope.models.base", "EncodedModel.__init__"): None,
+        ("hmmscope.processes.process", "Process.sample_paths"): ("stream", "train"),
+        ("torch.optim.adamw", "adamw"): None,
+        ("hmmscope.datasets.target_base", "Target.loss"): None,
+    },
+    "fit": {("hmmscope.inference.counts", "add_counts"): None},
+    "look": {("hmmscope.analysis.activations", "model_outputs"): None},
 }
 
 
-@cache
-def way_to_first_step() -> tuple[str, ...]:
-    """Return the modules of the calls that are open at each of `TURNS`, from `hmmscope.train` down."""
+def _through(door: str, folder: str) -> None:
+    import torch
+
     import hmmscope
 
-    found, turns = set[str](), set[tuple[str, str]]()
+    if door == "train":
+        training = {"engine": "torch", "batch_size": 2, "num_grains": 1, "device": "cpu", "evaluate_samples": 2}
+        hmmscope.train("mess3", f"{folder}/run", length=4, num_steps=1, training=training)
+    elif door == "fit":
+        options = hmmscope.FitOptions(num_restarts=1, max_iterations=1, quiet=True)
+        hmmscope.fit([[0, 1, 1, 0]] * 3, 2, options=options)
+    else:
+        hmmscope.look(torch.nn.Embedding(4, 3), "mess3", length=4, num_samples=2)
+
+
+@cache
+def ways(door: str) -> tuple[tuple[str, ...], ...]:
+    """Return the modules of the calls that are open at each of a door's `TURNS`, from the door down."""
+    import hmmscope
+
+    found, top = dict[tuple[str, str], tuple[str, ...]](), getattr(hmmscope, door)
 
     def note(frame: Any, event: str, _: object) -> None:
         turn = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
-        wanted = TURNS.get(turn) or ("", None)
-        if event != "call" or turn not in TURNS or frame.f_locals.get(wanted[0]) != wanted[1]:
+        wanted = TURNS[door].get(turn) or ("", None)
+        if event != "call" or turn not in TURNS[door] or frame.f_locals.get(wanted[0]) != wanted[1]:
             return
-        modules, above = set[str](), frame
-        while above is not None and above.f_code is not hmmscope.train.__code__:
-            modules.add(above.f_globals.get("__name__", ""))
+        modules, above = list[str](), frame
+        while above is not None and above.f_code is not top.__code__:
+            modules.insert(0, above.f_globals.get("__name__", ""))
             above = above.f_back
-        if above is None:
-            return
-        turns.add(turn)
-        found.update(name for name in (*modules, hmmscope.train.__module__) if name.startswith("hmmscope."))
-        if len(turns) == len(TURNS):
+        if above is not None and turn not in found:
+            own = [name for name in (top.__module__, *modules) if name.startswith("hmmscope.")]
+            found[turn] = tuple(name for name, _ in groupby(own))
+        if len(found) == len(TURNS[door]):
             sys.setprofile(None)
             raise GeneratorExit
 
     with tempfile.TemporaryDirectory() as folder, suppress(GeneratorExit):
-        training = {"engine": "torch", "batch_size": 2, "num_grains": 1, "device": "cpu", "evaluate_samples": 2}
         sys.setprofile(note)
         try:
-            hmmscope.train("mess3", f"{folder}/run", length=4, num_steps=1, training=training)
+            _through(door, folder)
         finally:
             sys.setprofile(None)
-    assert len(turns) == len(TURNS), "a turn has another name now"
-    return tuple(sorted(found))
+    return tuple(found[turn] for turn in TURNS[door])
+
+
+def entered_twice(modules: Modules) -> list[str]:
+    """List modules that are left and entered again on the way from a door to its work."""
+    return [f"{door}: {name}" for door in TURNS for name, count in Counter(ways(door)[-1]).items() if count > 1]
+
+
+def unlisted_ways(modules: Modules) -> list[str]:
+    """List ways from a door to its work that CONTRIBUTING.md does not give."""
+    lines = {door: ", ".join(f"`{name.removeprefix('hmmscope.')}`" for name in ways(door)[-1]) for door in TURNS}
+    rows = [f"| `hs.{door}` | {line} |" for door, line in lines.items()]
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    return [row for row in rows if row not in text]
 
 
 #: Quantities with their places and the largest number allowed. Sizes are those of 2026-11-28; what adds to them raises them.
@@ -275,12 +267,16 @@ SECTIONS: dict[str, tuple[Callable[[Modules], list[str]], int]] = {
     "modules of more than 450 lines": (long_modules, 0),
     "functions of more than 80 lines": (long_functions, 0),
     "public functions of > 9 parameters": (long_signatures, 0),
-    "modules from train to its first step": (lambda modules: list(way_to_first_step()), 12),
+    "modules from train to its first step": (lambda modules: sorted(set().union(*ways("train"))), 12),
+    "modules entered twice on a way": (entered_twice, 0),
+    "ways missing in CONTRIBUTING.md": (unlisted_ways, 0),
     "megabytes in results/": (kept_megabytes, 16),
-    "undefined names": (undefined, 0),
     "closed dictionaries of kinds": (closed_dictionaries, 0),
     "type tests of processes": (kind_tests, 20),
-    "  outside of processes and kernels": (kind_tests_elsewhere, 0),
+    "  outside of processes and kernels": (
+        lambda modules: [one for one in kind_tests(modules) if not one.startswith(("processes/", "kernels/"))],
+        0,
+    ),
 }
 
 

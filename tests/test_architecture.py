@@ -89,22 +89,17 @@ def test_a_quantity_above_its_limit_is_found(monkeypatch: pytest.MonkeyPatch) ->
     assert house.above({"lab/one.py": "x\n"}) == []
 
 
-def test_the_way_to_the_first_step_is_followed() -> None:
+def test_ways_are_followed_and_no_module_is_entered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each turn lies on it, and what is asked beside it does not."""
     own = {
         f"hmmscope.{name}" for name in ("runs.training", "runs.config", "datasets.process_dataset", "training.updates")
     }
-    way = set(house.way_to_first_step())
+    way = set().union(*house.ways("train"))
     assert own <= way
     assert not {"hmmscope.progress", "hmmscope.system_info"} & way
-
-
-def test_names_that_nothing_defines_are_found_beside_axes_of_tensors() -> None:
-    text = 'Float = {}\ndef f(a: Float["time"], b: Float["batch time"]):\n    print(f"{c}", nothing, a)\n'
-    assert house.undefined({"models/some.py": text}) == [
-        "models/some.py:3: Undefined name `c`",
-        "models/some.py:3: Undefined name `nothing`",
-    ]
+    monkeypatch.setattr(house, "ways", lambda door: [("a", "b", "a")] if door == "fit" else [("a", "b")])
+    assert house.entered_twice({}) == ["fit: a"]
+    assert len(house.unlisted_ways({})) == 3
 
 
 @pytest.mark.long
@@ -179,8 +174,9 @@ _KIND = "class Process: ...\nclass Odd(Process): ...\nclass Odder(base.Odd): ...
 def test_planted_test_of_a_kind_is_found(line: str) -> None:
     modules = {"processes/process.py": _KIND, "lab/verbs/one.py": f"{line}\n"}
     assert [place.split(":")[0] for place in house.kind_tests(modules)] == ["lab/verbs/one.py"]
-    assert house.kind_tests_elsewhere(modules) == house.kind_tests(modules)
-    assert house.kind_tests_elsewhere({"processes/process.py": _KIND + line}) == []
+    elsewhere, _ = house.SECTIONS["  outside of processes and kernels"]
+    assert elsewhere(modules) == house.kind_tests(modules)
+    assert elsewhere({"processes/process.py": _KIND + line}) == []
 
 
 @pytest.mark.parametrize("line", ["isinstance(x, int)", "x == 'Odd'", "hasattr(model, 'law')", "Odd()", "x is None"])

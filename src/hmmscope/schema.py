@@ -99,11 +99,7 @@ def known_keys(cls: type) -> Mapping[str, str]:
 
 
 def by_field(cls: type, data: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Rename data to the fields of the dataclass `cls`; unknown keys stay.
-
-    Raises:
-        InputError: A field is given by its name and by its stored key.
-    """
+    """Rename data to the fields of the dataclass `cls`; unknown keys stay."""
     known, found = known_keys(cls), {}
     for key, value in data.items():
         name = known.get(key, key) if isinstance(key, str) else key
@@ -241,11 +237,7 @@ def require(condition: bool, field: str, rule: str, value: object) -> None:
 
 
 def options_of(options: _T | None, cls: type[_T], given: Mapping[str, Any] | None = None) -> _T:
-    """Return `options`, or the defaults of `cls` for None.
-
-    Raises:
-        InputError: `options` has another type, or `given` (other keywords) holds a field of `cls`.
-    """
+    """Return `options`, or the defaults of `cls` for None."""
     for name in vars(cls)["__dataclass_fields__"]:
         if given and name in given:
             raise InputError(f"{name}: pass options={cls.__name__}({name}=...)")

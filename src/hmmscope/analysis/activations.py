@@ -91,7 +91,7 @@ def model_probs(
     model: nn.Module,
     tokens: Int64[Tensor, "sample time"],
     num_symbols: int,
-    columns: Int64[Tensor, "asked"] | slice = slice(None),
+    columns: Int64[Tensor, " asked"] | slice = slice(None),
     *,
     at_once: int | None = None,
 ) -> Float64[Tensor, "sample asked symbol"]:
@@ -131,11 +131,7 @@ def residual_layers(model: nn.Module) -> list[str]:
 
 
 def layers_read(model: nn.Module, layers: Sequence[str] | None) -> list[str]:
-    """Return `layers` if given, else the names from `residual_layers`.
-
-    Raises:
-        InputError: not a list of names, or no layers.
-    """
+    """Return `layers` if given, else the names from `residual_layers`."""
     if layers is None:
         return residual_layers(model)
     require_names(layers)
@@ -155,11 +151,7 @@ def require_names(names: object, field: str = "layers") -> None:
 
 
 def modules_named(model: nn.Module, names: Iterable[str], *, field: str = "layers") -> dict[str, nn.Module]:
-    """Look up modules by this library's hook-point names or by their own names.
-
-    Raises:
-        InputError: an unknown name.
-    """
+    """Look up modules by this library's hook-point names or by their own names."""
     require_names(names, field)
     known = dict(model.named_modules())  # "" is the model itself
     known = {plain_name(name): part for name, part in known.items()} | known
@@ -274,10 +266,6 @@ def read_stream(
         num_samples: number of samples.
         first: first sample.
         stay: keep activations on the model's device.
-
-    Raises:
-        InputError: outputs that are not (batch, time, feature).
-        NonFiniteError: activations that are NaN or infinite.
     """
     columns = torch.from_numpy(dataset.layout.token_positions[times])
     features: list[Tensor] = []

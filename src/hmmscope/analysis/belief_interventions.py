@@ -269,7 +269,7 @@ def _roots(covariance_DD: Float64[Tensor, "width width"]) -> tuple[Tensor, Tenso
 def exact_answers(
     law: HMMParams,
     beliefs: Float64[Tensor, "batch *time state"],
-    components: Int64[Tensor, "batch"] | None = None,
+    components: Int64[Tensor, " batch"] | None = None,
     answer: str = "observation",
 ) -> Float64[Tensor, "batch *time outcome"]:
     """Return the exact next-observation probabilities of given beliefs, or the beliefs themselves.
@@ -287,7 +287,7 @@ def exact_answers(
     return torch.einsum("b...s,bsv->b...v", beliefs, chosen_BSV)
 
 
-def _others(components: Int64[Tensor, "sample"]) -> tuple[Tensor, Tensor]:
+def _others(components: Int64[Tensor, " sample"]) -> tuple[Tensor, Tensor]:
     same_BB = components[:, None] == components
     kept = (same_BB.sum(1) > 1).nonzero()[:, 0]
     of_kept = components[kept]

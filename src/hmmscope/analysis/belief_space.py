@@ -85,7 +85,7 @@ def belief_space(
 
 def _moved(
     stream: Float64[Tensor, "example width"], belief: Float64[Tensor, "example state"]
-) -> tuple[float, Float64[Tensor, "direction"], Float64[Tensor, "state width"]]:
+) -> tuple[float, Float64[Tensor, " direction"], Float64[Tensor, "state width"]]:
     fit = fit_affine(belief[None], stream)
     values = fit(belief[None])[0]
     centred = values - values.mean(0)
@@ -94,7 +94,7 @@ def _moved(
     return share, torch.linalg.svdvals(centred).square(), fit.weights[0] / fit.scale[0].T
 
 
-def _effective(variances: Float64[Tensor, "direction"]) -> float:
+def _effective(variances: Float64[Tensor, " direction"]) -> float:
     squares = variances.square().sum()
     return float(variances.sum().square() / squares) if squares > 0 else 0.0
 

@@ -45,7 +45,7 @@ class Histories(Shown):
     """
 
     observations: Int64[Tensor, "history time"]
-    probability: Float64[Tensor, "history"]
+    probability: Float64[Tensor, " history"]
     beliefs: Float64[Tensor, "history state"]
     next_observation: Float64[Tensor, "history symbol"]
     law: HMMParams
@@ -78,14 +78,14 @@ class Histories(Shown):
         probability = torch.full((num_samples,), 1 / num_samples, dtype=torch.float64)
         return cls(paths.observations, probability, beliefs, following @ symbol_probs(params)[0], params, exact=False)
 
-    def windows(self, memory_length: int) -> Int64[Tensor, "history"]:
+    def windows(self, memory_length: int) -> Int64[Tensor, " history"]:
         """Return the lexicographic index of the last `memory_length` observations."""
         num_symbols, time = self.next_observation.shape[1], self.observations.shape[1]
         require(1 <= memory_length <= time, "memory_length", f"must be in [1, {time}]", memory_length)
         place = num_symbols ** torch.arange(memory_length - 1, -1, -1)
         return (self.observations[:, time - memory_length :] * place).sum(1)
 
-    def mean(self, values: Float64[Tensor, "history"]) -> float:
+    def mean(self, values: Float64[Tensor, " history"]) -> float:
         return float(self.probability @ values)
 
     def remembered(
@@ -157,9 +157,9 @@ class MemoryDistances(Shown):
         squared: ||P - P_L||^2 (history,).
     """
 
-    prediction: Float64[Tensor, "history"]
-    belief: Float64[Tensor, "history"]
-    squared: Float64[Tensor, "history"]
+    prediction: Float64[Tensor, " history"]
+    belief: Float64[Tensor, " history"]
+    squared: Float64[Tensor, " history"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class Windows(Shown):
 
     memory_length: int
     features: Float64[Tensor, "window feature"]
-    probability: Float64[Tensor, "window"]
+    probability: Float64[Tensor, " window"]
     next_observation: Float64[Tensor, "window symbol"]
     linear: LinearPredictor
     process: HMM | LabelledHMM
@@ -199,7 +199,7 @@ class Windows(Shown):
         return self.features @ self.linear.weights.T
 
     @cached_property
-    def misfit(self) -> Float64[Tensor, "window"]:
+    def misfit(self) -> Float64[Tensor, " window"]:
         """||P_L - W_L x||^2 for each window x: the error of the best linear prediction."""
         return (self.next_observation - self.linear_prediction).square().sum(1)
 

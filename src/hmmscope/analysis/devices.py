@@ -50,11 +50,7 @@ def about_of(
 
 @contextmanager
 def on_device(model: Any, device: Any) -> Iterator[None]:
-    """Move a module, or the model of a run, to a device, and back at the end.
-
-    Raises:
-        InputError: No such device here, no module or run, or a model on several devices.
-    """
+    """Move a module, or the model of a run, to a device, and back at the end."""
     if device is None:
         yield
         return

@@ -36,7 +36,7 @@ def model_words(model: nn.Module, dataset: ProcessDataset) -> WordLaw:
     if len(layout.sequence_lengths) > 1 or not layout.has_delimiter:
         raise InputError("layout: must be single sequences with a placeholder, so that the first symbol is predicted")
 
-    def law(words: Int64[Tensor, "word time"]) -> Float64[Tensor, "word"]:
+    def law(words: Int64[Tensor, "word time"]) -> Float64[Tensor, " word"]:
         time = words.shape[1]
         require(time <= layout.num_observations, "words", f"must have at most {layout.num_observations} symbols", time)
         tokens = torch.cat([words.new_full((len(words), 1), dataset.num_symbols), words], 1)[:, : max(time, 1)]

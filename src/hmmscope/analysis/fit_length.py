@@ -100,7 +100,7 @@ def _counting(batch: Batch, asked: Target, kept: NDArray[np.int64]) -> Batch:
 
 def _constant(
     optimum: Float64[Tensor, "batch judged output"], counted: Bool[Tensor, "batch judged"]
-) -> Float64[Tensor, "output"]:
+) -> Float64[Tensor, " output"]:
     columns = torch.nonzero(counted.any(0))[:, 0]
     later = columns[len(columns) // 2 :]
     return optimum[:, later][counted[:, later]].mean(0)

@@ -58,7 +58,7 @@ class AffineFit(Shown):
     centre: Float64[Tensor, "layer 1 feature"]
     scale: Float64[Tensor, "layer 1 feature"]
     weights: Float64[Tensor, "layer feature coordinate"]
-    mean: Float64[Tensor, "coordinate"]
+    mean: Float64[Tensor, " coordinate"]
 
     def __call__(self, features: Float[Tensor, "layer example feature"]) -> Float64[Tensor, "layer example coordinate"]:
         return (features.double() - self.centre) / self.scale @ self.weights + self.mean
@@ -115,7 +115,7 @@ class ExactBeliefs(Shown):
     num_samples: int
     times: NDArray[np.int64]
     values: dict[str, Float64[Tensor, "example coordinate"]]
-    inside: Bool[Tensor, "example"] | None
+    inside: Bool[Tensor, " example"] | None
 
     @classmethod
     def of(cls, dataset: ProcessDataset, num_samples: int, observer: HMM | LabelledHMM | None = None) -> "ExactBeliefs":
@@ -256,7 +256,7 @@ def belief_targets(
 
 def unpadded(
     dataset: ProcessDataset, times: NDArray[np.int64], num_samples: int, *, first: int = 0
-) -> Bool[Tensor, "example"] | None:
+) -> Bool[Tensor, " example"] | None:
     """Return a mask of the examples of `belief_targets` that are not padding, or None."""
     if dataset.process.data is None:
         return None
@@ -322,7 +322,7 @@ def read_off(
     ridge: float = RIDGE,
     shuffle: bool = False,
     seed: int = 0,
-    inside: Bool[Tensor, "example"] | None = None,
+    inside: Bool[Tensor, " example"] | None = None,
 ) -> Readout:
     """Fit an affine map from each layer on three quarters of the samples; measure it on the rest.
 

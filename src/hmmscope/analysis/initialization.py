@@ -33,9 +33,6 @@ def made_controls(controls: Controls, model: nn.Module, seeds: Sequence[int]) ->
     """Make an untrained module per seed by a user's function, on the model's device and dtype.
 
     The user's function runs without gradients and with seeded global random generators.
-
-    Raises:
-        InputError: not a function; it fails, returns no module or another architecture, or always the same weights.
     """
     rule = "must be a function without arguments that makes the untrained module, such as lambda: Mine()"
     if not callable(controls) or isinstance(controls, nn.Module):
@@ -95,11 +92,6 @@ def other_law(own: Mapping[str, Tensor], drawn: Sequence[Mapping[str, Tensor]], 
 
     Training hardly changes a matrix's median singular value; another initialization changes this value and the root
     mean square. For trained modules the smaller of the two changes counts, for initial weights the larger.
-
-    Args:
-        own: parameters by name.
-        drawn: parameters of each control.
-        trained: whether the module may be trained.
     """
     for name, weight in own.items():
         found = _ratio(weight.detach(), [one[name].detach() for one in drawn], trained=trained)
@@ -150,11 +142,6 @@ def copied_table(module: nn.Module, before: dict[str, Tensor], known: set[int]) 
     """Return the name of a buffer that new initial weights leave unchanged and that may be learned, or "".
 
     Integers, masks, and sinusoids, ramps or powers of the position count as not learned.
-
-    Args:
-        module: the redrawn copy.
-        before: its buffers before redrawing.
-        known: ids of buffers with a known initializer.
     """
     for name, buffer in module.named_buffers():
         if id(buffer) in known or not (buffer.is_floating_point() or buffer.is_complex()):

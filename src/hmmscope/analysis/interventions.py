@@ -164,7 +164,7 @@ def add(vector: Float[Tensor, "*shape"], *, samples: Index = None, positions: In
 def project_out(
     directions: Float[Tensor, "direction width"],
     *,
-    mean: Float[Tensor, "width"] | None = None,
+    mean: Float[Tensor, " width"] | None = None,
     samples: Index = None,
     positions: Index = None,
 ) -> Edit:
@@ -216,9 +216,6 @@ def ablate_head(
         head: from 0.
         num_heads: heads of the layer.
         by: mean or other activation, broadcast to (batch, time, width).
-
-    Raises:
-        InputError: no such head; in the forward pass, a width that the heads do not divide.
     """
     if not 0 <= head < num_heads:
         raise InputError(f"head: must be in [0, {num_heads}), got {head}")

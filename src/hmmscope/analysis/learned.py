@@ -96,7 +96,7 @@ def _chain(training: ProcessDataset) -> HMM:
     return HMM(_law(singles), _law(pairs), torch.eye(training.num_symbols, dtype=torch.float64))
 
 
-def _counted(training: ProcessDataset) -> tuple[Int64[Tensor, "symbol"], Int64[Tensor, "symbol symbol"]]:
+def _counted(training: ProcessDataset) -> tuple[Int64[Tensor, " symbol"], Int64[Tensor, "symbol symbol"]]:
     layout, size = training.layout, training.num_symbols
     seen_BT = training[0:_COUNTED].observations
     predicted = torch.from_numpy(np.asarray(layout.predicted_observations))

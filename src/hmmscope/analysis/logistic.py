@@ -14,7 +14,7 @@ _STEPS_BEFORE_BLOCKS, _MAX_BLOCK_NUMBERS = 5, 2**22
 
 def fit_logistic(
     features: Float[Tensor, "layer example feature"],
-    labels: Int64[Tensor, "example"],
+    labels: Int64[Tensor, " example"],
     num_classes: int,
     *,
     ridge: float = 1e-3,

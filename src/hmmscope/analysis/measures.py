@@ -73,7 +73,7 @@ def mean_of_asked(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def means_of_asked(
     values: Float64[Tensor, "sample judged"], asked: Bool[Tensor, "sample judged"]
-) -> Float64[Tensor, "some"]:
+) -> Float64[Tensor, " some"]:
     """Average over the evaluated positions of each sample; leave out samples without evaluated positions."""
     if asked.all():
         return values.mean(1)

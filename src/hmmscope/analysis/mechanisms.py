@@ -218,7 +218,7 @@ def paths(
     return rows + cut("output", "norm")
 
 
-def _places(given: Float[Tensor, "batch *shape"]) -> dict[str, Tensor]:
+def _places(given: Float[Tensor, " batch *shape"]) -> dict[str, Tensor]:
     return {"mean": given.mean(0, keepdim=True).expand_as(given), "resample": given.roll(1, 0)}
 
 
@@ -307,7 +307,7 @@ class _AblationData:
         return {name: explained(one.errors, one.spread, seed=seed)[:, 0] for name, one in read.items()}
 
 
-def _inside(dataset: ProcessDataset, times: NDArray[np.int64], num_samples: int) -> Bool[Tensor, "example"] | None:
+def _inside(dataset: ProcessDataset, times: NDArray[np.int64], num_samples: int) -> Bool[Tensor, " example"] | None:
     if dataset.process.data is None:
         return None
     batch = dataset[0:num_samples]

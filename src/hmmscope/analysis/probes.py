@@ -53,11 +53,11 @@ class ProbeData(Shown):
     """
 
     features: Float[Tensor, "layer example feature"]
-    labels: Int64[Tensor, "example"]
-    samples: Int64[Tensor, "example"]
+    labels: Int64[Tensor, " example"]
+    samples: Int64[Tensor, " example"]
     num_classes: int
     ceiling: float
-    inside: Bool[Tensor, "every"] | None = None
+    inside: Bool[Tensor, " every"] | None = None
 
     @classmethod
     def read(

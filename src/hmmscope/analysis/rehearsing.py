@@ -35,9 +35,6 @@ def rehearsed(model: nn.Module, dataset: ProcessDataset, target: Target | None =
         model: any module.
         dataset: samples.
         target: what it predicts; None for instruments that need no logits.
-
-    Raises:
-        InputError: see `hmmscope.models.rehearsal.rehearse`.
     """
     if _REHEARSED.get() or not isinstance(model, nn.Module) or is_of_library(model):
         return ()

@@ -18,12 +18,6 @@ def linear_cka(
     X and Y are the features of two layers; a constant layer gives NaN.
 
     Source: Kornblith et al. 2019, Eq. (5) (squared HSIC form for linear kernels).
-
-    Args:
-        left, right: features of the same examples.
-
-    Raises:
-        InputError: different numbers of examples, or fewer than two.
     """
     if left.shape[1] != right.shape[1]:
         raise InputError(f"right: must have the {left.shape[1]} examples of left, got {right.shape[1]}")
@@ -40,7 +34,7 @@ def explained_change(
     train: Tensor,
     *,
     ridge: float = 1e-3,
-) -> tuple[Float64[Tensor, "test"], Float64[Tensor, "test"]]:
+) -> tuple[Float64[Tensor, " test"], Float64[Tensor, " test"]]:
     """Compute the held-out errors of a linear map from `causes` to `change`.
 
     Args:

@@ -166,7 +166,7 @@ def _streams(model: nn.Module, names: Sequence[str], tokens: Int64[Tensor, "samp
     return {name: torch.cat(values) for name, values in parts.items()}
 
 
-def _of_another_component(components: Int64[Tensor, "sample"]) -> Int64[Tensor, "sample"]:
+def _of_another_component(components: Int64[Tensor, " sample"]) -> Int64[Tensor, " sample"]:
     count = len(components)
     ahead = (torch.arange(count)[:, None] + torch.arange(1, count)) % count
     differs = components[ahead] != components[:, None]

@@ -117,7 +117,7 @@ class Layout:
 
 
 @functools.lru_cache(maxsize=64)
-def _columns_on(layout: Layout, device: torch.device) -> Int64[Tensor, "time"]:
+def _columns_on(layout: Layout, device: torch.device) -> Int64[Tensor, " time"]:
     return torch.from_numpy(layout.token_positions).to(device)
 
 

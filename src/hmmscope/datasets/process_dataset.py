@@ -39,7 +39,7 @@ class Batch(Shown):
     tokens: Int64[Tensor, "batch column"] | Float64[Tensor, "batch column observed"]
     observations: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time observed"]
     states: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time hidden"]
-    components: Int64[Tensor, "batch"] | None
+    components: Int64[Tensor, " batch"] | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -219,7 +219,7 @@ def _device(device: torch.device | str) -> torch.device:
     return torch.device("cuda", number)
 
 
-def _indices_on(index: Index, device: torch.device) -> Int64[Tensor, "batch"]:
+def _indices_on(index: Index, device: torch.device) -> Int64[Tensor, " batch"]:
     if isinstance(index, slice):
         start, stop, step = _ends(index)
         return torch.arange(start, max(start, stop), step, device=device)

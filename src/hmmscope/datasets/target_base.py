@@ -58,7 +58,7 @@ class Target(ABC):
         other.device = self.device
         return other
 
-    def token_positions_on(self, device: torch.device) -> Int64[Tensor, "judged"]:
+    def token_positions_on(self, device: torch.device) -> Int64[Tensor, " judged"]:
         if device not in self._columns:
             self._columns[device] = torch.from_numpy(self.token_positions).to(device)
         return self._columns[device]

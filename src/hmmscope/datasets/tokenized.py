@@ -143,7 +143,7 @@ class TextLayout(Layout):
         found[:, torch.from_numpy(self.token_positions).to(device)] = tables[kinds.to(device), observations]
         return found
 
-    def text(self, observations: Sequence[int] | Int64[Tensor, "time"]) -> str:
+    def text(self, observations: Sequence[int] | Int64[Tensor, " time"]) -> str:
         """Return the text of a sample's first observations."""
         assert not isinstance(self.names, int)
         turn = SEPARATORS.get(self.delimiter, self.delimiter)

@@ -69,7 +69,7 @@ def _check(chain: MarkovChainParams, log_likelihoods: Tensor) -> None:
 
 def _given(
     chain: MarkovChainParams, log_likelihoods: Tensor, reset_mask: object, lengths: object
-) -> tuple[LogLikelihoodBatch, Bool[Tensor, "time"]]:
+) -> tuple[LogLikelihoodBatch, Bool[Tensor, " time"]]:
     batch, time, size = log_likelihoods.shape
     nothing = torch.zeros(1, 1, dtype=torch.int64).expand(batch, time)
     _, mask, inside = check_ragged(nothing, Alphabet(None, 1), reset_mask, lengths)
@@ -176,7 +176,7 @@ def count_states(
 def count_rows(
     chain: MarkovChainParams,
     log_likelihoods: Float64[Tensor, "row state"],
-    lengths: Int64[Tensor, "sequence"],
+    lengths: Int64[Tensor, " sequence"],
     weights: NDArray[np.float64] | None = None,
 ) -> StateCounts:
     """Compute `count_states` for consecutive sequences; occupancy is (row, state).

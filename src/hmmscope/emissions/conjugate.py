@@ -50,7 +50,7 @@ class Conjugate(Protocol):
         """Compute the log-probability of observations under the prior."""
 
 
-def members(states: Int64[Tensor, "row"], num_states: int) -> Float64[Tensor, "row state"]:
+def members(states: Int64[Tensor, " row"], num_states: int) -> Float64[Tensor, "row state"]:
     return torch.nn.functional.one_hot(states, num_states).double()
 
 
@@ -77,8 +77,8 @@ class NormalInverseWishart(Shown):
     """
 
     covariance_type: str
-    centre: Float64[Tensor, "coordinate"]
-    spread: Float64[Tensor, "coordinate"]
+    centre: Float64[Tensor, " coordinate"]
+    spread: Float64[Tensor, " coordinate"]
     prior_strength: float
     degrees: float
 
@@ -225,7 +225,7 @@ class GammaRates(Shown):
         prior_strength: Shape, the prior counts.
     """
 
-    centre: Float64[Tensor, "coordinate"]
+    centre: Float64[Tensor, " coordinate"]
     prior_strength: float
     names: tuple[str, ...] = ("rates",)
     shared: tuple[str, ...] = ()

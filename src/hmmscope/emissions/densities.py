@@ -87,7 +87,7 @@ def explained_best(
     shape: str,
     means: Float64[Tensor, "law coordinate"],
     covariances: Tensor,
-    floor: Float64[Tensor, "coordinate"],
+    floor: Float64[Tensor, " coordinate"],
 ) -> tuple[Float64[Tensor, "law coordinate"], Tensor]:
     """Fit means and covariances that maximize the weighted expected log-density.
 
@@ -160,7 +160,7 @@ def _completed(
     return filled, extra_YY
 
 
-def _above(matrices: Float64[Tensor, "law y y"], floor: Float64[Tensor, "y"]) -> Float64[Tensor, "law y y"]:
+def _above(matrices: Float64[Tensor, "law y y"], floor: Float64[Tensor, " y"]) -> Float64[Tensor, "law y y"]:
     root = floor.sqrt()
     scaled = matrices / (root[:, None] * root)
     values, vectors = torch.linalg.eigh((scaled + scaled.transpose(1, 2)) / 2)
@@ -171,7 +171,7 @@ def _above(matrices: Float64[Tensor, "law y y"], floor: Float64[Tensor, "y"]) ->
 
 
 def scattered_centres(
-    vectors: Float64[Tensor, "row coordinate"], count: int, uniforms: Float64[Tensor, "draw"]
+    vectors: Float64[Tensor, "row coordinate"], count: int, uniforms: Float64[Tensor, " draw"]
 ) -> Float64[Tensor, "centre coordinate"]:
     """Choose cluster centres by k-means++ and four k-means steps.
 

@@ -123,7 +123,7 @@ class EmissionHMM(VectorProcess):
         num_states: int,
         random: np.random.Generator,
         *,
-        min_variance: Float64[Tensor, "coordinate"],
+        min_variance: Float64[Tensor, " coordinate"],
     ) -> Self:
         """Draw initial emission parameters, with a uniform chain.
 
@@ -271,7 +271,7 @@ class EmissionHMM(VectorProcess):
         return SampledPaths(self.emit(states_BT, drawn_BTK[..., 1:]), states_BT, None)
 
     @cached_property
-    def occupancy(self) -> Float64[Tensor, "state"]:
+    def occupancy(self) -> Float64[Tensor, " state"]:
         """Expected fraction of the first 64 observations in each state."""
         probs = [self.initial]
         for _ in range(_HORIZON - 1):
@@ -285,7 +285,7 @@ class EmissionHMM(VectorProcess):
         return mean_Y, (visits_S @ (self.variances + (self.means - mean_Y).square())).sqrt()
 
     @property
-    def scale(self) -> tuple[Float64[Tensor, "coordinate"], Float64[Tensor, "coordinate"]]:
+    def scale(self) -> tuple[Float64[Tensor, " coordinate"], Float64[Tensor, " coordinate"]]:
         """Mean and standard deviation of each coordinate over the first 64 observations."""
         return self._scale
 

@@ -9,14 +9,12 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Float64, Int64, Tensor
-from hmmscope.emissions.chain import count_rows
+from hmmscope.emissions.em_steps import EmissionSteps, zeros_by_part
 from hmmscope.emissions.emission_hmm import EmissionHMM
-from hmmscope.emissions.states import StateCounts
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import BaumWelchFit
 from hmmscope.inference.constraints import Constraints, RowConstraints, as_constraints
 from hmmscope.inference.em import PARTS
-from hmmscope.inference.free_parameters import num_free
 from hmmscope.inference.known_states import as_allowed
 from hmmscope.inference.restarts import check_limits, criterion, search
 from hmmscope.inference.weights import as_weights
@@ -49,87 +47,10 @@ class EmissionFit(BaumWelchFit):
         return [f"variances at their lower bound: {which}; pass a smaller min_variance= to lower it"]
 
 
-@dataclass(frozen=True)
-class _EMSettings:
-    rows: Float64[Tensor, "row coordinate"]
-    lengths: Int64[Tensor, "sequence"]
-    min_variance: Float64[Tensor, "coordinate"]
-    pseudo_count: float
-    fixed: frozenset[str]
-    positive: dict[str, Tensor]
-    weights: NDArray[np.float64] | None
-    allowed: Bool[Tensor, "row state"] | None
-    constraints: Mapping[str, RowConstraints]
-
-    @property
-    def num_steps(self) -> float:
-        return self.total(self.lengths)
-
-    def counts(self, model: EmissionHMM) -> tuple[StateCounts, float]:
-        logs = model.log_likelihoods(self.rows)
-        logs = logs if self.allowed is None else logs.masked_fill(~self.allowed, -torch.inf)
-        counts = count_rows(model.chain, logs, self.lengths, self.weights)
-        return counts, self.total(counts.log_likelihood)
-
-    def total(self, values: Tensor) -> float:
-        return float(values.sum() if self.weights is None else values.double() @ torch.from_numpy(self.weights))
-
-    def maximise(self, model: EmissionHMM, counts: StateCounts) -> EmissionHMM:
-        found: dict[str, Any] = {}
-        for part, before, count in (
-            ("initial", model.initial, counts.initial),
-            ("transition", model.transition, counts.transitions),
-        ):
-            if part in self.constraints:
-                own = self.constraints[part].maximise(count.numpy(), self.pseudo_count, before.numpy())
-                found[part] = torch.from_numpy(own)
-            elif part not in self.fixed:
-                weight = (count + self.pseudo_count).where(before > 0, 0.0)
-                total = weight.sum(-1, keepdim=True)
-                found[part] = torch.where(total > 0, weight / total.where(total > 0, 1.0), before)
-        if "emission" not in self.fixed:
-            found |= model.m_step(self.rows, counts.occupancy, self.min_variance)
-        return model.replaced(**found)
-
-    def log_prior(self, model: EmissionHMM) -> float:
-        free = [
-            law
-            for part, law in (("initial", model.initial), ("transition", model.transition))
-            if part not in self.fixed and part not in self.constraints
-        ]
-        logs = [float(law[law > 0].log().sum()) for law in free]
-        logs += [own.log_prior(getattr(model, part).numpy()) for part, own in self.constraints.items()]
-        return self.pseudo_count * sum(logs) if self.pseudo_count else 0.0
-
-    def constrained(self, model: EmissionHMM) -> EmissionHMM:
-        own = {part: one.maximise(getattr(model, part).numpy()) for part, one in self.constraints.items()}
-        return model.replaced(**own) if own else model
-
-    def num_free(self, model: EmissionHMM) -> dict[str, int]:
-        whole = {"initial": torch.ones_like(model.initial), "transition": torch.ones_like(model.transition)}
-        found = {part: num_free(self.positive.get(part, own).numpy()) for part, own in whole.items()}
-        found["emission"] = sum(model.num_free(self.positive).values())
-        found |= {part: own.num_free for part, own in self.constraints.items()}
-        return {part: 0 if part in self.fixed else found[part] for part in PARTS}
-
-    def seen(self) -> dict[str, float]:
-        count, seen = self.total(torch.ones(len(self.lengths))), (~self.rows.isnan()).any(1)
-        num_seen = self.total(torch.stack([part.sum() for part in seen.split(self.lengths.tolist())]))
-        return dict(zip(PARTS, (count, self.num_steps - count, num_seen), strict=True))
-
-
-def zeros_by_part(positive: Mapping[str, Tensor]) -> dict[str, int]:
-    """Count the structural zeros of each part."""
-    found = dict.fromkeys(PARTS, 0)
-    for name, allowed in positive.items():
-        found[name if name in PARTS else "emission"] += int((~allowed).sum())
-    return found
-
-
 def fit_emissions(
     family: type[EmissionHMM],
     observations: Float64[Tensor, "row coordinate"],
-    lengths: Int64[Tensor, "sequence"],
+    lengths: Int64[Tensor, " sequence"],
     num_states: int,
     *,
     start: EmissionHMM | None = None,
@@ -180,7 +101,7 @@ def fit_emissions(
     rows, laws = family.checked(observations), ({} if start is None else start.options) | laws
     least, positive = min_variance * _variances(rows, lengths, weights), {} if start is None else start.positive
     parts = _constraints(constraints, num_states, start, fixed)
-    steps = _EMSettings(rows, lengths, least, pseudo_count, frozenset(fixed), positive, weights, allowed, parts)
+    steps = EmissionSteps(rows, lengths, least, pseudo_count, frozenset(fixed), positive, weights, allowed, parts)
 
     def begins(number: int) -> list[EmissionHMM]:
         if number == 0 and start is not None:
@@ -254,8 +175,8 @@ def _check_start(
 
 
 def _variances(
-    rows: Float64[Tensor, "row coordinate"], lengths: Int64[Tensor, "sequence"], weights: NDArray[np.float64] | None
-) -> Float64[Tensor, "coordinate"]:
+    rows: Float64[Tensor, "row coordinate"], lengths: Int64[Tensor, " sequence"], weights: NDArray[np.float64] | None
+) -> Float64[Tensor, " coordinate"]:
     require(len(rows) > 0 and len(lengths) > 0, "observations", "must hold at least one", len(rows))
     seen = ~rows.isnan()
     for coordinate, any_seen in enumerate(seen.any(0).tolist()):

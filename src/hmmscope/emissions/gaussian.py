@@ -141,7 +141,7 @@ class GaussianHMM(EmissionHMM):
         random: np.random.Generator,
         *,
         covariance_type: str = "diag",
-        min_variance: Float64[Tensor, "coordinate"],
+        min_variance: Float64[Tensor, " coordinate"],
     ) -> Self:
         """Draw means by k-means++."""
         filled, centre, deviation = completed(observations)

@@ -170,7 +170,7 @@ class GaussianMixtureHMM(EmissionHMM):
         *,
         covariance_type: str = "diag",
         num_gaussians: int = 2,
-        min_variance: Float64[Tensor, "coordinate"],
+        min_variance: Float64[Tensor, " coordinate"],
     ) -> Self:
         """Draw centres by k-means++ at both levels."""
         filled, centre, deviation = completed(observations)

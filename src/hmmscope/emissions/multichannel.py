@@ -91,7 +91,7 @@ class MultichannelHMM(EmissionHMM):
         return (torch.stack(squares, 1) - self.means.square()).clamp_min(1e-12)
 
     @property
-    def shares(self) -> list[Float64[Tensor, "symbol"]]:
+    def shares(self) -> list[Float64[Tensor, " symbol"]]:
         """Return symbol frequencies."""
         return [(self.occupancy @ probs).clamp_min(_SMALLEST) for probs in self.channels]
 
@@ -154,7 +154,7 @@ class MultichannelHMM(EmissionHMM):
         random: np.random.Generator,
         *,
         sizes: Sequence[int] | None = None,
-        min_variance: Float64[Tensor, "coordinate"],
+        min_variance: Float64[Tensor, " coordinate"],
     ) -> Self:
         """Draw Dirichlet(1) rows."""
         counts = _sizes_of(observations) if sizes is None else sizes

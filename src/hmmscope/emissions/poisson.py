@@ -117,7 +117,7 @@ class PoissonHMM(EmissionHMM):
         num_states: int,
         random: np.random.Generator,
         *,
-        min_variance: Float64[Tensor, "coordinate"],
+        min_variance: Float64[Tensor, " coordinate"],
     ) -> Self:
         filled = completed(observations)[0].sqrt()
         centres = scattered_centres(filled, num_states, torch.from_numpy(random.random(num_states)))

@@ -15,7 +15,7 @@ class MarkovChainParams(Shown):
         initial, transition: Rows sum to one.
     """
 
-    initial: Float64[Tensor, "state"]
+    initial: Float64[Tensor, " state"]
     transition: Float64[Tensor, "state next_state"]
 
 
@@ -34,8 +34,8 @@ class StatesFiltered(Shown):
     beliefs: Float64[Tensor, "batch time state"]
     predicted: Float64[Tensor, "batch time state"]
     log_likelihood_terms: Float64[Tensor, "batch time"]
-    log_likelihood: Float64[Tensor, "batch"]
-    impossible_at: Int64[Tensor, "batch"]
+    log_likelihood: Float64[Tensor, " batch"]
+    impossible_at: Int64[Tensor, " batch"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,10 +49,10 @@ class StateCounts(Shown):
         log_likelihood: (batch,), in nats.
     """
 
-    initial: Float64[Tensor, "state"]
+    initial: Float64[Tensor, " state"]
     transitions: Float64[Tensor, "state next_state"]
     occupancy: Float64[Tensor, "batch time state"]
-    log_likelihood: Float64[Tensor, "batch"]
+    log_likelihood: Float64[Tensor, " batch"]
 
 
 def parts_of(starts_T: Tensor, length: int) -> Iterator[slice]:

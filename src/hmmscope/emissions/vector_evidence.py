@@ -29,7 +29,7 @@ _ROOM = 2**16
 def vector_evidence(
     model: EmissionHMM,
     observations: Float64[Tensor, "row coordinate"],
-    lengths: Int64[Tensor, "sequence"],
+    lengths: Int64[Tensor, " sequence"],
     laws: Conjugate,
     num_threads: int | None = None,
     seed: int = 0,

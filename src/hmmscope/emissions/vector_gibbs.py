@@ -18,7 +18,7 @@ from hmmscope.kernels.state_draws import draw_paths
 def vector_draws(
     start: EmissionHMM,
     observations: Float64[Tensor, "row coordinate"],
-    lengths: Int64[Tensor, "sequence"],
+    lengths: Int64[Tensor, " sequence"],
     laws: Conjugate,
     prior: DirichletPrior,
     chains: Chains,

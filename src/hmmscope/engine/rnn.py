@@ -135,13 +135,7 @@ def recurrent_chunk(
 
 @entry(fastmath=FLAGS)
 def recurrent_maps(theta: X1, layers: I2, ends: I1, maps: CellMaps) -> None:
-    """Write `maps` from the parameters.
-
-    Args:
-        theta: All parameters.
-        layers: Offsets by layer of the input map, the recurrent map and both biases.
-        ends: Offsets of initial states, head and its bias.
-    """
+    """Write `maps` from the parameters."""
     inputs, width = maps.table.shape
     for layer in range(layers.shape[0]):
         feed, recur, bias, other = layers[layer]

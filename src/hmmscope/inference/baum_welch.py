@@ -274,9 +274,6 @@ def fit_stream(
         fixed: As in `fit_baum_welch`.
         exponent: In (1/2, 1].
         pseudo_count: At least 0.
-
-    Raises:
-        InputError: No batch, an option out of range, or a `start` that forbids a batch.
     """
     require(0.5 < exponent <= 1, "exponent", "must be in (1/2, 1]", exponent)
     require(pseudo_count >= 0, "pseudo_count", "must be at least 0", pseudo_count)

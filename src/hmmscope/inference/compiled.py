@@ -85,8 +85,8 @@ class Filtered(Shown):
 def run_filter(
     law: HMMParams,
     observations_BT: Int64[Tensor, "batch time"],
-    starts_T: Bool[Tensor, "time"],
-    lengths_B: Int64[Tensor, "batch"],
+    starts_T: Bool[Tensor, " time"],
+    lengths_B: Int64[Tensor, " batch"],
     *,
     predict: bool = False,
 ) -> Filtered:
@@ -305,7 +305,7 @@ def forward_in_products(
 
 
 def filter_underflow_safe(
-    process: Tables, symbols_T: Int64[Tensor, "time"], reset_mask: NDArray[np.bool_], terms: NDArray[np.float64]
+    process: Tables, symbols_T: Int64[Tensor, " time"], reset_mask: NDArray[np.bool_], terms: NDArray[np.float64]
 ) -> ScaledBeliefs:
     """Filter one sequence without underflow; write log P(o_t | past) to `terms`."""
     size = process.num_states

@@ -45,7 +45,7 @@ def full_precision() -> Iterator[None]:
 def forward_logs(
     rows: tuple[Tensor, ...],
     observations_BT: Int64[Tensor, "batch time"],
-    starts_T: Bool[Tensor, "time"],
+    starts_T: Bool[Tensor, " time"],
     *,
     predictions: bool = False,
 ) -> tuple[Float64[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
@@ -87,7 +87,7 @@ def fused_works(device: torch.device, dtype: torch.dtype, states: int, symbols: 
 def forward_logs_torch(
     rows: tuple[Tensor, ...],
     observations_BT: Int64[Tensor, "batch time"],
-    starts_T: Bool[Tensor, "time"],
+    starts_T: Bool[Tensor, " time"],
     *,
     predictions: bool = False,
 ) -> tuple[Float64[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
@@ -129,9 +129,9 @@ def forward_logs_torch(
 def log_likelihood_there(
     law: HMMParams,
     observations_BT: Int64[Tensor, "batch time"],
-    starts_T: Bool[Tensor, "time"],
+    starts_T: Bool[Tensor, " time"],
     dtype: torch.dtype,
-) -> tuple[Float64[Tensor, "batch"], Bool[Tensor, "batch"]]:
+) -> tuple[Float64[Tensor, " batch"], Bool[Tensor, " batch"]]:
     """Return log-likelihoods under one component, and marks of underflow risk."""
     lean = dtype == torch.float64 or not law.states_emit
     if lean and _stays_representable(law):
@@ -145,8 +145,8 @@ def log_likelihood_there(
 
 
 def underflow_safe_log_likelihood(
-    law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
-) -> Float64[Tensor, "batch"]:
+    law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, " time"]
+) -> Float64[Tensor, " batch"]:
     """Compute log-likelihoods of one component without underflow."""
     return torch.stack([step.log_norm[0] for step in forward_steps(law, observations_BT[None], starts_T)]).sum(0)
 
@@ -158,8 +158,8 @@ def _stays_representable(params: HMMParams) -> bool:
 
 
 def _log_likelihood_64(
-    params: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
-) -> tuple[Float64[Tensor, "batch"], Bool[Tensor, "batch"]]:
+    params: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, " time"]
+) -> tuple[Float64[Tensor, " batch"], Bool[Tensor, " batch"]]:
     (batch, time), states = observations_BT.shape, params.initial_MS.shape[1]
     first_VS, step_KSS, emission_VS = (part.to(observations_BT.device) for part in params.tables(0))
     begins, symbols_TB = [*starts_T.tolist(), True], observations_BT.T.contiguous()
@@ -234,9 +234,9 @@ class RunningMixture:
 
 def mixture_predictions_there(
     law: HMMParams,
-    weights_M: Float64[Tensor, "component"],
+    weights_M: Float64[Tensor, " component"],
     observations_BT: Int64[Tensor, "batch time"],
-    starts_T: Bool[Tensor, "time"],
+    starts_T: Bool[Tensor, " time"],
     dtype: torch.dtype,
     *,
     chunk_bytes: int | None = None,
@@ -276,7 +276,7 @@ def mixture_predictions_there(
 
 
 def again_in_logs(
-    law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
+    law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, " time"]
 ) -> tuple[Float64[Tensor, "time batch"], Float64[Tensor, "time batch symbol"]]:
     """Recompute log P(o_t | past) and predictions of one component without underflow."""
     symbols_SV = law.emission_MSV[0]
@@ -296,8 +296,8 @@ def fits_there(law: HMMParams, batch: int) -> bool:
 
 
 def beliefs_there(
-    law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
-) -> tuple[Float64[Tensor, "batch time state"], Bool[Tensor, "batch"]]:
+    law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, " time"]
+) -> tuple[Float64[Tensor, "batch time state"], Bool[Tensor, " batch"]]:
     """Return beliefs under one component and marks of underflow risk, without device synchronization."""
     (batch, time), device = observations_BT.shape, observations_BT.device
     first_VS, step_KSS, emission_VS = (part.to(device) for part in law.tables(0))

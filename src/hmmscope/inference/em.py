@@ -243,11 +243,7 @@ def expect(model: Model, work: PackedSequences, num_threads: int) -> Counts:
 
 
 def counts_of_several(models: Model, work: PackedSequences, num_threads: int | None = None) -> Counts:
-    """Compute expected counts under several models.
-
-    Raises:
-        InputError: A model forbids a sequence.
-    """
+    """Compute expected counts under several models."""
     threads = torch.get_num_threads() if num_threads is None else num_threads
     if can_run_side_by_side(models.initial.shape[1], work):
         return _SideBySide(work, models, threads).counts(models)

@@ -42,12 +42,12 @@ class BlockEntropies(Shown):
         excess: H(block n) - n h_n, which converges to the excess entropy.
     """
 
-    block: Float64[Tensor, "length"]
-    myopic: Float64[Tensor, "length"]
-    informed: Float64[Tensor, "length"] | None
+    block: Float64[Tensor, " length"]
+    myopic: Float64[Tensor, " length"]
+    informed: Float64[Tensor, " length"] | None
 
     @property
-    def excess(self) -> Float64[Tensor, "length"]:
+    def excess(self) -> Float64[Tensor, " length"]:
         return self.block - self.myopic * torch.arange(1, len(self.block) + 1)
 
 
@@ -59,10 +59,6 @@ def block_entropies(hmm: Process, length: int) -> BlockEntropies:
     Args:
         hmm: S states, V symbols.
         length: Longest block; V^length is at most `MAX_ENUMERATED`.
-
-    Raises:
-        InputError: Too long, or no unique stationary distribution.
-        ResourceError: The words do not fit in memory.
     """
     require_count("length", length)
     hmm.require_capability(WORDS)
@@ -159,7 +155,7 @@ def entropy_rate(
 
 def rate_of_stationary(
     process: Process,
-    stationary_S: Float64[Tensor, "state"],
+    stationary_S: Float64[Tensor, " state"],
     num_samples: int,
     length: int = 400,
     seed: int = 0,

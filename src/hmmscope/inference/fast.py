@@ -41,7 +41,7 @@ def log_likelihood(
     dtype: torch.dtype = torch.float64,
     known_states: Any = None,
     inputs: Any = None,
-) -> Float64[Tensor, "batch"]:
+) -> Float64[Tensor, " batch"]:
     """Compute log P(o_0..o_{T-1}) in nats, on the device of the observations.
 
     Args:

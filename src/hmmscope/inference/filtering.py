@@ -37,10 +37,10 @@ class FilterResult(Shown):
 
     beliefs: Float64[Tensor, "batch time state"]
     next_observation: Float64[Tensor, "batch time symbol"]
-    first_observation: Float64[Tensor, "symbol"]
-    log_likelihood: Float64[Tensor, "batch"]
+    first_observation: Float64[Tensor, " symbol"]
+    log_likelihood: Float64[Tensor, " batch"]
     log_likelihood_terms: Float64[Tensor, "batch time"]
-    impossible_at: Int64[Tensor, "batch"]
+    impossible_at: Int64[Tensor, " batch"]
 
 
 def filter_beliefs(
@@ -145,7 +145,7 @@ def _of_vectors(hmm: Process, observations: object, reset_mask: object, lengths:
     return FilterResult(beliefs, ahead, found.predicted_observation[0, 0], terms.sum(1), terms, first_impossible(terms))
 
 
-def first_impossible(log_likelihood_terms: Float64[Tensor, "batch time"]) -> Int64[Tensor, "batch"]:
+def first_impossible(log_likelihood_terms: Float64[Tensor, "batch time"]) -> Int64[Tensor, " batch"]:
     """Return the first index of -inf in each row, or -1."""
     if not log_likelihood_terms.numel() or bool(log_likelihood_terms.amin() > -torch.inf):
         return log_likelihood_terms.new_full(log_likelihood_terms.shape[:1], -1, dtype=torch.int64)

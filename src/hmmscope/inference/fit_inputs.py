@@ -92,7 +92,7 @@ class InputSteps(Shown):
 
     observations: Int64[Tensor, "batch time"]
     inputs: Int64[Tensor, "batch time"]
-    mask: Bool[Tensor, "time"]
+    mask: Bool[Tensor, " time"]
     inside: Bool[Tensor, "batch time"]
     pseudo_count: float
     weights: Array

@@ -62,12 +62,8 @@ def cyclic_hard_floor(num_actions: int, prediction_rate: float, num_steps: int) 
     return total / num_steps
 
 
-def linear_variances(process: Process, num_steps: int) -> Float64[Tensor, "time"]:
-    """Compute the exact variance of observation t given the past, averaged over coordinates.
-
-    Raises:
-        InputError: The process is not a `LinearGaussian`.
-    """
+def linear_variances(process: Process, num_steps: int) -> Float64[Tensor, " time"]:
+    """Compute the exact variance of observation t given the past, averaged over coordinates."""
     process = require_process_type(process, LinearGaussian)
     known = torch.zeros(process.num_states, process.num_states, dtype=torch.float64)
     steps = zip(kalman_steps(process, known), range(num_steps), strict=False)

@@ -36,7 +36,7 @@ class ForwardStep(Shown):
 
 
 def forward_steps(
-    law: HMMParams, observations_MBT: Int64[Tensor, "component_or_1 batch time"], starts_T: Bool[Tensor, "time"]
+    law: HMMParams, observations_MBT: Int64[Tensor, "component_or_1 batch time"], starts_T: Bool[Tensor, " time"]
 ) -> Iterator[ForwardStep]:
     """Iterate the filter over time steps; it restarts where `starts_T` is true.
 

@@ -233,7 +233,7 @@ class PackedSequences(NamedTuple):
 
 
 def sequences(
-    observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"], lengths_B: Int64[Tensor, "batch"]
+    observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, " time"], lengths_B: Int64[Tensor, " batch"]
 ) -> PackedSequences:
     """Pack the nonempty rows of a batch."""
     batch, time = observations_BT.shape

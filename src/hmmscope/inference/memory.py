@@ -102,7 +102,7 @@ class MemoryTable(Shown):
     """
 
     windows: Int64[Tensor, "window time"]
-    probability: Float64[Tensor, "window"]
+    probability: Float64[Tensor, " window"]
     next_observation: Float64[Tensor, "window symbol"]
 
 
@@ -111,9 +111,6 @@ def memory_table(hmm: Process, memory_length: int, prior: object = None) -> Memo
 
     Args:
         hmm, memory_length, prior: As for `memory_beliefs`.
-
-    Raises:
-        InputError: As `memory_beliefs`, or more than `MAX_ENUMERATED` windows.
     """
     require_count("memory_length", memory_length)
     params = with_prior(hmm, prior)

@@ -66,7 +66,7 @@ def extract_automaton(
     require(0 <= rare < 1 / num_symbols, "rare", f"must be in [0, 1/{num_symbols})", rare)
     ahead = all_sequences(num_symbols, futures)
 
-    def foretold(prefix: tuple[int, ...]) -> Float64[Tensor, "future"]:
+    def foretold(prefix: tuple[int, ...]) -> Float64[Tensor, " future"]:
         start = torch.tensor(prefix, dtype=torch.int64).expand(len(ahead), -1)
         joint = law(torch.cat([start, ahead], 1))
         return joint / joint.sum()

@@ -66,7 +66,7 @@ def missing_probs(
     return blank(laws_BTV, inside)
 
 
-def _shares(joint: Float64[Tensor, "symbol *states"]) -> Float64[Tensor, "symbol *states"]:
+def _shares(joint: Float64[Tensor, " symbol *states"]) -> Float64[Tensor, " symbol *states"]:
     total = joint.sum(0)
     return torch.where(total > 0, joint / total.where(total > 0, 1.0), 0.0)
 

@@ -34,8 +34,8 @@ class MixedStates(Shown):
     """
 
     beliefs: Float64[Tensor, "node state"]
-    depth: Int64[Tensor, "node"]
-    expanded: Bool[Tensor, "node"]
+    depth: Int64[Tensor, " node"]
+    expanded: Bool[Tensor, " node"]
     probability: Float64[Tensor, "node symbol"]
     successor: Int64[Tensor, "node symbol"]
     complete: bool

@@ -88,7 +88,7 @@ def forgetting_curve(process: Process, num_steps: int, *, num_samples: int = 100
     return estimate(torch.stack(list(_distances(process, num_samples, num_steps, seed)), 1), seed)
 
 
-def _distances(process: Process, num_samples: int, num_steps: int, seed: int) -> Iterator[Float64[Tensor, "sample"]]:
+def _distances(process: Process, num_samples: int, num_steps: int, seed: int) -> Iterator[Float64[Tensor, " sample"]]:
     process.require_capability(STATES)
     require_count("num_samples", num_samples, 2)
     require_memory("mixing_time", 8 * num_samples * (4 * process.num_states**2 + 2 * num_steps))
@@ -99,7 +99,7 @@ def _distances(process: Process, num_samples: int, num_steps: int, seed: int) ->
 
 def _vertex_distances(
     process: Process, observations: Int64[Tensor, "sample time"], reset_mask: Tensor
-) -> Iterator[Float64[Tensor, "sample"]]:
+) -> Iterator[Float64[Tensor, " sample"]]:
     num_states = process.num_states
     yield torch.full((len(observations),), float(num_states > 1), dtype=torch.float64)
     for step in forward_steps(process.params.from_each_state(), observations[None], reset_mask):

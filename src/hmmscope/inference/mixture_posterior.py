@@ -42,10 +42,10 @@ class MixtureResult(Shown):
 
     component_posterior: Float64[Tensor, "batch time component"]
     next_observation: Float64[Tensor, "batch time symbol"]
-    first_observation: Float64[Tensor, "symbol"]
-    log_likelihood: Float64[Tensor, "batch"]
+    first_observation: Float64[Tensor, " symbol"]
+    log_likelihood: Float64[Tensor, " batch"]
     log_likelihood_terms: Float64[Tensor, "batch time"]
-    impossible_at: Int64[Tensor, "batch"]
+    impossible_at: Int64[Tensor, " batch"]
 
 
 def filter_mixture(
@@ -191,7 +191,7 @@ class KnownComponentResult(Shown):
 def filter_known_component(
     mixture: Process | str,
     observations: Symbols,
-    components: Int[Tensor, "batch"],
+    components: Int[Tensor, " batch"],
     *,
     reset_mask: object = None,
     lengths: object = None,
@@ -223,7 +223,7 @@ def filter_known_component(
 
 
 def predicted_before(
-    first_observation: Float64[Tensor, "symbol"], next_observation: Float64[Tensor, "batch time symbol"]
+    first_observation: Float64[Tensor, " symbol"], next_observation: Float64[Tensor, "batch time symbol"]
 ) -> Float64[Tensor, "batch time symbol"]:
     """Shift the predictions `next_observation` by one step, to P(o_t | o_0..o_{t-1})."""
     first = first_observation.expand(len(next_observation), 1, -1)

@@ -156,9 +156,6 @@ def support_of(
         evidence_of: Evidence of a size; None, or a None result, selects BIC.
         choose: "bic" computes no evidence; "evidence" needs it.
         why: Reason of a missing `evidence_of`.
-
-    Raises:
-        InputError: `choose` needs the evidence, which cannot be computed.
     """
     begun = time.monotonic()
     found = by_bic(bics, "choose is 'bic'") if choose == "bic" else _support(bics, evidence_of, why)
@@ -220,9 +217,6 @@ def choose_num_states(
         num_symbols: V.
         choose: See `support_of`.
         options: Options of `fit_baum_welch`.
-
-    Raises:
-        InputError: No candidates, or an invalid option.
     """
     require(len(candidates) > 0, "candidates", "must hold at least one number of states", list(candidates))
     judged = as_sequences(held_out, num_symbols, held_out_lengths, "held_out").packed()

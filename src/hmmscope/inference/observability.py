@@ -58,7 +58,7 @@ class Observability(Shown):
     upper: float
     exact: bool
     method: str
-    witness: Float64[Tensor, "state"]
+    witness: Float64[Tensor, " state"]
     steps: int
 
 

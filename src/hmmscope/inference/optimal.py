@@ -59,11 +59,7 @@ def observe(
 
 
 def observe_with_memory(process: Process, observations: Tensor, memory_length: int) -> ObserverOutput:
-    """Run `observe` on the last `memory_length` observations, see `memory_beliefs`.
-
-    Raises:
-        InputError: As `memory_beliefs`, or the process does not support it.
-    """
+    """Run `observe` on the last `memory_length` observations, see `memory_beliefs`."""
     if MEMORY not in process.uses_hmm_inference:
         return process.fixed_memory_predictions(observations, memory_length)
     return _observed(process, memory_beliefs(process, observations, memory_length))

@@ -53,8 +53,8 @@ class PathResult(Shown):
     """
 
     states: Int64[Tensor, "batch time"]
-    log_probability: Float64[Tensor, "batch"]
-    component: Int64[Tensor, "batch"] | None = None
+    log_probability: Float64[Tensor, " batch"]
+    component: Int64[Tensor, " batch"] | None = None
 
 
 def most_likely_states(
@@ -234,7 +234,7 @@ def sample_state_paths(
     return torch.from_numpy(paths_BPT).transpose(0, 1)
 
 
-def _streams(indices: object, batch: int) -> Int64[Tensor, "batch"]:
+def _streams(indices: object, batch: int) -> Int64[Tensor, " batch"]:
     numbers = torch.arange(batch) if indices is None else torch.as_tensor(indices)
     if numbers.shape != (batch,) or numbers.dtype.is_floating_point or bool((numbers < 0).any()):
         raise InputError(f"indices: must be {batch} nonnegative integers")

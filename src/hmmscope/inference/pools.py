@@ -21,10 +21,10 @@ Found = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
 def run_mixture(
     law: HMMParams,
-    weights_M: Float64[Tensor, "component"],
+    weights_M: Float64[Tensor, " component"],
     observations_BT: Int64[Tensor, "batch time"],
-    starts_T: Bool[Tensor, "time"],
-    lengths_B: Int64[Tensor, "batch"],
+    starts_T: Bool[Tensor, " time"],
+    lengths_B: Int64[Tensor, " batch"],
     *,
     posterior: bool = False,
     dtype: torch.dtype = torch.float64,

@@ -36,7 +36,7 @@ class Facts(Shown):
         rank: Rank of the transition matrix; minimal dimension of a generalised HMM.
     """
 
-    stationary: Float64[Tensor, "state"] | None
+    stationary: Float64[Tensor, " state"] | None
     entropy: EntropyRate | None
     observability: Observability | None
     rank: int

@@ -16,7 +16,7 @@ from hmmscope.sequences.gaps import MISSING
 
 def check_ragged(
     observations: object, alphabet: Alphabet, reset_mask: object, lengths: object
-) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, "time"], Bool[Tensor, "batch time"]]:
+) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, " time"], Bool[Tensor, "batch time"]]:
     """Check a batch; return its symbols, sequence starts and a mask of entries that are not padding.
 
     Padding becomes symbol 0, and a missing observation becomes V.
@@ -26,9 +26,6 @@ def check_ragged(
         alphabet: Alphabet of V symbols.
         reset_mask: As in `check_observations`.
         lengths: Observations per sequence (batch,), or lengths to cut a single column or row into.
-
-    Raises:
-        InputError: As `check_observations`, or `lengths` is invalid.
     """
     observations, known = as_batch(observations, alphabet, lengths)
     if known is not None and lengths is not None:
@@ -70,11 +67,7 @@ def given_again(
 def check_own(
     process: Process, observations: object, lengths: object = None
 ) -> tuple[Tensor, Bool[Tensor, "batch time"]]:
-    """Check observations of any process; return them with a mask without padding (NaN).
-
-    Raises:
-        InputError: As `as_vectors` and `whole_batch`, or symbols with lengths.
-    """
+    """Check observations of any process; return them with a mask without padding (NaN)."""
     if not process.real_valued:
         if lengths is not None:
             raise InputError(f"lengths: must be None for a {type(process).__name__}; give sequences of one length")
@@ -85,7 +78,7 @@ def check_own(
     return vectors, torch.arange(vectors.shape[1]) < counts[:, None]
 
 
-def counted(inside_BT: Bool[Tensor, "batch time"]) -> Int64[Tensor, "batch"]:
+def counted(inside_BT: Bool[Tensor, "batch time"]) -> Int64[Tensor, " batch"]:
     whole = bool(inside_BT[:, -1:].all())
     return inside_BT.new_full(inside_BT.shape[:1], inside_BT.shape[1], dtype=torch.int64) if whole else inside_BT.sum(1)
 

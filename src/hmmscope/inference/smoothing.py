@@ -40,8 +40,8 @@ class SmoothResult(Shown):
 
     beliefs: Float64[Tensor, "batch time state"]
     pairs: Float64[Tensor, "batch step state state"]
-    log_likelihood: Float64[Tensor, "batch"]
-    impossible_at: Int64[Tensor, "batch"]
+    log_likelihood: Float64[Tensor, " batch"]
+    impossible_at: Int64[Tensor, " batch"]
 
 
 def smooth_beliefs(
@@ -98,10 +98,6 @@ def smooth_pairs(
     """Compute the smoothed beliefs and the joint posteriors of adjacent states.
 
     pair_t(i, j) = belief_t(i) * transition[i, j] * smoothed_{t+1}(j) / (belief_t @ transition)(j)
-
-    Raises:
-        InputError: As `smooth_beliefs`.
-        ResourceError: The result does not fit in memory.
     """
     hmm.require_capability(STATES)
     filtered = filter_batch(hmm, observations, reset_mask, lengths)
@@ -140,10 +136,10 @@ class ExpectedCounts(Shown):
         log_likelihood: log P(o_0..o_{T-1}) (batch,), in nats.
     """
 
-    initial: Float64[Tensor, "state"]
+    initial: Float64[Tensor, " state"]
     transitions: Float64[Tensor, "state next_state"]
     emissions: Float64[Tensor, "state symbol"]
-    log_likelihood: Float64[Tensor, "batch"]
+    log_likelihood: Float64[Tensor, " batch"]
 
 
 def expected_counts(

@@ -22,7 +22,7 @@ from hmmscope.schema import require, require_count
 #: Relative threshold of zero singular values of an exact Hankel matrix.
 RANK = 1e-9
 #: Map from words (word, time) to probabilities (word,).
-WordLaw = Callable[[Int64[Tensor, "word time"]], Float64[Tensor, "word"]]
+WordLaw = Callable[[Int64[Tensor, "word time"]], Float64[Tensor, " word"]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,10 +36,10 @@ class Operators(Shown):
         singular_values: Singular values of the Hankel matrix, if learned.
     """
 
-    start: Float64[Tensor, "rank"]
+    start: Float64[Tensor, " rank"]
     step: Float64[Tensor, "symbol rank rank"]
-    end: Float64[Tensor, "rank"]
-    singular_values: Float64[Tensor, "value"] | None = None
+    end: Float64[Tensor, " rank"]
+    singular_values: Float64[Tensor, " value"] | None = None
 
     @classmethod
     def of(cls, process: Process) -> "Operators":
@@ -48,7 +48,7 @@ class Operators(Shown):
         params = (as_labelled(process) if process.params.states_emit else process).params
         return cls(params.initial_MS[0], params.labelled_MVSS[0], torch.ones(process.num_states, dtype=torch.float64))
 
-    def probabilities(self, words: Int[Tensor, "word time"]) -> Float64[Tensor, "word"]:
+    def probabilities(self, words: Int[Tensor, "word time"]) -> Float64[Tensor, " word"]:
         """Compute the probability of each word; learned operators may give values outside [0, 1]."""
         state = self.start.expand(len(words), -1)
         for t in range(words.shape[1]):

@@ -19,7 +19,7 @@ _SINGULAR = 1e-9
 
 def stationary_distribution(
     process: Process | str | ArrayLike | Float64[Tensor, "state state"],
-) -> Float64[Tensor, "state"]:
+) -> Float64[Tensor, " state"]:
     """Compute the stationary distribution of a process or a row-stochastic matrix.
 
     Transient states have probability exactly zero; periodic chains are supported. For S states, entries have a relative
@@ -52,7 +52,7 @@ def stationary_distribution(
         raise InputError(f"{error}; pass prior instead") from None
 
 
-def _stationary_vector(step_SS: Float64[Tensor, "state state"]) -> Float64[Tensor, "state"]:
+def _stationary_vector(step_SS: Float64[Tensor, "state state"]) -> Float64[Tensor, " state"]:
     left, sizes, _ = torch.linalg.svd(step_SS - torch.eye(len(step_SS), dtype=step_SS.dtype))
     if len(sizes) > 1 and float(sizes[-2]) < _SINGULAR * max(1.0, float(sizes[0])):
         raise InputError("stationary vector: not unique; pass prior instead")

@@ -13,11 +13,7 @@ Array = NDArray[np.float64]
 
 
 def as_weights(weights: Any, count: int) -> Array | None:
-    """Check one weight per sequence; None stays None.
-
-    Raises:
-        InputError: Not `count` finite numbers of at least 0, or all zero.
-    """
+    """Check one weight per sequence; None stays None."""
     if weights is None:
         return None
     refuse_masked("sequence_weights", weights)

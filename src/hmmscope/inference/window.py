@@ -39,9 +39,6 @@ def window_errors(
         times: Positions t >= 1.
         num_samples: Sequences.
         seed: Random seed.
-
-    Raises:
-        InputError: Numbers out of range, or no unique stationary distribution.
     """
     require(len(windows) > 0 and min(windows) >= 0, "windows", "must be numbers of at least 0", windows)
     require(len(times) > 0 and min(times) >= 1, "times", "must be numbers of at least 1", times)
@@ -115,5 +112,5 @@ def _steady_mean(process: LinearGaussian, gain: Tensor, mean: Tensor, observatio
     return mean
 
 
-def _relative(mean: Tensor, exact: Float64[Tensor, "sample state"]) -> Float64[Tensor, "sample"]:
+def _relative(mean: Tensor, exact: Float64[Tensor, "sample state"]) -> Float64[Tensor, " sample"]:
     return (mean - exact).norm(dim=1) / exact.norm(dim=1).clamp_min(1)

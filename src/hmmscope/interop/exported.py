@@ -41,11 +41,7 @@ class Exported:
 
 
 def check_decoder(model: nn.Module) -> Decoder:
-    """Return the model if it is a decoder of tokens with softmax attention and no feedback.
-
-    Raises:
-        InputError: it is not.
-    """
+    """Return the model if it is a decoder of tokens with softmax attention and no feedback."""
     if not isinstance(model, Decoder):
         raise InputError(
             f"model: must be a decoder or roformer to be exported to transformers, got {type(model).__name__}"
@@ -70,13 +66,6 @@ def as_exported(model: nn.Module, *, max_length: int | None = None) -> Exported:
     Rotary positions become GPT-NeoX, others the position table of GPT-2. The head's bias c becomes part of the last
     norm's, b' with W b' = c; queries of unscaled attention are multiplied by sqrt(head width); a missing MLP has zero
     weights.
-
-    Args:
-        model: a decoder.
-        max_length: size of the position table, for a model without a limit.
-
-    Raises:
-        InputError: the layout lacks a part.
     """
     decoder = check_decoder(model)
     norm: Any = decoder.norm
@@ -121,12 +110,8 @@ def position_table(decoder: Decoder, length: int) -> Float64[Tensor, "position w
     return table
 
 
-def folded_bias(head: nn.Linear, bias: Float[Tensor, "width"]) -> Float[Tensor, "width"]:
-    """Add the smallest b' with W b' = c, the head's bias, to the norm's bias.
-
-    Raises:
-        InputError: no exact b'.
-    """
+def folded_bias(head: nn.Linear, bias: Float[Tensor, " width"]) -> Float[Tensor, " width"]:
+    """Add the smallest b' with W b' = c, the head's bias, to the norm's bias."""
     weight, wanted = head.weight.detach().cpu().double(), head.bias.detach().cpu().double()
     before = bias.detach().cpu().double()
     shift = torch.linalg.lstsq(weight, wanted[:, None], driver="gelsd").solution[:, 0]

@@ -25,10 +25,6 @@ def as_decoder(
         config: contents of config.json.
         tensors: weights by name.
         num_symbols: outputs to keep; default: as exported, or all.
-
-    Raises:
-        InputError: more symbols than logits.
-        DamagedError: a tensor is missing or has another shape.
     """
     family = next((family for family in FAMILIES if family.model_type == config.get("model_type")), None)
     fields = None if family is None else _fields(family, config)

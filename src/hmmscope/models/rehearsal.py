@@ -43,7 +43,7 @@ class Asked(Shown):
     """
 
     num_outputs: int = 1
-    columns: Int64[Tensor, "asked"] | None = None
+    columns: Int64[Tensor, " asked"] | None = None
     is_law: bool = True
     next_symbols: bool = False
     strict: bool = True
@@ -70,9 +70,6 @@ def rehearse(model: nn.Module, inputs: Tensor, asked: Asked) -> tuple[str, ...]:
         model: maps tokens (batch, time), or vectors, to logits (batch, time, output).
         inputs: `SAMPLES` samples (sample, time) or (sample, time, coordinate).
         asked: expected outputs.
-
-    Raises:
-        InputError: the model fails, needs more than tokens, or swaps axes.
     """
     model = unwrapped(model)
     require_callable_on_tokens(model)
@@ -86,11 +83,7 @@ def rehearse(model: nn.Module, inputs: Tensor, asked: Asked) -> tuple[str, ...]:
 
 
 def rehearse_training(net: UserModule, num_columns: int, target: str) -> tuple[str, ...]:
-    """Rehearse a user's module before training, on all tokens or zero vectors; return warnings.
-
-    Raises:
-        InputError: too small a vocabulary, a wrong shape, a failure, or no gradients.
-    """
+    """Rehearse a user's module before training, on all tokens or zero vectors; return warnings."""
     ports, module = net.model_io, net.module
     asked = Asked(num_outputs=ports.num_outputs, is_law=ports.vocab_size is not None and target != "density")
     if ports.vocab_size is None:
@@ -267,7 +260,7 @@ class _Rehearsed:
         size = max(int(self.inputs.max()) + 1, 1)
         return (some + 1) % size
 
-    def _counted(self, time: int) -> Bool[Tensor, "time"]:
+    def _counted(self, time: int) -> Bool[Tensor, " time"]:
         if self.asked.columns is None:
             return torch.ones(time, dtype=torch.bool, device=self.inputs.device)
         counted = torch.zeros(time, dtype=torch.bool, device=self.inputs.device)

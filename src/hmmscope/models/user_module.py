@@ -27,11 +27,7 @@ from hmmscope.seeds import derived_seed
 def logits_of(
     output: Any, inputs: Tensor, num_outputs: int, *, whole: bool = False
 ) -> Float[Tensor, "batch time output"]:
-    """Return the checked logits in a module's output, cut to `num_outputs` unless `whole`.
-
-    Raises:
-        InputError: no tensor (batch, time, output), or fewer outputs than symbols.
-    """
+    """Return the checked logits in a module's output, cut to `num_outputs` unless `whole`."""
     logits, (batch, time) = raw_logits(output), inputs.shape[:2]
     if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[:2] != (batch, time):
         found = described_output(output)
@@ -55,11 +51,7 @@ def logits_of(
 
 
 def as_module(model: Any) -> nn.Module:
-    """Return a module unchanged, or wrap a function of tokens as a module.
-
-    Raises:
-        InputError: neither.
-    """
+    """Return a module unchanged, or wrap a function of tokens as a module."""
     return model if isinstance(model, nn.Module) else adapt(model)
 
 

@@ -51,7 +51,7 @@ class HeaderHMMs(HMMPerSample):
         entries = self.num_states * (self.num_states + self.num_symbols - 2)
         self.header_format = HeaderFormat(entries, self.denominator + 1)
 
-    def encode_header(self, components: Int64[Tensor, "batch"]) -> Int64[Tensor, "batch entry"]:
+    def encode_header(self, components: Int64[Tensor, " batch"]) -> Int64[Tensor, "batch entry"]:
         _, *matrices = self.spec.components(components.cpu().numpy())
         parts = [(matrix[..., :-1] * self.denominator).round().long().flatten(1) for matrix in matrices]
         return torch.cat(parts, 1).to(components.device)

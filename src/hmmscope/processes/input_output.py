@@ -87,7 +87,7 @@ class InputOutputHMM(Process):
         return InputOutputHMM(**self.file_tensors() | arrays, **names)
 
     def given_inputs(
-        self, observations: Int64[Tensor, "batch time"], inputs: object, mask_T: Bool[Tensor, "time"]
+        self, observations: Int64[Tensor, "batch time"], inputs: object, mask_T: Bool[Tensor, " time"]
     ) -> tuple[Process, Int64[Tensor, "batch time"]]:
         """Return a process without inputs, with triples (start, input, observation) as symbols, and these.
 
@@ -199,7 +199,7 @@ class _Driven(Process):
         self.num_states, self.num_symbols = hmm.num_states, len(labelled_CSS)
 
 
-def _drawn(rows: Float64[Tensor, "row outcome"], uniforms: Float64[Tensor, "row"]) -> Int64[Tensor, "row"]:
+def _drawn(rows: Float64[Tensor, "row outcome"], uniforms: Float64[Tensor, " row"]) -> Int64[Tensor, " row"]:
     cumulated = rows.cumsum(1)
     last = (cumulated < cumulated[:, -1:]).sum(1)  # the last possible outcome
     return torch.minimum((cumulated <= uniforms[:, None]).sum(1), last)

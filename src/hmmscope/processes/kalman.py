@@ -21,7 +21,7 @@ class LinearSystem(Protocol):
 
     num_states: int
     num_symbols: int
-    initial: Float64[Tensor, "state"]
+    initial: Float64[Tensor, " state"]
     transition: Float64[Tensor, "state state"]
     output: Float64[Tensor, "observed state"]
     state_noise: Float64[Tensor, "state state"]
@@ -48,7 +48,7 @@ class KalmanResult(Shown):
     next_observation: Float64[Tensor, "batch time observed"]
     innovation_covariances: Float64[Tensor, "batch time observed observed"]
     log_likelihood_terms: Float64[Tensor, "batch time"]
-    log_likelihood: Float64[Tensor, "batch"]
+    log_likelihood: Float64[Tensor, " batch"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -204,7 +204,7 @@ def check_vectors(observations: Float64[Tensor, "batch time observed"], size: in
         raise InputError(f"observations[{b}, {t}]: must be finite")
 
 
-def _log_density(innovation: Float64[Tensor, "batch observed"], covariance: Tensor) -> Float64[Tensor, "batch"]:
+def _log_density(innovation: Float64[Tensor, "batch observed"], covariance: Tensor) -> Float64[Tensor, " batch"]:
     factor = torch.linalg.cholesky(covariance)
     scaled = torch.linalg.solve_triangular(factor, innovation.T, upper=False)
     log_determinant = 2 * factor.diagonal().log().sum()
@@ -215,7 +215,7 @@ def _stack(matrices: list[Tensor], size: int) -> Tensor:
     return torch.stack(matrices) if matrices else torch.zeros(0, size, size, dtype=torch.float64)
 
 
-def isotropic_gains(num_steps: int) -> Float64[Tensor, "time"]:
+def isotropic_gains(num_steps: int) -> Float64[Tensor, " time"]:
     """Return the scalar gains for orthogonal matrices and unit noise: 1/2, 3/5, ..., 1 / golden ratio."""
     gains, variance = [], 0.0
     for _ in range(num_steps):
@@ -260,11 +260,7 @@ def require_isotropic(process: LinearSystem) -> None:
 
 
 def steady_step(process: LinearSystem, *, tolerance: float = 1e-14, max_steps: int = 100_000) -> KalmanStep:
-    """Return the limit of the Kalman gain and covariance over time.
-
-    Raises:
-        InputError: no convergence within `max_steps`.
-    """
+    """Return the limit of the Kalman gain and covariance over time."""
     covariance = torch.zeros(process.num_states, process.num_states, dtype=torch.float64)
     for step, _ in zip(kalman_steps(process, covariance), range(max_steps), strict=False):
         change = float((step.covariance - covariance).abs().max())

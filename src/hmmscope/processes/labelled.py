@@ -71,7 +71,7 @@ class LabelledHMM(Process):
         """Return a copy with another initial distribution."""
         return LabelledHMM(initial, self.labelled, allow_drop_tiny=True)
 
-    def driving_matrices(self) -> tuple[Float64[Tensor, "symbol state state"], Float64[Tensor, "state"], bool]:
+    def driving_matrices(self) -> tuple[Float64[Tensor, "symbol state state"], Float64[Tensor, " state"], bool]:
         """Return matrices A_v, where A_v[j, i] = 1 if symbol v moves state i to j, and the initial distribution.
 
         Raises:

@@ -37,11 +37,7 @@ def built(spec: Any) -> Process:
 
 
 def as_process(source: object) -> Process:
-    """Return the process that a name, path, `SequenceData` or process denotes.
-
-    Raises:
-        InputError: none of these.
-    """
+    """Return the process that a name, path, `SequenceData` or process denotes."""
     if isinstance(source, str | Path):
         return built(registry.build_spec("process", process_data(str(source)), "process"))
     if isinstance(source, SequenceData):

@@ -94,7 +94,7 @@ class MatrixProduct(Process):
 
     def driving_matrices(
         self,
-    ) -> tuple[Float64[Tensor, "symbol dimension dimension"], Float64[Tensor, "dimension"], bool]:
+    ) -> tuple[Float64[Tensor, "symbol dimension dimension"], Float64[Tensor, " dimension"], bool]:
         return self.matrices, torch.eye(self.dimension, dtype=torch.float64)[0], False
 
     def __repr__(self) -> str:

@@ -61,14 +61,11 @@ def as_counts(lengths: Any) -> Tensor:
 
 def as_batch(
     observations: Any, alphabet: Alphabet, lengths: object = None
-) -> tuple[Tensor, Int64[Tensor, "batch"] | None]:
+) -> tuple[Tensor, Int64[Tensor, " batch"] | None]:
     """Return the symbols (batch, time), without checks, and the lengths of the sequences if known.
 
     Tensors are (batch, time); other input is read as by `SequenceData`. A 1-d array, a column (time, 1) or a list of
     names is one sequence. Masked entries become `MISSING`.
-
-    Raises:
-        InputError: not a batch of symbols, ambiguous (lists of one symbol, without `lengths`), or unknown names.
     """
     if isinstance(observations, Tensor):
         return (observations[None] if observations.ndim == 1 else observations), None
@@ -140,7 +137,7 @@ def _coded(data: SequenceData, alphabet: Alphabet) -> SequenceData:
 
 def check_observations(
     observations: object, alphabet: Alphabet, reset_mask: object = None, *, gaps: bool = False
-) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, "time"]]:
+) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, " time"]]:
     """Return int64 observations and the reset mask on the CPU.
 
     Args:
@@ -148,9 +145,6 @@ def check_observations(
         alphabet: V symbols.
         reset_mask: mask (time,), or None.
         gaps: if True, missing observations are allowed and become the symbol V.
-
-    Raises:
-        InputError: names the first wrong or unsupported missing entry.
     """
     return checked(whole_batch(observations, alphabet), alphabet.count or 0, reset_mask, gaps=gaps)
 
@@ -167,7 +161,7 @@ def whole_batch(observations: object, alphabet: Alphabet) -> Tensor:
 
 def checked(
     observations: Tensor, num_symbols: int, reset_mask: object = None, *, gaps: bool = False
-) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, "time"]]:
+) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, " time"]]:
     """Run `check_observations` on a tensor."""
     if observations.ndim != 2:
         raise InputError(f"observations: must have shape (batch, time), got {tuple(observations.shape)}")
@@ -206,7 +200,7 @@ def checked(
     return observations, _starts(reset_mask, observations.shape[1])
 
 
-def _starts(reset_mask: object, time: int) -> Bool[Tensor, "time"]:
+def _starts(reset_mask: object, time: int) -> Bool[Tensor, " time"]:
     if reset_mask is None:
         mask = torch.zeros(time, dtype=torch.bool)
         mask[:1] = True
@@ -223,14 +217,11 @@ def _starts(reset_mask: object, time: int) -> Bool[Tensor, "time"]:
 
 def as_vectors(
     observations: Any, num_coordinates: int, lengths: object = None, read_options: ReadOptions | None = None
-) -> tuple[Float64[Tensor, "batch time coordinate"], Int64[Tensor, "batch"] | None]:
+) -> tuple[Float64[Tensor, "batch time coordinate"], Int64[Tensor, " batch"] | None]:
     """Return vectors (batch, time, coordinate), padded with NaN, and the lengths of the sequences if known.
 
     NaN is a missing entry. Accepts (time, coordinate), (time,) for one coordinate, a list of arrays, rows that `lengths`
     split, as in hmmlearn, and tables and files as `read_vectors` does, with the `read_options` of the process.
-
-    Raises:
-        InputError: wrong coordinates, an infinite number, no array of numbers, or bad lengths.
     """
     if _is_named(observations):
         observations = read_vectors(observations, lengths=lengths, symbols_from=read_options, width=num_coordinates)

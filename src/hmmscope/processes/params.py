@@ -99,7 +99,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def factors(
-        self, components: Int64[Tensor, "row"], symbols: Int64[Tensor, "row"]
+        self, components: Int64[Tensor, " row"], symbols: Int64[Tensor, " row"]
     ) -> tuple[Float64[Tensor, "row state state"], Float64[Tensor, "row state"]]:
         """Return the filter's step matrix and its elementwise factor for each (component, symbol)."""
 
@@ -129,7 +129,7 @@ class HMMParams(Shown, ABC):
     def with_initial(self, initial_MS: Float64[Tensor, "component state"]) -> "HMMParams":
         return self._made(initial_MS, *list(self.arrays().values())[1:])
 
-    def select(self, components: Int64[Tensor, "chosen"]) -> "HMMParams":
+    def select(self, components: Int64[Tensor, " chosen"]) -> "HMMParams":
         return self._made(*(array[components] for array in self.arrays().values()))
 
     def to(self, device: torch.device) -> "HMMParams":
@@ -198,7 +198,7 @@ class StateEmissionParams(HMMParams):
         component_M1 = torch.arange(len(emission_MVS), device=emission_MVS.device)[:, None]
         return lambda following, symbols_MB: following * emission_MVS[component_M1, symbols_MB]
 
-    def factors(self, components: Int64[Tensor, "row"], symbols: Int64[Tensor, "row"]) -> tuple[Tensor, Tensor]:
+    def factors(self, components: Int64[Tensor, " row"], symbols: Int64[Tensor, " row"]) -> tuple[Tensor, Tensor]:
         return self.transition_MSS[components], self.emission_MSV[components, :, symbols]
 
     def from_each_state(self) -> "StateEmissionParams":
@@ -275,7 +275,7 @@ class EdgeEmissionParams(HMMParams):
 
         return absorb
 
-    def factors(self, components: Int64[Tensor, "row"], symbols: Int64[Tensor, "row"]) -> tuple[Tensor, Tensor]:
+    def factors(self, components: Int64[Tensor, " row"], symbols: Int64[Tensor, " row"]) -> tuple[Tensor, Tensor]:
         chosen = self.labelled_MVSS[components, symbols]
         return chosen, torch.ones_like(chosen[:, 0])
 

@@ -25,12 +25,6 @@ def dirichlet_chain_predictions(
         num_symbols: V.
         concentration: positive.
         reset_mask: (time,), True where a new sequence of the chain starts, or None.
-
-    Raises:
-        InputError: an invalid symbol, mask or concentration.
-        ResourceError: the counts (batch, V, V) do not fit in memory.
-
-    Cost: O(batch * time * V), memory O(batch * V * (time + V)).
     """
     require(concentration > 0, "concentration", "must be positive", concentration)
     observations, mask = check_observations(observations, Alphabet(None, num_symbols), reset_mask)

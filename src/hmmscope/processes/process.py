@@ -58,7 +58,7 @@ class SampledPaths(NamedTuple):
 
     observations: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time observed"]
     states: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time hidden"]
-    components: Int64[Tensor, "batch"] | None
+    components: Int64[Tensor, " batch"] | None
 
 
 class Process(StateMethods, ABC):
@@ -198,7 +198,7 @@ class Process(StateMethods, ABC):
 
     def driving_matrices(
         self,
-    ) -> tuple[Float64[Tensor, "symbol dimension dimension"], Float64[Tensor, "dimension"], bool]:
+    ) -> tuple[Float64[Tensor, "symbol dimension dimension"], Float64[Tensor, " dimension"], bool]:
         """Return the matrix of each symbol (acting on columns), the initial vector, and if symbols reveal the state."""
         raise self.missing_capability_error(DRIVING)
 
@@ -399,7 +399,7 @@ class Process(StateMethods, ABC):
         )
 
     def sample_paths_on(
-        self, samples: Int64[Tensor, "batch"], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
+        self, samples: Int64[Tensor, " batch"], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
         """Run `sample_paths` on the device of the sample numbers, with the same bits.
 

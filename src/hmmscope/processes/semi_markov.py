@@ -28,10 +28,10 @@ class Durations(NamedTuple):
         left: remaining steps, this one included (pair,).
     """
 
-    initial: Float64[Tensor, "pair"]
+    initial: Float64[Tensor, " pair"]
     transition: Float64[Tensor, "pair next_pair"]
-    states: Int64[Tensor, "pair"]
-    left: Int64[Tensor, "pair"]
+    states: Int64[Tensor, " pair"]
+    left: Int64[Tensor, " pair"]
 
 
 def with_durations(initial: object, transition: object, durations: object) -> Durations:
@@ -72,7 +72,7 @@ class Visits(NamedTuple):
     """Names of states, state of each pair, and arrays (S, S), (S, D), (S, V)."""
 
     names: tuple[str, ...]
-    of: Int64[Tensor, "pair"]
+    of: Int64[Tensor, " pair"]
     transition: Float64[Tensor, "state state"]
     durations: Float64[Tensor, "state step"]
     emission: Float64[Tensor, "state symbol"]

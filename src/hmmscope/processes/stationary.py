@@ -11,7 +11,7 @@ from hmmscope.kernels.fixed_order import eliminate
 _FEW = 8
 
 
-def stationary_law(transition_SS: Float64[Tensor, "state state"]) -> Float64[Tensor, "state"]:
+def stationary_law(transition_SS: Float64[Tensor, "state state"]) -> Float64[Tensor, " state"]:
     """Solve law = law @ transition for the stationary distribution; transient states have exactly zero.
 
     With S states each entry has a relative error of about S * 2^-53; the bits are the same on every CPU.

@@ -20,9 +20,9 @@ class SwitchingSystem(Protocol):
     num_states: int
     num_symbols: int
     num_kept: int
-    mode_initial: Float64[Tensor, "mode"]
+    mode_initial: Float64[Tensor, " mode"]
     mode_transition: Float64[Tensor, "mode next_mode"]
-    initial: Float64[Tensor, "state"]
+    initial: Float64[Tensor, " state"]
     transition: Float64[Tensor, "mode state state"]
     output: Float64[Tensor, "mode observed state"]
     state_noise: Float64[Tensor, "mode state state"]
@@ -49,9 +49,9 @@ class SwitchingResult(Shown):
     predicted_observation: Float64[Tensor, "batch time observed"]
     next_observation: Float64[Tensor, "batch time observed"]
     log_likelihood_terms: Float64[Tensor, "batch time"]
-    log_likelihood: Float64[Tensor, "batch"]
+    log_likelihood: Float64[Tensor, " batch"]
     num_exact: int
-    error: Float64[Tensor, "batch"] | None
+    error: Float64[Tensor, " batch"] | None
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class VectorProcess(Process):
         return 1
 
     @property
-    def scale(self) -> tuple[Float64[Tensor, "coordinate"], Float64[Tensor, "coordinate"]]:
+    def scale(self) -> tuple[Float64[Tensor, " coordinate"], Float64[Tensor, " coordinate"]]:
         zeros = torch.zeros(self.num_symbols, dtype=torch.float64)
         return zeros, zeros + 1
 

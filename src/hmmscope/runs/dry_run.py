@@ -155,9 +155,6 @@ def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None
     """Require that runs fit together on the disk and, if trained `here`, each in memory.
 
     Invalid runs are skipped.
-
-    Raises:
-        ResourceError: The runs do not fit.
     """
     total, known = 0, {}
     for config in configs:

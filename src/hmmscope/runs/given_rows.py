@@ -77,9 +77,6 @@ def given_rows(hmm: Process, source: Any, *, lengths: Any = None, inputs: Any = 
         lengths: Lengths of the sequences in consecutive rows.
         inputs: Inputs of an `InputOutputHMM`, see `read_inputs`.
         reading: Options of `SequenceData`, or of `read_vectors`.
-
-    Raises:
-        InputError: Missing or superfluous inputs, or an error of reading.
     """
     if isinstance(source, GivenRows):
         return source
@@ -122,9 +119,6 @@ def read_inputs(
         lengths: Lengths of the observed sequences.
         reading: Options that read the observations.
         alphabet: Known inputs.
-
-    Raises:
-        InputError: Missing inputs, or a wrong number of them.
     """
     try:
         found = _as_read(inputs, source, lengths, reading, alphabet)

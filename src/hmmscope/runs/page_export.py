@@ -42,15 +42,7 @@ MOST_CONTEXTS, LONGEST_CONTEXT = 4096, 2
 
 
 def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
-    """Return the data of the interactive section of a run's page.
-
-    Args:
-        run: Run of a model that predicts the next observation.
-        process: HMMs with the run's symbols that replace its process on the page.
-
-    Raises:
-        InputError: The page cannot compute the model or the process, or one of them is too large.
-    """
+    """Return the data of the interactive section of a run's page."""
     if run.config.target != "observation" or run.config.training.block_length:
         raise InputError("run: the interactive page needs a model that predicts the next observation in one pass")
     layout, seed, own = run.config.layout, run.config.seed, process is None
@@ -106,9 +98,6 @@ def live_model_data(
         name: Name of the model; by default its class.
         twinned: Scores of controls that were already measured on `probe`.
         twins: Untrained controls; by default from `draw_controls`.
-
-    Raises:
-        InputError: As `live_data`.
     """
     name = name or type(model).__name__
     found = in_browser(model, probe)

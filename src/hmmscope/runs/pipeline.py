@@ -178,12 +178,7 @@ def _beside(summary: dict) -> str:
 
 
 def read_run(path: str | Path) -> Run:
-    """Read a run from its folder without weights; `model` is None.
-
-    Raises:
-        InputError: Not a run folder.
-        DamagedError: The folder is damaged.
-    """
+    """Read a run from its folder without weights; `model` is None."""
     folder = RunDir.open(require_path("path", path))
     config = config_from_data(folder.config)
     return Run(Path(path), config, _process_of(folder, config), None, folder.done)

@@ -14,11 +14,7 @@ from hmmscope.sequences.streaming import SequenceStream
 def parts_of(
     source: Any, seed: int, reading: dict[str, Any]
 ) -> tuple[Iterable[SequenceData], SequenceStream | SequenceData | None]:
-    """Return the parts of a source, and an object that tracks progress.
-
-    Raises:
-        InputError: The source has no parts.
-    """
+    """Return the parts of a source, and an object that tracks progress."""
     if isinstance(source, SequenceStream):
         return source, source
     if hasattr(source, "__fspath__") or isinstance(source, str):

@@ -53,11 +53,7 @@ class NotMeasuredError(LookupError):
 
 
 def kept_timing(config: RunConfig, model_io: ModelIO, seconds: float) -> Timing | None:
-    """Return earlier results of `timing`, without measuring or writing.
-
-    Raises:
-        NotMeasuredError: No earlier result exists.
-    """
+    """Return earlier results of `timing`, without measuring or writing."""
     kept = _read()
     found = kept["steps"].get(_shape(config, model_io))
     if found is not None:

@@ -93,9 +93,6 @@ def choose_vectors(
         options: Options of `fit_emissions`.
         more: Options of the family, and `min_variance`.
         choose: See `hmmscope.fit`.
-
-    Raises:
-        InputError: An unknown option of the family, or an error of `fit_emissions`.
     """
     apart, cut = data, ""
     if judges is not None and judges.rows.shape[1] != data.rows.shape[1]:

@@ -211,7 +211,7 @@ class SequenceData(Dataset[Tensor]):
             raise InputError(f"index: must be a number, a slice or a list of numbers, got {shown(index)}")
         return self._chosen(np.arange(len(self))[chosen])
 
-    def __iter__(self) -> Iterator[Int64[Tensor, "time"]]:
+    def __iter__(self) -> Iterator[Int64[Tensor, " time"]]:
         for number in range(len(self)):
             yield self[number]
 
@@ -282,7 +282,7 @@ class SequenceData(Dataset[Tensor]):
 
     # -- batches
 
-    def padded(self, length: int | None = None) -> tuple[Int64[Tensor, "sequence time"], Int64[Tensor, "sequence"]]:
+    def padded(self, length: int | None = None) -> tuple[Int64[Tensor, "sequence time"], Int64[Tensor, " sequence"]]:
         """Return all sequences as a zero-padded array, cut to `length`, and their lengths."""
         return self.collate([self[number] for number in range(len(self))], length)
 

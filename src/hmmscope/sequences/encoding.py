@@ -150,11 +150,7 @@ def within(rows: Sequence[Any], lengths: object) -> list[Any]:
 
 
 def encode_numbers(rows: Sequence[object], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
-    """Encode rows of symbol numbers.
-
-    Raises:
-        InputError: entries that are not integers in [0, V); `where` names the row.
-    """
+    """Encode rows of symbol numbers."""
     arrays = [_whole(row, alphabet.missing, partial(where, number)) for number, row in enumerate(rows)]
     if not arrays:
         raise InputError(f"{where(-1)}: holds no sequence")
@@ -213,11 +209,7 @@ def _has_gaps(row: Sequence[Any], missing: Missing) -> bool:
 
 
 def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
-    """Encode rows of names; the default alphabet is sorted.
-
-    Raises:
-        InputError: an unknown name; `where` names the row.
-    """
+    """Encode rows of names; the default alphabet is sorted."""
     different = {word for row in rows for word in row}
     gaps = {word for word in different if alphabet.missing.has(word)}
     names = alphabet.names or (
@@ -284,9 +276,6 @@ def encode_lines(
         unit: one of `UNITS`, or None.
         what: the source, for messages.
         where: names a line by its index.
-
-    Raises:
-        InputError: an ambiguous unit, or nothing to read.
     """
     if unit is not None and unit not in UNITS:
         raise unknown_name("unit", unit, UNITS)

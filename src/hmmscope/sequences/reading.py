@@ -42,13 +42,7 @@ ENDINGS = (*TEXT, *FASTA, *FASTQ, *TABLES, *ARRAYS)
 
 
 def read_file(path: Path, asked: ReadRequest) -> Encoded:
-    """Read the sequences of a file by its ending; unknown endings are text.
-
-    Raises:
-        InputError: a missing, too large or ambiguous file, or one that does not match its ending.
-        DamagedError: a truncated binary file.
-        ResourceError: Parquet without pyarrow.
-    """
+    """Read the sequences of a file by its ending; unknown endings are text."""
     ending = ending_of(path)
     if ending not in TABLES:
         asked.no_group()
@@ -335,11 +329,7 @@ def _require_whole(array: NDArray[Any], asked: ReadRequest) -> None:
 
 
 def read_again(found: Encoded, asked: ReadRequest) -> Encoded:
-    """Apply names or a number of symbols to encoded sequences.
-
-    Raises:
-        InputError: reading options, or an unknown name or number.
-    """
+    """Apply names or a number of symbols to encoded sequences."""
     wanted, options = asked.alphabet, asked.read_options.to_data() | ({} if asked.lengths is None else {"lengths": 0})
     if options:
         raise InputError(f"{next(iter(options))}: applies to unread sources only, and SequenceData is already read")

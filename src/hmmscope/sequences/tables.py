@@ -84,9 +84,6 @@ def read_cells(text: str, what: str, separators: str) -> TableCells:
     """Return the stripped cells of a table.
 
     A blank line in a table of one column is an empty cell, except at the end.
-
-    Raises:
-        InputError: not CSV.
     """
     named = re.match(r"sep=(.)\r?\n", text)
     first = 1 + bool(named)
@@ -269,12 +266,7 @@ def csv_table(cells: TableCells, what: str) -> Table:
 
 
 def parquet_table(path: Path) -> Table:
-    """Return the table of a Parquet file, which reads a column when it is needed.
-
-    Raises:
-        ResourceError: pyarrow is missing, or too little memory.
-        DamagedError: not Parquet.
-    """
+    """Return the table of a Parquet file, which reads a column when it is needed."""
     try:
         from pyarrow import parquet
     except ImportError:

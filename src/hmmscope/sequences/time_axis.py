@@ -76,17 +76,7 @@ class _Found:
 def put_on_grid(
     cells: Any, groups: Sequence[tuple[str | None, NDArray[np.int64]]], axis: TimeAxis, where: Callable[[int], str]
 ) -> Steps:
-    """Place the rows of each sequence on a grid of times.
-
-    Args:
-        cells: the time stamps of all rows.
-        groups: name and rows of each sequence.
-        axis: the step and its options.
-        where: names a row for messages.
-
-    Raises:
-        InputError: unreadable, repeated or unordered times, irregular steps without `every`, or an implausible grid.
-    """
+    """Place the rows of each sequence on a grid of times."""
     axis.check()
     every = None if axis.every in (None, EACH_ROW) else parse_duration(axis.every, "every")
     gap = None if axis.gap is None else parse_duration(axis.gap, "gap")

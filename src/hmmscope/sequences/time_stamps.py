@@ -48,11 +48,7 @@ class Duration(NamedTuple):
 
 
 def parse_duration(given: Any, field: str) -> Duration:
-    """Read a duration: text, a number, or a `timedelta` of Python, NumPy or pandas.
-
-    Raises:
-        InputError: not a positive duration.
-    """
+    """Read a duration: text, a number, or a `timedelta` of Python, NumPy or pandas."""
     if isinstance(given, str) and _NUMBER.fullmatch(given.strip()):
         given = float(given)
     if isinstance(given, int | float | np.number) and not isinstance(given, bool | np.timedelta64):
@@ -99,9 +95,6 @@ def parse_times(cells: Any, where: Callable[[int], str], as_time: bool) -> NDArr
         cells: text, dates, or numbers; numbers are seconds to nanoseconds since 1970 if `as_time`.
         where: names a row for messages.
         as_time: whether numbers must become dates.
-
-    Raises:
-        InputError: a missing or unreadable time, two formats, or a day that may be a month.
     """
     if isinstance(cells, np.ndarray) and cells.dtype.kind == "M":
         found = cells.astype("datetime64[us]")

@@ -55,7 +55,7 @@ class VectorData:
     """
 
     rows: Float64[Tensor, "row coordinate"]
-    lengths: Int64[Tensor, "sequence"]
+    lengths: Int64[Tensor, " sequence"]
     columns: tuple[str, ...] | None = None
     how: str = ""
     read_options: ReadOptions | None = None

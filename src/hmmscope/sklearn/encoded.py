@@ -121,12 +121,12 @@ class PaddedBatch(NamedTuple):
     """
 
     observations: Int64[Tensor, "batch time"]
-    lengths: Int64[Tensor, "batch"]
+    lengths: Int64[Tensor, " batch"]
     inside: NDArray[np.bool_]
     places: NDArray[np.int64] | slice
     numbers: NDArray[np.int64]
 
-    def padded(self) -> Int64[Tensor, "batch"] | None:
+    def padded(self) -> Int64[Tensor, " batch"] | None:
         """Lengths, or None without padding."""
         return None if bool(self.inside.all()) else self.lengths
 
@@ -141,11 +141,7 @@ def libm_log(values: Array) -> Array:
 
 
 def unmasked(X: Any) -> Any:
-    """Replace masked entries by NaN.
-
-    Raises:
-        InputError: Masked entries are not numbers.
-    """
+    """Replace masked entries by NaN."""
     if isinstance(X, list | tuple) and any(isinstance(row, np.ma.MaskedArray | list | tuple) for row in X):
         rows = [unmasked(row) for row in X]
         return X if all(new is old for new, old in zip(rows, X, strict=True)) else rows

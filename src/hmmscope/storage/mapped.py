@@ -40,10 +40,6 @@ def map_tensors(path: Path) -> tuple[dict[str, "torch.Tensor"], dict[str, str]]:
     """Map the tensors of a safetensors file into memory; also return its metadata.
 
     The file must not change meanwhile.
-
-    Raises:
-        InputError: Missing, or not a regular file.
-        DamagedError: Not a complete safetensors file.
     """
     import torch
 
@@ -96,12 +92,7 @@ def _place(entry: dict[str, Any], room: int) -> tuple[int, int, str, tuple[int, 
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """Read the plain arrays of an NPZ file, without pickles and with bounded decompression.
-
-    Raises:
-        InputError: Missing, not a regular file, or arrays far larger than the file.
-        DamagedError: Not an archive of plain arrays.
-    """
+    """Read the plain arrays of an NPZ file, without pickles and with bounded decompression."""
     path = Path(path)
     with disk.reading(path, managed=False) as file:
         size = os.fstat(file.fileno()).st_size

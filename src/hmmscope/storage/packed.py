@@ -23,11 +23,7 @@ Row = dict[str, Any]
 
 
 def read_tables(folder: Path) -> dict[str, list[Row]]:
-    """Read all tables of a folder, sorted by name.
-
-    Raises:
-        DamagedError: A table or part is damaged, or named in the index but missing.
-    """
+    """Read all tables of a folder, sorted by name."""
     if (folder / TABLES).is_symlink() or (folder / PACKED).is_symlink():
         raise DamagedError(f"{folder / TABLES}: a symbolic link, which is not followed")
     if (folder / PACKED).is_dir():
@@ -70,16 +66,7 @@ def pack(source: Path, out: Path) -> None:
 def by_part(
     index: Sequence[Mapping[str, Any]], tables: Mapping[str, Sequence[Row]], where: Path
 ) -> list[dict[str, Any]]:
-    """Return the rows of each part by table, without their seed.
-
-    Args:
-        index: Seed, name, and number of rows per table of each part, in order.
-        tables: Rows of all parts in that order.
-        where: Start of the error message.
-
-    Raises:
-        DamagedError: Index and tables disagree.
-    """
+    """Return the rows of each part by table, without their seed."""
     begin = dict.fromkeys((name for row in index for name in row["rows"]), 0)
     parts = []
     for row in index:

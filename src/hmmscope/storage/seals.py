@@ -187,9 +187,6 @@ def open_sealed(folder: Path, *, weights: bool = True, milestones: bool = True) 
     """Read the seal of a folder and verify its files; None without a seal.
 
     Without `weights`, those of a run are skipped; without `milestones`, all checkpoints but the last.
-
-    Raises:
-        DamagedError: The seal, or the first file that is missing, altered, a link or not in the seal.
     """
     seal = read_seal(folder)
     if seal is None:

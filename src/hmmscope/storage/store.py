@@ -294,11 +294,7 @@ def file_entries(folder: Path, names: Sequence[str]) -> dict[str, dict[str, Any]
 
 
 def check_entries(folder: Path, entries: dict[str, Any], where: str) -> None:
-    """Compare files with their entries from `where`.
-
-    Raises:
-        DamagedError: The first file that is missing, altered or a link, or a name outside the folder.
-    """
+    """Compare files with their entries from `where`."""
     for name, expected in entries.items():
         with _opened_entry(folder, name, expected, where) as stream:
             _check_digest(hashlib.file_digest(stream, "sha256").hexdigest(), folder / name, expected, where)
@@ -346,11 +342,7 @@ def verify_folder(path: Path, *, exact: bool = True) -> dict:
 
 
 def read_manifest(path: Path, *, exact: bool = True) -> dict:
-    """Return the manifest of a folder after comparing names, not contents.
-
-    Raises:
-        DamagedError: No valid manifest, or the first file that is missing, unnamed or a link.
-    """
+    """Return the manifest of a folder after comparing names, not contents."""
     path = Path(path)
     if path.is_symlink() or not path.is_dir():
         raise DamagedError(f"{path}: missing, or a link, or not a folder")

@@ -77,14 +77,6 @@ def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[ProcessGroup]:
     """Join the processes that torchrun's environment describes; without torchrun, one process.
 
     Only the leader leaves the block normally. After an error the others end with its exit code.
-
-    Args:
-        device: Requested device. Messages use gloo on the CPU, nccl between GPUs.
-
-    Raises:
-        InputError: An incomplete environment, or a public address (messages are not encrypted).
-        RefusedError: A second training in one torchrun launch.
-        ResourceError: A process does not connect within two minutes, or has ended.
     """
     size = _number("WORLD_SIZE", 1)
     if size == 1:

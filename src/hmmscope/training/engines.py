@@ -106,9 +106,6 @@ def choose_engine(
         columns: Positions of a full-length sample.
         num_processes: Processes that train together.
         timing: Measures both engines, given torch's estimated seconds, or returns None.
-
-    Raises:
-        InputError: "compiled" does not support the training, or `FIXED` has an unknown value.
     """
     if spec.engine == "torch":
         return Choice("torch", "as asked for")

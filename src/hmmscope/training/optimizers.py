@@ -148,7 +148,7 @@ class AuxiliaryLosses:
         finally:
             handle.remove()
 
-    def terms(self, loss: Float[Tensor, ""], batch: Any) -> Float[Tensor, "term"]:
+    def terms(self, loss: Float[Tensor, ""], batch: Any) -> Float[Tensor, " term"]:
         """Return the loss and the auxiliary losses."""
         output, self._output = self._output, None
         found = [loss]

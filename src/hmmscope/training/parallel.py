@@ -312,7 +312,7 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[int]]:
         yield bucket
 
 
-def _added_in_order(mine: Sequence[Tensor], held: Sequence[int], like: Tensor, length: int) -> Float[Tensor, "number"]:
+def _added_in_order(mine: Sequence[Tensor], held: Sequence[int], like: Tensor, length: int) -> Float[Tensor, " number"]:
     size = len(held)
     piece = -(-length // size)
     sent = like.new_zeros(len(mine), size * piece)

@@ -47,9 +47,6 @@ def save_state(
     Args:
         run: Run folder in the leader, None elsewhere.
         milestones: Steps with permanent checkpoints.
-
-    Raises:
-        ResourceError: The processes' weights differ.
     """
     world = world or ProcessGroup()
     names = dict(model.named_parameters())
@@ -213,15 +210,7 @@ def tensors_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], *, strict: bool = True) -> None:
-    """Copy weights by name, which may have the prefix of a wrapper.
-
-    Args:
-        strict: refuse a user's module of another dtype.
-
-    Raises:
-        DamagedError: A missing, surplus or misshaped weight in a model of this library.
-        InputError: The same in a user's module, or another dtype.
-    """
+    """Copy weights by name, which may have the prefix of a wrapper."""
     own = tensors_of(model)
     names = matched(own, weights) or {}
     weights = {name: weights[other] for name, other in names.items()} or weights

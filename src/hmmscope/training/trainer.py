@@ -167,12 +167,6 @@ def train_model(
         tracker: Also receives the metrics.
         flops_of: Operations of a step per sample of given positions.
         optimizer, auxiliary_losses: See `TrainOptions`; `spec` has their names.
-
-    Raises:
-        InputError: A curriculum that does not fit the layout.
-        NonFiniteError: A loss or gradient is not finite; the step is not taken.
-        Interrupted: SIGINT or SIGTERM, after saving a checkpoint.
-        ResourceError: The disk does not take a checkpoint, or another process has ended.
     """
     world = world or ProcessGroup()
     device = world.device(resolve_device(spec.device))

@@ -150,7 +150,7 @@ class FilterInBits(Shown):
         """p = share T (1 + ln C) / ln 2 + 24 bits; share = 3/2 suffices for every sequence."""
         return math.ceil(share * length * (1 + self.log_bound) / math.log(2)) + 24
 
-    def beliefs(self, observations: Int64[Tensor, "time"], bits: int | None = None) -> PreciseBeliefs:
+    def beliefs(self, observations: Int64[Tensor, " time"], bits: int | None = None) -> PreciseBeliefs:
         """Compute the beliefs after 0, 1, .., T observations.
 
         Args:
@@ -184,7 +184,7 @@ class FilterInBits(Shown):
             error_bound=math.exp(-length),
         )
 
-    def smallest_bits(self, observations: Int64[Tensor, "time"]) -> int:
+    def smallest_bits(self, observations: Int64[Tensor, " time"]) -> int:
         """Find by bisection the fewest bits with an error of at most e^-T at all positions."""
 
         def enough(bits: int) -> bool:
@@ -199,7 +199,7 @@ class FilterInBits(Shown):
             low, high = (low, middle) if enough(middle) else (middle, high)
         return high
 
-    def unlikely_observations(self, length: int) -> Int64[Tensor, "time"]:
+    def unlikely_observations(self, length: int) -> Int64[Tensor, " time"]:
         """Return a sequence in which every symbol is the least likely given the past."""
         vector, symbols = self.operators.start_S, []
         for _ in range(length):

@@ -35,7 +35,7 @@ class DrivenSystem(Shown):
     """
 
     matrices_VSS: Float64[Tensor, "symbol state state"]
-    initial_S: Float64[Tensor, "state"]
+    initial_S: Float64[Tensor, " state"]
 
     @property
     def num_symbols(self) -> int:

@@ -187,7 +187,7 @@ def _multiplied(rnd: Rounding, current: Array, previous: Array, product: Product
 
 
 def rounded_gelu_product(
-    a: Float64[Tensor, "point"], b: Float64[Tensor, "point"], bits: Sequence[int], scales: Sequence[float]
+    a: Float64[Tensor, " point"], b: Float64[Tensor, " point"], bits: Sequence[int], scales: Sequence[float]
 ) -> Float64[Tensor, "precision point"]:
     """Compute `gelu_product` with every operation rounded; rows are precisions."""
     rnd = Rounding(bits)

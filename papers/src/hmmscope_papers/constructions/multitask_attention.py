@@ -128,7 +128,7 @@ class TokenMap(nn.Module):
     def __init__(
         self,
         hidden: Float[Tensor, "hidden row"],
-        bias: Float[Tensor, "hidden"],
+        bias: Float[Tensor, " hidden"],
         output: Float[Tensor, "row hidden"],
         dtype: torch.dtype,
     ) -> None:

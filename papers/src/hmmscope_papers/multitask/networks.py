@@ -38,7 +38,7 @@ def draw_demonstrations(hmm: HMM, number: int, length: int, seed: int, draw: int
 
 
 def prompt_tokens(
-    demonstrations: Int64[Tensor, "sequence time"], test: Int64[Tensor, "time"], num_symbols: int
+    demonstrations: Int64[Tensor, "sequence time"], test: Int64[Tensor, " time"], num_symbols: int
 ) -> Int64[Tensor, "one column"]:
     number, length = demonstrations.shape
     layout = PromptLayout(num_demonstrations=number, demonstration_length=length, test_length=len(test))
@@ -103,12 +103,12 @@ class Population:
     memory_length: int
     num_futures: int
     features: Float64[Tensor, "window feature"]
-    probability: Float64[Tensor, "window"]
+    probability: Float64[Tensor, " window"]
     law: Float64[Tensor, "window label"]
     history_law: Float64[Tensor, "history label"]
-    history_probability: Float64[Tensor, "history"]
-    window_of: Int64[Tensor, "history"]
-    place: Int64[Tensor, "any_window"]
+    history_probability: Float64[Tensor, " history"]
+    window_of: Int64[Tensor, " history"]
+    place: Int64[Tensor, " any_window"]
 
     @cached_property
     def problem(self) -> LeastSquares:
@@ -122,7 +122,7 @@ class Population:
         return self.features @ self.problem.solution().T
 
     @cached_property
-    def misfit(self) -> Float64[Tensor, "window"]:
+    def misfit(self) -> Float64[Tensor, " window"]:
         """||P_L - W_L x||^2."""
         return (self.law - self.linear).square().sum(1)
 
@@ -359,7 +359,7 @@ def memory_tables(process: Callable[[int], HMM], sizes: dict[str, Any], first: i
 def block_shuffle_rows(
     net: MultiTaskTransformer,
     demonstrations: Int64[Tensor, "sequence time"],
-    test: Int64[Tensor, "time"],
+    test: Int64[Tensor, " time"],
     others: Int64[Tensor, "draw sequence time"] | None = None,
     *,
     num_permutations: int = 8,

@@ -189,7 +189,7 @@ def constructed_measures(
 
 
 def constructed_vectors(
-    dataset: ProcessDataset, observations: Int64[Tensor, "batch time"], asked: Int64[Tensor, "judged"], number: int,
+    dataset: ProcessDataset, observations: Int64[Tensor, "batch time"], asked: Int64[Tensor, " judged"], number: int,
     memory_length: int, num_steps: int,
 ) -> Float64[Tensor, "batch judged symbol"]:  # fmt: skip
     """Return the predictions of Theorem 1's network, computed as gradient descent."""

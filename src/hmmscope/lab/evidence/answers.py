@@ -21,11 +21,7 @@ ANSWERS: dict[Verdict, str] = {
 
 
 def answer_of(verdict: str) -> str:
-    """Return the answer of a verdict: supported, contradicted or undecided; ours are answered or open.
-
-    Raises:
-        InputError: the verdict is unknown.
-    """
+    """Return the answer of a verdict: supported, contradicted or undecided; ours are answered or open."""
     if verdict not in ANSWERS:
         raise InputError(f"verdict: unknown {verdict!r} (known: {', '.join(ANSWERS)})")
     return ANSWERS[verdict]

@@ -6,11 +6,7 @@ from hmmscope.lab.evidence.rows import Tables
 
 
 def figures_of(experiment: str, tables: Tables) -> list[Figure]:
-    """Return the figures that a registered experiment draws of its tables.
-
-    Raises:
-        InputError: no experiment of this name is registered.
-    """
+    """Return the figures that a registered experiment draws of its tables."""
     found = registry.lookup("experiment", experiment)()
     found.name = experiment
     figures: list[Figure] = found.figures(tables)

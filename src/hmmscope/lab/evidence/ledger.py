@@ -286,21 +286,13 @@ def with_versions(findings: Sequence[Mapping[str, Any]], experiment: str) -> lis
 
 
 def read_tables(folder: Path) -> tuple[dict[str, Any], Tables]:
-    """Return experiment.json and the tables of a finished experiment.
-
-    Raises:
-        InputError, DamagedError: see `ledger`.
-    """
+    """Return experiment.json and the tables of a finished experiment."""
     about = read_about(folder)
     return about, tables_of(folder, about)
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """Return experiment.json of a finished experiment after checking its seal.
-
-    Raises:
-        InputError, DamagedError: see `ledger`.
-    """
+    """Return experiment.json of a finished experiment after checking its seal."""
     return _opened(folder)[0]
 
 

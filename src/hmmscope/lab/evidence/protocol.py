@@ -83,12 +83,7 @@ def entry_of(record: ClaimRecord) -> dict[str, Any]:
 
 
 def read_protocol(path: Path) -> Protocol:
-    """Read a protocol from a file.
-
-    Raises:
-        InputError: there is no such file.
-        DamagedError: it is not a protocol.
-    """
+    """Read a protocol from a file."""
     data = disk.read_bytes(path, managed=False)
     found = store.parse(data, str(path))
     kinds = {"experiment": str, "scale": str, "plan": dict, "measurement": int, "rules": dict}

@@ -201,11 +201,7 @@ def measured(folder: Path, experiment: str) -> MeasurementVersion | None:
 
 @cache
 def deviations(folder: Path, experiment: str, scale: str, claim: str = "") -> tuple[str, ...]:
-    """Return the deviations of an experiment and a claim from the paper.
-
-    Raises:
-        InputError: "deviations.toml" refers to an undefined fact.
-    """
+    """Return the deviations of an experiment and a claim from the paper."""
     path = folder / _DEVIATIONS
     if not path.is_file():
         return ()

@@ -356,11 +356,6 @@ def at_budget(
 ) -> tuple[Verdict, str]:
     """Return the verdict below the paper's budget, and the budget text.
 
-    Args:
-        could_help: whether more budget could confirm the claim.
-        spent: largest training budget, by currency.
-        papers: the paper's budget.
-
     Returns:
         "not at this budget" instead of "not reproduced" if more could help; ``at 640,000 sequences (the paper:
             500,000,000)``, or "".

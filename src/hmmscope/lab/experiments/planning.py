@@ -46,11 +46,7 @@ class ExperimentPlan:
 
 
 def plan_of(name: str, scale: str, overrides: dict[str, str], seeds: int | Sequence[int] | None) -> ExperimentPlan:
-    """Make and check the plan of an experiment.
-
-    Raises:
-        InputError: an unknown name, scale or option, or a number out of range.
-    """
+    """Make and check the plan of an experiment."""
     if scale not in SCALES:
         raise unknown_name("scale", scale, SCALES)
     experiment = experiment_named(name)

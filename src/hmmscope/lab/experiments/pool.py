@@ -31,13 +31,6 @@ def train_in_pool(
         pool: a new folder, or a pool.
         executor: where to train; None trains in this process.
         quiet: show no progress.
-
-    Raises:
-        RefusedError: `pool` is something else.
-        DamagedError: a folder holds another run.
-        ResourceError: runs failed.
-        FullDiskError: the disk is full.
-        InputError, NonFiniteError, Interrupted: see `train`.
     """
     in_order = sorted(configs, key=lambda config: config.training.num_steps if config.training.schedule == "wsd" else 0)
     points = {run_name(config): GridPoint(run_name(config), {"seed": config.seed}, config) for config in in_order}

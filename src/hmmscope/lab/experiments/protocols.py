@@ -35,11 +35,7 @@ def protocol_data(plan: ExperimentPlan) -> dict[str, Any]:
 
 
 def write_protocol(plan: ExperimentPlan, path: Path) -> str:
-    """Write the protocol of a plan, and return its digest.
-
-    Raises:
-        RefusedError: the file exists.
-    """
+    """Write the protocol of a plan, and return its digest."""
     if path.exists():
         raise RefusedError(f"{path}: exists; a protocol is never overwritten; choose another file")
     data = store.json_bytes(protocol_data(plan), str(path))
@@ -57,12 +53,7 @@ def handed_on(given: Protocol | None, kept: StoredParts | None) -> tuple[Protoco
 
 
 def protocol_for(plan: ExperimentPlan, path: Path) -> Protocol:
-    """Read a protocol and compare it with the plan, rules and measurement.
-
-    Raises:
-        InputError: they differ.
-        DamagedError: it is not a protocol.
-    """
+    """Read a protocol and compare it with the plan, rules and measurement."""
     found, wanted = read_protocol(path), protocol_data(plan)
     if (found.experiment, found.scale) != (plan.experiment.name, plan.scale):
         raise InputError(

@@ -77,10 +77,6 @@ def run_experiment(
         measure_only: measure parts whose models are in the pool.
         protocol: see `protocols`.
         quiet: show no progress.
-
-    Raises:
-        InputError: an unknown name, scale or override; a protocol that does not match.
-        RefusedError: `out` exists, or holds another plan.
     """
     plan = plan_of(name, scale, overrides or {}, seeds)
     given = {

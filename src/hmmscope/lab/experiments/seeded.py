@@ -211,11 +211,7 @@ def _seconds(records: Sequence[Mapping[str, Any]], column: str) -> float | None:
 
 
 def last_quarter(records: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the change of the evaluation loss over the last quarter, or None.
-
-    Args:
-        records: lines of metrics.jsonl.
-    """
+    """Return the change of the evaluation loss over the last quarter, or None."""
     losses = {row["step"]: row["evaluation_loss"] for row in records if row.get("evaluation_loss") is not None}
     if not losses:
         return None

@@ -12,7 +12,7 @@ from torch import nn
 
 from hmmscope.analysis.activations import check_layers
 from hmmscope.analysis.belief_map import dataset_for
-from hmmscope.analysis.devices import takes_device
+from hmmscope.analysis.devices import on_device
 from hmmscope.analysis.rehearsing import already_rehearsed, rehearsed
 from hmmscope.analysis.untrained_controls import InstrumentOptions, UntrainedControls, draw_controls
 from hmmscope.datasets.process_dataset import ProcessDataset
@@ -25,7 +25,7 @@ from hmmscope.lab.report.look_page import render_look, write_look
 from hmmscope.models.adapted import title_of
 from hmmscope.models.user_module import model_name
 from hmmscope.processes.process import Process
-from hmmscope.progress import shows_progress
+from hmmscope.progress import Progress
 from hmmscope.runs.pipeline import Run, load_run
 from hmmscope.schema import options_of, require, require_count, require_path, shown
 from hmmscope.sequences.data import SequenceData
@@ -100,8 +100,6 @@ class ModelPage:
         return f'<iframe title="hmmscope look" sandbox="allow-scripts" style="{frame}" srcdoc="{page}"></iframe>'
 
 
-@shows_progress("look")
-@takes_device
 def look(
     model: nn.Module | Run | str | Path,
     process: Process | ProcessDataset | SequenceData | str | Path | None = None,
@@ -112,6 +110,7 @@ def look(
     num_samples: int = 256,
     seed: int = 0,
     options: InstrumentOptions | None = None,
+    device: str | None = None,
 ) -> ModelPage:
     """Compare one model with its exact optimum on one offline page, or inline in a notebook.
 
@@ -128,6 +127,7 @@ def look(
         num_samples: Held-out samples for the losses.
         seed: Seed of samples and controls.
         options: See `InstrumentOptions`.
+        device: Where the model runs; it is moved back at the end.
 
     Raises:
         InputError: Missing model, process or length, a model that does not fit the process, or `out` without .html.
@@ -138,17 +138,18 @@ def look(
     num_points = 4000 if options.num_points is None else options.num_points
     require_count("num_points", num_points, 100)
     require(1 <= num_samples <= MOST_SAMPLES, "num_samples", f"must be in [1, {MOST_SAMPLES}]", num_samples)
-    given = load_run(model) if isinstance(model, str | Path) else model
-    made = _made(given) if isinstance(given, Run) else None
-    if isinstance(given, Run):
-        subject = _of_run(given, process, options, length)
-    elif isinstance(given, nn.Module):
-        subject = _of_module(given, process, options, length, seed)
-    else:
-        raise InputError(f"model: must be a module, a run or the folder of a run, got {shown(model)}")
-    with already_rehearsed():
-        check_layers(subject.model, layers or ())
-        data = measured(subject, num_samples=num_samples, num_points=num_points, layers=layers) | {"made": made}
+    with Progress(None, "look", quiet=None), on_device(model, device):
+        given = load_run(model) if isinstance(model, str | Path) else model
+        made = _made(given) if isinstance(given, Run) else None
+        if isinstance(given, Run):
+            subject = _of_run(given, process, options, length)
+        elif isinstance(given, nn.Module):
+            subject = _of_module(given, process, options, length, seed)
+        else:
+            raise InputError(f"model: must be a module, a run or the folder of a run, got {shown(model)}")
+        with already_rehearsed():
+            check_layers(subject.model, layers or ())
+            data = measured(subject, num_samples=num_samples, num_points=num_points, layers=layers) | {"made": made}
     return ModelPage(data, None if out is None else write_look(data, Path(out)))
 
 

@@ -84,12 +84,7 @@ class ExperimentFolder:
 
 
 def read_experiment(folder: Path) -> ExperimentFolder:
-    """Read the experiment in `folder`, with figures and tables sorted by name.
-
-    Raises:
-        InputError: The folder or a file is missing, or it is a sweep or run.
-        DamagedError: A file is invalid.
-    """
+    """Read the experiment in `folder`, with figures and tables sorted by name."""
     folder = require_path("folder", folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: not a folder of an experiment")

@@ -48,11 +48,6 @@ def write_page(folders: list[Path], out: Path) -> Path:
     """Write the page of the experiments in `folders` to `out` atomically, and return `out`.
 
     A page written into a sealed folder is added to its second seal.
-
-    Raises:
-        InputError: No folder, one given twice, or a missing file.
-        DamagedError: An invalid file.
-        ResourceError: The disk fails.
     """
     if not folders:
         raise InputError("report: needs the folder of an experiment")

@@ -21,12 +21,7 @@ SIMULATIONS, STEPS, SYMBOLS, ENTRIES = 100, 12, 5, 24
 
 
 def tables_of_fit(hmm: HMM, train: SequenceData) -> dict[str, list[dict[str, Any]]]:
-    """Compute the tables `goodness`, `entries` and `forecast`; the last two may be empty.
-
-    Args:
-        hmm: The HMM chosen by BIC.
-        train: The fitted data.
-    """
+    """Compute the tables `goodness`, `entries` and `forecast`; the last two may be empty."""
     material, models = FitData(train, restricted=False), [hmm]
     entries: list[dict[str, Any]] = []
     ahead: list[dict[str, Any]] = []

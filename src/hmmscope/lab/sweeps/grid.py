@@ -298,11 +298,7 @@ def check_run(path: Path, config: RunConfig) -> None:
 
 
 def make_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> None:
-    """Create the folder of a sweep, or with `shared` of a pool, unless it exists.
-
-    Raises:
-        RefusedError: `out` is something else.
-    """
+    """Create the folder of a sweep, or with `shared` of a pool, unless it exists."""
     kind = "pool" if shared else "sweep"
     if not os.path.lexists(out):
         store.make_folder(out.parent)
@@ -334,16 +330,7 @@ def changing_grid(out: Path) -> Iterator[None]:
 
 
 def extend_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> None:
-    """Set the points of a sweep in grid.json.
-
-    Args:
-        out: Folder of the sweep.
-        points: Points of the sweep.
-        shared: Keep other runs, which belong to other grids.
-
-    Raises:
-        RefusedError: The folder has runs that `points` lacks, and is not shared.
-    """
+    """Set the points of a sweep in grid.json."""
     with changing_grid(out):
         before, data = _read_grid(out), _data(points)
         names = {point.name for point in points}

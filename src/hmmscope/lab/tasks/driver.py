@@ -86,19 +86,7 @@ class ProgressListener:
 def do_tasks(
     tasks: Sequence[Task], executor: Executor, *, retries: int, watcher: ProgressListener | None = None
 ) -> None:
-    """Run all unfinished tasks and stop the executor; failed tasks store a failure record.
-
-    Args:
-        tasks: Tasks in starting order, with distinct names.
-        executor: The executor.
-        retries: Further attempts per failed task. Bad input, damaged files and non-finite numbers are not retried;
-            attempts that saved work do not count.
-        watcher: Receives progress.
-
-    Raises:
-        FullDiskError: The disk is full; the workers have ended.
-        Interrupted: SIGINT or SIGTERM; the workers have saved and ended.
-    """
+    """Run all unfinished tasks and stop the executor; failed tasks store a failure record."""
     require(0 <= retries <= 1000, "retries", "must be in [0, 1000]", retries)
     try:
         signals: AbstractContextManager[Sequence[int]]

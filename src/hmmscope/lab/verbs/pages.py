@@ -24,11 +24,7 @@ def is_run(folder: Path) -> bool:
 
 
 def kept_results(name: str) -> Path:
-    """Return the folder of the kept results of an experiment, of the largest scale.
-
-    Raises:
-        InputError: No experiment has this name, or no results of it are kept.
-    """
+    """Return the folder of the kept results of an experiment, of the largest scale."""
     experiment = name.partition("@")[0]
     if experiment not in (known := registry.entries("experiment")):
         near = difflib.get_close_matches(experiment, known, 1, 0.7)
@@ -49,12 +45,7 @@ def kept_results(name: str) -> Path:
 
 
 def read_folder(folder: Path) -> ExperimentFolder:
-    """Read an experiment or a finished run for a page; a name stands for its kept results.
-
-    Raises:
-        InputError: The folder is neither, or the run is not finished.
-        DamagedError: A file is damaged.
-    """
+    """Read an experiment or a finished run for a page; a name stands for its kept results."""
     try:
         os.lstat(folder)
     except FileNotFoundError:

@@ -57,11 +57,7 @@ def is_group(name: str) -> bool:
 
 
 def experiments_of(paper: str, scale: str) -> list[str]:
-    """Return the experiments in running order, experiments without training first.
-
-    Raises:
-        InputError: The scale is unknown.
-    """
+    """Return the experiments in running order, experiments without training first."""
     if scale not in SCALES:
         raise unknown_name("scale", scale, SCALES)
     begin = "" if paper == "all" else f"{paper}-"

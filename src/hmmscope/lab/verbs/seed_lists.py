@@ -5,11 +5,7 @@ from hmmscope.schema import parse_value
 
 
 def chosen_seeds(num_seeds: int | None, seeds: str | None) -> int | tuple[int, ...] | None:
-    """Return the number of seeds, a list such as ``0,5,7`` or ``7,``, or None for neither.
-
-    Raises:
-        InputError: Both were given, or `seeds` is not a list or is one number without a comma.
-    """
+    """Return the number of seeds, a list such as ``0,5,7`` or ``7,``, or None for neither."""
     if seeds is None:
         return num_seeds
     if num_seeds is not None:

@@ -72,7 +72,7 @@ def window_rows(run: Run, histories: Histories, memory: int) -> list[dict[str, A
 
 def divergence(
     one: Float64[Tensor, "history symbol"], other: Float64[Tensor, "history symbol"]
-) -> Float64[Tensor, "history"]:
+) -> Float64[Tensor, " history"]:
     """Return KL(one || other) by row, in nats."""
     return (torch.special.xlogy(one, one) - torch.special.xlogy(one, other)).sum(1)
 
