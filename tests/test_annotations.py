@@ -27,7 +27,7 @@ def product_of_others(left: Float[np.ndarray, "cols k"]) -> float:
 
 
 @annotations.executed
-def named(name: "str", count: " NotThere" = None) -> int:
+def named(name: "str", count: "NotThere" = None) -> int:  # noqa: F821
     return name
 
 
