@@ -12,7 +12,7 @@ from hmmlearn.hmm import CategoricalHMM
 
 import hmmscope as hs
 
-SHIPPED = ("umbrella", "dishonest-casino", "letters-hmm")
+SHIPPED = ("umbrella", "dishonest-casino", "letters-hmm", "clock")
 SYMBOLS = ("_", *string.ascii_lowercase)
 SMALLEST_PROBABILITY = 1e-6  # of scripts/fit_letters.py: smaller entries are exactly zero
 QUANTISATION = 2**-31  # probabilities are multiples of 2**-32
@@ -51,7 +51,7 @@ def test_rows_sum_to_one_and_names_are_unique(name: str) -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_initial_law_is_stationary(name: str) -> None:
-    """All three processes start in their stationary law; for the umbrella world it is also the book's prior."""
+    """All shipped processes start in their stationary law; for the umbrella world it is also the book's prior."""
     hmm = hs.load_process(name)
     # one matrix product moves each entry by at most the quantisation of its S + 1 terms
     tolerance = (hmm.num_states + 1) * QUANTISATION
