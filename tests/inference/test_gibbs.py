@@ -166,9 +166,9 @@ def test_bad_requests_are_refused():
         fit.posterior(transition=0.0)
     with pytest.raises(InputError, match=r"prior_strength"):
         fit.posterior(prior_strength=2.0)
-    with pytest.raises(InputError, match=r"^posterior: its priors need free parameters"):
+    with pytest.raises(InputError, match=r"^posterior: fit without sequence_weights"):
         hs.fit(
-            data, 2, options=hs.FitOptions(start=fit.hmm, fixed=["emission"], num_restarts=1, max_iterations=5)
+            data, 2, options=hs.FitOptions(sequence_weights=np.ones(4), num_restarts=1, max_iterations=5)
         ).posterior()
     with pytest.raises(
         InputError, match=r"^posterior: GaussianMixtureHMM has no conjugate prior; GaussianHMM, Multichannel"

@@ -166,6 +166,10 @@ def test_the_evidence_is_of_every_number_and_goes_by_bic_where_parts_are_fixed()
     found = choose_num_states(work, torch.from_numpy(flat[:120].reshape(2, 60)), [1, 2, 3], 3, **options)
     assert not found.support.why
     assert max(found.support.log_evidence, key=found.support.log_evidence.get) == 2
-    start = found.fits[2].hmm
+    start = found.fits[2].hmm.replaced(transition=[[1.0, 0.0], [0.5, 0.5]])
     fixed = choose_num_states(work, torch.from_numpy(flat[:120].reshape(2, 60)), [2], 3, start=start, **options)
+    assert not fixed.support.why
+    weighted = work._replace(weights=np.ones(len(work.rows)))
+    fixed = choose_num_states(weighted, torch.from_numpy(flat[:120].reshape(2, 60)), [2], 3, **options)
+    assert fixed.support.why == "the sequences have weights"
     assert fixed.support.log_evidence == {2: -fixed.fits[2].bic / 2}

@@ -104,7 +104,7 @@ def test_choice_among_sizes_holds_nothing_out():
     )
     assert found.reason.endswith("sequence_weights hold nothing out")
     assert not found.held_out
-    with pytest.raises(InputError, match="fit without fixed, start, tied_emissions and sequence_weights"):
+    with pytest.raises(InputError, match="posterior: fit without sequence_weights"):
         found.posterior()
 
 

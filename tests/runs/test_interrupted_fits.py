@@ -142,7 +142,7 @@ def test_the_rule_of_the_choice_is_named_and_its_cost_stated(data):
 def test_long_numbers_are_chosen_by_bic_unless_the_evidence_is_asked_for(monkeypatch):
     limits = []
 
-    def estimated(hmm, rows, lengths, laws, *, most, callback):
+    def estimated(hmm, rows, lengths, laws, *, most, callback, chain):
         limits.append(most)
         return (
             vector_evidence.vector_evidence(hmm, rows, lengths, laws, most=0)

@@ -13,7 +13,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.gibbs import Chains, DirichletPrior
 from hmmscope.runs import fitting
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.vector_sequences import choose_vectors, fit_vectors, refuse
+from hmmscope.runs.vector_sequences import choose_vectors, refuse
 from hmmscope.sequences.vector_data import read_vectors
 
 TWO, THREE = np.arange(6.0).reshape(3, 2), np.arange(12.0).reshape(2, 3, 2)
@@ -96,7 +96,7 @@ def test_fits_of_numbers_refuse_what_is_not_theirs() -> None:
     with pytest.raises(InputError, match="validation: must have 2 coordinates, got 1"):
         choose_vectors(data, other, [1], "gaussian", {"seed": 0}, {})
     with pytest.raises(InputError, match="fit: unknown 'nonsense'"):
-        fit_vectors(data, [1], "gaussian", {}, {"nonsense": 1})
+        choose_vectors(data, None, [1], "gaussian", {"seed": 0}, {"nonsense": 1})
     refuse("gaussian", pseudo_count=None, stream=False, fixed=())
     with pytest.raises(InputError, match="stream: applies to symbols, but emission is 'gaussian'"):
         refuse("gaussian", stream=True)
@@ -111,7 +111,7 @@ def test_fits_of_a_stream_refuse_what_needs_all_sequences() -> None:
     with pytest.raises(InputError, match="check: needs all sequences, but a stream stores none"):
         found.check(5)
     restricted = fitting.FitData(hs.SequenceData([[0, 1]]), restricted=True)
-    with pytest.raises(InputError, match="posterior: its priors need free parameters"):
+    with pytest.raises(InputError, match="posterior: fit without sequence_weights"):
         restricted.posterior(found.hmm, DirichletPrior(), Chains(), {})
     with pytest.raises(InputError, match="posterior: unknown 'mean'"):
         fitting.FitData(hs.SequenceData([[0, 1]]), restricted=False).posterior(

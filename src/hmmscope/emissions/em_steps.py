@@ -73,6 +73,16 @@ class EmissionSteps:
         own = {part: one.maximise(getattr(model, part).numpy()) for part, one in self.constraints.items()}
         return model.replaced(**own) if own else model
 
+    def row_constraints(self, model: EmissionHMM) -> dict[str, RowConstraints]:
+        found = dict(self.constraints)
+        for part in PARTS[:2]:
+            rows, allowed = getattr(model, part), self.positive.get(part)
+            if part in self.fixed:
+                found[part] = RowConstraints.of(part, rows, tuple(rows.shape))
+            elif part not in found and allowed is not None and not bool(allowed.all()):
+                found[part] = RowConstraints.of(part, allowed, tuple(rows.shape))
+        return found
+
     def num_free(self, model: EmissionHMM) -> dict[str, int]:
         whole = {"initial": torch.ones_like(model.initial), "transition": torch.ones_like(model.transition)}
         found = {part: num_free(self.positive.get(part, own).numpy()) for part, own in whole.items()}

@@ -13,6 +13,7 @@ from hmmscope.emissions.em_steps import EmissionSteps, zeros_by_part
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import BaumWelchFit
+from hmmscope.inference.constrained_laws import ConstrainedRows
 from hmmscope.inference.constraints import Constraints, RowConstraints, as_constraints
 from hmmscope.inference.em import PARTS
 from hmmscope.inference.known_states import as_allowed
@@ -39,6 +40,11 @@ class EmissionFit(BaumWelchFit):
     min_variance: tuple[float, ...] = ()
     at_min_variance: tuple[tuple[int, int], ...] = ()
 
+    def laws(self, concentrations: Mapping[str, float]) -> dict[str, ConstrainedRows]:
+        if self.num_free["emission"] == 0 or self.num_zeros["emission"]:
+            raise InputError("posterior: its priors need free emissions; fit without fixed emissions and their zeros")
+        return super().laws(concentrations)
+
     @property
     def remarks(self) -> list[str]:
         if not self.at_min_variance:
@@ -55,7 +61,7 @@ def fit_emissions(
     *,
     start: EmissionHMM | None = None,
     fixed: Collection[str] = (),
-    constraints: Constraints | None = None,
+    constraints: Constraints | Callable[[int], Constraints] | None = None,
     sequence_weights: Any = None,
     known_states: Any = None,
     num_restarts: int = 12,
@@ -80,10 +86,8 @@ def fit_emissions(
         observations: Consecutive sequences; NaN where missing.
         lengths: At least 1 each.
         num_states: S.
-        start: First start, fixed parts and zeros.
-        fixed: Parts kept as in `start`: "initial", "transition", "emission".
-        constraints, sequence_weights, known_states, num_restarts, num_tries, agreement, max_iterations, tolerance, seed,
-            callback: As `fit_baum_welch`.
+        start, fixed, constraints, sequence_weights, known_states, num_restarts, num_tries, agreement, max_iterations,
+            tolerance, seed, callback: As `fit_baum_welch`.
         pseudo_count: Added to expected initial and transition counts.
         min_variance: Fraction in (0, 1).
         laws: Options of the family, such as `covariance_type`.
@@ -119,6 +123,7 @@ def fit_emissions(
         at_min_variance=tuple((s, y) for s, y in hits.nonzero().tolist()),
         num_free=free,
         num_zeros=zeros_by_part(positive),
+        rules=steps.row_constraints(hmm),
         **about,
     )
 
@@ -135,9 +140,9 @@ def _weighted(
 
 
 def _constraints(
-    constraints: Constraints | None, num_states: int, start: EmissionHMM | None, fixed: Collection[str]
+    constraints: Any, num_states: int, start: EmissionHMM | None, fixed: Collection[str]
 ) -> dict[str, RowConstraints]:
-    found = as_constraints(constraints).parts(num_states, None)
+    found = as_constraints(constraints, num_states).parts(num_states, None)
     for part in found:
         require(part not in fixed, f"constraints.{part}", "cannot be used with fixed", sorted(fixed))
     zeros = {} if start is None else {part: (getattr(start, part) == 0).numpy() for part in found}

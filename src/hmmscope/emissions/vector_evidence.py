@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.emissions.conjugate import Conjugate
 from hmmscope.emissions.emission_hmm import EmissionHMM
+from hmmscope.inference.constrained_laws import ConstrainedRows
 from hmmscope.inference.em import Model, can_run_side_by_side, counts_of_several
 from hmmscope.inference.evidence import Array, Evidence, Law, Rows, floored, no_moves, sampled, share_of
 from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
@@ -36,6 +37,7 @@ def vector_evidence(
     *,
     most: int = MOST,
     callback: Callable[[str], object] | None = None,
+    chain: Mapping[str, ConstrainedRows] | None = None,
 ) -> Evidence | None:
     """Estimate the log evidence of the number of states, in nats.
 
@@ -49,6 +51,7 @@ def vector_evidence(
         num_threads: Default torch's.
         seed: Random seed.
         most, callback: As for `hmmscope.inference.evidence.evidence`.
+        chain: Priors of the initial distribution and transitions, where they have constraints.
 
     Returns:
         None if this is too costly: above eight states or `most`.
@@ -62,7 +65,7 @@ def vector_evidence(
     arrays = {name: value.numpy()[None] for name, value in model.file_tensors().items()}
     fit = *floored((arrays["initial"], arrays["transition"])), *(arrays[name] for name in laws.names)
     numbers = VectorEmissions(work, features, laws, size, num_threads)
-    return sampled(numbers, fit, numpy_generator(seed, "evidence", size), callback)
+    return sampled(numbers, fit, numpy_generator(seed, "evidence", size), callback, chain)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

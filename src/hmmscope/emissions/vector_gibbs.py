@@ -1,6 +1,6 @@
 """Gibbs sampling of vector-emission HMMs under conjugate priors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.emissions.chain import viterbi_states
 from hmmscope.emissions.conjugate import Conjugate, members
 from hmmscope.emissions.emission_hmm import EmissionHMM
+from hmmscope.inference.constrained_laws import ConstrainedRows, symmetries
 from hmmscope.inference.gibbs import SPREAD, Array, Chains, DirichletPrior, Draws, dirichlet_rows, matched
 from hmmscope.kernels.state_draws import draw_paths
 
@@ -19,15 +20,14 @@ def vector_draws(
     start: EmissionHMM,
     observations: Float64[Tensor, "row coordinate"],
     lengths: Int64[Tensor, " sequence"],
-    laws: Conjugate,
+    conjugate: Conjugate,
     prior: DirichletPrior,
     chains: Chains,
     *,
     match: bool = True,
+    laws: Mapping[str, ConstrainedRows] | None = None,
 ) -> Draws:
     """Sample initial, transition and emission parameters given vector sequences.
-
-    All chains but the first start from parameters drawn given a tenth of a sampled path's counts.
 
     Source: `hmmscope.inference.gibbs.symbol_draws`; Frühwirth-Schnatter (2006), section 11.5.
 
@@ -35,20 +35,21 @@ def vector_draws(
         start: Start, which defines the labels.
         observations: Consecutive sequences; NaN where missing.
         lengths: Sequence lengths.
-        laws: Emission prior, see `EmissionHMM.conjugate`.
+        conjugate: Emission prior, see `EmissionHMM.conjugate`.
         prior: Row prior.
         chains: Settings.
         match: Match labels to `start`.
+        laws: Priors of other parts.
 
     Raises:
         InputError: SciPy is missing.
     """
     size, number = start.num_states, len(observations)
-    logs = start.log_likelihoods(observations).split(lengths.tolist())
+    logs, rules = start.log_likelihoods(observations).split(lengths.tolist()), laws or {}
     reference = torch.cat([viterbi_states(start.chain, own[None]).states[0] for own in logs])
     where = np.arange(number), (lengths.cumsum(0) - lengths).numpy(), lengths.numpy()
     priors = np.full(size, prior.initial), np.full((size, size), prior.transition)
-    names, features = ["initial", "transition", *laws.names], laws.features(observations)
+    names, features = ["initial", "transition", *conjugate.names], conjugate.features(observations)
 
     def chain(place: int, random: np.random.Generator) -> Sequence[Array]:
         model = start
@@ -58,8 +59,8 @@ def vector_draws(
         if place and match:
             _walk(model, observations, where, random, room)
             few = torch.from_numpy(random.random(number) < SPREAD)
-            begun = laws.draw(members(path[few], size).T @ features[few], random)
-            model = _drawn(model, priors, [SPREAD * part for part in counts], begun, random)
+            begun = conjugate.draw(members(path[few], size).T @ features[few], random)
+            model = _drawn(model, priors, [SPREAD * part for part in counts], begun, random, rules)
         for sweep in range(chains.warm_up + chains.every * (chains.num_draws - 1) + 1):
             log = _walk(model, observations, where, random, room)
             if sweep >= chains.warm_up and (sweep - chains.warm_up) % chains.every == 0:
@@ -68,13 +69,19 @@ def vector_draws(
                 arrays = [tensors[name].numpy() for name in names]
                 for own, value in zip(kept, (*arrays, np.asarray(log), agreement), strict=True):
                     own.append(value)
-            model = _drawn(model, priors, counts, laws.draw(members(path, size).T @ features, random), random)
+            model = _drawn(
+                model, priors, counts, conjugate.draw(members(path, size).T @ features, random), random, rules
+            )
             if chains.callback(1) is True:
                 break
         return [np.stack(values) if values else np.empty(0) for values in kept]
 
     *found, log_likelihoods, agreement = chains.run(chain)
-    return matched(dict(zip(names, found, strict=True)), log_likelihoods, agreement if match else None, laws.shared)
+    orders = symmetries(rules, size)
+    match = match and (orders is None or len(orders) > 1)
+    return matched(
+        dict(zip(names, found, strict=True)), log_likelihoods, agreement if match else None, conjugate.shared, orders
+    )
 
 
 def _walk(
@@ -97,6 +104,10 @@ def _drawn(
     counts: Sequence[Array],
     probs: dict[str, Tensor],
     random: np.random.Generator,
+    laws: Mapping[str, ConstrainedRows],
 ) -> EmissionHMM:
-    initial, transition = (dirichlet_rows(own + count, random) for own, count in zip(priors, counts, strict=True))
-    return model.replaced(initial=initial, transition=transition, **probs)
+    drawn = {}
+    for name, own, count in zip(("initial", "transition"), priors, counts, strict=True):
+        law, before = laws.get(name), getattr(model, name).numpy()
+        drawn[name] = dirichlet_rows(own + count, random) if law is None else law.draw(count[None], random, before)[0]
+    return model.replaced(**drawn, **probs)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int, Tensor
 from hmmscope.errors import InputError
+from hmmscope.inference.constrained_laws import ConstrainedRows
 from hmmscope.inference.constraints import Constraints, RowConstraints, as_constraints
 from hmmscope.inference.counts import Counts
 from hmmscope.inference.em import (
@@ -55,6 +56,7 @@ class BaumWelchFit:
         num_zeros: Probabilities of each part that `start` fixes at zero.
         history: Log-likelihood, in nats, by restart and iteration.
         lists_free: `remarks` list the free parameters.
+        rules: Constraints of the fit by part, or of the M-step.
     """
 
     hmm: Any
@@ -69,11 +71,18 @@ class BaumWelchFit:
     num_zeros: dict[str, int] = field(default_factory=dict)
     history: tuple[tuple[float, ...], ...] = field(default=(), repr=False, compare=False)
     lists_free: bool = False
+    rules: Any = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def remarks(self) -> list[str]:
         free = ", ".join(f"{count} {part}" for part, count in self.num_free.items())
         return [f"free parameters: {free}"] if self.lists_free else []
+
+    def laws(self, concentrations: Mapping[str, float]) -> dict[str, ConstrainedRows]:
+        """Return the priors of the parts that are not free."""
+        own = self.rules
+        rules = own.row_constraints(Model.of(self.hmm)) if isinstance(own, MStepSettings) else own
+        return {part: ConstrainedRows(one, concentrations.get(part, 1.0)) for part, one in rules.items()}
 
 
 def fit_baum_welch(
@@ -85,7 +94,7 @@ def fit_baum_welch(
     start: HMM | None = None,
     fixed: Collection[str] = (),
     tied_emissions: Sequence[int] | None = None,
-    constraints: Constraints | None = None,
+    constraints: Constraints | Callable[[int], Constraints] | None = None,
     sequence_weights: Any = None,
     known_states: Any = None,
     num_restarts: int = 12,
@@ -99,7 +108,7 @@ def fit_baum_welch(
 ) -> BaumWelchFit:
     """Fit an HMM to independent sequences by expectation maximization (EM).
 
-    initial_i ∝ E[first states i];  transition_ij ∝ E[transitions i -> j];  emission_iv ∝ E[symbols v emitted by i]
+    transition_ij ∝ E[transitions i -> j];  emission_iv ∝ E[symbols v emitted by i]
 
     A pseudo-count c gives the posterior mode under Dirichlet(1 + c) rows. Zero probabilities of `start` stay zero.
 
@@ -117,7 +126,7 @@ def fit_baum_welch(
         start: First start, fixed parts and zeros.
         fixed: Parts kept as in `start`: "initial", "transition", "emission".
         tied_emissions: Class of each state; a class shares one emission row.
-        constraints: Forbidden, fixed and tied entries; each tied group receives one pseudo-count.
+        constraints: See `FitOptions`; each tied group receives one pseudo-count.
         known_states: States, or sets of allowed states, at some times, see `filter_beliefs`.
         sequence_weights: Factors (batch,) of log-likelihoods and counts; 2 equals two copies.
         num_restarts: Maximum, run on torch's threads.
@@ -135,7 +144,7 @@ def fit_baum_welch(
     least = {"agreement": agreement, "pseudo_count": pseudo_count, "tolerance": tolerance}
     check_limits(num_restarts, max_iterations, least, num_states=num_states, num_tries=num_tries)
     work = as_sequences(observations, num_symbols, lengths, weights=sequence_weights, known=(known_states, num_states))
-    parts = as_constraints(constraints).parts(num_states, num_symbols)
+    parts = as_constraints(constraints, num_states).parts(num_states, num_symbols)
     rules = _rules(num_states, num_symbols, start, fixed, tied_emissions, pseudo_count, parts)
     together = not parts and num_restarts > 1 and can_run_side_by_side(num_states, work)
     threads = torch.get_num_threads()
@@ -154,8 +163,8 @@ def fit_baum_welch(
     )
     hmm, free = HMM(*model, title="Baum-Welch fit", allow_drop_tiny=True), rules.num_free(model)
     bic = criterion(about["log_likelihood"], free, seen_by_part(work, num_symbols))
-    zeros = rules.num_zeros
-    return BaumWelchFit(hmm, bic=bic, num_free=free, num_zeros=zeros, lists_free=bool(rules.constraints), **about)
+    about |= {"num_zeros": rules.num_zeros, "lists_free": bool(rules.constraints), "rules": rules}
+    return BaumWelchFit(hmm, bic=bic, num_free=free, **about)
 
 
 def seen_by_part(work: PackedSequences, num_symbols: int) -> dict[str, float]:

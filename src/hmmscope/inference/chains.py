@@ -109,11 +109,12 @@ def _effective(draws: Array) -> Array:
     return np.where(total > 0, found, np.nan)
 
 
-def matching(agreement: Array) -> NDArray[np.int64]:
+def matching(agreement: Array, orders: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
     """Match the state labels of a draw to those of a reference by the Hungarian method.
 
     Args:
         agreement: (..., S, S): steps at which the path is in state i and the reference in state j.
+        orders: Possible results (order, state).
 
     Returns:
         (..., S): the draw's state for each reference state.
@@ -125,6 +126,8 @@ def matching(agreement: Array) -> NDArray[np.int64]:
     found = np.zeros((*agreement.shape[:-2], size), np.int64)
     if size == 1:
         return found
+    if orders is not None:
+        return orders[np.stack([agreement[..., own, np.arange(size)].sum(-1) for own in orders]).argmax(0)]
     try:
         from scipy.optimize import linear_sum_assignment
     except ModuleNotFoundError:

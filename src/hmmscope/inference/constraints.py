@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -70,10 +71,12 @@ def _differences(num_states: int) -> NDArray[np.int64]:
     return np.subtract.outer(np.arange(num_states), np.arange(num_states)).T
 
 
-def as_constraints(constraints: Any) -> Constraints:
-    """Return the constraints, or none; InputError for another type."""
+def as_constraints(constraints: Any, num_states: int | None = None) -> Constraints:
+    """Return the constraints, or those that a function gives for a number of states; InputError for another type."""
     if constraints is None:
         return Constraints()
+    if callable(constraints):
+        return Constraints() if num_states is None else as_constraints(constraints(num_states))
     if not isinstance(constraints, Constraints):
         raise InputError(f"constraints: must be hmmscope.Constraints, got {shown(constraints)}")
     return constraints
@@ -162,7 +165,9 @@ class RowConstraints(Shown):
         found = replace(self, fixed=np.where(gone, 0.0, self.fixed), groups=np.where(gone, -1, self.groups))
         return found._checked()
 
-    def _multiplicity(self) -> Array:
+    @cached_property
+    def multiplicity(self) -> Array:
+        """Number of entries of each group in each row (row, group)."""
         count = np.zeros((len(self.groups), int(self.groups.max(initial=-1)) + 1))
         rows, entries = np.nonzero(self.groups >= 0)
         np.add.at(count, (rows, self.groups[rows, entries]), 1.0)
@@ -171,7 +176,7 @@ class RowConstraints(Shown):
     @property
     def num_free(self) -> int:
         """Number of groups less the number of independent sums."""
-        count = self._multiplicity()
+        count = self.multiplicity
         return count.shape[1] - (int(np.linalg.matrix_rank(count)) if count.size else 0)
 
     def maximise(self, counts: Array, pseudo_count: float = 0.0, before: Array | None = None) -> Array:
@@ -179,7 +184,7 @@ class RowConstraints(Shown):
 
         The dual has one multiplier per row and is solved by Newton's method; groups within one row have a closed form.
         """
-        multiplicity = self._multiplicity()
+        multiplicity = self.multiplicity
         free = self.groups >= 0
         if not multiplicity.shape[1]:
             return self.fixed.reshape(self.shape).copy()

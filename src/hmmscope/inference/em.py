@@ -127,6 +127,24 @@ class MStepSettings:
         found |= {part: own.num_free for part, own in self.constraints.items() if part not in self.fixed}
         return found
 
+    def row_constraints(self, model: Model) -> dict[str, RowConstraints]:
+        """Return the constraints of the parts of a fitted model that are not free."""
+        found: dict[str, RowConstraints] = {}
+        for place, (part, rows) in enumerate(zip(PARTS, model, strict=True)):
+            entries = np.full(rows.shape, None, object)
+            if part in self.constraints:
+                found[part] = self.constraints[part]
+                continue
+            if part in self.fixed:
+                entries[:] = rows
+            elif part == "emission" and self.classes is not None:
+                entries[:] = [[f"{own} {symbol}" for symbol in range(rows.shape[1])] for own in self.classes.tolist()]
+            if self.support is not None:
+                entries[~self.support[place]] = 0.0
+            if any(entry is not None for entry in entries.flat):
+                found[part] = RowConstraints.of(part, entries, rows.shape)
+        return found
+
     @property
     def num_zeros(self) -> dict[str, int]:
         """Probabilities fixed at zero in each parameter array."""

@@ -1,14 +1,15 @@
 """Evidence P(observations | number of states) under conjugate priors, by sequential Monte Carlo."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from hmmscope.inference.constrained_laws import ConstrainedRows, log_gamma, symmetries
 from hmmscope.inference.em import Model, can_run_side_by_side, counts_of_several
 from hmmscope.inference.gibbs import dirichlet_rows
 from hmmscope.inference.loop_inputs import PackedSequences
@@ -79,6 +80,7 @@ def evidence(
     *,
     most: int = MOST,
     callback: Callable[[str], object] | None = None,
+    laws: Mapping[str, ConstrainedRows] | None = None,
 ) -> Evidence | None:
     """Estimate log P(all observations | number of states), in nats, under uniform priors.
 
@@ -87,29 +89,33 @@ def evidence(
         hmm: HMM fitted to most of the data.
         most: Limit on observations times squared states.
         callback: Receives a text at each step; True raises `EvidenceStopped`.
+        laws: Priors of parts that are not free, all in closed form.
 
     Returns:
         None if this is too costly: above eight states or `most`.
     """
     size, num_symbols = hmm.emission.shape
     if size == 1:
-        return Evidence(_of_one_state(work, num_symbols), 0.0)
+        return Evidence(_of_one_state(work, num_symbols, laws or {}), 0.0)
     if not can_run_side_by_side(size, work) or int(work.lengths.sum()) * size**2 > most:
         return None
     fit = floored(tuple(part[None] for part in Model.of(hmm)))
-    return sampled(
-        Symbols(work, size, num_symbols, num_threads), fit, numpy_generator(seed, "evidence", size), callback
-    )
+    symbols = Symbols(work, size, num_symbols, num_threads, (laws or {}).get("emission"))
+    return sampled(symbols, fit, numpy_generator(seed, "evidence", size), callback, laws)
 
 
 def sampled(
-    emissions: Emissions, fit: Rows, random: np.random.Generator, callback: Callable[[str], object] | None = None
+    emissions: Emissions,
+    fit: Rows,
+    random: np.random.Generator,
+    callback: Callable[[str], object] | None = None,
+    laws: Mapping[str, ConstrainedRows] | None = None,
 ) -> Evidence:
     """Estimate log P(all observations | number of states) by sequential Monte Carlo.
 
     The result is the larger of two estimates. The first anneals from the prior through 1/16, 1/4 and all observations;
     if it completes, two runs are averaged. The second starts near a fitted model, from 1/4, 1/16, ... of its expected
-    counts; it covers one labelling of the S states, so it is multiplied by S!.
+    counts; it covers one labelling of the S states, so it is multiplied by the number of equivalent labellings.
 
     Source: Del Moral, Doucet and Jasra (2006).
 
@@ -117,9 +123,9 @@ def sampled(
         emissions: Emission family with data.
         fit: Rows of one model without zeros (`floored`).
         random: Generator.
-        callback: See `evidence`.
+        callback, laws: See `evidence`.
     """
-    way = AnnealedSampler(emissions, fit, random, callback)
+    way = AnnealedSampler(emissions, fit, random, callback, laws or {})
     one, wide = way.estimate()
     if not wide:
         return Evidence(one, 0.0)
@@ -127,8 +133,10 @@ def sampled(
     return Evidence(float(np.logaddexp(one, other)) - math.log(2), abs(one - other))
 
 
-def _of_one_state(work: PackedSequences, num_symbols: int) -> float:
+def _of_one_state(work: PackedSequences, num_symbols: int, laws: Mapping[str, ConstrainedRows]) -> float:
     counts = np.bincount(work.packed().symbols, minlength=num_symbols)[:num_symbols]
+    if "emission" in laws:
+        return laws["emission"].log_marginal(counts[None].astype(np.float64))
     return math.lgamma(num_symbols) + sum(map(math.lgamma, counts + 1)) - math.lgamma(counts.sum() + num_symbols)
 
 
@@ -140,6 +148,7 @@ class Symbols:
     size: int
     num_symbols: int
     num_threads: int | None = None
+    law: ConstrainedRows | None = None
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -158,10 +167,10 @@ class Symbols:
         return law
 
     def draw(self, counts: Rows, random: np.random.Generator) -> Rows:
-        return (_at_least(dirichlet_rows(1 + counts[0], random)),)
+        return (_rows_drawn(counts[0], random, self.law),)
 
     def log_density(self, laws: Rows, counts: Rows) -> Array:
-        return _dirichlet_log_density(*laws, *counts)
+        return _dirichlet_log_density(laws[0], counts[0], self.law)
 
     def likeness(self, laws: Rows, fit: Rows) -> Array:
         likely: Array = laws[0] @ np.log(fit[0][0]).T
@@ -175,7 +184,8 @@ def no_moves(count: int, size: int) -> Rows:
 def share_of(work: PackedSequences, share: int) -> PackedSequences:
     """Select every `share`-th sequence, or shorten each sequence to that fraction."""
     if len(work.rows) >= share:
-        return work.part(np.arange(len(work.rows)) % share == 0)
+        part = work.part(np.arange(len(work.rows)) % share == 0)
+        return part._replace(rows=np.arange(len(part.rows)))
     return work._replace(lengths=np.maximum(1, work.lengths // share))
 
 
@@ -187,6 +197,11 @@ class AnnealedSampler(Shown):
     fit: Rows
     random: np.random.Generator
     callback: Callable[[str], object] | None = None
+    laws: Mapping[str, ConstrainedRows] = field(default_factory=dict)
+
+    @cached_property
+    def orders(self) -> NDArray[np.int64] | None:
+        return symmetries(self.laws, self.fit[0].shape[1])
 
     def estimate(self) -> tuple[float, bool]:
         """Return the larger estimate, and whether the run from the prior completed."""
@@ -216,18 +231,24 @@ class AnnealedSampler(Shown):
 
         chosen = np.arange(PARTICLES) * len(shares) // PARTICLES
         rows, gain = self._climb(self._drawn(_times(shares[chosen], counts)), around, high)
-        own = float(labelled_as(self.emissions, rows, self.fit).mean())
-        return gain + math.log(own) + math.lgamma(self.fit[0].shape[1] + 1) if own else -math.inf
+        own, size = float(labelled_as(self.emissions, rows, self.fit, self.orders).mean()), self.fit[0].shape[1]
+        labellings = math.lgamma(size + 1) if self.orders is None else math.log(len(self.orders))
+        return gain + math.log(own) + labellings if own else -math.inf
+
+    @property
+    def _chain(self) -> tuple[ConstrainedRows | None, ConstrainedRows | None]:
+        return self.laws.get("initial"), self.laws.get("transition")
 
     def _prior(self, rows: Rows) -> tuple[Array, Rows]:
         return np.zeros(len(rows[0])), self.emissions.nothing(len(rows[0]))
 
     def _drawn(self, counts: Rows) -> Rows:
-        chain = floored(tuple(dirichlet_rows(1 + count, self.random) for count in counts[:2]))
+        chain = [_rows_drawn(count, self.random, law) for count, law in zip(counts, self._chain, strict=False)]
         return *chain, *self.emissions.draw(counts[2:], self.random)
 
     def _log_density(self, rows: Rows, counts: Rows) -> Array:
-        chain = sum(_dirichlet_log_density(*pair) for pair in zip(rows[:2], counts[:2], strict=True))
+        parts = zip(rows[:2], counts[:2], self._chain, strict=True)
+        chain = sum(_dirichlet_log_density(own, count, law) for own, count, law in parts)
         found: Array = chain + self.emissions.log_density(rows[2:], counts[2:])
         return found
 
@@ -278,13 +299,18 @@ def _step(gains: Array, most: float) -> float:
     return low
 
 
-def labelled_as(emissions: Emissions, rows: Rows, fit: Rows) -> NDArray[np.bool_]:
-    """Return whether the given labelling of the states is the one closest to the fitted model."""
+def labelled_as(
+    emissions: Emissions, rows: Rows, fit: Rows, orders: NDArray[np.int64] | None = None
+) -> NDArray[np.bool_]:
+    """Return whether the given labelling of the states is the closest to the fitted model, of all or of `orders`."""
     stays, kept = (np.diagonal(part[1], axis1=1, axis2=2) for part in (rows, fit))
     likely = emissions.likeness(rows[2:], fit[2:])
     likely = likely + stays[..., None] * np.log(kept) + (1 - stays)[..., None] * np.log1p(-kept)
     size = likely.shape[1]
     best = [np.zeros(len(likely))]
+    if orders is not None:
+        best.append(np.max([likely[:, np.arange(size), order].sum(1) for order in orders], 0))
+        return np.asarray(np.trace(likely, axis1=1, axis2=2) >= best[-1] - 1e-9)
     for chosen in range(1, 2**size):
         state = chosen.bit_count() - 1
         ways = [best[chosen ^ 1 << j] + likely[:, state, j] for j in range(size) if chosen >> j & 1]
@@ -293,16 +319,17 @@ def labelled_as(emissions: Emissions, rows: Rows, fit: Rows) -> NDArray[np.bool_
     return found
 
 
-def _dirichlet_log_density(probs: Array, count: Array) -> Array:
+def _rows_drawn(counts: Array, random: np.random.Generator, law: ConstrainedRows | None) -> Array:
+    return _at_least(dirichlet_rows(1 + counts, random)) if law is None else law.draw(counts, random)
+
+
+def _dirichlet_log_density(probs: Array, count: Array, law: ConstrainedRows | None = None) -> Array:
+    if law is not None:
+        return law.log_density(probs, count)
     size = probs.shape[-1]
-    norms = _log_gamma(count.sum(-1) + size) - _log_gamma(count + 1).sum(-1) - math.lgamma(size)
+    norms = log_gamma(count.sum(-1) + size) - log_gamma(count + 1).sum(-1) - math.lgamma(size)
     each = (count * np.log(probs)).sum(-1) + norms
     found: Array = each.reshape(*each.shape[:1], -1).sum(-1)
-    return found
-
-
-def _log_gamma(values: Array) -> Array:
-    found: Array = torch.lgamma(torch.from_numpy(values)).numpy()
     return found
 
 

@@ -136,6 +136,7 @@ def symbol_draws(
     chains: Chains,
     counts: Sequence[Array] | None = None,
     allowed: Mapping[str, NDArray[np.bool_]] | None = None,
+    orders: NDArray[np.int64] | None = None,
 ) -> Draws:
     """Sample initial, transition and emission probabilities given symbol sequences.
 
@@ -154,6 +155,7 @@ def symbol_draws(
         chains: Settings.
         counts: Expected counts.
         allowed: Masks of the entries that may be positive, by part.
+        orders: Orders of the states that may be matched (order, state); None for all.
 
     Raises:
         InputError: `start` forbids a sequence, or SciPy is missing.
@@ -183,7 +185,8 @@ def symbol_draws(
         return kept
 
     *parts, logs, agreement = chains.run(chain)
-    return matched(dict(zip(shapes, parts, strict=True)), logs, agreement if len(reference) else None)
+    arrays = dict(zip(shapes, parts, strict=True))
+    return matched(arrays, logs, agreement if len(reference) else None, orders=orders)
 
 
 def dirichlet_rows(concentrations: Array, random: np.random.Generator) -> Array:
@@ -192,7 +195,13 @@ def dirichlet_rows(concentrations: Array, random: np.random.Generator) -> Array:
     return found
 
 
-def matched(arrays: dict[str, Array], logs: Array, agreement: Array | None, free: Sequence[str] = ()) -> Draws:
+def matched(
+    arrays: dict[str, Array],
+    logs: Array,
+    agreement: Array | None,
+    free: Sequence[str] = (),
+    orders: NDArray[np.int64] | None = None,
+) -> Draws:
     """Match the state labels of posterior samples.
 
     Args:
@@ -200,10 +209,11 @@ def matched(arrays: dict[str, Array], logs: Array, agreement: Array | None, free
         logs: Log-likelihoods (chain, draw).
         agreement: As in `hmmscope.inference.chains.matching`; None keeps labels.
         free: Arrays without a state axis.
+        orders: See `symbol_draws`.
     """
     if agreement is None:
         return Draws(arrays, logs, 0.0)
-    own = matching(agreement)
+    own = matching(agreement, orders)
     axes = {name: 0 if name in free else 1 + (name == "transition") for name in arrays}
     found = {name: relabelled(values, own, axes[name]) for name, values in arrays.items()}
     return Draws(found, logs, float((own != np.arange(own.shape[-1])).any(-1).mean()))

@@ -1,4 +1,4 @@
-"""Gibbs sampling with inputs, durations or known states."""
+"""Gibbs sampling with inputs, durations, known states or tied entries."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
+from hmmscope.inference.constrained_laws import ConstrainedRows
 from hmmscope.inference.gibbs import PIECE, SPREAD, Chains, Draws, dirichlet_rows, matched
 from hmmscope.inference.loop_inputs import PackedSequences
 from hmmscope.kernels.state_draws import draw_paths
@@ -42,6 +43,8 @@ def expanded_draws(
     priors: Rows,
     reference: Path,
     chains: Chains,
+    laws: Mapping[str, ConstrainedRows],
+    orders: NDArray[np.int64] | None = None,
 ) -> Draws:
     """Sample parameters given sequences, as `symbol_draws` does.
 
@@ -52,6 +55,7 @@ def expanded_draws(
         priors: Concentrations.
         reference: State of each step (N,); empty to keep labels.
         chains: Settings.
+        laws, orders: Priors of parts with constraints, and orders of states, see `symbol_draws`.
     """
     names, size = list(start), len(start["initial"])
 
@@ -75,7 +79,13 @@ def expanded_draws(
                 if len(reference):
                     np.add.at(agreement[number_of], (expansion.shown(path), reference), 1.0)
             counts = expansion.counts(first, moves, path)
-            rows = {name: dirichlet_rows(priors[name] + spread * counts[name], random) for name in names}
+            counts = {name: spread * counts[name] for name in names}
+            rows = {
+                name: laws[name].draw(counts[name][None], random, rows[name])[0]
+                if name in laws
+                else dirichlet_rows(priors[name] + counts[name], random)
+                for name in names
+            }
             spread, unheard = 1.0, (unheard + 1) % PIECE
             if unheard == 0 and chains.callback(PIECE) is True:
                 return *(own[:done] for own in kept), logs[:done], agreement[:done]
@@ -86,7 +96,7 @@ def expanded_draws(
     by_input = arrays["transition"].ndim == 5  # (chain, draw, input, state, next state)
     if by_input:
         arrays = {name: part if part.ndim == 3 else np.moveaxis(part, 2, -1) for name, part in arrays.items()}
-    found = matched(arrays, logs, agreement if len(reference) else None)
+    found = matched(arrays, logs, agreement if len(reference) else None, orders=orders)
     if by_input:
         back = {name: part if part.ndim == 3 else np.moveaxis(part, -1, 2) for name, part in found.arrays.items()}
         found = Draws(back, found.log_likelihood, found.relabelled_fraction)
@@ -179,21 +189,19 @@ class DurationExpansion(Shown):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class KnownExpansion(Shown):
-    """States of an HMM with known states; `work` has the allowed sets."""
+class StateExpansion(Shown):
+    """States of an HMM; `work` has the allowed sets, if states are known."""
 
     work: PackedSequences
     num_symbols: int
 
     def arrays(self, rows: Rows) -> tuple[Array, Array, Array]:
-        sets = self.work.sets
-        assert sets is not None
-        table = _with_missing(rows["emission"]).T[sets.symbols] * sets.allowed
-        return rows["initial"], rows["transition"], table
+        sets, table = self.work.sets, _with_missing(rows["emission"]).T
+        table = table if sets is None else table[sets.symbols] * sets.allowed
+        return rows["initial"], rows["transition"], np.ascontiguousarray(table)
 
     def counts(self, first: Array, moves: Array, path: Path) -> Rows:
-        assert self.work.sets is not None
-        symbols = self.work.sets.symbols[self.work.symbols]
+        symbols = self.work.symbols if self.work.sets is None else self.work.sets.symbols[self.work.symbols]
         emitted = _emitted(path, symbols, len(first), self.num_symbols)
         return {"initial": first, "transition": moves, "emission": emitted}
 
@@ -209,4 +217,4 @@ def expansion_of(hmm: Process, work: PackedSequences, inputs: SequenceData | Non
         return InputExpansion(symbols, inputs.flat.astype(np.int64), hmm.num_inputs, hmm.num_states, hmm.num_symbols)
     if hmm.visits is not None:
         return DurationExpansion(symbols, hmm.visits.durations.shape[1], hmm.num_symbols)
-    return KnownExpansion(work, hmm.num_symbols)
+    return StateExpansion(work, hmm.num_symbols)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Int, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import BaumWelchFit, as_sequences, fit_baum_welch, held_out_log_likelihoods
+from hmmscope.inference.constrained_laws import ConstrainedRows
 from hmmscope.inference.evidence import MOST, UNASKED, Evidence, EvidenceStopped, evidence
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.loop_inputs import PackedSequences
@@ -145,7 +146,7 @@ def support_of(
     bics: Mapping[int, float],
     evidence_of: Callable[[int], Evidence | None] | None,
     choose: str | None = None,
-    why: str = "parts of the model are not free",
+    why: str = "",
 ) -> StateCountPosterior:
     """Compute the posterior over the number of states.
 
@@ -225,18 +226,15 @@ def choose_num_states(
     fits = fit_each(sorted(set(candidates)), fit, options.get("callback"))
     logs = {size: _logs(one.hmm, judged, units) for size, one in fits.items()}
     of = as_sequences(observations, num_symbols, lengths) if whole is None else whole
-    restricted = of.weights is not None or any(
-        options.get(name) for name in ("fixed", "start", "tied_emissions", "constraints")
-    )
-    free = None if restricted else evidence_of_fits(of, fits, choose, options.get("callback"))
-    return choice_of(fits, free, choose, logs=logs, lengths=_seen(judged, units, num_symbols))
+    free = evidence_of_fits(of, fits, choose, options.get("callback"))
+    return choice_of(fits, *free, logs=logs, lengths=_seen(judged, units, num_symbols))
 
 
 def choice_of(
     fits: dict[int, Any],
     evidence_of: Callable[[int], Evidence | None] | None,
     choose: str | None = None,
-    why: str = "parts of the model are not free",
+    why: str = "",
     *,
     logs: Mapping[int, NDArray[np.float64]] | None = None,
     lengths: NDArray[np.int64] | None = None,
@@ -262,11 +260,24 @@ def choice_of(
 
 def evidence_of_fits(
     work: PackedSequences, fits: Mapping[int, BaumWelchFit], choose: str | None, callback: Any = None
-) -> Callable[[int], Evidence | None]:
-    """Return the evidence of a fit by size; without `choose` only if cheap."""
+) -> tuple[Callable[[int], Evidence | None] | None, str | None, str]:
+    """Return arguments of `support_of`: the evidence of a fit by size, without `choose` only if cheap."""
+    if work.weights is not None or work.sets is not None:
+        return None, choose, "the sequences have weights" if work.weights is not None else "states are known"
+    if choose == "bic":
+        return None, choose, ""
+    laws = {size: one.laws({}) for size, one in fits.items()}
+    if why := why_not(laws.values()):
+        return None, choose, why
     most = MOST if choose else UNASKED
     hear = None if callback is None else lambda said: callback(0, said)
-    return lambda size: evidence(work, fits[size].hmm, most=most, callback=hear)
+    return lambda size: evidence(work, fits[size].hmm, most=most, callback=hear, laws=laws[size]), choose, ""
+
+
+def why_not(laws: Iterable[Mapping[str, ConstrainedRows]]) -> str:
+    """Return why no evidence can be computed under constraints, or nothing."""
+    closed = all(law.closed for own in laws for law in own.values())
+    return "" if closed else "entries are tied between rows that differ elsewhere"
 
 
 def units_of(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:

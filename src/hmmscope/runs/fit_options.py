@@ -1,6 +1,6 @@
 """Options of `hmmscope.fit` beyond its keywords."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ class FitOptions:
         start: Model for the first restart and for fixed parts. Its zeros stay zero; symbols match by name.
         fixed: Parts that keep the values of `start`: "initial", "transition", "emission".
         tied_emissions: A class per state; each class shares one emission distribution.
-        constraints: Forbidden, fixed and tied probabilities.
+        constraints: Forbidden, fixed and tied probabilities, or a function that gives them for a number of states.
         sequence_weights: Factor of each sequence; 2 equals two copies. They hold nothing out, except `validation`.
         known_states: States, or sets of states, at some times, see `filter_beliefs`.
         durations: Longest visit of a state; the fit is a `SemiMarkovHMM`.
@@ -38,7 +38,7 @@ class FitOptions:
     start: Any = None
     fixed: Collection[str] = ()
     tied_emissions: Sequence[int] | None = None
-    constraints: Constraints | None = None
+    constraints: Constraints | Callable[[int], Constraints] | None = None
     sequence_weights: Any = None
     known_states: Any = None
     durations: int | None = None

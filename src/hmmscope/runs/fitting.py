@@ -133,13 +133,13 @@ class FitResult(FitAnswers):
             laws: Options of the emission prior for numbers (`EmissionHMM.conjugate`): `strength`, `degrees`, `share`.
 
         Raises:
-            InputError: The fit used a stream, or fixed or tied parts; the emission family has no conjugate prior; an
-                option is out of range; or scipy is missing.
+            InputError: The fit used a stream or weights, the emission family has no conjugate prior, or scipy is missing.
             ResourceError: The draws do not fit in memory.
         """
         prior = DirichletPrior(initial=initial, transition=transition, emission=emission)
         chains = Chains(num_draws=num_draws, num_chains=num_chains, warm_up=warm_up, every=every, seed=seed)
-        return self._whole("posterior").posterior(self.hmm, prior, chains, laws, max_lengthening)
+        whole = self._whole("posterior")
+        return whole.posterior(self.hmm, prior, chains, laws, max_lengthening, self.final.laws(vars(prior)))
 
     def check(self, num_simulations: int = 200, *, seed: int = 0) -> Goodness:
         """Test goodness of fit against simulations of the fitted model.
@@ -319,8 +319,7 @@ def _without_judges(
 ) -> FitResult:
     fit = partial(fit_baum_welch, work, num_symbols=data.num_symbols, **options)
     fits = fit_each(sizes, fit, options["callback"])
-    restricted = _restricted(options) or not _plain(work)
-    choice = choice_of(fits, None if restricted else evidence_of_fits(work, fits, choose, options["callback"]), choose)
+    choice = choice_of(fits, *evidence_of_fits(work, fits, choose, options["callback"]))
     hmm = _named(choice.chosen.hmm, data, "Baum-Welch fit")
     why = "too little data to hold any out" if work.weights is None else "sequence_weights hold nothing out"
     fields = choice.fields | {"num_zeros": choice.chosen.num_zeros, "data": _material(data, work, options, index)}
@@ -342,19 +341,10 @@ def num_weighted(work: PackedSequences, data: SequenceData) -> float:
 def _material(
     data: Any, work: PackedSequences | None, options: dict[str, Any], index: Any, columns: tuple[str, ...] = ()
 ) -> FitData:
-    constraints = options.get("constraints")
-    restricted = _restricted(options | {"constraints": None}) or not (work is None or work.weights is None)
+    weighted = options.get("sequence_weights") is not None or not (work is None or work.weights is None)
+    restricted = weighted or options.get("known_states") is not None
     known = None if work is None or work.sets is None else work.packed()
-    return FitData(data, restricted, index, columns, constraints, known=known)
-
-
-def _plain(work: PackedSequences) -> bool:
-    return work.weights is None and work.sets is None
-
-
-def _restricted(options: dict[str, Any]) -> bool:
-    given = any(options.get(name) is not None for name in ("sequence_weights", "known_states", "constraints"))
-    return given or any(options.get(name) for name in ("fixed", "start", "tied_emissions"))
+    return FitData(data, restricted, index, columns, known=known)
 
 
 def _on_to_all(data: SequenceData, chosen: BaumWelchFit, options: dict[str, Any]) -> BaumWelchFit:

@@ -14,7 +14,7 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.emissions.vector_gibbs import vector_draws
 from hmmscope.errors import InputError
 from hmmscope.inference.chains import effective_sizes, equal_tails, r_hat
-from hmmscope.inference.constraints import Constraints, as_constraints
+from hmmscope.inference.constrained_laws import ConstrainedRows, symmetries
 from hmmscope.inference.em import PARTS, Model, counts_of
 from hmmscope.inference.gibbs import Chains, ChainsStopped, DirichletPrior, Draws, symbol_draws
 from hmmscope.inference.gibbs_expanded import expanded_draws, expansion_of
@@ -148,10 +148,9 @@ class FitData:
 
     Attributes:
         data: Sequences of symbols or of numbers.
-        restricted: The fit had fixed or tied parts, weights, known states or a given start.
+        restricted: The fit has no posterior.
         index: Label of each row, or None.
         columns: Names of the coordinates, or empty.
-        constraints: Constraints of the fit.
         inputs: Inputs of the observations, or None.
         known: Sequences of symbols with known states, or None.
     """
@@ -160,7 +159,6 @@ class FitData:
     restricted: bool
     index: Any = None
     columns: tuple[str, ...] = ()
-    constraints: Constraints | None = None
     inputs: SequenceData | None = None
     known: PackedSequences | None = None
 
@@ -177,9 +175,15 @@ class FitData:
         return self.rows.sequences
 
     def posterior(
-        self, hmm: Any, prior: DirichletPrior, chains: Chains, laws: dict[str, Any], max_lengthening: int = 1
+        self,
+        hmm: Any,
+        prior: DirichletPrior,
+        chains: Chains,
+        laws: dict[str, Any],
+        max_lengthening: int = 1,
+        rules: Mapping[str, ConstrainedRows] | None = None,
     ) -> Posterior:
-        """Draw the posterior of a model of symbols or numbers; InputError if the fit was restricted."""
+        """Draw the posterior of a model of symbols or numbers, with priors of parts with constraints."""
         require(is_count(max_lengthening), "max_lengthening", "must be at least 1 and whole", max_lengthening)
         factor, found = 0, None
         with StoppableProgress(chains.num_sweeps, "posterior", quiet=None) as heard:
@@ -191,7 +195,7 @@ class FitData:
                     chains = chains.longer()
                     heard.total = heard.made + chains.num_sweeps
                 with suppress(ChainsStopped):
-                    drawn = self._drawn(hmm, prior, chains, laws)
+                    drawn = self._drawn(hmm, prior, chains, laws, rules or {})
                     if found is None or not heard.stopped:
                         found, factor = drawn, 2 * factor or 1
         if found is None:
@@ -204,71 +208,72 @@ class FitData:
             raise Interrupted(f"{said} (sys.last_value.result)", signal.SIGINT, result)
         return result
 
-    def _drawn(self, hmm: Any, prior: DirichletPrior, chains: Chains, laws: dict[str, Any]) -> Draws:
-        vectors = isinstance(self.data, VectorData)
-        if hmm.num_inputs is not None or hmm.visits is not None or self.known is not None:
-            return self._expanded(hmm, prior, chains, laws)
-        if self.restricted or (self.constraints is not None and (vectors or not _forbids(self.constraints, hmm))):
-            options = "fixed, start, tied_emissions and sequence_weights"
-            options += " and known_states" if vectors else ""
-            options += ", or with constraints that only forbid entries of an HMM of symbols" if self.constraints else ""
-            raise InputError(f"posterior: its priors need free parameters; fit without {options}")
+    def _drawn(
+        self,
+        hmm: Any,
+        prior: DirichletPrior,
+        chains: Chains,
+        laws: dict[str, Any],
+        rules: Mapping[str, ConstrainedRows],
+    ) -> Draws:
+        if self.restricted:
+            options = "known_states" if isinstance(self.data, VectorData) else "start, and with free durations"
+            raise InputError(f"posterior: fit without sequence_weights and {options}")
         if isinstance(self.data, VectorData):
-            conjugate = type(hmm).conjugate(self.data.rows, **hmm.options | laws)
-            return vector_draws(hmm, self.data.rows, self.data.lengths, conjugate, prior, chains)
+            rows = self.data.rows
+            conjugate = type(hmm).conjugate(rows, **hmm.options | laws)
+            return vector_draws(hmm, rows, self.data.lengths, conjugate, prior, chains, laws=rules)
+        masks = self.known is None and all(law.rule.is_mask for law in rules.values())
+        if hmm.num_inputs is not None or hmm.visits is not None or not masks:
+            return self._expanded(hmm, prior, chains, laws, rules)
         if laws:
             raise unknown_name("posterior", next(iter(laws)), ("initial", "transition", "emission"))
         work = flat_sequences(self.data.flat, self.data.lengths.numpy()).packed()
-        return _symbol_draws(hmm, work, prior, chains, _masks(self.constraints, hmm))
+        return _symbol_draws(hmm, work, prior, chains, rules)
 
-    def _expanded(self, hmm: Any, prior: DirichletPrior, chains: Chains, laws: dict[str, Any]) -> Draws:
-        if self.restricted:
-            rule = "posterior: its priors need free parameters; fit without start, fixed, tied_emissions and"
-            raise InputError(f"{rule} sequence_weights, and with free durations")
-        masks: dict[str, Any] = {}
-        if self.known is not None:
-            if self.constraints is not None and not _forbids(self.constraints, hmm):
-                raise InputError("posterior: known_states allow constraints that only forbid entries")
-            masks = _masks(self.constraints, hmm)
-        elif hmm.visits is not None and len(hmm.initial) > 1:
-            masks = {"transition": ~np.eye(len(hmm.initial), dtype=np.bool_)}
+    def _expanded(
+        self,
+        hmm: Any,
+        prior: DirichletPrior,
+        chains: Chains,
+        laws: dict[str, Any],
+        rules: Mapping[str, ConstrainedRows],
+    ) -> Draws:
         start = {name: rows.numpy() for name, rows in hmm.file_tensors().items()}
         for name in laws:
             if name not in start:
                 raise unknown_name("posterior", name, [*start])
+        masks: dict[str, Any] = {}
+        if hmm.visits is not None and len(hmm.initial) > 1:
+            masks = {"transition": ~np.eye(len(hmm.initial), dtype=np.bool_)}
         kept = {"durations": laws.get("durations", 1.0)} | vars(prior)
         priors = {name: np.full(rows.shape, float(kept[name])) * masks.get(name, True) for name, rows in start.items()}
         start = {name: np.where(priors[name] > 0, np.maximum(rows, 1 / UNIT), 0.0) for name, rows in start.items()}
         start = {name: rows / rows.sum(-1, keepdims=True) for name, rows in start.items()}
+        start |= {name: law.rule.maximise(start[name]) for name, law in rules.items()}
         assert isinstance(self.data, SequenceData)
         work = self.known or flat_sequences(self.data.flat, self.data.lengths.numpy()).packed()
         symbols, expansion = work.symbols.astype(np.int64), expansion_of(hmm, work, self.inputs)
-        seen = getattr(expansion, "codes", symbols)
+        seen, orders = getattr(expansion, "codes", symbols), symmetries(rules, len(hmm.initial))
         reference = np.empty(0, np.int64)
-        if self.known is None:
+        if self.known is None and (orders is None or len(orders) > 1):
             reference = np.maximum(np.asarray(predict(hmm, self.rows)), 0).astype(np.int64)
-        return expanded_draws(expansion, (seen, work.offsets, work.lengths), start, priors, reference, chains)
-
-
-def _forbids(constraints: Constraints, hmm: HMM) -> bool:
-    return all(own.is_mask for own in constraints.parts(hmm.num_states, hmm.num_symbols).values())
-
-
-def _masks(constraints: Constraints | None, hmm: HMM) -> dict[str, NDArray[np.bool_]]:
-    parts = as_constraints(constraints).parts(hmm.num_states, hmm.num_symbols)
-    return {part: own.allowed for part, own in parts.items()}
+        data = seen, work.offsets, work.lengths
+        return expanded_draws(expansion, data, start, priors, reference, chains, rules, orders)
 
 
 def _symbol_draws(
-    hmm: HMM, work: PackedSequences, prior: DirichletPrior, chains: Chains, allowed: Mapping[str, NDArray[np.bool_]]
+    hmm: HMM, work: PackedSequences, prior: DirichletPrior, chains: Chains, rules: Mapping[str, ConstrainedRows]
 ) -> Draws:
+    allowed = {part: law.rule.allowed for part, law in rules.items()}
     parts = zip(PARTS, Model.of(hmm), strict=True)
     start = [np.where(allowed.get(part, True), np.maximum(own, 1 / UNIT), 0.0) for part, own in parts]
     start = [part / part.sum(-1, keepdims=True) for part in start]
-    counts = counts_of(Model(*start), work)
+    counts, orders = counts_of(Model(*start), work), symmetries(rules, hmm.num_states)
     expected = [counts.initial, counts.transitions, counts.emissions.T]
-    reference = np.empty(0, np.int64) if allowed else _reference(hmm, work)  # a mask distinguishes the states
-    return symbol_draws(work, start, reference, prior, chains, expected, allowed)
+    same = orders is not None and len(orders) == 1
+    reference = np.empty(0, np.int64) if same else _reference(hmm, work)
+    return symbol_draws(work, start, reference, prior, chains, expected, allowed, orders)
 
 
 def _reference(hmm: HMM, work: PackedSequences) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from hmmscope.emissions.families import family_name, family_of
 from hmmscope.emissions.fit_emissions_em import EmissionFit, fit_emissions
 from hmmscope.emissions.vector_evidence import MOST, UNASKED, vector_evidence
 from hmmscope.errors import InputError
-from hmmscope.inference.num_states import NumStatesChoice, choice_of, fit_each, summed, units_of
+from hmmscope.inference.num_states import NumStatesChoice, choice_of, fit_each, summed, units_of, why_not
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.number_cells import looks_like_numbers
@@ -105,9 +105,8 @@ def choose_vectors(
     fits = fit_each(sizes, _one_fit(apart, emission, options, more), hear)
     if not several:
         return choice_of(fits, None), {"whole": None}
-    restricted = weighted or any(options.get(name) for name in ("fixed", "start", "constraints"))
-    why = "the sequences have weights" if weighted else "parts of the model are not free"
-    evidence_of, why = (None, why) if restricted else _evidence_of(data, fits, choose, hear)
+    why = "the sequences have weights"
+    evidence_of, why = (None, why) if weighted else _evidence_of(data, fits, choose, hear)
     how: dict[str, Any] = {}
     if judges is not None:
         units = units_of(judges.lengths.numpy())
@@ -128,11 +127,15 @@ def _evidence_of(
     model = next(iter(fits.values())).hmm
     try:
         laws = type(model).conjugate(data.rows, **model.options)
+        chains = {size: one.laws({}) for size, one in fits.items()}
     except InputError as error:
         return None, str(error).removeprefix("posterior: ")
+    if why := why_not(chains.values()):
+        return None, why
     how: dict[str, Any] = {"most": MOST if choose else UNASKED}
     how["callback"] = None if callback is None else lambda said: callback(0, said)
-    return lambda size: vector_evidence(fits[size].hmm, data.rows, data.lengths, laws, **how), ""
+    rows = data.rows, data.lengths, laws
+    return lambda size: vector_evidence(fits[size].hmm, *rows, chain=chains[size], **how), ""
 
 
 def _judged(hmm: EmissionHMM, data: VectorData, units: list[NDArray[np.int64]]) -> NDArray[np.float64]:

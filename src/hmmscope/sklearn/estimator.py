@@ -159,7 +159,8 @@ class HiddenMarkovModel(BaseEstimator):
         self._check()
 
     def _constraints(self) -> dict[str, RowConstraints]:
-        parts = as_constraints(self.constraints).parts(self.n_components, self.__dict__.get("_num_symbols"))
+        size, num_symbols = self.n_components, self.__dict__.get("_num_symbols")
+        parts = as_constraints(self.constraints, size).parts(size, num_symbols)
         found = {self.constrained[part]: own for part, own in parts.items()}
         for letter, name in self.parts.items():
             if name in found and letter not in self.params:
