@@ -16,6 +16,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import pkgutil
 import re
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from typing import Any, TypeVar, cast
 
 from hmmscope.errors import InputError
 from hmmscope.progress import shows_progress
+from hmmscope.reprs import ResultTable
 from hmmscope.schema import UnknownNameError, by_field, known_keys, parse_spec, path_of, shown, stored_key, unknown_name
 
 T = TypeVar("T")
@@ -187,10 +189,14 @@ def sizes() -> dict[str, Size]:
     return dict(sorted(_sizes.items()))
 
 
-def instrument(name: str) -> Callable[[T], T]:
-    """Register a function (model, dataset, ...) -> rows."""
+def instrument(
+    name: str, *, x: str = "layer", y: str = "value", by: tuple[str, ...] = (), only: tuple[str, ...] = ()
+) -> Callable[[T], T]:
+    """Register a function (model, dataset, ...) -> rows; see `hmmscope.reprs.ResultTable` for its plot."""
 
     def decorate(function: T) -> T:
+        parameters = inspect.signature(cast("Callable[..., Any]", function)).parameters
+
         @functools.wraps(cast("Callable[..., Any]", function))
         def measure(model: Any, corpus: Any, **options: Any) -> Any:
             layers, controls = options.get("layers"), options.get("controls")
@@ -198,11 +204,16 @@ def instrument(name: str) -> Callable[[T], T]:
                 options["controls"] = lambda: adapted(controls(), layers)
 
             def call() -> Any:
-                return cast("Callable[..., Any]", function)(adapted(model, layers), corpus, **options)
+                rows = cast("Callable[..., Any]", function)(adapted(model, layers), corpus, **options)
+                return ResultTable(rows, name, x=x, y=y, by=by, only=only) if type(rows) is list else rows
 
             for rehearse in entries("rehearsal").values():
                 call = functools.partial(rehearse, model, corpus, call)
-            return shows_progress(name)(call)()
+            found = shows_progress(name)(call)()
+            seed = options.get("seed", getattr(parameters.get("seed"), "default", None))
+            if isinstance(found, ResultTable) and found.about and isinstance(seed, int):
+                found.about = {**found.about, "seed": seed}
+            return found
 
         return cast("T", _register("instrument", name)(measure))
 

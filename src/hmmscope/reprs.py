@@ -136,15 +136,34 @@ class ResultTable(ResultRows):
         title: Title of the table.
         x, y: Columns of the plot.
         by: Columns that distinguish curves.
+        only: Columns of which a plot shows one value.
     """
 
-    def __init__(self, rows: Iterable[dict[str, Any]], title: str, *, x: str, y: str, by: Sequence[str]) -> None:
+    def __init__(
+        self, rows: Iterable[dict[str, Any]], title: str, *, x: str, y: str, by: Sequence[str], only: Sequence[str] = ()
+    ) -> None:
         super().__init__(rows)
-        self.title, self.x, self.y, self.by = title, x, y, tuple(by)
+        self.title, self.x, self.y, self.by, self.only = title, x, y, tuple(by), tuple(only)
 
-    def plot(self, *, ax: Any = None) -> Any:
-        """Return a Matplotlib figure of `y` over `x`, with intervals, drawn in `ax` if given."""
-        return plot_rows(self, self.title, x=self.x, y=self.y, by=self.by, ax=ax)
+    def plot(self, *, ax: Any = None, **only: Any) -> Any:
+        """Return a Matplotlib figure of `y` over `x`, with intervals, drawn in `ax` if given.
+
+        Args:
+            ax: Axes to draw in.
+            only: Values by column, ``metric="kl"``: plot these rows; default: the commonest value of each column in `only`.
+        """
+        values = {name: [row.get(name) for row in self] for name in self.only if self}
+        chosen = {name: max(dict.fromkeys(own), key=own.count) for name, own in values.items()} | only
+        kept = [row for row in self if all(row.get(name) == value for name, value in chosen.items())]
+        for name in {self.x, self.y, *self.by, *only}:
+            if not any(name in row for row in self):
+                raise InputError(
+                    f"plot: needs the column {name!r}; this table has {', '.join(self[0]) if self else 'none'}"
+                )
+        if not kept:
+            raise InputError(f"plot: no row has {', '.join(f'{name}={value!r}' for name, value in chosen.items())}")
+        title = ", ".join([self.title, *map(str, chosen.values())])
+        return plot_rows(kept, title, x=self.x, y=self.y, by=self.by, ax=ax)
 
     def _repr_html_(self) -> str:
         about = f"<p>{escape(describe(self.about))}</p>" if self.about else ""
@@ -170,16 +189,20 @@ def plot_rows(
     axes = figure.subplots() if ax is None else ax
     curves: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
-        if row.get(y) is not None:
+        if row.get(y) is not None and row.get(x) is not None:
             curves.setdefault(tuple(row[name] for name in by), []).append(row)
     for names, own in curves.items():
-        own = sorted(own, key=lambda row: row[x])
-        (line,) = axes.plot(
-            [row[x] for row in own], [row[y] for row in own], marker=".", label=", ".join(map(str, names))
-        )
+        named = isinstance(own[0][x], str)  # categories keep their order
+        own = own if named else sorted(own, key=lambda row: row[x])
+        style: dict[str, Any] = {"marker": ".", "linestyle": "none" if named else "-"}
+        (line,) = axes.plot([row[x] for row in own], [row[y] for row in own], label=", ".join(map(str, names)), **style)
         if all(row.get(end) is not None for row in own for end in ("low", "high")):
             low, high = ([row[end] for row in own] for end in ("low", "high"))
-            axes.fill_between([row[x] for row in own], low, high, alpha=0.2, color=line.get_color(), linewidth=0)
+            if named:
+                axes.tick_params(axis="x", rotation=30)
+                axes.vlines([row[x] for row in own], low, high, line.get_color(), linewidth=1)
+            else:
+                axes.fill_between([row[x] for row in own], low, high, alpha=0.2, color=line.get_color(), linewidth=0)
     axes.set(title=title, xlabel=x.replace("_", " "), ylabel=y.replace("_", " "))
     if len(curves) > 1:
         axes.legend(fontsize="small")

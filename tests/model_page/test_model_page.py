@@ -317,7 +317,8 @@ def test_the_command_line_looks_at_a_model_that_a_file_makes(
     out = capsys.readouterr().out
     assert "page: x.html" in out
     assert "the exact optimum" in out
-    assert "Net on Mess3" in Path("x.html").read_text()
+    assert "Net on Mess3" in (page := Path("x.html").read_text())
+    assert "length 10, samples 16, seed of samples 0, seed 0, layers residual.0, residual.1, device cpu." in page
     for words, line in (
         (["mine.py", "mess3"], "model: give mine.py:NAME"),
         (["mine.py:Nest", "mess3"], "model: mine.py:Nest must be an nn.Module or return one"),

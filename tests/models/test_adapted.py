@@ -16,6 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 import hmmscope as hs
+from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.models.weight_names import matched
 
@@ -537,7 +538,7 @@ def test_results_state_their_measurement_and_instruments_take_a_device() -> None
     score = hs.evaluate(Net(), DATASET, num_samples=8, baselines=False, device="cpu")
     assert score.about == {"length": 12, "samples": 8, "seed of samples": 0, "device": "cpu"}
     rows = hs.probe(Net(), DATASET, layers=["layers.0"], num_samples=16, options=NO_CONTROLS, device="cpu")
-    assert rows.about == score.about | {"samples": 16, "layers": ["layers.0"]}  # type: ignore[attr-defined]
+    assert rows.about == score.about | {"samples": 16, "layers": ["layers.0"], "seed": 0}  # type: ignore[attr-defined]
     for device, line in [
         ("nowhere", "^device: 'nowhere' is not available here"),
         ("meta", "^device: must hold numbers"),
@@ -590,6 +591,25 @@ def test_logits_are_real_floats(kind: torch.dtype, tmp_path: Path) -> None:
         InputError, match=r"must be a torch module, a registered model.*; pass an instance, Net\(...\)$"
     ):
         hs.train(DATASET.process, tmp_path / "run", model=Net)
+
+
+def test_every_table_of_an_instrument_is_plotted() -> None:
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    rows: Any = registry.lookup("instrument", "strategies")(Net(), DATASET, num_samples=8)
+    assert rows.about["samples"] == 8
+    assert rows.columns()["predictor"][:2] == ["uniform", "uniform"]
+    rows.plot(ax=axes, metric="total_variation")
+    drawn = [float(y) for line in axes.lines for y in line.get_ydata()]
+    assert drawn == [row["value"] for row in rows if row["metric"] == "total_variation"]
+    for only, line in [
+        ({"metric": "x"}, "^plot: no row has metric='x'$"),
+        ({"metrik": 1}, "needs the column 'metrik'"),
+    ]:
+        with pytest.raises(InputError, match=line):
+            rows.plot(**only)
+    assert registry.lookup("instrument", "curves")(Net(), DATASET, num_samples=8).plot(ax=axes) is axes.figure
 
 
 def test_plots_are_drawn_in_given_axes() -> None:

@@ -82,7 +82,7 @@ def attention_map(
                         "samples": num_samples,
                     }
                 )
-    return ResultTable(rows, "Attention of the last token", x="layer", y="value", by=("kind", "key", "head"))
+    return ResultTable(rows, "Attention of the last token", x="key", y="value", by=("layer", "head"), only=("kind",))
 
 
 def _ends(dataset: ProcessDataset, batch: Batch) -> torch.Tensor:

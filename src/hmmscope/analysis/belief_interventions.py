@@ -52,7 +52,7 @@ class InterventionOptions:
         require(self.ridge >= 0, "ridge", "must be at least 0", self.ridge)
 
 
-@registry.instrument("belief-interventions")
+@registry.instrument("belief-interventions", by=("intervention", "subspace"), only=("metric",))
 @takes_device
 def belief_interventions(
     model: nn.Module,

@@ -19,7 +19,7 @@ from hmmscope.schema import require
 _ROUNDING = 1e-3
 
 
-@registry.instrument("belief-space")
+@registry.instrument("belief-space", by=("quantity",))
 @takes_device
 def belief_space(
     model: nn.Module,

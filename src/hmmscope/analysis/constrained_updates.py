@@ -27,7 +27,7 @@ from hmmscope.schema import require
 _TAPS = ("residual.0", "blocks.0.attention", "blocks.0.attention.pattern")
 
 
-@registry.instrument("constrained-updates")
+@registry.instrument("constrained-updates", x="key", by=("quantity",))
 @takes_device
 def constrained_updates(
     model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, num_distances: int = 6

@@ -384,7 +384,7 @@ def _invalid(
     return None
 
 
-@registry.instrument("curves")
+@registry.instrument("curves", x="x", by=("predictor",), only=("axis", "metric"))
 @takes_device
 def curves(
     model: nn.Module,

@@ -46,7 +46,7 @@ def model_words(model: nn.Module, dataset: ProcessDataset) -> WordLaw:
     return law
 
 
-@registry.instrument("automaton")
+@registry.instrument("automaton", x="quantity")
 @takes_device
 def automaton(
     model: nn.Module, dataset: ProcessDataset, *, length: int = 0, tolerance: float = 0.1, num_samples: int = 256
@@ -106,7 +106,7 @@ def _gap(learned: Operators) -> int:
     return int(stable_argmax(sizes[:-1] / sizes[1:])) + 1
 
 
-@registry.instrument("dictionary")
+@registry.instrument("dictionary", by=("method",), only=("quantity",))
 @takes_device
 def dictionary(
     model: nn.Module,

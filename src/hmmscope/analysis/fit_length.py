@@ -24,7 +24,7 @@ _ROUNDS = 64
 DEFINITIONS = ("prefix", "max")
 
 
-@registry.instrument("evaluation-losses")
+@registry.instrument("evaluation-losses", x="position", by=("predictor",))
 @takes_device
 def evaluation_losses(
     model: nn.Module,

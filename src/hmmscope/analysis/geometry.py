@@ -162,7 +162,7 @@ class ExactBeliefs(Shown):
         return float(1 - missed[test].square().sum() / left[test].square().sum())
 
 
-@registry.instrument("geometry")
+@registry.instrument("geometry", y="r2", by=("target", "targets"))
 @takes_device
 def geometry(
     model: nn.Module,

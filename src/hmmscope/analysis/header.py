@@ -58,7 +58,7 @@ class HeaderOptions:
         require_count("num_fits", self.num_fits, 0)
 
 
-@registry.instrument("header")
+@registry.instrument("header", x="position", by=("predictor",), only=("quantity",))
 @takes_device
 def header(
     model: nn.Module,

@@ -32,7 +32,7 @@ from hmmscope.seeds import numpy_generator
 TOKENS = "tokens"
 
 
-@registry.instrument("header-memory")
+@registry.instrument("header-memory", y="r2", by=("part",))
 @takes_device
 def header_memory(
     model: nn.Module,
@@ -86,7 +86,7 @@ def header_memory(
     return rows
 
 
-@registry.instrument("header-edits")
+@registry.instrument("header-edits", x="where", by=("edit",))
 @takes_device
 def header_edits(
     model: nn.Module,

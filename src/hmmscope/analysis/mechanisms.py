@@ -117,7 +117,7 @@ def _num_heads(model: nn.Module, attention: str) -> int:
         ].shape[1]
 
 
-@registry.instrument("mechanisms")
+@registry.instrument("mechanisms", x="component", by=("ablation",), only=("quantity",))
 @takes_device
 def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, seed: int = 0) -> list[dict]:
     """Ablate each head, attention and MLP; measure the loss and what can be read from the stream after its layer.
@@ -161,7 +161,7 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
     return rows
 
 
-@registry.instrument("paths")
+@registry.instrument("paths", x="sender", by=("receiver",), only=("quantity",))
 @takes_device
 def paths(
     model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, ablation: str = "mean", seed: int = 0

@@ -25,7 +25,7 @@ from hmmscope.processes.params import symbol_probs
 from hmmscope.schema import require, require_count
 
 
-@registry.instrument("strategies")
+@registry.instrument("strategies", x="predictor", only=("metric",))
 @takes_device
 def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, max_order: int = 2) -> list[dict]:
     """Compute how far a model's predictions are from simple predictors and the optimum.

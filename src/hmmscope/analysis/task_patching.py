@@ -32,7 +32,7 @@ from hmmscope.seeds import torch_generator
 SHARE = 1e-6
 
 
-@registry.instrument("task-patching")
+@registry.instrument("task-patching", by=("subspace", "rank", "reference"), only=("metric",))
 @takes_device
 def task_patching(
     model: nn.Module,

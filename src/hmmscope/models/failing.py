@@ -103,8 +103,8 @@ def _failure(model: nn.Module, inputs: Tensor, error: Exception) -> InputError:
 def _dictionary(model: nn.Module, error: Exception) -> str:
     texts = ("too many indices for tensor", "only integers, slices", "argument after ** must be a mapping")
     named = isinstance(error, AttributeError) and "'Tensor' object has no attribute" in str(error)
-    if named and error.name in TOKENS:
-        return f"; pass hs.adapt(model, lambda model, tokens: model(types.SimpleNamespace({error.name}=tokens)))"
+    if named and (name := getattr(error, "name", "")) in TOKENS:
+        return f"; pass hs.adapt(model, lambda model, tokens: model(types.SimpleNamespace({name}=tokens)))"
     keyed = isinstance(error, IndexError | TypeError) and any(text in str(error) for text in texts)
     if not (named or keyed):
         return ""

@@ -177,13 +177,11 @@ def _heads(
     mask = attn_mask
     if mask is not None and mask.ndim == 3:
         mask = mask.view(batch, num_heads, time, time)
-    masks = [
-        one for one in (mask, None if key_padding_mask is None else key_padding_mask[:, None, None]) if one is not None
-    ]
-    if masks:  # in torch, True forbids attention
-        mask = sum(
-            q.new_zeros(one.shape).masked_fill(one, -torch.inf) if one.dtype == torch.bool else one for one in masks
-        )
+    padding = None if key_padding_mask is None else key_padding_mask[:, None, None]
+    given = [one for one in (mask, padding) if one is not None]
+    for number, one in enumerate(given):  # in torch, True forbids attention
+        added = q.new_zeros(one.shape).masked_fill(one, -torch.inf) if one.dtype == torch.bool else one
+        mask = added if number == 0 or mask is None else mask + added
     seen: list[Tensor] = []
 
     class Kept(ModuleHooks):

@@ -69,6 +69,11 @@ class ModelPage:
         return list(self.data["warnings"])
 
     @property
+    def about(self) -> dict[str, Any]:
+        """Return length, samples, seed, layers and device of the measurement."""
+        return dict(self.data["about"])
+
+    @property
     def unknown(self) -> list[str]:
         """Return the quantities that the page cannot determine, one sentence each."""
         return list(self.data["unknown"])
@@ -174,6 +179,7 @@ def _of_module(model: nn.Module, process: Any, options: InstrumentOptions, lengt
         before=_first(twins),
         before_is=A_TWIN,
         warnings=lines,
+        seed=seed,
     )
 
 
@@ -199,6 +205,7 @@ def _of_run(run: Run, process: Any, options: InstrumentOptions, length: int | No
         before_is=FIRST_WEIGHTS,
         steps=run.config.training.num_steps,
         warnings=lines,
+        seed=run.config.seed,
     )
 
 

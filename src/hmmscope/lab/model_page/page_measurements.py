@@ -13,6 +13,7 @@ from hmmscope import registry
 from hmmscope.analysis.activations import capture_activations, inference_mode, layers_read
 from hmmscope.analysis.belief_map import BeliefMap, BeliefReader
 from hmmscope.analysis.curves import EvaluateOptions, Score, evaluate
+from hmmscope.analysis.devices import about_of
 from hmmscope.analysis.geometry import Readout
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.layer_curves import with_interval
@@ -48,6 +49,7 @@ class PageInputs:
         before_is: Description of that model.
         steps: Training steps, if known.
         warnings: Warnings of the rehearsal, one line each.
+        seed: Seed of samples and controls.
     """
 
     model: nn.Module
@@ -62,6 +64,7 @@ class PageInputs:
     before_is: str
     steps: int | None = None
     warnings: tuple[str, ...] = ()
+    seed: int = 0
 
 
 def measured(
@@ -97,6 +100,8 @@ def measured(
     if subject.controls.reason:
         unknown.append(f"The contribution of training: {subject.controls.reason}.")
     found["beliefs"], reader = _beliefs(subject, num_points, layers, unknown)
+    read = layers if found["beliefs"] is None else [row["name"] for row in found["beliefs"]["layers"]]
+    found["about"] = about_of(subject.model, subject.held_out, num_samples, seed=subject.seed, layers=read)
     found["attention"] = _attention(subject, unknown)
     found["live"] = _live(subject, found["beliefs"], unknown)
     found["push"] = found["trace"] = found["used"] = None

@@ -8,6 +8,7 @@ from markupsafe import Markup
 from hmmscope import __version__
 from hmmscope.errors import InputError
 from hmmscope.lab.report.page import LIVE_SCRIPTS, figure_view, is_triangular, json_element, policy, resource, template
+from hmmscope.reprs import describe
 from hmmscope.storage import seals, store
 from hmmscope.storage.disk import refuse_special
 from hmmscope.text import in_digits
@@ -37,6 +38,7 @@ def render_look(data: dict[str, Any]) -> str:
         live=live,
         triangular=live is not None and is_triangular(live),
         said=sentence(data),
+        about=describe(data["about"]),
         twins=_TWINS,
         use=of_use(data) if data["used"] else None,
         version=__version__,
