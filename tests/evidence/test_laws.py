@@ -123,17 +123,15 @@ def test_a_law_that_reaches_the_papers_budget_judges_the_paper() -> None:
 
 
 def test_a_number_is_that_of_the_record_that_judges() -> None:
-    """A function that several claims share asks for it; outside of a judgement there is none."""
+    """The function of a claim receives its record's numbers; a figure has none."""
 
-    def shared(tables: Tables) -> Measurement:
-        return Measurement(Effect(value=parameter("margin")), "So.")
+    def shared(tables: Tables, numbers: RuleParameters) -> Measurement:
+        return Measurement(Effect(value=parameter(numbers, "margin")), "So.")
 
     said = {key: "?" for key in ("name", "experiment", "source", "claim_text", "operationalization")}
     one, other = (Claim(**said, measure=shared, parameters=RuleParameters(margin=value)) for value in (0.1, 0.2))
     assert (one.evaluate({}).value, other.evaluate({}).value) == (0.1, 0.2)
-    with one.measuring():
-        assert parameter("margin") == 0.1
+    assert parameter(one.parameters, "margin") == parameter(None, "margin", 0.1) == 0.1
+    for wrong in ((one.parameters, "margn", 0.1), (None, "margin")):
         with pytest.raises(InputError, match="numbers: unknown"):
-            parameter("margn")
-    with pytest.raises(InputError):
-        parameter("margin")
+            parameter(*wrong)

@@ -9,7 +9,7 @@ from hmmscope import TrainOptions
 from hmmscope.errors import InputError
 from hmmscope.inference.window import window_errors
 from hmmscope.lab.evidence.effects import EstimateWithError
-from hmmscope.lab.evidence.records import judged_by
+from hmmscope.lab.evidence.records import RuleParameters
 from hmmscope.lab.evidence.rows import Rows, as_tables
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.processes.labelled import LabelledHMM
@@ -100,15 +100,15 @@ def test_what_still_moves_is_not_at_rest() -> None:
     def rows(before: float, after: float) -> Rows:
         return while_training(as_tables({WHILE_TRAINING: at_rest(facts, before, after)}), layers=1)
 
-    with judged_by({"late": 0.75, "loss_at_rest": 0.01}):
-        assert losses_at_rest(rows(8.0, 8.2)).is_open
-        assert not losses_at_rest(rows(8.0, 4.0)).is_open
-        assert not losses_at_rest(rows(4.0, 8.0)).is_open
-        assert losses_at_rest(rows(8.0, 0.5)).is_open  # at the floor
-        assert "not recorded" in losses_at_rest(Rows()).text
-        assert "task matmul, layers 1 (1 of 1)" in losses_at_rest(rows(4.0, 8.0)).text
-        up_and_down = Rows([*rows(4.0, 8.0).where(seed=0), *rows(8.0, 4.0).where(seed=1)])
-        assert losses_at_rest(up_and_down).is_open  # mean over seeds
+    numbers = RuleParameters(late=0.75, loss_at_rest=0.01)
+    assert losses_at_rest(rows(8.0, 8.2), numbers).is_open
+    assert not losses_at_rest(rows(8.0, 4.0), numbers).is_open
+    assert not losses_at_rest(rows(4.0, 8.0), numbers).is_open
+    assert losses_at_rest(rows(8.0, 0.5), numbers).is_open  # at the floor
+    assert "not recorded" in losses_at_rest(Rows(), numbers).text
+    assert "task matmul, layers 1 (1 of 1)" in losses_at_rest(rows(4.0, 8.0), numbers).text
+    up_and_down = Rows([*rows(4.0, 8.0).where(seed=0), *rows(8.0, 4.0).where(seed=1)])
+    assert losses_at_rest(up_and_down, numbers).is_open  # mean over seeds
 
 
 def test_the_drift_is_that_of_the_last_doubling() -> None:

@@ -157,7 +157,9 @@ def fit_baum_welch(
         drawn = (_random(number, attempt, seed, num_states, num_symbols, rules) for attempt in range(num_tries))
         return [rules.kept(rules.constrained(rules.restricted(model)), start) for model in drawn]
 
-    batch = {"side_by_side": climb.side_by_side, "waves": WAVES[min(threads, 2) - 1]} if together else {}
+    batch: dict[str, Any] = (
+        {"side_by_side": climb.side_by_side, "waves": WAVES[min(threads, 2) - 1]} if together else {}
+    )
     model, about = search(
         climb, begins, num_restarts, max_iterations, tolerance, callback, agreement=agreement, **batch
     )

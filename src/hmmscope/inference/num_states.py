@@ -249,7 +249,7 @@ def choice_of(
     """
     logs, lengths = dict(logs or {}), np.empty(0, np.int64) if lengths is None else lengths
     if len(fits) == 1 and not logs:
-        return NumStatesChoice(*fits, fits, {}, {}, "", None)
+        return NumStatesChoice(next(iter(fits)), fits, {}, {}, "", None)
     bics = {size: one.bic for size, one in fits.items()}
     support = support_of(bics, evidence_of, choose, why)
     chosen, reason = choice_reason(bics, logs, lengths, support, each, choose=choose)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from hmmscope.lab.evidence.panels import level as level
     from hmmscope.lab.evidence.panels import lines as lines
     from hmmscope.lab.evidence.records import ClaimRecord as ClaimRecord
+    from hmmscope.lab.evidence.records import Numbers as Numbers
+    from hmmscope.lab.evidence.records import RuleParameters as RuleParameters
     from hmmscope.lab.evidence.records import parameter as parameter
     from hmmscope.lab.evidence.rows import PerSeed as PerSeed
     from hmmscope.lab.evidence.rows import Rows as Rows

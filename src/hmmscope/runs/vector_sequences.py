@@ -114,7 +114,7 @@ def choose_vectors(
         logs = {size: _judged(one.hmm, judges, units) for size, one in fits.items()}
         how = {"logs": logs, "lengths": seen, "each": "an observation"}
     choice = choice_of(fits, evidence_of, choose, why, **how)
-    found = {"whole": None, "num_fitted": len(apart.rows), "reason": choice.reason + cut}
+    found: dict[str, Any] = {"whole": None, "num_fitted": len(apart.rows), "reason": choice.reason + cut}
     if apart is not data:
         again = options | {"start": choice.chosen.hmm, "num_restarts": 1}
         found["whole"] = _one_fit(data, emission, again, more)(choice.num_states)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -15,7 +16,9 @@ from hmmscope.lab import (
     Gate,
     MeasuredTables,
     Measurement,
+    Numbers,
     Rows,
+    RuleParameters,
     Tables,
     claim,
     curve,
@@ -210,23 +213,23 @@ class ConvergenceInterval(NamedTuple):
     until: float | None
 
 
-def crossing(rows: Rows) -> ConvergenceInterval | None:
+def crossing(rows: Rows, numbers: Numbers = None) -> ConvergenceInterval | None:
     """Return the convergence interval of one run's rows; None without values."""
     known = sorted((row["sequences"], row["value"]) for row in rows if row["value"] is not None)
     if not known:
         return None
     after, until = 0.0, None
     for sequences, value in known:
-        if value >= parameter("rate", CONVERGED):
+        if value >= parameter(numbers, "rate", CONVERGED):
             after, until = sequences, None
         elif until is None:
             until = sequences
     return ConvergenceInterval(after, until)
 
 
-def advantage(rows: Rows) -> tuple[float | None, float | None]:
+def advantage(rows: Rows, numbers: Numbers = None) -> tuple[float | None, float | None]:
     """Bound log2 of the sequences that the fastest Transformer needs divided by the RNN's, for one task and seed."""
-    found = {n: crossing(own) for n, own in rows.by("layers").items()}
+    found = {n: crossing(own, numbers) for n, own in rows.by("layers").items()}
     recurrent = found.pop(0, None)
     others = [one for one in found.values() if one is not None]
     if recurrent is None or not others:
@@ -249,14 +252,16 @@ def doublings(bounds: tuple[float | None, float | None]) -> float | None:
 
 
 @claim("limits-rnn-converges-faster")
-def converges_faster(tables: Tables) -> Measurement:
+def converges_faster(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Widen the interval to the distance between evaluations, and leave out the first tenth of the training."""
     rows = alike(tables["epochs"])
-    first = {task: parameter("first", FIRST) * max(own.values("sequences")) for task, own in rows.by("task").items()}
+    first = {
+        task: parameter(numbers, "first", FIRST) * max(own.values("sequences")) for task, own in rows.by("task").items()
+    }
     rows = Rows(row for row in rows if row["sequences"] > first[row["task"]])
     effects, sooner = {}, []
     for task in FOUR:
-        bounds = list(rows.where(task=task).per_seed(advantage).values())
+        bounds = list(rows.where(task=task).per_seed(partial(advantage, numbers=numbers)).values())
         values = [doublings(one) for one in bounds]
         known = [value for value in values if value is not None]
         if known:
@@ -268,38 +273,45 @@ def converges_faster(tables: Tables) -> Measurement:
             sooner.append(f"{task_title(task)} {sum(value > 0 for value in known)} of {len(known)}")
     text = f"log2 of the sequences that the fastest Transformer needs, divided by those of the RNN: {told(effects)}. "
     text += f"Seeds in which the RNN converges first: {', '.join(sooner) or 'none'}."
-    return Measurement(effects, text, gates=_gates(tables, rows), required=titles(FOUR))
+    return Measurement(effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR))
 
 
-def _at_end(rows: Rows) -> float | None:
+def _at_end(rows: Rows, numbers: Numbers = None) -> float | None:
     known = sorted((row["sequences"], row["value"]) for row in rows if row["value"] is not None)
-    return fmean(value for _, value in known[-parameter("last", LAST) :]) if known else None
+    return fmean(value for _, value in known[-parameter(numbers, "last", LAST) :]) if known else None
 
 
-def _lead(rows: Rows) -> float | None:
-    found = {n: _at_end(own) for n, own in rows.by("layers").items()}
+def _lead(rows: Rows, numbers: Numbers = None) -> float | None:
+    found = {n: _at_end(own, numbers) for n, own in rows.by("layers").items()}
     recurrent = found.pop(0, None)
     others = [value for value in found.values() if value is not None]
     return min(others) - recurrent if recurrent is not None and others else None
 
 
-def _gates(tables: Tables, rows: Rows) -> tuple[Gate, ...]:
+def _gates(tables: Tables, rows: Rows, numbers: Numbers = None) -> tuple[Gate, ...]:
     deep = [n for n in layers_of(rows) if n]
     whole = Rows({"task": row["task"], "position": row["positions"][-1]} for row in rows)
-    return *_learned(tables, rows, [0]), *_learned(tables, rows, deep), *_matched(rows), *rarely_asked(whole)
+    return (
+        *_learned(tables, rows, [0], numbers),
+        *_learned(tables, rows, deep, numbers),
+        *_matched(rows),
+        *rarely_asked(whole, numbers),
+    )
 
 
-def _learned(tables: Tables, rows: Rows, layers: list[int]) -> tuple[Gate, ...]:
+def _learned(tables: Tables, rows: Rows, layers: list[int], numbers: Numbers = None) -> tuple[Gate, ...]:
     def lead(own: Rows) -> float | None:
         nothing = tables["references"].where(task=own[0]["task"], position=own[0]["position"], seed=own[0].get("seed"))
-        ends = [_at_end(own.where(layers=n)) for n in layers]
+        ends = [_at_end(own.where(layers=n), numbers) for n in layers]
         known = [end for end in ends if end is not None]
         return fmean(row["value"] for row in nothing) - min(known) if known and nothing else None
 
     leads = each_task(rows, FOUR, lead, "")
     who = "Transformer" if any(layers) else "RNN"
     return tuple(
-        Gate.learned(leads.get(task), parameter("rate", CONVERGED), f"a constant answer ({who}, {task})").about(task)
+        Gate.learned(
+            leads.get(task), parameter(numbers, "rate", CONVERGED), f"a constant answer ({who}, {task})"
+        ).about(task)
         for task in titles(one for one in FOUR if rows.where(task=one))
     )
 
@@ -311,29 +323,31 @@ def _drift(rows: Rows, measure: Callable[[Rows], float | None]) -> float | None:
 
 
 @claim("limits-rnn-final-accuracy")
-def final_accuracy(tables: Tables) -> Measurement:
+def final_accuracy(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = alike(tables["epochs"])
-    effects = each_task(rows, FOUR, _lead, "loss, best Transformer minus RNN")
+    effects = each_task(rows, FOUR, partial(_lead, numbers=numbers), "loss, best Transformer minus RNN")
     seen = []
     for task, own in rows.by("task").items():
-        ends = {n: over_seeds(own.where(layers=n), _at_end) for n in layers_of(own)}
+        ends = {n: over_seeds(own.where(layers=n), partial(_at_end, numbers=numbers)) for n in layers_of(own)}
         shown = ", ".join(f"{model_name(n)} {one.value:.4f}" for n, one in ends.items() if one is not None)
         seen.append(f"{task_title(task)} ({max(own.values('sequences')):,} sequences) {shown}")
     text = f"Mean evaluation loss after equal training: {'; '.join(seen)}. "
     text += "An RNN that trains longer has not yet lowered its learning rate."
-    drifts = {task_title(task): _drift(own, _lead) for task, own in rows.by("task").items()}
-    return Measurement(effects, text, gates=_gates(tables, rows), required=titles(FOUR), last_doubling_change=drifts)
+    drifts = {task_title(task): _drift(own, partial(_lead, numbers=numbers)) for task, own in rows.by("task").items()}
+    return Measurement(
+        effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR), last_doubling_change=drifts
+    )
 
 
 @claim("limits-rnn-better-throughout")
-def better_throughout(tables: Tables) -> Measurement:
+def better_throughout(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Cut losses at the constant answer's and take the smallest lead over evaluations."""
     rows = alike(tables["epochs"])
     nothing = {key: fmean(one.values("value")) for key, one in tables["references"].by("task", "position").items()}
 
     def least(own: Rows) -> float | None:
         leads, most = [], nothing.get((own[0]["task"], own[0]["position"]), math.inf)
-        begin = parameter("first", FIRST) * max(own.values("sequences"))
+        begin = parameter(numbers, "first", FIRST) * max(own.values("sequences"))
         for one in Rows(row for row in own if row["sequences"] > begin).by("sequences").values():
             values = {row["layers"]: min(row["value"], most) for row in one if row["value"] is not None}
             recurrent = values.pop(0, None)
@@ -345,21 +359,21 @@ def better_throughout(tables: Tables) -> Measurement:
     text = (
         f"Smallest lead of the RNN over the best Transformer (difference of losses) at any evaluation: {told(effects)}."
     )
-    return Measurement(effects, text, gates=_gates(tables, rows), required=titles(FOUR))
+    return Measurement(effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR))
 
 
 @claim("limits-rnn-fits-longer")
-def fits_longer(tables: Tables) -> Measurement:
+def fits_longer(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = alike(tables["epochs"])
 
     def length(own: Rows) -> float:
-        last = sorted(own, key=lambda row: row["sequences"])[-parameter("last", LAST) :]
+        last = sorted(own, key=lambda row: row["sequences"])[-parameter(numbers, "last", LAST) :]
         return crossing_length(
             [row["distances"] for row in last],
             own[0]["positions"],
-            parameter("rate", CONVERGED),
+            parameter(numbers, "rate", CONVERGED),
             last=len(last),
-            definition=parameter("definition", "prefix"),
+            definition=parameter(numbers, "definition", "prefix"),
         )
 
     def longer(own: Rows) -> float | None:
@@ -374,18 +388,20 @@ def fits_longer(tables: Tables) -> Measurement:
     effects = each_task(rows, FOUR, longer, "doublings beyond the best Transformer", resolution=resolution)
     drifts = {task_title(task): _drift(own, longer) for task, own in rows.by("task").items()}
     text = f"log2 of the RNN's 0.1-fit length divided by the best Transformer's: {told(effects)}."
-    return Measurement(effects, text, gates=_gates(tables, rows), required=titles(FOUR), last_doubling_change=drifts)
+    return Measurement(
+        effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR), last_doubling_change=drifts
+    )
 
 
 @claim("limits-supervision-rnn")
-def supervision_rnn(tables: Tables) -> Measurement:
+def supervision_rnn(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Compare losses over all positions."""
     rows = alike(tables["epochs"].where(task=[HARD, "cyclic-det"])).with_columns(value=_over_positions)
     deepest = max(layers_of(rows), default=0)
 
     def harm(layers: int) -> Callable[[Rows], float | None]:
         def of_seed(own: Rows) -> float | None:
-            hard, easy = (_at_end(own.where(task=task, layers=layers)) for task in (HARD, "cyclic-det"))
+            hard, easy = (_at_end(own.where(task=task, layers=layers), numbers) for task in (HARD, "cyclic-det"))
             return None if hard is None or easy is None else hard - easy
 
         return of_seed
@@ -400,7 +416,9 @@ def supervision_rnn(tables: Tables) -> Measurement:
     compared = rows.where(layers=[0, deepest])
     effect = over_seeds(rows, difference, "loss, Transformer's increase minus the RNN's")
     own = alike(tables["epochs"].where(task=[HARD, "cyclic-det"], layers=[0, deepest]))
-    return Measurement(effect, text, gates=_gates(tables, own), last_doubling_change=_drift(compared, difference))
+    return Measurement(
+        effect, text, gates=_gates(tables, own, numbers), last_doubling_change=_drift(compared, difference)
+    )
 
 
 def _over_positions(row: Mapping[str, Any]) -> float | None:

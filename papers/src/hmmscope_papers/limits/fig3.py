@@ -13,7 +13,9 @@ from hmmscope.lab import (
     Gate,
     MeasuredTables,
     Measurement,
+    Numbers,
     Rows,
+    RuleParameters,
     Series,
     Tables,
     claim,
@@ -241,19 +243,19 @@ def _training_figure(rows: Rows) -> Figure:
 # Claims
 
 
-def _learned(tables: Tables, tasks: Sequence[str]) -> tuple[Gate, ...]:
-    return learned_by(tables, tasks, *deep(tables))
+def _learned(tables: Tables, tasks: Sequence[str], numbers: Numbers = None) -> tuple[Gate, ...]:
+    return learned_by(tables, tasks, *deep(tables), numbers=numbers)
 
 
-def _of_rnn(tables: Tables) -> tuple[Gate, ...]:
+def _of_rnn(tables: Tables, numbers: Numbers = None) -> tuple[Gate, ...]:
     known = [task for task in TASKS if task not in ("ran-lds", HARD)]
-    return *learned_by(tables, known, 0), *rarely_asked(tables["positions"])
+    return *learned_by(tables, known, 0, numbers=numbers), *rarely_asked(tables["positions"], numbers)
 
 
 @claim("limits-rnn-fits")
-def rnn_fits(tables: Tables) -> Measurement:
+def rnn_fits(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Include the first position, where the relative loss on RanLDS is largest."""
-    rate = parameter("rate")
+    rate = parameter(numbers, "rate")
     rows = models(tables).where(layers=0)
     effects = each_task(rows, TASKS, lambda own: slack(own, rate), f"below {rate:g}")
     whole = tables["fit-lengths"].where(layers=0, predictor="model", by="epochs", error_rate=rate)
@@ -263,16 +265,22 @@ def rnn_fits(tables: Tables) -> Measurement:
     )
     text = f"Mean {rate:g}-fit length of the RNN: {seen}. "
     text += f"Its second largest loss over positions is below {rate:g} by: {told(effects)}."
-    drifts = drifts_of(tables, tuple(TASKS), slack_then(rate), layers=rows.values("layers"))
-    return Measurement(effects, text, gates=_of_rnn(tables), required=titles(TASKS), last_doubling_change=drifts)
+    drifts = drifts_of(tables, tuple(TASKS), slack_then(rate, numbers), layers=rows.values("layers"), numbers=numbers)
+    return Measurement(
+        effects, text, gates=_of_rnn(tables, numbers), required=titles(TASKS), last_doubling_change=drifts
+    )
 
 
 @claim("limits-fit-length-grows")
 def grows(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
-    effects, drifts = growing_by_task(tables, growth, "doublings per layer", numbers["rate"])
-    text = f"{by_depth(tables, REMEMBERING)} Doublings of the fit length per layer: {told(effects)}."
+    effects, drifts = growing_by_task(tables, growth, "doublings per layer", numbers["rate"], numbers)
+    text = f"{by_depth(tables, REMEMBERING, numbers)} Doublings of the fit length per layer: {told(effects)}."
     return Measurement(
-        effects, text, gates=_learned(tables, REMEMBERING), required=titles(REMEMBERING), last_doubling_change=drifts
+        effects,
+        text,
+        gates=_learned(tables, REMEMBERING, numbers),
+        required=titles(REMEMBERING),
+        last_doubling_change=drifts,
     )
 
 
@@ -280,17 +288,21 @@ def grows(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
 def doubles(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
     """Use depths up to half of the sequence, because a longer fit cannot double."""
     effects, drifts = growing_by_task(
-        tables, lambda found, longest: growth(found, longest, numbers["half"]), "doublings per layer", numbers["rate"]
+        tables,
+        lambda found, longest: growth(found, longest, numbers["half"]),
+        "doublings per layer",
+        numbers["rate"],
+        numbers,
     )
-    spaces, _ = growing_by_task(tables, doublings_left, "", numbers["rate"])
+    spaces, _ = growing_by_task(tables, doublings_left, "", numbers["rate"], numbers)
     spaced = [
         Gate.headroom(
-            one.value, parameter("room"), f"the sequence of {task}, in doublings of the shortest fit length,"
+            one.value, parameter(numbers, "room"), f"the sequence of {task}, in doublings of the shortest fit length,"
         ).about(task)
         for task, one in spaces.items()
     ]
-    text = f"{by_depth(tables, REMEMBERING)} Doublings of the fit length per layer: {told(effects)}."
-    gates = (*spaced, *_learned(tables, REMEMBERING))
+    text = f"{by_depth(tables, REMEMBERING, numbers)} Doublings of the fit length per layer: {told(effects)}."
+    gates = (*spaced, *_learned(tables, REMEMBERING, numbers))
     return Measurement(effects, text, gates=gates, required=titles(REMEMBERING), last_doubling_change=drifts)
 
 
@@ -302,19 +314,22 @@ def power(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
         logs = [(n, log2(length)) for n, length in found.items() if 2**n < longest]
         return min((one - EstimateWithError(n) for n, one in logs), default=None)
 
-    effects, drifts = growing_by_task(tables, least, "doublings above 2^L, worst depth", numbers["rate"])
-    text = (
-        f"{by_depth(tables, REMEMBERING)} log2 of the fit length divided by 2^L, at the worst depth: {told(effects)}."
-    )
+    effects, drifts = growing_by_task(tables, least, "doublings above 2^L, worst depth", numbers["rate"], numbers)
+    text = f"{by_depth(tables, REMEMBERING, numbers)} "
+    text += f"log2 of the fit length divided by 2^L, at the worst depth: {told(effects)}."
     return Measurement(
-        effects, text, gates=_learned(tables, REMEMBERING), required=titles(REMEMBERING), last_doubling_change=drifts
+        effects,
+        text,
+        gates=_learned(tables, REMEMBERING, numbers),
+        required=titles(REMEMBERING),
+        last_doubling_change=drifts,
     )
 
 
 @claim("limits-constant-depth")
-def constant_depth(tables: Tables) -> Measurement:
+def constant_depth(tables: Tables, numbers: RuleParameters) -> Measurement:
     def best(own: Rows) -> EstimateWithError | None:
-        return max((slack(own.where(layers=n), parameter("rate", RATE)) for n in layers_of(own)), default=None)
+        return max((slack(own.where(layers=n), parameter(numbers, "rate", RATE)) for n in layers_of(own)), default=None)
 
     rows = models(tables).where(layers=[1, 2])
     effects = each_task(rows, FORGETTING, best, "below 0.1")
@@ -326,23 +341,30 @@ def constant_depth(tables: Tables) -> Measurement:
         else "each task is fitted by some depth"
     )
     starts = tables["fit-lengths"].where(
-        predictor="model", by="epochs", error_rate=parameter("rate", RATE), layers=2, task=list(FORGETTING)
+        predictor="model", by="epochs", error_rate=parameter(numbers, "rate", RATE), layers=2, task=list(FORGETTING)
     )
     later = "; ".join(
         f"{task_title(task)} {max(row['fits_from'] for row in own if row['fits_from'] is not None)}"
         for task, own in starts.by("task").items()
         if any(row["fits_from"] is not None for row in own)
     )
-    text = f"{by_depth(tables, FORGETTING)} The second largest loss over positions is below 0.1 by: {told(effects)}."
+    text = f"{by_depth(tables, FORGETTING, numbers)} "
+    text += f"The second largest loss over positions is below 0.1 by: {told(effects)}."
     text += f" With two layers the loss stays below 0.1 from this position on: {later}." if later else ""
     text += f" Over all depths, {depth}."
-    drifts = drifts_of(tables, FORGETTING, slack_then(parameter("rate", RATE)), layers=[1, 2])
+    drifts = drifts_of(
+        tables, FORGETTING, slack_then(parameter(numbers, "rate", RATE), numbers), layers=[1, 2], numbers=numbers
+    )
     return Measurement(
-        effects, text, gates=_few_layers_learned(tables), required=titles(FORGETTING), last_doubling_change=drifts
+        effects,
+        text,
+        gates=_few_layers_learned(tables, numbers),
+        required=titles(FORGETTING),
+        last_doubling_change=drifts,
     )
 
 
-def _few_layers_learned(tables: Tables) -> tuple[Gate, ...]:
+def _few_layers_learned(tables: Tables, numbers: Numbers = None) -> tuple[Gate, ...]:
     def lead(own: Rows) -> EstimateWithError | None:
         models = own.where(predictor="model").by("layers").values()
         constant = own.where(predictor="constant")
@@ -351,49 +373,55 @@ def _few_layers_learned(tables: Tables) -> tuple[Gate, ...]:
     found = each_task(tables["positions"].where(layers=[1, 2]), FORGETTING, lead, "")
     what = "a constant answer (one or two layers, {})"
     return tuple(
-        Gate.learned(found.get(task), parameter("rate", RATE), what.format(task)).about(task)
+        Gate.learned(found.get(task), parameter(numbers, "rate", RATE), what.format(task)).about(task)
         for task in titles(FORGETTING)
     )
 
 
 @claim("limits-hard-no-depth")
-def hard_no_depth(tables: Tables) -> Measurement:
+def hard_no_depth(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Gate the supervision rate: the paper asks for the state once in 120 actions."""
     rows = tables["positions"].where(task=HARD)
     best = over_seeds(
-        rows.where(predictor="model", layers=deep(tables)), lambda own: max(lengths(own).values()), "positions"
+        rows.where(predictor="model", layers=deep(tables)),
+        lambda own: max(lengths(own, numbers=numbers).values()),
+        "positions",
     )
     trained = tables.get(WHILE_TRAINING, Rows()).where(task=HARD, layers=deep(tables))
-    moved = drift(trained, lambda own: max(lengths_then(own).values()))
-    gates = (*rarely_asked(rows), *learned_by(tables, (HARD,), 0), *_learned(tables, CYCLES[:1]))
-    return Measurement(best, by_depth(tables, (HARD,)), gates=gates, last_doubling_change=moved)
+    moved = drift(trained, lambda own: max(lengths_then(own, numbers=numbers).values()), numbers)
+    gates = (
+        *rarely_asked(rows, numbers),
+        *learned_by(tables, (HARD,), 0, numbers=numbers),
+        *_learned(tables, CYCLES[:1], numbers),
+    )
+    return Measurement(best, by_depth(tables, (HARD,), numbers), gates=gates, last_doubling_change=moved)
 
 
 @claim("limits-hard-below-det")
-def hard_below_det(tables: Tables) -> Measurement:
+def hard_below_det(tables: Tables, numbers: RuleParameters) -> Measurement:
     def least(easy: Lengths, hard: Lengths) -> EstimateWithError:
         return min(log2(easy[n]) - log2(hard[n]) for n in easy.keys() & hard.keys())
 
-    effect, moved = both_cycles(tables, least, "doublings, smallest over depths")
-    gates = (*rarely_asked(tables["positions"]), *_learned(tables, CYCLES))
-    return Measurement(effect, by_depth(tables, CYCLES), gates=gates, last_doubling_change=moved)
+    effect, moved = both_cycles(tables, least, "doublings, smallest over depths", numbers)
+    gates = (*rarely_asked(tables["positions"], numbers), *_learned(tables, CYCLES, numbers))
+    return Measurement(effect, by_depth(tables, CYCLES, numbers), gates=gates, last_doubling_change=moved)
 
 
 @claim("limits-hard-plateau")
-def hard_plateau(tables: Tables) -> Measurement:
+def hard_plateau(tables: Tables, numbers: RuleParameters) -> Measurement:
     def gain(easy: Lengths, hard: Lengths) -> EstimateWithError | None:
         most = max(easy.keys() & hard.keys())
         if most <= 2 or not {2} <= easy.keys() & hard.keys():
             return None
         return (log2(easy[most]) - log2(easy[2])) - (log2(hard[most]) - log2(hard[2]))
 
-    effect, moved = both_cycles(tables, gain, "doublings more on Cyclic-DET")
-    gates = (*rarely_asked(tables["positions"]), *_learned(tables, CYCLES))
-    return Measurement(effect, by_depth(tables, CYCLES), gates=gates, last_doubling_change=moved)
+    effect, moved = both_cycles(tables, gain, "doublings more on Cyclic-DET", numbers)
+    gates = (*rarely_asked(tables["positions"], numbers), *_learned(tables, CYCLES, numbers))
+    return Measurement(effect, by_depth(tables, CYCLES, numbers), gates=gates, last_doubling_change=moved)
 
 
 @claim("limits-error-rates-close")
-def error_rates_close(tables: Tables) -> Measurement:
+def error_rates_close(tables: Tables, numbers: RuleParameters) -> Measurement:
     def share(pairs: list[tuple[EstimateWithError, EstimateWithError]]) -> EstimateWithError | None:
         found = [(strict, loose) for strict, loose in pairs if loose.value >= 1]
         if not found:
@@ -405,7 +433,10 @@ def error_rates_close(tables: Tables) -> Measurement:
     def now(own: Rows) -> EstimateWithError | None:
         return share(
             [
-                (length_of(one, parameter("stricter")), length_of(one, parameter("looser")))
+                (
+                    length_of(one, parameter(numbers, "stricter"), numbers=numbers),
+                    length_of(one, parameter(numbers, "looser"), numbers=numbers),
+                )
                 for one in own.by("task", "layers").values()
             ]
         )
@@ -414,7 +445,10 @@ def error_rates_close(tables: Tables) -> Measurement:
         cells = own.by("task", "layers").values()
         return share(
             [
-                (lengths_then(one, parameter("stricter"))[n], lengths_then(one, parameter("looser"))[n])
+                (
+                    lengths_then(one, parameter(numbers, "stricter"), numbers)[n],
+                    lengths_then(one, parameter(numbers, "looser"), numbers)[n],
+                )
                 for one in cells
                 for n in one.values("layers")
             ]
@@ -428,6 +462,9 @@ def error_rates_close(tables: Tables) -> Measurement:
         else f"The 0.05-fit length is {effect.short()} times the 0.1-fit length, mean over tasks and depths."
     )
     trained = tables.get(WHILE_TRAINING, Rows()).where(layers=deep(tables))
-    drifts = {"": drift(trained, then), **drifts_of(tables, REMEMBERING, then, layers=deep(tables))}
-    gates = (*_learned(tables, REMEMBERING), *rarely_asked(tables["positions"]))
+    drifts = {
+        "": drift(trained, then, numbers),
+        **drifts_of(tables, REMEMBERING, then, layers=deep(tables), numbers=numbers),
+    }
+    gates = (*_learned(tables, REMEMBERING, numbers), *rarely_asked(tables["positions"], numbers))
     return Measurement(effect, text, gates=gates, last_doubling_change=drifts, parts=parts)

@@ -1,6 +1,7 @@
 """[Limits] Figure 4, right: training with and without block chain-of-thought."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hmmscope import Run, registry
@@ -13,8 +14,10 @@ from hmmscope.lab import (
     Gate,
     MeasuredTables,
     Measurement,
+    Numbers,
     Panel,
     Rows,
+    RuleParameters,
     Series,
     Tables,
     claim,
@@ -294,17 +297,25 @@ def _each_shown(
     return {task: found[task] for task in SHOWN if task in found}
 
 
-def _at_rest(tables: Tables, tasks: tuple[str, ...]) -> Gate:
+def _at_rest(tables: Tables, tasks: tuple[str, ...], numbers: Numbers = None) -> Gate:
     cells: dict[str, list[dict[str, Any]]] = {}
     for (task, seed), own in tables["final"].where(task=list(tasks)).by("task", "seed").items():
         for name, block in (("without", 0), ("with the chosen block", _chosen(own))):
             rows = tables["training"].where(task=task, seed=seed, block_length=block)
             cells.setdefault(f"{task}, {name}", []).extend(with_share(rows, "epoch") if rows else ())
-    changes = {name: mean_late_change(Rows(rows), _change) for name, rows in cells.items() if rows}
-    return Gate.converged(changes, parameter("loss_at_rest", LOSS_AT_REST), "evaluation loss at the chosen position")
+    changes = {
+        name: mean_late_change(Rows(rows), partial(_change, numbers=numbers), numbers)
+        for name, rows in cells.items()
+        if rows
+    }
+    return Gate.converged(
+        changes, parameter(numbers, "loss_at_rest", LOSS_AT_REST), "evaluation loss at the chosen position"
+    )
 
 
-def _learned(tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False, short: bool = False) -> Gate:
+def _learned(
+    tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False, short: bool = False, numbers: Numbers = None
+) -> Gate:
     """Return the gate of learning without blocks and with the chosen block, with all short blocks, or with the best."""
 
     def lead(own: Rows) -> EstimateWithError | None:
@@ -326,18 +337,24 @@ def _learned(tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False, sh
     found = each(tables["errors"].where(task=list(tasks)), "task", lead)
     least = smallest(found.values(), lambda one: one.value) if found else None
     control = "before training and better than a constant answer, on average over positions,"
-    return Gate.learned(least, parameter("loss_at_rest", LOSS_AT_REST), control)
+    return Gate.learned(least, parameter(numbers, "loss_at_rest", LOSS_AT_REST), control)
 
 
-def _change(end: dict[str, Any], before: dict[str, Any]) -> float:
-    return 0.0 if end["value"] < parameter("loss_at_rest", LOSS_AT_REST) else float(end["value"] - before["value"])
+def _change(end: dict[str, Any], before: dict[str, Any], numbers: Numbers = None) -> float:
+    return (
+        0.0
+        if end["value"] < parameter(numbers, "loss_at_rest", LOSS_AT_REST)
+        else float(end["value"] - before["value"])
+    )
 
 
-def _drifts(tables: Tables, measure: Callable[[Rows], float | None]) -> dict[str, float | None]:
+def _drifts(
+    tables: Tables, measure: Callable[[Rows], float | None], numbers: Numbers = None
+) -> dict[str, float | None]:
     def at(row: dict[str, Any], until: float) -> float | None:
         same = {key: row.get(key) for key in ("task", "seed", "block_length")}
         rows = with_share(tables["training"].where(**same), "epoch") if tables["training"].where(**same) else Rows()
-        near = [one["value"] for one in rows if until - parameter("about") < one["share"] <= until + 1e-9]
+        near = [one["value"] for one in rows if until - parameter(numbers, "about") < one["share"] <= until + 1e-9]
         return sum(near) / len(near) if near and None not in near else None
 
     drifts = {}
@@ -361,37 +378,44 @@ def _said(rows: Rows) -> str:
 
 
 @claim("limits-cot-lowers-loss")
-def lowers_loss(tables: Tables) -> Measurement:
+def lowers_loss(tables: Tables, numbers: RuleParameters) -> Measurement:
     def fall(own: Rows) -> float | None:
         chosen = _chosen(own)
         return None if chosen is None else own.one(block_length=0)["error"] - own.one(block_length=chosen)["error"]
 
-    effects, drifts = _each_shown(tables, fall, "fall of the error with b half the fit length"), _drifts(tables, fall)
-    gate = _learned(tables, SHOWN, chosen=True)
+    effects, drifts = (
+        _each_shown(tables, fall, "fall of the error with b half the fit length"),
+        _drifts(tables, fall, numbers),
+    )
+    gate = _learned(tables, SHOWN, chosen=True, numbers=numbers)
     return Measurement(effects, _said(tables["final"]), gates=(gate,), required=SHOWN, last_doubling_change=drifts)
 
 
 @claim("limits-cot-lengthens")
-def lengthens(tables: Tables) -> Measurement:
+def lengthens(tables: Tables, numbers: RuleParameters) -> Measurement:
     def gain(own: Rows) -> EstimateWithError | None:
         chosen = _chosen(own)
         errors = tables["errors"].where(predictor="trained", task=own[0]["task"], seed=own[0].get("seed"))
         if chosen is None or not errors:
             return None
         plain, heard = (
-            length_of(errors.where(block_length=block), parameter("rate", ERROR_RATES[0])) for block in (0, chosen)
+            length_of(errors.where(block_length=block), parameter(numbers, "rate", ERROR_RATES[0]), numbers=numbers)
+            for block in (0, chosen)
         )
         return log2(heard) - log2(plain)
 
     effects = _each_shown(tables, gain, "doublings")
     text = f"Doublings of the 0.05-fit length gained by chain-of-thought: {told(effects)}. {_said(tables['final'])}"
     return Measurement(
-        effects, text, gates=(_learned(tables, SHOWN, chosen=True), _at_rest(tables, SHOWN)), required=SHOWN
+        effects,
+        text,
+        gates=(_learned(tables, SHOWN, chosen=True, numbers=numbers), _at_rest(tables, SHOWN, numbers)),
+        required=SHOWN,
     )
 
 
 @claim("limits-cot-block-bound")
-def block_bound(tables: Tables) -> Measurement:
+def block_bound(tables: Tables, numbers: RuleParameters) -> Measurement:
     def difference(own: Rows) -> float | None:
         fit = own.one(block_length=0)["fit_0.05"] if own.where(block_length=0) else 0
         errors = {row["block_length"]: row["error"] for row in own}
@@ -400,31 +424,35 @@ def block_bound(tables: Tables) -> Measurement:
         return sum(long) / len(long) - sum(short) / len(short) if long and short else None
 
     effects = _each_shown(tables, difference, "error of blocks above the fit length minus that of short ones")
-    text, drifts = _said(tables["final"]), _drifts(tables, difference)
-    gate = _learned(tables, SHOWN, short=True)
+    text, drifts = _said(tables["final"]), _drifts(tables, difference, numbers)
+    gate = _learned(tables, SHOWN, short=True, numbers=numbers)
     return Measurement(effects, text, gates=(gate,), required=SHOWN, last_doubling_change=drifts)
 
 
 @claim("limits-cot-hard")
-def cot_hard(tables: Tables) -> Measurement:
+def cot_hard(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Use the best block length; the first answers carry no information about the state."""
     heard = Rows(row for row in tables["errors"].where(predictor="trained") if row["block_length"])
 
     def least(own: Rows) -> EstimateWithError:
-        best = max(slack(one, parameter("rate", ERROR_RATES[1])) for one in own.by("block_length").values())
-        return EstimateWithError(parameter("rate", ERROR_RATES[1]) - best.value, best.error)
+        best = max(slack(one, parameter(numbers, "rate", ERROR_RATES[1])) for one in own.by("block_length").values())
+        return EstimateWithError(parameter(numbers, "rate", ERROR_RATES[1]) - best.value, best.error)
 
     rows = heard.where(task=HARD)
     effect = over_seeds(rows, least, "largest loss, best block length")
     easy = over_seeds(
         heard.where(task=SHOWN[0]),
-        lambda own: max(slack(one, parameter("rate", ERROR_RATES[1])) for one in own.by("block_length").values()),
+        lambda own: max(
+            slack(one, parameter(numbers, "rate", ERROR_RATES[1])) for one in own.by("block_length").values()
+        ),
     )
     gates = [
-        *rarely_asked(rows),
-        _at_rest(tables, (HARD,)),
+        *rarely_asked(rows, numbers),
+        _at_rest(tables, (HARD,), numbers),
     ]
     gates += (
-        [Gate.learned(easy, parameter("easy"), "an error of 0.1, on Cyclic-DET with chain-of-thought,")] if easy else []
+        [Gate.learned(easy, parameter(numbers, "easy"), "an error of 0.1, on Cyclic-DET with chain-of-thought,")]
+        if easy
+        else []
     )
     return Measurement(effect, _said(tables["final"].where(task=[HARD, SHOWN[0]])), gates=gates)

@@ -15,7 +15,9 @@ from hmmscope.lab import (
     Gate,
     MeasuredTables,
     Measurement,
+    Numbers,
     Rows,
+    RuleParameters,
     Tables,
     claim,
     curve,
@@ -190,17 +192,17 @@ FORGOTTEN = 0.1
 ERROR_RATE = 0.05
 
 
-def _forgets(rows: Rows) -> list[float]:
+def _forgets(rows: Rows, numbers: Numbers = None) -> list[float]:
     last = max(rows.values("position"))
     ends = rows.where(predictor="uniform", position=last).pool("probability")
-    return sorted(row["probability"] for row in ends if row["value"] < parameter("forgotten", FORGOTTEN))
+    return sorted(row["probability"] for row in ends if row["value"] < parameter(numbers, "forgotten", FORGOTTEN))
 
 
 def _at(rows: Rows, position: int) -> EstimateWithError:
     return sampled(rows.one(position=position))
 
 
-def _learned(rows: Rows, trained: str = "model") -> Gate:
+def _learned(rows: Rows, trained: str = "model", numbers: Numbers = None) -> Gate:
     def lead(own: Rows) -> float | None:
         errors = [[row["value"] for row in own.where(predictor=name)] for name in ("uniform", trained)]
         return sum(errors[0]) / len(errors[0]) - sum(errors[1]) / len(errors[1]) if all(errors) else None
@@ -209,20 +211,20 @@ def _learned(rows: Rows, trained: str = "model") -> Gate:
     least = smallest(found.values(), lambda one: one.value) if found else None
     return Gate.learned(
         least,
-        parameter("error_rate", ERROR_RATE) / 2,
+        parameter(numbers, "error_rate", ERROR_RATE) / 2,
         f"the uniform distribution ({'RNN' if trained == 'rnn' else 'Transformer'})",
     )
 
 
-def _at_rest(tables: Tables, *networks: str, **only: Any) -> Gate:
-    return losses_at_rest(while_training(tables, network=list(networks), **only))
+def _at_rest(tables: Tables, *networks: str, numbers: Numbers = None, **only: Any) -> Gate:
+    return losses_at_rest(while_training(tables, network=list(networks), **only), numbers)
 
 
 @claim("limits-mixing-hump")
-def hump(tables: Tables) -> Measurement:
+def hump(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = tables["errors"]
     last = max(rows.values("position"))
-    model = rows.where(predictor="model", probability=_forgets(rows))
+    model = rows.where(predictor="model", probability=_forgets(rows, numbers))
 
     def height(own: Rows) -> EstimateWithError:
         top = largest((sampled(row) for row in own), lambda one: one.value)
@@ -236,12 +238,12 @@ def hump(tables: Tables) -> Measurement:
         top = largest(means, means.__getitem__)
         shown.append(f"{p:g}: {means[top]:.3f} at position {top}, {means[last]:.3f} at position {last}")
     text = f"Largest and last mean error by backward probability: {'; '.join(shown) or 'none forgets within the sequence'}."
-    rest = _at_rest(tables, "model", probability=_forgets(rows))
-    return Measurement(effects, text, gates=(_learned(rows), rest, _room(rows)))
+    rest = _at_rest(tables, "model", probability=_forgets(rows, numbers), numbers=numbers)
+    return Measurement(effects, text, gates=(_learned(rows, numbers=numbers), rest, _room(rows, numbers)))
 
 
-def _room(rows: Rows) -> Gate:
-    known = rows.where(predictor="uniform", probability=_forgets(rows))
+def _room(rows: Rows, numbers: Numbers = None) -> Gate:
+    known = rows.where(predictor="uniform", probability=_forgets(rows, numbers))
     reach, last = 2 ** rows[0]["layers"], max(rows.values("position"))
     heights = [
         max(row["value"] for row in means if row["position"] > reach) - means.one(position=last)["value"]
@@ -250,13 +252,13 @@ def _room(rows: Rows) -> Gate:
     ]
     return Gate.headroom(
         min(heights, default=0.0),
-        parameter("room"),
+        parameter(numbers, "room"),
         "the fall of the uniform distribution's error from position 2^L on",
     )
 
 
 @claim("limits-mixing-end")
-def end_falls(tables: Tables) -> Measurement:
+def end_falls(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = tables["errors"]
     ends = rows.where(position=max(rows.values("position")))
     effects: dict[str, Effect] = {}
@@ -272,7 +274,9 @@ def end_falls(tables: Tables) -> Measurement:
     text = (
         f"Mean error at the last position by backward probability: {shown[0]}; for the uniform distribution {shown[1]}."
     )
-    return Measurement(effects, text, gates=(_learned(rows), _at_rest(tables, "model")))
+    return Measurement(
+        effects, text, gates=(_learned(rows, numbers=numbers), _at_rest(tables, "model", numbers=numbers))
+    )
 
 
 def _value(own: Rows) -> float:
@@ -280,7 +284,7 @@ def _value(own: Rows) -> float:
 
 
 @claim("limits-mixing-rnn")
-def mixing_rnn(tables: Tables) -> Measurement:
+def mixing_rnn(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = tables["errors"]
     slow, fast = min(rows.values("probability")), max(rows.values("probability"))
 
@@ -297,11 +301,11 @@ def mixing_rnn(tables: Tables) -> Measurement:
     shown = told({name: one for name, one in parts.items() if one})
     text = f"Rise of the mean error from backward probability {fast:g} to {slow:g}: {shown}."
     labels = {name: _label(slow, layers) for name, layers in (("Transformer", 1), ("RNN", 0))}
-    gates = (equal_budgets(tables, labels), _learned(rows, "rnn"), _learned(rows))
+    gates = (equal_budgets(tables, labels), _learned(rows, "rnn", numbers), _learned(rows, numbers=numbers))
     then = while_training(tables).with_columns(predictor=lambda row: row["network"], value=lambda row: row["loss"])
     return Measurement(
         over_seeds(rows, more, "rise of the error, Transformer minus RNN"),
         text,
         gates=gates,
-        last_doubling_change=drift(then, more),
+        last_doubling_change=drift(then, more, numbers),
     )

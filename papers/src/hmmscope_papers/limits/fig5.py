@@ -14,6 +14,7 @@ from hmmscope.lab import (
     Measurement,
     Panel,
     Rows,
+    RuleParameters,
     Tables,
     claim,
     curve,
@@ -239,7 +240,7 @@ def heads_matter(tables: Tables) -> Measurement:
 
 
 @claim("limits-rnn-tuning")
-def rnn_tuning(tables: Tables) -> Measurement:
+def rnn_tuning(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Compare the range of losses over learning rates; nothing else is varied for both."""
     rows = tables["errors"].where(predictor="model", vary_rate=True)
     deep = min((n for n in rows.values("layers") if n), default=0)
@@ -249,7 +250,7 @@ def rnn_tuning(tables: Tables) -> Measurement:
         values = list(own.per_seed(_wider("value", deep)).values())
         if any(value is not None for value in values):
             effects[task] = Effect.pooled(values, "range of losses, Transformer minus RNN")
-            drifts[task] = drift(later.where(task=task), _wider("loss", deep))
+            drifts[task] = drift(later.where(task=task), _wider("loss", deep), numbers)
     shown = [
         f"{task}, {'RNN' if n == 0 else f'{n} layers'}, {rate:g}: {_mean(own):.3f}"
         for (task, n, rate), own in rows.where(layers=[0, deep]).by("task", "layers", "rate").items()
@@ -257,8 +258,10 @@ def rnn_tuning(tables: Tables) -> Measurement:
     recurrent, others = (tables["errors"].where(layers=n, vary_rate=True) for n in (0, deep))
     gates = (
         equal_budgets(tables, _budget_labels(rows, deep)),
-        Gate.learned(over_seeds(recurrent, _best_lead), parameter("learned"), "the constant answer (RNN)"),
-        Gate.learned(over_seeds(others, _best_lead), parameter("learned"), "the constant answer (Transformer)"),
+        Gate.learned(over_seeds(recurrent, _best_lead), parameter(numbers, "learned"), "the constant answer (RNN)"),
+        Gate.learned(
+            over_seeds(others, _best_lead), parameter(numbers, "learned"), "the constant answer (Transformer)"
+        ),
     )
     text = f"Mean evaluation loss by learning rate: {'; '.join(shown) or 'only one rate was trained'}."
     return Measurement(effects, text, gates=gates, last_doubling_change=drifts)

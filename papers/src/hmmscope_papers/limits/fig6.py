@@ -14,7 +14,9 @@ from hmmscope.lab import (
     Gate,
     MeasuredTables,
     Measurement,
+    Numbers,
     Rows,
+    RuleParameters,
     Tables,
     claim,
     curve,
@@ -210,7 +212,7 @@ def _said(tables: Tables, task: str) -> str:
     return f"Mean fit length in whole positions, with and without curriculum (layers): {', '.join(said) or 'none'}."
 
 
-def _gates(tables: Tables, task: str, deep: bool = True) -> tuple[Gate, Gate]:
+def _gates(tables: Tables, task: str, deep: bool = True, numbers: Numbers = None) -> tuple[Gate, Gate]:
     rows = tables["fit-lengths"].where(task=task)
     ends = _deep(rows) if deep else rows.where(layers=0)
     lengths = ends.with_columns(length=lambda row: share(row) * row["longest"])
@@ -224,7 +226,7 @@ def _gates(tables: Tables, task: str, deep: bool = True) -> tuple[Gate, Gate]:
         "with" if kept else "without": {"sequences": float(max(own.values("sequences")))}
         for kept, own in _deep(tables["epochs"].where(task=task)).by("curriculum").items()
     }
-    gate = Gate.learned(least, parameter("learned"), "a constant answer, which fits no position,")
+    gate = Gate.learned(least, parameter(numbers, "learned"), "a constant answer, which fits no position,")
     return gate, Gate.matched(seen)
 
 
@@ -244,34 +246,39 @@ def _mean_length(own: Rows) -> float:
 
 
 @claim("limits-curriculum-det")
-def curriculum_det(tables: Tables) -> Measurement:
+def curriculum_det(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = _deep(tables["fit-lengths"].where(task="cyclic-det"))
     effect = over_seeds(
         rows, lead, "of the sequence length", resolution=_resolution(rows) / rows[0]["longest"] if rows else 0
     )
     moved = _drift(tables, "cyclic-det", lambda own: lead(_deep(own)))
     return Measurement(
-        effect, _said(tables, "cyclic-det"), gates=_gates(tables, "cyclic-det"), last_doubling_change=moved
+        effect,
+        _said(tables, "cyclic-det"),
+        gates=_gates(tables, "cyclic-det", numbers=numbers),
+        last_doubling_change=moved,
     )
 
 
 @claim("limits-curriculum-matmul")
-def curriculum_matmul(tables: Tables) -> Measurement:
+def curriculum_matmul(tables: Tables, numbers: RuleParameters) -> Measurement:
     effect = _doublings(tables, "fit-lengths", "matmul")
     moved = _drift(tables, "matmul", lambda own: lead(_deep(own), doublings))
-    return Measurement(effect, _said(tables, "matmul"), gates=_gates(tables, "matmul"), last_doubling_change=moved)
+    return Measurement(
+        effect, _said(tables, "matmul"), gates=_gates(tables, "matmul", numbers=numbers), last_doubling_change=moved
+    )
 
 
 @claim("limits-curriculum-faster")
-def curriculum_faster(tables: Tables) -> Measurement:
+def curriculum_faster(tables: Tables, numbers: RuleParameters) -> Measurement:
     found = {task_title(task): _doublings(tables, "epochs", task) for task in ("cyclic-det", "matmul")}
     shown = told({name: one for name, one in found.items() if one})
     text = f"Doublings of the fit length gained by the curriculum, mean over epochs and depths: {shown}."
-    return Measurement(found["MatMul"], text, gates=_gates(tables, "matmul"))
+    return Measurement(found["MatMul"], text, gates=_gates(tables, "matmul", numbers=numbers))
 
 
 @claim("limits-curriculum-shortens")
-def curriculum_shortens(tables: Tables) -> Measurement:
+def curriculum_shortens(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Compare processor times within seeds."""
     runs, ends = tables.get("runs", Rows()), _deep(tables["fit-lengths"]).where(curriculum=True)
     effects, tokens = {}, []
@@ -294,7 +301,7 @@ def curriculum_shortens(tables: Tables) -> Measurement:
     stages = max((row["stages"] for row in ends), default=1)
     planned = math.log2(2 - 2.0 ** (1 - stages))  # stages of equally many steps, each twice as long as the one before
     gate = Gate.headroom(
-        1 - planned, parameter("times", TIMES) / 2, "the planned ratio of tokens (log2 of the ratio times C)"
+        1 - planned, parameter(numbers, "times", TIMES) / 2, "the planned ratio of tokens (log2 of the ratio times C)"
     )
     return Measurement(effects, text, gates=(gate,))
 
@@ -305,7 +312,7 @@ def _ratio(pair: list[Rows], column: str) -> float | None:
 
 
 @claim("limits-curriculum-rnn")
-def curriculum_rnn(tables: Tables) -> Measurement:
+def curriculum_rnn(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Compare absolute differences minus the noise between seeds."""
 
     def more(rows: Rows) -> Callable[[Rows], float | None]:
@@ -326,7 +333,7 @@ def curriculum_rnn(tables: Tables) -> Measurement:
     effects: dict[str, Effect] = {}
     for task, own in by_task.items():
         effects |= each_task(own, (task,), more(own), "of the sequence length")
-    gates = [gate for task in by_task for deep in (True, False) for gate in _gates(tables, task, deep)]
+    gates = [gate for task in by_task for deep in (True, False) for gate in _gates(tables, task, deep, numbers)]
     drifts = {
         task_title(task): mean_change(*(rows.per_seed(more(rows)) for rows in _at_half_and_end(tables, task)))
         for task in by_task

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from hmmscope import Run, fit_length
 from hmmscope.analysis import crossing_length, evaluation_losses, fit_start
 from hmmscope.inference import window_errors
-from hmmscope.lab import Effect, EstimateWithError, Gate, Rows, Tables, parameter
+from hmmscope.lab import Effect, EstimateWithError, Gate, Numbers, Rows, Tables, parameter
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.tables import (
     HARD,
@@ -105,7 +106,9 @@ def _numbers(errors: Any, index: Any) -> tuple[float, float, float]:
 Lengths = dict[int, EstimateWithError]
 
 
-def length_of(rows: Rows, error_rate: float, definition: str | None = None) -> EstimateWithError:
+def length_of(
+    rows: Rows, error_rate: float, definition: str | None = None, numbers: Numbers = None
+) -> EstimateWithError:
     """Return the interpolated fit length of a model, with its sampling error.
 
     Args:
@@ -113,7 +116,7 @@ def length_of(rows: Rows, error_rate: float, definition: str | None = None) -> E
         error_rate: Loss that is crossed.
         definition: prefix or max, see `fit_length`; by default that of the claim's record, prefix in figures.
     """
-    definition = parameter("definition", "prefix") if definition is None else definition
+    definition = parameter(numbers, "definition", "prefix") if definition is None else definition
     ordered = sorted(rows, key=lambda row: row["position"])
     positions = [row["position"] for row in ordered]
     value, low, high = (
@@ -123,6 +126,11 @@ def length_of(rows: Rows, error_rate: float, definition: str | None = None) -> E
         for column in ("value", "low", "high")
     )
     return EstimateWithError(value, max(low - high, 0.0) / WIDTH)
+
+
+def claimed_length(own: Rows, numbers: Numbers) -> EstimateWithError:
+    """Return the fit length at the error rate of a claim's record."""
+    return length_of(own, parameter(numbers, "rate", RATE), numbers=numbers)
 
 
 def log2(estimate: EstimateWithError) -> EstimateWithError:
@@ -139,15 +147,15 @@ def slope(points: Sequence[tuple[float, EstimateWithError]]) -> EstimateWithErro
     return EstimateWithError(math.fsum(share * y.value for share, y in shares), error)
 
 
-def lengths(own: Rows, rate: float | None = None) -> Lengths:
+def lengths(own: Rows, rate: float | None = None, numbers: Numbers = None) -> Lengths:
     """Return fit lengths by number of layers, of one task and seed."""
-    rate = parameter("rate", RATE) if rate is None else rate
-    return {n: length_of(own.where(layers=n), rate) for n in layers_of(own)}
+    rate = parameter(numbers, "rate", RATE) if rate is None else rate
+    return {n: length_of(own.where(layers=n), rate, numbers=numbers) for n in layers_of(own)}
 
 
-def lengths_then(own: Rows, rate: float | None = None) -> Lengths:
+def lengths_then(own: Rows, rate: float | None = None, numbers: Numbers = None) -> Lengths:
     """Return fit lengths by number of layers at one time of the training."""
-    rate = parameter("rate", RATE) if rate is None else rate
+    rate = parameter(numbers, "rate", RATE) if rate is None else rate
     return {row["layers"]: EstimateWithError(row["length"]) for row in own.where(error_rate=rate)}
 
 
@@ -182,44 +190,54 @@ def deep(tables: Tables) -> list[int]:
 
 
 def growing_by_task(
-    tables: Tables, measure: Callable[[Lengths, int], EstimateWithError | None], unit: str, rate: float
+    tables: Tables,
+    measure: Callable[[Lengths, int], EstimateWithError | None],
+    unit: str,
+    rate: float,
+    numbers: Numbers = None,
 ) -> tuple[dict[str, Effect], dict[str, float | None]]:
     """Return effects by task of a measure of growing fit lengths, and their drifts."""
 
     def now(own: Rows) -> EstimateWithError | None:
         longest = max(own.values("position"))
-        return measure(growing(lengths(own, rate), own[0]["task"], longest), longest)
+        return measure(growing(lengths(own, rate, numbers), own[0]["task"], longest), longest)
 
     def then(own: Rows) -> EstimateWithError | None:
-        return measure(growing(lengths_then(own, rate), own[0]["task"], own[0]["longest"]), own[0]["longest"])
+        return measure(growing(lengths_then(own, rate, numbers), own[0]["task"], own[0]["longest"]), own[0]["longest"])
 
-    return each_task(models(tables), REMEMBERING, now, unit), drifts_of(tables, REMEMBERING, then)
+    return each_task(models(tables), REMEMBERING, now, unit), drifts_of(tables, REMEMBERING, then, numbers=numbers)
 
 
 def drifts_of(
-    tables: Tables, tasks: Sequence[str], measure: Callable[[Rows], EstimateWithError | float | None], **where: Any
+    tables: Tables,
+    tasks: Sequence[str],
+    measure: Callable[[Rows], EstimateWithError | float | None],
+    *,
+    numbers: Numbers = None,
+    **where: Any,
 ) -> dict[str, float | None]:
     return {
-        task_title(task): drift(tables.get(WHILE_TRAINING, Rows()).where(task=task, **where), measure) for task in tasks
+        task_title(task): drift(tables.get(WHILE_TRAINING, Rows()).where(task=task, **where), measure, numbers)
+        for task in tasks
     }
 
 
-def slack_then(rate: float) -> Callable[[Rows], float | None]:
+def slack_then(rate: float, numbers: Numbers = None) -> Callable[[Rows], float | None]:
     """Return a function for the best model's `slack` at one time of the training."""
 
     def measure(own: Rows) -> float | None:
-        worst = [row["worst"] for row in own.where(error_rate=parameter("rate", RATE))]
+        worst = [row["worst"] for row in own.where(error_rate=parameter(numbers, "rate", RATE))]
         return rate - min(worst) if worst and None not in worst else None
 
     return measure
 
 
-def by_depth(tables: Tables, tasks: Sequence[str]) -> str:
+def by_depth(tables: Tables, tasks: Sequence[str], numbers: Numbers = None) -> str:
     """Format mean fit lengths by depth as ``Cyclic-DET 8.1, 11.3 (whole positions 8, 11) of 16``."""
     said, depths = [], deep(tables)
-    counted = tables["fit-lengths"].where(predictor="model", by="epochs", error_rate=parameter("rate", RATE))
+    counted = tables["fit-lengths"].where(predictor="model", by="epochs", error_rate=parameter(numbers, "rate", RATE))
     for task, own in models(tables).where(task=tasks, layers=depths).by("task").items():
-        lengths_ = each(own, "layers", lambda one: length_of(one, parameter("rate", RATE)))
+        lengths_ = each(own, "layers", lambda one: claimed_length(one, numbers))
         whole = {row["layers"]: row["value"] for row in counted.where(task=task).pool("layers")}
         exact = ", ".join(f"{lengths_[n].value:.3g}" for n in depths if n in lengths_)
         integers = ", ".join(f"{whole[n]:.3g}" for n in depths if n in whole)
@@ -234,7 +252,7 @@ def doublings_left(found: Lengths, longest: int) -> EstimateWithError | None:
 
 
 def both_cycles(
-    tables: Tables, measure: Callable[[Lengths, Lengths], EstimateWithError | None], unit: str
+    tables: Tables, measure: Callable[[Lengths, Lengths], EstimateWithError | None], unit: str, numbers: Numbers = None
 ) -> tuple[Effect | None, float | None]:
     """Compare fit lengths on Cyclic-DET and Cyclic-HARD within seeds; return effect and drift."""
 
@@ -246,16 +264,16 @@ def both_cycles(
         return of_seed
 
     rows = tables.get(WHILE_TRAINING, Rows()).where(task=list(CYCLES), layers=deep(tables))
-    effect = over_seeds(models(tables).where(layers=deep(tables)), measured(lengths), unit)
-    return effect, drift(rows, measured(lengths_then))
+    effect = over_seeds(models(tables).where(layers=deep(tables)), measured(partial(lengths, numbers=numbers)), unit)
+    return effect, drift(rows, measured(partial(lengths_then, numbers=numbers)), numbers)
 
 
-def learned_by(tables: Tables, tasks: Sequence[str], *layers: int) -> tuple[Gate, ...]:
+def learned_by(tables: Tables, tasks: Sequence[str], *layers: int, numbers: Numbers = None) -> tuple[Gate, ...]:
     """Return, by task, the gate that each model fits one position more than a constant answer."""
 
     def lead(own: Rows) -> EstimateWithError:
-        return length_of(own.where(predictor="model"), parameter("rate", RATE)) - length_of(
-            own.where(predictor="constant"), parameter("rate", RATE)
+        return claimed_length(own.where(predictor="model"), numbers) - claimed_length(
+            own.where(predictor="constant"), numbers
         )
 
     rows, gates = tables["positions"].where(task=list(tasks), layers=layers), []
@@ -264,7 +282,7 @@ def learned_by(tables: Tables, tasks: Sequence[str], *layers: int) -> tuple[Gate
         known = [one for one in found if one is not None]
         least = smallest(known, lambda one: one.value) if known and len(known) == len(found) else None
         what = f"a constant answer, measured in fitted positions ({_who(layers)}, {task_title(task)}),"
-        gates.append(Gate.learned(least, parameter("learned"), what).about(task_title(task)))
+        gates.append(Gate.learned(least, parameter(numbers, "learned"), what).about(task_title(task)))
     return tuple(gates)
 
 
@@ -272,13 +290,15 @@ def _who(layers: Sequence[int]) -> str:
     return "Transformer" if any(layers) else "RNN"
 
 
-def rarely_asked(rows: Rows) -> tuple[Gate, ...]:
+def rarely_asked(rows: Rows, numbers: Numbers = None) -> tuple[Gate, ...]:
     """Gate that Cyclic-HARD asks for its state about as rarely as in the paper."""
     own = rows.where(task=HARD) or rows.where(task="Cyclic-HARD")
-    return asked_once_in(1 + max(own.values("position"))) if own else ()
+    return asked_once_in(1 + max(own.values("position")), numbers) if own else ()
 
 
-def asked_once_in(actions: int) -> tuple[Gate, ...]:
+def asked_once_in(actions: int, numbers: Numbers = None) -> tuple[Gate, ...]:
     asked = 1 / actions
-    gate = Gate.regime(asked, 0, parameter("rarely", RARELY), "the share of actions after which the state is asked for")
+    gate = Gate.regime(
+        asked, 0, parameter(numbers, "rarely", RARELY), "the share of actions after which the state is asked for"
+    )
     return (gate.about(task_title(HARD)),)

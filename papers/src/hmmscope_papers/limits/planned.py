@@ -13,7 +13,7 @@ class GridExperiment(Experiment):
 
     def planned_gates(self, configs: Mapping[str, Any], claim: Any) -> tuple[Gate, ...]:
         hard = [config.layout.num_observations for config in configs.values() if config.process.name == HARD]
-        return asked_once_in(max(hard)) if hard and "rarely" in claim.parameters else ()
+        return asked_once_in(max(hard), claim.parameters) if hard and "rarely" in claim.parameters else ()
 
     def planned_rows(self, tables: Tables, configs: Mapping[str, Any]) -> Tables:
         tasks = {config.process.name for config in configs.values()}

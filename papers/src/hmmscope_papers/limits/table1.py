@@ -12,6 +12,7 @@ from hmmscope.lab import (
     Measurement,
     Panel,
     Rows,
+    RuleParameters,
     Series,
     Tables,
     bar,
@@ -158,11 +159,15 @@ def table1_values(tables: Tables) -> Measurement:
 
 
 @claim("limits-table1-lds")
-def table1_lds(tables: Tables) -> Measurement:
+def table1_lds(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Compare with the printed number, which stands for 3.115 to 3.125."""
     rows = tables["mixing-times"].where(process="RanLDS")
     gaps = [row["capped"] - row["printed"] for row in rows]
-    known = Effect.pooled(gaps, "steps from the printed value", resolution=parameter("printed_to")) if gaps else None
+    known = (
+        Effect.pooled(gaps, "steps from the printed value", resolution=parameter(numbers, "printed_to"))
+        if gaps
+        else None
+    )
     return Measurement(known, f"The formula gives {rows[0]['capped']:.4f}." if rows else "")
 
 

@@ -21,6 +21,7 @@ from hmmscope.lab import (
     Measurement,
     Panel,
     Rows,
+    RuleParameters,
     Series,
     Tables,
     claim,
@@ -275,7 +276,7 @@ def _name_of(row: dict[str, Any]) -> str:
 
 
 @claim("limits-cot-cost")
-def cost(tables: Tables) -> Measurement:
+def cost(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Use the naive algorithm, which the paper times."""
     rows = Rows(row for row in _naive(tables["times"]) if row["to_vanilla"] is not None)
     effects, each_pass = {}, []
@@ -292,7 +293,7 @@ def cost(tables: Tables) -> Measurement:
         )
         each_pass.append(row["to_plain"] / passes)
     worst = max(each_pass, key=lambda one: abs(math.log(one)), default=1.0)
-    low, high = parameter("pass_range", PASS_RANGE)
+    low, high = parameter(numbers, "pass_range", PASS_RANGE)
     gate = Gate.regime(
         worst,
         low,

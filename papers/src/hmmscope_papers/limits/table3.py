@@ -13,8 +13,10 @@ from hmmscope.lab import (
     Gate,
     MeasuredTables,
     Measurement,
+    Numbers,
     Role,
     Rows,
+    RuleParameters,
     Series,
     Tables,
     bar,
@@ -259,12 +261,14 @@ def _fair(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> li
     ]
 
 
-def _drifts(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> dict[str, float | None]:
+def _drifts(
+    tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...], numbers: Numbers = None
+) -> dict[str, float | None]:
     def ratio(own: Rows) -> float | None:
         logs = {row["layers"]: math.log10(max(row["loss"], _LEAST)) for row in own if row["loss"] is not None}
         return min(logs[n] for n in layers) - logs[0] if {0, *layers} <= logs.keys() else None
 
-    return {task_title(task): drift(while_training(tables, task=task), ratio) for task in tasks}
+    return {task_title(task): drift(while_training(tables, task=task), ratio, numbers) for task in tasks}
 
 
 def _learned(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...], share: float) -> tuple[Gate, ...]:
@@ -282,15 +286,15 @@ def _learned(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...], sh
 
 
 @claim("limits-remembering-worse")
-def remembering_worse(tables: Tables) -> Measurement:
+def remembering_worse(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = tables["losses"]
     short = short_depths(rows[0]["length"])
     effects = each_task(rows, REMEMBERING, lambda own: _ratio(own, short), "log10 of the ratio")
     text = f"{_shown(rows.where(task=list(REMEMBERING)), short)} "
     text += f"log10 of the ratio of the best Transformer to the RNN: {told(effects)}."
     gates = [
-        *_learned(tables, REMEMBERING, (0,), parameter("learned")),
-        *_learned(tables, REMEMBERING, short, parameter("fallen_behind", FALLEN_BEHIND)),
+        *_learned(tables, REMEMBERING, (0,), parameter(numbers, "learned")),
+        *_learned(tables, REMEMBERING, short, parameter(numbers, "fallen_behind", FALLEN_BEHIND)),
     ]
     gates += _fair(tables, REMEMBERING, short)
     return Measurement(
@@ -298,23 +302,27 @@ def remembering_worse(tables: Tables) -> Measurement:
         text,
         gates=gates,
         required=titles(REMEMBERING),
-        last_doubling_change=_drifts(tables, REMEMBERING, short),
+        last_doubling_change=_drifts(tables, REMEMBERING, short, numbers),
     )
 
 
 @claim("limits-forgetting-comparable")
-def forgetting_comparable(tables: Tables) -> Measurement:
+def forgetting_comparable(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = tables["losses"]
     effects = each_task(rows, FORGETTING, lambda own: _ratio(own, (2,)), "log10 of the ratio")
-    gates = [*_learned(tables, FORGETTING, (0, 2), parameter("learned")), *_fair(tables, FORGETTING, (2,))]
+    gates = [*_learned(tables, FORGETTING, (0, 2), parameter(numbers, "learned")), *_fair(tables, FORGETTING, (2,))]
     text = f"{_shown(rows.where(task=list(FORGETTING)), (2,))} log10 of the ratio Transformer to RNN: {told(effects)}."
     return Measurement(
-        effects, text, gates=gates, required=titles(FORGETTING), last_doubling_change=_drifts(tables, FORGETTING, (2,))
+        effects,
+        text,
+        gates=gates,
+        required=titles(FORGETTING),
+        last_doubling_change=_drifts(tables, FORGETTING, (2,), numbers),
     )
 
 
 @claim("limits-no-overfitting")
-def no_overfitting(tables: Tables) -> Measurement:
+def no_overfitting(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Take the worse of two depths on repeated training sets."""
     short = short_depths(tables["losses"][0]["length"])
     kept = (tables.get("fixed") or tables["losses"]).where(layers=short, task=list(REMEMBERING))
@@ -330,11 +338,11 @@ def no_overfitting(tables: Tables) -> Measurement:
     passes = [row["passes"] for row in kept if "passes" in row]
     seen = "the number of passes over the training set"
     known = (
-        Gate.regime(min(passes), parameter("passes", _PASSES), math.inf, seen)
+        Gate.regime(min(passes), parameter(numbers, "passes", _PASSES), math.inf, seen)
         if passes
         else Gate("regime", False, f"{seen} is not recorded")
     )
-    gates = (known, *_learned(tables, REMEMBERING, short, parameter("learned")))
+    gates = (known, *_learned(tables, REMEMBERING, short, parameter(numbers, "learned")))
     text = f"Loss on fresh samples minus training loss, as a fraction of the excess: {told(effects)}. "
     text += _training_losses(tables["losses"], short)
     return Measurement(effects, text, gates=gates, required=titles(REMEMBERING))
@@ -350,27 +358,29 @@ def _training_losses(rows: Rows, layers: tuple[int, ...]) -> str:
 
 
 @claim("limits-printed-rnd-rnn")
-def printed_rnd_rnn(tables: Tables) -> Measurement:
+def printed_rnd_rnn(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Compare with the entropy of the belief, which bounds every predictor."""
-    floor = said_floor(tables, "cyclic-rnd", parameter("backward"))
+    floor = said_floor(tables, "cyclic-rnd", parameter(numbers, "backward"))
     text = f"The smallest possible loss is {floor} nats, the entropy of the exact belief. It bounds every predictor's "
     text += "cross-entropy on any data, so a smaller printed loss is a different quantity."
-    return Measurement(printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["RNN"], parameter("backward")), text)
+    return Measurement(
+        printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["RNN"], parameter(numbers, "backward")), text
+    )
 
 
 @claim("limits-printed-rnd-transformers")
-def printed_rnd_transformers(tables: Tables) -> Measurement:
+def printed_rnd_transformers(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Allow for an average over 121 positions, of which the first is known."""
-    floor = said_floor(tables, "cyclic-rnd", parameter("backward"))
+    floor = said_floor(tables, "cyclic-rnd", parameter(numbers, "backward"))
     text = f"The smallest possible loss is {floor} nats averaged over 120 positions, and {LEAST_SHARE:.4f} times that over "
     text += "121. The printed loss of the six-layer model is 0.109 nats below that of the five-layer model."
     return Measurement(
-        printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["6 layers"], parameter("backward")), text
+        printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["6 layers"], parameter(numbers, "backward")), text
     )
 
 
 @claim("limits-printed-lds-rnn")
-def printed_lds_rnn(tables: Tables) -> Measurement:
+def printed_lds_rnn(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Allow for an average over 121 positions and an unknown number of trajectories."""
     rows = tables["paper-floors"].where(task="ran-lds")
     if not rows:
@@ -380,7 +390,7 @@ def printed_lds_rnn(tables: Tables) -> Measurement:
     gap = Effect.pooled([EstimateWithError(printed - LEAST_SHARE * floor, scatter)], "printed loss minus lower bound")
     text = f"The smallest possible loss is {floor:.4f} over 120 positions and {LEAST_SHARE * floor:.4f} over 121, of which "
     text += f"the first is known. The mean over one batch has standard deviation {scatter:.4f}."
-    gate = Gate.regime(WIDTH / 2 * scatter, 0, parameter("at_floor", AT_FLOOR), averaged)
+    gate = Gate.regime(WIDTH / 2 * scatter, 0, parameter(numbers, "at_floor", AT_FLOOR), averaged)
     return Measurement(
         replace(gap, num_seeds=len(rows), degrees=-1), text, gates=(gate,)
     )  # more seeds do not enlarge the batch

@@ -1,6 +1,7 @@
 """[Limits] Table 4: training loss of the deepest Transformer, and whether it has converged."""
 
 import math
+from functools import partial
 from typing import Any
 
 from hmmscope import Run, registry
@@ -11,7 +12,9 @@ from hmmscope.lab import (
     Gate,
     MeasuredTables,
     Measurement,
+    Numbers,
     Rows,
+    RuleParameters,
     Tables,
     claim,
     curve,
@@ -174,10 +177,14 @@ def level_at(own: Rows, share: float) -> float:
     return float(min(own, key=lambda row: abs(row["share"] - share))["level"])
 
 
-def late_share(own: Rows) -> float | None:
+def late_share(own: Rows, numbers: Numbers = None) -> float | None:
     """Return the fraction of the fall of the loss in late training; None if little was learned."""
     way = 1 - level_at(own, 1.0)
-    return (level_at(own, parameter("late")) - level_at(own, 1.0)) / way if way > parameter("least_way") else None
+    return (
+        (level_at(own, parameter(numbers, "late")) - level_at(own, 1.0)) / way
+        if way > parameter(numbers, "least_way")
+        else None
+    )
 
 
 def _learned(rows: Rows, tasks: tuple[str, ...], margin: float) -> Gate:
@@ -187,7 +194,7 @@ def _learned(rows: Rows, tasks: tuple[str, ...], margin: float) -> Gate:
 
 
 @claim("limits-matmul-slower")
-def matmul_slower(tables: Tables) -> Measurement:
+def matmul_slower(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = of_trivial(tables)
     steps = {task_title(task): {"steps": max(own.values("step"))} for task, own in rows.by("task").items()}
 
@@ -195,49 +202,57 @@ def matmul_slower(tables: Tables) -> Measurement:
     for task in CYCLES:
 
         def later(own: Rows, task: str = task) -> float | None:
-            slow, other = (late_share(own.where(task=one)) if own.where(task=one) else None for one in ("matmul", task))
+            slow, other = (
+                late_share(own.where(task=one), numbers) if own.where(task=one) else None for one in ("matmul", task)
+            )
             return None if slow is None or other is None else slow - other
 
         found = over_seeds(rows.where(task=["matmul", task]), later, "of the fall")
         effects |= {task_title(task): found} if found else {}
-    shares = each_task(rows, REMEMBERING, late_share, "")
+    shares = each_task(rows, REMEMBERING, partial(late_share, numbers=numbers), "")
     text = f"Fraction of the fall of the training loss in the last two fifths of training: {told(shares)}."
     return Measurement(
         effects,
         text,
-        gates=(Gate.matched(steps), _learned(rows, REMEMBERING, parameter("learned", LEARNED))),
+        gates=(Gate.matched(steps), _learned(rows, REMEMBERING, parameter(numbers, "learned", LEARNED))),
         required=titles(CYCLES),
     )
 
 
 @claim("limits-cycles-converged")
-def cycles_converged(tables: Tables) -> Measurement:
+def cycles_converged(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Gate the learning and the length of the training; a constant answer is at rest too."""
     rows = of_trivial(tables)
     steps = limits_config("paper", "cyclic-det", depths("paper")[-1])["training"]["num_steps"]
     long = Gate.regime(
         max(rows.values("step"), default=0) / steps,
-        parameter("as_long"),
+        parameter(numbers, "as_long"),
         math.inf,
         "the length of the training, as a fraction of the paper's,",
     )
     falls = each_task(
-        rows, CYCLES, lambda own: level_at(own, parameter("late")) - level_at(own, 1.0), "of the constant answer's loss"
+        rows,
+        CYCLES,
+        lambda own: level_at(own, parameter(numbers, "late")) - level_at(own, 1.0),
+        "of the constant answer's loss",
     )
     text = f"Fall of the training loss in the last fifth, as a fraction of the constant answer's loss: {told(falls)}."
     return Measurement(
-        falls, text, gates=(_learned(rows, CYCLES, parameter("learned", LEARNED)), long), required=titles(CYCLES)
+        falls,
+        text,
+        gates=(_learned(rows, CYCLES, parameter(numbers, "learned", LEARNED)), long),
+        required=titles(CYCLES),
     )
 
 
 @claim("limits-matmul-fails")
-def matmul_fails(tables: Tables) -> Measurement:
+def matmul_fails(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Use Cyclic-DET as control."""
     rows = of_trivial(tables)
     ends = each_task(rows, ("matmul", "cyclic-det"), lambda own: level_at(own, 1.0), "of the constant answer's loss")
     product = rows.where(task="matmul")
     half, end = (product.per_seed(lambda own, share=share: level_at(own, share)) for share in (0.5, 1.0))  # type: ignore[misc]
-    gate = _learned(rows, ("cyclic-det",), 1 - parameter("learned", LEARNED))
+    gate = _learned(rows, ("cyclic-det",), 1 - parameter(numbers, "learned", LEARNED))
     text = (
         f"Final training loss as a fraction of the constant answer's: {told(ends)}. In the paper MatMul has 0.46, and "
     )
@@ -246,9 +261,9 @@ def matmul_fails(tables: Tables) -> Measurement:
 
 
 @claim("limits-printed-rnd-converged")
-def printed_rnd_converged(tables: Tables) -> Measurement:
+def printed_rnd_converged(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Use the kernel of Proposition A.1, where an action acts one step after it is seen."""
-    backward = parameter("backward")
+    backward = parameter(numbers, "backward")
     found = floors(tables, "cyclic-rnd, first action hidden", backward)
     text = "With the kernel as printed, the smallest possible loss on Cyclic-RND is "
     text += f"{said_floor(tables, 'cyclic-rnd, first action hidden', backward)} nats"
@@ -264,7 +279,7 @@ def printed_rnd_converged(tables: Tables) -> Measurement:
     floor = Effect.predicted(found, "nats")
     width = math.inf if floor.low is None or floor.high is None else (floor.high - floor.low) / 2
     scatter = "the distance of an instance's lower bound from the mean, in nats (the paper's instance is not known),"
-    return Measurement(floor, text, gates=(Gate.regime(width, 0, parameter("at_floor", AT_FLOOR), scatter),))
+    return Measurement(floor, text, gates=(Gate.regime(width, 0, parameter(numbers, "at_floor", AT_FLOOR), scatter),))
 
 
 def _backwards(tables: Tables) -> set[float]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from hmmscope import Run, fit_length
 from hmmscope.analysis import crossing_length
-from hmmscope.lab import Effect, EstimateWithError, Gate, Role, Rows, Series, Tables, curve, parameter
+from hmmscope.lab import Effect, EstimateWithError, Gate, Numbers, Role, Rows, Series, Tables, curve, parameter
 from hmmscope_papers.limits.trainings import TASKS, depths
 
 #: Explains the word epoch at reduced scales.
@@ -214,31 +214,41 @@ def while_training(tables: Tables, **where: Any) -> Rows:
     return rows.where(error_rate=max(rows.values("error_rate"))) if rows else rows
 
 
-def losses_at_rest(rows: Rows) -> Gate:
+def losses_at_rest(rows: Rows, numbers: Numbers = None) -> Gate:
     """Gate that mean losses are flat over the last quarter of training, or at their lower bound."""
 
     def change(end: dict[str, Any], before: dict[str, Any]) -> float:
-        return 0.0 if end["loss"] < parameter("loss_at_rest", LOSS_AT_REST) else float(end["loss"] - before["loss"])
+        return (
+            0.0
+            if end["loss"] < parameter(numbers, "loss_at_rest", LOSS_AT_REST)
+            else float(end["loss"] - before["loss"])
+        )
 
     facts = [name for name in (rows[0] if rows else ()) if name not in _NO_FACTS and name != "seed"]
     changes = {
-        ", ".join(f"{fact} {own[0][fact]}" for fact in facts): mean_late_change(own, change)
+        ", ".join(f"{fact} {own[0][fact]}" for fact in facts): mean_late_change(own, change, numbers)
         for own in (rows.by(*facts).values() if facts else ())
     }
-    return Gate.converged(changes, parameter("loss_at_rest", LOSS_AT_REST), "mean evaluation loss")
+    return Gate.converged(changes, parameter(numbers, "loss_at_rest", LOSS_AT_REST), "mean evaluation loss")
 
 
-def mean_late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float | None]) -> float | None:
+def mean_late_change(
+    rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float | None], numbers: Numbers = None
+) -> float | None:
     """Return `late_change` averaged over seeds."""
-    changes = [late_change(own, change) for own in rows.by("seed").values()]
+    changes = [late_change(own, change, numbers) for own in rows.by("seed").values()]
     known = [one for one in changes if one is not None]
     return fmean(known) if known and len(known) == len(changes) else None
 
 
-def late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float | None]) -> float | None:
+def late_change(
+    rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float | None], numbers: Numbers = None
+) -> float | None:
     """Return the change of one training after the fraction "late"; None if an end is missing."""
     end = max(rows, key=lambda row: row["share"])
-    before = max((row for row in rows if row["share"] <= parameter("late")), key=lambda row: row["share"], default=None)
+    before = max(
+        (row for row in rows if row["share"] <= parameter(numbers, "late")), key=lambda row: row["share"], default=None
+    )
     return None if before is None else change(end, before)
 
 
@@ -252,14 +262,17 @@ def log2_length(row: dict[str, Any]) -> float:
     return math.log2(max(row["length"], 1.0))
 
 
-def drift(rows: Rows, measure: Callable[[Rows], EstimateWithError | float | None]) -> float | None:
+def drift(
+    rows: Rows, measure: Callable[[Rows], EstimateWithError | float | None], numbers: Numbers = None
+) -> float | None:
     """Return the mean change over the last doubling of the training; None if a seed lacks it.
 
     Args:
         rows: Rows of `WHILE_TRAINING` that the measure depends on.
         measure: Takes the rows of one seed at one time, one row for each training.
     """
-    half, end = (rows.per_seed(lambda own, share=share: measure(_at_share(own, share))) for share in (0.5, 1.0))  # type: ignore[misc]
+    half = rows.per_seed(lambda own: measure(_at_share(own, 0.5, numbers)))
+    end = rows.per_seed(lambda own: measure(_at_share(own, 1.0, numbers)))
     return mean_change(half, end)
 
 
@@ -279,11 +292,11 @@ def _number(value: EstimateWithError | float) -> float:
     return value.value if isinstance(value, EstimateWithError) else value
 
 
-def _at_share(rows: Rows, share: float) -> Rows:
+def _at_share(rows: Rows, share: float, numbers: Numbers = None) -> Rows:
     keys = [name for name in (rows[0] if rows else ()) if name not in _NO_FACTS] + ["error_rate"]
     found = Rows()
     for own in rows.by(*keys).values():
-        near = [row for row in own if share - parameter("about", _ABOUT) - 1e-9 < row["share"] <= share + 1e-9]
+        near = [row for row in own if share - parameter(numbers, "about", _ABOUT) - 1e-9 < row["share"] <= share + 1e-9]
         near = near or [min(own, key=lambda row: abs(row["share"] - share))]
         means = {name: _mean([row.get(name) for row in near]) for name in _SEEN}
         found.append(near[-1] | means)

@@ -12,6 +12,7 @@ from hmmscope.lab import (
     MeasuredTables,
     Measurement,
     Rows,
+    RuleParameters,
     Tables,
     claim,
     curve,
@@ -298,7 +299,7 @@ def exact(tables: Tables) -> Measurement:
 
 
 @claim("limits-theorem5.1-orthogonal")
-def orthogonal(tables: Tables) -> Measurement:
+def orthogonal(tables: Tables, numbers: RuleParameters) -> Measurement:
     kept = tables["errors"].where(family="matmul")
     double = kept.where(numbers="float64")
     worst = {name: max(row["error"] for row in rows) for name, rows in kept.by("numbers").items()}
@@ -310,7 +311,7 @@ def orthogonal(tables: Tables) -> Measurement:
     return Measurement(
         always(
             double,
-            lambda row: row["error"] <= parameter("rounding_bound", ROUNDING_BOUND),
+            lambda row: row["error"] <= parameter(numbers, "rounding_bound", ROUNDING_BOUND),
             "instance",
             unit="fraction of instances",
         ),
@@ -319,11 +320,11 @@ def orthogonal(tables: Tables) -> Measurement:
 
 
 @claim("limits-theorem5.1-weights")
-def weights(tables: Tables) -> Measurement:
+def weights(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = tables["weights"]
     within = always(
         rows,
-        lambda row: row["largest"] <= row["bound"] * (1 + parameter("rounding")),
+        lambda row: row["largest"] <= row["bound"] * (1 + parameter(numbers, "rounding")),
         "family",
         "num_states",
         "instance",

@@ -26,6 +26,7 @@ from hmmscope.lab import (
     Panel,
     Role,
     Rows,
+    RuleParameters,
     Series,
     Tables,
     claim,
@@ -376,7 +377,7 @@ def bits(tables: Tables) -> Measurement:
 
 
 @claim("limits-theorem5.3-normaliser")
-def normaliser(tables: Tables) -> Measurement:
+def normaliser(tables: Tables, numbers: RuleParameters) -> Measurement:
     real, printed = (tables["normaliser-ends"].where(exponents=kind) for kind in ("real", "floor"))
     low, high = min(row["sum_low"] for row in real), max(row["sum_high"] for row in real)
     wrong = sum(row["error"] is None or row["error"] > 1 for row in printed)
@@ -387,6 +388,8 @@ def normaliser(tables: Tables) -> Measurement:
         f"ceil(log2(T log2 C)) stages they end in [{low:.4g}, {high:.4g}], with an error of {max(errors):.1e}."
     )
     return Measurement(
-        always(printed, lambda row: row["sum_high"] <= parameter("most"), "instance", unit="fraction of processes"),
+        always(
+            printed, lambda row: row["sum_high"] <= parameter(numbers, "most"), "instance", unit="fraction of processes"
+        ),
         text,
     )

@@ -11,8 +11,10 @@ from hmmscope.lab import (
     Gate,
     MeasuredTables,
     Measurement,
+    Numbers,
     Panel,
     Rows,
+    RuleParameters,
     Series,
     Tables,
     bar,
@@ -273,8 +275,8 @@ _SOURCE = "[MultiTask] §2.2, Fig. 1"
 
 
 @claim("multitask-high-accuracy")
-def high_accuracy(tables: Tables) -> Measurement:
-    everything, tables = tables, in_regime(tables)
+def high_accuracy(tables: Tables, numbers: RuleParameters) -> Measurement:
+    everything, tables = tables, in_regime(tables, numbers)
     end = _end(tables, "pool", "accuracy")
     found = {name: own.effect() for name, own in end.by("predictor").items()}
     best = largest((name for name in NGRAMS if name in found), lambda name: _value(found[name]))
@@ -285,15 +287,26 @@ def high_accuracy(tables: Tables) -> Measurement:
         f"({best}) {found[best]}, and that of the Bayes mixture over the pool {found['retrieval']}."
     )
     gap = Gate.headroom(
-        left.value if left else 0.0, parameter("room"), "accuracy between the best n-gram baseline and the optimum"
+        left.value if left else 0.0,
+        parameter(numbers, "room"),
+        "accuracy between the best n-gram baseline and the optimum",
     )
     tuned = Gate("learned", NGRAMS[-1] in found, "the tuned n-gram baseline that mixes all orders was not measured")
     text += _beside(everything)
     #: That n-grams are outdone is the claim itself: as a gate it would allow no denial.
     raised = Gate.learned(
-        model.less(end.where(predictor="untrained"), unit="accuracy"), parameter("right"), "the untrained model"
+        model.less(end.where(predictor="untrained"), unit="accuracy"),
+        parameter(numbers, "right"),
+        "the untrained model",
     )
-    gates = (gap, tuned, few_prompts(tables), large_pool(tables), raised, Gate.flat(tables, parameter("settled")))
+    gates = (
+        gap,
+        tuned,
+        few_prompts(tables, numbers),
+        large_pool(tables, numbers),
+        raised,
+        Gate.flat(tables, parameter(numbers, "settled")),
+    )
     return Measurement(model.less(end.where(predictor=best), unit="accuracy"), text, gates=gates)
 
 
@@ -307,8 +320,8 @@ def _beside(tables: Tables) -> str:
 
 
 @claim("multitask-accuracy-rises-with-demonstrations")
-def rises_with_demonstrations(tables: Tables) -> Measurement:
-    tables = in_regime(tables)
+def rises_with_demonstrations(tables: Tables, numbers: RuleParameters) -> Measurement:
+    tables = in_regime(tables, numbers)
     along, best = (_along(tables, "demonstrations", name) for name in ("model", "retrieval"))
     (first, start), (last, end) = along[0], along[-1]
     text = (
@@ -317,12 +330,12 @@ def rises_with_demonstrations(tables: Tables) -> Measurement:
         f"{best[-1][1]:.3f}. On unseen HMMs the accuracy of the model changes by "
         f"{_rows(tables, 'demonstrations', 'unseen').effect()}."
     )
-    return _rise(tables, "demonstrations", text)
+    return _rise(tables, "demonstrations", text, numbers)
 
 
 @claim("multitask-accuracy-rises-with-length")
-def rises_with_length(tables: Tables) -> Measurement:
-    tables = in_regime(tables)
+def rises_with_length(tables: Tables, numbers: RuleParameters) -> Measurement:
+    tables = in_regime(tables, numbers)
     along = _along(tables, "positions", "model")
     (_, start), (last, end) = along[0], along[-1]
     text = (
@@ -330,12 +343,12 @@ def rises_with_length(tables: Tables) -> Measurement:
         f"test sequence to {end:.3f} after {last} observations, by {_rows(tables, 'length').effect()}; from the "
         f"second observation on it changes by {_rows(tables, 'length after one').effect()}."
     )
-    return _rise(tables, "length", text)
+    return _rise(tables, "length", text, numbers)
 
 
-def _rise(tables: Tables, effect: str, text: str) -> Measurement:
+def _rise(tables: Tables, effect: str, text: str, numbers: Numbers = None) -> Measurement:
     trained, before = (_rows(tables, effect, network=network) for network in ("trained", "untrained"))
-    return Measurement(trained.less(before, unit="accuracy"), text, gates=gates(tables))
+    return Measurement(trained.less(before, unit="accuracy"), text, gates=gates(tables, numbers))
 
 
 def _rows(tables: Tables, effect: str, pool: Any = "pool", network: str = "trained") -> Rows:

@@ -11,9 +11,11 @@ from hmmscope.lab import (
     Figure,
     MeasuredTables,
     Measurement,
+    Numbers,
     Panel,
     Role,
     Rows,
+    RuleParameters,
     Tables,
     bar,
     bars,
@@ -215,23 +217,23 @@ _MEASURES = {"centred logits": "cv_centred", "logits as they are": "cv"}
 
 
 @claim("multitask-upper-layers-ignore-places")
-def upper_layers_ignore_places(tables: Tables) -> Measurement:
-    return _upper_layers(tables, "blocks", "When whole demonstrations are permuted")
+def upper_layers_ignore_places(tables: Tables, numbers: RuleParameters) -> Measurement:
+    return _upper_layers(tables, "blocks", "When whole demonstrations are permuted", numbers)
 
 
 @claim("multitask-upper-layers-read-no-positions")
-def upper_layers_read_no_positions(tables: Tables) -> Measurement:
-    return _upper_layers(tables, "layer", "When position ids are permuted in the measured layer alone")
+def upper_layers_read_no_positions(tables: Tables, numbers: RuleParameters) -> Measurement:
+    return _upper_layers(tables, "layer", "When position ids are permuted in the measured layer alone", numbers)
 
 
 @claim("multitask-upper-layers-shuffled-ids")
-def upper_layers_shuffled_ids(tables: Tables) -> Measurement:
+def upper_layers_shuffled_ids(tables: Tables, numbers: RuleParameters) -> Measurement:
     """The literal statement, with corrupted inputs of upper layers."""
-    return _upper_layers(tables, "everywhere", "When position ids are permuted in all layers at once")
+    return _upper_layers(tables, "everywhere", "When position ids are permuted in all layers at once", numbers)
 
 
-def _upper_layers(tables: Tables, mode: str, begin: str) -> Measurement:
-    tables = in_regime(tables)
+def _upper_layers(tables: Tables, mode: str, begin: str, numbers: Numbers = None) -> Measurement:
+    tables = in_regime(tables, numbers)
     gains, parts = {}, []
     for name, metric in _MEASURES.items():
         own = {n: _effects(tables, mode, "lower less upper", metric, n) for n in ("trained", "untrained")}
@@ -240,7 +242,7 @@ def _upper_layers(tables: Tables, mode: str, begin: str) -> Measurement:
             gains[name] = gain
         parts.append(f"{own['trained'].effect()} for {name} ({own['untrained'].effect()} before training)")
     text = f"{begin}, the variation of the lower half of the layers minus that of the upper half is {', '.join(parts)}."
-    return Measurement(gains, text, gates=gates(tables), required=tuple(_MEASURES))
+    return Measurement(gains, text, gates=gates(tables, numbers), required=tuple(_MEASURES))
 
 
 def _effects(tables: Tables, mode: str, effect: str, metric: str, network: str) -> Rows:

@@ -13,10 +13,12 @@ from hmmscope.lab import (
     Gate,
     MeasuredTables,
     Measurement,
+    Numbers,
     Panel,
     PerSeed,
     Role,
     Rows,
+    RuleParameters,
     Series,
     Tables,
     bars,
@@ -230,8 +232,8 @@ _RAISED = 0.1
 
 
 @claim("multitask-state-before-task")
-def state_before_task(tables: Tables) -> Measurement:
-    tables = in_regime(tables)
+def state_before_task(tables: Tables, numbers: RuleParameters) -> Measurement:
+    tables = in_regime(tables, numbers)
     rows = tables["onsets"].where(model="trained", target="component - state")
     found = {
         name: rows.where(quantity=quantity).effect(unit="layers", resolution=1.0)
@@ -245,12 +247,14 @@ def state_before_task(tables: Tables) -> Measurement:
         f"{rows.where(quantity='peak').effect()} layers later."
     )
     effects = {name: effect for name, effect in found.items() if effect is not None}
-    return Measurement(effects, text, gates=(*gates_of_the_hmm(tables), *_raised(tables)), required=tuple(found))
+    return Measurement(
+        effects, text, gates=(*gates_of_the_hmm(tables, numbers), *_raised(tables, numbers)), required=tuple(found)
+    )
 
 
 @claim("multitask-task-gradual")
-def task_gradual(tables: Tables) -> Measurement:
-    tables = in_regime(tables)
+def task_gradual(tables: Tables, numbers: RuleParameters) -> Measurement:
+    tables = in_regime(tables, numbers)
     rows = tables["probes"].where(target="component", labels="true")
     last = max(rows.values("layer"))
 
@@ -263,12 +267,12 @@ def task_gradual(tables: Tables) -> Measurement:
         f"From layer 1 to layer {last} the accuracy for the component rises by {trained.effect()}, before training "
         f"by {before.effect()}."
     )
-    return Measurement((trained - before).effect("accuracy"), text, gates=gates_of_the_hmm(tables))
+    return Measurement((trained - before).effect("accuracy"), text, gates=gates_of_the_hmm(tables, numbers))
 
 
 @claim("multitask-task-without-training")
-def without_learning(tables: Tables) -> Measurement:
-    tables = in_regime(tables)
+def without_learning(tables: Tables, numbers: RuleParameters) -> Measurement:
+    tables = in_regime(tables, numbers)
     rows = tables["probes"].where(target="component", labels="true")
     best = {
         model: max(row["accuracy"] for row in rows.where(model=model).pool("layer", value="accuracy"))
@@ -297,10 +301,12 @@ def _gain(tables: Tables, target: str) -> Effect:
     return gain
 
 
-def _raised(tables: Tables) -> list[Gate]:
+def _raised(tables: Tables, numbers: Numbers = None) -> list[Gate]:
     return [
         Gate.learned(
-            _gain(tables, target), parameter("raised", _RAISED), f"the untrained model at identifying the {target}"
+            _gain(tables, target),
+            parameter(numbers, "raised", _RAISED),
+            f"the untrained model at identifying the {target}",
         )
         for target in _SHORT
     ]

@@ -14,10 +14,12 @@ from hmmscope.lab import (
     Gate,
     MeasuredTables,
     Measurement,
+    Numbers,
     Panel,
     PerSeed,
     Role,
     Rows,
+    RuleParameters,
     Tables,
     claim,
     curve,
@@ -219,8 +221,8 @@ _RAISED = 0.05
 
 
 @claim("multitask-nearer-tokens-clearer")
-def nearer_clearer(tables: Tables) -> Measurement:
-    tables = in_regime(tables)
+def nearer_clearer(tables: Tables, numbers: RuleParameters) -> Measurement:
+    tables = in_regime(tables, numbers)
     falls = {network: _slope(tables, network, "best accuracy", -1.0) for network in ("trained", "untrained")}
     text = (
         "At the best layer the accuracy for the tokens 1 to 4 back is "
@@ -229,12 +231,12 @@ def nearer_clearer(tables: Tables) -> Measurement:
         f"before training by {falls['untrained'].effect()}."
     )
     effect = (falls["trained"] - falls["untrained"]).effect("accuracy lost per step back")
-    return Measurement(effect, text, gates=(*gates(tables), *_raised(tables, EARLIER[:2])))
+    return Measurement(effect, text, gates=(*gates(tables, numbers), *_raised(tables, EARLIER[:2], numbers)))
 
 
 @claim("multitask-tokens-rise-and-fall")
-def rise_and_fall(tables: Tables) -> Measurement:
-    tables = in_regime(tables)
+def rise_and_fall(tables: Tables, numbers: RuleParameters) -> Measurement:
+    tables = in_regime(tables, numbers)
     effects = {}
     for quantity in ("rise", "fall"):
         for k in EARLIER:
@@ -249,12 +251,14 @@ def rise_and_fall(tables: Tables) -> Measurement:
         f"from there to the last layer it falls by {falls}."
     )
     wanted = [f"{quantity} of {k} back" for quantity in ("rise", "fall") for k in EARLIER]
-    return Measurement(effects, text, gates=(*gates(tables), *_raised(tables, EARLIER)), required=wanted)
+    return Measurement(
+        effects, text, gates=(*gates(tables, numbers), *_raised(tables, EARLIER, numbers)), required=wanted
+    )
 
 
 @claim("multitask-peak-moves-up")
-def peak_moves_up(tables: Tables) -> Measurement:
-    tables = in_regime(tables)
+def peak_moves_up(tables: Tables, numbers: RuleParameters) -> Measurement:
+    tables = in_regime(tables, numbers)
     peaks = {network: _slope(tables, network, "peak") for network in ("trained", "untrained")}
     text = (
         f"The peak for the tokens 1 to 4 back is at layer {_listed(tables, 'trained', 'peak')} (means over seeds), "
@@ -263,9 +267,9 @@ def peak_moves_up(tables: Tables) -> Measurement:
         f"{_slope(tables, 'trained', 'onset').effect()}."
     )
     effect = (peaks["trained"] - peaks["untrained"]).effect(
-        "layers per step back", resolution=parameter("one_layer", _ONE_LAYER)
+        "layers per step back", resolution=parameter(numbers, "one_layer", _ONE_LAYER)
     )
-    return Measurement(effect, text, gates=(*gates(tables), *_raised(tables, EARLIER)))
+    return Measurement(effect, text, gates=(*gates(tables, numbers), *_raised(tables, EARLIER, numbers)))
 
 
 @claim("multitask-construction-gathers")
@@ -284,8 +288,8 @@ def construction_gathers(tables: Tables) -> Measurement:
 
 
 @claim("multitask-tokens-without-training")
-def without_training(tables: Tables) -> Measurement:
-    tables = in_regime(tables)
+def without_training(tables: Tables, numbers: RuleParameters) -> Measurement:
+    tables = in_regime(tables, numbers)
     best = {
         network: tables["curves"].where(network=network, quantity="best accuracy", distance=list(EARLIER))
         for network in ("trained", "untrained")
@@ -331,7 +335,7 @@ def _slope(tables: Tables, network: str, quantity: str, sign: float = 1.0) -> Pe
     return found
 
 
-def _raised(tables: Tables, distances: range) -> list[Gate]:
+def _raised(tables: Tables, distances: range, numbers: Numbers = None) -> list[Gate]:
     made = []
     for k in distances:
         own, before = (_rows(tables, network, "best accuracy", k) for network in ("trained", "untrained"))
@@ -339,7 +343,9 @@ def _raised(tables: Tables, distances: range) -> list[Gate]:
         if gain is not None:
             made.append(
                 Gate.learned(
-                    gain, parameter("raised", _RAISED), f"the untrained model at identifying the token {k} back"
+                    gain,
+                    parameter(numbers, "raised", _RAISED),
+                    f"the untrained model at identifying the token {k} back",
                 )
             )
     return made

@@ -18,6 +18,7 @@ from hmmscope.lab import (
     PerSeed,
     Role,
     Rows,
+    RuleParameters,
     Series,
     Tables,
     bar,
@@ -328,8 +329,8 @@ def _seeds(rows: Rows) -> str:
 
 
 @claim("multitask-lower-layers-look-nearby")
-def lower_layers_look_nearby(tables: Tables) -> Measurement:
-    tables = in_regime(tables)
+def lower_layers_look_nearby(tables: Tables, numbers: RuleParameters) -> Measurement:
+    tables = in_regime(tables, numbers)
 
     def own(part: str, network: str = "trained") -> Rows:
         return tables["effects"].where(effect=f"same sequence, {part}", network=network)
@@ -341,12 +342,12 @@ def lower_layers_look_nearby(tables: Tables) -> Measurement:
         f"before training the difference is {before.effect()}."
     )
     effect = both.less(before, unit="fraction of attention, lower minus upper half")
-    return Measurement(effect, text, gates=gates(tables))
+    return Measurement(effect, text, gates=gates(tables, numbers))
 
 
 @claim("multitask-copying-heads")
-def copying_heads(tables: Tables) -> Measurement:
-    tables = in_regime(tables)
+def copying_heads(tables: Tables, numbers: RuleParameters) -> Measurement:
+    tables = in_regime(tables, numbers)
     rows = tables["alignment"]
     offsets = sorted(rows.values("offset"))
     overlap, parts = {}, []
@@ -369,12 +370,12 @@ def copying_heads(tables: Tables) -> Measurement:
         "fraction of seeds", resolution=0.5
     )
     effects = overlap | ({} if ordered is None else {"layers in order": ordered})
-    return Measurement(effects, text, gates=gates(tables), required=[f"{offset} back" for offset in offsets])
+    return Measurement(effects, text, gates=gates(tables, numbers), required=[f"{offset} back" for offset in offsets])
 
 
 @claim("multitask-gathering-head-carries")
-def gathering_head_carries(tables: Tables) -> Measurement:
-    tables = in_regime(tables)
+def gathering_head_carries(tables: Tables, numbers: RuleParameters) -> Measurement:
+    tables = in_regime(tables, numbers)
 
     def lost(network: str, what: str = "token") -> PerSeed[EstimateWithError | None]:
         rows = tables["carried"].where(network=network, what=what)
@@ -387,7 +388,7 @@ def gathering_head_carries(tables: Tables) -> Measurement:
         f"Theorem 1 {lost('constructed').effect()}), and the loss in the test sequence rises by "
         f"{lost('trained', 'loss').effect()} nats more."
     )
-    return Measurement(effect, text, gates=gates(tables))
+    return Measurement(effect, text, gates=gates(tables, numbers))
 
 
 def _in_order(rows: Rows) -> bool:

@@ -13,6 +13,7 @@ from hmmscope.lab import (
     MeasuredTables,
     Measurement,
     Rows,
+    RuleParameters,
     Series,
     Tables,
     claim,
@@ -221,11 +222,11 @@ def _held_figure(tables: Tables) -> Figure:
 
 
 @claim("multitask-lemma1-geometric")
-def geometric(tables: Tables) -> Measurement:
+def geometric(tables: Tables, numbers: RuleParameters) -> Measurement:
     rates = Rows(row for row in tables["rates"] if row["observability"] > 0)
     held = always(
         rates,
-        lambda row: row["rate"] > 0 and row["residual"] < math.log(parameter("straight")),
+        lambda row: row["rate"] > 0 and row["residual"] < math.log(parameter(numbers, "straight")),
         "family",
         "instance",
         "observability",
@@ -240,8 +241,8 @@ def geometric(tables: Tables) -> Measurement:
 
 
 @claim("multitask-lemma1-gamma")
-def power_of_gamma(tables: Tables) -> Measurement:
-    weak = Rows(row for row in tables["rates"] if 0 < row["observability"] <= parameter("weak", WEAK))
+def power_of_gamma(tables: Tables, numbers: RuleParameters) -> Measurement:
+    weak = Rows(row for row in tables["rates"] if 0 < row["observability"] <= parameter(numbers, "weak", WEAK))
     families = (CHAIN, LOW_RANK)
     slopes = {name: power_slopes(weak.where(family=name), "observability", "rate") for name in families}
     effects = {name: Effect.pooled(found, "exponent of gamma") for name, found in slopes.items() if None not in found}
@@ -269,12 +270,15 @@ def factor_of_rank(tables: Tables) -> Measurement:
 
 
 @claim("multitask-lemma1-contraction")
-def contraction(tables: Tables) -> Measurement:
+def contraction(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = tables["memory"]
     ratio = np.array([row["total_variation"] / row["belief"] for row in rows])
     names = ("family", "instance", "observability")
     held = always(
-        rows, lambda row: row["excess_over_belief"] <= parameter("rounding"), *names, unit="fraction of processes"
+        rows,
+        lambda row: row["excess_over_belief"] <= parameter(numbers, "rounding"),
+        *names,
+        unit="fraction of processes",
     )
     return Measurement(
         held,

@@ -27,6 +27,7 @@ from hmmscope.lab import (
     Measurement,
     Panel,
     Rows,
+    RuleParameters,
     Tables,
     claim,
     curve,
@@ -386,8 +387,8 @@ def depth(tables: Tables) -> Measurement:
 
 
 @claim("multitask-theorem1-content")
-def content(tables: Tables) -> Measurement:
-    gathering = parameter("gathering")
+def content(tables: Tables, numbers: RuleParameters) -> Measurement:
+    gathering = parameter(numbers, "gathering")
     upper = Rows(row for row in tables["shuffle"] if row["layer"] == 0 or row["layer"] > gathering)
     lower = Rows(row for row in tables["shuffle"] if 1 <= row["layer"] <= gathering)
     early = Effect.pooled([float(np.mean([row["value"] for row in rows])) for rows in lower.by("instance").values()])
@@ -403,14 +404,17 @@ def content(tables: Tables) -> Measurement:
         f"{max(row['content'] for row in lower):.1e}."
     )
     held = always(
-        upper, lambda row: row["value"] < parameter("rounding", ROUNDING), "instance", unit="fraction of prompts"
+        upper,
+        lambda row: row["value"] < parameter(numbers, "rounding", ROUNDING),
+        "instance",
+        unit="fraction of prompts",
     )
     moved = "the variation of the gathering layers' logits under permutation, relative to their size,"
     other = (
         "the variation of the upper layers' logits under other demonstrations at the same positions, relative to "
         "their size,"
     )
-    half = parameter("moved")
+    half = parameter(numbers, "moved")
     return Measurement(
         held, text, (Gate.regime(early.value, half, math.inf, moved), Gate.regime(said.value, half, math.inf, other))
     )

@@ -5,7 +5,21 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope.lab import Effect, Figure, Gate, Measurement, Panel, Rows, Series, Tables, claim, lines, parameter
+from hmmscope.lab import (
+    Effect,
+    Figure,
+    Gate,
+    Measurement,
+    Numbers,
+    Panel,
+    Rows,
+    RuleParameters,
+    Series,
+    Tables,
+    claim,
+    lines,
+    parameter,
+)
 from hmmscope_papers.theorems import always, band, plain, power_slopes
 
 #: Largest rounding error of a network's output.
@@ -157,25 +171,25 @@ def claims_of_theorem(number: int) -> None:
         claim(f"multitask-theorem{number}-{name}")(measure)
 
 
-def _weakly_revealing(tables: Tables) -> list[Gate]:
+def _weakly_revealing(tables: Tables, numbers: Numbers = None) -> list[Gate]:
     rows = tables.get("observability")
     if not rows:
         return []
     blind = max(row["upper"] for row in rows.where(futures=1))
     seeing = min(row["lower"] for row in rows.where(futures=2))
     return [
-        Gate.regime(blind, 0.0, parameter("blind"), "the observability of one symbol"),
-        Gate.regime(seeing, parameter("seeing"), 1.0, "the observability of two symbols together"),
+        Gate.regime(blind, 0.0, parameter(numbers, "blind"), "the observability of one symbol"),
+        Gate.regime(seeing, parameter(numbers, "seeing"), 1.0, "the observability of two symbols together"),
     ]
 
 
-def _descent(tables: Tables) -> Measurement:
+def _descent(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = tables["equality"]
     exact = Rows(row for row in rows if row["variant"] not in ("softmax gap 20", "float32", "causal"))
 
     def same(row: dict[str, Any]) -> bool:
         return row["gather_error"] == 0 and max(row["weights_error"], row["prediction_error"]) < parameter(
-            "rounding", ROUNDING
+            numbers, "rounding", ROUNDING
         )
 
     others = {
@@ -193,8 +207,8 @@ def _descent(tables: Tables) -> Measurement:
     return Measurement(always(exact, same, *kinds, unit="fraction of processes and windows"), text)
 
 
-def _steps(tables: Tables) -> Measurement:
-    most = max(tables["steps"].values("steps")) / parameter("layers_to_see", LAYERS_TO_SEE)
+def _steps(tables: Tables, numbers: RuleParameters) -> Measurement:
+    most = max(tables["steps"].values("steps")) / parameter(numbers, "layers_to_see", LAYERS_TO_SEE)
     rates = Rows(row for row in tables["step-rates"] if row["condition"] <= most)
     text = (
         f"{len(rates)} of {len(tables['step-rates'])} processes have a condition number of at most {most:.1f}, so "
@@ -205,11 +219,11 @@ def _steps(tables: Tables) -> Measurement:
     ratios = [row["measured"] / row["stated"] if "measured" in row else None for row in rates]
     if all(ratio is None for ratio in ratios):
         return Measurement(None, f"{text} There are too few layers to fit a rate.")
-    return Measurement(Effect.pooled(ratios, "times the stated rate"), text, _weakly_revealing(tables))
+    return Measurement(Effect.pooled(ratios, "times the stated rate"), text, _weakly_revealing(tables, numbers))
 
 
-def _bounds(tables: Tables) -> Measurement:
-    steps = Rows(row for row in tables["steps"] if row["error"] > parameter("rounding", ROUNDING))
+def _bounds(tables: Tables, numbers: RuleParameters) -> Measurement:
+    steps = Rows(row for row in tables["steps"] if row["error"] > parameter(numbers, "rounding", ROUNDING))
     draws = Rows(row for row in tables["samples"] if row["covered"])
     parts = {"generalisation": "generalisation_bound", "estimation": "estimation_bound", "total": "bound"}
     shares = Rows(
@@ -232,7 +246,7 @@ def _bounds(tables: Tables) -> Measurement:
     return Measurement(effects, text)
 
 
-def _samples(tables: Tables) -> Measurement:
+def _samples(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = tables["samples"]
     by_process = [
         _mean(power_slopes(group, "samples", "generalisation", "draw"))
@@ -243,7 +257,7 @@ def _samples(tables: Tables) -> Measurement:
         f"The exponent is averaged over {len(by_process)} processes. Weights of the Transformer and of plain "
         f"algebra differ by at most {differ:.1e}."
     )
-    return Measurement(Effect.pooled(by_process, "exponent of n"), text, _weakly_revealing(tables))
+    return Measurement(Effect.pooled(by_process, "exponent of n"), text, _weakly_revealing(tables, numbers))
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -251,7 +265,7 @@ def _mean(values: list[float | None]) -> float | None:
     return sum(found) / len(found) if len(found) == len(values) else None
 
 
-def _memory(tables: Tables) -> Measurement:
+def _memory(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows, rates = tables["memory"], tables["memory-rates"]
     ends = [rows.where(memory_length=pick(rows.values("memory_length"))) for pick in (min, max)]
     limits, few = ([float(np.median([row[c] for row in part])) for part in ends] for c in ("limit", "network_total"))
@@ -265,5 +279,7 @@ def _memory(tables: Tables) -> Measurement:
         f"{few[0]:.3f} to {few[1]:.3f}."
     )
     return Measurement(
-        Effect.pooled([row["rate"] for row in rates], "nats per symbol of memory"), text, _weakly_revealing(tables)
+        Effect.pooled([row["rate"] for row in rates], "nats per symbol of memory"),
+        text,
+        _weakly_revealing(tables, numbers),
     )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hmmscope import Mixture, ProcessDataset, Run, require_process_type
 from hmmscope.analysis import ProbeData, TunedNgrams, bootstrap_means, mean_row
-from hmmscope.lab import PREDICTORS, Experiment, Figure, Gate, MeasuredTables, Role, Rows, Tables, parameter
+from hmmscope.lab import PREDICTORS, Experiment, Figure, Gate, MeasuredTables, Numbers, Role, Rows, Tables, parameter
 from hmmscope_papers.multitask.models import CYCLES, PARTS, multitask_plan
 from hmmscope_papers.multitask.predictors import last_sequence, prompt_score
 
@@ -79,8 +79,8 @@ class PoolFigure(Experiment):
         if "prompts_per_hmm" not in claim.parameters:
             return ()
         tables = {"setting": Rows(row for label, config in configs.items() for row in planned_setting(label, config))}
-        own = in_regime(tables)
-        return few_prompts(own), large_pool(own)
+        own = in_regime(tables, claim.parameters)
+        return few_prompts(own, claim.parameters), large_pool(own, claim.parameters)
 
     @abstractmethod
     def look(self, run: Run, sizes: dict[str, Any]) -> MeasuredTables:
@@ -201,7 +201,7 @@ def _share(symbols: Tensor, size: int) -> Tensor:
 # Gates
 
 
-def regime_label(tables: Tables) -> Any:
+def regime_label(tables: Tables, numbers: Numbers = None) -> Any:
     """Return the model of the claims: a large pool, with prompts per HMM nearest to 16."""
     rows = of_cycles(tables).get("setting", Rows())
 
@@ -209,7 +209,9 @@ def regime_label(tables: Tables) -> Any:
         hmms, prompts = (
             rows.where(label=label, quantity=name).pool("quantity")[0]["value"] for name in (HMMS, PER_HMM)
         )
-        return hmms < parameter("pool", POOL)[0], abs(math.log(prompts / parameter("papers_prompts", PAPERS_PROMPTS)))
+        return hmms < parameter(numbers, "pool", POOL)[0], abs(
+            math.log(prompts / parameter(numbers, "papers_prompts", PAPERS_PROMPTS))
+        )
 
     return min(rows.values("label"), key=distance, default=None)
 
@@ -228,74 +230,77 @@ def of_label(tables: Tables, label: Any) -> Tables:
     return {name: Rows(row for row in rows if row.get("label", label) == label) for name, rows in tables.items()}
 
 
-def in_regime(tables: Tables) -> Tables:
+def in_regime(tables: Tables, numbers: Numbers = None) -> Tables:
     """Select the rows of the model of the claims."""
-    label = regime_label(tables)
+    label = regime_label(tables, numbers)
     return tables if label is None else of_label(tables, label)
 
 
-def gates_of_the_hmm(tables: Tables) -> tuple[Gate, ...]:
+def gates_of_the_hmm(tables: Tables, numbers: Numbers = None) -> tuple[Gate, ...]:
     """Return the gates of a claim about how a model recognizes the HMM."""
-    return not_from_counts(tables), *gates(tables)
+    return not_from_counts(tables, numbers), *gates(tables, numbers)
 
 
-def gates(tables: Tables) -> tuple[Gate, ...]:
+def gates(tables: Tables, numbers: Numbers = None) -> tuple[Gate, ...]:
     """Return the gates of claims about the trained models of Figures 1, 2, 3 and 7."""
     return (
-        few_prompts(tables),
-        large_pool(tables),
-        beyond_counting(tables),
-        right_beyond_counting(tables),
-        Gate.flat(tables, parameter("settled", SETTLED)),
+        few_prompts(tables, numbers),
+        large_pool(tables, numbers),
+        beyond_counting(tables, numbers),
+        right_beyond_counting(tables, numbers),
+        Gate.flat(tables, parameter(numbers, "settled", SETTLED)),
     )
 
 
-def few_prompts(tables: Tables) -> Gate:
+def few_prompts(tables: Tables, numbers: Numbers = None) -> Gate:
     """Require that each HMM was shown about as rarely as in the paper."""
     found = _of(tables, PER_HMM).effect()
     if found is None:
         return Gate("regime", False, "the number of prompts per HMM is not recorded")
-    low, high = parameter("prompts_per_hmm", PROMPTS_PER_HMM)
+    low, high = parameter(numbers, "prompts_per_hmm", PROMPTS_PER_HMM)
     return Gate.regime(found.value, low, high, "the number of prompts in which each HMM was shown (16 in the paper)")
 
 
-def large_pool(tables: Tables) -> Gate:
+def large_pool(tables: Tables, numbers: Numbers = None) -> Gate:
     """Require that the pool was about as large as in the paper."""
     found = _of(tables, HMMS).effect()
     if found is None:
         return Gate("regime", False, "the number of HMMs in the pool is not recorded")
-    low, high = parameter("pool", POOL)
+    low, high = parameter(numbers, "pool", POOL)
     return Gate.regime(found.value, low, high, "the number of HMMs in the pool (8192 in the paper)")
 
 
-def not_from_counts(tables: Tables) -> Gate:
+def not_from_counts(tables: Tables, numbers: Numbers = None) -> Gate:
     """Require that symbol counts alone do not identify the HMM."""
     rows = _of(tables, FROM_COUNTS)
     found, chance = rows.effect(), rows.effect("chance")
     if found is None or chance is None:
         return Gate("regime", False, "the accuracy with which symbol counts alone identify the HMM is not recorded")
-    most = chance.value + parameter("most_from_counts", MOST_FROM_COUNTS) * (1 - chance.value)
+    most = chance.value + parameter(numbers, "most_from_counts", MOST_FROM_COUNTS) * (1 - chance.value)
     return Gate.regime(found.value, 0.0, most, "the accuracy with which symbol counts alone identify the HMM")
 
 
-def beyond_counting(tables: Tables) -> Gate:
+def beyond_counting(tables: Tables, numbers: Numbers = None) -> Gate:
     """Require that the models predict better than n-gram baselines."""
     found = _of(tables, OVER_COUNTING).effect(unit="nats")
     if found is None:
         return Gate("learned", False, "the gain of the model over the best n-gram baseline is not recorded")
-    return Gate.learned(found, parameter("learned", LEARNED), "the best in-context n-gram baseline")
+    return Gate.learned(found, parameter(numbers, "learned", LEARNED), "the best in-context n-gram baseline")
 
 
-def right_beyond_counting(tables: Tables) -> Gate:
+def right_beyond_counting(tables: Tables, numbers: Numbers = None) -> Gate:
     """Require that the accuracy clearly exceeds n-gram baselines by `RIGHT`."""
     found = _of(tables, RIGHT_OVER_COUNTING).effect(unit="of accuracy")
     if found is None:
         return Gate("learned", False, "the accuracy above the best n-gram baseline is not recorded")
     least = -math.inf if found.low is None else found.low
     said = f"the accuracy of the model exceeds that of the best in-context n-gram baseline by {found}"
-    is_open = least >= parameter("right", RIGHT)
+    is_open = least >= parameter(numbers, "right", RIGHT)
     return Gate(
-        "learned", is_open, said if is_open else f"{said}, not clearly by {RIGHT:g}", (least, parameter("right", RIGHT))
+        "learned",
+        is_open,
+        said if is_open else f"{said}, not clearly by {RIGHT:g}",
+        (least, parameter(numbers, "right", RIGHT)),
     )
 
 

@@ -9,8 +9,7 @@ The function measures; the rule in the record (`hmmscope.lab.evidence.records`) 
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from hmmscope.lab.evidence.cases import Case, Judged, parts_of
 from hmmscope.lab.evidence.effects import Effect, at_level
 from hmmscope.lab.evidence.finding import Finding, TaskVerdict
 from hmmscope.lab.evidence.power import Power, Redrawn, power_of
-from hmmscope.lab.evidence.records import About, ClaimRecord, folder_of, judged_by
+from hmmscope.lab.evidence.records import About, ClaimRecord, folder_of
 from hmmscope.lab.evidence.records import record as stored_record
 from hmmscope.lab.evidence.rows import Rows, as_tables, identical_seeds
 from hmmscope.lab.evidence.verdicts import Above, Below, Gate, Verdict, answer
@@ -100,7 +99,7 @@ class Claim(ClaimRecord):
 
     def measured(self, tables: Mapping[str, Any]) -> Measurement:
         takes = len(inspect.signature(self.measure).parameters) > 1
-        with self.measuring():
+        with at_level(self.level):
             known = as_tables(tables)
             seen = self.measure(known, *([self.parameters] if takes else []))
         twins = identical_seeds(known) if self.about == "training" else None
@@ -112,12 +111,6 @@ class Claim(ClaimRecord):
         runs = Rows(tables.get("runs", ()))
         spent = {name: [row[name] for row in runs if row.get(name) is not None] for name in ("sequences", "tokens")}
         return replace(seen, compute_used={name: max(found) for name, found in spent.items() if found})
-
-    @contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Use the level and the numbers of this record inside the block."""
-        with at_level(self.level), judged_by(self.parameters):
-            yield
 
     def finding(self, seen: Measurement, *, mirrored: bool = False, power: bool = True) -> Finding:
         """Return the verdict of a measurement."""
@@ -184,7 +177,7 @@ class Claim(ClaimRecord):
         if self.rule is None:
             return None
         effects = seen.by_name()
-        with self.measuring():
+        with at_level(self.level):
             case, names = self._case(effects, seen), tuple(dict.fromkeys((*seen.required, *effects)))
             found = case.together(names, case.each(names) if len(names) > 1 else {}).power
             return (

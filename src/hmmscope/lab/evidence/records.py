@@ -20,13 +20,11 @@ The folder "claims" next to the measuring modules has one file per experiment:
     more_budget_could_help = true                  # allows "not at this budget"
     printed = 1.0                                  # the effect that the paper prints
     printed_in = "§4.3"
-    numbers = { rate = 0.1 }                       # for ``parameter("rate")``
+    numbers = { rate = 0.1 }                       # for ``parameter(numbers, "rate")``
 """
 
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -59,35 +57,26 @@ class RuleParameters(dict[str, Any]):
             raise unknown_name("numbers", name, self) from None
 
 
-_JUDGED: ContextVar[Mapping[str, Any] | None] = ContextVar("judged", default=None)
+#: Numbers of a claim's record, or None outside of its evaluation.
+Numbers = Mapping[str, Any] | None
 
 
-@contextmanager
-def judged_by(numbers: Mapping[str, Any]) -> Iterator[None]:
-    """Set the numbers for `parameter` within this context."""
-    before = _JUDGED.set(numbers)
-    try:
-        yield
-    finally:
-        _JUDGED.reset(before)
-
-
-def parameter(name: str, outside: Any = None) -> Any:
-    """Return a number of the record that is being evaluated.
+def parameter(numbers: Numbers, name: str, outside: Any = None) -> Any:
+    """Return a number of a claim's record.
 
     Args:
+        numbers: those of the record; None outside of an evaluation, as in a figure.
         name: its key.
         outside: value outside of an evaluation.
 
     Raises:
         InputError: the record has no such number.
     """
-    known = _JUDGED.get()
-    if known is None and outside is not None:
+    if numbers is None and outside is not None:
         return outside
-    if known is None or name not in known:
-        raise unknown_name("numbers", name, known or ())
-    return known[name]
+    if numbers is None or name not in numbers:
+        raise unknown_name("numbers", name, numbers or ())
+    return numbers[name]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.lab.evidence.claim import Claim, Measurement, claims_of
-from hmmscope.lab.evidence.effects import Effect
+from hmmscope.lab.evidence.effects import Effect, at_level
 from hmmscope.lab.evidence.finding import UNJUDGED
 from hmmscope.lab.evidence.ledger import SCALES, read_about, read_tables
 from hmmscope.lab.evidence.power import PLANNED, chances, seeds_enough
@@ -133,7 +133,7 @@ def warning_of(plan: ExperimentPlan) -> str | None:
 
 def _outlook(plan: ExperimentPlan, claim: Claim, folders: Sequence[Path]) -> Outlook:
     whole, effects, covered, missing = _measured(plan, claim, folders)
-    with claim.measuring():
+    with at_level(claim.level):
         fixed = list(plan.experiment.planned_gates(plan.configs, claim)) if plan.configs else []
     gates = [*_of_scale(plan), *_of_seeds(plan, claim), *fixed]
     gates += [Gate("measured", False, f"{name} is not in the plan").about(name) for name in missing]
@@ -228,7 +228,7 @@ def _of_power(claim: Claim, effects: dict[str, Effect], count: int) -> Iterator[
     if claim.rule is None or not claim.asks_power:
         return
     for name, effect in effects.items():
-        with claim.measuring():
+        with at_level(claim.level):
             found = chances(claim.rule, {name: effect.with_seeds(count)}, claim.aim, claim.effect_if_false)
             if found is None:
                 continue

@@ -13,7 +13,9 @@ from hmmscope.lab import (
     Gate,
     MeasuredTables,
     Measurement,
+    Numbers,
     Rows,
+    RuleParameters,
     Series,
     Tables,
     bars,
@@ -273,15 +275,17 @@ def _said(rows: Rows, *, beyond: bool = False) -> str:
     return f"Mean evaluation loss {where}, by architecture and layers: {'; '.join(said) or 'none'}."
 
 
-def _drifts(tables: Tables, one: Which, other: Which, tasks: Iterable[str]) -> dict[str, float | None]:
+def _drifts(
+    tables: Tables, one: Which, other: Which, tasks: Iterable[str], numbers: Numbers = None
+) -> dict[str, float | None]:
     def of_seed(own: Rows) -> float | None:
         both = [own.where(architecture=name, layers=layers).values("loss") for name, layers in (one, other)]
         return both[0][0] - both[1][0] if all(both) else None
 
-    return {task: drift(while_training(tables, task=task), of_seed) for task in tasks}
+    return {task: drift(while_training(tables, task=task), of_seed, numbers) for task in tasks}
 
 
-def _learned(tables: Tables, which: Which, tasks: Iterable[str]) -> Gate:
+def _learned(tables: Tables, which: Which, tasks: Iterable[str], numbers: Numbers = None) -> Gate:
     def lead(own: Rows) -> EstimateWithError | None:
         both = [own.where(predictor=name) for name in ("constant", "model")]
         return loss_of(both[0]) - loss_of(both[1]) if all(both) else None
@@ -289,23 +293,25 @@ def _learned(tables: Tables, which: Which, tasks: Iterable[str]) -> Gate:
     rows = tables["errors"].where(architecture=which[0], layers=which[1], task=list(tasks), beyond=False)
     found = each(rows, "task", lead)
     least = smallest(found.values(), lambda one: one.value) if found else None
-    return Gate.learned(least, parameter("learned", LEARNED), f"the constant answer ({name_of(*which)})")
+    return Gate.learned(least, parameter(numbers, "learned", LEARNED), f"the constant answer ({name_of(*which)})")
 
 
 @claim("limits-architectures-recurrence")
-def recurrence(tables: Tables) -> Measurement:
+def recurrence(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = _tracking(tables)
     ends, tasks = _ends(rows), rows.values("task")
     if ends is None:
         return Measurement(None, _said(rows))
     effects = each(rows, "task", _less(*ends), "loss of the Transformer minus that of the RNN")
     gates = [equal_budgets(tables, {name: _label(task, name, layers) for name, layers in ends}) for task in tasks]
-    gates += [_learned(tables, one, tasks) for one in ends]
-    return Measurement(effects, _said(rows), gates=gates, last_doubling_change=_drifts(tables, *ends, tasks))
+    gates += [_learned(tables, one, tasks, numbers) for one in ends]
+    return Measurement(
+        effects, _said(rows), gates=gates, last_doubling_change=_drifts(tables, *ends, tasks, numbers=numbers)
+    )
 
 
 @claim("limits-architectures-depth")
-def depth(tables: Tables) -> Measurement:
+def depth(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = _tracking(tables)
     depths = _depths(rows, "transformer")
     if len(depths) < 2:
@@ -313,14 +319,14 @@ def depth(tables: Tables) -> Measurement:
     ends = (("transformer", depths[0]), ("transformer", depths[-1]))
     effects = each(rows, "task", _less(*ends), f"loss with {depths[0]} layers minus that with {depths[-1]}")
     gates, drifts = (
-        [_learned(tables, one, rows.values("task")) for one in ends],
-        _drifts(tables, *ends, rows.values("task")),
+        [_learned(tables, one, rows.values("task"), numbers) for one in ends],
+        _drifts(tables, *ends, rows.values("task"), numbers=numbers),
     )
     return Measurement(effects, _said(rows), gates=gates, last_doubling_change=drifts)
 
 
 @claim("limits-architectures-forgetting")
-def forgetting(tables: Tables) -> Measurement:
+def forgetting(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = tables["errors"].where(task=list(FORGETTING), beyond=False)
     models = rows.where(predictor="model")
     depths = _depths(models, "transformer")
@@ -336,7 +342,9 @@ def forgetting(tables: Tables) -> Measurement:
         return EstimateWithError(top.value / bottom.value, top.error / bottom.value)
 
     effects = each(rows, "task", share, f"of the constant answer's loss, {depths[0]} layer{'s' * (depths[0] > 1)}")
-    return Measurement(effects, _said(models), gates=(_learned(tables, ("transformer", depths[0]), FORGETTING),))
+    return Measurement(
+        effects, _said(models), gates=(_learned(tables, ("transformer", depths[0]), FORGETTING, numbers),)
+    )
 
 
 @claim("limits-architectures-tracking")

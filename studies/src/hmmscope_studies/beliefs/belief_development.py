@@ -18,6 +18,7 @@ from hmmscope.lab import (
     PerSeed,
     Role,
     Rows,
+    RuleParameters,
     Tables,
     claim,
     curve,
@@ -216,7 +217,7 @@ def _step(effect: Effect | None) -> str:
 
 
 @claim("unigrams-before-bigrams")
-def unigrams_first(tables: Tables) -> Measurement:
+def unigrams_first(tables: Tables, numbers: RuleParameters) -> Measurement:
     first, second = (_transitions(tables, CHAINS, *pair) for pair in (("uniform", "order-0"), ("order-0", "optimum")))
     last = tables["strategies"].where(process=CHAINS, metric="kl", step=max(tables["strategies"].values("step")))
     gain = last.where(predictor="order-0").less(last.where(predictor="optimum"), unit="nats")
@@ -225,5 +226,8 @@ def unigrams_first(tables: Tables) -> Measurement:
         f"The model moves from uniform predictions to unigrams {_step(first.effect())}, and from unigrams to the exact "
         f"answer {_step(second.effect())}."
     )
-    gates = (Gate.learned(gain, parameter("learned"), "the unigrams of the context"), _after_warmup(last, first))
+    gates = (
+        Gate.learned(gain, parameter(numbers, "learned"), "the unigrams of the context"),
+        _after_warmup(last, first),
+    )
     return Measurement((second - first).effect("doublings of the step between the transitions"), text, gates)

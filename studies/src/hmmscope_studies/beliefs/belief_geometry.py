@@ -20,6 +20,7 @@ from hmmscope.lab import (
     Measurement,
     Panel,
     Rows,
+    RuleParameters,
     Series,
     Tables,
     bar,
@@ -318,25 +319,25 @@ def _said(effects: dict[str, Effect]) -> str:
 
 
 @claim("beliefs-are-linear")
-def beliefs_are_linear(tables: Tables) -> Measurement:
+def beliefs_are_linear(tables: Tables, numbers: RuleParameters) -> Measurement:
     wanted = ("Mess3", "RRXOR")
     effects = _gains(tables, wanted)
     return Measurement(
         effects,
         f"Fraction of the variance unexplained before training that training explains: {_said(effects)}.",
-        (Gate.flat(tables, parameter("settled"), label=wanted),),
+        (Gate.flat(tables, parameter(numbers, "settled"), label=wanted),),
         wanted,
     )
 
 
 @claim("beliefs-beyond-hmms")
-def beliefs_beyond_hmms(tables: Tables) -> Measurement:
+def beliefs_beyond_hmms(tables: Tables, numbers: RuleParameters) -> Measurement:
     wanted = ("Bloch walk", "post-quantum")
     effects = _gains(tables, wanted)
     return Measurement(
         effects,
         f"Fraction of the variance unexplained before training that training explains: {_said(effects)}.",
-        (Gate.flat(tables, parameter("settled"), label=wanted),),
+        (Gate.flat(tables, parameter(numbers, "settled"), label=wanted),),
         wanted,
     )
 
@@ -356,24 +357,26 @@ def _by_process(
 
 
 @claim("factors-apart")
-def factors_apart(tables: Tables) -> Measurement:
+def factors_apart(tables: Tables, numbers: RuleParameters) -> Measurement:
     def removed(of: Callable[[int, str], float]) -> float:
         return (of(1, "factored") - of(0, "factored")) / (1 - of(0, "factored"))
 
     effects = _by_process(tables, removed, "of the part that is not factored")
     held = _by_process(tables, lambda of: of(1, "dimension"), "dimensions")
     text = f"Effective dimensions of the last layer (sum 4, product 8): {_said(held)}."
-    return Measurement(effects, text, (Gate.flat(tables, parameter("settled"), label=FACTORS[:2]),), FACTORS[:2])
+    return Measurement(
+        effects, text, (Gate.flat(tables, parameter(numbers, "settled"), label=FACTORS[:2]),), FACTORS[:2]
+    )
 
 
 @claim("factors-orthogonal")
-def factors_orthogonal(tables: Tables) -> Measurement:
+def factors_orthogonal(tables: Tables, numbers: RuleParameters) -> Measurement:
     effects = _by_process(tables, lambda of: 1 - of(1, "overlap") / of(0, "overlap"), "of the untrained overlap")
     held = _by_process(tables, lambda of: of(1, "overlap"), "")
     return Measurement(
         effects,
         f"Mean squared cosine in the trained network: {_said(held)}.",
-        (Gate.flat(tables, parameter("settled"), label=FACTORS[:2]),),
+        (Gate.flat(tables, parameter(numbers, "settled"), label=FACTORS[:2]),),
         FACTORS[:2],
     )
 

@@ -13,6 +13,7 @@ from hmmscope.lab import (
     Measurement,
     Panel,
     Rows,
+    RuleParameters,
     Tables,
     bar,
     bars,
@@ -142,7 +143,7 @@ def _said(effects: dict[str, Effect]) -> str:
 
 
 @claim("attention-decays-as-predicted")
-def decays(tables: Tables) -> Measurement:
+def decays(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = tables["updates"].where(quantity="rate")
     wanted = tuple(PROCESSES)
     effects = _by_process(rows, lambda own: _mean(own, "trained") - _mean(own, "trained", "predicted"), "of the rate")
@@ -150,7 +151,7 @@ def decays(tables: Tables) -> Measurement:
     return Measurement(
         effects,
         f"Factor by which attention falls with each step of distance: {_said(held)}.",
-        (Gate.flat(tables, parameter("settled")),),
+        (Gate.flat(tables, parameter(numbers, "settled")),),
         wanted,
     )
 
@@ -170,6 +171,6 @@ def holds(tables: Tables, numbers: dict[str, float]) -> Measurement:
     return Measurement(
         effects,
         f"R² of the constrained belief after attention: trained {_said(held)}; untrained {_said(before)}.",
-        (Gate.flat(tables, parameter("settled")), told),
+        (Gate.flat(tables, parameter(numbers, "settled")), told),
         wanted,
     )

@@ -16,6 +16,7 @@ from hmmscope.lab import (
     Measurement,
     Panel,
     Rows,
+    RuleParameters,
     Tables,
     bar,
     bars,
@@ -232,7 +233,7 @@ def _said(effects: dict[str, Effect]) -> str:
 
 
 @claim("statistical-induction-heads")
-def induction_heads(tables: Tables) -> Measurement:
+def induction_heads(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows, gain = tables["ablations"].where(process=CHAINS), tables["learned"].effect(unit="nats")
     wanted = {"previous symbol": ("attention 1", "previous-1"), "bigrams": ("attention 2", "bigram")}
     effects = {name: _trained_less_untrained(rows, *what) for name, what in wanted.items()}
@@ -251,12 +252,12 @@ def induction_heads(tables: Tables) -> Measurement:
     gates = (
         Gate.regime(
             float(min(found, default=0)),
-            parameter("heads"),
+            parameter(numbers, "heads"),
             math.inf,
             "the smallest number of induction heads in a seed",
         ),
-        Gate.learned(gain, parameter("learned"), "the unigrams of the context"),
-        Gate.flat(tables, parameter("settled"), label=CHAINS),
+        Gate.learned(gain, parameter(numbers, "learned"), "the unigrams of the context"),
+        Gate.flat(tables, parameter(numbers, "settled"), label=CHAINS),
     )
     return Measurement(effects, text[0].upper() + text[1:], gates, tuple(wanted))
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab import Measurement, Tables, claim
+from hmmscope.lab import Measurement, RuleParameters, Tables, claim
 from hmmscope_studies.beyond_limits.supervision_rate import LimitsHardDose, dose_threshold
 
 
@@ -26,5 +26,5 @@ class LimitsHardRare(LimitsHardDose):
 
 
 @claim("limits-hard-rare-threshold")
-def rare_threshold(tables: Tables) -> Measurement:
-    return dose_threshold(tables)
+def rare_threshold(tables: Tables, numbers: RuleParameters) -> Measurement:
+    return dose_threshold(tables, numbers)

@@ -15,6 +15,7 @@ from hmmscope.lab import (
     Measurement,
     Panel,
     Rows,
+    RuleParameters,
     Tables,
     claim,
     heatmap,
@@ -235,7 +236,7 @@ def _worst(rows: Rows, name: str, length: int, column: str = "error") -> float:
 
 
 @claim("limits-precision-logarithmic")
-def logarithmic(tables: Tables) -> Measurement:
+def logarithmic(tables: Tables, numbers: RuleParameters) -> Measurement:
     lengths = sorted(tables["smallest"].values("length"))
     middle = lengths[len(lengths) // 2]
     effects, rates = {}, {}
@@ -254,7 +255,7 @@ def logarithmic(tables: Tables) -> Measurement:
     gates = [
         Gate.headroom(
             math.log2(lengths[-1] / lengths[0]),
-            parameter("doublings", DOUBLINGS),
+            parameter(numbers, "doublings", DOUBLINGS),
             "the range of lengths, in doublings,",
         )
     ]

@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -19,7 +20,9 @@ from hmmscope.lab import (
     Gate,
     MeasuredTables,
     Measurement,
+    Numbers,
     Rows,
+    RuleParameters,
     ScalingLaw,
     Series,
     Tables,
@@ -110,8 +113,7 @@ class LimitsLaw(Experiment):
         return tables
 
     def figures(self, tables: Tables) -> list[Figure]:
-        with growth.measuring():
-            return [_figure(tables["fit-lengths"])]
+        return [_figure(tables["fit-lengths"], growth.parameters)]
 
     def without_training(self, tables: Tables) -> Tables:
         return {name: relabelled(rows, "constant") for name, rows in tables.items()}
@@ -141,49 +143,56 @@ def _config(scale: str, length: int, layers: int, steps: int, choices: Mapping[s
 # The scaling law
 
 
-def _lengths(tables: Tables, layers: int | None = None, predictor: str = "model") -> Rows:
-    rate, definition = parameter("rate"), parameter("definition")
+def _lengths(tables: Tables, layers: int | None = None, predictor: str = "model", numbers: Numbers = None) -> Rows:
+    rate, definition = parameter(numbers, "rate"), parameter(numbers, "definition")
     rows = tables["fit-lengths"].where(predictor=predictor, error_rate=rate)
     if definition != "prefix":
         facts = ("layers", "sequences", "seed", "longest")
         losses = tables["positions"].where(predictor=predictor).by(*facts)
         rows = Rows(
-            {**dict(zip(facts, key, strict=True)), "length": length_of(own, rate, definition).value}
+            {**dict(zip(facts, key, strict=True)), "length": length_of(own, rate, definition, numbers).value}
             for key, own in losses.items()
         )
     return rows if layers is None else rows.where(layers=layers)
 
 
-def _end(row: Mapping[str, Any]) -> float:
-    return float(parameter("ceiling") * row["longest"])
+def _end(row: Mapping[str, Any], numbers: Numbers = None) -> float:
+    return float(parameter(numbers, "ceiling") * row["longest"])
 
 
-def _capped(row: Mapping[str, Any]) -> float:
-    return math.log2(min(max(row["length"], 1.0), _end(row)))
+def _capped(row: Mapping[str, Any], numbers: Numbers = None) -> float:
+    return math.log2(min(max(row["length"], 1.0), _end(row, numbers)))
 
 
-def _points(rows: Rows) -> list[ScalingLaw.BudgetPoint]:
+def _points(rows: Rows, numbers: Numbers = None) -> list[ScalingLaw.BudgetPoint]:
     return [
-        ScalingLaw.BudgetPoint(math.log2(row["sequences"]), row["seed"], _capped(row), row["length"] >= _end(row))
+        ScalingLaw.BudgetPoint(
+            math.log2(row["sequences"]), row["seed"], _capped(row, numbers), row["length"] >= _end(row, numbers)
+        )
         for row in rows
     ]
 
 
-def _deep(tables: Tables) -> list[int]:
-    return [n for n in layers_of(_lengths(tables)) if n > 0]
+def _deep(tables: Tables, numbers: Numbers = None) -> list[int]:
+    return [n for n in layers_of(_lengths(tables, numbers=numbers)) if n > 0]
 
 
-def _at_paper(points: list[ScalingLaw.BudgetPoint], unit: str) -> Effect | None:
+def _at_paper(points: list[ScalingLaw.BudgetPoint], unit: str, numbers: Numbers = None) -> Effect | None:
     law = ScalingLaw.of(points)
-    return None if law is None else law.effect(math.log2(parameter("sequences")), unit)
+    return None if law is None else law.effect(math.log2(parameter(numbers, "sequences")), unit)
 
 
 #: Simulates an effect of a given size for the effect of that name.
 Redrawn = Callable[[str, float, random.Random], Effect | None]
 
 
-def _redrawn(chains: Mapping[str, list[ScalingLaw.BudgetPoint]], less: Mapping[str, float] | None = None) -> Redrawn:
-    laws, reached = {name: ScalingLaw.of(points) for name, points in chains.items()}, math.log2(parameter("sequences"))
+def _redrawn(
+    chains: Mapping[str, list[ScalingLaw.BudgetPoint]], less: Mapping[str, float] | None = None, numbers: Numbers = None
+) -> Redrawn:
+    laws, reached = (
+        {name: ScalingLaw.of(points) for name, points in chains.items()},
+        math.log2(parameter(numbers, "sequences")),
+    )
 
     def redrawn(name: str, aim: float, draw: random.Random) -> Effect | None:
         law, shift = laws[name], (less or {}).get(name, 0.0)
@@ -193,8 +202,8 @@ def _redrawn(chains: Mapping[str, list[ScalingLaw.BudgetPoint]], less: Mapping[s
     return redrawn
 
 
-def _reached() -> dict[str, float]:
-    return {"sequences": parameter("sequences")}
+def _reached(numbers: Numbers = None) -> dict[str, float]:
+    return {"sequences": parameter(numbers, "sequences")}
 
 
 def _by_budget(rows: Rows, measure: Callable[[Rows], float | None]) -> list[ScalingLaw.BudgetPoint]:
@@ -206,8 +215,8 @@ def _by_budget(rows: Rows, measure: Callable[[Rows], float | None]) -> list[Scal
     return [ScalingLaw.BudgetPoint(math.log2(sequences), seed, value) for sequences, seed, value in found]
 
 
-def _slope(own: Rows) -> float | None:
-    known = [(row["layers"], log2_length(row)) for row in own if row["length"] < _end(row)]
+def _slope(own: Rows, numbers: Numbers = None) -> float | None:
+    known = [(row["layers"], log2_length(row)) for row in own if row["length"] < _end(row, numbers)]
     if len(known) < 2:
         return None
     centre = fmean(n for n, _ in known)
@@ -215,54 +224,60 @@ def _slope(own: Rows) -> float | None:
     return math.fsum((n - centre) * y for n, y in known) / spread
 
 
-def _gates(tables: Tables, chains: Mapping[str, list[ScalingLaw.BudgetPoint]]) -> tuple[Gate, ...]:
-    return (_learned(tables), _foretold(chains))
+def _gates(
+    tables: Tables, chains: Mapping[str, list[ScalingLaw.BudgetPoint]], numbers: Numbers = None
+) -> tuple[Gate, ...]:
+    return (_learned(tables, numbers), _foretold(chains, numbers))
 
 
-def _learned(tables: Tables) -> Gate:
+def _learned(tables: Tables, numbers: Numbers = None) -> Gate:
     nothing = {
         key: own[0]["length"]
-        for key, own in _lengths(tables, predictor="constant").by("layers", "sequences", "seed").items()
+        for key, own in _lengths(tables, predictor="constant", numbers=numbers)
+        .by("layers", "sequences", "seed")
+        .items()
     }
     leads = [
         Effect.pooled([row["length"] - nothing[*key, row["seed"]] for row in own], "positions")
-        for key, own in _lengths(tables).by("layers", "sequences").items()
+        for key, own in _lengths(tables, numbers=numbers).by("layers", "sequences").items()
     ]
     least = min(leads, key=lambda effect: effect.value, default=None)
     control = "a constant answer, measured in fitted positions,"
-    return Gate.learned(least, parameter("learned"), control)
+    return Gate.learned(least, parameter(numbers, "learned"), control)
 
 
-def _foretold(chains: Mapping[str, list[ScalingLaw.BudgetPoint]]) -> Gate:
+def _foretold(chains: Mapping[str, list[ScalingLaw.BudgetPoint]], numbers: Numbers = None) -> Gate:
     tests = [test for points in chains.values() if (test := ScalingLaw.held_out(points)) is not None]
     count = sum(test.instances for test in tests)
     share = sum(test.covered for test in tests) / count if count else 0.0
     return Gate.regime(
         share,
-        parameter("covered"),
+        parameter(numbers, "covered"),
         1.0,
         "the fraction of largest budgets inside the intervals of the laws fitted to smaller ones",
     )
 
 
-def _below_the_end(tables: Tables) -> Gate:
-    last = math.log2(max(map(_end, _lengths(tables))))
-    laws = [_at_paper(_points(_lengths(tables, n)), "") for n in _deep(tables)]
+def _below_the_end(tables: Tables, numbers: Numbers = None) -> Gate:
+    last = math.log2(max(map(partial(_end, numbers=numbers), _lengths(tables, numbers=numbers))))
+    laws = [
+        _at_paper(_points(_lengths(tables, n, numbers=numbers), numbers), "", numbers) for n in _deep(tables, numbers)
+    ]
     below = sum(effect is not None and effect.high is not None and effect.high < last for effect in laws)
     what = "the number of depths predicted to stay below the end of the sequence at the paper's budget"
-    return Gate.regime(float(below), parameter("below_the_end"), float(max(len(laws), 2)), what)
+    return Gate.regime(float(below), parameter(numbers, "below_the_end"), float(max(len(laws), 2)), what)
 
 
-def _said(tables: Tables) -> str:
+def _said(tables: Tables, numbers: Numbers = None) -> str:
     parts = []
-    for layers in layers_of(_lengths(tables)):
-        rows = _lengths(tables, layers)
+    for layers in layers_of(_lengths(tables, numbers=numbers)):
+        rows = _lengths(tables, layers, numbers=numbers)
         most = max(rows.values("sequences"))
         mean = 2 ** fmean(log2_length(row) for row in rows.where(sequences=most))
-        effect = _at_paper(_points(rows), "")
+        effect = _at_paper(_points(rows, numbers), "", numbers)
         ends = "" if effect is None or effect.low is None or effect.high is None else _range(effect.low, effect.high)
         parts.append(f"{model_name(layers)} {mean:.3g} at {most:,} sequences{ends}")
-    longest = max(_lengths(tables).values("longest"))
+    longest = max(_lengths(tables, numbers=numbers).values("longest"))
     return f"Mean 0.1-fit lengths at width 64, sequences of {longest}: {'; '.join(parts)}."
 
 
@@ -271,49 +286,49 @@ def _range(low: float, high: float) -> str:
 
 
 @claim("limits-law-growth")
-def growth(tables: Tables) -> Measurement:
+def growth(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Fit the slope within instances, which removes their spread."""
-    rows = Rows(row for row in _lengths(tables) if row["layers"] > 0)
-    points = _by_budget(rows, _slope)
-    gates = (*_gates(tables, {"slope": points}), _below_the_end(tables))
+    rows = Rows(row for row in _lengths(tables, numbers=numbers) if row["layers"] > 0)
+    points = _by_budget(rows, partial(_slope, numbers=numbers))
+    gates = (*_gates(tables, {"slope": points}, numbers), _below_the_end(tables, numbers))
     return Measurement(
-        _at_paper(points, "doublings per layer"),
-        _said(tables),
+        _at_paper(points, "doublings per layer", numbers),
+        _said(tables, numbers),
         gates,
-        compute_used=_reached(),
-        resampled=_redrawn({"": points}),
+        compute_used=_reached(numbers),
+        resampled=_redrawn({"": points}, numbers=numbers),
     )
 
 
 @claim("limits-law-doubles")
-def doubles(tables: Tables) -> Measurement:
+def doubles(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Test the slope of `growth` against one."""
-    return growth.measure(tables)
+    return growth.measure(tables, numbers)
 
 
 @claim("limits-law-power")
-def power(tables: Tables) -> Measurement:
+def power(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Use the depth furthest below 2^L, for 2^L within the sequence."""
-    chains = {n: _points(_lengths(tables, n)) for n in _deep(tables)}
-    longest = max(_lengths(tables).values("longest"))
+    chains = {n: _points(_lengths(tables, n, numbers=numbers), numbers) for n in _deep(tables, numbers)}
+    longest = max(_lengths(tables, numbers=numbers).values("longest"))
     effects = {
         model_name(n): effect.shifted(-float(n))
         for n, points in chains.items()
-        if 2**n <= longest and (effect := _at_paper(points, "doublings above 2^L")) is not None
+        if 2**n <= longest and (effect := _at_paper(points, "doublings above 2^L", numbers)) is not None
     }
-    gates = _gates(tables, {model_name(n): points for n, points in chains.items()})
+    gates = _gates(tables, {model_name(n): points for n, points in chains.items()}, numbers)
     return Measurement(
         effects,
-        _said(tables),
-        (*gates, _tells_depths(chains, longest)),
+        _said(tables, numbers),
+        (*gates, _tells_depths(chains, longest, numbers)),
         required=tuple(effects),
-        compute_used=_reached(),
+        compute_used=_reached(numbers),
     )
 
 
-def _tells_depths(chains: Mapping[int, list[ScalingLaw.BudgetPoint]], longest: int) -> Gate:
+def _tells_depths(chains: Mapping[int, list[ScalingLaw.BudgetPoint]], longest: int, numbers: Numbers = None) -> Gate:
     deepest = max((n for n in chains if 2**n <= longest), default=0)
-    effect = _at_paper(chains[min(chains)], "") if chains else None
+    effect = _at_paper(chains[min(chains)], "", numbers) if chains else None
     most = math.inf if effect is None or effect.high is None else effect.high
     return Gate.regime(
         most,
@@ -324,54 +339,72 @@ def _tells_depths(chains: Mapping[int, list[ScalingLaw.BudgetPoint]], longest: i
 
 
 @claim("limits-law-rnn")
-def recurrent(tables: Tables) -> Measurement:
+def recurrent(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Censor the lead if the RNN fits the whole sequence."""
-    rows, deepest = _lengths(tables), max(_deep(tables), default=0)
+    rows, deepest = _lengths(tables, numbers=numbers), max(_deep(tables, numbers), default=0)
     others = {(row["sequences"], row["seed"]): row for row in rows.where(layers=deepest)}
     points = [
-        ScalingLaw.BudgetPoint(math.log2(sequences), seed, _capped(row) - _capped(other), row["length"] >= _end(row))
+        ScalingLaw.BudgetPoint(
+            math.log2(sequences),
+            seed,
+            _capped(row, numbers) - _capped(other, numbers),
+            row["length"] >= _end(row, numbers),
+        )
         for row in rows.where(layers=0)
         if (other := others.get((sequences := row["sequences"], seed := row["seed"]))) is not None
     ]
     if points and all(point.hidden for point in points):
-        return _to_the_end(tables, deepest)
-    effect = _at_paper(points, f"doublings of the RNN beyond {model_name(deepest)}")
-    gates = _gates(tables, {"lead": points})
-    return Measurement(effect, _said(tables), gates, compute_used=_reached(), resampled=_redrawn({"": points}))
+        return _to_the_end(tables, deepest, numbers)
+    effect = _at_paper(points, f"doublings of the RNN beyond {model_name(deepest)}", numbers)
+    gates = _gates(tables, {"lead": points}, numbers)
+    return Measurement(
+        effect,
+        _said(tables, numbers),
+        gates,
+        compute_used=_reached(numbers),
+        resampled=_redrawn({"": points}, numbers=numbers),
+    )
 
 
-def _to_the_end(tables: Tables, deepest: int) -> Measurement:
-    rows = _lengths(tables, deepest)
-    chain, end = _points(rows), math.log2(max(map(_end, rows)))
-    law = _at_paper(chain, f"doublings of the RNN beyond {model_name(deepest)}, to the end of the sequence")
+def _to_the_end(tables: Tables, deepest: int, numbers: Numbers = None) -> Measurement:
+    rows = _lengths(tables, deepest, numbers=numbers)
+    chain, end = _points(rows, numbers), math.log2(max(map(partial(_end, numbers=numbers), rows)))
+    law = _at_paper(chain, f"doublings of the RNN beyond {model_name(deepest)}, to the end of the sequence", numbers)
     if law is None or law.low is None or law.high is None:
-        return Measurement(None, _said(tables), _gates(tables, {"deepest": chain}), compute_used=_reached())
+        return Measurement(
+            None, _said(tables, numbers), _gates(tables, {"deepest": chain}, numbers), compute_used=_reached(numbers)
+        )
     low, value, high = (end - min(one, end) for one in (law.high, law.value, law.low))
     there = Gate.regime(
-        law.low, 0.0, end - parameter("room"), f"log2 of the smallest fit length predicted for {model_name(deepest)}"
+        law.low,
+        0.0,
+        end - parameter(numbers, "room"),
+        f"log2 of the smallest fit length predicted for {model_name(deepest)}",
     )
     effect = replace(law, low=low, value=value, high=high)
-    lengths = _redrawn({"": chain})
+    lengths = _redrawn({"": chain}, numbers=numbers)
 
     def redrawn(name: str, aim: float, draw: random.Random) -> Effect | None:
         found = lengths(name, end - aim, draw)
         return None if found is None else found.mirrored(end / 2)
 
-    gates = (*_gates(tables, {"deepest": chain}), there)
-    return Measurement(effect, _said(tables), gates, compute_used=_reached(), resampled=redrawn)
+    gates = (*_gates(tables, {"deepest": chain}, numbers), there)
+    return Measurement(effect, _said(tables, numbers), gates, compute_used=_reached(numbers), resampled=redrawn)
 
 
 @claim("limits-law-rests")
-def rests(tables: Tables) -> Measurement:
+def rests(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Leave out points at the end of the sequence."""
     effects = {}
-    for layers in _deep(tables):
-        moved = list(ScalingLaw.last_doubling(_points(_lengths(tables, layers))).values())
+    for layers in _deep(tables, numbers):
+        moved = list(ScalingLaw.last_doubling(_points(_lengths(tables, layers, numbers=numbers), numbers)).values())
         if moved:
             effects[model_name(layers)] = Effect.pooled(moved, "doublings per doubling of training")
     known = {name: effect for name, effect in effects.items() if effect.low is not None and effect.high is not None}
     still = [
-        name for name, effect in known.items() if max(-(effect.low or 0.0), effect.high or 0.0) < parameter("at_rest")
+        name
+        for name, effect in known.items()
+        if max(-(effect.low or 0.0), effect.high or 0.0) < parameter(numbers, "at_rest")
     ]
     said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
     return Measurement(
@@ -385,35 +418,35 @@ def rests(tables: Tables) -> Measurement:
 # Figure
 
 
-def _figure(rows: Rows) -> Figure:
-    own = rows.where(predictor="model", error_rate=parameter("rate"))
+def _figure(rows: Rows, numbers: Numbers = None) -> Figure:
+    own = rows.where(predictor="model", error_rate=parameter(numbers, "rate"))
     longest = max(own.values("longest"))
-    ends = (float(min(own.values("sequences"))), parameter("sequences"))
+    ends = (float(min(own.values("sequences"))), parameter(numbers, "sequences"))
     series: list[Series | None] = []
     for layers in layers_of(own):
         of_depth = own.where(layers=layers)
         series.append(curve(of_depth, "sequences", model_name(layers), "model" if layers else "optimum", y="length"))
-        series += _drawn_law(_points(of_depth), model_name(layers), longest)
+        series += _drawn_law(_points(of_depth, numbers), model_name(layers), longest, numbers)
     series.append(level(longest, ends, "end of the sequence", "ceiling"))
     shown: dict[str, Any] = {"x_label": "sequences seen", "y_label": "fit length", "y_min": 0.0, "log_x": True}
     return Figure(
         name="fit-length-law",
         title="Fit length of annealed trainings, extrapolated to the paper's budget",
         caption=(
-            f"The place between two positions at which the loss crosses {parameter('rate'):g}, for annealed copies of one "
-            "trunk. Bands at points are 95 % intervals over instances. The bands beyond them are the union of a straight "
-            "law and a law that saturates, for the mean over instances, up to the 5·10⁸ sequences of the paper; both were "
-            "fitted to all points. Curves are cut at the sequence length, the longest possible fit."
+            f"The place between two positions at which the loss crosses {parameter(numbers, 'rate'):g}, for annealed copies "
+            "of one trunk. Bands at points are 95 % intervals over instances. The bands beyond them are the union of a "
+            "straight law and a law that saturates, for the mean over instances, up to the 5·10⁸ sequences of the paper; "
+            "both were fitted to all points. Curves are cut at the sequence length, the longest possible fit."
         ),
         panels=(lines(f"Cyclic-DET, sequences of {longest}, width 64", *series, **shown),),
     )
 
 
-def _drawn_law(points: list[ScalingLaw.BudgetPoint], name: str, longest: int) -> list[Series]:
+def _drawn_law(points: list[ScalingLaw.BudgetPoint], name: str, longest: int, numbers: Numbers = None) -> list[Series]:
     law = ScalingLaw.of(points)
     if law is None:
         return []
-    first, last = max(point.x for point in points), math.log2(parameter("sequences"))
+    first, last = max(point.x for point in points), math.log2(parameter(numbers, "sequences"))
     places = [first + (last - first) * k / 8 for k in range(9)]
     found = [law.effect(x, "") for x in places]
     return [

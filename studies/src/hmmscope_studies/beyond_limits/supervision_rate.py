@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hmmscope import Run, registry
@@ -12,7 +13,9 @@ from hmmscope.lab import (
     Gate,
     MeasuredTables,
     Measurement,
+    Numbers,
     Rows,
+    RuleParameters,
     Series,
     Tables,
     claim,
@@ -21,7 +24,7 @@ from hmmscope.lab import (
     lines,
     parameter,
 )
-from hmmscope_papers.limits.lengths import RARELY, RATE, final_losses, length_of, log2, slope
+from hmmscope_papers.limits.lengths import RARELY, RATE, claimed_length, final_losses, length_of, log2, slope
 from hmmscope_papers.limits.tables import (
     HARD,
     WHILE_TRAINING,
@@ -133,27 +136,23 @@ class LimitsHardDose(Experiment):
 # Claims
 
 
-def _measured(own: Rows) -> EstimateWithError:
-    return length_of(own, parameter("rate", RATE))
-
-
-def _then(own: Rows) -> EstimateWithError:
+def _then(own: Rows, numbers: Numbers = None) -> EstimateWithError:
     return EstimateWithError(own[0]["length"])
 
 
 def _lengths(
-    own: Rows, recurrent: bool, length: Callable[[Rows], EstimateWithError] = _measured
+    own: Rows, recurrent: bool, length: Callable[..., EstimateWithError] = claimed_length, numbers: Numbers = None
 ) -> dict[int, EstimateWithError]:
     found = {}
     for actions, rows in own.by("actions").items():
-        kept = [log2(length(one)) for n, one in rows.by("layers").items() if (n == 0) == recurrent]
+        kept = [log2(length(one, numbers)) for n, one in rows.by("layers").items() if (n == 0) == recurrent]
         if kept:
             found[actions] = max(kept)
     return found
 
 
-def _behind(own: Rows) -> EstimateWithError | None:
-    deep, flat = (_lengths(own, recurrent) for recurrent in (False, True))
+def _behind(own: Rows, numbers: Numbers = None) -> EstimateWithError | None:
+    deep, flat = (_lengths(own, recurrent, numbers=numbers) for recurrent in (False, True))
     return next((flat[actions] - deep[actions] for actions in deep if actions in flat), None)
 
 
@@ -162,17 +161,15 @@ def _models(tables: Tables) -> Rows:
 
 
 @claim("limits-hard-dose-slope")
-def dose_slope(tables: Tables) -> Measurement:
+def dose_slope(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Compare slopes of log2 of the length in log2 of the distance, within seeds."""
     rows = _models(tables)
 
-    def fall(
-        own: Rows, recurrent: bool, length: Callable[[Rows], EstimateWithError] = _measured
-    ) -> EstimateWithError | None:
-        points = [(math.log2(actions), one) for actions, one in _lengths(own, recurrent, length).items()]
+    def fall(own: Rows, recurrent: bool, length: Any = claimed_length) -> EstimateWithError | None:
+        points = [(math.log2(actions), one) for actions, one in _lengths(own, recurrent, length, numbers).items()]
         return slope(points) if len(points) > 1 else None
 
-    def difference(own: Rows, length: Callable[[Rows], EstimateWithError] = _measured) -> EstimateWithError | None:
+    def difference(own: Rows, length: Any = claimed_length) -> EstimateWithError | None:
         deep, flat = fall(own, False, length), fall(own, True, length)
         return None if deep is None or flat is None else deep - flat
 
@@ -185,20 +182,20 @@ def dose_slope(tables: Tables) -> Measurement:
     asked = Gate.regime(
         1 / max(rows.values("actions")),
         0,
-        parameter("rarely", RARELY),
+        parameter(numbers, "rarely", RARELY),
         "the smallest share of actions after which the state is asked for",
     )
     gates = [asked, Gate.matched(_budgets(tables))]
     for who, depths in {"RNN": [0], "Transformer": [n for n in layers_of(rows) if n]}.items():
-        lead = over_seeds(tables["positions"].where(layers=depths), _lead, resolution=1.0)
+        lead = over_seeds(tables["positions"].where(layers=depths), partial(_lead, numbers=numbers), resolution=1.0)
         gates.append(
             Gate.learned(
                 lead,
-                parameter("learned"),
+                parameter(numbers, "learned"),
                 f"a constant answer, measured in fitted positions ({who}),",
             )
         )
-    moved = drift(tables[WHILE_TRAINING], lambda own: difference(own, _then))
+    moved = drift(tables[WHILE_TRAINING], lambda own: difference(own, _then), numbers)
     return Measurement(
         over_seeds(rows, difference, "doublings per doubling of the distance"),
         text,
@@ -207,10 +204,10 @@ def dose_slope(tables: Tables) -> Measurement:
     )
 
 
-def _lead(own: Rows) -> float:
+def _lead(own: Rows, numbers: Numbers = None) -> float:
     rarest = own.where(actions=max(own.values("actions"))).by("layers").values()
     model, constant = (
-        max(length_of(one.where(predictor=name), parameter("rate", RATE)).value for one in rarest)
+        max(claimed_length(one.where(predictor=name), numbers).value for one in rarest)
         for name in ("model", "constant")
     )
     return model - constant
@@ -223,17 +220,21 @@ def _budgets(tables: Tables) -> dict[str, dict[str, float]]:
     return found
 
 
-def dose_threshold(tables: Tables) -> Measurement:
+def dose_threshold(tables: Tables, numbers: Numbers = None) -> Measurement:
     """Compare the best Transformer with the RNN by supervision rate, the rarest first."""
     rows = _models(tables)
-    found = each(rows, "actions", _behind, "doublings behind the RNN")
+    found = each(rows, "actions", partial(_behind, numbers=numbers), "doublings behind the RNN")
     effects = {f"1 in {actions}": found[actions] for actions in sorted(found, reverse=True)}
     deep = each(
         rows,
         "actions",
-        lambda own: max(length_of(one, parameter("rate", RATE)).value for n, one in own.by("layers").items() if n),
+        lambda own: max(claimed_length(one, numbers).value for n, one in own.by("layers").items() if n),
     )
-    flat = each(rows.where(layers=0), "actions", lambda own: length_of(own, parameter("rate", RATE)).value)
+    flat = each(
+        rows.where(layers=0),
+        "actions",
+        lambda own: claimed_length(own, numbers).value,
+    )
     said = "; ".join(
         f"1 in {actions}: {deep[actions].value:.3g} and {flat[actions].value:.3g}"
         for actions in deep

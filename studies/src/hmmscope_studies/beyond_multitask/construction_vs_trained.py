@@ -15,9 +15,11 @@ from hmmscope.lab import (
     Gate,
     MeasuredTables,
     Measurement,
+    Numbers,
     Panel,
     Role,
     Rows,
+    RuleParameters,
     Tables,
     bar,
     bars,
@@ -251,7 +253,7 @@ def _step_figure(rows: Rows) -> Figure:
 # Claims
 
 
-def _gates(tables: Tables) -> list[Gate]:
+def _gates(tables: Tables, numbers: Numbers = None) -> list[Gate]:
     changes = {f"seed {row.get('seed')}": (row["earlier"] - row["end"]) / row["end"] for row in tables["convergence"]}
     scores = tables["scores"].where(metric="accuracy")
 
@@ -261,10 +263,10 @@ def _gates(tables: Tables) -> list[Gate]:
     return [
         Gate.learned(
             Effect.pooled(list(scores.per_seed(better).values()), "accuracy"),
-            parameter("gained", GAINED),
+            parameter(numbers, "gained", GAINED),
             "the untrained model",
         ),
-        Gate.converged(changes, parameter("flat", FLAT), "loss above the optimum (relative change)"),
+        Gate.converged(changes, parameter(numbers, "flat", FLAT), "loss above the optimum (relative change)"),
     ]
 
 
@@ -272,14 +274,14 @@ def _estimate(row: dict[str, Any], column: str = "value") -> EstimateWithError:
     return EstimateWithError(row[column], (row["high"] - row["low"]) / 3.92)
 
 
-def onset(rows: Rows, network: str, target: str) -> float | None:
+def onset(rows: Rows, network: str, target: str, numbers: Numbers = None) -> float | None:
     """Return the layer where the gain over the untrained network is half its maximum; None below `GAINED`."""
     kept = rows.where(target=target)
     before = {row["depth"]: row["accuracy"] for row in kept.where(network="untrained")}
     xs, ys = zip(*sorted(before.items()), strict=True)
     found = sorted(kept.where(network=network), key=lambda row: row["layer"])
     gains = [row["accuracy"] - float(np.interp(row["depth"], xs, ys)) for row in found]
-    if max(gains) < parameter("gained", GAINED):
+    if max(gains) < parameter(numbers, "gained", GAINED):
         return None
     first = next(i for i, gain in enumerate(gains) if gain >= max(gains) / 2)
     if first == 0:
@@ -288,10 +290,10 @@ def onset(rows: Rows, network: str, target: str) -> float | None:
     return float(found[first - 1]["layer"] + rise * (found[first]["layer"] - found[first - 1]["layer"]))
 
 
-def _said(rows: Rows, network: str, targets: list[str]) -> str:
+def _said(rows: Rows, network: str, targets: list[str], numbers: Numbers = None) -> str:
     parts = []
     for target in targets:
-        found = list(rows.per_seed(partial(onset, network=network, target=target)).values())
+        found = list(rows.per_seed(partial(partial(onset, numbers=numbers), network=network, target=target)).values())
         there = [layer for layer in found if layer is not None]
         some = f" in {len(there)} of {len(found)} seeds" if len(there) < len(found) else ""
         parts.append(f"{TARGETS[target]}{f' {np.mean(there):.1f}' if there else ''}{some}")
@@ -299,29 +301,29 @@ def _said(rows: Rows, network: str, targets: list[str]) -> str:
 
 
 @claim("construction-nearer-first")
-def nearer_first(tables: Tables) -> Measurement:
+def nearer_first(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = tables["probes"]
 
     def later(own: Rows) -> float | None:
-        one, two = (onset(own, "trained", f"previous-{k}") for k in (1, 2))
+        one, two = (onset(own, "trained", f"previous-{k}", numbers) for k in (1, 2))
         return None if one is None or two is None else two - one
 
     found = list(rows.per_seed(later).values())
     backs = [f"previous-{k}" for k in range(1, MAX_DISTANCE + 1)]
     text = (
-        f"Mean onset by layer in the trained network: {_said(rows, 'trained', backs)}. In the construction: "
-        f"{_said(rows, 'constructed', backs)}."
+        f"Mean onset by layer in the trained network: {_said(rows, 'trained', backs, numbers)}. In the construction: "
+        f"{_said(rows, 'constructed', backs, numbers)}."
     )
     effect = None if all(one is None for one in found) else Effect.pooled(found, "layers")
-    return Measurement(effect, text, _gates(tables))
+    return Measurement(effect, text, _gates(tables, numbers))
 
 
 @claim("construction-task-after-window")
-def task_after_window(tables: Tables) -> Measurement:
+def task_after_window(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = tables["probes"]
 
     def later(own: Rows) -> float | None:
-        window, task = (onset(own, "trained", target) for target in ("previous-1", "component"))
+        window, task = (onset(own, "trained", target, numbers) for target in ("previous-1", "component"))
         return None if window is None or task is None else task - window
 
     found = list(rows.per_seed(later).values())
@@ -331,14 +333,14 @@ def task_after_window(tables: Tables) -> Measurement:
     highest += f" ({added})" if added else ""
     text = (
         f"The best accuracy for the identity of the HMM is {highest}. Mean onset by layer in the trained network: "
-        f"{_said(rows, 'trained', ['previous-1', 'component'])}."
+        f"{_said(rows, 'trained', ['previous-1', 'component'], numbers)}."
     )
     effect = None if all(one is None for one in found) else Effect.pooled(found, "layers")
-    return Measurement(effect, text, _gates(tables))
+    return Measurement(effect, text, _gates(tables, numbers))
 
 
 @claim("construction-content-above")
-def content_above(tables: Tables) -> Measurement:
+def content_above(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = _with_depth(tables["shuffle"])
 
     def halves(own: Rows, network: str) -> float:
@@ -350,4 +352,4 @@ def content_above(tables: Tables) -> Measurement:
     differences = [a - b for a, b in zip(effects["trained"], effects["untrained"], strict=True)]
     said = ", ".join(f"{TITLES[name].lower()} {Effect.pooled(found).short()}" for name, found in effects.items())
     text = f"Variation in the upper minus the lower half of the layers: {said}."
-    return Measurement(Effect.pooled(differences, "coefficient of variation"), text, _gates(tables))
+    return Measurement(Effect.pooled(differences, "coefficient of variation"), text, _gates(tables, numbers))

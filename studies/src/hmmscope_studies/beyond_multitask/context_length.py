@@ -4,7 +4,19 @@ import math
 from typing import Any
 
 from hmmscope import HMM, Run, registry, require_process_type
-from hmmscope.lab import Experiment, Figure, MeasuredTables, Measurement, Panel, Rows, Tables, claim, curve, lines
+from hmmscope.lab import (
+    Experiment,
+    Figure,
+    MeasuredTables,
+    Measurement,
+    Panel,
+    Rows,
+    RuleParameters,
+    Tables,
+    claim,
+    curve,
+    lines,
+)
 from hmmscope_studies.beyond_multitask.studies import untrained_answers, window_config
 from hmmscope_studies.beyond_multitask.windows import (
     LOOKS,
@@ -96,13 +108,13 @@ def _panel(rows: Rows, metric: str, title: str, unit: str) -> Panel:
 
 
 @claim("multitask-memory-decay")
-def memory_decay(tables: Tables) -> Measurement:
+def memory_decay(tables: Tables, numbers: RuleParameters) -> Measurement:
     def errors(own: Rows) -> dict[int, float]:
         return by_memory(own, "memory", "total_variation")
 
     rows, rates = tables["errors"], tables["rates"]
-    decay = rows.per_seed(lambda own: decay_rate(errors(own))).effect("nats per observation")
-    better = rows.per_seed(lambda own: exponential_rather(errors(own))).effect("nats closer to an exponential")
+    decay = rows.per_seed(lambda own: decay_rate(errors(own), numbers)).effect("nats per observation")
+    better = rows.per_seed(lambda own: exponential_rather(errors(own), numbers)).effect("nats closer to an exponential")
     if decay is None or better is None:
         return Measurement(None, "Fewer than three memory lengths have an error above rounding.")
     gamma = rates[0]["observability"]

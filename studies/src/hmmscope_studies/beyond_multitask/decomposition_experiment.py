@@ -15,6 +15,7 @@ from hmmscope.lab import (
     Panel,
     Role,
     Rows,
+    RuleParameters,
     Series,
     Tables,
     claim,
@@ -251,7 +252,7 @@ def _bound_figure(rows: Rows) -> Figure:
 
 
 @claim("multitask-decomposition-parts")
-def parts(tables: Tables) -> Measurement:
+def parts(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = tables["instances"]
     gap = max(row["gap"] for row in [*rows, *tables["parts"]])
     full = tables["parts"].where(memory_length=max(tables["parts"].values("memory_length")), steps="all")
@@ -262,7 +263,8 @@ def parts(tables: Tables) -> Measurement:
         f"(memory), {row['misspecification']:.2e} (misspecification) and {row['estimation']:.2e} (estimation)."
     )
     return Measurement(
-        always(rows, lambda row: row["gap"] < parameter("rounding"), "instance", unit="fraction of processes"), text
+        always(rows, lambda row: row["gap"] < parameter(numbers, "rounding"), "instance", unit="fraction of processes"),
+        text,
     )
 
 
@@ -285,7 +287,7 @@ def steps(tables: Tables) -> Measurement:
 
 
 @claim("multitask-decomposition-bound")
-def bound(tables: Tables) -> Measurement:
+def bound(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = tables["bound"]
     pairs = {
         "total": "bound",
@@ -301,7 +303,9 @@ def bound(tables: Tables) -> Measurement:
     )
     held = always(
         rows,
-        lambda row: all(row[value] <= (1 + parameter("rounding")) * row[limit] for value, limit in pairs.items()),
+        lambda row: all(
+            row[value] <= (1 + parameter(numbers, "rounding")) * row[limit] for value, limit in pairs.items()
+        ),
         "instance",
         unit="fraction of processes",
     )

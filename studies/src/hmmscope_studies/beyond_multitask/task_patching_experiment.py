@@ -12,9 +12,11 @@ from hmmscope.lab import (
     Gate,
     MeasuredTables,
     Measurement,
+    Numbers,
     Panel,
     Role,
     Rows,
+    RuleParameters,
     Tables,
     claim,
     curve,
@@ -156,15 +158,15 @@ def _less(tables: Tables, reference: str, **other: str) -> dict[int, Effect]:
     return effects
 
 
-def _gates(tables: Tables) -> tuple[Any, ...]:
+def _gates(tables: Tables, numbers: Numbers = None) -> tuple[Any, ...]:
     gain = tables["learned"].effect(unit="nats")
     assert gain is not None
-    told = Gate.learned(gain, parameter("learned"), "the best in-context n-gram baseline")
-    return told, Gate.flat(tables, parameter("settled"))
+    told = Gate.learned(gain, parameter(numbers, "learned"), "the best in-context n-gram baseline")
+    return told, Gate.flat(tables, parameter(numbers, "settled"))
 
 
 @claim("task-is-a-vector")
-def task_is_a_vector(tables: Tables) -> Measurement:
+def task_is_a_vector(tables: Tables, numbers: RuleParameters) -> Measurement:
     controls = {"random subspaces": {"subspace": "random"}, "before training": {"network": "untrained"}}
     effects = {name: _less(tables, "filter", **other)[NUM_TASKS - 1] for name, other in controls.items()}
     rows = _at_best(tables["patches"].where(reference="filter")).where(network="trained", rank=NUM_TASKS - 1)
@@ -174,7 +176,7 @@ def task_is_a_vector(tables: Tables) -> Measurement:
     return Measurement(
         effects,
         f"Fraction of the way to the other HMM's filter at layer {layer}: {text}.",
-        _gates(tables),
+        _gates(tables, numbers),
         tuple(controls),
     )
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from hmmscope import HMM, Run, require_process_type, stationary_distribution
 from hmmscope.analysis import Histories, mean_row, model_probs
 from hmmscope.inference import fit_decay
-from hmmscope.lab import Role, Rows, parameter
+from hmmscope.lab import Numbers, Role, Rows, parameter
 
 #: Observations before the longest window, enough for the filter to forget its start.
 PAST = 40
@@ -101,15 +101,19 @@ def by_memory(rows: Rows, predictor: str, metric: str) -> dict[int, float]:
     return {row["memory"]: row["value"] for row in rows.where(predictor=predictor, metric=metric)}
 
 
-def decay_rate(errors: Mapping[int, float]) -> float | None:
+def decay_rate(errors: Mapping[int, float], numbers: Numbers = None) -> float | None:
     """Return -d ln(error) / dk; None with fewer than two errors above rounding."""
-    points = {float(k): math.log(error) for k, error in errors.items() if error > parameter("rounding", _ROUNDING)}
+    points = {
+        float(k): math.log(error) for k, error in errors.items() if error > parameter(numbers, "rounding", _ROUNDING)
+    }
     return -fitted_line(points)[0] if len(points) > 1 else None
 
 
-def exponential_rather(errors: Mapping[int, float]) -> float | None:
+def exponential_rather(errors: Mapping[int, float], numbers: Numbers = None) -> float | None:
     """Return how much better an exponential fits errors than a power law, in nats."""
-    points = {float(k): math.log(error) for k, error in errors.items() if error > parameter("rounding", _ROUNDING)}
+    points = {
+        float(k): math.log(error) for k, error in errors.items() if error > parameter(numbers, "rounding", _ROUNDING)
+    }
     if len(points) < 3:
         return None
     return fitted_line({math.log(k): y for k, y in points.items()})[1] - fitted_line(points)[1]

@@ -26,10 +26,12 @@ from hmmscope.lab import (
     Gate,
     MeasuredTables,
     Measurement,
+    Numbers,
     Panel,
     PerSeed,
     Role,
     Rows,
+    RuleParameters,
     Tables,
     bar,
     bars,
@@ -335,14 +337,14 @@ def _gained(tables: Tables, twin: str) -> Effect | None:
     return own.less(_of(end, "trained").where(noise=own.values("noise")), unit="nats")
 
 
-def _gate(tables: Tables) -> Gate:
+def _gate(tables: Tables, numbers: Numbers = None) -> Gate:
     found = _gained(tables, "untrained")
     assert found is not None
-    return Gate.learned(found, parameter("learned"), "its untrained control")
+    return Gate.learned(found, parameter(numbers, "learned"), "its untrained control")
 
 
-def _seen(found: Effect | None, text: str, tables: Tables) -> Measurement:
-    return Measurement(found, f"{text}: {_short(found)}.", gates=(_gate(tables),), compute_used=SPENT)
+def _seen(found: Effect | None, text: str, tables: Tables, numbers: Numbers = None) -> Measurement:
+    return Measurement(found, f"{text}: {_short(found)}.", gates=(_gate(tables, numbers),), compute_used=SPENT)
 
 
 #: Further baselines of pretrained-learns.
@@ -350,32 +352,33 @@ BESIDE = {"shuffled": "weights shuffled", "order-0": "letter frequencies (order 
 
 
 @claim("pretrained-learns")
-def learns(tables: Tables) -> Measurement:
+def learns(tables: Tables, numbers: RuleParameters) -> Measurement:
     beside = ", ".join(f"{said} {_short(_gained(tables, name))}" for name, said in BESIDE.items())
     text = f"Nats per symbol above the exact filter, minus those of the language model: {beside}; before training"
-    return _seen(_gained(tables, "untrained"), text, tables)
+    return _seen(_gained(tables, "untrained"), text, tables, numbers)
 
 
 @claim("pretrained-context")
-def context(tables: Tables) -> Measurement:
+def context(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows = _of(_main(tables).where(metric="excess"), "trained")
-    early = rows.where(position=min(parameter("early"), max(rows.values("position"))))
+    early = rows.where(position=min(parameter(numbers, "early"), max(rows.values("position"))))
     return _seen(
         early.less(_of(_end(tables), "trained"), unit="nats"),
         "Nats per symbol above the exact filter, early minus late context",
         tables,
+        numbers,
     )
 
 
 @claim("pretrained-optimum")
-def optimum(tables: Tables) -> Measurement:
+def optimum(tables: Tables, numbers: RuleParameters) -> Measurement:
     end = _end(tables, "accuracy")
     found = _of(end, "optimum").less(_of(end, "trained"), unit="of accuracy")
-    return _seen(found, "Accuracy, exact filter minus language model", tables)
+    return _seen(found, "Accuracy, exact filter minus language model", tables, numbers)
 
 
 @claim("pretrained-statistics")
-def statistics(tables: Tables) -> Measurement:
+def statistics(tables: Tables, numbers: RuleParameters) -> Measurement:
     end = _end(tables)
     means = {name: _of(end, name).mean().value for name in end.values("network")}
     best = smallest([name for name in means if name in COUNTING], means.__getitem__)
@@ -387,22 +390,24 @@ def statistics(tables: Tables) -> Measurement:
     return _several(
         effects,
         f"Nats per symbol above the exact filter: {listed}. Minus those of the language model",
-        (_gate(tables),),
+        (_gate(tables, numbers),),
     )
 
 
 @claim("pretrained-chains")
-def chains(tables: Tables) -> Measurement:
+def chains(tables: Tables, numbers: RuleParameters) -> Measurement:
     end = _of(_end(tables), "trained")
     effects = {}
     for column, name in (("stay", "slow less fast"), ("noise", "noisy less clear")):
         high, low = (end.where(**{column: pick(end.values(column))}) for pick in (max, min))
         effects[name] = high.less(low, unit="nats")
-    return _several(effects, "Nats per symbol above the exact filter, difference between chains", (_gate(tables),))
+    return _several(
+        effects, "Nats per symbol above the exact filter, difference between chains", (_gate(tables, numbers),)
+    )
 
 
 @claim("pretrained-belief")
-def belief(tables: Tables) -> Measurement:
+def belief(tables: Tables, numbers: RuleParameters) -> Measurement:
     rows, moved = tables["beliefs"], tables["interventions"].where(subspace="belief")
     tops = {name: _best(_of(rows, name)) for name in ("trained", "untrained", "shuffled")}
     alone = _of(rows, "trained").per_seed(lambda own: EstimateWithError(own[0]["from_prediction"]))
@@ -422,7 +427,9 @@ def belief(tables: Tables) -> Measurement:
     scored = tables.get("rrxor", Rows())
     gap = _of(scored, "untrained").less(_of(scored, "trained"), unit="nats")
     unknown = Gate("learned", False, "the distance of its predictions on RRXOR from the filter is not recorded")
-    gate = unknown if gap is None else Gate.learned(gap, parameter("learned"), "its untrained control on RRXOR")
+    gate = (
+        unknown if gap is None else Gate.learned(gap, parameter(numbers, "learned"), "its untrained control on RRXOR")
+    )
     return _several(effects, text, (gate,))
 
 

@@ -2,10 +2,23 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 from statistics import fmean
 from typing import Any
 
-from hmmscope.lab import Effect, EstimateWithError, Gate, Measurement, PerSeed, Rows, Tables, claim, parameter
+from hmmscope.lab import (
+    Effect,
+    EstimateWithError,
+    Gate,
+    Measurement,
+    Numbers,
+    PerSeed,
+    Rows,
+    RuleParameters,
+    Tables,
+    claim,
+    parameter,
+)
 from hmmscope.ties import largest, smallest
 from hmmscope_studies.prompted.filtering_measures import BEYOND, HERE
 from hmmscope_studies.prompted.filtering_models import title
@@ -63,7 +76,7 @@ def _counting(tables: Tables, size: int, name: str) -> Seeds:
     return tables["places"].where(size=size, architecture=name, place=HERE, predictor="counting").estimates()
 
 
-def _learned(tables: Tables, networks: Iterable[Which]) -> Gate:
+def _learned(tables: Tables, networks: Iterable[Which], numbers: Numbers = None) -> Gate:
     leads: dict[Which, Effect | None] = {}
     for size, name, steps in networks:
         rows = tables["learning"].where(size=size)
@@ -71,12 +84,12 @@ def _learned(tables: Tables, networks: Iterable[Which]) -> Gate:
         leads[size, name, steps] = lead.effect("nats")
     if not leads:
         said = "none of the compared networks was trained here"
-        return Gate("learned", False, said, (0.0, parameter("learned")))
+        return Gate("learned", False, said, (0.0, parameter(numbers, "learned")))
     unknown = [which for which, lead in leads.items() if lead is None]
     known = {which: lead.value for which, lead in leads.items() if lead is not None}
     least = unknown[0] if unknown else smallest(known, lambda which: known[which])
     said = f"the best n-gram baseline ({title(least[1])}, {_sized(least[0])}, {least[2]:,} steps)"
-    return Gate.learned(leads[least], parameter("learned"), said)
+    return Gate.learned(leads[least], parameter(numbers, "learned"), said)
 
 
 def _said(tables: Tables) -> str:
@@ -105,7 +118,7 @@ def _spent(tables: Tables, networks: Iterable[Which]) -> dict[str, float]:
 # One network compared with n-grams
 
 
-def _left(tables: Tables, name: str) -> Measurement:
+def _left(tables: Tables, name: str, numbers: Numbers = None) -> Measurement:
     effects, drifts, used = {}, {}, []
     for size, own in tables["learning"].where(architecture=name).by("size").items():
         steps, counting = _longest(own, name), _counting(tables, size, name)
@@ -114,29 +127,29 @@ def _left(tables: Tables, name: str) -> Measurement:
         if effect is not None:
             effects[_sized(size)], drifts[_sized(size)] = effect, _change(half, now)
             used.append((size, name, steps))
-    gates = (_learned(tables, used),)
+    gates = (_learned(tables, used, numbers),)
     return Measurement(effects or None, _said(tables), gates, ("2 states", "3 states"), drifts, _spent(tables, used))
 
 
 @claim("header-lstm-fails")
-def lstm_fails(tables: Tables) -> Measurement:
-    return _left(tables, "lstm")
+def lstm_fails(tables: Tables, numbers: RuleParameters) -> Measurement:
+    return _left(tables, "lstm", numbers)
 
 
 @claim("header-transformer-filters")
-def transformer_filters(tables: Tables) -> Measurement:
-    return _left(tables, "transformer")
+def transformer_filters(tables: Tables, numbers: RuleParameters) -> Measurement:
+    return _left(tables, "transformer", numbers)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Two networks
 
 
-def _ahead(tables: Tables, behind: str, ahead: str) -> Measurement:
+def _ahead(tables: Tables, behind: str, ahead: str, numbers: Numbers = None) -> Measurement:
     effects, drifts, used, budgets = {}, {}, [], {}
     for size, own in tables["learning"].by("size").items():
         steps = _longest(own, behind, ahead)
-        if not (steps and parameter("least") <= size <= parameter("most")):
+        if not (steps and parameter(numbers, "least") <= size <= parameter(numbers, "most")):
             continue
         now, half = (
             in_pairs(_after(own, behind, at), _after(own, ahead, at), _doublings) for at in (steps, steps // 2)
@@ -147,7 +160,7 @@ def _ahead(tables: Tables, behind: str, ahead: str) -> Measurement:
             used += [(size, name, steps) for name in (behind, ahead)]
     for name in (behind, ahead):
         budgets[title(name)] = _spent(tables, [one for one in used if one[1] == name])
-    gates = (_learned(tables, used), Gate.matched(budgets))
+    gates = (_learned(tables, used, numbers), Gate.matched(budgets))
     return Measurement(effects or None, _said(tables), gates, tuple(effects), drifts, _spent(tables, used))
 
 
@@ -179,11 +192,11 @@ def _at_time(rows: Rows, seconds: float) -> tuple[PerSeed[EstimateWithError | No
     return found, steps
 
 
-def _ahead_in_time(tables: Tables, behind: str, ahead: str) -> Measurement:
+def _ahead_in_time(tables: Tables, behind: str, ahead: str, numbers: Numbers = None) -> Measurement:
     effects, drifts, used, budgets = {}, {}, [], dict[str, dict[str, float]]()
     for size, own in tables["learning"].by("size").items():
         both = [own.where(architecture=name) for name in (behind, ahead)]
-        if not all(map(_seconds, both)) or not parameter("least") <= size <= parameter("most"):
+        if not all(map(_seconds, both)) or not parameter(numbers, "least") <= size <= parameter(numbers, "most"):
             continue
         most = min(min(max(_seconds(seed)) for seed in rows.by("seed").values() if _seconds(seed)) for rows in both)
         (one, steps_one), (other, steps_other) = (_at_time(rows, most) for rows in both)
@@ -195,33 +208,33 @@ def _ahead_in_time(tables: Tables, behind: str, ahead: str) -> Measurement:
             used += [(size, behind, steps) for steps in steps_one] + [(size, ahead, steps) for steps in steps_other]
             for name in (behind, ahead):
                 budgets.setdefault(title(name), {})[f"processor seconds at {_sized(size)}"] = most
-    gates = (_learned(tables, sorted(used)), Gate.matched(budgets))
+    gates = (_learned(tables, sorted(used), numbers), Gate.matched(budgets))
     return Measurement(effects or None, _said(tables), gates, tuple(effects), drifts, _spent(tables, used))
 
 
 @claim("header-transformer-ahead")
-def transformer_ahead(tables: Tables) -> Measurement:
-    return _ahead(tables, "lstm", "transformer")
+def transformer_ahead(tables: Tables, numbers: RuleParameters) -> Measurement:
+    return _ahead(tables, "lstm", "transformer", numbers)
 
 
 @claim("header-transformer-ahead-of-two")
-def transformer_ahead_of_two(tables: Tables) -> Measurement:
-    return _ahead(tables, "lstm", "transformer")
+def transformer_ahead_of_two(tables: Tables, numbers: RuleParameters) -> Measurement:
+    return _ahead(tables, "lstm", "transformer", numbers)
 
 
 @claim("header-transformer-ahead-in-time")
-def transformer_ahead_in_time(tables: Tables) -> Measurement:
-    return _ahead_in_time(tables, "lstm", "transformer")
+def transformer_ahead_in_time(tables: Tables, numbers: RuleParameters) -> Measurement:
+    return _ahead_in_time(tables, "lstm", "transformer", numbers)
 
 
 @claim("header-rnn-ahead")
-def rnn_ahead(tables: Tables) -> Measurement:
-    return _ahead(tables, "transformer", "rnn")
+def rnn_ahead(tables: Tables, numbers: RuleParameters) -> Measurement:
+    return _ahead(tables, "transformer", "rnn", numbers)
 
 
 @claim("header-rnn-ahead-in-time")
-def rnn_ahead_in_time(tables: Tables) -> Measurement:
-    return _ahead_in_time(tables, "transformer", "rnn")
+def rnn_ahead_in_time(tables: Tables, numbers: RuleParameters) -> Measurement:
+    return _ahead_in_time(tables, "transformer", "rnn", numbers)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -229,7 +242,7 @@ def rnn_ahead_in_time(tables: Tables) -> Measurement:
 
 
 @claim("header-transformer-longer")
-def transformer_longer(tables: Tables) -> Measurement:
+def transformer_longer(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Compare the excess beyond the training length with that up to it."""
     effects, used = {}, []
     for size, own in tables["places"].where(architecture="transformer", predictor="model").by("size").items():
@@ -248,16 +261,20 @@ def transformer_longer(tables: Tables) -> Measurement:
         f"Mean nats per symbol above the exact filter beyond the training length: {'; '.join(said) or 'not measured'}."
     )
     return Measurement(
-        effects or None, text, (_learned(tables, used),), ("2 states", "3 states"), compute_used=_spent(tables, used)
+        effects or None,
+        text,
+        (_learned(tables, used, numbers),),
+        ("2 states", "3 states"),
+        compute_used=_spent(tables, used),
     )
 
 
 @claim("header-belief-linear")
-def belief_linear(tables: Tables) -> Measurement:
+def belief_linear(tables: Tables, numbers: RuleParameters) -> Measurement:
     """Use the layer that fits its training samples best."""
     effects, used = {}, []
     for size, own in tables["belief"].where(architecture="transformer").by("size").items():
-        shares = list(own.per_seed(_best_share).values())
+        shares = list(own.per_seed(partial(_best_share, numbers=numbers)).values())
         if any(share is not None for share in shares):
             effects[_sized(size)] = Effect.pooled(shares, "of the variance left by untrained controls")
             used.append((size, "transformer", own[0]["steps"]))
@@ -265,12 +282,12 @@ def belief_linear(tables: Tables) -> Measurement:
     text = "Fraction of the belief's variance left by untrained controls that training explains: "
     text += f"{said or 'not identifiable'}."
     return Measurement(
-        effects or None, text, (_learned(tables, used),), tuple(effects), compute_used=_spent(tables, used)
+        effects or None, text, (_learned(tables, used, numbers),), tuple(effects), compute_used=_spent(tables, used)
     )
 
 
-def _best_share(own: Rows) -> EstimateWithError | None:
+def _best_share(own: Rows, numbers: Numbers = None) -> EstimateWithError | None:
     best = largest(own, lambda row: row["fitted"])
     if best["share"] is None:
         return None
-    return EstimateWithError(best["share"], (best["share_high"] - best["share_low"]) / parameter("width"))
+    return EstimateWithError(best["share"], (best["share_high"] - best["share_low"]) / parameter(numbers, "width"))
