@@ -46,7 +46,8 @@ def observe(
         if process.real_valued:
             seen = as_vectors(observations, process.num_symbols, read_options=process.read_options)[0]
         else:
-            seen, reset_mask = check_observations(observations, process.alphabet, reset_mask)
+            gaps = process.observes_gaps
+            seen, reset_mask = check_observations(observations, process.alphabet, reset_mask, gaps=gaps)
         return process.observe(seen, reset_mask=reset_mask)
     given, options, inside = given_again(observations, process.alphabet, reset_mask, lengths)
     if COMPONENTS in process.uses_hmm_inference:

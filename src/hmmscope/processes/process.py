@@ -73,6 +73,7 @@ class Process(StateMethods, ABC):
         uses_hmm_inference: capabilities that inference computes from `params`.
         group: name in errors of classes with the same capabilities.
         real_valued: True if observations are real vectors.
+        observes_gaps: True if `observe` takes missing observations, as the symbol V.
         default_target: default training target, "observation" or "belief".
         no_optimum_reason, suggestion: why exact predictions are unknown, and an alternative.
         data: recorded sequences that samples are windows of, or None.
@@ -97,6 +98,7 @@ class Process(StateMethods, ABC):
     uses_hmm_inference: ClassVar[frozenset[str]] = frozenset()
     group: ClassVar[str] = ""
     real_valued: ClassVar[bool] = False
+    observes_gaps: ClassVar[bool] = False
     default_target: ClassVar[str] = "observation"
     no_optimum_reason: ClassVar[str | None] = None
     suggestion: ClassVar[str] = ""

@@ -240,6 +240,11 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
     )
     seed: int = said("seed of random draws", 0)
     allow_drop_tiny: bool = said("round probabilities below 2^-32 to zero", False)
+    inputs: str | None = said(
+        "column with the input of each observation, for a model with inputs (default: that of the fit)",
+        metavar="NAME",
+        group=OF_SEQUENCES,
+    )
     smooth: bool = said("add the posterior of each state given all observations (smoothing)", False, group=OF_SEQUENCES)
     viterbi: bool = said("add the most likely state path (Viterbi)", False, group=OF_SEQUENCES)
     paths: int = said("add N state paths drawn from the posterior", 0, metavar="N", group=OF_SEQUENCES)

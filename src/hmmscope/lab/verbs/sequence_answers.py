@@ -11,6 +11,7 @@ import torch
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.continuations import forecast as forecast_of
+from hmmscope.inference.given_inputs import GivenInputs
 from hmmscope.inference.missing import missing_probs
 from hmmscope.inference.optimal import observe, observe_with_memory
 from hmmscope.inference.paths import most_likely_states, sample_state_paths
@@ -78,13 +79,13 @@ def oracle(asked: InferOptions) -> None:
     if out is not None:
         new_file(out, (".jsonl",))
     built = find_process(asked.process, asked.overrides, allow_drop_tiny=asked.allow_drop_tiny)
-    built.require_capability(PREDICTIONS)
-    for name, question in _ASKED.items():
-        if getattr(wanted, name):
-            built.require_capability(question, f"--{name}")
+    able = type(built) if built.num_inputs is None else GivenInputs
+    for name, question in {"": PREDICTIONS, **_ASKED}.items():
+        if (not name or getattr(wanted, name)) and question not in able.capabilities():
+            raise built.missing_capability_error(question, f"--{name}" if name else "")
     if asked.ngrams and built.real_valued:
         raise InputError("process: --ngrams needs symbols, but this process emits vectors")
-    read = read_observations(Path(asked.observations), built, **asked.reading())
+    read = read_observations(Path(asked.observations), built, inputs=asked.inputs, **asked.reading())
     sequences = read.sequences
     if not quiet:
         say(read.about)
@@ -93,8 +94,9 @@ def oracle(asked: InferOptions) -> None:
     lines: list[str] = []
     total, impossible = 0.0, 0
     for number, sequence in enumerate(sequences):
-        rows, said = _filtered(built, sequence)
-        said += _extras(built, sequence, rows, wanted, number)
+        process = built if read.inputs is None else GivenInputs(built, read.inputs[number])
+        rows, said = _filtered(process, sequence)
+        said += _extras(process, sequence, rows, wanted, number)
         own = math.fsum(row.get("log_likelihood", 0.0) for row in rows)
         total, impossible = total + own, impossible + (own == -math.inf)
         if number < _SHOWN_SEQUENCES:
@@ -185,6 +187,8 @@ def _filtered(process: Process, sequence: Tensor) -> tuple[list[dict], list[str]
     said += [f"{name}: {likeliest(last[name], process.states if name == 'belief' else None)}" for name in found.probs]
     said += [f"{name}: {_coordinates(last[name])}" for name in found.vectors if found.vectors[name].ndim == 3]
     ahead = last["next_observation"]
+    if not any(ahead):  # the next input is unknown
+        return rows, said
     return rows, [*said, f"next: {_coordinates(ahead) if process.real_valued else likeliest(ahead, symbols)}"]
 
 

@@ -1,7 +1,7 @@
 """Inputs of verbs: processes by name or file, and observations from files."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from hmmscope.lab.verbs.output_paths import HMM_FILES
 from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.make import built
 from hmmscope.processes.process import Process
+from hmmscope.runs.given_rows import given_rows
 from hmmscope.schema import unknown_name
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.vector_data import read_vectors
@@ -74,19 +75,22 @@ class Observations(NamedTuple):
         about: what was read.
         names: of the sequences, or None.
         labels: time stamps or labels of rows per sequence, or None.
+        inputs: of each sequence, or None.
     """
 
     sequences: list[Tensor]
     about: str
     names: tuple[str, ...] | None
     labels: list[NDArray[Any]] | None
+    inputs: Sequence[Tensor] | None = None
 
 
-def read_observations(path: Path, process: Process, **reading: Any) -> Observations:
+def read_observations(path: Path, process: Process, inputs: str | None = None, **reading: Any) -> Observations:
     """Read sequences of symbols or vectors from a file.
 
     Args:
         path: Any file that `SequenceData` reads.
+        inputs: column of the inputs; default: that of the fit.
         process: Process with the alphabet; reading options stored with a fit are the defaults.
         reading: options of `SequenceData`.
     """
@@ -103,4 +107,9 @@ def read_observations(path: Path, process: Process, **reading: Any) -> Observati
         rows = [one[None] for one in found.rows.split(found.lengths.tolist())]
         return Observations(rows, found.describe(), found.names, found.index)
     data = SequenceData(path, symbols_from=process, **reading)
-    return Observations([sequence[None] for sequence in data], data.describe(), data.names, data.index)
+    rows = [sequence[None] for sequence in data]
+    given = None
+    if process.num_inputs is not None or inputs is not None:
+        asked = {name: value for name, value in reading.items() if value not in (None, False)}
+        given = given_rows(process, path, inputs=inputs, **asked)
+    return Observations(rows, data.describe(), data.names, data.index, None if given is None else given.inputs)

@@ -1,0 +1,76 @@
+"""Answers of an input-output HMM given a row of inputs, from the library and from the command line."""
+
+import json
+
+import numpy as np
+import torch
+
+import hmmscope as hs
+from hmmscope.inference.given_inputs import GivenInputs
+from hmmscope.lab.cli import main
+
+HMM = hs.InputOutputHMM(
+    [0.25, 0.75],
+    [[[0.75, 0.25], [0.5, 0.5]], [[0, 1], [0.125, 0.875]]],
+    [[[0.5, 0.25, 0.25], [0, 0.5, 0.5]], [[1, 0, 0], [0.25, 0.25, 0.5]]],
+    inputs=["left", "right"],
+)
+X, U = torch.tensor([[0, hs.MISSING, 2, 1, 0, 2]]), torch.tensor([1, 0, 0, 1, 1, 0])
+
+
+def test_predictions_are_ratios_of_likelihoods_given_the_inputs_so_far():
+    process = GivenInputs(HMM, U)
+    found = hs.observe(process, X)
+    for t in range(6):
+        logs = [
+            hs.log_likelihood(HMM, torch.cat([X[0, :t], torch.tensor([v])])[None], inputs=U[: t + 1]) for v in range(3)
+        ]
+        before = hs.log_likelihood(HMM, X[:, :t], inputs=U[:t]) if t else torch.zeros(1)
+        expected = torch.cat(logs).sub(before).exp()
+        torch.testing.assert_close(found.predicted_observation[0, t], expected.double(), atol=1e-9, rtol=0)
+    assert torch.equal(found.next_observation[0, :-1], found.predicted_observation[0, 1:])
+    assert not found.next_observation[0, -1].any()
+    torch.testing.assert_close(found.belief, hs.filter_beliefs(HMM, X, inputs=U).beliefs)
+    torch.testing.assert_close(hs.smooth_beliefs(process, X), hs.smooth_beliefs(HMM, X, inputs=U))
+    assert hs.most_likely_states(process, X).states.tolist() == hs.most_likely_states(HMM, X, inputs=U).states.tolist()
+    again = hs.observe(process, X, reset_mask=[True, False, True, False, False, False]).predicted_observation[0, 2]
+    torch.testing.assert_close(again, HMM.initial @ HMM.emission[0])
+
+
+def test_infer_reads_the_column_of_inputs(tmp_path, capsys):
+    HMM.save(tmp_path / "hmm.json")
+    random = np.random.default_rng(0)
+    rows = "".join(
+        f"{n},{x},{u}\n"
+        for n in "ab"
+        for x, u in zip(random.integers(0, 3, 4), random.choice(HMM.inputs, 4), strict=True)
+    )
+    (tmp_path / "data.csv").write_text("id,x,u\n" + rows.replace("a,0", "a,", 1))
+    data = ["infer", str(tmp_path / "hmm.json"), str(tmp_path / "data.csv")]
+    reading = ["--column", "x", "--group", "id", "--missing", ""]
+    assert (
+        main(
+            [
+                *data,
+                *reading,
+                "--inputs",
+                "u",
+                "--viterbi",
+                "--smooth",
+                "--paths",
+                "1",
+                "--out",
+                str(tmp_path / "t.jsonl"),
+            ]
+        )
+        == 0
+    )
+    table = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+    score = HMM.score(tmp_path / "data.csv", inputs="u", column="x", group="id", missing="")
+    assert abs(sum(row["log_likelihood"] for row in table) - score) < 1e-9
+    assert len(table) == 8
+    assert "most likely path" in capsys.readouterr().out
+    assert main([*data, *reading]) != 0
+    assert "inputs: must hold the input of each row" in capsys.readouterr().err
+    assert main(["infer", "mess3", *data[2:], *reading, "--inputs", "u"]) != 0
+    assert "inputs: needs a model with inputs" in capsys.readouterr().err
