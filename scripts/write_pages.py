@@ -15,7 +15,7 @@ Run from the root of the repository:
     docs/img/experiments/<experiment>-*.png     figures, made from results/ and not in the history
     docs/experiments/ledger.md, results/ledger/             all claims decided by results/
     src/hmmscope/lab/verbs/catalogue.json           output of the verbs list, show and claims
-    docs/gallery.md                             every figure, with its command
+    docs/gallery.md, docs/papers.md             every figure, with its command; the papers, figure by figure
     docs/benchmark.md                           its leaderboard, from the cards in studies/results/hmm-bench
 
 Weights are not copied. Stored files of the same experiment, scale and setting are replaced.
@@ -36,6 +36,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from hmmscope import registry
+from hmmscope.lab.evidence.answers import UNSETTLED, answer_of
 from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.derived import figures_of
 from hmmscope.lab.evidence.figure import Figure, Heatmap
@@ -45,6 +46,7 @@ from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.evidence.verdicts import DECIDED, VERDICTS
 from hmmscope.lab.experiments.derived_findings import derive_again
 from hmmscope.lab.experiments.experiment import Experiment, experiment_named
+from hmmscope.lab.report.differences import verdict_summary
 from hmmscope.lab.report.plots import figure_files
 from hmmscope.lab.tasks.plans import as_written_now
 from hmmscope.lab.verbs.catalogue import CATALOGUE, make_catalogue
@@ -180,8 +182,8 @@ def figures(folder: Path) -> list[Figure]:
     return figures_of(about["experiment"], tables)
 
 
-def _figure(folder: Path, figure: Figure) -> list[str]:
-    return [f"![{figure.title}](../img/experiments/{_picture(folder, figure)})", "", figure.caption]
+def _figure(folder: Path, figure: Figure, place: str = "../img/experiments/") -> list[str]:
+    return [f"![{figure.title}]({place}{_picture(folder, figure)})", "", figure.caption]
 
 
 def _heading(folder: Path, about: dict[str, Any]) -> str:
@@ -348,6 +350,46 @@ def gallery() -> list[str]:
     return lines
 
 
+#: Papers, and the names of what they print, in order.
+PAPERS = {"[Limits]": "limits-", "[MultiTask]": "multitask-"}
+_PRINTED = re.compile(r"-(fig|table|theorem|lemma)(\d[\w.]*)")
+
+
+def papers() -> list[str]:
+    """Return the page of both papers: for each figure, table and theorem our figure, the paper's words, and the answers."""
+    lines = ["# The papers, figure by figure", "", _PAPERS_INTRO, ""]
+    for paper, prefix in PAPERS.items():
+        lines += [f"## {paper}", ""]
+        for name in (name for name in registry.entries("experiment") if name.startswith(prefix) and kept(name)):
+            if (printed := _PRINTED.search(name)) is None:
+                continue
+            folder, experiment = kept(name)[0], experiment_named(name)
+            kind = {"fig": "Figure"}.get(printed[1], printed[1].capitalize())
+            lines += [f"### {paper[1:-1]}, {kind} {printed[2]}: {experiment.title}", "", *_answers(folder), ""]
+            lines += [*_figure(folder, figures(folder)[0], "img/experiments/"), ""]
+            lines += [f"`hmmscope report {name}` draws it from kept results; [all results](experiments/{name}.md).", ""]
+    return lines
+
+
+_PAPERS_INTRO = (
+    "Each part states what we found, our first figure, and the words of the paper. Numbers that a paper prints are drawn "
+    "beside ours and marked as printed. Neither paper publishes the values of its curves, so these are not drawn."
+)
+
+
+def _answers(folder: Path) -> list[str]:
+    """Return the first decided claim of a folder, and the counts of answers."""
+    findings = [Finding.from_data(data) for data in store.read_json(folder / "findings.json")]
+    findings.sort(key=lambda one: answer_of(one.verdict) in UNSETTLED)
+    first = findings[0]
+    counted = verdict_summary(findings)
+    return [
+        f"**{answer_of(first.verdict).capitalize()}**: {first.title} {first.number()} (scale {folder.parent.name}).",
+        "",
+        f"Answers: {counted}.",
+    ]
+
+
 def board_figure(cards: list[dict[str, Any]]) -> Figure:
     """Draw how much of each task each model solves, and how far beyond the training length."""
     tasks, counted = list(cards[0]["tasks"]), board.counting_row(cards[0])
@@ -478,6 +520,7 @@ def main() -> None:
         print(PAGES / f"{name}.md")
     store.write_json(CATALOGUE, make_catalogue())
     store.write_text(PAGES.parent / "gallery.md", "\n".join(gallery()))
+    store.write_text(PAGES.parent / "papers.md", "\n".join(papers()))
     store.write_text(BENCH, with_board(BENCH.read_text("utf-8")))
     entries = ledger(decided(), examined=True)
     linked = [re.sub(r"^## (\S+)$", r"## [\1](\1.md)", line) for line in as_markdown(entries)]

@@ -10,7 +10,7 @@ from script_modules import script
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-MOST_ENTRIES = 16
+MOST_ENTRIES = 18
 
 count_words = script("count_words")
 

@@ -160,6 +160,11 @@ def test_page_of_an_experiment_is_as_the_command_writes_it(name: str, script: Mo
 def test_the_gallery_is_as_the_command_writes_it(script: ModuleType) -> None:
     with contextlib.chdir(ROOT):
         assert (ROOT / "docs" / "gallery.md").read_text("utf-8") == "\n".join(script.gallery()), STALE
+        shown = (ROOT / "docs" / "papers.md").read_text("utf-8")
+        assert shown == "\n".join(script.papers()), STALE
+    for name in registry.entries("experiment"):
+        printed = script.experiment_named(name).in_paper
+        assert (printed is not None and printed[1] in shown) == (f"experiments/{name}.md" in shown), name
 
 
 def test_every_experiment_has_a_page_in_the_table_of_contents() -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -17,6 +18,7 @@ from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.cli import main
 from hmmscope.lab.evidence.answers import answer_of
 from hmmscope.lab.evidence.figure import Figure
+from hmmscope.lab.evidence.verdicts import DECIDED
 from hmmscope.lab.report import formatting as text
 from hmmscope.lab.report import interactive, page, plots, series_style
 from hmmscope.lab.report.folder import read_experiment
@@ -220,8 +222,8 @@ def test_a_page_of_the_smallest_scale_says_so_and_has_no_verdicts(folder: Path, 
 def test_the_page_says_what_was_asked_and_found_before_its_figure(folder: Path) -> None:
     source = render([folder])
     experiment = read_experiment(folder)
-    places = [source.index(f"<b>{experiment.findings[0].title}</b>"), source.index(experiment.about.summary[:40])]
-    places += [source.index('data-figure="0"'), source.index('aria-label="Contents"')]
+    places = [source.index(f"<b>{experiment.findings[0].title}</b>"), source.index('data-figure="0"')]
+    places += [source.index(experiment.about.summary[:40]), source.index('aria-label="Contents"')]
     assert places == sorted(places)
     for folded in (experiment.about.command, '"learning_rate": 0.001'):
         at = source.index(folded.replace('"', "&#34;"))
@@ -264,3 +266,15 @@ def test_a_live_section_stands_in_the_page_of_its_experiment(folder: Path, tmp_p
     store.write_json(mine / "live.json", {"model": 1})
     with pytest.raises(DamagedError, match=r"live.json: must be a mapping"):
         render([mine])
+
+
+def test_a_page_leads_with_what_was_decided(folder: Path) -> None:
+    """A claim that no data decided, whose text explains a precondition, follows the others."""
+    one = read_experiment(folder)
+    decided = next(finding for finding in one.findings if finding.verdict in DECIDED)
+    waits = replace(decided, verdict="not tested", title="It waits.", text="A gate failed. It is long.")
+    source = page.render_page([replace(one, findings=(waits, decided))])
+    lead = source[source.index('<p class="lead">') :].partition("</p>")[0]
+    assert decided.title in lead
+    assert decided.text.partition(".")[0] not in lead
+    assert "A gate failed" not in page.render_page([replace(one, findings=(waits,))]).partition('data-figure="0"')[0]

@@ -59,6 +59,7 @@ class LimitsFig2(GridExperiment):
     """Learning curves on the grid of trainings that Figure 3 and Table 3 also use."""
 
     title = "Learning curves of RNNs and Transformers"
+    in_paper = "[Limits] §4.3", "RNN consistently converges faster than all Transformers."
     summary = (
         "A one-layer RNN and Transformers of growing depth learn hidden Markov processes whose exact answers are known. "
         "After each epoch their answers at one position are compared with the exact ones: half the L1 distance of "

@@ -84,6 +84,7 @@ class LimitsFig3(GridExperiment):
     """Fit lengths by task and depth, on the grid of Figure 2 and Table 3."""
 
     title = "Fit length of Transformers against depth"
+    in_paper = "[Limits] §4.3", "The scaling curves reveal that tasks can be roughly categorized into three classes"
     summary = (
         "The fit length of a model is the number of leading positions at which its answer is within an error rate of "
         "the exact one, in the last epochs of training. It is measured for Transformers of growing depth and for a "

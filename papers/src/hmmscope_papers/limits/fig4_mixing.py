@@ -50,6 +50,10 @@ class Figure4Mixing(Experiment):
     """A Transformer and the RNN at each backward probability, after equally many sequences."""
 
     title = "Intermediate mixing speeds make the middle of the sequence hardest"
+    in_paper = (
+        "[Limits] §4.3",
+        "the states of late steps are easier to predict since they have converged to a fixed stationary distribution.",
+    )
     summary = (
         "Transformers of one depth infer the belief of Cyclic-RND with five backward probabilities, from no mixing to "
         "mixing within the sequence. Symbols are uninformative about the state, so a predictor that only sees a window "

@@ -45,6 +45,7 @@ class Figure5(Experiment):
     """Widths at one number of heads, heads at one width, and learning rates of that Transformer and of the RNN."""
 
     title = "Width and heads"
+    in_paper = "[Limits] App. C.1", "We choose the best configuration for the remaining of the tasks."
     summary = (
         "Transformers of one or more depths with different widths of the residual stream and different numbers of heads, "
         "trained with the same recipe. The paper chose 8 heads and width 512 in such a study, and does not report the "

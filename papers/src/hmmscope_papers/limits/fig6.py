@@ -51,6 +51,10 @@ class LimitsFig6(Experiment):
     """Transformers and the RNN, with and without the curriculum."""
 
     title = "Effect of the doubling curriculum"
+    in_paper = (
+        "[Limits] Fig. 6",
+        "The convergence of 0.1-fit length for curriculum training is consistently faster than vanilla training.",
+    )
     summary = (
         "Transformers are trained on prefixes that double in length, starting at 2^layers, and the same Transformers on "
         "whole sequences for the same number of steps. Fit lengths during and after training and the training costs are "

@@ -53,6 +53,7 @@ class Table1(Experiment):
     """Random instances of each process; Cyclic-RND by backward probability."""
 
     title = "Mixing times of the processes"
+    in_paper = "[Limits] Table 1", "The Cyclic-DET and Cyclic-HARD model do not have a stationary distribution."
     summary = (
         "Number of steps until two observers with different beliefs about the first state agree to 1/10 in total "
         "variation, on average over sequences (Eq. A.2 of [Limits]); for the linear system exactly ln 0.05 / ln ζ. "

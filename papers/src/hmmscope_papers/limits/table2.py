@@ -71,6 +71,7 @@ class Table2(Experiment):
     """Operations and time of one training pass of each variant; nothing is trained."""
 
     title = "Cost of block chain-of-thought"
+    in_paper = "[Limits] before Table 2", "The time cost of b-block CoT is approximately 1/b of that of vanilla CoT."
     summary = (
         "A training pass (forward and backward) with block chain-of-thought is compared with an ordinary one. The naive "
         "algorithm makes one pass over the whole sequence for each block; the two-phase algorithm first computes the "

@@ -57,6 +57,7 @@ class Theorem51(Experiment):
     """The theorem's weights on cycles, random automata, word problems and products of orthogonal matrices."""
 
     title = "A ReLU RNN of width n·m follows a deterministic HMM exactly"
+    in_paper = "[Limits] Theorem 5.1", "approximating the belief state sequence of length T with no error."
     summary = (
         "Theorem 5.1 of [Limits] gives the weights of a one-layer ReLU RNN whose hidden state contains the belief state of "
         "a deterministic HMM, or a product of orthogonal matrices, without error. The weights are built into torch.nn.RNN "

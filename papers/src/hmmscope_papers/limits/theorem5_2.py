@@ -63,6 +63,10 @@ class Theorem52(Experiment):
     """The theorem's weights with three product gadgets, in float64, float32 and simulated arithmetic."""
 
     title = "A Transformer of depth log T that multiplies all matrices so far"
+    in_paper = (
+        "[Limits] Theorem 5.2",
+        "there exists a log T-precision Transformer approximating the belief state sequence of length T",
+    )
     summary = (
         "Theorem 5.2 of [Limits] gives the weights of a Transformer with ceil(log2 T) layers that follows a deterministic "
         "HMM, or a product of orthogonal matrices, up to an error of poly(1/T) with weights of poly(T). The network is "

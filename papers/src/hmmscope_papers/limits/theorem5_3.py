@@ -64,6 +64,10 @@ class Theorem53(Experiment):
     """The theorem's weights in simulated p-bit arithmetic, float64 and float32."""
 
     title = "A Transformer and a normaliser compute beliefs to e^-T, given O(T) bits"
+    in_paper = (
+        "[Limits] Theorem 5.3",
+        "there exists a T-precision Transformer approximating the belief state sequence of length T",
+    )
     summary = (
         "Theorem 5.3 of [Limits] gives the weights of a Transformer of depth ceil(log2 T) that multiplies the matrices of "
         "an HMM, and of an MLP of depth O(log T) that divides by the sum. The network runs in p-bit arithmetic, where its "

@@ -35,6 +35,10 @@ class MultiTaskFig2(PoolFigure):
     """Attention logits under permuted demonstrations, matched by the identity of their key."""
 
     title = "Does attention depend on the positions of the demonstrations?"
+    in_paper = (
+        "[MultiTask] §2.2",
+        "the upper layers (layers 9–15) exhibit attention logits that are less dependent on the positions of input tokens.",
+    )
     summary = (
         "The demonstrations are permuted, and the attention logits from the last token of the test sequence are "
         "matched by the identity of their key: whole demonstrations are permuted (A), or the position ids of "

@@ -37,6 +37,7 @@ class MultiTaskFig3a(PoolFigure):
     """Probes of the component and of the hidden state by layer, with exact and count-based references."""
 
     title = "The HMM and its hidden state, read layer by layer"
+    in_paper = "[MultiTask] §2.2", "Transformers gradually recognize the task identity across layers."
     summary = (
         "Figure 3a of the multi-task paper. A RoFormer is trained on prompts from a pool of hidden Markov models; "
         "linear probes read the residual stream after every layer. One probe identifies the HMM, among a subset "

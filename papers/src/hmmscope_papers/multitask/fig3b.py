@@ -44,6 +44,10 @@ class MultiTaskFig3b(PoolFigure):
     """Probes of the observations 0 to 4 steps back, in trained, untrained and constructed networks."""
 
     title = "Which previous tokens each layer represents"
+    in_paper = (
+        "[MultiTask] §2.2",
+        "The peak of each curve shifts to upper layers as the distance to the previous token increases",
+    )
     summary = (
         "Figure 3b of the multi-task paper. A RoFormer is trained on prompts from a pool of hidden Markov models; "
         "linear probes read the observations 0 to 4 steps back from the residual stream after every layer. They "

@@ -59,6 +59,7 @@ class MultiTaskFig7(PoolFigure):
     """Attention of the last token by distance and by source, for each layer and head."""
 
     title = "Attention of the last token"
+    in_paper = "[MultiTask] §2.2", "feature learning in lower layers relies primarily on nearby tokens."
     summary = (
         "Attention of the last token of the test sequence, by distance and by source, for every layer and head of "
         "a trained RoFormer, of the untrained model, and of the network of Theorem 1, whose first layers gather "

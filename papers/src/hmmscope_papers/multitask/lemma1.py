@@ -48,6 +48,10 @@ class Lemma1(Experiment):
     """Distances of short memories from the exact prediction, over all or sampled histories."""
 
     title = "A short memory is enough if observations distinguish the states"
+    in_paper = (
+        "[MultiTask] §4.2",
+        "a fixed-length memory model is sufficient to approximate the full-memory transition probabilities",
+    )
     summary = (
         "Lemma 1 of [MultiTask]: the prediction from the last L observations approaches the exact one at a "
         "geometric rate in L, controlled by the observability coefficient gamma. The distance is computed by "

@@ -95,6 +95,7 @@ class Theorem1(Experiment):
     """The weights of the theorem on prompts of random HMMs, one process per instance, see `process`."""
 
     title = "A Transformer built to learn an HMM in context"
+    in_paper = "[MultiTask] §4.2", "a sufficiently large Transformer can accurately approximate the HMM"
     summary = (
         "Theorem 1 of [MultiTask] as explicit weights: softmax heads gather the last L symbols and the next one "
         "at every position, each ReLU layer takes one gradient step of least squares, and the last layer "

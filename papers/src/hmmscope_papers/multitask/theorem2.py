@@ -55,6 +55,7 @@ class Theorem2(Experiment):
     """The weights of the theorem on weakly revealing HMMs, one process per instance, see `process`."""
 
     title = "A Transformer built to predict the next symbols together"
+    in_paper = "[MultiTask] §4.3", "Transformers can still learn HMMs efficiently under such “weak revealing” case"
     summary = (
         "Theorem 2 of [MultiTask] as explicit weights: if a single symbol does not distinguish the hidden states, "
         "the network regresses the joint one-hot of the next k symbols. It is run and read layer by layer; its "

@@ -19,6 +19,9 @@ ANSWERS: dict[Verdict, str] = {
     "open": "open",
 }
 
+#: Answers that follow all others on pages.
+UNSETTLED = ("undecided", "open")
+
 
 def answer_of(verdict: str) -> str:
     """Return the answer of a verdict: supported, contradicted or undecided; ours are answered or open."""

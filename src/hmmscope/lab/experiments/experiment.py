@@ -39,6 +39,8 @@ class Experiment(ABC):
     name: str
     title: str
     summary: str
+    #: Place in a paper and words that stand there, quoted under the first figure.
+    in_paper: tuple[str, str] | None = None
     #: Measure and store each model separately, for long experiments; see `cells`.
     measure_per_run: bool = False
 

@@ -17,9 +17,10 @@ import jinja2
 from markupsafe import Markup
 
 from hmmscope.errors import InputError
-from hmmscope.lab.evidence.answers import answer_of
+from hmmscope.lab.evidence.answers import UNSETTLED, answer_of
 from hmmscope.lab.evidence.figure import Explorer, Figure, Lines
 from hmmscope.lab.evidence.finding import UNJUDGED, asked_by
+from hmmscope.lab.evidence.verdicts import DECIDED, OF_QUESTIONS
 from hmmscope.lab.report import formatting as text
 from hmmscope.lab.report.compare import compare
 from hmmscope.lab.report.differences import (
@@ -108,6 +109,7 @@ def _together(experiments: list[ExperimentFolder], labels: list[str]) -> dict[st
 def _section(experiment: ExperimentFolder, label: str, data: list[dict[str, Any]], anchor: str) -> dict[str, Any]:
     findings = [finding_view(finding) for finding in experiment.findings]
     figures = [figure_view(figure, data, anchor, experiment.about.experiment) for figure in experiment.figures]
+    findings.sort(key=lambda finding: answer_of(finding["verdict"]) in UNSETTLED)
     return {
         "anchor": anchor,
         "label": label,
@@ -115,12 +117,18 @@ def _section(experiment: ExperimentFolder, label: str, data: list[dict[str, Any]
         "config": json.dumps(experiment.config, indent=2, ensure_ascii=False),
         "seeds": num_seeds(experiment),
         "verdicts": verdict_summary(experiment.findings),
-        "lead": findings[0] | {"text": _first_sentence(findings[0]["text"])} if findings else None,
+        "lead": _lead(findings[0]) if findings else None,
         "findings": findings,
         "figures": figures,
         "fitted": None if experiment.fitted is None else picture(experiment.fitted),
         "tables": [_table(table, label) for table in experiment.tables],
     }
+
+
+def _lead(finding: dict[str, Any]) -> dict[str, Any]:
+    """Return a finding for the head of a page: a decided claim alone, others with the first sentence of their text."""
+    asks = finding["verdict"] in OF_QUESTIONS or finding["verdict"] not in DECIDED
+    return finding | {"text": _first_sentence(finding["text"]) if asks and finding["verdict"] != "not tested" else ""}
 
 
 def _first_sentence(words: str) -> str:
