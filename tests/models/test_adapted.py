@@ -369,7 +369,7 @@ def test_another_dtype_or_number_of_heads_is_loaded_on_request_only(tmp_path: Pa
     run = train(Heads(2), tmp_path / "run")
     with pytest.raises(InputError, match=r"^model: has num_heads=4, but the run has num_heads=2; strict=False loads"):
         hs.load_run(run.path, model=Heads(4))
-    with pytest.raises(InputError, match=r"^model: embedding.weight is float64, but float32 in the run; convert with"):
+    with pytest.raises(InputError, match=r"^model: embedding.weight is float64, but float32 in the run; pass that"):
         hs.load_run(run.path, model=Heads(2).double())
     assert hs.load_run(run.path, model=Heads(4).double(), strict=False).model.head.weight.dtype == torch.float64
     assert hs.train(run.config, run.path, model=Heads(2), resume=True).summary == run.summary
@@ -384,6 +384,8 @@ def test_a_module_that_differs_is_not_a_damaged_file(tmp_path: Path) -> None:
     run = train(Buffered(8), tmp_path / "run")
     with pytest.raises(InputError, match=r"in the shape of mask: \(9, 9\) here, \(8, 8\) in the run$"):
         hs.load_run(run.path, model=Buffered(9))
+    with pytest.raises(InputError, match=r"^model: must be a torch module .*; pass an instance, Net\(\.\.\.\)$"):
+        hs.load_run(run.path, model=Net)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"differs from the module of the run in other: this module has it"):
         hs.load_run(run.path, model=Buffered(8, "other"))
 
@@ -392,7 +394,7 @@ def test_state_outside_of_the_state_dict_is_named(tmp_path: Path) -> None:
     class Counting(Net):
         def __init__(self) -> None:
             super().__init__()
-            self.calls, self.mean, self.cache = 0, torch.zeros(3), None
+            self.calls, self.mean, self.cache, self.seen = 0, torch.zeros(3), None, {"sizes": []}
             self.register_buffer("sums", torch.zeros(2), persistent=False)
 
         def forward(self, tokens: torch.Tensor) -> Any:
@@ -400,6 +402,7 @@ def test_state_outside_of_the_state_dict_is_named(tmp_path: Path) -> None:
             if self.training:
                 self.calls, self.mean = self.calls + 1, self.mean + 1
                 self.sums.add_(1)
+                self.seen = {"sizes": [*self.seen["sizes"], tokens.shape[1]]}
             return super().forward(tokens)
 
         def get_extra_state(self) -> dict[str, int]:
@@ -408,7 +411,7 @@ def test_state_outside_of_the_state_dict_is_named(tmp_path: Path) -> None:
         def set_extra_state(self, state: dict[str, int]) -> None:
             self.calls = state["calls"]
 
-    line = r"outside of the tensors of its state_dict \(calls, mean, sums, the value of get_extra_state\)"
+    line = r"outside of the tensors of its state_dict \(calls, mean, seen, sums, the value of get_extra_state\)"
     with pytest.warns(UserWarning, match=line):
         run = train(Counting(), tmp_path / "run")
     assert hs.load_run(run.path, model=Counting()).model.calls == 0
@@ -420,6 +423,10 @@ def test_state_outside_of_the_state_dict_is_named(tmp_path: Path) -> None:
 def test_modules_that_cannot_be_trained_are_one_line(tmp_path: Path) -> None:
     sparse = Net()
     sparse.embedding = nn.Embedding(3, 8, sparse=True)
+    twisted = Net()
+    twisted.layers[0].phase = nn.Parameter(torch.zeros(8, dtype=torch.complex64))
+    with pytest.raises(InputError, match=r"^model: layers\.0\.phase is complex; keep its real and imaginary parts$"):
+        train(twisted, tmp_path / "run")
     with pytest.raises(InputError, match=r"^model: embedding has sparse gradients; build it with sparse=False$"):
         train(sparse, tmp_path / "run")
 

@@ -28,6 +28,8 @@ FOLLOWING: dict[str, Callable[[Tensor, torch.dtype], Any]] = {
     **dict.fromkeys(("is_causal", "causal"), lambda tokens, dtype: True),
     **dict.fromkeys(("use_cache", "start_pos"), lambda tokens, dtype: 0),
 }
+#: Attributes with a configuration.
+CONFIGS = ("config", "cfg", "args", "hparams", "ports")
 #: Attributes in which wrappers of torch and Lightning Fabric keep the module.
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_original_module")
 _PARALLEL = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")

@@ -11,6 +11,7 @@ from torch import nn
 from hmmscope.axes import Tensor
 from hmmscope.errors import HmmscopeError, InputError
 from hmmscope.models.adapted import (
+    CONFIGS,
     TOKENS,
     AdaptedModule,
     innermost,
@@ -35,7 +36,6 @@ POSITION_LIMITS = (
 )
 #: Attribute names for the length of a training sample.
 TRAINED_LENGTHS = ("trained_length", "train_length", "training_length", "train_seq_len", "train_context_length")
-_CONFIGS = ("config", "cfg", "args", "hparams", "ports")
 _WRAPPED = ("module", "model", "_orig_mod", "original_model")
 
 
@@ -206,7 +206,7 @@ def read_number(model: Any, names: tuple[str, ...]) -> tuple[str, int] | None:
     """Return the first of the named attributes found in a model, its configuration, or a wrapped module."""
     owners = [model, *(own for name in _WRAPPED if isinstance(own := getattr(model, name, None), nn.Module))]
     for owner in owners:
-        for where in (owner, *(config for name in _CONFIGS if (config := getattr(owner, name, None)) is not None)):
+        for where in (owner, *(config for name in CONFIGS if (config := getattr(owner, name, None)) is not None)):
             for name in names:
                 value = where.get(name) if isinstance(where, dict) else getattr(where, name, None)
                 if type(value) is int and value > 0:

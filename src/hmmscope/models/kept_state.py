@@ -90,6 +90,11 @@ def _other(before: Any, now: Any) -> bool:
         now = now.get_state()
     if isinstance(before, Tensor) and isinstance(now, Tensor):
         return before.shape != now.shape or not torch.equal(before.nan_to_num(), now.nan_to_num())
+    if isinstance(before, list | dict) and type(before) is type(now):
+        pairs = (
+            zip(before, now, strict=False) if isinstance(before, list) else ((before[k], now.get(k)) for k in before)
+        )
+        return len(before) != len(now) or any(_other(*pair) for pair in pairs)
     return isinstance(before, int | float) and isinstance(now, int | float) and before != now
 
 

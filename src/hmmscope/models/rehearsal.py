@@ -103,6 +103,11 @@ def _require_trainable(module: nn.Module) -> None:
             raise InputError(
                 f"model: {name or title_of(module)} is quantized and has no weights to train; train it first"
             )
+        odd = next((key for key, weight in part.named_parameters(recurse=False) if weight.is_complex()), None)
+        if odd is not None:
+            raise InputError(
+                f"model: {'.'.join(filter(None, (name, odd)))} is complex; keep its real and imaginary parts"
+            )
         if getattr(part, "sparse", False) is True and any(True for _ in part.parameters(recurse=False)):
             raise InputError(f"model: {name or title_of(module)} has sparse gradients; build it with sparse=False")
 
@@ -134,7 +139,7 @@ def _rehearse_gradients(module: nn.Module, inputs: Tensor) -> tuple[str, ...]:
     if not lost:
         return ()
     rule = "checkpoints do not store it, so a resumed or loaded run starts with its initial value"
-    return (f"the model keeps state outside of the tensors of its state_dict ({', '.join(lost[:4])}); {rule}",)
+    return (f"the model keeps state outside of the tensors of its state_dict ({', '.join(lost[:8])}); {rule}",)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

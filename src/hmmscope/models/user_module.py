@@ -1,5 +1,6 @@
 """User modules and functions as models."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ from hmmscope import registry
 from hmmscope.axes import Float, Tensor
 from hmmscope.errors import InputError
 from hmmscope.models.adapted import (
+    CONFIGS,
     adapt,
     call_on_tokens,
     class_name_of,
@@ -175,6 +177,10 @@ def _heads(module: nn.Module) -> tuple[str, ...]:
         for name, value in vars(part).items():
             if "head" in name and type(value) is int:
                 found.add(f"{path}{name}={value}")
+    config = next((one for name in CONFIGS if (one := getattr(module, name, None)) is not None), None)
+    if not found and config is not None:  # heads that only a configuration counts
+        stated = config if isinstance(config, Mapping) else getattr(config, "__dict__", {})
+        found = {f"config.{name}={value}" for name, value in stated.items() if "head" in name and type(value) is int}
     return tuple(sorted(found))
 
 

@@ -18,7 +18,7 @@ from hmmscope.datasets.targets import Target, dataset_of, make_target
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.models.base import ModelIO, SequenceModel, build_model
 from hmmscope.models.block_cot import feedback_width
-from hmmscope.models.user_module import UserModuleSpec, model_name, unwrapped
+from hmmscope.models.user_module import UserModuleSpec, as_module, model_name, unwrapped
 from hmmscope.processes.files import load_process
 from hmmscope.processes.make import built
 from hmmscope.processes.process import Process
@@ -201,7 +201,7 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None, strict: 
     if isinstance(config.model, UserModuleSpec):
         if model is None:
             raise InputError(config.model.refusal(path))
-        config = replace(config, model=config.model.with_module(model, strict=strict))
+        config = replace(config, model=config.model.with_module(as_module(model), strict=strict))
     elif model is not None:
         raise InputError(f"model: {path} contains its model, {config.model.name}; leave model out")
     net = untrained_model(config, process)

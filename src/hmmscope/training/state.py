@@ -234,7 +234,7 @@ def _check_same_module(own: Mapping[str, torch.Tensor], found: Mapping[str, torc
         if strict and own[name].dtype != found[name].dtype:
             here, there = (str(one.dtype).removeprefix("torch.") for one in (own[name], found[name]))
             raise InputError(
-                f"model: {short} is {here}, but {there} in the run; convert with load_run(..., strict=False)"
+                f"model: {short} is {here}, but {there} in the run; pass that dtype, or load_run(..., strict=False)"
             )
 
 
