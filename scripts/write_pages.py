@@ -392,7 +392,7 @@ def _answers(folder: Path) -> list[str]:
 
 def board_figure(cards: list[dict[str, Any]]) -> Figure:
     """Draw how much of each task each model solves, and how far beyond the training length."""
-    tasks, counted = list(cards[0]["tasks"]), board.counting_row(cards[0])
+    tasks, counted = list(cards[0]["tasks"]), board.reference_rows(cards[0])["best n-gram or context tree"]
     scores = [{(row["task"], row["score"]): row["value"] for row in card["scores"]} for card in cards]
     solved = [[own[task, "share_solved"] for task in tasks] for own in scores]
     further = [[own[task, "long_fit_length"] for task in tasks] for own in scores]

@@ -21,9 +21,10 @@ from hmmscope.storage import seals, store
 from hmmscope_studies import benchmark as hmmbench
 from hmmscope_studies.benchmark import checking
 from hmmscope_studies.benchmark import submission as submitting
-from hmmscope_studies.benchmark.board import check_board, keep_card, markdown, page, read_cards, write_card
+from hmmscope_studies.benchmark.board import board_rows, check_board, keep_card, markdown, page, read_cards, write_card
 from hmmscope_studies.benchmark.card import make_card, over_seeds
 from hmmscope_studies.benchmark.entries import entry_of
+from hmmscope_studies.benchmark.flags import card_flags, source_flags, weight_flags
 from hmmscope_studies.benchmark.frozen import DIGESTS
 from hmmscope_studies.benchmark.recompute import recompute
 from hmmscope_studies.benchmark.scoring import LONGER, SCORED, ScoredSamples, _beliefs, predict, score
@@ -453,9 +454,9 @@ def test_the_board_reads_submissions_and_cards(entered, tmp_path):
     card = json.loads(kept.read_text())
     write_card(card | {"name": "<better>", "solved": over_seeds([0.9, 0.8])}, tmp_path / "cards")
     text = markdown(read_cards(tmp_path / "cards"))
-    assert text.index("&lt;better&gt; (not ranked) | 0.850 [") < text.index("small gru (not ranked)")
+    assert text.index("&lt;better&gt; (not ranked) | - | 0.850 [") < text.index("small gru (not ranked)")
     assert "<better>" not in text
-    assert "n-gram baseline, no training" in text
+    assert "best n-gram or context tree" in text
     html = page(read_cards(tmp_path / "cards"))
     assert "&lt;better&gt;" in html
     assert "<better>" not in html
@@ -468,6 +469,61 @@ def test_the_board_reads_submissions_and_cards(entered, tmp_path):
     failing("is a submission; give its parent folder", read_cards, entered / "out")
     write_card(card | {"bench": "0"}, tmp_path / "cards")
     failing("a card of HMM-bench 0", read_cards, tmp_path / "cards")
+
+
+EXACT = """
+import torch
+
+from torch import nn
+
+class Exact(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(1))
+
+    def forward(self, tokens):
+        parity = (tokens == 1).cumsum(1) % 2
+        return nn.functional.one_hot(parity, 2) * 20.0 + self.weight
+
+def build(num_outputs):
+    import hmmscope
+    return Exact()
+"""
+
+
+def test_what_computes_the_answer_is_listed_beside_the_models(tmp_path, capsys):
+    (tmp_path / "exact.py").write_text(EXACT)
+    words = ["benchmark", str(tmp_path / "exact.py"), "--out", str(tmp_path / "all/exact"), "--tasks", "parity"]
+    assert main([*words, "--steps", "2", "-q"]) == 0
+    (row,) = board_rows(read_cards(tmp_path / "all", "predictions"))
+    assert (row["tier"], row["checked"]) == (None, "predictions")
+    assert row["flags"] == ["untrained weights solve 1.00 of parity", "imports hmmscope"]
+    assert main(["benchmark", "--leaderboard", str(tmp_path / "all"), "--check", "model"]) == 0
+    assert "exact (exact or fitted model: untrained weights solve 1.00 of parity; imports hmmscope) | -" in (
+        capsys.readouterr().out
+    )
+    card = keep_card(tmp_path / "all/exact", tmp_path / "cards")
+    assert json.loads(card.read_text())["flags"] == ["imports hmmscope"]
+    without = json.loads(card.read_text())["scores"]
+    assert card_flags({"scores": [row | {"untrained": None} for row in without]}) == [
+        "every build has the same weights"
+    ]
+    mess3 = next(task for task in TASKS if task.name == "mess3")
+    table = torch.tensor([0.00375, 0.0425, 0.0675, 0.765])
+    assert weight_flags({"table": table, "bias": torch.randn(1000)}, mess3) == ["table contains parameters of mess3"]
+    assert weight_flags({"table": table + 1e-5}, mess3) == []
+    assert source_flags(b"x = [0.00375, 0.0425, 0.765]\nlr = 0.001", (mess3,)) == ["states parameters of mess3"]
+    assert source_flags(b"width = 64\nlr = 0.001\nstd = 0.0425", (mess3,)) == []
+
+
+def test_models_whose_intervals_overlap_share_a_tier(entered):
+    card = json.loads((entered / "out" / "card.json").read_text()) | {"ranked": True}
+    shares = {"a": (0.9, 0.92), "b": (0.86, 0.9), "c": (0.85, 0.89), "d": (0.8, 0.86), "e": (None, None)}
+    cards = [
+        card | {"name": name, "solved": {"value": 0.5, "low": low, "high": high}}
+        for name, (low, high) in shares.items()
+    ]
+    assert [row["tier"] for row in board_rows(cards)] == [1, 1, 2, 2, None]
 
 
 def test_names_stay_text_in_markdown():

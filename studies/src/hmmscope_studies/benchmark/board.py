@@ -3,19 +3,23 @@
 import hashlib
 import html
 import json
+import math
 import os
 import re
 from collections.abc import Iterable
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.schema import require_path
+from hmmscope.registry import entries
+from hmmscope.schema import require, require_path
 from hmmscope.storage import disk, seals, store
 from hmmscope.text import in_a_line
 from hmmscope_studies.benchmark.card import Card
 from hmmscope_studies.benchmark.checking import check_submission
-from hmmscope_studies.benchmark.submission import CARD, ENTRY
+from hmmscope_studies.benchmark.flags import card_flags, submission_flags
+from hmmscope_studies.benchmark.submission import CARD, ENTRY, SOURCE
 from hmmscope_studies.benchmark.tasks import TASKS, VERSION
 
 #: Name of its page and table, without the ending; and the pattern of card names.
@@ -29,18 +33,28 @@ _STYLE = (
 #: Explanation of the tables.
 _LEGEND = (
     "Solved: 1 - excess / excess of the best constant answer, averaged over tasks; 1 is the exact optimum, 0 the constant. "
-    "Intervals are 95 %, over seeds. N-gram baseline: the same for the best n-gram or context tree on the same samples, "
-    "without training. Seconds are on one core for one seed."
+    "Intervals are 95 %, over seeds. Models of one tier differ by less than their intervals: each interval overlaps that of "
+    "the tier's first model. Parameters and seconds were measured on the submitter's machine, seconds on one core for one "
+    "seed. The last rows are references, without training. Checked: the scores were recomputed here from the model, or from "
+    "stored predictions, or only the card was read."
 )
+#: Levels of `checked`: what was recomputed here, weakest first.
+CHECKED = ("card", "predictions", "model")
 
 
-def read_cards(folder: str | Path) -> list[dict[str, Any]]:
+def read_cards(folder: str | Path, check: str = "card") -> list[dict[str, Any]]:
     """Read the cards of submissions and card files in a folder, best first.
+
+    Args:
+        folder: Folder of submissions, cards, or both.
+        check: What to recompute of each submission: nothing ("card"), its scores from the stored predictions
+            ("predictions"), or also its predictions from the model ("model", which executes its copy of the model file).
 
     Raises:
         InputError: No folder, no cards, or cards of another benchmark version.
         DamagedError: An altered submission, or a card with a digest that differs from its name.
     """
+    require(check in CHECKED, "check", f"must be one of {', '.join(CHECKED)}", check)
     place = require_path("folder", folder)
     disk.check_name(place)
     if not place.is_dir():
@@ -52,7 +66,8 @@ def read_cards(folder: str | Path) -> list[dict[str, Any]]:
         if _is_submission(path):
             seal = seals.open_sealed(path)
             if seal is not None:
-                found.append(_read_card(path / CARD, own=True) | {"seal": seal.digest})
+                card = _read_card(path / CARD, own=True) | {"seal": seal.digest, "flags": submission_flags(path)}
+                found.append(card | {"checked": _check(path, card, check)})
         elif path.suffix == ".json":
             card = _read_card(path)
             if path.name != _file_name(card):
@@ -63,6 +78,17 @@ def read_cards(folder: str | Path) -> list[dict[str, Any]]:
     if not found:
         raise InputError(f"{place}: contains no finished submission and no card")
     return sorted(found, key=lambda card: (card["track"], not card["ranked"], -card["solved"]["value"], card["name"]))
+
+
+def _check(path: Path, card: dict[str, Any], check: str) -> str:
+    """Recompute a submission as far as asked and possible; return how far."""
+    if check == "card":
+        return check
+    run = card["source"] and path / SOURCE  # an object of Python is not there to run
+    if not card["source"] and card["name"] in entries("model"):
+        run = card["name"]
+    check_submission(path, run=run if check == "model" and run else None)
+    return check if run else "predictions"
 
 
 def _is_submission(path: Path) -> bool:
@@ -140,20 +166,44 @@ def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for card in cards:
         solved = card["solved"]
         row = {"model": card["name"], "track": card["track"], "seeds": card["seeds"], "ranked": card["ranked"]}
+        row |= {"flags": [*card_flags(card), *card.get("flags", [])], "checked": card.get("checked", "card")}
         row |= {"solved": solved["value"], "low": solved["low"], "high": solved["high"]}
         row |= {"parameters": card["costs"]["parameters"], "seconds": card["costs"]["seconds"]}
         shares = {
             task.name: Card(card).value(task.name, "share_solved") for task in TASKS if task.name in card["tasks"]
         }
         rows.append(row | {"seal": card.get("seal", "")[:12]} | shares)
-    return rows
+    return _in_tiers(rows)
 
 
-def counting_row(card: dict[str, Any]) -> dict[str, float | None]:
-    """Return the fraction of each task that n-gram baselines solve, or None."""
+def _in_tiers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add the tier of each ranked row with an interval and without flags; flagged rows go last in their track.
+
+    Rows are sorted by the share solved. A tier has all rows whose interval overlaps that of its first row.
+    """
+    first: dict[str, tuple[int, float]] = {}
+    for row in rows:
+        row["tier"] = None
+        if row["ranked"] and row["low"] is not None and not row["flags"]:
+            tier, least = first.get(row["track"], (0, math.inf))
+            if row["high"] < least:
+                tier, least = tier + 1, row["low"]
+            first[row["track"]], row["tier"] = (tier, least), tier
+    return sorted(rows, key=lambda row: (row["track"], not row["ranked"], bool(row["flags"])))
+
+
+def reference_rows(card: dict[str, Any]) -> dict[str, dict[str, float | None]]:
+    """Return the fraction of each task that references solve, by name: fitted models, n-grams of the card, the optimum."""
     rows = {row["task"]: row for row in card["scores"] if row["score"] == "excess"}
-    return {
+    ngrams = {
         task: None if row["counting"] is None else 1 - row["counting"] / row["constant"] for task, row in rows.items()
+    }
+    fitted = json.loads((resources.files(__package__) / "references.json").read_text())["rows"]
+    return {
+        "exact filter": dict.fromkeys(rows, 1.0),
+        **fitted,
+        "best n-gram or context tree": ngrams,
+        "best constant answer": dict.fromkeys(rows, 0.0),
     }
 
 
@@ -193,7 +243,8 @@ def keep_card(submission: Path, folder: Path) -> Path:
     seal = seals.open_sealed(submission) if (submission / ENTRY).is_file() else None
     if seal is None:
         raise InputError(f"{submission}: not a finished submission")
-    card = store.read_json(submission / CARD, managed=True) | {"seal": seal.digest}
+    card = store.read_json(submission / CARD, managed=True)
+    card |= {"seal": seal.digest, "flags": submission_flags(submission)}
     return write_card(card, folder)
 
 
@@ -211,23 +262,27 @@ def _file_name(card: dict[str, Any]) -> str:
 
 def _table(cards: list[dict[str, Any]]) -> list[list[str]]:
     rows, names = board_rows(cards), [task.name for task in TASKS if any(task.name in card["tasks"] for card in cards)]
-    counted = counting_row(cards[0])
-    found = [["model", "solved", "parameters", "seconds", *names, "seal"]]
+    found = [["model", "tier", "solved", "parameters", "seconds", *names, "checked", "seal"]]
     for row in rows:
         interval = "" if row["low"] is None else f" [{row['low']:.3f}, {row['high']:.3f}]"
-        mark = "" if row["ranked"] else " (not ranked)"
-        shares = [_share(row.get(name)) for name in names]
+        flagged = f" (exact or fitted model: {'; '.join(row['flags'])})" if row["flags"] else ""
+        mark = flagged or ("" if row["ranked"] else " (not ranked)")
+        tier = "-" if row["tier"] is None else str(row["tier"])
         costs = [f"{row['parameters']:,}", f"{row['seconds']:.0f}"]
-        found.append([f"{row['model']}{mark}", f"{row['solved']:.3f}{interval}", *costs, *shares, row["seal"]])
-    return [*found, ["n-gram baseline, no training", "", "", "", *(_share(counted.get(name)) for name in names), ""]]
+        shares = [_share(row.get(name)) for name in names]
+        solved = f"{row['solved']:.3f}{interval}"
+        found.append([f"{row['model']}{mark}", tier, solved, *costs, *shares, row["checked"], row["seal"]])
+    for name, solved_by in reference_rows(cards[0]).items():
+        found.append([name, "", "", "", "", *(_share(solved_by.get(task)) for task in names), "", ""])
+    return found
 
 
 def _cells(text: str) -> list[list[str]]:
-    rows = [re.findall("<td>(.*?)</td>", row) for row in re.findall("<tr>(.*?)</tr>", text, re.DOTALL)]
-    borders = re.sub(r"^\|---.*$", "| --- |", text, flags=re.MULTILINE)
-    lines = [line[2:-2].split(" | ") for line in borders.splitlines() if line.startswith("| ")]
-    rows += [one for one, below in zip(lines, [*lines[1:], [""]], strict=False) if "---" not in (one[0], below[0])]
-    return [row if row[1:2] != [""] else row[1:] for row in rows if row]
+    """Return the cells of each row of a page or table, without what was checked, which is not the cards' to say."""
+    rows = [re.findall("<t[dh]>(.*?)</t[dh]>", row) for row in re.findall("<tr>(.*?)</tr>", text, re.DOTALL)]
+    borders = re.sub(r"^\|---.*$", "", text, flags=re.MULTILINE)
+    rows += [line[2:-2].split(" | ") for line in borders.splitlines() if line.startswith("| ")]
+    return [[*row[:-2], row[-1]] for row in rows if row]
 
 
 def _share(value: float | None) -> str:

@@ -26,4 +26,9 @@ class BenchmarkOptions(OverrideOptions):
     steps: int | None = said("train for N steps per task; the submission is then not ranked", metavar="N")
     resume: bool = said("resume the same entry in DIR", False)
     leaderboard: str | None = said("read the submissions or cards in DIR and write the leaderboard", metavar="DIR")
+    check: str = said(
+        "with --leaderboard: recompute nothing (card), scores from stored predictions (predictions), or also predictions "
+        "from the model, which runs its file (model)",
+        "predictions",
+    )
     copy_card: str | None = said("copy the card, without weights, into DIR", metavar="DIR")

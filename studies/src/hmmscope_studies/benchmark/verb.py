@@ -77,7 +77,7 @@ def _fields(options: BenchmarkOptions) -> dict[str, str]:
 def _make_board(options: BenchmarkOptions, board: str) -> None:
     if options.models:
         raise InputError("--leaderboard: reads submissions; give no model with it")
-    cards = read_cards(board)
+    cards = read_cards(board, options.check)
     say(markdown(cards).rstrip())
     page_file = Path(options.out or board) / f"{BOARD}.html"
     require_ours(page_file)
