@@ -4,10 +4,12 @@ That they are those of every path by enumeration is held by the tests of each an
 """
 
 import itertools
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from numba import njit
 
 import hmmscope as hs
 import oracles
@@ -17,7 +19,8 @@ from hmmscope.inference import compiled
 from hmmscope.inference import loop_inputs as tables
 from hmmscope.inference.smoothing import expected_counts, smooth_pairs
 from hmmscope.kernels import simd_over_states
-from hmmscope.kernels.vectors import shared
+from hmmscope.kernels.run_time_rows import LENGTHS, UpTo4, UpTo8, UpTo16, UpTo64
+from hmmscope.kernels.vectors import moved, put, row_length, take
 from hmmscope.sklearn.encoded import UnroundedHMM
 from inference_cases import close_logs, revived, symbols
 from strategies import KINDS, as_labelled, dense, likely, rows, some_starts, tiny_entries, with_zeros
@@ -96,12 +99,13 @@ def every_answer(hmm, observations, options):
             yield torch.from_numpy(one)
 
 
-SLOW = [pytest.param(size, marks=pytest.mark.slow) for size in range(1, 33) if size != 7]
+SLOW = [pytest.param(size, marks=pytest.mark.slow) for size in range(1, 33) if size not in (3, 7)]
 
 
-@pytest.mark.parametrize("num_states", [7, *SLOW])
-def test_unrolled_kernels_give_the_bits_of_shared_ones(monkeypatch, num_states):
+@pytest.mark.parametrize("num_states", [3, 7, *SLOW])
+def test_vectors_of_any_length_give_the_same_bits(monkeypatch, num_states):
     rng = np.random.default_rng(num_states)
+    kinds = [kind for kind, most in LENGTHS.items() if num_states <= most and (kind is UpTo16 or most < 4 * num_states)]
     for kind, num_symbols in itertools.product((dense, with_zeros, tiny_entries), (3, 9)):
         matrices = kind(rng, num_states, num_symbols)
         observations = torch.tensor([likely(rng, matrices, 21) for _ in range(2)])
@@ -109,24 +113,48 @@ def test_unrolled_kernels_give_the_bits_of_shared_ones(monkeypatch, num_states):
         labelled = [] if kind is tiny_entries else [hs.LabelledHMM(*as_labelled(matrices))]
         for hmm in (hs.HMM(*matrices), *labelled):
             found = []
-            for states in (lambda size: (0,) * size, shared):
+            for states in kinds:
                 monkeypatch.setattr(simd_over_states, "states_of", lambda _, size, __, states=states: states(size))
                 found.append(list(every_answer(hmm, observations, {"reset_mask": starts})))
-            for one, other in zip(*found, strict=True):
-                assert one.numpy().tobytes() == other.numpy().tobytes()
+            for one, *others in zip(*found, strict=True):
+                assert all(one.numpy().tobytes() == other.numpy().tobytes() for other in others)
 
 
-def test_kernels_are_unrolled_for_work_that_repays_it(monkeypatch):
+@pytest.mark.parametrize(("kind", "size"), [(k, n) for k in (UpTo4, UpTo8, UpTo16) for n in range(1, LENGTHS[k] + 1)])
+def test_the_order_of_partial_sums(kind, size):
+    """ceil(size / 2), at most four, partial sums of every so many terms, by fused products, added by pairs."""
+    rng = np.random.default_rng(size)
+    states = kind(size)
+    law, rows, found = rng.normal(size=size), rng.normal(size=(size, row_length(states))), np.empty(size)
+    moved_by_row(states, law, rows.ravel(), found)
+    for j in range(size):
+        count = min(4, (size + 1) // 2)
+        parts = [law[i] * rows[i, j] for i in range(count)]
+        for i in range(count, size):
+            fused = Fraction(law[i]) * Fraction(rows[i, j]) + Fraction(parts[i % count])
+            parts[i % count] = float(fused)
+        parts += [0.0] * (4 - count)
+        assert found[j] == (parts[0] + parts[1]) + (parts[2] + parts[3])
+
+
+@njit
+def moved_by_row(states, law, rows, found):
+    put(states, moved(states, take(states, law, 0), rows, 0), found, 0)
+
+
+def test_short_vectors_are_compiled_for_work_that_repays_it(monkeypatch):
     monkeypatch.setattr(simd_over_states, "_missed", {})
-    monkeypatch.setattr(simd_over_states, "_compiled", lambda kernel: {5})
+    compiled = {"UpTo8"}
+    monkeypatch.setattr(simd_over_states, "_compiled", lambda kernel: compiled)
 
     def chosen(size, steps):
-        return simd_over_states.states_of(simd_over_states.forward, size, np.array([steps]))
+        return type(simd_over_states.states_of(simd_over_states.forward, size, np.array([steps])))
 
-    assert chosen(4, 2000) == (4,)
-    assert chosen(40, 10**12) == (40,)
-    assert chosen(4, 10**8) == chosen(4, 1) == (0,) * 4
-    assert chosen(5, 10**6) == (0,) * 5
+    assert [chosen(4, 2000), chosen(40, 10**12), chosen(5, 1)] == [UpTo16, UpTo64, UpTo8]
+    assert [chosen(2, 5000) for _ in range(10**4)][-1] is chosen(3, 1) is UpTo4
+    compiled.remove("UpTo4")
+    monkeypatch.setattr(simd_over_states, "_missed", {})
+    assert chosen(4, 10**5) is UpTo4
 
 
 def test_ties_go_to_the_same_states():

@@ -60,6 +60,22 @@ def filter_states(
     return StatesFiltered(known, ahead, terms_BT, terms_BT.sum(1), first_impossible(terms_BT))
 
 
+def log_likelihood_of(
+    chain: MarkovChainParams, log_likelihoods: Float64[Tensor, "batch time state"], *, lengths: object = None
+) -> Float64[Tensor, " batch"]:
+    """Compute the log-likelihoods of `filter_states` without its other results."""
+    _check(chain, log_likelihoods)
+    if log_likelihoods.shape[2] > MOST:
+        return many_states_table.filter_many(chain, log_likelihoods, None, lengths).log_likelihood
+    given, mask = _given(chain, log_likelihoods, None, lengths)
+    found, logs_B = given.total(), torch.zeros(len(log_likelihoods), dtype=torch.float64)
+    found.totals[found.underflow_risk] = 0.0
+    logs_B[given.work.rows] = torch.from_numpy(found.totals)
+    for b, part in _doubtful(given, found.underflow_risk, mask):
+        logs_B[b] += log_space_chain.filtered(chain, log_likelihoods[b, part])[1].sum()
+    return logs_B
+
+
 def _check(chain: MarkovChainParams, log_likelihoods: Tensor) -> None:
     if log_likelihoods.shape[-1] != len(chain.initial):
         raise InputError(f"log_likelihoods: must have {len(chain.initial)} states, got {log_likelihoods.shape[-1]}")
@@ -71,13 +87,18 @@ def _given(
     chain: MarkovChainParams, log_likelihoods: Tensor, reset_mask: object, lengths: object
 ) -> tuple[LogLikelihoodBatch, Bool[Tensor, " time"]]:
     batch, time, size = log_likelihoods.shape
+    params = law_of(chain.initial.numpy(), chain.transition.numpy())
+    if reset_mask is None and lengths is None and time:
+        mask, rows = torch.zeros(time, dtype=torch.bool), np.arange(batch)
+        mask[0] = True
+        flat = log_likelihoods.reshape(-1, size).numpy()
+        return LogLikelihoodBatch(params, flat, rows * time, np.full(batch, time), mask.numpy(), rows), mask
     nothing = torch.zeros(1, 1, dtype=torch.int64).expand(batch, time)
     _, mask, inside = check_ragged(nothing, Alphabet(None, 1), reset_mask, lengths)
     if len(inside) != batch:
         raise InputError(f"lengths: must be {batch} integers in [0, {time}]")
     counts = counted(inside).numpy()
     rows = np.flatnonzero(counts)
-    params = law_of(chain.initial.numpy(), chain.transition.numpy())
     return LogLikelihoodBatch(
         params, log_likelihoods.reshape(-1, size).numpy(), rows * time, counts[rows], mask.numpy(), rows
     ), mask
@@ -102,13 +123,34 @@ def smooth_states(
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[2] > MOST:
         return many_states_table.smooth_many(chain, log_likelihoods, reset_mask, lengths)
+    return _smoothed(chain, log_likelihoods, reset_mask, lengths)[0]
+
+
+def smooth_and_score(
+    chain: MarkovChainParams, log_likelihoods: Float64[Tensor, "batch time state"], *, lengths: object = None
+) -> tuple[Float64[Tensor, "batch time state"], Float64[Tensor, " batch"]]:
+    """Compute P(state t | all observations) and the log-likelihoods of the sequences."""
+    _check(chain, log_likelihoods)
+    if log_likelihoods.shape[2] > MOST:
+        logs_B = log_likelihood_of(chain, log_likelihoods, lengths=lengths)
+        return many_states_table.smooth_many(chain, log_likelihoods, None, lengths), logs_B
+    return _smoothed(chain, log_likelihoods, None, lengths)
+
+
+def _smoothed(
+    chain: MarkovChainParams, log_likelihoods: Tensor, reset_mask: object, lengths: object
+) -> tuple[Float64[Tensor, "batch time state"], Float64[Tensor, " batch"]]:
     given, mask = _given(chain, log_likelihoods, reset_mask, lengths)
     found = given.smoothed()
     smoothed = torch.from_numpy(found.beliefs).view(log_likelihoods.shape)
     smoothed[given.work.rows[found.totals == -np.inf]] = 0.0
+    found.totals[found.underflow_risk] = 0.0
+    logs_B = torch.zeros(len(log_likelihoods), dtype=torch.float64)
+    logs_B[given.work.rows] = torch.from_numpy(found.totals)
     for b, part in _doubtful(given, found.underflow_risk, mask):
-        smoothed[b, part] = log_space_chain.smoothed(chain, log_likelihoods[b, part])[0]
-    return smoothed
+        smoothed[b, part], _, total = log_space_chain.smoothed(chain, log_likelihoods[b, part])
+        logs_B[b] += total
+    return smoothed, logs_B
 
 
 def viterbi_states(

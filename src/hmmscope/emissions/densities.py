@@ -6,10 +6,13 @@ C Gaussians have means (C, Y) and variances (C, Y) or covariance matrices (C, Y,
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Float64, Tensor
 from hmmscope.errors import InputError
+from hmmscope.kernels import coordinates
 from hmmscope.schema import unknown_name
 
 #: Covariance types: one variance, a variance per coordinate, a matrix, or one matrix shared by all Gaussians.
@@ -52,22 +55,45 @@ def log_densities(
 
     -1/2 (|L^-1 (x - mean)|^2 + log det covariance + Y log 2 pi),   L L^T = covariance
     """
-    found = torch.zeros(len(vectors), len(means), dtype=torch.float64)
-    missing = vectors.isnan()
     if spread.ndim == 2:
-        gaps = bool(missing.any())
-        for law, (mean, variances) in enumerate(zip(means, spread, strict=True)):
-            each = (vectors - mean).square() / variances + (variances.log() + _LOG_2PI)
-            found[:, law] = -0.5 * (each.masked_fill(missing, 0.0) if gaps else each).sum(1)
-        return found
+        constants, weights = -0.5 * (spread.log() + _LOG_2PI), -0.5 / spread
+        return coordinate_sums(vectors, constants, weights=weights, means=means)
+    missing = vectors.isnan()
+    found = torch.zeros(len(means), len(vectors), dtype=torch.float64)
+    whole = not bool(missing.any())
     for rows, seen in patterns(missing):
-        chosen = vectors[rows][:, seen]
+        chosen_YN = vectors.T.contiguous() if whole else vectors[rows][:, seen].T.contiguous()
         for law, (mean, matrix) in enumerate(zip(means, spread, strict=True)):
             factor = torch.linalg.cholesky(matrix[seen][:, seen])
-            scaled = torch.linalg.solve_triangular(factor, (chosen - mean[seen]).T, upper=False)
-            log_determinant = 2 * factor.diagonal().log().sum() + chosen.shape[1] * _LOG_2PI
-            found[rows, law] = -0.5 * (scaled.square().sum(0) + log_determinant)
-    return found
+            scaled_NY = torch.linalg.solve_triangular(
+                factor.T, (chosen_YN - mean[seen, None]).T, upper=True, left=False
+            )
+            log_determinant = 2 * factor.diagonal().log().sum() + len(seen) * _LOG_2PI
+            logs_N = -0.5 * (scaled_NY.T.square().sum(0) + log_determinant)
+            if whole:
+                found[law] = logs_N
+            else:
+                found[law, rows] = logs_N
+    return found.T.contiguous()
+
+
+def coordinate_sums(
+    vectors: Float64[Tensor, "row coordinate"],
+    constants: Float64[Tensor, "law coordinate"],
+    *,
+    slopes: Float64[Tensor, "law coordinate"] | None = None,
+    weights: Float64[Tensor, "law coordinate"] | None = None,
+    means: Float64[Tensor, "law coordinate"] | None = None,
+) -> Float64[Tensor, "row law"]:
+    """Sum constant + slope x + weight (x - mean)^2 over the observed coordinates x; no row depends on another."""
+    zero, found = constants.new_zeros(constants.shape), np.empty((len(vectors), len(constants)))
+    tables = (_table(zero if part is None else part) for part in (means, weights, slopes, constants))
+    coordinates.sums(vectors.contiguous().numpy(), *tables, found)
+    return torch.from_numpy(found)
+
+
+def _table(parameters: Float64[Tensor, "law coordinate"]) -> NDArray[np.float64]:
+    return np.ascontiguousarray(parameters.numpy().T)
 
 
 def patterns(missing: Bool[Tensor, "row coordinate"]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -114,12 +140,7 @@ def explained_best(
         seen_CY = weight_CY > 0
         safe_CY = weight_CY.where(seen_CY, 1.0)
         found = (weights.T @ filled / safe_CY).where(seen_CY, means)
-        squares = torch.stack(
-            [
-                w @ ((filled - mean) * known_NY if gaps else filled - mean).square()
-                for w, mean in zip(weights.T, found, strict=True)
-            ]
-        )
+        squares = weighted_squares(vectors, weights, found)
         before = spread_of(shape, covariances, means)
         if shape == "spherical":
             whole_C = weight_CY.sum(1)
@@ -139,6 +160,18 @@ def explained_best(
         return found, _above(scatters[None], floor)[0]
     scatters = torch.stack(matrices) / total_C.where(there, 1.0)[:, None, None]
     return found, _above(scatters.where(there[:, None, None], spread), floor)
+
+
+def weighted_squares(
+    vectors: Float64[Tensor, "row coordinate"],
+    weights: Float64[Tensor, "row law"],
+    means: Float64[Tensor, "law coordinate"],
+) -> Float64[Tensor, "law coordinate"]:
+    """Compute sum_n w_nc (x_n - mean_c)^2 over the observed entries."""
+    found = np.zeros(means.shape[::-1])
+    given = vectors.contiguous().numpy(), weights.contiguous().numpy()
+    coordinates.weighted_squares(*given, _table(means), found)
+    return torch.from_numpy(found).T
 
 
 def _completed(

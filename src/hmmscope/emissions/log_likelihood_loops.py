@@ -153,6 +153,12 @@ class LogLikelihoodBatch:
         terms += tops
         return found._replace(terms=terms)
 
+    def total(self) -> FilterOutput:
+        """Run the filter for totals alone."""
+        found = self._found()._replace(beliefs=_NOTHING)
+        in_blocks(self.work, len(self.work.rows), lambda p: self._forward(p, found, _NOTHING, _NOTHING), together=1)
+        return found
+
     def smoothed(self, sums: SufficientStatistics | None = None) -> FilterOutput:
         """Run the smoother and add to `sums`, except for sequences with underflow risk."""
         law, found, work = self.params, self._found(), self.work

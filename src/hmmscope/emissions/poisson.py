@@ -10,7 +10,7 @@ import torch
 from hmmscope import registry
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.emissions.conjugate import GammaRates, refuse_others
-from hmmscope.emissions.densities import scattered_centres
+from hmmscope.emissions.densities import coordinate_sums, scattered_centres
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.emissions.gaussian import completed
 from hmmscope.errors import InputError
@@ -90,11 +90,11 @@ class PoissonHMM(EmissionHMM):
         return observations
 
     def log_likelihoods(self, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch state"]:
-        terms = [
-            (observations * rates.log() - rates - torch.lgamma(observations + 1)).nan_to_num(0.0).sum(-1)
-            for rates in self.rates
-        ]
-        return torch.stack(terms, -1)
+        """Compute log P(o_t | state) = sum_y (o_y log rate_y - rate_y - log o_y!)."""
+        rows_NY = observations.reshape(-1, self.num_symbols)
+        found_NS = coordinate_sums(rows_NY, -self.rates, slopes=self.rates.log())
+        found_NS -= _log_factorials(rows_NY.nan_to_num(0.0))
+        return found_NS.view(*observations.shape[:-1], len(self.rates))
 
     def emit(
         self, states: Int64[Tensor, "*batch"], uniforms: Float64[Tensor, "*batch draw"]
@@ -140,3 +140,12 @@ class PoissonHMM(EmissionHMM):
     ) -> GammaRates:
         refuse_others(others, ("prior_strength",))
         return GammaRates(observations.nanmean(0), prior_strength)
+
+
+def _log_factorials(counts: Float64[Tensor, "row coordinate"]) -> Float64[Tensor, "row 1"]:
+    largest = float(counts.max()) if counts.numel() else 0.0
+    if largest > counts.numel():
+        logs = torch.lgamma(counts + 1)
+    else:
+        logs = torch.lgamma(torch.arange(1.0, largest + 2, dtype=torch.float64))[counts.long()]
+    return sum(logs.unbind(1), torch.zeros(len(logs), dtype=torch.float64))[:, None]

@@ -7,6 +7,9 @@ import numpy as np
 
 from hmmscope.kernels.compiling import kernel
 
+#: Sums of products of probabilities from here on are exact; smaller ones are computed in logarithms.
+_LEAST = 1e-200
+
 
 @kernel()
 def forward(initial, moves, logs, alphas, terms, shifts):  # type: ignore[no-untyped-def]
@@ -15,23 +18,28 @@ def forward(initial, moves, logs, alphas, terms, shifts):  # type: ignore[no-unt
     A shift is the largest log-likelihood of a reachable state.
     """
     size = len(initial)
+    steps, law, reached = np.exp(moves), np.zeros(size), np.empty(size)
     for t in range(len(logs)):
+        reached[:] = 0.0
+        for i in range(size):
+            for j in range(size):
+                reached[j] += law[i] * steps[i, j]
         shift = -np.inf
         for j in range(size):
             if t == 0:
-                reached = initial[j]
+                alphas[t, j] = initial[j]
+            elif reached[j] >= _LEAST:
+                alphas[t, j] = np.log(reached[j])
             else:
-                largest = -np.inf
+                largest, total = -np.inf, 0.0
                 for i in range(size):
                     largest = max(largest, alphas[t - 1, i] + moves[i, j])
-                reached = largest
                 if largest > -np.inf:
-                    total = 0.0
                     for i in range(size):
                         total += np.exp(alphas[t - 1, i] + moves[i, j] - largest)
-                    reached = largest + np.log(total)
-            alphas[t, j] = reached
-            if reached > -np.inf:
+                    largest += np.log(total)
+                alphas[t, j] = largest
+            if alphas[t, j] > -np.inf:
                 shift = max(shift, logs[t, j])
         shifts[t] = shift
         whole, total = -np.inf, 0.0
@@ -42,40 +50,63 @@ def forward(initial, moves, logs, alphas, terms, shifts):  # type: ignore[no-unt
             else:
                 alphas[t, j] = -np.inf
         terms[t] = whole
+        law[:] = 0.0
         if whole > -np.inf:
             for j in range(size):
-                total += np.exp(alphas[t, j] - whole)
+                law[j] = np.exp(alphas[t, j] - whole)
+                total += law[j]
             terms[t] = whole + np.log(total)
             for j in range(size):
                 alphas[t, j] -= terms[t]
+                law[j] /= total
 
 
 @kernel()
 def backward(moves, logs, alphas, terms, shifts, smoothed, pairs):  # type: ignore[no-untyped-def]
     """smoothed[t, i] = P(state t = i | all); adds the sum of P(state t = i, state t + 1 = j | all) to pairs[i, j]."""
     size, last = alphas.shape[1], len(logs) - 1
-    beta, after, joint = np.zeros(size), np.empty(size), np.empty((size, size))
+    steps, beta, after, following = np.exp(moves), np.zeros(size), np.empty(size), np.empty(size)
+    turned, law, totals, joint = steps.T.copy(), np.empty(size), np.empty(size), np.empty((size, size))
     for i in range(size):
         smoothed[last, i] = np.exp(alphas[last, i])
     for t in range(last - 1, -1, -1):
+        most, whole = -np.inf, 0.0
+        totals[:] = 0.0
         for j in range(size):
             after[j] = (logs[t + 1, j] - shifts[t + 1]) - terms[t + 1] + beta[j]
-        most, whole = -np.inf, 0.0
+            most = max(most, after[j])
+        for j in range(size):
+            following[j] = np.exp(after[j] - most)
+            for i in range(size):
+                totals[i] += turned[j, i] * following[j]
         for i in range(size):
-            largest = -np.inf
+            law[i] = np.exp(alphas[t, i])
+            whole += law[i] * totals[i]
+            if totals[i] >= _LEAST:
+                beta[i] = most + np.log(totals[i])
+                continue
+            largest, total = -np.inf, 0.0
             for j in range(size):
                 largest = max(largest, moves[i, j] + after[j])
-                joint[i, j] = alphas[t, i] + moves[i, j] + after[j]
-                most = max(most, joint[i, j])
-            beta[i] = largest
             if largest > -np.inf:
-                summed = 0.0
                 for j in range(size):
-                    summed += np.exp(moves[i, j] + after[j] - largest)
-                beta[i] = largest + np.log(summed)
+                    total += np.exp(moves[i, j] + after[j] - largest)
+                largest += np.log(total)
+            beta[i] = largest
+        if whole >= _LEAST:
+            for i in range(size):
+                scale = law[i] / whole
+                smoothed[t, i] = scale * totals[i]
+                for j in range(size):
+                    pairs[i, j] += scale * steps[i, j] * following[j]
+            continue
+        most, whole = -np.inf, 0.0
         for i in range(size):
             for j in range(size):
-                joint[i, j] = np.exp(joint[i, j] - most)
+                most = max(most, alphas[t, i] + moves[i, j] + after[j])
+        for i in range(size):
+            for j in range(size):
+                joint[i, j] = np.exp(alphas[t, i] + moves[i, j] + after[j] - most)
                 whole += joint[i, j]
         for i in range(size):
             smoothed[t, i] = 0.0

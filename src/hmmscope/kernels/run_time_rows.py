@@ -1,4 +1,4 @@
-"""Loops over states for `hmmscope.kernels.vectors`, equal bit for bit to its unrolled code."""
+"""Loops over states for `hmmscope.kernels.vectors`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +14,14 @@ CHAINS = 4
 _LANES = 16
 
 
+class UpTo4(NamedTuple):
+    num_states: int
+
+
+class UpTo8(NamedTuple):
+    num_states: int
+
+
 class UpTo16(NamedTuple):
     num_states: int
 
@@ -27,7 +35,7 @@ class UpTo64(NamedTuple):
 
 
 #: Vector lengths of kernels for any number of states up to them.
-LENGTHS: dict[type, int] = {UpTo16: 16, UpTo32: 32, UpTo64: 64}
+LENGTHS: dict[type, int] = {UpTo4: 4, UpTo8: 8, UpTo16: 16, UpTo32: 32, UpTo64: 64}
 
 
 def number(value: int) -> Any:
@@ -57,23 +65,41 @@ def blocks(builder: Any, size: int, count: Any) -> Iterator[tuple[Any, Any]]:
         yield lane, ir.VectorType(F64, lanes)
 
 
-def mixed(builder: Any, law: Any, count: Any, kind: Any, row: Callable[[Any], Any]) -> Any:
-    """sum_i law_i row_i; `law` and `row` are addresses."""
-    half = builder.lshr(builder.add(count, number(1)), number(1))
-    stride = builder.select(builder.icmp_unsigned("<", half, number(CHAINS)), half, number(CHAINS))
-    zero = ir.Constant(kind, None)
-    sums = [cgutils.alloca_once_value(builder, zero) for _ in range(CHAINS)]
-    with cgutils.for_range_slice(builder, number(0), count, stride) as (begin, _):
-        for c, chain in enumerate(sums):
-            i = builder.add(begin, number(c))
-            inside = builder.and_(builder.icmp_unsigned("<", number(c), stride), builder.icmp_unsigned("<", i, count))
-            i = builder.select(inside, i, number(0))
-            weight = builder.select(inside, builder.load(builder.gep(law, [i])), ir.Constant(F64, 0.0))
-            loaded = builder.load(_cast(builder, row(i), kind))
-            loaded.align = 8
-            builder.store(added(builder, filled(builder, weight, kind), loaded, builder.load(chain)), chain)
-    parts = [builder.load(chain) for chain in sums]
-    return builder.fadd(builder.fadd(parts[0], parts[1]), builder.fadd(parts[2], parts[3]))
+def _places(builder: Any, chains: int, size: int, count: Any) -> list[Any]:
+    """Return the state in each place of `chains` partial sums, of which fewer states fill fewer; `size` - 1 is none."""
+    places = [number(i) for i in range(size)]
+    for filled in range(chains - 1, 0, -1):
+        few = builder.icmp_unsigned("<=", count, number(2 * filled))
+        for place, other in enumerate(places):
+            row, chain = divmod(place, chains)
+            own = number(row * filled + chain if chain < filled else size - 1)
+            places[place] = builder.select(few, own, other)
+    return places
+
+
+def mixed(builder: Any, law: Any, size: int, count: Any, kind: Any, row: Callable[[Any], Any]) -> Any:
+    """sum_i law_i row_i in min(CHAINS, ceil(count / 2)) partial sums; `law` (zero-padded) and `row` are addresses."""
+
+    def plus(i: Any, before: Any) -> Any:
+        exists = builder.icmp_unsigned("<", i, count)
+        one = builder.load(_cast(builder, row(builder.select(exists, i, number(0))), kind))
+        one.align = 8
+        weight = filled(builder, builder.load(builder.gep(law, [i])), kind)
+        return builder.fmul(weight, one) if before is None else added(builder, weight, one, before)
+
+    if size <= _LANES:
+        parts: list[Any] = [None] * min(CHAINS, size // 2)
+        for place, i in enumerate(_places(builder, len(parts), size, count)):
+            parts[place % len(parts)] = plus(i, parts[place % len(parts)])
+    else:
+        sums = [cgutils.alloca_once_value(builder, ir.Constant(kind, None)) for _ in range(CHAINS)]
+        with cgutils.for_range_slice(builder, number(0), count, number(CHAINS)) as (begin, _):
+            for c, chain in enumerate(sums):
+                builder.store(plus(builder.add(begin, number(c)), builder.load(chain)), chain)
+        parts = [builder.load(chain) for chain in sums]
+    while len(parts) > 1:
+        parts = [builder.fadd(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
 
 
 def filled(builder: Any, value: Any, kind: Any) -> Any:
@@ -96,7 +122,7 @@ def moved(builder: Any, law: Any, count: Any, rows: Any) -> Any:
         def row(i: Any) -> Any:
             return builder.gep(rows, [builder.add(builder.mul(i, number(size)), lane)])
 
-        total = mixed(builder, weights, count, part, row)
+        total = mixed(builder, weights, size, count, part, row)
         builder.store(total, _cast(builder, builder.gep(found, [lane]), part)).align = 8
     return whole(builder, found, kind)
 
@@ -143,14 +169,35 @@ def longest(builder: Any, best: Any, count: Any, rows: Any, pointers: Any) -> An
 
 def predicted(builder: Any, law: Any, count: Any, kind: Any, matrix: Any, stride: Any) -> Any:
     weights = room(builder, law.type, law)
-    return mixed(builder, weights, count, kind, lambda i: builder.gep(matrix, [builder.mul(i, stride)]))
+    return mixed(builder, weights, law.type.count, count, kind, lambda i: builder.gep(matrix, [builder.mul(i, stride)]))
 
 
-def take(builder: Any, values: Any, count: Any, filling: Any) -> Any:
-    place = room(builder, filling.type, filling)
-    cgutils.raw_memcpy(builder, place, values, count, number(8))
-    return whole(builder, place, filling.type)
+def take(builder: Any, values: Any, count: Any, filling: Any, room_left: Any) -> Any:
+    """Read `count` numbers; the rest is `filling`. `room_left` is the number of values from the address on."""
+    kind, size = filling.type, filling.type.count
+    place = room(builder, kind)
+    fits = builder.icmp_signed("<=", number(size), room_left)
+    with builder.if_else(fits, likely=True) as (wide, narrow):
+        with wide:
+            read = builder.load(_cast(builder, values, kind))
+            read.align = 8
+            lanes = ir.Constant(ir.VectorType(I64, size), list(range(size)))
+            kept = builder.icmp_unsigned("<", lanes, filled(builder, count, lanes.type))
+            builder.store(builder.select(kept, read, filling), _cast(builder, place, kind))
+        with narrow:
+            builder.store(filling, _cast(builder, place, kind))
+            cgutils.raw_memcpy(builder, place, values, count, number(8))
+    return whole(builder, place, kind)
 
 
 def put(builder: Any, vector: Any, values: Any, count: Any) -> None:
-    cgutils.raw_memcpy(builder, values, room(builder, vector.type, vector), count, number(8))
+    """Write `count` numbers, by powers of two."""
+    place, done, power = room(builder, vector.type, vector), number(0), vector.type.count
+    while power:
+        bit = builder.and_(count, number(power))
+        kind = ir.VectorType(F64, power)
+        with builder.if_then(builder.icmp_unsigned("!=", bit, number(0))):
+            part = builder.load(_cast(builder, builder.gep(place, [done]), kind))
+            part.align = 8
+            builder.store(part, _cast(builder, builder.gep(values, [done]), kind)).align = 8
+        done, power = builder.add(done, bit), power // 2

@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
 from hmmscope.kernels.compiling import compiled_signatures, kernel
@@ -43,8 +42,9 @@ from hmmscope.kernels.vectors import (
 
 #: Most states.
 MOST = 64
-#: Seconds that compiling and loading an unrolled kernel cost, and that a step then saves for each state of at least 16.
-_COMPILING, _LOADING, _SAVED = 0.7, 0.02, 2.5e-9
+#: Vectors of this length serve fewer states, too, until a call has so many steps, or the seconds saved per step in all
+#: calls repay compiling kernels with shorter ones.
+_COMMON, _MANY, _COMPILING, _SAVED = 16, 10**4, 0.7, 3e-8
 
 #: Steps between divisions, and the smallest safe entry.
 _EVERY, _SMALLEST = 8, 1e-100
@@ -142,7 +142,7 @@ def forward_given(  # type: ignore[no-untyped-def]
     `laws` (3, S) are the initial distribution, its logarithms, and ones for fragile states. Entries below a positive
     `smallest` are lost; a sequence stops where that could matter (by more than 1e-20).
 
-    It writes beliefs (N, S), norms (N,), totals (n,), doubts (n,), and if present predicted (N, S) and tops (N,):
+    It writes totals (n,), doubts (n,), and if present beliefs (N, S), norms (N,), predicted (N, S) and tops (N,):
     log P(o_t | past) = log norm + top.
 
     Returns:
@@ -184,9 +184,11 @@ def forward_given(  # type: ignore[no-untyped-def]
                 break
             if len(tops):
                 tops[place] = top
-            norms[place] = norm / last
+            if len(norms):
+                norms[place] = norm / last
             last = norm
-            put(states, divided(law, norm), beliefs, place * size)
+            if len(beliefs):
+                put(states, divided(law, norm), beliefs, place * size)
             whole += top
             left -= 1
             if left == 0:
@@ -326,21 +328,22 @@ def likeliest(  # type: ignore[no-untyped-def]
             at = np.int64(pointers[t * padded + at])
 
 
-#: Most states for which unrolled kernels are faster.
-_UNROLLED = {forward: 32, forward_given: 32, backward: 32, likeliest: 8}
-_missed: dict[tuple[Any, int], float] = {}
+_missed: dict[tuple[Any, type], float] = {}
 
 
 @cache
-def _compiled(kernel: Any) -> set[int]:
-    return {len(kinds[0]) for kinds in compiled_signatures(kernel) if isinstance(kinds[0], types.UniTuple)}
+def _compiled(kernel: Any) -> set[str]:
+    return {getattr(kinds[0], "instance_class", tuple).__name__ for kinds in compiled_signatures(kernel)}
 
 
-def states_of(kernel: Any, num_states: int, lengths: NDArray[np.int64]) -> tuple[int, ...]:
-    """Return the first argument of a kernel: unrolled where that repays compilation, else shared."""
-    if num_states <= _UNROLLED[kernel]:
-        key = kernel, num_states
-        _missed[key] = _missed.get(key, 0.0) + _SAVED * max(16, num_states) * int(lengths.sum())
-        if _missed[key] > (_LOADING if num_states in _compiled(kernel) else _COMPILING):
-            return (0,) * num_states
-    return shared(num_states)
+def states_of(kernel: Any, num_states: int, lengths: NDArray[np.int64]) -> Any:
+    """Return the first argument of a kernel: vectors of 16 also for fewer states, until compiling others repays."""
+    own = shared(num_states)
+    kind, steps = type(own), int(lengths.sum())
+    if num_states >= _COMMON or kind.__name__ in _compiled(kernel):
+        return own
+    _missed[kernel, kind] = _missed.get((kernel, kind), 0.0) + _SAVED * steps
+    if steps < _MANY and _missed[kernel, kind] < _COMPILING:
+        return type(shared(_COMMON))(num_states)
+    _compiled(kernel).add(kind.__name__)
+    return own

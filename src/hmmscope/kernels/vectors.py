@@ -1,8 +1,7 @@
 """SIMD vectors as values of compiled functions: the states of one sequence side by side.
 
-A vector holds P numbers, zero-padded. For a tuple `states` of length S, P is the power of two >= max(S, 2), and loops
-are unrolled; one kernel for `UpTo16` serves all S up to 16. Tables are flat, with rows of P numbers. There are no
-bounds checks.
+A vector holds P numbers, zero-padded; one kernel for `UpTo16` serves all S up to P = 16. A tuple of P entries instead
+holds P numbers that are no states. Tables are flat, with rows of P numbers. There are no bounds checks.
 """
 
 import math
@@ -31,9 +30,9 @@ def shared(num_states: int) -> Any:
     return next(kind(num_states) for kind, most in LENGTHS.items() if num_states <= most)
 
 
-def row_length(states: tuple[int, ...]) -> int:
+def row_length(states: Any) -> int:
     """Return P."""
-    return LENGTHS.get(type(states)) or max(2, 1 << (len(states) - 1).bit_length())
+    return LENGTHS[type(states)]
 
 
 class Vector(types.Type):
@@ -52,11 +51,11 @@ class _VectorModel(models.PrimitiveModel):
 
 def _vector(states: Any) -> Vector:
     own = getattr(states, "instance_class", tuple)
-    return Vector(LENGTHS[own] if own in LENGTHS else row_length((0,) * states.count))
+    return Vector(LENGTHS.get(own) or states.count)
 
 
-def _at_run_time(builder: Any, states: Any, value: Any) -> Any:
-    return builder.extract_value(value, 0) if hasattr(states, "instance_class") else None
+def _count(builder: Any, states: Any) -> Any:
+    return builder.extract_value(states, 0)
 
 
 def _address(context: Any, builder: Any, kind: Any, array: Any, place: Any) -> Any:
@@ -90,13 +89,6 @@ def _larger(builder: Any, a: Any, b: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
-def _folded(builder: Any, parts: list[Any], join: Any) -> Any:
-    while len(parts) > 1:
-        pairs = [join(a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
-        parts = pairs + parts[len(parts) - len(parts) % 2 :]
-    return parts[0]
-
-
 def _across(builder: Any, vector: Any, join: Any) -> Any:
     while vector.type.count > 1:
         half, nothing = vector.type.count // 2, ir.Constant(vector.type, ir.Undefined)
@@ -104,18 +96,6 @@ def _across(builder: Any, vector: Any, join: Any) -> Any:
         high = _shuffle(builder, vector, nothing, list(range(half, 2 * half)))
         vector = join(low, high)
     return builder.extract_element(vector, ir.Constant(_I32, 0))
-
-
-def _mixed(builder: Any, law: Any, rows: list[Any]) -> Any:
-    spread = [_spread(builder, law, i, rows[0].type.count) for i in range(len(rows))]
-    chains: list[Any] = []
-    count = min(4, (len(rows) + 1) // 2)
-    for i, (one, row) in enumerate(zip(spread, rows, strict=True)):
-        if i < count:
-            chains.append(builder.fmul(one, row))
-        else:
-            chains[i % count] = added(builder, one, row, chains[i % count])
-    return _folded(builder, chains, builder.fadd)
 
 
 @intrinsic
@@ -141,15 +121,10 @@ def _taker(filling: float) -> Any:
         kind = _vector(states)
 
         def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            count = _at_run_time(builder, states, args[0])
-            if count is not None:
-                wide = ir.VectorType(_F64, kind.size)
-                address = _address(context, builder, values, args[1], args[2])
-                return run_time_rows.take(builder, address, count, ir.Constant(wide, [filling] * kind.size))
-            vector = ir.VectorType(_F64, states.count)
-            loaded = _read(builder, _place(context, builder, values, args[1], args[2], vector))
-            lanes = [min(lane, states.count) for lane in range(kind.size)]
-            return _shuffle(builder, loaded, ir.Constant(vector, [filling] * states.count), lanes)
+            padding = ir.Constant(ir.VectorType(_F64, kind.size), [filling] * kind.size)
+            address = _address(context, builder, values, args[1], args[2])
+            left = builder.sub(context.make_array(values)(context, builder, args[1]).nitems, args[2])
+            return run_time_rows.take(builder, address, _count(builder, args[0]), padding, left)
 
         return kind(states, values, types.intp), write
 
@@ -165,12 +140,11 @@ def put(_: Any, states: Any, vector: Any, values: Any, place: Any) -> Any:
     """Write S numbers without padding."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        count = _at_run_time(builder, states, args[0])
-        if count is not None:
-            run_time_rows.put(builder, args[1], _address(context, builder, values, args[2], args[3]), count)
-            return context.get_dummy_value()
-        kept = _shuffle(builder, args[1], ir.Constant(args[1].type, ir.Undefined), list(range(states.count)))
-        builder.store(kept, _place(context, builder, values, args[2], args[3], kept.type)).align = 8
+        if hasattr(states, "instance_class"):
+            into = _address(context, builder, values, args[2], args[3])
+            run_time_rows.put(builder, args[1], into, _count(builder, args[0]))
+        else:
+            builder.store(args[1], _place(context, builder, values, args[2], args[3], args[1].type)).align = 8
         return context.get_dummy_value()
 
     return types.void(states, vector, values, types.intp), write
@@ -304,12 +278,8 @@ def moved(_: Any, states: Any, law: Any, table: Any, place: Any) -> Any:
     """sum_i law_i row_i."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        count = _at_run_time(builder, states, args[0])
-        if count is not None:
-            return run_time_rows.moved(builder, args[1], count, _address(context, builder, table, args[2], args[3]))
-        places = [builder.add(args[3], ir.Constant(args[3].type, i * law.size)) for i in range(states.count)]
-        rows = [_read(builder, _place(context, builder, table, args[2], place, args[1].type)) for place in places]
-        return _mixed(builder, args[1], rows)
+        rows = _address(context, builder, table, args[2], args[3])
+        return run_time_rows.moved(builder, args[1], _count(builder, args[0]), rows)
 
     return law(states, law, table, types.intp), write
 
@@ -318,16 +288,8 @@ def _predictor(size: int) -> Any:
     @intrinsic
     def predicted(_: Any, states: Any, law: Any, matrix: Any, begin: Any, stride: Any, out: Any, place: Any) -> Any:
         def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            kind, place, rows = ir.VectorType(_F64, size), args[3], []
-            count = _at_run_time(builder, states, args[0])
-            if count is not None:
-                begins = _address(context, builder, matrix, args[2], place)
-                mixed = run_time_rows.predicted(builder, args[1], count, kind, begins, args[4])
-            else:
-                for _ in range(states.count):
-                    rows.append(_read(builder, _place(context, builder, matrix, args[2], place, kind)))
-                    place = builder.add(place, args[4])
-                mixed = _mixed(builder, args[1], rows)
+            kind, begins = ir.VectorType(_F64, size), _address(context, builder, matrix, args[2], args[3])
+            mixed = run_time_rows.predicted(builder, args[1], _count(builder, args[0]), kind, begins, args[4])
             builder.store(mixed, _place(context, builder, out, args[5], args[6], kind)).align = 8
             return context.get_dummy_value()
 
@@ -346,16 +308,8 @@ def add_outer(_: Any, states: Any, left: Any, right: Any, table: Any) -> Any:
     """table_i += left_i right."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        count, begin = _at_run_time(builder, states, args[0]), ir.Constant(ir.IntType(64), 0)
-        if count is not None:
-            rows = _address(context, builder, table, args[3], begin)
-            run_time_rows.add_outer(builder, args[1], args[2], count, rows)
-            return context.get_dummy_value()
-        for i in range(states.count):
-            place = ir.Constant(ir.IntType(64), i * left.size)
-            pointer = _place(context, builder, table, args[3], place, args[1].type)
-            summed = added(builder, _spread(builder, args[1], i), args[2], _read(builder, pointer))
-            builder.store(summed, pointer).align = 8
+        rows = _address(context, builder, table, args[3], ir.Constant(ir.IntType(64), 0))
+        run_time_rows.add_outer(builder, args[1], args[2], _count(builder, args[0]), rows)
         return context.get_dummy_value()
 
     return types.void(states, left, right, table), write
@@ -366,24 +320,9 @@ def longest(_: Any, states: Any, best: Any, table: Any, place: Any, pointers: An
     """max_i (best_i + row_i); the lowest i among equals goes to `pointers`."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        size, sums = best.size, []
-        count = _at_run_time(builder, states, args[0])
-        if count is not None:
-            rows = _address(context, builder, table, args[2], args[3])
-            into = _address(context, builder, pointers, args[4], args[5])
-            return run_time_rows.longest(builder, args[1], count, rows, into)
-        for i in range(states.count):
-            begin = builder.add(args[3], ir.Constant(args[3].type, i * size))
-            row = _read(builder, _place(context, builder, table, args[2], begin, args[1].type))
-            sums.append(builder.fadd(_spread(builder, args[1], i), row))
-        top = _folded(builder, sums, lambda a, b: _larger(builder, a, b))
-        kind = ir.VectorType(_I8, size)
-        chosen = ir.Constant(kind, [states.count - 1] * size)
-        for i in range(states.count - 2, -1, -1):
-            equal = builder.fcmp_ordered("==", sums[i], top)
-            chosen = builder.select(equal, ir.Constant(kind, [i] * size), chosen)
-        builder.store(chosen, _place(context, builder, pointers, args[4], args[5], kind)).align = 1
-        return top
+        rows = _address(context, builder, table, args[2], args[3])
+        into = _address(context, builder, pointers, args[4], args[5])
+        return run_time_rows.longest(builder, args[1], _count(builder, args[0]), rows, into)
 
     return best(states, best, table, types.intp, pointers, types.intp), write
 
@@ -393,8 +332,7 @@ def number_of(_: Any, states: Any) -> Any:
     """Return S."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        count = _at_run_time(builder, states, args[0])
-        return ir.Constant(ir.IntType(64), states.count) if count is None else count
+        return _count(builder, args[0])
 
     return types.intp(states), write
 

@@ -3,11 +3,12 @@
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
 from hmmscope.axes import Float64, Tensor
-from hmmscope.emissions.densities import SHAPES
+from hmmscope.emissions.densities import SHAPES, weighted_squares
 from hmmscope.emissions.gaussian import GaussianHMM as GaussianProcess
 from hmmscope.errors import InputError
 from hmmscope.inference.constraints import Constraints
@@ -102,12 +103,12 @@ class GaussianHMM(RealValuedHMM):
         if self.covariance_type not in SHAPES:
             raise unknown_name("covariance_type", self.covariance_type, SHAPES)
 
-    def _check_emissions(self) -> None:
-        self.process()
-
     def _begin_emissions(self, X: NDArray[Any], random: np.random.RandomState) -> dict[str, Array]:
-        filled = without_gaps(X, self.n_components)
-        means = KMeans(self.n_components, random_state=self.random_state, n_init=10).fit(filled).cluster_centers_
+        filled, means = without_gaps(X, self.n_components), None
+        if "means_" in self._to_begin():
+            means = KMeans(self.n_components, random_state=self.random_state, n_init=10).fit(filled).cluster_centers_
+        if "_covars_" not in self._to_begin():
+            return {"means_": means}
         whole = np.atleast_2d(np.cov(filled.T)) + self.min_covar * np.eye(X.shape[1])
         size = self.n_components
         shapes = {"spherical": np.full(size, whole.mean()), "tied": whole, "full": np.tile(whole, (size, 1, 1))}
@@ -120,30 +121,30 @@ class GaussianHMM(RealValuedHMM):
             raise InputError(
                 "X: missing entries require covariance_type diag or spherical; hmmscope.fit supports all types"
             )
-        filled = np.where(gaps, 0.0, X) if gaps.any() else X
-        total = weights.T @ (~gaps).astype(np.float64)
+        known = (~gaps).astype(np.float64) if gaps.any() else None
+        filled = X if known is None else np.where(gaps, 0.0, X)
+        total = weights.T @ (np.ones(X.shape) if known is None else known)
         if "m" in self.params:
             sums = self.means_weight * self.means_prior + weights.T @ filled
             weight = self.means_weight + total
             self.means_ = np.divide(sums, weight, out=np.array(self.means_, np.float64), where=weight > 0)
         if "c" in self.params:
             away = self.means_ - self.means_prior
-            found = self._matrices(filled, weights, away) if matrices else self._variances(filled, ~gaps, weights, away)
+            found = self._matrices(filled, weights, away) if matrices else self._variances(X, weights, total, away)
             self._covars_ = bounded_below(found, self.min_variance, matrices)
 
-    def _variances(self, filled: Array, seen: NDArray[np.bool_], weights: Array, away: Array) -> Array:
-        squares = np.stack(
-            [w @ np.where(seen, filled - mean, 0.0) ** 2 for w, mean in zip(weights.T, self.means_, strict=True)]
-        )
-        weight = max(self.covars_weight - 1, 0) + weights.T @ seen.astype(np.float64)
+    def _variances(self, X: Array, weights: Array, total: Array, away: Array) -> Array:
+        rows, own, means = (torch.from_numpy(np.asarray(part, np.float64)) for part in (X, weights, self.means_))
+        squares = weighted_squares(rows, own, means).numpy()
+        weight = max(self.covars_weight - 1, 0) + total
         found = (self.covars_prior + self.means_weight * away**2 + squares) / np.maximum(weight, 1e-5)
         return found.mean(1) if self.covariance_type == "spherical" else found
 
     def _matrices(self, X: Array, weights: Array, away: Array) -> Array:
-        scatters = []
-        for w, mean, prior in zip(weights.T, self.means_, away, strict=True):
-            rows = X - mean
-            scatters.append(self.means_weight * np.outer(prior, prior) + (rows * w[:, None]).T @ rows)
+        scatters, columns = [], np.ascontiguousarray(X.T)
+        for w, mean, prior in zip(np.ascontiguousarray(weights.T), self.means_, away, strict=True):
+            rows = columns - mean[:, None]
+            scatters.append(self.means_weight * np.outer(prior, prior) + (rows * w) @ rows.T)
         weight = max(self.covars_weight - X.shape[1], 0)
         if self.covariance_type == "tied":
             return (self.covars_prior + np.sum(scatters, 0)) / (weight + weights.sum())

@@ -101,10 +101,9 @@ class GMMHMM(RealValuedHMM):
         if isinstance(self.n_mix, bool) or not isinstance(self.n_mix, int | np.integer) or self.n_mix < 1:
             raise InputError(f"n_mix: must be a whole number of at least 1, got {self.n_mix!r}")
 
-    def _check_emissions(self) -> None:
-        self.process()
-
     def _begin_emissions(self, X: NDArray[Any], random: np.random.RandomState) -> dict[str, Array]:
+        if not self._to_begin() & set(self.arrays.values()):
+            return {}
         size, parts, features = self.n_components, self.n_mix, X.shape[1]
         filled = without_gaps(X, size)
         clusters = KMeans(size, random_state=self.random_state, n_init=10).fit(filled)

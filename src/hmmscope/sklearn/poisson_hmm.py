@@ -70,7 +70,7 @@ class PoissonHMM(RealValuedHMM):
 
     def _check_emissions(self) -> None:
         self.lambdas_ = np.atleast_2d(self.lambdas_)
-        self.process()
+        super()._check_emissions()
 
     def _read(self, X: Any, *, fitting: bool) -> Array:
         found = super()._read(X, fitting=fitting)

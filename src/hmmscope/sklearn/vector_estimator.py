@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from sklearn.utils import Tags
 from sklearn.utils.validation import validate_data
 
-from hmmscope.emissions.chain import count_rows, filter_states, smooth_states, viterbi_states
+from hmmscope.emissions.chain import count_rows, log_likelihood_of, smooth_and_score, viterbi_states
 from hmmscope.emissions.emission_hmm import EmissionHMM
-from hmmscope.emissions.states import StateCounts
+from hmmscope.emissions.states import MarkovChainParams, StateCounts
 from hmmscope.errors import InputError
 from hmmscope.inference.counts import Counts
 from hmmscope.processes.observations import as_counts
@@ -29,6 +29,14 @@ class RealValuedHMM(HiddenMarkovModel):
     @abstractmethod
     def process(self) -> EmissionHMM:
         """The `EmissionHMM` with these parameters."""
+
+    def _check_emissions(self) -> None:
+        self._checked = self.process()
+
+    def _checked_process(self) -> EmissionHMM:
+        """Return the process that the last check made, once; attributes may change afterwards."""
+        found: EmissionHMM | None = self.__dict__.pop("_checked", None)
+        return self.process() if found is None else found
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -48,7 +56,7 @@ class RealValuedHMM(HiddenMarkovModel):
         self, X: NDArray[Any], lengths: NDArray[np.int64], weights: Array | None = None, known: Any = None
     ) -> tuple[Counts, float]:
         kept, weights = lengths[lengths > 0], None if weights is None else weights[lengths > 0]
-        process = self.process()
+        process = self._checked_process()
         logs = process.log_likelihoods(process.checked(torch.from_numpy(X)))
         logs = logs if known is None else logs.masked_fill(~known, -torch.inf)
         found: StateCounts = count_rows(process.chain, logs, torch.from_numpy(kept), weights)
@@ -57,40 +65,44 @@ class RealValuedHMM(HiddenMarkovModel):
 
     def _padded(
         self, X: Any, lengths: Any, known_states: Any = None
-    ) -> tuple[EmissionHMM, torch.Tensor, torch.Tensor, NDArray[np.bool_]]:
+    ) -> tuple[MarkovChainParams, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         self._ready()
         X = self._read(X, fitting=False)
         counts = as_counts([len(X)] if lengths is None else lengths)
         if counts.ndim != 1 or counts.is_floating_point() or bool((counts < 0).any()) or int(counts.sum()) != len(X):
             raise InputError(f"lengths: must be nonnegative integers that sum to the {len(X)} rows of X")
-        process = self.process()
-        vectors = torch.nn.utils.rnn.pad_sequence(
-            list(torch.from_numpy(X).split(counts.tolist())), batch_first=True, padding_value=torch.nan
-        )
-        inside = (torch.arange(vectors.shape[1]) < counts[:, None]).numpy()
+        process, rows = self._checked_process(), torch.from_numpy(X)
+        if len(counts) and bool((counts == counts[0]).all()) and len(X):
+            vectors, inside = rows.view(len(counts), -1, X.shape[1]), None
+        else:
+            vectors = torch.nn.utils.rnn.pad_sequence(
+                list(rows.split(counts.tolist())), batch_first=True, padding_value=torch.nan
+            )
+            inside = torch.arange(vectors.shape[1]) < counts[:, None]
         logs, allowed = process.log_likelihoods(process.checked(vectors)), self._allowed(known_states, len(X))
         if allowed is not None:
-            logs[inside] = logs[inside].masked_fill(~torch.from_numpy(allowed), -torch.inf)
-        return process, logs, counts, inside
+            places = torch.ones(logs.shape[:2], dtype=torch.bool) if inside is None else inside
+            logs[places] = logs[places].masked_fill(~torch.from_numpy(allowed), -torch.inf)
+        return process.chain, logs, None if inside is None else counts, inside
 
     def score_sequences(self, X: Any, lengths: Any = None, *, known_states: Any = None) -> Array:
-        process, logs, counts, _ = self._padded(X, lengths, known_states)
-        found: Array = filter_states(process.chain, logs, lengths=counts).log_likelihood.numpy()
+        chain, logs, counts, _ = self._padded(X, lengths, known_states)
+        found: Array = log_likelihood_of(chain, logs, lengths=counts).numpy()
         return found
 
     def score_samples(self, X: Any, lengths: Any = None, *, known_states: Any = None) -> tuple[float, Array]:
-        process, logs, counts, inside = self._padded(X, lengths, known_states)
-        total = float(filter_states(process.chain, logs, lengths=counts).log_likelihood.sum())
-        return total, smooth_states(process.chain, logs, lengths=counts).numpy()[inside]
+        chain, logs, counts, inside = self._padded(X, lengths, known_states)
+        smoothed, totals = smooth_and_score(chain, logs, lengths=counts)
+        return float(totals.sum()), _within(smoothed, inside).numpy()
 
     def decode(
         self, X: Any, lengths: Any = None, algorithm: str | None = None, *, known_states: Any = None
     ) -> tuple[float, NDArray[np.int64]]:
         if (algorithm or self.algorithm) != "viterbi":
             return super().decode(X, lengths, algorithm, known_states=known_states)
-        process, logs, counts, inside = self._padded(X, lengths, known_states)
-        found = viterbi_states(process.chain, logs, lengths=counts)
-        return float(found.log_probability.sum()), found.states.numpy()[inside]
+        chain, logs, counts, inside = self._padded(X, lengths, known_states)
+        found = viterbi_states(chain, logs, lengths=counts)
+        return float(found.log_probability.sum()), _within(found.states, inside).numpy()
 
     def _seen(self, X: NDArray[Any], lengths: NDArray[np.int64], known: Any = None) -> EncodedObservations:
         raise AssertionError("vectors have no symbols")
@@ -108,6 +120,11 @@ class RealValuedHMM(HiddenMarkovModel):
         }
         free = self.process().num_free(own)
         return {self.arrays[name]: count for name, count in free.items()}
+
+
+def _within(padded: torch.Tensor, inside: torch.Tensor | None) -> torch.Tensor:
+    """Return the entries of the sequences, one after the other."""
+    return padded.flatten(0, 1) if inside is None else padded[inside]
 
 
 def without_gaps(X: Array, num_states: int) -> Array:
