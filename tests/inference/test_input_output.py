@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import hmmscope
+from hmmscope.emissions.multichannel import MultichannelHMM
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import fit_baum_welch
 from hmmscope.inference.fit_inputs import expected_input_counts, fit_inputs
@@ -125,18 +126,69 @@ def test_em_never_decreases_and_finds_the_process():
     assert found.num_free == {"initial": 1, "transition": 4, "emission": 4}
 
 
-@pytest.mark.parametrize("policy", [[0.25, 0.75], [[0.5, 0.5], [0.25, 0.75]]])
-def test_policy(policy):
-    hmm = _random(numpy_generator(3, "input-output"), 2, 3, 2)
-    joint = hmm.with_policy(policy)
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_policy(ndim):
+    random = numpy_generator(3, "input-output")
+    hmm = _random(random, 2, 3, 2)
+    policy = torch.from_numpy(random.dirichlet(np.ones(2), {1: (), 2: 2, 3: (2, 2)}[ndim]))
+    rows = policy.expand(2, 2)[:, None].expand(-1, 2, -1) if ndim < 3 else policy
     inputs, symbols = torch.tensor([[0, 1, 1, 0]]), torch.tensor([[1, 0, 1, 1]])
-    tokens = torch.stack([inputs, symbols + 2], 2).reshape(1, -1)
-    rows = torch.tensor(policy, dtype=torch.float64).expand(2, 2)
-    first = rows[0] if np.ndim(policy) == 1 else torch.tensor([1 / 3, 2 / 3], dtype=torch.float64)
-    chosen = first[0].log() + sum(float(rows[u, v].log()) for u, v in itertools.pairwise(inputs[0].tolist()))
-    expected = chosen + hmmscope.log_likelihood(hmm, symbols, inputs=inputs)[0]
-    assert float(hmmscope.log_likelihood(joint, tokens)[0]) == pytest.approx(float(expected), abs=1e-6)
+    for first in (None, [0.125, 0.875]):
+        begin = torch.tensor([0.5, 0.5]) if first is None else torch.tensor(first)
+        if first is None and ndim < 3:
+            begin = policy if ndim == 1 else torch.stack([policy[1, 0], policy[0, 1]]) / (policy[1, 0] + policy[0, 1])
+        pairs = zip(inputs[0, :-1].tolist(), symbols[0, :-1].tolist(), inputs[0, 1:].tolist(), strict=True)
+        chosen = begin.double()[0].log() + sum(float(rows[u, v, w].log()) for u, v, w in pairs)
+        expected = float(chosen + hmmscope.log_likelihood(hmm, symbols, inputs=inputs)[0])
+        tokens = torch.stack([inputs, symbols + 2], 2).reshape(1, -1)
+        found = hmmscope.log_likelihood(hmm.with_policy(policy, first=first), tokens)
+        assert float(found[0]) == pytest.approx(expected, abs=1e-6)
+        together = hmm.with_policy(policy, first=first, together=True)
+        assert float(hmmscope.log_likelihood(together, inputs * 2 + symbols)[0]) == pytest.approx(expected, abs=1e-6)
+        beliefs = hmmscope.filter_beliefs(together, inputs * 2 + symbols).beliefs[0, :, 1:].view(4, -1, 3).sum(1)
+        given = hmmscope.filter_beliefs(hmm, symbols, inputs=inputs).beliefs[0]
+        torch.testing.assert_close(beliefs, given, atol=1e-6, rtol=0)
+        vectors = MultichannelHMM.of_inputs(hmm, policy, first=first)
+        both = torch.stack([inputs, symbols], 2).double()
+        assert float(hmmscope.log_likelihood(vectors, both)[0]) == pytest.approx(expected, abs=1e-9)
     assert hmmscope.make_process("input-output").num_symbols == 5
+    assert hmmscope.make_process("input-output", together=True).num_symbols == 6
+    with pytest.raises(InputError, match=r"^policy: must have the shape \(input,\), \(input, input\) or"):
+        hmm.with_policy(0.5)
+
+
+def test_policies_of_processes_that_actions_drive():
+    cyclic = hmmscope.make_process("cyclic-det", num_states=3, num_symbols=2)
+    assert cyclic.with_policy([0.5, 0.5]).digest == cyclic.digest
+    actions, kernels = [0, 1, 1, 0, 1], cyclic.labelled > 0
+    states = [0]
+    for action in actions:
+        states.append(int(kernels[action, states[-1]].nonzero()))
+    random = numpy_generator(5, "input-output")
+    for ndim, shape in ((2, 2), (3, (2, 3))):
+        policy = random.dirichlet(np.ones(2), shape)
+        driven = cyclic.with_policy(policy, first=[0.25, 0.75])
+        rows = policy if ndim == 3 else np.repeat(policy[:, None], 3, 1)
+        steps = zip(actions[:-1], states[1:-1], actions[1:], strict=True)
+        expected = math.log(0.25) + sum(math.log(rows[a, s, b]) for a, s, b in steps)
+        assert float(hmmscope.log_likelihood(driven, [actions])[0]) == pytest.approx(expected, abs=1e-6)
+        belief = hmmscope.filter_beliefs(driven, [actions]).beliefs[0, -1].view(3, 3).sum(0)
+        assert belief.tolist() == [float(s == states[-1]) for s in range(3)]
+    hard = hmmscope.LabelledHMM([1, 0], [[[0.5, 0], [0, 0]], [[0, 0.5], [0.5, 0.5]]])
+    with pytest.raises(InputError, match="process: must allow every action in every state"):
+        hard.with_policy([0.5, 0.5])
+
+
+@pytest.mark.parametrize("form", ["pairs", "vectors"])
+def test_networks_of_inputs_and_observations(form, tmp_path):
+    hmm = _random(numpy_generator(6, "input-output"), 2, 2, 2)
+    process = (
+        MultichannelHMM.of_inputs(hmm, [0.5, 0.5]) if form == "vectors" else hmm.with_policy([0.5, 0.5], together=True)
+    )
+    run = hmmscope.train(
+        process, tmp_path / "run", model={"name": "rnn", "width": 4, "num_layers": 1}, length=4, num_steps=2
+    )
+    assert run.summary["loss"] > 0
 
 
 def test_file(tmp_path):

@@ -12,6 +12,8 @@ from hmmscope.emissions.conjugate import DirichletRows, refuse_others
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.errors import InputError
 from hmmscope.inference.free_parameters import num_free
+from hmmscope.processes.input_output import InputOutputHMM
+from hmmscope.processes.policies import policy_rows
 from hmmscope.processes.probability_rows import laws_of, numbers_of
 from hmmscope.schema import is_count, require, shown
 
@@ -79,6 +81,22 @@ class MultichannelHMM(EmissionHMM):
         self.emissions = torch.cat(self.channels, 1)
         self.sizes = torch.tensor([channel.shape[1] for channel in self.channels])
         self.num_symbols = self.num_draws = len(self.channels)
+
+    @classmethod
+    def of_inputs(cls, hmm: InputOutputHMM, policy: Any, *, first: Any = None) -> Self:
+        """Return the process of vectors (input, observation) under a policy, see `policy_rows`.
+
+        Its states are pairs (input, state), or triples with the observation if the policy depends on it.
+        """
+        count, size, num_seen = hmm.emission.shape
+        rows_UVU, first_U = policy_rows(policy, first, count, num_seen)
+        held = num_seen if np.ndim(policy) == 3 else 1
+        emits = hmm.emission if held > 1 else torch.ones(count, size, 1, dtype=torch.float64)
+        initial = torch.einsum("x,t,xth->xth", first_U, hmm.initial, emits).flatten()
+        moves = torch.einsum("ugx,xst,xth->usgxth", rows_UVU[:, :held], hmm.transition, emits)
+        inputs = torch.eye(count, dtype=torch.float64).repeat_interleave(size * held, 0)
+        seen = hmm.emission.flatten(0, 1) if held == 1 else torch.eye(held).double().repeat(count * size, 1)
+        return cls(initial, moves.reshape(len(initial), -1), [inputs, seen], title=hmm.title)
 
     @property
     def means(self) -> Float64[Tensor, "state coordinate"]:

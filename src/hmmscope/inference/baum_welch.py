@@ -123,10 +123,7 @@ def fit_baum_welch(
             over.
         num_states, num_symbols: S and V.
         lengths: Observations per sequence (batch,).
-        start: First start, fixed parts and zeros.
-        fixed: Parts kept as in `start`: "initial", "transition", "emission".
-        tied_emissions: Class of each state; a class shares one emission row.
-        constraints: See `FitOptions`; each tied group receives one pseudo-count.
+        start, fixed, tied_emissions, constraints: See `FitOptions`; each tied group receives one pseudo-count.
         known_states: States, or sets of allowed states, at some times, see `filter_beliefs`.
         sequence_weights: Factors (batch,) of log-likelihoods and counts; 2 equals two copies.
         num_restarts: Maximum, run on torch's threads.

@@ -13,11 +13,12 @@ from hmmscope.errors import InputError
 from hmmscope.kernels.random_arrays import dirichlet_rows
 from hmmscope.processes.capabilities import OF_STATES
 from hmmscope.processes.hmm import HMM, check_names, texts
+from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.observations import as_batch
 from hmmscope.processes.params import EdgeEmissionParams
+from hmmscope.processes.policies import policy_rows
 from hmmscope.processes.probability_rows import as_float64, laws_of
 from hmmscope.processes.process import Process, SampledPaths
-from hmmscope.processes.stationary import stationary_law
 from hmmscope.schema import require, require_count
 from hmmscope.seeds import check_seed, numpy_generator, philox_key
 from hmmscope.sequences.encoding import Alphabet
@@ -149,33 +150,16 @@ class InputOutputHMM(Process):
             observations[:, t] = _drawn(self.emission[given, states[:, t]], uniforms[:, t, 1])
         return SampledPaths(observations, states, None)
 
-    def with_policy(self, policy: Any) -> HMM:
-        """Return the HMM that emits input_0, observation_0, input_1, observation_1, ... with random inputs.
+    def with_policy(self, policy: Any, *, first: Any = None, together: bool = False) -> Process:
+        """Return the process with random inputs, as an HMM that emits input_0, observation_0, input_1, ...
 
         The first U symbols are the inputs, and symbol U + v is observation v.
 
         Args:
-            policy: Distribution of each input (U,), or of the next input given the last one (U, U), started from its
-                stationary distribution.
+            policy, first: See `hmmscope.processes.policies.policy_rows`; what was seen is the observation.
+            together: Emit each input with its observation as the symbol u * V + v of a `LabelledHMM`.
         """
-        size, count = self.num_states, self.num_inputs
-        rows = laws_of("policy", policy, (count,) if np.ndim(policy) == 1 else (count, count))
-        first_U = rows if rows.ndim == 1 else stationary_law(rows)
-        rows_UU = rows.expand(count, -1) if rows.ndim == 1 else rows
-        own = torch.eye(size, dtype=torch.float64)
-        # states: a first input (U), a later input after a state (U * S), an observation of a state under an input (U * S)
-        inputs, total = count * size, count + 2 * count * size
-        transition = torch.zeros(total, total, dtype=torch.float64)
-        emission = torch.zeros(total, count + self.num_symbols, dtype=torch.float64)
-        for u in range(count):
-            later, seen = (slice(begin, begin + size) for begin in (count + u * size, count + inputs + u * size))
-            emission[u, u], emission[later, u], emission[seen, count:] = 1.0, 1.0, self.emission[u]
-            transition[u, seen], transition[later, seen] = self.initial, self.transition[u]
-            transition[seen, count : count + inputs] = torch.kron(rows_UU[u][None], own)
-        initial = torch.cat([first_U, torch.zeros(total - count, dtype=torch.float64)])
-        names = [*(self.inputs or (f"input-{u}" for u in range(count)))]
-        names += self.symbols or map(str, range(self.num_symbols))
-        return HMM(initial, transition, emission, symbols=names, title=self.title, allow_drop_tiny=True)
+        return (_as_pairs if together else _as_tokens)(self, policy, first)
 
     def __repr__(self) -> str:
         sizes = f"num_inputs={self.num_inputs}, num_states={self.num_states}, num_symbols={self.num_symbols}"
@@ -199,6 +183,52 @@ class _Driven(Process):
         self.num_states, self.num_symbols = hmm.num_states, len(labelled_CSS)
 
 
+def _as_tokens(hmm: InputOutputHMM, policy: Any, first: Any) -> HMM:
+    """Return the HMM of input_0, observation_0, input_1, ..., with symbols U + v for observations."""
+    size, count, num_seen = hmm.num_states, hmm.num_inputs, hmm.num_symbols
+    rows_UVU, first_U = policy_rows(policy, first, count, num_seen)
+    held = num_seen if np.ndim(policy) == 3 else 1  # observations that a state holds
+    # states: a first input (U), a later input after a state (U * S), an observation of a state under an input (U * S * held)
+    inputs, total = count * size, count + count * size * (1 + held)
+    transition = torch.zeros(total, total, dtype=torch.float64)
+    emission = torch.zeros(total, count + num_seen, dtype=torch.float64)
+    own = torch.eye(size, dtype=torch.float64)
+    for u in range(count):
+        later = slice(count + u * size, count + (u + 1) * size)
+        seen = slice(count + inputs + u * size * held, count + inputs + (u + 1) * size * held)
+        emission[u, u], emission[later, u] = 1.0, 1.0
+        emits = hmm.emission[u] if held > 1 else torch.ones(size, 1, dtype=torch.float64)
+        emission[seen, count:] = hmm.emission[u] if held == 1 else torch.eye(num_seen).double().repeat(size, 1)
+        transition[u, seen] = (hmm.initial[:, None] * emits).flatten()
+        transition[later, seen] = (hmm.transition[u][:, :, None] * emits).flatten(1)
+        after = rows_UVU[u, :held, :, None] * own[:, None, None]  # (state, held, next input, next state)
+        transition[seen, count : count + inputs] = after.flatten(2).flatten(0, 1)
+    initial = torch.cat([first_U, torch.zeros(total - count, dtype=torch.float64)])
+    names = [*(hmm.inputs or (f"input-{u}" for u in range(count))), *(hmm.symbols or map(str, range(num_seen)))]
+    return HMM(initial, transition, emission, symbols=names, title=hmm.title, allow_drop_tiny=True)
+
+
+def _as_pairs(hmm: InputOutputHMM, policy: Any, first: Any) -> LabelledHMM:
+    """Return the process whose symbol u * V + v is input u with observation v.
+
+    State 0 starts a sequence; the others are the states (S), or pairs with what the policy depends on.
+    """
+    size, count, num_seen = hmm.num_states, hmm.num_inputs, hmm.num_symbols
+    rows_UVU, first_U = policy_rows(policy, first, count, num_seen)
+    held = (1, count, count * num_seen)[np.ndim(policy) - 1]
+    arrays = torch.zeros(count, num_seen, 1 + held * size, 1 + held * size, dtype=torch.float64)
+    for u, v in np.ndindex(count, num_seen):
+        place = 1 + size * (0, u, u * num_seen + v)[np.ndim(policy) - 1]
+        here = slice(place, place + size)
+        arrays[u, v, 0, here] = first_U[u] * hmm.initial * hmm.emission[u, :, v]
+        chosen = (rows_UVU[:1, :1], rows_UVU[:, :1], rows_UVU)[np.ndim(policy) - 1][..., u].flatten()
+        arrays[u, v, 1:, here] = torch.kron(chosen[:, None], hmm.transition[u] * hmm.emission[u, :, v])
+    inputs, symbols = hmm.inputs or range(count), hmm.symbols or range(num_seen)
+    names = [f"{u}/{v}" for u in inputs for v in symbols]
+    initial = torch.eye(1 + held * size, dtype=torch.float64)[0]
+    return LabelledHMM(initial, arrays.flatten(0, 1), symbols=names, title=hmm.title, allow_drop_tiny=True)
+
+
 def _drawn(rows: Float64[Tensor, "row outcome"], uniforms: Float64[Tensor, " row"]) -> Int64[Tensor, " row"]:
     cumulated = rows.cumsum(1)
     last = (cumulated < cumulated[:, -1:]).sum(1)  # the last possible outcome
@@ -216,6 +246,7 @@ class InputOutputSpec:
         num_inputs, num_states, num_symbols: U, S and V.
         repeat: Probability.
         seed: Of the rows.
+        together: Emit each input with its observation, as one token.
     """
 
     num_inputs: int = 2
@@ -223,6 +254,7 @@ class InputOutputSpec:
     num_symbols: int = 3
     repeat: float = 0.5
     seed: int = 0
+    together: bool = False
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -232,10 +264,9 @@ class InputOutputSpec:
         require(total <= 1024, "num_states", "must be at most 1024 over num_inputs", self.num_states)
         require(0 <= self.repeat <= 1, "repeat", "must be in [0, 1]", self.repeat)
 
-    def build(self) -> HMM:
-        return self.hmm().with_policy(
-            self.repeat * torch.eye(self.num_inputs, dtype=torch.float64) + (1 - self.repeat) / self.num_inputs
-        )
+    def build(self) -> Process:
+        policy = self.repeat * torch.eye(self.num_inputs, dtype=torch.float64) + (1 - self.repeat) / self.num_inputs
+        return self.hmm().with_policy(policy, together=self.together)
 
     def hmm(self) -> InputOutputHMM:
         """Return the process given inputs."""

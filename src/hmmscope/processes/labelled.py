@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.processes.capabilities import OF_STATES
 from hmmscope.processes.hmm import asked_after, check_names, texts
 from hmmscope.processes.params import EdgeEmissionParams
+from hmmscope.processes.policies import policy_rows
 from hmmscope.processes.probability_rows import Quantiser, as_float64, require_shape
 from hmmscope.processes.process import Process
 from hmmscope.schema import require
@@ -70,6 +72,33 @@ class LabelledHMM(Process):
     def with_initial(self, initial: object) -> "LabelledHMM":
         """Return a copy with another initial distribution."""
         return LabelledHMM(initial, self.labelled, allow_drop_tiny=True)
+
+    def with_policy(self, policy: Any, *, first: Any = None) -> "LabelledHMM":
+        """Return a process that actions drive, such as those of [Limits], with another policy.
+
+        The symbols are the actions: labelled[a] = P(a | state) * kernel[a].
+
+        Args:
+            policy, first: See `hmmscope.processes.policies.policy_rows`; what was seen is the state after the last action.
+
+        Raises:
+            InputError: An action is impossible in a state, or rows are invalid.
+        """
+        shares = self.labelled.sum(2, keepdim=True)
+        require(bool((shares > 0).all()), "process", "must allow every action in every state", repr(self))
+        size, count, kernels = self.num_states, self.num_symbols, self.labelled / shares
+        rows_ASA, first_A = policy_rows(policy, first, count, size)
+        if np.ndim(policy) == 1 and first is None:
+            labelled = kernels * first_A[:, None, None]
+            return LabelledHMM(self.initial, labelled, symbols=self.symbols, states=self.states, title=self.title)
+        # states: s before the first action, then pairs (last action, s)
+        labelled = torch.zeros(count, (1 + count) * size, (1 + count) * size, dtype=torch.float64)
+        for a in range(count):
+            here = slice((1 + a) * size, (2 + a) * size)
+            labelled[a, :size, here] = first_A[a] * kernels[a]
+            labelled[a, size:, here] = (rows_ASA[..., a, None] * kernels[a]).flatten(0, 1)
+        initial = torch.cat([self.initial, torch.zeros(count * size, dtype=torch.float64)])
+        return LabelledHMM(initial, labelled, symbols=self.symbols, title=self.title, allow_drop_tiny=True)
 
     def driving_matrices(self) -> tuple[Float64[Tensor, "symbol state state"], Float64[Tensor, " state"], bool]:
         """Return matrices A_v, where A_v[j, i] = 1 if symbol v moves state i to j, and the initial distribution.

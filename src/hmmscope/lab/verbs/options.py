@@ -240,11 +240,7 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
     )
     seed: int = said("seed of random draws", 0)
     allow_drop_tiny: bool = said("round probabilities below 2^-32 to zero", False)
-    inputs: str | None = said(
-        "column with the input of each observation, for a model with inputs (default: that of the fit)",
-        metavar="NAME",
-        group=OF_SEQUENCES,
-    )
+    inputs: str | None = said("column with the input of each observation", metavar="NAME", group=OF_SEQUENCES)
     smooth: bool = said("add the posterior of each state given all observations (smoothing)", False, group=OF_SEQUENCES)
     viterbi: bool = said("add the most likely state path (Viterbi)", False, group=OF_SEQUENCES)
     paths: int = said("add N state paths drawn from the posterior", 0, metavar="N", group=OF_SEQUENCES)
@@ -257,9 +253,7 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
     observability: int = said("print the observability of 1 to K observations", 0, metavar="K", group=OF_PROCESS)
     mixing: bool = said("print the mixing time of the belief state", False, group=OF_PROCESS)
     horizon: int = said("observations before the error of a memory is measured", 0, metavar="T", group=OF_PROCESS)
-    mixed_states: int = said(
-        "list the reachable belief states (mixed states), up to N", 0, metavar="N", group=OF_PROCESS
-    )
+    mixed_states: int = said("list up to N reachable belief states (mixed states)", 0, metavar="N", group=OF_PROCESS)
     ngram_baselines: str = said(
         "print the losses of n-gram baselines after N demonstrations of length L", "", metavar="NxL", group=OF_PROCESS
     )
