@@ -53,6 +53,8 @@ def write_live_page(live: dict[str, Any], out: Path) -> Path:
         "samples": 8,
         "length": 20,
         "architecture": "",
+        "about": {},
+        "warnings": (),
     }
     told = {"steps": live["model"]["steps"], "before": "a twin", "unknown": [live["title"]]}
     return write_look(nothing | about | told | {"losses": losses, "live": live}, out)

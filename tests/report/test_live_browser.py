@@ -180,11 +180,48 @@ def test_the_page_fits_and_shows_its_first_picture_early(
 ) -> None:
     watched = Watched(browser, whole_page, viewport={"width": width, "height": 844}, color_scheme=scheme)
     watched.assert_fits()
-    assert watched.page.locator(".maps canvas").first.bounding_box()["y"] < 600
+    assert watched.page.get_by_role("button", name="Play").bounding_box()["y"] < 600
+    assert watched.page.locator(".triangle canvas").first.bounding_box()["y"] < 800
     watched.page.locator("[data-when=before]").click()
     assert "before training" in watched.page.locator(".maps figcaption").nth(1).inner_text()
     page = watched.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert page == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}[scheme]
+    watched.assert_quiet()
+
+
+@pytest.mark.parametrize("width", [390, 820, 1600])
+def test_a_story_of_five_steps_says_one_thing_and_does_one(browser: Any, mess3_page: Path, width: int) -> None:
+    watched = Watched(browser, mess3_page, viewport={"width": width, "height": 844})
+    page = watched.page
+    steps, said, act = (
+        page.locator("[data-step]"),
+        page.locator("[data-tale]:not([hidden])"),
+        page.locator("[data-part=try]"),
+    )
+    assert page.get_by_role("button", name="Play").bounding_box()["y"] < 800
+    seen = []
+    for n, changed in enumerate(
+        (
+            "explorer.session.length",
+            "explorer.host.classList.contains('secret')",
+            "explorer.shown",
+            "explorer.layer",
+            "JSON.stringify(explorer.session.push)",
+        )
+    ):
+        steps.nth(n).focus()
+        page.keyboard.press("Enter")
+        assert [steps.nth(i).get_attribute("aria-current") for i in range(5)] == [None] * n + ["step"] + [None] * (
+            4 - n
+        )
+        assert said.count() == 1
+        seen.append(said.inner_text())
+        before = page.evaluate(changed)
+        act.focus()
+        page.keyboard.press("Enter")
+        assert page.evaluate(changed) != before, changed
+    assert len(set(seen)) == 5
+    watched.assert_fits()
     watched.assert_quiet()
 
 

@@ -1,5 +1,6 @@
 """The page of one model: losses, beliefs before and after training, attention, and a trace or the model."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def render_look(data: dict[str, Any]) -> str:
         data=data,
         live=live,
         triangular=live is not None and is_triangular(live),
-        said=sentence(data),
+        said=lead(data),
         about=describe(data["about"]),
         twins=_TWINS,
         use=of_use(data) if data["used"] else None,
@@ -81,6 +82,14 @@ def described_layer(layer: str) -> str:
     if stem != "residual" or not number.isdecimal():
         return layer
     return f"{layer}, the {f'output of layer {number}' if int(number) else 'input of the first layer'},"
+
+
+def lead(data: dict[str, Any]) -> tuple[str, str]:
+    """Return what training did to the belief, or the losses, for the head of the page, and the rest for the belief maps."""
+    if data["invalid"] or data["beliefs"] is None:
+        return sentence(data), ""
+    *rest, first = re.split(r"(?<=[a-z0-9)\]]\.) (?=[A-Z])", sentence(data))
+    return first, " ".join(rest)
 
 
 def sentence(data: dict[str, Any]) -> str:

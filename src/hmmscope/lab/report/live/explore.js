@@ -16,6 +16,7 @@ class Explorer {
     this.triangular = this.session.process.numStates === 3 && !data.process.mixture;
     this.#controls();
     this.#pictures();
+    this.#story();
     for (let n = 0; n < Explorer.FIRST && !this.session.full; n++) this.session.speak();
     this.move(this.session.length);
     const redraw = () => (this.render(), this.drawClouds());
@@ -71,6 +72,11 @@ class Explorer {
     this.stop();
     this.session.pushTo(this.shown, this.layer, belief);
     this.render();
+  }
+
+  pushTo(s) {
+    const { states } = this.session.process;
+    this.push(states.map((_, other) => (other === s ? 0.9 : 0.1 / (states.length - 1))));
   }
 
   restore() {
@@ -182,10 +188,36 @@ class Explorer {
     });
   }
 
+  /** Five steps, each with a sentence and something to do. */
+  #story() {
+    const { part, session, host, data } = this;
+    const least = () => session.process.states.map((_, s) => s).reduce((a, b) => (this.moment.known.belief[b] < this.moment.known.belief[a] ? b : a));
+    const write = ["Write another belief", () => (this.shown || this.step(), this.pushTo(least()))];
+    const ablate = ["Take a head away", () => part.attention.querySelector("[aria-pressed=false]")?.click()];
+    const deeds = [
+      ["Type a symbol", () => this.type(this.moment.optimum.reduce((most, share, v, all) => (share > all[most] ? v : most), 0))],
+      ["Hide or show the states", () => part.hide.click()],
+      ["Add one symbol", () => (this.stop(), this.step())],
+      ["Read another layer", () => part.layers.querySelectorAll("input")[(this.layer + data.readouts.length - 1) % data.readouts.length].click()],
+      data.process.mixture ? data.model.heads && ablate : write,
+    ];
+    const steps = [...host.querySelectorAll("[data-step]")];
+    const tales = host.querySelectorAll("[data-tale]");
+    const show = (n) => {
+      steps.forEach((step, at) => at === n ? step.setAttribute("aria-current", "step") : step.removeAttribute("aria-current"));
+      tales.forEach((tale, at) => (tale.hidden = at !== n));
+      part.try.hidden = !deeds[n];
+      [part.try.textContent, this.deed] = deeds[n] || ["", null];
+    };
+    part.try.addEventListener("click", () => this.deed());
+    steps.forEach((step, n) => step.addEventListener("click", () => show(n)));
+    show(0);
+  }
+
   #pictures() {
     const { part, session, data } = this;
     const { states, symbols } = session.process;
-    const pushTo = (s) => this.push(states.map((_, other) => (other === s ? 0.9 : 0.1 / (states.length - 1))));
+    const pushTo = (s) => this.pushTo(s);
     this.timeline = new Timeline(part.tape, part.attention, {
       session, move: (n) => (this.stop(), this.move(n)), silence: (head, silent) => this.silence(head, silent),
     });
