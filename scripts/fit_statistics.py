@@ -37,8 +37,8 @@ KEPT = Path(__file__).resolve().parents[1] / "results" / "fit-statistics" / "fit
 SIZES, NUM_SYMBOLS = range(1, 7), 6
 KINDS = ("separated", "weaker", "drawn")
 PARTS = ("initial", "transition", "emission")
-#: Version of rows with the package's current intervals.
-VERSION = 2
+#: Version of rows with the current evidence and intervals.
+VERSION = 3
 
 
 def planted(num_states: int, stay: float, own: float) -> hs.HMM:

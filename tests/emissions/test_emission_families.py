@@ -244,13 +244,16 @@ def test_fits_find_what_was_planted(name: str) -> None:
 
 @pytest.mark.long
 def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hmmscope.emissions.vector_evidence.MOST", 5000)
+    monkeypatch.setattr("hmmscope.runs.vector_sequences.UNASKED", 5000)
     monkeypatch.setattr("hmmscope.inference.evidence.PARTICLES", 24)
     seen = drawn(gaussian("full"), 1500)
     found = hs.fit(seen, [1, 2, 3], covariance_type="full", options=hs.FitOptions(num_restarts=3, max_iterations=40))
     assert found.hmm.num_states == 2
     assert found.reason.startswith("2 states, 95 % [2, 2]: the smallest BIC")
-    assert "BIC alone: computing the evidence of 2 states from so many observations takes too long; " in found.reason
+    assert (
+        "the interval uses BIC only: computing the evidence of 2 states from so many observations takes too long"
+        in found.reason
+    )
     assert [row["chosen"] for row in found.table()] == [False, True, False]
     assert len(found.lines()) >= 5
     assert found.lines()[0].endswith("held-out log-likelihood, nats an observation")

@@ -10,6 +10,7 @@ import hmmscope as hs
 from hmmscope.inference import evidence as module
 from hmmscope.inference.evidence import Evidence, evidence
 from hmmscope.inference.loop_inputs import flat_sequences
+from hmmscope.inference.monte_carlo import combined
 from hmmscope.inference.num_states import support_of
 
 #: Two sequences of symbols 0 and 1; 2 is a missing one.
@@ -44,18 +45,36 @@ def mean_of(estimates):
 def test_estimates_are_unbiased(way, monkeypatch):
     work, exact = flat_sequences(SEEN, LENGTHS), by_paths(2)
     hmm = hs.HMM([0.5, 0.5], [[0.75, 0.25], [0.25, 0.75]], [[0.75, 0.25], [0.25, 0.75]])
-    if way == "from a fit":
-        fit = tuple(part.numpy()[None] for part in (hmm.initial, hmm.transition, hmm.emission))
-        symbols = module.Symbols(work, 2, 2, 1)
-        ways = [module.AnnealedSampler(symbols, fit, np.random.default_rng(seed)) for seed in range(10)]
-        found = [way.from_fit(symbols.likelihood(1)) for way in ways]
-    else:
-        monkeypatch.setattr(module, "LEAST", 0)
-        monkeypatch.setattr(module.AnnealedSampler, "from_fit", lambda *_: -math.inf)
-        found = [evidence(work, hmm, 1, seed).log for seed in range(10)]
+    monkeypatch.setattr(module, "LEAST", 0)
+    symbols = module.Symbols(work, 2, 2, 1)
+    fit = tuple(part.numpy()[None] for part in (hmm.initial, hmm.transition, hmm.emission))
+    ways = [module.AnnealedSampler(symbols, fit, np.random.default_rng(seed)) for seed in range(4)]
+    found = [log for one in ways for log in one.estimates()[way == "from a fit"]]
     mean, error = mean_of(found)
     assert abs(mean - exact) < 4 * error
     assert error < 0.1
+
+
+def test_two_groups_of_estimates_are_one_answer():
+    """Means in evidence space, without bias; the more precise group, or the larger mean where they disagree."""
+    random = np.random.default_rng(0)
+
+    def draw(spread, low=0.0):
+        return list(random.normal(-(spread**2) / 2 - low, spread, 4))
+
+    for spreads, low, longer, most in (
+        ((0.2, 0.2), 0.0, 1.0, 0.09),
+        ((1.0, 0.1), 0.0, 9.0, 0.06),
+        ((0.1, 0.2), 9.0, 1.0, 0.13),
+    ):
+        found = [Evidence(*combined(draw(spreads[0], low), draw(spreads[1]), longer)) for _ in range(400)]
+        logs, errors = np.array([one.log for one in found]), np.array([one.error for one in found])
+        assert logs.std() < most
+        assert abs(logs.mean()) < 0.02
+        assert 0.9 < np.mean(abs(logs) <= errors) < 0.99
+    stuck = [-5.0, -math.inf, -math.inf, -math.inf]
+    assert combined(stuck, [-1.0, -1.1, -0.9, -1.0])[0] == pytest.approx(-1.0, abs=0.02)
+    assert combined([], stuck) == (-5.0, 100.0)
 
 
 def test_one_state_has_a_closed_form():

@@ -120,10 +120,12 @@ class VectorEmissions(Shown):
         found = self.laws.draw(torch.from_numpy(counts[0]), random)
         return tuple(found[name].numpy() for name in self.laws.names)
 
-    def log_density(self, laws: Rows, counts: Rows) -> Array:
-        statistics = torch.from_numpy(counts[0])
-        whole = (self._natural(laws) * statistics).sum((1, 2)) - self.laws.log_marginal(statistics)
-        found: Array = whole.numpy()
+    def natural(self, laws: Rows) -> Array:
+        found: Array = self._natural(laws).numpy()
+        return found
+
+    def log_marginal(self, counts: Rows) -> Array:
+        found: Array = self.laws.log_marginal(torch.from_numpy(counts[0])).numpy()
         return found
 
     def likeness(self, laws: Rows, fit: Rows) -> Array:

@@ -112,21 +112,27 @@ class ConstrainedRows(Shown):
 
     def log_density(self, rows: Array, counts: Array) -> Array:
         """Return the log density of rows (N, ...) given counts, relative to that without counts (N,)."""
-        values, seen, found = self._values(rows), self.pooled(counts), np.zeros(len(rows))
+        found: Array = (self.factors(rows) * counts).reshape(len(rows), -1).sum(1) - self.log_mean(counts)
+        return found
+
+    def factors(self, rows: Array) -> Array:
+        """Return logarithms of free entries, and 0 for others (N, ...)."""
+        free = (self.rule.groups.ravel() >= 0).reshape(self.rule.shape)
+        return np.log(np.where(free, rows, 1.0))
+
+    def log_mean(self, counts: Array) -> Array:
+        """Return the log mean of the product of free entry^count (N,), over the distribution without counts."""
+        seen, found = self.pooled(counts), np.zeros(len(counts))
         for own, total, copies in self._blocks:
-            shares = values[:, own] * copies / total
-            found += (seen[:, own] * np.log(shares)).sum(1) - self._log_mean(seen[:, own])
+            found += seen[:, own] @ np.log(total / copies) + self._log_mean(seen[:, own])
         return found
 
     def log_marginal(self, counts: Array) -> float:
         """Return the log mean, over the distribution without counts, of the product of entry^count."""
-        seen, fixed = self.pooled(counts[None])[0], self.rule.fixed.ravel()
+        fixed = self.rule.fixed.ravel()
         here = (self.rule.groups.ravel() < 0) & (counts.ravel() > 0)
         with np.errstate(divide="ignore"):
-            found = float(counts.ravel()[here] @ np.log(fixed[here]))
-        for own, total, copies in self._blocks:
-            found += float(seen[own] @ np.log(total / copies) + self._log_mean(seen[None, own])[0])
-        return found
+            return float(counts.ravel()[here] @ np.log(fixed[here])) + float(self.log_mean(counts[None])[0])
 
     def _log_mean(self, seen: Array) -> Array:
         size, alpha = seen.shape[1], self.concentration

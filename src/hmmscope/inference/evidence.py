@@ -13,6 +13,7 @@ from hmmscope.inference.constrained_laws import ConstrainedRows, log_gamma, symm
 from hmmscope.inference.em import Model, can_run_side_by_side, counts_of_several
 from hmmscope.inference.gibbs import dirichlet_rows
 from hmmscope.inference.loop_inputs import PackedSequences
+from hmmscope.inference.monte_carlo import combined
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
@@ -23,8 +24,10 @@ Rows = tuple[Array, ...]
 #: Map from rows to their log density relative to the prior (N,), and the counts that propose from it.
 Law = Callable[[Rows], tuple[Array, Rows]]
 
-#: Number of particles, and Metropolis moves of each per step.
-PARTICLES, MOVES = 128, 2
+#: Number of particles of a run, Metropolis moves of each per step, and independent runs.
+PARTICLES, MOVES, RUNS = 64, 2, 4
+#: Draws around earlier particles, of which a run begins with those in one labelling; earlier particles of each run.
+DRAWS, CENTRES = 1024, 12
 #: Effective sample size that determines the step length, as a fraction of the particles.
 WORTH = 0.5
 #: Intermediate levels use 1/16 and 1/4 of the observations, if that leaves at least LEAST.
@@ -54,8 +57,11 @@ class Emissions(Protocol):
     def draw(self, counts: Rows, random: np.random.Generator) -> Rows:
         """Draw emission parameters given expected counts."""
 
-    def log_density(self, laws: Rows, counts: Rows) -> Array:
-        """Return the log density of emission parameters given counts, relative to the prior (N,)."""
+    def natural(self, laws: Rows) -> Array:
+        """Return the factors of the counts in the log-likelihood (N, state, count)."""
+
+    def log_marginal(self, counts: Rows) -> Array:
+        """Return the log-probability of counts under the prior (N,)."""
 
     def likeness(self, laws: Rows, fit: Rows) -> Array:
         """Return E[log P(emissions of a state | state of the fit)] (N, state, fit state)."""
@@ -66,7 +72,7 @@ class EvidenceStopped(Exception):
 
 
 class Evidence(NamedTuple):
-    """Log evidence in nats, and the difference of two estimates."""
+    """Log evidence in nats, and half the width of its 95 % interval."""
 
     log: float
     error: float
@@ -113,11 +119,12 @@ def sampled(
 ) -> Evidence:
     """Estimate log P(all observations | number of states) by sequential Monte Carlo.
 
-    The result is the larger of two estimates. The first anneals from the prior through 1/16, 1/4 and all observations;
-    if it completes, two runs are averaged. The second starts near a fitted model, from 1/4, 1/16, ... of its expected
-    counts; it covers one labelling of the S states, so it is multiplied by the number of equivalent labellings.
+    Four runs anneal from the prior through 1/16, 1/4 and all observations. Four others begin around expected counts of
+    the fit and of particles of earlier runs; they cover one labelling of the S states, so they are multiplied by
+    the number of equivalent labellings.
+    `combined` joins both.
 
-    Source: Del Moral, Doucet and Jasra (2006).
+    Source: Del Moral, Doucet and Jasra (2006); Cappe, Guillin, Marin and Robert (2004).
 
     Args:
         emissions: Emission family with data.
@@ -125,12 +132,7 @@ def sampled(
         random: Generator.
         callback, laws: See `evidence`.
     """
-    way = AnnealedSampler(emissions, fit, random, callback, laws or {})
-    one, wide = way.estimate()
-    if not wide:
-        return Evidence(one, 0.0)
-    other, _ = way.estimate()
-    return Evidence(float(np.logaddexp(one, other)) - math.log(2), abs(one - other))
+    return Evidence(*combined(*AnnealedSampler(emissions, fit, random, callback, laws or {}).estimates()))
 
 
 def _of_one_state(work: PackedSequences, num_symbols: int, laws: Mapping[str, ConstrainedRows]) -> float:
@@ -169,8 +171,11 @@ class Symbols:
     def draw(self, counts: Rows, random: np.random.Generator) -> Rows:
         return (_rows_drawn(counts[0], random, self.law),)
 
-    def log_density(self, laws: Rows, counts: Rows) -> Array:
-        return _dirichlet_log_density(laws[0], counts[0], self.law)
+    def natural(self, laws: Rows) -> Array:
+        return _factors(laws[0], self.law)
+
+    def log_marginal(self, counts: Rows) -> Array:
+        return _log_mean(counts[0], self.law)
 
     def likeness(self, laws: Rows, fit: Rows) -> Array:
         likely: Array = laws[0] @ np.log(fit[0][0]).T
@@ -189,6 +194,15 @@ def share_of(work: PackedSequences, share: int) -> PackedSequences:
     return work._replace(lengths=np.maximum(1, work.lengths // share))
 
 
+class Near(NamedTuple):
+    """A run near given counts: log estimate, labelled counts of some particles, weights of fractions, powers."""
+
+    log: float
+    counts: Rows
+    shares: Array
+    powers: tuple[float, ...] | None
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class AnnealedSampler(Shown):
     """Annealed sequential Monte Carlo sampler of models; see `sampled`."""
@@ -203,41 +217,98 @@ class AnnealedSampler(Shown):
     def orders(self) -> NDArray[np.int64] | None:
         return symmetries(self.laws, self.fit[0].shape[1])
 
-    def estimate(self) -> tuple[float, bool]:
-        """Return the larger estimate, and whether the run from the prior completed."""
-        low: Law = self._prior
-        total, rows = 0.0, self._drawn(self.emissions.nothing(PARTICLES))
-        levels = [share for share in SHARES if int(self.emissions.lengths.sum()) >= LEAST * share]
-        for share in [*levels, 1]:
-            high = self.emissions.likelihood(share)
-            near = self.from_fit(high)
-            rows, gain = self._climb(rows, low, high)
-            total, low = total + gain, high
-            if share > 1 and total < near - BEHIND:
-                return self.from_fit(self.emissions.likelihood(1)), False
-        return max(total, near), True
-
-    def from_fit(self, high: Law) -> float:
-        counts = high(self.fit)[1]
-        seen = float(counts[2].sum())
-        shares = np.array([0.0, *(4.0**-k for k in range(1, max(2, int(math.log(max(seen, 1), 4)))))])
-        levels = [_times(share, counts) for share in shares]
-
-        def around(rows: Rows) -> tuple[Array, Rows]:
-            logs = np.stack([self._log_density(rows, level) for level in levels], 1)
-            weights = np.exp(logs - logs.max(1, keepdims=True))
-            mean = weights @ shares / weights.sum(1)
-            return logs.max(1) + np.log(weights.mean(1)), _times(mean, counts)
-
-        chosen = np.arange(PARTICLES) * len(shares) // PARTICLES
-        rows, gain = self._climb(self._drawn(_times(shares[chosen], counts)), around, high)
-        own, size = float(labelled_as(self.emissions, rows, self.fit, self.orders).mean()), self.fit[0].shape[1]
-        labellings = math.lgamma(size + 1) if self.orders is None else math.log(len(self.orders))
-        return gain + math.log(own) + labellings if own else -math.inf
-
     @property
     def _chain(self) -> tuple[ConstrainedRows | None, ConstrainedRows | None]:
         return self.laws.get("initial"), self.laws.get("transition")
+
+    def estimates(self) -> tuple[list[float], list[float], float]:
+        """Return log estimates of runs from the prior and near the fit, and their relative number of steps."""
+        total = int(self.emissions.lengths.sum())
+        levels = [self.emissions.likelihood(share) for share in SHARES if total >= LEAST * share]
+        high, wide = self.emissions.likelihood(1), []
+        bounds = [self.near(level(self.fit)[1], level).log - BEHIND for level in levels]
+        first = self.near(high(self.fit)[1], high)
+        seeds, shares, found = [high(self.fit)[1], first.counts], first.shares, [first]
+        for _ in range(RUNS):
+            log, counts, steps = self.from_prior([*levels, high], bounds)
+            wide.append(log if counts else -math.inf)
+            seeds += [counts] if counts else []
+            if wide[:2] == [-math.inf] * 2:
+                break
+        for runs in (2, 2, RUNS):
+            centres = tuple(np.concatenate(parts) for parts in zip(*seeds, strict=True))
+            powers = found[0].powers if runs == RUNS else None  # steps that do not depend on the particles: no bias
+            found = [self.near(centres, high, shares, powers) for _ in range(runs)]
+            seeds, shares = [one.counts for one in found], np.mean([one.shares for one in found], 0)
+        return wide, [one.log for one in found], steps / len(found[0].powers or [1])
+
+    def from_prior(self, levels: list[Law], bounds: list[float]) -> tuple[float, Rows | None, int]:
+        """Return a log estimate, labelled counts of some particles (None below a bound), and the number of steps."""
+        total, steps, rows, low = 0.0, 0, self._drawn(self.emissions.nothing(PARTICLES)), self._prior
+        for high, bound in zip(levels, [*bounds, -math.inf], strict=True):
+            rows, counts, gain, powers = self._climb(rows, low, high)
+            total, steps, low = total + gain, steps + len(powers), high
+            if total < bound:
+                return total, None, steps
+        return total, self._some(rows, counts), steps
+
+    def near(
+        self, centres: Rows, high: Law, shares: Array | None = None, powers: tuple[float, ...] | None = None
+    ) -> Near:
+        """Anneal from mixtures of Dirichlet and prior densities around counts, within one labelling of the states.
+
+        Args:
+            centres: Counts.
+            high: Target.
+            shares: Weight of each fraction of the counts, 1, 1/4, ... and 0.
+            powers: Powers of the target; by default they adapt to the particles.
+        """
+        seen = float(centres[2][0].sum())
+        factors = np.append(4.0 ** -np.arange(1 + max(1, int(math.log(max(seen, 1), 4)))), 0.0)
+        shares = np.full(len(factors), 1 / len(factors)) if shares is None else 0.8 * shares + 0.2 / len(factors)
+        around = tuple(np.concatenate([factor * part for factor in factors]) for part in centres)
+        flat = np.concatenate([part.reshape(len(part), -1) for part in around], 1)
+        probs = np.repeat(shares / len(centres[0]), len(centres[0]))
+        norms = self._log_marginal(around) - np.log(probs)
+
+        def weigh(rows: Rows) -> tuple[Array, Array]:
+            logs = self._factors(rows) @ flat.T - norms
+            most = logs.max(1, keepdims=True)
+            weights = np.exp(logs - most)
+            whole = weights.sum(1, keepdims=True)
+            return (most + np.log(whole))[:, 0], weights / whole
+
+        def mixture(rows: Rows) -> tuple[Array, Rows]:
+            logs, weights = weigh(rows)
+            counts = tuple(np.tensordot(weights, part, 1) for part in around)
+            return np.where(labelled_as(self.emissions, rows, self.fit, self.orders), logs, -math.inf), counts
+
+        chosen = np.searchsorted(probs.cumsum(), (np.arange(DRAWS) + self.random.random()) / DRAWS)
+        rows = self._drawn(tuple(part[np.minimum(chosen, len(probs) - 1)] for part in around))
+        inside = np.flatnonzero(labelled_as(self.emissions, rows, self.fit, self.orders))
+        if not len(inside):
+            return Near(-math.inf, centres, shares, powers)
+        kept = inside[np.arange(PARTICLES) * len(inside) // PARTICLES]
+        rows, counts, gain, powers = self._climb(tuple(part[kept] for part in rows), mixture, high, powers)
+        size = self.fit[0].shape[1]
+        whole = math.log(len(inside) / DRAWS * (math.factorial(size) if self.orders is None else len(self.orders)))
+        after = weigh(rows)[1].mean(0).reshape(len(shares), -1).sum(1)
+        return Near(gain + whole, self._some(rows, counts), after, powers)
+
+    def _some(self, rows: Rows, counts: Rows) -> Rows:
+        """Return counts of `CENTRES` particles with states labelled as in the fit."""
+        step = max(1, PARTICLES // CENTRES)
+        rows, (initial, moves, rest) = tuple(part[::step] for part in rows), (part[::step] for part in counts)
+        order = labels(self.emissions, rows, self.fit, self.orders)
+        moves = np.take_along_axis(np.take_along_axis(moves, order[:, :, None], 1), order[:, None], 2)
+        return np.take_along_axis(initial, order, 1), moves, np.take_along_axis(rest, order[:, :, None], 1)
+
+    def _factors(self, rows: Rows) -> Array:
+        parts = (*map(_factors, rows, self._chain), self.emissions.natural(rows[2:]))
+        return np.concatenate([part.reshape(len(part), -1) for part in parts], 1)
+
+    def _log_marginal(self, counts: Rows) -> Array:
+        return sum(map(_log_mean, counts, self._chain)) + self.emissions.log_marginal(counts[2:])
 
     def _prior(self, rows: Rows) -> tuple[Array, Rows]:
         return np.zeros(len(rows[0])), self.emissions.nothing(len(rows[0]))
@@ -247,27 +318,30 @@ class AnnealedSampler(Shown):
         return *chain, *self.emissions.draw(counts[2:], self.random)
 
     def _log_density(self, rows: Rows, counts: Rows) -> Array:
-        parts = zip(rows[:2], counts[:2], self._chain, strict=True)
-        chain = sum(_dirichlet_log_density(own, count, law) for own, count, law in parts)
-        found: Array = chain + self.emissions.log_density(rows[2:], counts[2:])
+        """Return log densities of rows given their counts, relative to the prior (N,)."""
+        flat = np.concatenate([part.reshape(len(part), -1) for part in counts], 1)
+        found: Array = (self._factors(rows) * flat).sum(1) - self._log_marginal(counts)
         return found
 
-    def _climb(self, rows: Rows, low: Law, high: Law) -> tuple[Rows, float]:
-        """Anneal through low^(1 - power) high^power; return the log mass ratio."""
+    def _climb(
+        self, rows: Rows, low: Law, high: Law, powers: tuple[float, ...] | None = None
+    ) -> tuple[Rows, Rows, float, tuple[float, ...]]:
+        """Anneal through low^(1 - power) high^power; return rows, their counts, the log mass ratio and the powers."""
         (before, pull), (after, push) = low(rows), high(rows)
-        power = total = 0.0
+        total, passed = 0.0, [0.0]
         while True:
-            step = _step(after - before, 1 - power)
-            logs = step * (after - before)
+            gains = after - before
+            power = passed[-1] + _step(gains, 1 - passed[-1]) if powers is None else powers[len(passed) - 1]
+            logs = (power - passed[-1]) * gains
             weights = np.exp(logs - logs.max())
             total += float(logs.max() + math.log(weights.mean()))
+            passed.append(power)
             places = (self.random.random() + np.arange(len(weights))) / len(weights)
             kept = np.minimum(np.searchsorted(weights.cumsum() / weights.sum(), places), len(weights) - 1)
             rows, pull, push = (tuple(part[kept] for part in parts) for parts in (rows, pull, push))
             before, after = before[kept], after[kept]
-            if step == 1 - power:
-                return rows, total
-            power += step
+            if power >= 1:
+                return rows, push, total, tuple(passed[1:])
             said = f"evidence of {rows[0].shape[1]} states"
             if self.callback is not None and self.callback(said) is True:
                 raise EvidenceStopped
@@ -303,33 +377,52 @@ def labelled_as(
     emissions: Emissions, rows: Rows, fit: Rows, orders: NDArray[np.int64] | None = None
 ) -> NDArray[np.bool_]:
     """Return whether the given labelling of the states is the closest to the fitted model, of all or of `orders`."""
+    found: NDArray[np.bool_] = (labels(emissions, rows, fit, orders) == np.arange(fit[0].shape[1])).all(1)
+    return found
+
+
+def labels(emissions: Emissions, rows: Rows, fit: Rows, orders: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    """Return the state of each model for each state of the fit, in the labelling closest to it; ties keep labels."""
     stays, kept = (np.diagonal(part[1], axis1=1, axis2=2) for part in (rows, fit))
     likely = emissions.likeness(rows[2:], fit[2:])
     likely = likely + stays[..., None] * np.log(kept) + (1 - stays)[..., None] * np.log1p(-kept)
-    size = likely.shape[1]
-    best = [np.zeros(len(likely))]
+    size, every = likely.shape[1], np.arange(len(likely))
     if orders is not None:
-        best.append(np.max([likely[:, np.arange(size), order].sum(1) for order in orders], 0))
-        return np.asarray(np.trace(likely, axis1=1, axis2=2) >= best[-1] - 1e-9)
+        sums = np.stack([likely[:, order, np.arange(size)].sum(1) for order in orders])
+        same = np.trace(likely, axis1=1, axis2=2) >= sums.max(0) - 1e-9
+        return np.where(same[:, None], np.arange(size), orders[sums.argmax(0)])
+    best, last = [np.zeros(len(likely))], [np.zeros(len(likely), np.int64)]
     for chosen in range(1, 2**size):
         state = chosen.bit_count() - 1
-        ways = [best[chosen ^ 1 << j] + likely[:, state, j] for j in range(size) if chosen >> j & 1]
-        best.append(np.maximum.reduce(ways))
-    found: NDArray[np.bool_] = np.trace(likely, axis1=1, axis2=2) >= best[-1] - 1e-9
-    return found
+        members = [j for j in range(size) if chosen >> j & 1]
+        ways = np.stack([best[chosen ^ 1 << j] + likely[:, j, state] for j in members])
+        place = ways.argmax(0)
+        best.append(ways[place, every])
+        last.append(np.array(members)[place])
+    found, left = np.empty((len(likely), size), np.int64), np.full(len(likely), 2**size - 1)
+    for state in range(size - 1, -1, -1):
+        found[:, state] = np.stack(last)[left, every]
+        left ^= 1 << found[:, state]
+    kept = np.trace(likely, axis1=1, axis2=2) >= best[-1] - 1e-9
+    return np.where(kept[:, None], np.arange(size), found)
 
 
 def _rows_drawn(counts: Array, random: np.random.Generator, law: ConstrainedRows | None) -> Array:
     return _at_least(dirichlet_rows(1 + counts, random)) if law is None else law.draw(counts, random)
 
 
-def _dirichlet_log_density(probs: Array, count: Array, law: ConstrainedRows | None = None) -> Array:
+def _factors(rows: Array, law: ConstrainedRows | None) -> Array:
+    found: Array = np.log(rows) if law is None else law.factors(rows)
+    return found
+
+
+def _log_mean(counts: Array, law: ConstrainedRows | None) -> Array:
+    """Return the log mean of the product of entry^count under the prior (N,)."""
     if law is not None:
-        return law.log_density(probs, count)
-    size = probs.shape[-1]
-    norms = log_gamma(count.sum(-1) + size) - log_gamma(count + 1).sum(-1) - math.lgamma(size)
-    each = (count * np.log(probs)).sum(-1) + norms
-    found: Array = each.reshape(*each.shape[:1], -1).sum(-1)
+        return law.log_mean(counts)
+    size = counts.shape[-1]
+    logs = log_gamma(counts + 1).sum(-1) - log_gamma(counts.sum(-1) + size) + math.lgamma(size)
+    found: Array = logs.reshape(len(counts), -1).sum(1)
     return found
 
 

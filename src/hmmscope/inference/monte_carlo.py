@@ -1,7 +1,10 @@
 """Means over sampled sequences, with 95 % intervals."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +16,10 @@ from hmmscope.seeds import numpy_generator
 NUM_RESAMPLES = 500
 #: Fewer samples use Student's t interval; the interval of one sample has zero width.
 FEW = 100
+#: Relative number of steps, and of variances, above which a group of estimates is left out.
+LONGER, WORSE = 4.0, 10.0
+#: Error, in nats, where a single estimate decides.
+UNKNOWN = 100.0
 
 
 @dataclass(frozen=True)
@@ -70,3 +77,51 @@ def student_quantile(degrees: float) -> float:
     mass = np.cos((edges[:-1] + edges[1:]) / 2) ** (degrees - 1)
     angle = np.interp(0.95, np.concatenate([[0.0], mass.cumsum() / mass.sum()]), edges)
     return float(np.sqrt(degrees) * np.tan(angle))
+
+
+class LogMean(NamedTuple):
+    """Logarithm of a mean, and its variance with degrees of freedom."""
+
+    log: float
+    variance: float
+    degrees: int
+
+    @property
+    def error(self) -> float:
+        return student_quantile(float(self.degrees)) * math.sqrt(self.variance)
+
+
+def log_mean(logs: Sequence[float]) -> LogMean | None:
+    """Return log mean exp of independent logarithms without its jackknife bias; None if one decides it."""
+    own, count = np.array(logs), len(logs)
+    weights = np.exp(own - own.max()) if count else own
+    if count < 2 or not weights.sum() - weights.max() > 0:
+        return None
+    without = own.max() + np.log((weights.sum() - weights) / (count - 1))
+    log = count * (own.max() + math.log(weights.mean())) - (count - 1) * without.mean()
+    return LogMean(float(log), float((count - 1) * without.var()), count - 1)
+
+
+def combined(wide: Sequence[float], near: Sequence[float], longer: float = 1.0) -> tuple[float, float]:
+    """Combine log estimates of runs from a prior and near a fit; return the log and half of its 95 % interval.
+
+    The mean of estimates, without its jackknife bias, is over the runs near the fit if those from the prior take many
+    more steps, over the runs from the prior if those near the fit vary more, and over both otherwise. If they disagree,
+    the larger mean is taken, because a run that misses a mode is too low.
+
+    Args:
+        wide, near: Log estimates.
+        longer: Steps of a run from the prior, relative to one near the fit.
+    """
+    found = [own for own in map(log_mean, (wide, near)) if own]
+    if len(found) < 2:
+        return (found[0].log, found[0].error) if found else (max([*wide, *near]), UNKNOWN)
+    prior, fit = found
+    best = log_mean([*wide, *near]) or fit
+    if abs(prior.log - fit.log) > math.hypot(prior.error, fit.error):
+        best = max(found)
+    elif longer > LONGER:
+        best = fit
+    elif fit.variance > WORSE * prior.variance:
+        best = prior
+    return (best.log, best.error)
