@@ -6,26 +6,8 @@ from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from hmmscope import Run, registry
+from hmmscope import Run, lab, registry
 from hmmscope.analysis import crossing_length, evaluation_losses
-from hmmscope.lab import (
-    Effect,
-    Experiment,
-    Explorer,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Numbers,
-    Rows,
-    RuleParameters,
-    Tables,
-    claim,
-    curve,
-    level,
-    lines,
-    parameter,
-)
 from hmmscope.schema import require
 from hmmscope_papers.limits.lengths import rarely_asked
 from hmmscope_papers.limits.planned import GridExperiment
@@ -65,7 +47,7 @@ class LimitsFig2(GridExperiment):
         "After each epoch their answers at one position are compared with the exact ones: half the L1 distance of "
         "distributions, the Euclidean distance of vectors. The steeper curve is the faster learner. " + EPOCHS
     )
-    num_seeds = Experiment.NUM_SEEDS
+    num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "layers")
     sizes = {
         "smoke": _sizes(64, 2, 3, 2, 4, 3, 3),
@@ -83,16 +65,16 @@ class LimitsFig2(GridExperiment):
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return grid(scale, choices["tasks"], choices["layers"])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         if group == "epochs":
             return {"epochs": [row for run in runs.values() for row in _epoch_rows(run, sizes)]}
         of_task = {identity(run)["task"]: run for run in runs.values() if not is_deep(run)}
         return {"references": [row for task, run in of_task.items() for row in _references(task, run, sizes)]}
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [_shown(tables), _explorer(tables["epochs"])]
 
-    def without_training(self, tables: Tables) -> Tables:
+    def without_training(self, tables: lab.Tables) -> lab.Tables:
         nothing = {
             key: fmean(row["value"] for row in own) for key, own in tables["references"].by("task", "position").items()
         }
@@ -126,18 +108,18 @@ def _references(task: str, run: Run, sizes: dict[str, Any]) -> list[dict]:
 # Figures
 
 
-def _shown(tables: Tables) -> Figure:
+def _shown(tables: lab.Tables) -> lab.Figure:
     panels = []
     for task, own in tables["epochs"].by("task").items():
         at = own[0]["position"]
         ends = (min(own.values("sequences")), max(own.values("sequences")))
         nothing = [row["value"] for row in tables["references"].where(task=task, position=at)]
-        series = [curve(own.where(layers=n), "sequences", model_name(n), "model") for n in layers_of(own)]
-        series.append(level(0.0, ends, "exact filter", "optimum"))
-        series.append(level(fmean(nothing), ends, "constant answer") if nothing else None)
+        series = [lab.curve(own.where(layers=n), "sequences", model_name(n), "model") for n in layers_of(own)]
+        series.append(lab.level(0.0, ends, "exact filter", "optimum"))
+        series.append(lab.level(fmean(nothing), ends, "constant answer") if nothing else None)
         shown: dict[str, Any] = {"x_label": "sequences seen", "y_label": "evaluation loss", "y_min": 0.0, "log_x": True}
-        panels.append(lines(f"{task_title(task)}, position {at}", *series, **shown))
-    return Figure(
+        panels.append(lab.lines(f"{task_title(task)}, position {at}", *series, **shown))
+    return lab.Figure(
         name="evaluation-loss",
         title="Evaluation loss at one position against training",
         caption=(
@@ -150,18 +132,18 @@ def _shown(tables: Tables) -> Figure:
     )
 
 
-def _explorer(rows: Rows) -> Figure:
+def _explorer(rows: lab.Rows) -> lab.Figure:
     curves = []
     for task, of_task in rows.by("task").items():
         for n in layers_of(of_task):
             own = of_task.where(layers=n)
             positions, shown_first = own[0]["positions"], own[0]["position"]
             for i, position in sorted(enumerate(positions), key=lambda pair: pair[1] != shown_first):
-                at = Rows(row | {"value": row["distances"][i]} for row in own)
-                found = curve(at, "sequences", "", "model")
+                at = lab.Rows(row | {"value": row["distances"][i]} for row in own)
+                found = lab.curve(at, "sequences", "", "model")
                 if found is not None:
                     curves.append(found.choice(task_title(task), model_name(n), str(position)))
-    panel = Explorer(
+    panel = lab.Explorer(
         title="",
         x_label="sequences seen",
         y_label="evaluation loss",
@@ -170,7 +152,7 @@ def _explorer(rows: Rows) -> Figure:
         y_min=0.0,
         log_x=True,
     )
-    return Figure(
+    return lab.Figure(
         name="every-position",
         title="Every task, model and position",
         caption="As above; choose task, model and position. Bands are 95 % intervals over seeds.",
@@ -189,18 +171,18 @@ LAST = 3
 FIRST = 0.1
 
 
-def alike(rows: Rows) -> Rows:
+def alike(rows: lab.Rows) -> lab.Rows:
     """Keep evaluations up to the sequences that all models of a task have seen."""
     most = {
         task: min(max(one.values("sequences")) for one in own.by("layers").values())
         for task, own in rows.by("task").items()
     }
-    return Rows(row for row in rows if row["sequences"] <= most[row["task"]])
+    return lab.Rows(row for row in rows if row["sequences"] <= most[row["task"]])
 
 
-def _matched(rows: Rows) -> tuple[Gate, ...]:
+def _matched(rows: lab.Rows) -> tuple[lab.Gate, ...]:
     return tuple(
-        Gate.matched(
+        lab.Gate.matched(
             {model_name(n): {"sequences": max(one.values("sequences"))} for n, one in own.by("layers").items()}
         ).about(task_title(task))
         for task, own in rows.by("task").items()
@@ -214,21 +196,21 @@ class ConvergenceInterval(NamedTuple):
     until: float | None
 
 
-def crossing(rows: Rows, numbers: Numbers = None) -> ConvergenceInterval | None:
+def crossing(rows: lab.Rows, numbers: lab.Numbers = None) -> ConvergenceInterval | None:
     """Return the convergence interval of one run's rows; None without values."""
     known = sorted((row["sequences"], row["value"]) for row in rows if row["value"] is not None)
     if not known:
         return None
     after, until = 0.0, None
     for sequences, value in known:
-        if value >= parameter(numbers, "rate", CONVERGED):
+        if value >= lab.parameter(numbers, "rate", CONVERGED):
             after, until = sequences, None
         elif until is None:
             until = sequences
     return ConvergenceInterval(after, until)
 
 
-def advantage(rows: Rows, numbers: Numbers = None) -> tuple[float | None, float | None]:
+def advantage(rows: lab.Rows, numbers: lab.Numbers = None) -> tuple[float | None, float | None]:
     """Bound log2 of the sequences that the fastest Transformer needs divided by the RNN's, for one task and seed."""
     found = {n: crossing(own, numbers) for n, own in rows.by("layers").items()}
     recurrent = found.pop(0, None)
@@ -252,14 +234,15 @@ def doublings(bounds: tuple[float | None, float | None]) -> float | None:
     return most if most is not None and most < 0 else None
 
 
-@claim("limits-rnn-converges-faster")
-def converges_faster(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-rnn-converges-faster")
+def converges_faster(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Widen the interval to the distance between evaluations, and leave out the first tenth of the training."""
     rows = alike(tables["epochs"])
     first = {
-        task: parameter(numbers, "first", FIRST) * max(own.values("sequences")) for task, own in rows.by("task").items()
+        task: lab.parameter(numbers, "first", FIRST) * max(own.values("sequences"))
+        for task, own in rows.by("task").items()
     }
-    rows = Rows(row for row in rows if row["sequences"] > first[row["task"]])
+    rows = lab.Rows(row for row in rows if row["sequences"] > first[row["task"]])
     effects, sooner = {}, []
     for task in FOUR:
         bounds = list(rows.where(task=task).per_seed(partial(advantage, numbers=numbers)).values())
@@ -268,30 +251,30 @@ def converges_faster(tables: Tables, numbers: RuleParameters) -> Measurement:
         if known:
             widths = [most - least for least, most in bounds if least is not None and most is not None]
             resolution = fmean(widths) if widths else 0.0
-            effects[task_title(task)] = Effect.pooled(
+            effects[task_title(task)] = lab.Effect.pooled(
                 values, "doublings of the sequences needed", resolution=resolution
             )
             sooner.append(f"{task_title(task)} {sum(value > 0 for value in known)} of {len(known)}")
     text = f"log2 of the sequences that the fastest Transformer needs, divided by those of the RNN: {told(effects)}. "
     text += f"Seeds in which the RNN converges first: {', '.join(sooner) or 'none'}."
-    return Measurement(effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR))
+    return lab.Measurement(effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR))
 
 
-def _at_end(rows: Rows, numbers: Numbers = None) -> float | None:
+def _at_end(rows: lab.Rows, numbers: lab.Numbers = None) -> float | None:
     known = sorted((row["sequences"], row["value"]) for row in rows if row["value"] is not None)
-    return fmean(value for _, value in known[-parameter(numbers, "last", LAST) :]) if known else None
+    return fmean(value for _, value in known[-lab.parameter(numbers, "last", LAST) :]) if known else None
 
 
-def _lead(rows: Rows, numbers: Numbers = None) -> float | None:
+def _lead(rows: lab.Rows, numbers: lab.Numbers = None) -> float | None:
     found = {n: _at_end(own, numbers) for n, own in rows.by("layers").items()}
     recurrent = found.pop(0, None)
     others = [value for value in found.values() if value is not None]
     return min(others) - recurrent if recurrent is not None and others else None
 
 
-def _gates(tables: Tables, rows: Rows, numbers: Numbers = None) -> tuple[Gate, ...]:
+def _gates(tables: lab.Tables, rows: lab.Rows, numbers: lab.Numbers = None) -> tuple[lab.Gate, ...]:
     deep = [n for n in layers_of(rows) if n]
-    whole = Rows({"task": row["task"], "position": row["positions"][-1]} for row in rows)
+    whole = lab.Rows({"task": row["task"], "position": row["positions"][-1]} for row in rows)
     return (
         *_learned(tables, rows, [0], numbers),
         *_learned(tables, rows, deep, numbers),
@@ -300,8 +283,10 @@ def _gates(tables: Tables, rows: Rows, numbers: Numbers = None) -> tuple[Gate, .
     )
 
 
-def _learned(tables: Tables, rows: Rows, layers: list[int], numbers: Numbers = None) -> tuple[Gate, ...]:
-    def lead(own: Rows) -> float | None:
+def _learned(
+    tables: lab.Tables, rows: lab.Rows, layers: list[int], numbers: lab.Numbers = None
+) -> tuple[lab.Gate, ...]:
+    def lead(own: lab.Rows) -> float | None:
         nothing = tables["references"].where(task=own[0]["task"], position=own[0]["position"], seed=own[0].get("seed"))
         ends = [_at_end(own.where(layers=n), numbers) for n in layers]
         known = [end for end in ends if end is not None]
@@ -310,21 +295,21 @@ def _learned(tables: Tables, rows: Rows, layers: list[int], numbers: Numbers = N
     leads = each_task(rows, FOUR, lead, "")
     who = "Transformer" if any(layers) else "RNN"
     return tuple(
-        Gate.learned(
-            leads.get(task), parameter(numbers, "rate", CONVERGED), f"a constant answer ({who}, {task})"
+        lab.Gate.learned(
+            leads.get(task), lab.parameter(numbers, "rate", CONVERGED), f"a constant answer ({who}, {task})"
         ).about(task)
         for task in titles(one for one in FOUR if rows.where(task=one))
     )
 
 
-def _drift(rows: Rows, measure: Callable[[Rows], float | None]) -> float | None:
+def _drift(rows: lab.Rows, measure: Callable[[lab.Rows], float | None]) -> float | None:
     until = max(rows.values("sequences"), default=0) / 2
-    half = Rows(row for row in rows if row["sequences"] <= until)
+    half = lab.Rows(row for row in rows if row["sequences"] <= until)
     return mean_change(half.per_seed(measure), rows.per_seed(measure))
 
 
-@claim("limits-rnn-final-accuracy")
-def final_accuracy(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-rnn-final-accuracy")
+def final_accuracy(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = alike(tables["epochs"])
     effects = each_task(rows, FOUR, partial(_lead, numbers=numbers), "loss, best Transformer minus RNN")
     seen = []
@@ -335,21 +320,21 @@ def final_accuracy(tables: Tables, numbers: RuleParameters) -> Measurement:
     text = f"Mean evaluation loss after equal training: {'; '.join(seen)}. "
     text += "An RNN that trains longer has not yet lowered its learning rate."
     drifts = {task_title(task): _drift(own, partial(_lead, numbers=numbers)) for task, own in rows.by("task").items()}
-    return Measurement(
+    return lab.Measurement(
         effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR), last_doubling_change=drifts
     )
 
 
-@claim("limits-rnn-better-throughout")
-def better_throughout(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-rnn-better-throughout")
+def better_throughout(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Cut losses at the constant answer's and take the smallest lead over evaluations."""
     rows = alike(tables["epochs"])
     nothing = {key: fmean(one.values("value")) for key, one in tables["references"].by("task", "position").items()}
 
-    def least(own: Rows) -> float | None:
+    def least(own: lab.Rows) -> float | None:
         leads, most = [], nothing.get((own[0]["task"], own[0]["position"]), math.inf)
-        begin = parameter(numbers, "first", FIRST) * max(own.values("sequences"))
-        for one in Rows(row for row in own if row["sequences"] > begin).by("sequences").values():
+        begin = lab.parameter(numbers, "first", FIRST) * max(own.values("sequences"))
+        for one in lab.Rows(row for row in own if row["sequences"] > begin).by("sequences").values():
             values = {row["layers"]: min(row["value"], most) for row in one if row["value"] is not None}
             recurrent = values.pop(0, None)
             if recurrent is not None and values:
@@ -360,24 +345,24 @@ def better_throughout(tables: Tables, numbers: RuleParameters) -> Measurement:
     text = (
         f"Smallest lead of the RNN over the best Transformer (difference of losses) at any evaluation: {told(effects)}."
     )
-    return Measurement(effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR))
+    return lab.Measurement(effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR))
 
 
-@claim("limits-rnn-fits-longer")
-def fits_longer(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-rnn-fits-longer")
+def fits_longer(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = alike(tables["epochs"])
 
-    def length(own: Rows) -> float:
-        last = sorted(own, key=lambda row: row["sequences"])[-parameter(numbers, "last", LAST) :]
+    def length(own: lab.Rows) -> float:
+        last = sorted(own, key=lambda row: row["sequences"])[-lab.parameter(numbers, "last", LAST) :]
         return crossing_length(
             [row["distances"] for row in last],
             own[0]["positions"],
-            parameter(numbers, "rate", CONVERGED),
+            lab.parameter(numbers, "rate", CONVERGED),
             last=len(last),
-            definition=parameter(numbers, "definition", "prefix"),
+            definition=lab.parameter(numbers, "definition", "prefix"),
         )
 
-    def longer(own: Rows) -> float | None:
+    def longer(own: lab.Rows) -> float | None:
         found = {n: math.log2(max(length(one), 1.0)) for n, one in own.by("layers").items()}
         recurrent = found.pop(0, None)
         return recurrent - max(found.values()) if recurrent is not None and found else None
@@ -389,25 +374,25 @@ def fits_longer(tables: Tables, numbers: RuleParameters) -> Measurement:
     effects = each_task(rows, FOUR, longer, "doublings beyond the best Transformer", resolution=resolution)
     drifts = {task_title(task): _drift(own, longer) for task, own in rows.by("task").items()}
     text = f"log2 of the RNN's 0.1-fit length divided by the best Transformer's: {told(effects)}."
-    return Measurement(
+    return lab.Measurement(
         effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR), last_doubling_change=drifts
     )
 
 
-@claim("limits-supervision-rnn")
-def supervision_rnn(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-supervision-rnn")
+def supervision_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Compare losses over all positions."""
     rows = alike(tables["epochs"].where(task=[HARD, "cyclic-det"])).with_columns(value=_over_positions)
     deepest = max(layers_of(rows), default=0)
 
-    def harm(layers: int) -> Callable[[Rows], float | None]:
-        def of_seed(own: Rows) -> float | None:
+    def harm(layers: int) -> Callable[[lab.Rows], float | None]:
+        def of_seed(own: lab.Rows) -> float | None:
             hard, easy = (_at_end(own.where(task=task, layers=layers), numbers) for task in (HARD, "cyclic-det"))
             return None if hard is None or easy is None else hard - easy
 
         return of_seed
 
-    def difference(own: Rows) -> float | None:
+    def difference(own: lab.Rows) -> float | None:
         deep, recurrent = harm(deepest)(own), harm(0)(own)
         return None if deep is None or recurrent is None else deep - recurrent
 
@@ -417,7 +402,7 @@ def supervision_rnn(tables: Tables, numbers: RuleParameters) -> Measurement:
     compared = rows.where(layers=[0, deepest])
     effect = over_seeds(rows, difference, "loss, Transformer's increase minus the RNN's")
     own = alike(tables["epochs"].where(task=[HARD, "cyclic-det"], layers=[0, deepest]))
-    return Measurement(
+    return lab.Measurement(
         effect, text, gates=_gates(tables, own, numbers), last_doubling_change=_drift(compared, difference)
     )
 

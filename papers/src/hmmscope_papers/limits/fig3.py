@@ -4,26 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hmmscope import Run, registry
-from hmmscope.lab import (
-    EstimateWithError,
-    Experiment,
-    Explorer,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Numbers,
-    Rows,
-    RuleParameters,
-    Series,
-    Tables,
-    claim,
-    curve,
-    level,
-    lines,
-    parameter,
-)
+from hmmscope import Run, lab, registry
 from hmmscope_papers.limits.lengths import (
     CYCLES,
     RATE,
@@ -92,7 +73,7 @@ class LimitsFig3(GridExperiment):
         "where the state is rarely asked for. Baselines with little knowledge show which fit length needs no memory. "
         + EPOCHS
     )
-    num_seeds = Experiment.NUM_SEEDS
+    num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "layers")
     sizes = {
         "smoke": _COMMON | {"samples": 64, "least_count": 8, "window_samples": 32},
@@ -111,11 +92,11 @@ class LimitsFig3(GridExperiment):
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return grid(scale, choices["tasks"], choices["layers"], length=choices.get("length"))
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         if group == "windows":
             of_task = {identity(run)["task"]: run for run in runs.values() if not is_deep(run)}
             return {"windows": [row for task, run in of_task.items() for row in windows_of(task, run, sizes)]}
-        tables: MeasuredTables = {"positions": [], "fit-lengths": [], WHILE_TRAINING: []}
+        tables: lab.MeasuredTables = {"positions": [], "fit-lengths": [], WHILE_TRAINING: []}
         for run in runs.values():
             facts = identity(run)
             rows = final_losses(run, facts["task"], sizes)
@@ -124,52 +105,54 @@ class LimitsFig3(GridExperiment):
             tables[WHILE_TRAINING] += training_rows(run, sizes["error_rates"], facts)
         return tables
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         figures = [_lengths_figure(tables), _positions_figure(tables), _explorer(tables)]
         return figures + ([_training_figure(tables[WHILE_TRAINING])] if WHILE_TRAINING in tables else [])
 
-    def without_training(self, tables: Tables) -> Tables:
+    def without_training(self, tables: lab.Tables) -> lab.Tables:
         fits = relabelled(tables["fit-lengths"].where(by="final"), "constant").with_columns(by=lambda row: "epochs")
         changed = {"positions": relabelled(tables["positions"], "constant"), "fit-lengths": fits}
-        return {**tables, **changed, WHILE_TRAINING: never_fitting(tables.get(WHILE_TRAINING, Rows()))}
+        return {**tables, **changed, WHILE_TRAINING: never_fitting(tables.get(WHILE_TRAINING, lab.Rows()))}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Figures
 
 
-def _lengths_figure(tables: Tables) -> Figure:
+def _lengths_figure(tables: lab.Tables) -> lab.Figure:
     rows, panels = tables["fit-lengths"], []
     for task, own in rows.by("task").items():
         deep, longest = [n for n in layers_of(own) if n > 0], own[0]["longest"]
         ends = (float(min(deep, default=0)), float(max(deep, default=1)))
         rates = sorted(own.values("error_rate"))
-        series: list[Series | None] = []
+        series: list[lab.Series | None] = []
         for rate in rates:
             of_model = own.where(error_rate=rate, predictor="model", by="epochs")
             series += [
-                curve(of_model.where(layers=deep), "layers", f"Transformer, error rate {rate:g}", "model"),
+                lab.curve(of_model.where(layers=deep), "layers", f"Transformer, error rate {rate:g}", "model"),
                 flat(of_model.where(layers=0), ends, f"RNN, error rate {rate:g}", "other"),
             ]
         moving = of_model.where(layers=moving_layers(while_training(tables, task=task)))
-        series.append(curve(moving, "layers", f"not converged, error rate {rates[-1]:g}", "unfinished", bands=False))
+        series.append(
+            lab.curve(moving, "layers", f"not converged, error rate {rates[-1]:g}", "unfinished", bands=False)
+        )
         nothing = own.where(predictor="constant", error_rate=rates[-1])
         series += [
             flat(nothing, ends, f"constant answer, error rate {rates[-1]:g}", "baseline"),
-            level(longest, ends, "sequence length", "ceiling"),
+            lab.level(longest, ends, "sequence length", "ceiling"),
         ]
         if deep:
             powers = tuple(float(min(2**n, longest)) for n in deep)
-            series.append(Series(name="2^layers", role="control", x=tuple(deep), y=powers))
+            series.append(lab.Series(name="2^layers", role="control", x=tuple(deep), y=powers))
         shown: dict[str, Any] = {"x_label": "layers", "y_label": "fit length", "y_min": 0.0, "y_max": 1.08 * longest}
-        panels.append(lines(task_title(task), *series, **shown))
+        panels.append(lab.lines(task_title(task), *series, **shown))
     definition = rows[0]["definition"]
     rule = (
         "all positions up to it are fitted"
         if definition == "prefix"
         else "it is fitted, whether or not earlier positions are"
     )
-    return Figure(
+    return lab.Figure(
         name="fit-length",
         title="Fit length against depth",
         caption=(
@@ -182,19 +165,19 @@ def _lengths_figure(tables: Tables) -> Figure:
     )
 
 
-def _curves(rows: Rows) -> dict[int, Series]:
-    found = {n: curve(rows.where(layers=n), "position", model_name(n), "model") for n in layers_of(rows)}
+def _curves(rows: lab.Rows) -> dict[int, lab.Series]:
+    found = {n: lab.curve(rows.where(layers=n), "position", model_name(n), "model") for n in layers_of(rows)}
     return {n: series for n, series in found.items() if series is not None}
 
 
-def _positions_figure(tables: Tables) -> Figure:
+def _positions_figure(tables: lab.Tables) -> lab.Figure:
     rows = models(tables)
     shown: dict[str, Any] = {"x_label": "position", "y_label": "evaluation loss", "y_min": 0.0}
     panels = [
-        lines(task_title(task), *_curves(own).values(), *baselines(tables, task), **shown)
+        lab.lines(task_title(task), *_curves(own).values(), *baselines(tables, task), **shown)
         for task, own in rows.by("task").items()
     ]
-    return Figure(
+    return lab.Figure(
         name="loss-by-position",
         title="Evaluation loss by position after training",
         caption=(
@@ -206,14 +189,14 @@ def _positions_figure(tables: Tables) -> Figure:
     )
 
 
-def _explorer(tables: Tables) -> Figure:
+def _explorer(tables: lab.Tables) -> lab.Figure:
     curves = []
     for task, own in models(tables).by("task").items():
         curves += [one.choice(task_title(task), model_name(n)) for n, one in _curves(own).items()]
         curves += [one.choice(task_title(task), "", name=one.name) for one in baselines(tables, task)]
     shown: dict[str, Any] = {"x_label": "position", "y_label": "evaluation loss", "y_min": 0.0}
-    panel = Explorer(title="", choices=("task", "model"), curves=tuple(curves), **shown)
-    return Figure(
+    panel = lab.Explorer(title="", choices=("task", "model"), curves=tuple(curves), **shown)
+    return lab.Figure(
         name="every-model",
         title="Every task and model",
         caption="As above; choose task and model. Baselines are always shown. Bands are 95 % intervals over seeds.",
@@ -221,14 +204,14 @@ def _explorer(tables: Tables) -> Figure:
     )
 
 
-def _training_figure(rows: Rows) -> Figure:
+def _training_figure(rows: lab.Rows) -> lab.Figure:
     rows = rows.where(error_rate=max(rows.values("error_rate")))
     panels = []
     for task, own in rows.by("task").items():
-        models = [curve(own.where(layers=n), "share", model_name(n), "model", y="length") for n in layers_of(own)]
+        models = [lab.curve(own.where(layers=n), "share", model_name(n), "model", y="length") for n in layers_of(own)]
         shown: dict[str, Any] = {"x_label": "fraction of the training", "y_label": "fit length", "y_min": 0.0}
-        panels.append(lines(task_title(task), *models, **shown))
-    return Figure(
+        panels.append(lab.lines(task_title(task), *models, **shown))
+    return lab.Figure(
         name="length-over-training",
         title="Fit length while training",
         caption=(
@@ -244,19 +227,19 @@ def _training_figure(rows: Rows) -> Figure:
 # Claims
 
 
-def _learned(tables: Tables, tasks: Sequence[str], numbers: Numbers = None) -> tuple[Gate, ...]:
+def _learned(tables: lab.Tables, tasks: Sequence[str], numbers: lab.Numbers = None) -> tuple[lab.Gate, ...]:
     return learned_by(tables, tasks, *deep(tables), numbers=numbers)
 
 
-def _of_rnn(tables: Tables, numbers: Numbers = None) -> tuple[Gate, ...]:
+def _of_rnn(tables: lab.Tables, numbers: lab.Numbers = None) -> tuple[lab.Gate, ...]:
     known = [task for task in TASKS if task not in ("ran-lds", HARD)]
     return *learned_by(tables, known, 0, numbers=numbers), *rarely_asked(tables["positions"], numbers)
 
 
-@claim("limits-rnn-fits")
-def rnn_fits(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-rnn-fits")
+def rnn_fits(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Include the first position, where the relative loss on RanLDS is largest."""
-    rate = parameter(numbers, "rate")
+    rate = lab.parameter(numbers, "rate")
     rows = models(tables).where(layers=0)
     effects = each_task(rows, TASKS, lambda own: slack(own, rate), f"below {rate:g}")
     whole = tables["fit-lengths"].where(layers=0, predictor="model", by="epochs", error_rate=rate)
@@ -267,16 +250,16 @@ def rnn_fits(tables: Tables, numbers: RuleParameters) -> Measurement:
     text = f"Mean {rate:g}-fit length of the RNN: {seen}. "
     text += f"Its second largest loss over positions is below {rate:g} by: {told(effects)}."
     drifts = drifts_of(tables, tuple(TASKS), slack_then(rate, numbers), layers=rows.values("layers"), numbers=numbers)
-    return Measurement(
+    return lab.Measurement(
         effects, text, gates=_of_rnn(tables, numbers), required=titles(TASKS), last_doubling_change=drifts
     )
 
 
-@claim("limits-fit-length-grows")
-def grows(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
+@lab.claim("limits-fit-length-grows")
+def grows(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
     effects, drifts = growing_by_task(tables, growth, "doublings per layer", numbers["rate"], numbers)
     text = f"{by_depth(tables, REMEMBERING, numbers)} Doublings of the fit length per layer: {told(effects)}."
-    return Measurement(
+    return lab.Measurement(
         effects,
         text,
         gates=_learned(tables, REMEMBERING, numbers),
@@ -285,8 +268,8 @@ def grows(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
     )
 
 
-@claim("limits-fit-length-doubles")
-def doubles(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
+@lab.claim("limits-fit-length-doubles")
+def doubles(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
     """Use depths up to half of the sequence, because a longer fit cannot double."""
     effects, drifts = growing_by_task(
         tables,
@@ -297,28 +280,30 @@ def doubles(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
     )
     spaces, _ = growing_by_task(tables, doublings_left, "", numbers["rate"], numbers)
     spaced = [
-        Gate.headroom(
-            one.value, parameter(numbers, "room"), f"the sequence of {task}, in doublings of the shortest fit length,"
+        lab.Gate.headroom(
+            one.value,
+            lab.parameter(numbers, "room"),
+            f"the sequence of {task}, in doublings of the shortest fit length,",
         ).about(task)
         for task, one in spaces.items()
     ]
     text = f"{by_depth(tables, REMEMBERING, numbers)} Doublings of the fit length per layer: {told(effects)}."
     gates = (*spaced, *_learned(tables, REMEMBERING, numbers))
-    return Measurement(effects, text, gates=gates, required=titles(REMEMBERING), last_doubling_change=drifts)
+    return lab.Measurement(effects, text, gates=gates, required=titles(REMEMBERING), last_doubling_change=drifts)
 
 
-@claim("limits-fit-length-power")
-def power(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
+@lab.claim("limits-fit-length-power")
+def power(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
     """Leave out depths with 2^L at the sequence length, which can only fall short."""
 
-    def least(found: Lengths, longest: int) -> EstimateWithError | None:
+    def least(found: Lengths, longest: int) -> lab.EstimateWithError | None:
         logs = [(n, log2(length)) for n, length in found.items() if 2**n < longest]
-        return min((one - EstimateWithError(n) for n, one in logs), default=None)
+        return min((one - lab.EstimateWithError(n) for n, one in logs), default=None)
 
     effects, drifts = growing_by_task(tables, least, "doublings above 2^L, worst depth", numbers["rate"], numbers)
     text = f"{by_depth(tables, REMEMBERING, numbers)} "
     text += f"log2 of the fit length divided by 2^L, at the worst depth: {told(effects)}."
-    return Measurement(
+    return lab.Measurement(
         effects,
         text,
         gates=_learned(tables, REMEMBERING, numbers),
@@ -327,10 +312,12 @@ def power(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
     )
 
 
-@claim("limits-constant-depth")
-def constant_depth(tables: Tables, numbers: RuleParameters) -> Measurement:
-    def best(own: Rows) -> EstimateWithError | None:
-        return max((slack(own.where(layers=n), parameter(numbers, "rate", RATE)) for n in layers_of(own)), default=None)
+@lab.claim("limits-constant-depth")
+def constant_depth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
+    def best(own: lab.Rows) -> lab.EstimateWithError | None:
+        return max(
+            (slack(own.where(layers=n), lab.parameter(numbers, "rate", RATE)) for n in layers_of(own)), default=None
+        )
 
     rows = models(tables).where(layers=[1, 2])
     effects = each_task(rows, FORGETTING, best, "below 0.1")
@@ -342,7 +329,7 @@ def constant_depth(tables: Tables, numbers: RuleParameters) -> Measurement:
         else "each task is fitted by some depth"
     )
     starts = tables["fit-lengths"].where(
-        predictor="model", by="epochs", error_rate=parameter(numbers, "rate", RATE), layers=2, task=list(FORGETTING)
+        predictor="model", by="epochs", error_rate=lab.parameter(numbers, "rate", RATE), layers=2, task=list(FORGETTING)
     )
     later = "; ".join(
         f"{task_title(task)} {max(row['fits_from'] for row in own if row['fits_from'] is not None)}"
@@ -354,9 +341,9 @@ def constant_depth(tables: Tables, numbers: RuleParameters) -> Measurement:
     text += f" With two layers the loss stays below 0.1 from this position on: {later}." if later else ""
     text += f" Over all depths, {depth}."
     drifts = drifts_of(
-        tables, FORGETTING, slack_then(parameter(numbers, "rate", RATE), numbers), layers=[1, 2], numbers=numbers
+        tables, FORGETTING, slack_then(lab.parameter(numbers, "rate", RATE), numbers), layers=[1, 2], numbers=numbers
     )
-    return Measurement(
+    return lab.Measurement(
         effects,
         text,
         gates=_few_layers_learned(tables, numbers),
@@ -365,8 +352,8 @@ def constant_depth(tables: Tables, numbers: RuleParameters) -> Measurement:
     )
 
 
-def _few_layers_learned(tables: Tables, numbers: Numbers = None) -> tuple[Gate, ...]:
-    def lead(own: Rows) -> EstimateWithError | None:
+def _few_layers_learned(tables: lab.Tables, numbers: lab.Numbers = None) -> tuple[lab.Gate, ...]:
+    def lead(own: lab.Rows) -> lab.EstimateWithError | None:
         models = own.where(predictor="model").by("layers").values()
         constant = own.where(predictor="constant")
         return max((loss_of(constant) - loss_of(model) for model in models), default=None) if constant else None
@@ -374,13 +361,13 @@ def _few_layers_learned(tables: Tables, numbers: Numbers = None) -> tuple[Gate, 
     found = each_task(tables["positions"].where(layers=[1, 2]), FORGETTING, lead, "")
     what = "a constant answer (one or two layers, {})"
     return tuple(
-        Gate.learned(found.get(task), parameter(numbers, "rate", RATE), what.format(task)).about(task)
+        lab.Gate.learned(found.get(task), lab.parameter(numbers, "rate", RATE), what.format(task)).about(task)
         for task in titles(FORGETTING)
     )
 
 
-@claim("limits-hard-no-depth")
-def hard_no_depth(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-hard-no-depth")
+def hard_no_depth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Gate the supervision rate: the paper asks for the state once in 120 actions."""
     rows = tables["positions"].where(task=HARD)
     best = over_seeds(
@@ -388,29 +375,29 @@ def hard_no_depth(tables: Tables, numbers: RuleParameters) -> Measurement:
         lambda own: max(lengths(own, numbers=numbers).values()),
         "positions",
     )
-    trained = tables.get(WHILE_TRAINING, Rows()).where(task=HARD, layers=deep(tables))
+    trained = tables.get(WHILE_TRAINING, lab.Rows()).where(task=HARD, layers=deep(tables))
     moved = drift(trained, lambda own: max(lengths_then(own, numbers=numbers).values()), numbers)
     gates = (
         *rarely_asked(rows, numbers),
         *learned_by(tables, (HARD,), 0, numbers=numbers),
         *_learned(tables, CYCLES[:1], numbers),
     )
-    return Measurement(best, by_depth(tables, (HARD,), numbers), gates=gates, last_doubling_change=moved)
+    return lab.Measurement(best, by_depth(tables, (HARD,), numbers), gates=gates, last_doubling_change=moved)
 
 
-@claim("limits-hard-below-det")
-def hard_below_det(tables: Tables, numbers: RuleParameters) -> Measurement:
-    def least(easy: Lengths, hard: Lengths) -> EstimateWithError:
+@lab.claim("limits-hard-below-det")
+def hard_below_det(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
+    def least(easy: Lengths, hard: Lengths) -> lab.EstimateWithError:
         return min(log2(easy[n]) - log2(hard[n]) for n in easy.keys() & hard.keys())
 
     effect, moved = both_cycles(tables, least, "doublings, smallest over depths", numbers)
     gates = (*rarely_asked(tables["positions"], numbers), *_learned(tables, CYCLES, numbers))
-    return Measurement(effect, by_depth(tables, CYCLES, numbers), gates=gates, last_doubling_change=moved)
+    return lab.Measurement(effect, by_depth(tables, CYCLES, numbers), gates=gates, last_doubling_change=moved)
 
 
-@claim("limits-hard-plateau")
-def hard_plateau(tables: Tables, numbers: RuleParameters) -> Measurement:
-    def gain(easy: Lengths, hard: Lengths) -> EstimateWithError | None:
+@lab.claim("limits-hard-plateau")
+def hard_plateau(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
+    def gain(easy: Lengths, hard: Lengths) -> lab.EstimateWithError | None:
         most = max(easy.keys() & hard.keys())
         if most <= 2 or not {2} <= easy.keys() & hard.keys():
             return None
@@ -418,37 +405,37 @@ def hard_plateau(tables: Tables, numbers: RuleParameters) -> Measurement:
 
     effect, moved = both_cycles(tables, gain, "doublings more on Cyclic-DET", numbers)
     gates = (*rarely_asked(tables["positions"], numbers), *_learned(tables, CYCLES, numbers))
-    return Measurement(effect, by_depth(tables, CYCLES, numbers), gates=gates, last_doubling_change=moved)
+    return lab.Measurement(effect, by_depth(tables, CYCLES, numbers), gates=gates, last_doubling_change=moved)
 
 
-@claim("limits-error-rates-close")
-def error_rates_close(tables: Tables, numbers: RuleParameters) -> Measurement:
-    def share(pairs: list[tuple[EstimateWithError, EstimateWithError]]) -> EstimateWithError | None:
+@lab.claim("limits-error-rates-close")
+def error_rates_close(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
+    def share(pairs: list[tuple[lab.EstimateWithError, lab.EstimateWithError]]) -> lab.EstimateWithError | None:
         found = [(strict, loose) for strict, loose in pairs if loose.value >= 1]
         if not found:
             return None
         error = math.hypot(*(part.error / loose.value for strict, loose in found for part in (strict, loose)))
         mean = math.fsum(strict.value / loose.value for strict, loose in found) / len(found)
-        return EstimateWithError(mean, error / len(found))
+        return lab.EstimateWithError(mean, error / len(found))
 
-    def now(own: Rows) -> EstimateWithError | None:
+    def now(own: lab.Rows) -> lab.EstimateWithError | None:
         return share(
             [
                 (
-                    length_of(one, parameter(numbers, "stricter"), numbers=numbers),
-                    length_of(one, parameter(numbers, "looser"), numbers=numbers),
+                    length_of(one, lab.parameter(numbers, "stricter"), numbers=numbers),
+                    length_of(one, lab.parameter(numbers, "looser"), numbers=numbers),
                 )
                 for one in own.by("task", "layers").values()
             ]
         )
 
-    def then(own: Rows) -> EstimateWithError | None:
+    def then(own: lab.Rows) -> lab.EstimateWithError | None:
         cells = own.by("task", "layers").values()
         return share(
             [
                 (
-                    lengths_then(one, parameter(numbers, "stricter"), numbers)[n],
-                    lengths_then(one, parameter(numbers, "looser"), numbers)[n],
+                    lengths_then(one, lab.parameter(numbers, "stricter"), numbers)[n],
+                    lengths_then(one, lab.parameter(numbers, "looser"), numbers)[n],
                 )
                 for one in cells
                 for n in one.values("layers")
@@ -462,10 +449,10 @@ def error_rates_close(tables: Tables, numbers: RuleParameters) -> Measurement:
         if effect is None
         else f"The 0.05-fit length is {effect.short()} times the 0.1-fit length, mean over tasks and depths."
     )
-    trained = tables.get(WHILE_TRAINING, Rows()).where(layers=deep(tables))
+    trained = tables.get(WHILE_TRAINING, lab.Rows()).where(layers=deep(tables))
     drifts = {
         "": drift(trained, then, numbers),
         **drifts_of(tables, REMEMBERING, then, layers=deep(tables), numbers=numbers),
     }
     gates = (*_learned(tables, REMEMBERING, numbers), *rarely_asked(tables["positions"], numbers))
-    return Measurement(effect, text, gates=gates, last_doubling_change=drifts, parts=parts)
+    return lab.Measurement(effect, text, gates=gates, last_doubling_change=drifts, parts=parts)

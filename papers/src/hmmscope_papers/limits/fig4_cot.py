@@ -4,28 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from hmmscope import Run, registry
+from hmmscope import Run, lab, registry
 from hmmscope.analysis import evaluation_losses
-from hmmscope.lab import (
-    Effect,
-    EstimateWithError,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Numbers,
-    Panel,
-    Rows,
-    RuleParameters,
-    Series,
-    Tables,
-    claim,
-    curve,
-    level,
-    lines,
-    parameter,
-)
 from hmmscope.schema import require, unknown_name
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.lengths import length_of, log2, rarely_asked, slack
@@ -50,7 +30,7 @@ ERROR_RATES = (0.05, 0.1)
 
 
 @registry.experiment("limits-fig4-cot")
-class Figure4CoT(Experiment):
+class Figure4CoT(lab.Experiment):
     """A shallow Transformer for each task with several block lengths; block length 0 means no chain-of-thought."""
 
     title = "Block chain-of-thought lets a shallow Transformer follow long sequences"
@@ -103,23 +83,23 @@ class Figure4CoT(Experiment):
             for block in choices["blocks"]
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         longest = min(run.config.layout.num_observations for run in runs.values())
         at = sizes["position"]
         require(1 <= at <= longest, "measurements.position", f"must be in [1, {longest}]", at)
         if group == "training":
             return {"training": [row for run in runs.values() for row in _training_rows(run, at)]}
-        tables: MeasuredTables = {"errors": [], "final": []}
+        tables: lab.MeasuredTables = {"errors": [], "final": []}
         for run in runs.values():
             rows = error_rows(run, sizes["samples"])
             tables["errors"] += rows
-            tables["final"].append(_final_row(run, Rows(rows).where(predictor="trained"), at))
+            tables["final"].append(_final_row(run, lab.Rows(rows).where(predictor="trained"), at))
         return tables
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [_training_figure(tables["training"]), _final_figure(tables["final"]), _blocks_figure(tables["errors"])]
 
-    def without_training(self, tables: Tables) -> Tables:
+    def without_training(self, tables: lab.Tables) -> lab.Tables:
         errors = relabelled(tables["errors"], "untrained", "trained")
         keys = ("seed", "task", "block_length")
         known = {key: own[0]["value"] for key, own in errors.where(predictor="trained").by(*keys, "position").items()}
@@ -172,7 +152,7 @@ def error_rows(run: Run, num_samples: int) -> list[dict]:
     return rows
 
 
-def _final_row(run: Run, rows: Rows, position: int) -> dict:
+def _final_row(run: Run, rows: lab.Rows, position: int) -> dict:
     at = max(row["position"] for row in rows if row["position"] <= position)
     fits = {f"fit_{rate:g}": fit_length_of(run, rate) for rate in ERROR_RATES}
     return _names(run) | {"chosen_position": at, "error": rows.one(position=at)["value"], **fits}
@@ -193,22 +173,22 @@ def _training_rows(run: Run, position: int) -> list[dict]:
 # Figures
 
 
-def _by_block(rows: Rows, x: str) -> list[Series | None]:
+def _by_block(rows: lab.Rows, x: str) -> list[lab.Series | None]:
     return [
-        curve(
+        lab.curve(
             rows.where(block_length=block), x, f"b = {block}" if block else "without", "other" if block else "baseline"
         )
         for block in sorted(rows.values("block_length"))
     ]
 
 
-def _training_figure(rows: Rows) -> Figure:
+def _training_figure(rows: lab.Rows) -> lab.Figure:
     label = f"evaluation loss at position {rows[0]['chosen_position']}"
     panels = [
-        lines(task, *_by_block(own, "epoch"), x_label="epoch", y_label=label, y_min=0.0)
+        lab.lines(task, *_by_block(own, "epoch"), x_label="epoch", y_label=label, y_min=0.0)
         for task, own in rows.by("task").items()
     ]
-    return Figure(
+    return lab.Figure(
         name="error-over-training",
         title="The last position over training",
         caption=(
@@ -219,17 +199,17 @@ def _training_figure(rows: Rows) -> Figure:
     )
 
 
-def _blocks_figure(rows: Rows) -> Figure:
+def _blocks_figure(rows: lab.Rows) -> lab.Figure:
     panels = []
     for task, own in rows.by("task").items():
         series = [
             *_by_block(own.where(predictor="trained"), "position"),
-            curve(own.where(predictor="untrained", block_length=0), "position", "before training", "control"),
-            curve(own.where(predictor="constant", block_length=0), "position", "constant answer", "baseline"),
-            level(0.0, sorted(own.values("position")), "exact answer", "optimum"),
+            lab.curve(own.where(predictor="untrained", block_length=0), "position", "before training", "control"),
+            lab.curve(own.where(predictor="constant", block_length=0), "position", "constant answer", "baseline"),
+            lab.level(0.0, sorted(own.values("position")), "exact answer", "optimum"),
         ]
-        panels.append(lines(task, *series, x_label="position t", y_label="evaluation loss", y_min=0.0))
-    return Figure(
+        panels.append(lab.lines(task, *series, x_label="position t", y_label="evaluation loss", y_min=0.0))
+    return lab.Figure(
         name="error-by-position",
         title="How far each block length reaches",
         caption=(
@@ -240,20 +220,20 @@ def _blocks_figure(rows: Rows) -> Figure:
     )
 
 
-def _final_figure(rows: Rows) -> Figure:
-    def panel(column: str, label: str) -> Panel:
-        series: list[Series | None] = []
+def _final_figure(rows: lab.Rows) -> lab.Figure:
+    def panel(column: str, label: str) -> lab.Panel:
+        series: list[lab.Series | None] = []
         for task, own in rows.by("task").items():
-            heard = Rows(row for row in own if row["block_length"])
-            series.append(curve(heard, "block_length", task, y=column))
+            heard = lab.Rows(row for row in own if row["block_length"])
+            series.append(lab.curve(heard, "block_length", task, y=column))
             plain = own.where(block_length=0).pool("task", value=column)
             if plain and heard:
                 ends = (min(heard.values("block_length")), max(heard.values("block_length")))
-                series.append(level(plain[0][column], ends, f"{task}, without"))
-        return lines("", *series, x_label="block length b", y_label=label, log_x=True)
+                series.append(lab.level(plain[0][column], ends, f"{task}, without"))
+        return lab.lines("", *series, x_label="block length b", y_label=label, log_x=True)
 
     position = rows[0]["chosen_position"]
-    return Figure(
+    return lab.Figure(
         name="block-length",
         title="Effect of the block length",
         caption=(
@@ -280,46 +260,51 @@ def half_of_fit(lengths: list[int], fit_length: int) -> int | None:
     return max(allowed, default=None)
 
 
-def _short(own: Rows) -> list[int]:
+def _short(own: lab.Rows) -> list[int]:
     plain = own.where(block_length=0)
     fit = plain[0]["fit_0.05"] if plain else 0
     return [block for block in own.values("block_length") if 0 < block <= max(1, fit // 2)]
 
 
-def _chosen(own: Rows) -> int | None:
+def _chosen(own: lab.Rows) -> int | None:
     plain = own.where(block_length=0)
     return half_of_fit(own.values("block_length"), plain[0]["fit_0.05"]) if plain else None
 
 
 def _each_shown(
-    tables: Tables, measure: Callable[[Rows], EstimateWithError | float | None], unit: str
-) -> dict[str, Effect]:
+    tables: lab.Tables, measure: Callable[[lab.Rows], lab.EstimateWithError | float | None], unit: str
+) -> dict[str, lab.Effect]:
     found = each(tables["final"].where(task=list(SHOWN)), "task", measure, unit)
     return {task: found[task] for task in SHOWN if task in found}
 
 
-def _at_rest(tables: Tables, tasks: tuple[str, ...], numbers: Numbers = None) -> Gate:
+def _at_rest(tables: lab.Tables, tasks: tuple[str, ...], numbers: lab.Numbers = None) -> lab.Gate:
     cells: dict[str, list[dict[str, Any]]] = {}
     for (task, seed), own in tables["final"].where(task=list(tasks)).by("task", "seed").items():
         for name, block in (("without", 0), ("with the chosen block", _chosen(own))):
             rows = tables["training"].where(task=task, seed=seed, block_length=block)
             cells.setdefault(f"{task}, {name}", []).extend(with_share(rows, "epoch") if rows else ())
     changes = {
-        name: mean_late_change(Rows(rows), partial(_change, numbers=numbers), numbers)
+        name: mean_late_change(lab.Rows(rows), partial(_change, numbers=numbers), numbers)
         for name, rows in cells.items()
         if rows
     }
-    return Gate.converged(
-        changes, parameter(numbers, "loss_at_rest", LOSS_AT_REST), "evaluation loss at the chosen position"
+    return lab.Gate.converged(
+        changes, lab.parameter(numbers, "loss_at_rest", LOSS_AT_REST), "evaluation loss at the chosen position"
     )
 
 
 def _learned(
-    tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False, short: bool = False, numbers: Numbers = None
-) -> Gate:
+    tables: lab.Tables,
+    tasks: tuple[str, ...],
+    *,
+    chosen: bool = False,
+    short: bool = False,
+    numbers: lab.Numbers = None,
+) -> lab.Gate:
     """Return the gate of learning without blocks and with the chosen block, with all short blocks, or with the best."""
 
-    def lead(own: Rows) -> EstimateWithError | None:
+    def lead(own: lab.Rows) -> lab.EstimateWithError | None:
         controls = [own.where(predictor=name, block_length=0) for name in ("untrained", "constant")]
         if not all(controls):
             return None
@@ -338,24 +323,24 @@ def _learned(
     found = each(tables["errors"].where(task=list(tasks)), "task", lead)
     least = smallest(found.values(), lambda one: one.value) if found else None
     control = "before training and better than a constant answer, on average over positions,"
-    return Gate.learned(least, parameter(numbers, "loss_at_rest", LOSS_AT_REST), control)
+    return lab.Gate.learned(least, lab.parameter(numbers, "loss_at_rest", LOSS_AT_REST), control)
 
 
-def _change(end: dict[str, Any], before: dict[str, Any], numbers: Numbers = None) -> float:
+def _change(end: dict[str, Any], before: dict[str, Any], numbers: lab.Numbers = None) -> float:
     return (
         0.0
-        if end["value"] < parameter(numbers, "loss_at_rest", LOSS_AT_REST)
+        if end["value"] < lab.parameter(numbers, "loss_at_rest", LOSS_AT_REST)
         else float(end["value"] - before["value"])
     )
 
 
 def _drifts(
-    tables: Tables, measure: Callable[[Rows], float | None], numbers: Numbers = None
+    tables: lab.Tables, measure: Callable[[lab.Rows], float | None], numbers: lab.Numbers = None
 ) -> dict[str, float | None]:
     def at(row: dict[str, Any], until: float) -> float | None:
         same = {key: row.get(key) for key in ("task", "seed", "block_length")}
-        rows = with_share(tables["training"].where(**same), "epoch") if tables["training"].where(**same) else Rows()
-        near = [one["value"] for one in rows if until - parameter(numbers, "about") < one["share"] <= until + 1e-9]
+        rows = with_share(tables["training"].where(**same), "epoch") if tables["training"].where(**same) else lab.Rows()
+        near = [one["value"] for one in rows if until - lab.parameter(numbers, "about") < one["share"] <= until + 1e-9]
         return sum(near) / len(near) if near and None not in near else None
 
     drifts = {}
@@ -367,7 +352,7 @@ def _drifts(
     return drifts
 
 
-def _said(rows: Rows) -> str:
+def _said(rows: lab.Rows) -> str:
     keys = ("task", "block_length")
     fits = {(row["task"], row["block_length"]): row["fit_0.05"] for row in rows.pool(*keys, value="fit_0.05")}
     parts = [
@@ -378,9 +363,9 @@ def _said(rows: Rows) -> str:
     return f"Mean evaluation loss at the last position: {'; '.join(parts) or 'not measured'}."
 
 
-@claim("limits-cot-lowers-loss")
-def lowers_loss(tables: Tables, numbers: RuleParameters) -> Measurement:
-    def fall(own: Rows) -> float | None:
+@lab.claim("limits-cot-lowers-loss")
+def lowers_loss(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
+    def fall(own: lab.Rows) -> float | None:
         chosen = _chosen(own)
         return None if chosen is None else own.one(block_length=0)["error"] - own.one(block_length=chosen)["error"]
 
@@ -389,25 +374,25 @@ def lowers_loss(tables: Tables, numbers: RuleParameters) -> Measurement:
         _drifts(tables, fall, numbers),
     )
     gate = _learned(tables, SHOWN, chosen=True, numbers=numbers)
-    return Measurement(effects, _said(tables["final"]), gates=(gate,), required=SHOWN, last_doubling_change=drifts)
+    return lab.Measurement(effects, _said(tables["final"]), gates=(gate,), required=SHOWN, last_doubling_change=drifts)
 
 
-@claim("limits-cot-lengthens")
-def lengthens(tables: Tables, numbers: RuleParameters) -> Measurement:
-    def gain(own: Rows) -> EstimateWithError | None:
+@lab.claim("limits-cot-lengthens")
+def lengthens(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
+    def gain(own: lab.Rows) -> lab.EstimateWithError | None:
         chosen = _chosen(own)
         errors = tables["errors"].where(predictor="trained", task=own[0]["task"], seed=own[0].get("seed"))
         if chosen is None or not errors:
             return None
         plain, heard = (
-            length_of(errors.where(block_length=block), parameter(numbers, "rate", ERROR_RATES[0]), numbers=numbers)
+            length_of(errors.where(block_length=block), lab.parameter(numbers, "rate", ERROR_RATES[0]), numbers=numbers)
             for block in (0, chosen)
         )
         return log2(heard) - log2(plain)
 
     effects = _each_shown(tables, gain, "doublings")
     text = f"Doublings of the 0.05-fit length gained by chain-of-thought: {told(effects)}. {_said(tables['final'])}"
-    return Measurement(
+    return lab.Measurement(
         effects,
         text,
         gates=(_learned(tables, SHOWN, chosen=True, numbers=numbers), _at_rest(tables, SHOWN, numbers)),
@@ -415,9 +400,9 @@ def lengthens(tables: Tables, numbers: RuleParameters) -> Measurement:
     )
 
 
-@claim("limits-cot-block-bound")
-def block_bound(tables: Tables, numbers: RuleParameters) -> Measurement:
-    def difference(own: Rows) -> float | None:
+@lab.claim("limits-cot-block-bound")
+def block_bound(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
+    def difference(own: lab.Rows) -> float | None:
         fit = own.one(block_length=0)["fit_0.05"] if own.where(block_length=0) else 0
         errors = {row["block_length"]: row["error"] for row in own}
         long = [error for block, error in errors.items() if block > max(1, fit)]
@@ -427,24 +412,26 @@ def block_bound(tables: Tables, numbers: RuleParameters) -> Measurement:
     effects = _each_shown(tables, difference, "error of blocks above the fit length minus that of short ones")
     text, drifts = _said(tables["final"]), _drifts(tables, difference, numbers)
     gate = _learned(tables, SHOWN, short=True, numbers=numbers)
-    return Measurement(effects, text, gates=(gate,), required=SHOWN, last_doubling_change=drifts)
+    return lab.Measurement(effects, text, gates=(gate,), required=SHOWN, last_doubling_change=drifts)
 
 
-@claim("limits-cot-hard")
-def cot_hard(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-cot-hard")
+def cot_hard(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Use the best block length; the first answers carry no information about the state."""
-    heard = Rows(row for row in tables["errors"].where(predictor="trained") if row["block_length"])
+    heard = lab.Rows(row for row in tables["errors"].where(predictor="trained") if row["block_length"])
 
-    def least(own: Rows) -> EstimateWithError:
-        best = max(slack(one, parameter(numbers, "rate", ERROR_RATES[1])) for one in own.by("block_length").values())
-        return EstimateWithError(parameter(numbers, "rate", ERROR_RATES[1]) - best.value, best.error)
+    def least(own: lab.Rows) -> lab.EstimateWithError:
+        best = max(
+            slack(one, lab.parameter(numbers, "rate", ERROR_RATES[1])) for one in own.by("block_length").values()
+        )
+        return lab.EstimateWithError(lab.parameter(numbers, "rate", ERROR_RATES[1]) - best.value, best.error)
 
     rows = heard.where(task=HARD)
     effect = over_seeds(rows, least, "largest loss, best block length")
     easy = over_seeds(
         heard.where(task=SHOWN[0]),
         lambda own: max(
-            slack(one, parameter(numbers, "rate", ERROR_RATES[1])) for one in own.by("block_length").values()
+            slack(one, lab.parameter(numbers, "rate", ERROR_RATES[1])) for one in own.by("block_length").values()
         ),
     )
     gates = [
@@ -452,8 +439,12 @@ def cot_hard(tables: Tables, numbers: RuleParameters) -> Measurement:
         _at_rest(tables, (HARD,), numbers),
     ]
     gates += (
-        [Gate.learned(easy, parameter(numbers, "easy"), "an error of 0.1, on Cyclic-DET with chain-of-thought,")]
+        [
+            lab.Gate.learned(
+                easy, lab.parameter(numbers, "easy"), "an error of 0.1, on Cyclic-DET with chain-of-thought,"
+            )
+        ]
         if easy
         else []
     )
-    return Measurement(effect, _said(tables["final"].where(task=[HARD, SHOWN[0]])), gates=gates)
+    return lab.Measurement(effect, _said(tables["final"].where(task=[HARD, SHOWN[0]])), gates=gates)

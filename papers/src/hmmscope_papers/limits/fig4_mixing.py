@@ -5,26 +5,8 @@ from typing import Any
 
 import torch
 
-from hmmscope import Run, registry
+from hmmscope import Run, lab, registry
 from hmmscope.analysis import bootstrap_means, evaluation_losses
-from hmmscope.lab import (
-    Effect,
-    EstimateWithError,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Numbers,
-    Rows,
-    RuleParameters,
-    Tables,
-    claim,
-    curve,
-    level,
-    lines,
-    parameter,
-)
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.limits.tables import (
     WHILE_TRAINING,
@@ -46,7 +28,7 @@ PROBABILITIES = [0.01, 0.03, 0.05, 0.1, 0.15]
 
 
 @registry.experiment("limits-fig4-mixing")
-class Figure4Mixing(Experiment):
+class Figure4Mixing(lab.Experiment):
     """A Transformer and the RNN at each backward probability, after equally many sequences."""
 
     title = "Intermediate mixing speeds make the middle of the sequence hardest"
@@ -89,9 +71,9 @@ class Figure4Mixing(Experiment):
             for probability in choices["probabilities"]
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         depth = max(run.config.model.num_layers for run in runs.values() if is_deep(run))
-        tables: MeasuredTables = {"errors": [], WHILE_TRAINING: []}
+        tables: lab.MeasuredTables = {"errors": [], WHILE_TRAINING: []}
         for run in runs.values():
             facts = {"probability": run.config.process.backward_probability, "layers": depth}
             network = "model" if is_deep(run) else "rnn"
@@ -99,10 +81,10 @@ class Figure4Mixing(Experiment):
             tables[WHILE_TRAINING] += training_rows(run, [ERROR_RATE], facts | {"network": network})
         return tables
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [_together(tables["errors"]), _one_by_one(tables["errors"])]
 
-    def without_training(self, tables: Tables) -> Tables:
+    def without_training(self, tables: lab.Tables) -> lab.Tables:
         errors = relabelled(relabelled(tables["errors"], "untrained"), "untrained", "rnn")
         return {**tables, "errors": errors}
 
@@ -136,14 +118,14 @@ def uniform_errors(run: Run, num_samples: int) -> torch.Tensor:
 # Figures
 
 
-def _together(rows: Rows) -> Figure:
+def _together(rows: lab.Rows) -> lab.Figure:
     probabilities = sorted(rows.values("probability"))
     shown: dict[str, Any] = {"x_label": "position t", "y_label": "evaluation loss", "y_min": 0.0, "y_max": 1.0}
     panels = [
-        lines(
+        lab.lines(
             title,
             *(
-                curve(rows.where(predictor=predictor, probability=p), "position", f"backward {p:g}")
+                lab.curve(rows.where(predictor=predictor, probability=p), "position", f"backward {p:g}")
                 for p in probabilities
             ),
             **shown,
@@ -151,7 +133,7 @@ def _together(rows: Rows) -> Figure:
         for predictor, title in (("model", "Transformer"), ("uniform", "Uniform distribution"))
     ]
     layers = rows[0]["layers"]
-    return Figure(
+    return lab.Figure(
         name="errors-by-position",
         title="Error by position, for five speeds of mixing",
         caption=(
@@ -163,20 +145,20 @@ def _together(rows: Rows) -> Figure:
     )
 
 
-def _one_by_one(rows: Rows) -> Figure:
+def _one_by_one(rows: lab.Rows) -> lab.Figure:
     panels = []
     for probability in sorted(rows.values("probability")):
         own = rows.where(probability=probability)
         series = (
-            curve(own.where(predictor="model"), "position", "Transformer", "model"),
-            level(0.0, sorted(own.values("position")), "exact belief", "optimum"),
-            curve(own.where(predictor="uniform"), "position", "uniform distribution", "baseline"),
-            curve(own.where(predictor="untrained"), "position", "before training", "control"),
-            curve(own.where(predictor="rnn"), "position", "RNN"),
+            lab.curve(own.where(predictor="model"), "position", "Transformer", "model"),
+            lab.level(0.0, sorted(own.values("position")), "exact belief", "optimum"),
+            lab.curve(own.where(predictor="uniform"), "position", "uniform distribution", "baseline"),
+            lab.curve(own.where(predictor="untrained"), "position", "before training", "control"),
+            lab.curve(own.where(predictor="rnn"), "position", "RNN"),
         )
         shown: dict[str, Any] = {"x_label": "position t", "y_label": "evaluation loss", "y_min": -0.02, "y_max": 1.0}
-        panels.append(lines(f"backward {probability:g}", *series, **shown))
-    return Figure(
+        panels.append(lab.lines(f"backward {probability:g}", *series, **shown))
+    return lab.Figure(
         name="errors-beside-the-uniform-law",
         title="Each process compared with a predictor that sees a window",
         caption=(
@@ -196,41 +178,41 @@ FORGOTTEN = 0.1
 ERROR_RATE = 0.05
 
 
-def _forgets(rows: Rows, numbers: Numbers = None) -> list[float]:
+def _forgets(rows: lab.Rows, numbers: lab.Numbers = None) -> list[float]:
     last = max(rows.values("position"))
     ends = rows.where(predictor="uniform", position=last).pool("probability")
-    return sorted(row["probability"] for row in ends if row["value"] < parameter(numbers, "forgotten", FORGOTTEN))
+    return sorted(row["probability"] for row in ends if row["value"] < lab.parameter(numbers, "forgotten", FORGOTTEN))
 
 
-def _at(rows: Rows, position: int) -> EstimateWithError:
+def _at(rows: lab.Rows, position: int) -> lab.EstimateWithError:
     return sampled(rows.one(position=position))
 
 
-def _learned(rows: Rows, trained: str = "model", numbers: Numbers = None) -> Gate:
-    def lead(own: Rows) -> float | None:
+def _learned(rows: lab.Rows, trained: str = "model", numbers: lab.Numbers = None) -> lab.Gate:
+    def lead(own: lab.Rows) -> float | None:
         errors = [[row["value"] for row in own.where(predictor=name)] for name in ("uniform", trained)]
         return sum(errors[0]) / len(errors[0]) - sum(errors[1]) / len(errors[1]) if all(errors) else None
 
     found = each(rows, "probability", lead)
     least = smallest(found.values(), lambda one: one.value) if found else None
-    return Gate.learned(
+    return lab.Gate.learned(
         least,
-        parameter(numbers, "error_rate", ERROR_RATE) / 2,
+        lab.parameter(numbers, "error_rate", ERROR_RATE) / 2,
         f"the uniform distribution ({'RNN' if trained == 'rnn' else 'Transformer'})",
     )
 
 
-def _at_rest(tables: Tables, *networks: str, numbers: Numbers = None, **only: Any) -> Gate:
+def _at_rest(tables: lab.Tables, *networks: str, numbers: lab.Numbers = None, **only: Any) -> lab.Gate:
     return losses_at_rest(while_training(tables, network=list(networks), **only), numbers)
 
 
-@claim("limits-mixing-hump")
-def hump(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-mixing-hump")
+def hump(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["errors"]
     last = max(rows.values("position"))
     model = rows.where(predictor="model", probability=_forgets(rows, numbers))
 
-    def height(own: Rows) -> EstimateWithError:
+    def height(own: lab.Rows) -> lab.EstimateWithError:
         top = largest((sampled(row) for row in own), lambda one: one.value)
         return top - max(_at(own, 1), _at(own, last))
 
@@ -243,10 +225,10 @@ def hump(tables: Tables, numbers: RuleParameters) -> Measurement:
         shown.append(f"{p:g}: {means[top]:.3f} at position {top}, {means[last]:.3f} at position {last}")
     text = f"Largest and last mean error by backward probability: {'; '.join(shown) or 'none forgets within the sequence'}."
     rest = _at_rest(tables, "model", probability=_forgets(rows, numbers), numbers=numbers)
-    return Measurement(effects, text, gates=(_learned(rows, numbers=numbers), rest, _room(rows, numbers)))
+    return lab.Measurement(effects, text, gates=(_learned(rows, numbers=numbers), rest, _room(rows, numbers)))
 
 
-def _room(rows: Rows, numbers: Numbers = None) -> Gate:
+def _room(rows: lab.Rows, numbers: lab.Numbers = None) -> lab.Gate:
     known = rows.where(predictor="uniform", probability=_forgets(rows, numbers))
     reach, last = 2 ** rows[0]["layers"], max(rows.values("position"))
     heights = [
@@ -254,21 +236,21 @@ def _room(rows: Rows, numbers: Numbers = None) -> Gate:
         for own in known.by("probability").values()
         if (means := own.pool("position"))
     ]
-    return Gate.headroom(
+    return lab.Gate.headroom(
         min(heights, default=0.0),
-        parameter(numbers, "room"),
+        lab.parameter(numbers, "room"),
         "the fall of the uniform distribution's error from position 2^L on",
     )
 
 
-@claim("limits-mixing-end")
-def end_falls(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-mixing-end")
+def end_falls(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["errors"]
     ends = rows.where(position=max(rows.values("position")))
-    effects: dict[str, Effect] = {}
+    effects: dict[str, lab.Effect] = {}
     for slower, faster in pairwise(sorted(ends.where(predictor="model").values("probability"))):
 
-        def fall(own: Rows, slower: float = slower, faster: float = faster) -> EstimateWithError:
+        def fall(own: lab.Rows, slower: float = slower, faster: float = faster) -> lab.EstimateWithError:
             return sampled(own.one(probability=slower)) - sampled(own.one(probability=faster))
 
         found = over_seeds(ends.where(predictor="model"), fall, "fall of the error")
@@ -278,25 +260,25 @@ def end_falls(tables: Tables, numbers: RuleParameters) -> Measurement:
     text = (
         f"Mean error at the last position by backward probability: {shown[0]}; for the uniform distribution {shown[1]}."
     )
-    return Measurement(
+    return lab.Measurement(
         effects, text, gates=(_learned(rows, numbers=numbers), _at_rest(tables, "model", numbers=numbers))
     )
 
 
-def _value(own: Rows) -> float:
+def _value(own: lab.Rows) -> float:
     return float(own[0]["value"])
 
 
-@claim("limits-mixing-rnn")
-def mixing_rnn(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-mixing-rnn")
+def mixing_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["errors"]
     slow, fast = min(rows.values("probability")), max(rows.values("probability"))
 
-    def rise(own: Rows, network: str) -> float | None:
+    def rise(own: lab.Rows, network: str) -> float | None:
         both = [[row["value"] for row in own.where(predictor=network, probability=p)] for p in (slow, fast)]
         return sum(both[0]) / len(both[0]) - sum(both[1]) / len(both[1]) if all(both) else None
 
-    def more(own: Rows) -> float | None:
+    def more(own: lab.Rows) -> float | None:
         deep, recurrent = rise(own, "model"), rise(own, "rnn")
         return None if deep is None or recurrent is None else deep - recurrent
 
@@ -307,7 +289,7 @@ def mixing_rnn(tables: Tables, numbers: RuleParameters) -> Measurement:
     labels = {name: _label(slow, layers) for name, layers in (("Transformer", 1), ("RNN", 0))}
     gates = (equal_budgets(tables, labels), _learned(rows, "rnn", numbers), _learned(rows, numbers=numbers))
     then = while_training(tables).with_columns(predictor=lambda row: row["network"], value=lambda row: row["loss"])
-    return Measurement(
+    return lab.Measurement(
         over_seeds(rows, more, "rise of the error, Transformer minus RNN"),
         text,
         gates=gates,

@@ -3,25 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from hmmscope import Run, registry
+from hmmscope import Run, lab, registry
 from hmmscope.analysis import evaluation_losses
-from hmmscope.lab import (
-    Effect,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    Rows,
-    RuleParameters,
-    Tables,
-    claim,
-    curve,
-    level,
-    lines,
-    parameter,
-)
 from hmmscope.schema import require, unknown_name
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.tables import (
@@ -41,7 +24,7 @@ _PAPER = {"head_counts": [1, 2, 4, 8, 16], "steps": 0, "rates": [0.0002, 0.001, 
 
 
 @registry.experiment("limits-fig5")
-class Figure5(Experiment):
+class Figure5(lab.Experiment):
     """Widths at one number of heads, heads at one width, and learning rates of that Transformer and of the RNN."""
 
     title = "Width and heads"
@@ -107,21 +90,21 @@ class Figure5(Experiment):
                     )
         return plan
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         sized = [(run.config.model.width, run.config.model.num_heads) for run in runs.values() if is_deep(run)]
         common = {"width": _most_varied(sized), "heads": _most_varied([(heads, width) for width, heads in sized])}
         usual = _usual_rates(runs)
-        tables: MeasuredTables = {"errors": [], WHILE_TRAINING: []}
+        tables: lab.MeasuredTables = {"errors": [], WHILE_TRAINING: []}
         for run in runs.values():
             facts = _facts(run, common, usual)
             tables["errors"] += _rows(run, facts, sizes["samples"])
             tables[WHILE_TRAINING] += training_rows(run, [0.05], facts)
         return tables
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [_figure(own, task) for task, own in tables["errors"].by("task").items()]
 
-    def without_training(self, tables: Tables) -> Tables:
+    def without_training(self, tables: lab.Tables) -> lab.Tables:
         return {**tables, "errors": relabelled(tables["errors"], "untrained")}
 
 
@@ -174,21 +157,21 @@ def _rows(run: Run, facts: dict[str, Any], num_samples: int) -> list[dict]:
     ]
 
 
-def _figure(rows: Rows, task: str) -> Figure:
-    def panel(axis: str, label: str, varied: str) -> Panel:
+def _figure(rows: lab.Rows, task: str) -> lab.Figure:
+    def panel(axis: str, label: str, varied: str) -> lab.Panel:
         kept = rows.where(**{varied: True})
         series = (
-            curve(kept.where(predictor="model"), axis, "Transformer", "model"),
-            level(0.0, sorted(kept.values(axis)), "exact answer", "optimum"),
-            curve(kept.where(predictor="constant"), axis, "constant answer", "baseline"),
-            curve(kept.where(predictor="untrained"), axis, "before training", "control"),
+            lab.curve(kept.where(predictor="model"), axis, "Transformer", "model"),
+            lab.level(0.0, sorted(kept.values(axis)), "exact answer", "optimum"),
+            lab.curve(kept.where(predictor="constant"), axis, "constant answer", "baseline"),
+            lab.curve(kept.where(predictor="untrained"), axis, "before training", "control"),
         )
-        return lines("", *series, x_label=label, y_label="mean evaluation loss", log_x=True)
+        return lab.lines("", *series, x_label=label, y_label="mean evaluation loss", log_x=True)
 
     depths = ", ".join(str(n) for n in sorted(n for n in rows.values("layers") if n))
     heads = min(rows.where(vary_width=True).values("heads"))
     width = min(rows.where(vary_heads=True).values("width"))
-    return Figure(
+    return lab.Figure(
         name=f"width-and-heads-{task.lower()}",
         title=f"Effect of width and heads, {task}",
         caption=(
@@ -204,16 +187,16 @@ def _figure(rows: Rows, task: str) -> Figure:
 # Claims
 
 
-def _mean(own: Rows) -> float:
+def _mean(own: lab.Rows) -> float:
     return sum(row["value"] for row in own) / len(own)
 
 
-def _along(rows: Rows, axis: str) -> Measurement:
+def _along(rows: lab.Rows, axis: str) -> lab.Measurement:
     values = sorted(rows.values(axis))
     found = each(rows, axis, _mean)
     listed = "; ".join(f"{value}: {found[value].value:.3f}" for value in values)
     if len(values) < 2:
-        return Measurement(None, f"Only one value of the {axis} was trained ({listed}).")
+        return lab.Measurement(None, f"Only one value of the {axis} was trained ({listed}).")
     effect = over_seeds(
         rows,
         lambda own: _mean(own.where(**{axis: values[0]})) - _mean(own.where(**{axis: values[-1]})),
@@ -227,21 +210,21 @@ def _along(rows: Rows, axis: str) -> Measurement:
         else f"does not clearly depend on the {axis}"
     )
     best = smallest(found, lambda value: found[value].value)
-    return Measurement(effect, f"The mean evaluation loss {seen}: {listed}; it is smallest at {best}.")
+    return lab.Measurement(effect, f"The mean evaluation loss {seen}: {listed}; it is smallest at {best}.")
 
 
-@claim("limits-fig5-width")
-def width_matters(tables: Tables) -> Measurement:
+@lab.claim("limits-fig5-width")
+def width_matters(tables: lab.Tables) -> lab.Measurement:
     return _along(tables["errors"].where(predictor="model", vary_width=True), "width")
 
 
-@claim("limits-fig5-heads")
-def heads_matter(tables: Tables) -> Measurement:
+@lab.claim("limits-fig5-heads")
+def heads_matter(tables: lab.Tables) -> lab.Measurement:
     return _along(tables["errors"].where(predictor="model", vary_heads=True), "heads")
 
 
-@claim("limits-rnn-tuning")
-def rnn_tuning(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-rnn-tuning")
+def rnn_tuning(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Compare the range of losses over learning rates; nothing else is varied for both."""
     rows = tables["errors"].where(predictor="model", vary_rate=True)
     deep = min((n for n in rows.values("layers") if n), default=0)
@@ -250,7 +233,7 @@ def rnn_tuning(tables: Tables, numbers: RuleParameters) -> Measurement:
     for task, own in rows.by("task").items():
         values = list(own.per_seed(_wider("value", deep)).values())
         if any(value is not None for value in values):
-            effects[task] = Effect.pooled(values, "range of losses, Transformer minus RNN")
+            effects[task] = lab.Effect.pooled(values, "range of losses, Transformer minus RNN")
             drifts[task] = drift(later.where(task=task), _wider("loss", deep), numbers)
     shown = [
         f"{task}, {'RNN' if n == 0 else f'{n} layers'}, {rate:g}: {_mean(own):.3f}"
@@ -259,17 +242,19 @@ def rnn_tuning(tables: Tables, numbers: RuleParameters) -> Measurement:
     recurrent, others = (tables["errors"].where(layers=n, vary_rate=True) for n in (0, deep))
     gates = (
         equal_budgets(tables, _budget_labels(rows, deep)),
-        Gate.learned(over_seeds(recurrent, _best_lead), parameter(numbers, "learned"), "the constant answer (RNN)"),
-        Gate.learned(
-            over_seeds(others, _best_lead), parameter(numbers, "learned"), "the constant answer (Transformer)"
+        lab.Gate.learned(
+            over_seeds(recurrent, _best_lead), lab.parameter(numbers, "learned"), "the constant answer (RNN)"
+        ),
+        lab.Gate.learned(
+            over_seeds(others, _best_lead), lab.parameter(numbers, "learned"), "the constant answer (Transformer)"
         ),
     )
     text = f"Mean evaluation loss by learning rate: {'; '.join(shown) or 'only one rate was trained'}."
-    return Measurement(effects, text, gates=gates, last_doubling_change=drifts)
+    return lab.Measurement(effects, text, gates=gates, last_doubling_change=drifts)
 
 
-def _wider(column: str, deep: int) -> Callable[[Rows], float | None]:
-    def of_seed(own: Rows) -> float | None:
+def _wider(column: str, deep: int) -> Callable[[lab.Rows], float | None]:
+    def of_seed(own: lab.Rows) -> float | None:
         both = [own.where(layers=layers) for layers in (deep, 0)]
         rates = set(both[0].values("rate")) & set(both[1].values("rate"))
         if len(rates) < 2:
@@ -280,7 +265,7 @@ def _wider(column: str, deep: int) -> Callable[[Rows], float | None]:
     return of_seed
 
 
-def _best_lead(own: Rows) -> float:
+def _best_lead(own: lab.Rows) -> float:
     leads = []
     for one in own.by("task").values():
         least = {name: min(row["value"] for row in one.where(predictor=name)) for name in ("constant", "model")}
@@ -288,7 +273,7 @@ def _best_lead(own: Rows) -> float:
     return min(leads)
 
 
-def _budget_labels(rows: Rows, deep: int) -> dict[str, str]:
+def _budget_labels(rows: lab.Rows, deep: int) -> dict[str, str]:
     names = {title: task for task, (_, _, title) in TASKS.items()}
     found = {}
     for layers in (deep, 0):

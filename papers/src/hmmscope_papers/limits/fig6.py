@@ -5,25 +5,8 @@ from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
-from hmmscope import Run, fit_length, registry
+from hmmscope import Run, fit_length, lab, registry
 from hmmscope.analysis import crossing_length
-from hmmscope.lab import (
-    Effect,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Numbers,
-    Rows,
-    RuleParameters,
-    Tables,
-    claim,
-    curve,
-    level,
-    lines,
-    parameter,
-)
 from hmmscope.ties import smallest
 from hmmscope.training.recipes import doubling_curriculum
 from hmmscope_papers.limits.tables import (
@@ -47,7 +30,7 @@ _SIZES = {"error_rate": 0.1, "definition": "prefix", "last_epochs": 3}
 
 
 @registry.experiment("limits-fig6")
-class LimitsFig6(Experiment):
+class LimitsFig6(lab.Experiment):
     """Transformers and the RNN, with and without the curriculum."""
 
     title = "Effect of the doubling curriculum"
@@ -60,9 +43,9 @@ class LimitsFig6(Experiment):
         "whole sequences for the same number of steps. Fit lengths during and after training and the training costs are "
         "compared. " + EPOCHS
     )
-    num_seeds = Experiment.NUM_SEEDS
+    num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "layers", "curriculum")
-    sizes = dict.fromkeys(Experiment.NUM_SEEDS, _SIZES)
+    sizes = dict.fromkeys(lab.Experiment.NUM_SEEDS, _SIZES)
     measure_per_run = True
     groups = {"epochs": ("epochs", "fit-lengths")}
 
@@ -78,17 +61,17 @@ class LimitsFig6(Experiment):
         taught = {f"{label}{_WITH}": _taught(data) for label, data in recurrent.items()}
         return lessons | without | recurrent | taught
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
-        tables: MeasuredTables = {"epochs": [], "fit-lengths": []}
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
+        tables: lab.MeasuredTables = {"epochs": [], "fit-lengths": []}
         for run in runs.values():
             for name, rows in _rows(run, sizes).items():
                 tables[name] += rows
         return tables
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [_against_depth(tables), _against_epoch(tables)]
 
-    def without_training(self, tables: Tables) -> Tables:
+    def without_training(self, tables: lab.Tables) -> lab.Tables:
         return {**tables, **{name: never_fitting(tables[name]) for name in ("epochs", "fit-lengths")}}
 
 
@@ -102,7 +85,7 @@ def _taught(data: dict[str, Any]) -> dict[str, Any]:
     return data | {"training": data["training"] | {"curriculum": list(lessons)}}
 
 
-def _rows(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
+def _rows(run: Run, sizes: dict[str, Any]) -> lab.MeasuredTables:
     found, spec = epochs_of(run), run.config.training
     of_run = identity(run) | {"curriculum": bool(spec.curriculum)}
     of_run |= {"stages": len(set(spec.curriculum)) or 1, "longest": found.positions[-1]}
@@ -122,21 +105,21 @@ def _rows(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
 # Figures
 
 
-def _deep(rows: Rows) -> Rows:
-    return Rows(row for row in rows if row["layers"] > 0)
+def _deep(rows: lab.Rows) -> lab.Rows:
+    return lab.Rows(row for row in rows if row["layers"] > 0)
 
 
-def _against_depth(tables: Tables) -> Figure:
+def _against_depth(tables: lab.Tables) -> lab.Figure:
     rows, panels = _deep(tables["fit-lengths"]), []
     for task, own in rows.by("task").items():
         ends = (layers_of(own)[0], layers_of(own)[-1])
         both = (
-            curve(own.where(curriculum=True), "layers", "with curriculum", "model"),
-            curve(own.where(curriculum=False), "layers", "without", "control"),
-            level(own[0]["longest"], ends, "sequence length", "ceiling"),
+            lab.curve(own.where(curriculum=True), "layers", "with curriculum", "model"),
+            lab.curve(own.where(curriculum=False), "layers", "without", "control"),
+            lab.level(own[0]["longest"], ends, "sequence length", "ceiling"),
         )
-        panels.append(lines(task_title(task), *both, x_label="layers", y_label="fit length", y_min=0.0))
-    return Figure(
+        panels.append(lab.lines(task_title(task), *both, x_label="layers", y_label="fit length", y_min=0.0))
+    return lab.Figure(
         name="fit-length-by-depth",
         title="Fit length against depth, with and without curriculum",
         caption=(
@@ -147,18 +130,18 @@ def _against_depth(tables: Tables) -> Figure:
     )
 
 
-def _against_epoch(tables: Tables) -> Figure:
+def _against_epoch(tables: lab.Tables) -> lab.Figure:
     panels = []
     for task, of_task in _deep(tables["epochs"]).by("task").items():
         for n in layers_of(of_task):
             own = of_task.where(layers=n)
             both = (
-                curve(own.where(curriculum=True), "epoch", "with curriculum", "model"),
-                curve(own.where(curriculum=False), "epoch", "without", "control"),
+                lab.curve(own.where(curriculum=True), "epoch", "with curriculum", "model"),
+                lab.curve(own.where(curriculum=False), "epoch", "without", "control"),
             )
             title = f"{task_title(task)}, {model_name(n)}"
-            panels.append(lines(title, *both, x_label="epoch", y_label="fit length", y_min=0.0))
-    return Figure(
+            panels.append(lab.lines(title, *both, x_label="epoch", y_label="fit length", y_min=0.0))
+    return lab.Figure(
         name="fit-length-by-epoch",
         title="Fit length while training",
         caption=(
@@ -190,7 +173,7 @@ def doublings(row: dict[str, Any]) -> float:
     return math.log2(max(row.get("length", row["value"]), 1.0))
 
 
-def lead(rows: Rows, number: Callable[[dict[str, Any]], float] = share) -> float | None:
+def lead(rows: lab.Rows, number: Callable[[dict[str, Any]], float] = share) -> float | None:
     """Return the mean of a measure with the curriculum minus that without."""
     differences = []
     for n in sorted(rows.where(curriculum=True).values("layers")):
@@ -200,15 +183,15 @@ def lead(rows: Rows, number: Callable[[dict[str, Any]], float] = share) -> float
     return math.fsum(differences) / len(differences) if differences else None
 
 
-def _doublings(tables: Tables, table: str, task: str) -> Effect | None:
+def _doublings(tables: lab.Tables, table: str, task: str) -> lab.Effect | None:
     return over_seeds(_deep(tables[table].where(task=task)), lambda own: lead(own, doublings), "doublings")
 
 
-def _resolution(rows: Rows) -> int:
+def _resolution(rows: lab.Rows) -> int:
     return 0 if all("length" in row for row in rows) else 1
 
 
-def _said(tables: Tables, task: str) -> str:
+def _said(tables: lab.Tables, task: str) -> str:
     said = []
     for n, own in _deep(tables["fit-lengths"]).where(task=task).by("layers").items():
         both = [row["value"] for kept in (True, False) for row in own.where(curriculum=kept).pool("layers")]
@@ -216,7 +199,7 @@ def _said(tables: Tables, task: str) -> str:
     return f"Mean fit length in whole positions, with and without curriculum (layers): {', '.join(said) or 'none'}."
 
 
-def _gates(tables: Tables, task: str, deep: bool = True, numbers: Numbers = None) -> tuple[Gate, Gate]:
+def _gates(tables: lab.Tables, task: str, deep: bool = True, numbers: lab.Numbers = None) -> tuple[lab.Gate, lab.Gate]:
     rows = tables["fit-lengths"].where(task=task)
     ends = _deep(rows) if deep else rows.where(layers=0)
     lengths = ends.with_columns(length=lambda row: share(row) * row["longest"])
@@ -230,33 +213,33 @@ def _gates(tables: Tables, task: str, deep: bool = True, numbers: Numbers = None
         "with" if kept else "without": {"sequences": float(max(own.values("sequences")))}
         for kept, own in _deep(tables["epochs"].where(task=task)).by("curriculum").items()
     }
-    gate = Gate.learned(least, parameter(numbers, "learned"), "a constant answer, which fits no position,")
-    return gate, Gate.matched(seen)
+    gate = lab.Gate.learned(least, lab.parameter(numbers, "learned"), "a constant answer, which fits no position,")
+    return gate, lab.Gate.matched(seen)
 
 
-def _drift(tables: Tables, task: str, measure: Callable[[Rows], float | None]) -> float | None:
+def _drift(tables: lab.Tables, task: str, measure: Callable[[lab.Rows], float | None]) -> float | None:
     half, end = (rows.per_seed(measure) for rows in _at_half_and_end(tables, task))
     return mean_change(half, end)
 
 
-def _at_half_and_end(tables: Tables, task: str) -> tuple[Rows, Rows]:
+def _at_half_and_end(tables: lab.Tables, task: str) -> tuple[lab.Rows, lab.Rows]:
     rows = tables["epochs"].where(task=task)
     last = max(rows.values("epoch"), default=0)
     return rows.where(epoch=max(1, last // 2)), rows.where(epoch=last)
 
 
-def _mean_length(own: Rows) -> float:
+def _mean_length(own: lab.Rows) -> float:
     return math.fsum(row["length"] for row in own) / len(own)
 
 
-@claim("limits-curriculum-det")
-def curriculum_det(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-curriculum-det")
+def curriculum_det(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = _deep(tables["fit-lengths"].where(task="cyclic-det"))
     effect = over_seeds(
         rows, lead, "of the sequence length", resolution=_resolution(rows) / rows[0]["longest"] if rows else 0
     )
     moved = _drift(tables, "cyclic-det", lambda own: lead(_deep(own)))
-    return Measurement(
+    return lab.Measurement(
         effect,
         _said(tables, "cyclic-det"),
         gates=_gates(tables, "cyclic-det", numbers=numbers),
@@ -264,27 +247,27 @@ def curriculum_det(tables: Tables, numbers: RuleParameters) -> Measurement:
     )
 
 
-@claim("limits-curriculum-matmul")
-def curriculum_matmul(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-curriculum-matmul")
+def curriculum_matmul(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     effect = _doublings(tables, "fit-lengths", "matmul")
     moved = _drift(tables, "matmul", lambda own: lead(_deep(own), doublings))
-    return Measurement(
+    return lab.Measurement(
         effect, _said(tables, "matmul"), gates=_gates(tables, "matmul", numbers=numbers), last_doubling_change=moved
     )
 
 
-@claim("limits-curriculum-faster")
-def curriculum_faster(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-curriculum-faster")
+def curriculum_faster(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     found = {task_title(task): _doublings(tables, "epochs", task) for task in ("cyclic-det", "matmul")}
     shown = told({name: one for name, one in found.items() if one})
     text = f"Doublings of the fit length gained by the curriculum, mean over epochs and depths: {shown}."
-    return Measurement(found["MatMul"], text, gates=_gates(tables, "matmul", numbers=numbers))
+    return lab.Measurement(found["MatMul"], text, gates=_gates(tables, "matmul", numbers=numbers))
 
 
-@claim("limits-curriculum-shortens")
-def curriculum_shortens(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-curriculum-shortens")
+def curriculum_shortens(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Compare processor times within seeds."""
-    runs, ends = tables.get("runs", Rows()), _deep(tables["fit-lengths"]).where(curriculum=True)
+    runs, ends = tables.get("runs", lab.Rows()), _deep(tables["fit-lengths"]).where(curriculum=True)
     effects, tokens = {}, []
     for (task, n), own in ends.by("task", "layers").items():
         stages, label = own[0]["stages"], label_of(task, n)
@@ -297,32 +280,34 @@ def curriculum_shortens(tables: Tables, numbers: RuleParameters) -> Measurement:
         ratios = [_ratio(pair, "processor_seconds") for pair in pairs]
         if any(ratios):
             values = [None if ratio is None else math.log2(ratio * stages) for ratio in ratios]
-            effects[name] = Effect.pooled(values, "log2 of the ratio times C")
+            effects[name] = lab.Effect.pooled(values, "log2 of the ratio times C")
         read = [ratio for ratio in (_ratio(pair, "tokens") for pair in pairs) if ratio is not None]
         tokens += [f"{name} {math.fsum(read) / len(read):.3f} ({stages} stages)"] if read else []
     text = f"Training tokens with curriculum divided by those without: {'; '.join(tokens) or 'not recorded'}."
     text += f" log2 of the ratio of training times, multiplied by C: {told(effects)}." if effects else ""
     stages = max((row["stages"] for row in ends), default=1)
     planned = math.log2(2 - 2.0 ** (1 - stages))  # stages of equally many steps, each twice as long as the one before
-    gate = Gate.headroom(
-        1 - planned, parameter(numbers, "times", TIMES) / 2, "the planned ratio of tokens (log2 of the ratio times C)"
+    gate = lab.Gate.headroom(
+        1 - planned,
+        lab.parameter(numbers, "times", TIMES) / 2,
+        "the planned ratio of tokens (log2 of the ratio times C)",
     )
-    return Measurement(effects, text, gates=(gate,))
+    return lab.Measurement(effects, text, gates=(gate,))
 
 
-def _ratio(pair: list[Rows], column: str) -> float | None:
+def _ratio(pair: list[lab.Rows], column: str) -> float | None:
     values = [row.get(column) for rows in pair for row in rows]
     return values[0] / values[1] if len(values) == 2 and None not in values else None  # type: ignore[operator]
 
 
-@claim("limits-curriculum-rnn")
-def curriculum_rnn(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-curriculum-rnn")
+def curriculum_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Compare absolute differences minus the noise between seeds."""
 
-    def more(rows: Rows) -> Callable[[Rows], float | None]:
+    def more(rows: lab.Rows) -> Callable[[lab.Rows], float | None]:
         chance = {n: _between_seeds(own.where(curriculum=False)) for n, own in rows.by("layers").items()}
 
-        def of_seed(own: Rows) -> float | None:
+        def of_seed(own: lab.Rows) -> float | None:
             found = {}
             for n, one in own.by("layers").items():
                 both = [row for kept in (True, False) for row in one.where(curriculum=kept)]
@@ -334,7 +319,7 @@ def curriculum_rnn(tables: Tables, numbers: RuleParameters) -> Measurement:
         return of_seed
 
     by_task = tables["fit-lengths"].by("task")
-    effects: dict[str, Effect] = {}
+    effects: dict[str, lab.Effect] = {}
     for task, own in by_task.items():
         effects |= each_task(own, (task,), more(own), "of the sequence length")
     gates = [gate for task in by_task for deep in (True, False) for gate in _gates(tables, task, deep, numbers)]
@@ -343,9 +328,9 @@ def curriculum_rnn(tables: Tables, numbers: RuleParameters) -> Measurement:
         for task in by_task
     }
     text = f"Effect of the curriculum on Transformers minus that on the RNN, both minus seed noise: {told(effects)}."
-    return Measurement(effects, text, gates=gates, last_doubling_change=drifts)
+    return lab.Measurement(effects, text, gates=gates, last_doubling_change=drifts)
 
 
-def _between_seeds(rows: Rows) -> float:
+def _between_seeds(rows: lab.Rows) -> float:
     pairs = list(combinations(map(share, rows), 2))
     return math.fsum(abs(one - other) for one, other in pairs) / len(pairs) if pairs else 0.0

@@ -3,23 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from hmmscope import Run, make_process, mixing_time, registry
-from hmmscope.lab import (
-    Effect,
-    Experiment,
-    Figure,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    Rows,
-    RuleParameters,
-    Series,
-    Tables,
-    bar,
-    bars,
-    claim,
-    parameter,
-)
+from hmmscope import Run, lab, make_process, mixing_time, registry
 from hmmscope.schema import require
 from hmmscope_papers.limits.tables import each, over_seeds, told
 
@@ -49,7 +33,7 @@ PAPER_OFFSET = 2
 
 
 @registry.experiment("limits-table1")
-class Table1(Experiment):
+class Table1(lab.Experiment):
     """Random instances of each process; Cyclic-RND by backward probability."""
 
     title = "Mixing times of the processes"
@@ -70,7 +54,7 @@ class Table1(Experiment):
     }
     groups = {"times": ("mixing-times",)}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         require(sizes["instances"] >= 1, "measurements.instances", "must be at least 1", sizes["instances"])
         rows = []
         for label, (name, fields, printed) in ROWS.items():
@@ -81,7 +65,7 @@ class Table1(Experiment):
                 rows.append({"seed": seed} | facts | times | {"printed": printed, "tolerance": tolerance})
         return {"mixing-times": rows}
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [_figure(tables["mixing-times"])]
 
 
@@ -96,21 +80,21 @@ def _times(name: str, fields: dict[str, Any], seed: int, sizes: dict[str, Any]) 
     return {"time": found.time, "capped": min(uncapped, float(PAPER_CAP)), "shifted": shifted}
 
 
-def _figure(rows: Rows) -> Figure:
-    def panel(kept: list[str], title: str) -> Panel:
+def _figure(rows: lab.Rows) -> lab.Figure:
+    def panel(kept: list[str], title: str) -> lab.Panel:
         inside = rows.where(process=kept)
         printed = {row["process"]: row["printed"] for row in inside}
-        return bars(
+        return lab.bars(
             title,
-            bar(inside, "process", kept, "definition", "other", y="capped"),
-            bar(inside, "process", kept, "definition less two steps", "other", y="shifted"),
-            Series(name="printed in [Limits]", y=tuple(printed[process] for process in kept), role="baseline"),
+            lab.bar(inside, "process", kept, "definition", "other", y="capped"),
+            lab.bar(inside, "process", kept, "definition less two steps", "other", y="shifted"),
+            lab.Series(name="printed in [Limits]", y=tuple(printed[process] for process in kept), role="baseline"),
             categories=kept,
             y_label="steps",
         )
 
     shown = [label for label, (_, _, printed) in ROWS.items() if printed is not None]
-    return Figure(
+    return lab.Figure(
         name="mixing-times",
         title="Mixing times compared with Table 1",
         caption=(
@@ -134,19 +118,19 @@ REFERENCE, CUT = "CR-0.15", "CR-0.01"
 COMPARED = ("RanHMM", "CR-0.03", "CR-0.05", "CR-0.1")
 
 
-def from_printed(own: Rows) -> dict[str, float]:
+def from_printed(own: lab.Rows) -> dict[str, float]:
     """Return measured minus printed steps of uncut rows."""
     return {row["process"]: row["capped"] - row["printed"] for row in own if row["process"] in (*COMPARED, REFERENCE)}
 
 
-@claim("limits-table1-values")
-def table1_values(tables: Tables) -> Measurement:
+@lab.claim("limits-table1-values")
+def table1_values(tables: lab.Tables) -> lab.Measurement:
     """Compare differences from the reference row: the paper counts steps differently (limits-table1-offset)."""
     rows = tables["mixing-times"]
-    effects: dict[str, Effect] = {}
+    effects: dict[str, lab.Effect] = {}
     for process in COMPARED:
 
-        def apart(own: Rows, process: str = process) -> float | None:
+        def apart(own: lab.Rows, process: str = process) -> float | None:
             found = from_printed(own)
             return found[process] - found[REFERENCE] if {process, REFERENCE} <= found.keys() else None
 
@@ -156,24 +140,24 @@ def table1_values(tables: Tables) -> Measurement:
     listed = "; ".join(f"{row['process']} {row['capped']:.2f}, printed {row['printed']:g}" for row in known)
     text = f"Mean mixing times by the definition, cut at {PAPER_CAP} steps: {listed}. "
     text += f"Measured minus printed difference from {REFERENCE}, in steps: {told(effects)}."
-    return Measurement(effects, text, required=COMPARED)
+    return lab.Measurement(effects, text, required=COMPARED)
 
 
-@claim("limits-table1-lds")
-def table1_lds(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-table1-lds")
+def table1_lds(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Compare with the printed number, which stands for 3.115 to 3.125."""
     rows = tables["mixing-times"].where(process="RanLDS")
     gaps = [row["capped"] - row["printed"] for row in rows]
     known = (
-        Effect.pooled(gaps, "steps from the printed value", resolution=parameter(numbers, "printed_to"))
+        lab.Effect.pooled(gaps, "steps from the printed value", resolution=lab.parameter(numbers, "printed_to"))
         if gaps
         else None
     )
-    return Measurement(known, f"The formula gives {rows[0]['capped']:.4f}." if rows else "")
+    return lab.Measurement(known, f"The formula gives {rows[0]['capped']:.4f}." if rows else "")
 
 
-@claim("limits-mixing-falls")
-def mixing_falls(tables: Tables) -> Measurement:
+@lab.claim("limits-mixing-falls")
+def mixing_falls(tables: lab.Tables) -> lab.Measurement:
     slips = {
         label: fields["backward_probability"]
         for label, (_, fields, _) in ROWS.items()
@@ -182,11 +166,11 @@ def mixing_falls(tables: Tables) -> Measurement:
     rows = tables["mixing-times"].where(process=list(slips))
     count = len(rows.values("process"))
 
-    def smallest(own: Rows) -> float | None:
+    def smallest(own: lab.Rows) -> float | None:
         known = sorted((slips[row["process"]], row["time"]) for row in own if row["time"] is not None)
         falls = [before - after for (_, before), (_, after) in pairwise(known)]
         return min(falls) if len(known) == count and falls else None
 
-    means = each(Rows(row for row in rows if row["time"] is not None), "process", lambda own: float(own[0]["time"]))
+    means = each(lab.Rows(row for row in rows if row["time"] is not None), "process", lambda own: float(own[0]["time"]))
     text = f"Mean steps: {'; '.join(f'{name} {one.value:.1f}' for name, one in means.items())}."
-    return Measurement(over_seeds(rows, smallest, "smallest fall, steps"), text)
+    return lab.Measurement(over_seeds(rows, smallest, "smallest fall, steps"), text)

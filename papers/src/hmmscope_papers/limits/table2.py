@@ -11,25 +11,7 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hmmscope import Run, TrainingPass, registry
-from hmmscope.lab import (
-    Effect,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    Rows,
-    RuleParameters,
-    Series,
-    Tables,
-    claim,
-    curve,
-    level,
-    lines,
-    parameter,
-)
+from hmmscope import Run, TrainingPass, lab, registry
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
 from hmmscope_papers.limits.trainings import TASKS, limits_config
@@ -67,7 +49,7 @@ _NUM_RESAMPLES = 1000
 
 
 @registry.experiment("limits-table2")
-class Table2(Experiment):
+class Table2(lab.Experiment):
     """Operations and time of one training pass of each variant; nothing is trained."""
 
     title = "Cost of block chain-of-thought"
@@ -91,7 +73,7 @@ class Table2(Experiment):
     }
     groups = {"counting": ("costs",), "timing": ("times",)}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         for task in sizes["tasks"]:
             if task not in TASKS:
                 raise unknown_name("measurements.tasks", task, TASKS)
@@ -103,7 +85,7 @@ class Table2(Experiment):
         with _one_thread():
             return {"times": [row for task in sizes["tasks"] for row in _times(task, sizes)]}
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [_cost_figure(tables["costs"]), _times_figure(tables["times"])]
 
 
@@ -205,8 +187,8 @@ def _ratio(ratios: np.ndarray | None, name: str) -> dict[str, float | None]:
 # Figures
 
 
-def _cost_figure(rows: Rows) -> Figure:
-    return Figure(
+def _cost_figure(rows: lab.Rows) -> lab.Figure:
+    return lab.Figure(
         name="operations",
         title="Operations of a training pass",
         caption=(
@@ -219,7 +201,7 @@ def _cost_figure(rows: Rows) -> Figure:
     )
 
 
-def _times_figure(rows: Rows) -> Figure:
+def _times_figure(rows: lab.Rows) -> lab.Figure:
     titles = {TASKS[task][2]: printed for task, printed in PRINTED.items()}
     same = rows.values("length") == [60]
     panels = []
@@ -227,9 +209,11 @@ def _times_figure(rows: Rows) -> Figure:
         known = titles.get(task, {}) if same else {}
         blocks = tuple(sorted(block for block in known if block))
         ratios = tuple(known[block] / known[PLAIN] for block in blocks)
-        printed = Series(name="naive, as printed in [Limits]", x=blocks, y=ratios, role="baseline") if known else None
+        printed = (
+            lab.Series(name="naive, as printed in [Limits]", x=blocks, y=ratios, role="baseline") if known else None
+        )
         panels.append(_panel(own, task, "to_plain", "time, without = 1", printed))
-    return Figure(
+    return lab.Figure(
         name="times",
         title="Time of a training pass",
         caption=(
@@ -240,19 +224,19 @@ def _times_figure(rows: Rows) -> Figure:
     )
 
 
-def _panel(rows: Rows, task: str, column: str, label: str, printed: Series | None = None) -> Panel:
-    kept = Rows(row for row in rows if row["block_length"]).with_columns(
+def _panel(rows: lab.Rows, task: str, column: str, label: str, printed: lab.Series | None = None) -> lab.Panel:
+    kept = lab.Rows(row for row in rows if row["block_length"]).with_columns(
         low=lambda row: row.get(f"{column}_low"), high=lambda row: row.get(f"{column}_high")
     )
     blocks = tuple(sorted(kept.values("block_length")))
-    return lines(
+    return lab.lines(
         task,
-        curve(kept.where(algorithm="naive"), "block_length", "naive", "other", y=column, pool=False),
-        curve(kept.where(algorithm="two-phase"), "block_length", "two-phase", "model", y=column, pool=False),
-        Series(
+        lab.curve(kept.where(algorithm="naive"), "block_length", "naive", "other", y=column, pool=False),
+        lab.curve(kept.where(algorithm="two-phase"), "block_length", "two-phase", "model", y=column, pool=False),
+        lab.Series(
             name="ceil(T / b)", x=blocks, y=tuple(float(-(-kept[0]["length"] // b)) for b in blocks), role="baseline"
         ),
-        level(1.0, blocks, "without", "control"),
+        lab.level(1.0, blocks, "without", "control"),
         printed,
         x_label="block length b",
         y_label=label,
@@ -268,23 +252,23 @@ def _panel(rows: Rows, task: str, column: str, label: str, printed: Series | Non
 PASS_RANGE = (0.6, 1.3)
 
 
-def _naive(rows: Rows, least: int = 2) -> Rows:
-    return Rows(row for row in rows.where(algorithm="naive") if row["block_length"] >= least)
+def _naive(rows: lab.Rows, least: int = 2) -> lab.Rows:
+    return lab.Rows(row for row in rows.where(algorithm="naive") if row["block_length"] >= least)
 
 
 def _name_of(row: dict[str, Any]) -> str:
     return f"{row['task']} b = {row['block_length']}"
 
 
-@claim("limits-cot-cost")
-def cost(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-cot-cost")
+def cost(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Use the naive algorithm, which the paper times."""
-    rows = Rows(row for row in _naive(tables["times"]) if row["to_vanilla"] is not None)
+    rows = lab.Rows(row for row in _naive(tables["times"]) if row["to_vanilla"] is not None)
     effects, each_pass = {}, []
     for row in rows:
         passes = math.ceil(row["length"] / row["block_length"])
         value, low, high = (row[f"to_vanilla{end}"] * row["length"] / passes for end in ("", "_low", "_high"))
-        effects[_name_of(row)] = Effect(
+        effects[_name_of(row)] = lab.Effect(
             value=value,
             low=low,
             high=high,
@@ -294,24 +278,24 @@ def cost(tables: Tables, numbers: RuleParameters) -> Measurement:
         )
         each_pass.append(row["to_plain"] / passes)
     worst = max(each_pass, key=lambda one: abs(math.log(one)), default=1.0)
-    low, high = parameter(numbers, "pass_range", PASS_RANGE)
-    gate = Gate.regime(
+    low, high = lab.parameter(numbers, "pass_range", PASS_RANGE)
+    gate = lab.Gate.regime(
         worst,
         low,
         high,
         "the time per pass divided by that of an ordinary pass, at the block length where it is farthest from 1,",
     )
     seen = "; ".join(f"{_name_of(row)} {row['to_vanilla']:.3f}" for row in rows)
-    return Measurement(
+    return lab.Measurement(
         effects, f"Time divided by that of vanilla chain-of-thought (b = 1): {seen or 'not measured'}.", gates=(gate,)
     )
 
 
-@claim("limits-cot-passes")
-def passes(tables: Tables) -> Measurement:
+@lab.claim("limits-cot-passes")
+def passes(tables: lab.Tables) -> lab.Measurement:
     rows = _naive(tables["costs"], 1)
     right = [row["passes"] == math.ceil(row["length"] / row["block_length"]) for row in rows]
-    return Measurement(
-        Effect.share(right) if right else None,
+    return lab.Measurement(
+        lab.Effect.share(right) if right else None,
         f"The number of forward passes is ceil(T / b) in {sum(right)} of {len(right)} cases.",
     )

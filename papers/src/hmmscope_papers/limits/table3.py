@@ -4,28 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from hmmscope import EvaluateOptions, Run, evaluate, registry
-from hmmscope.lab import (
-    Effect,
-    EstimateWithError,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Numbers,
-    Role,
-    Rows,
-    RuleParameters,
-    Series,
-    Tables,
-    bar,
-    bars,
-    claim,
-    curve,
-    lines,
-    parameter,
-)
+from hmmscope import EvaluateOptions, Run, evaluate, lab, registry
 from hmmscope.ties import largest
 from hmmscope_papers.limits.paper_values import (
     LEAST_SHARE,
@@ -79,7 +58,7 @@ class LimitsTable3(GridExperiment):
         "is compared with its lower bound for any predictor: the entropy of the exact answers or the variance of "
         "samples. The printed losses of the paper are compared with lower bounds at the paper's sizes."
     )
-    num_seeds = Experiment.NUM_SEEDS
+    num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "layers")
     sizes = {
         "smoke": {"samples": 32, "floor_samples": 40, "floor_instances": 2, **_COMMON},
@@ -109,7 +88,7 @@ class LimitsTable3(GridExperiment):
                 plan[f"{_FIXED}{label}"] = plan[label] | {"training": spec | again}
         return plan
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         if group == "losses":
             fresh = [run for label, run in runs.items() if not label.startswith(_FIXED)]
             rows = [row for run in fresh for row in training_rows(run, [0.1], identity(run))]
@@ -123,10 +102,10 @@ class LimitsTable3(GridExperiment):
         )
         return {"paper-floors": found}
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [_losses_figure(tables["losses"]), _excess_figure(tables["losses"])]
 
-    def without_training(self, tables: Tables) -> Tables:
+    def without_training(self, tables: lab.Tables) -> lab.Tables:
         """Give every model the constant answer's excess."""
         most = {
             task: max(row.get("trivial", row["loss"]) - row["floor"] for row in own)
@@ -165,8 +144,8 @@ def _losses(run: Run, sizes: dict[str, Any]) -> dict:
 # Figures
 
 
-def _losses_figure(rows: Rows) -> Figure:
-    shown: tuple[tuple[str, str, Role], ...] = (
+def _losses_figure(rows: lab.Rows) -> lab.Figure:
+    shown: tuple[tuple[str, str, lab.Role], ...] = (
         ("training_loss", "training samples", "control"),
         ("loss", "fresh samples", "model"),
         ("floor", "lower bound", "optimum"),
@@ -174,15 +153,15 @@ def _losses_figure(rows: Rows) -> Figure:
     panels = []
     for task, own in rows.by("task").items():
         models = layers_of(own)
-        series = [bar(own, "layers", models, name, role, y=column) for column, name, role in shown]
+        series = [lab.bar(own, "layers", models, name, role, y=column) for column, name, role in shown]
         known = TABLE_3.get(task, {})
         ends = [end for one in series if one is not None for end in one.high or one.y]
         axis = {"y_label": own[0]["unit"], "y_min": 0.0, "y_max": 1.05 * max(*ends, *known.values(), _LEAST)}
-        panels.append(bars(task_title(task), *series, categories=map(model_name, models), **axis))
+        panels.append(lab.bars(task_title(task), *series, categories=map(model_name, models), **axis))
         if known:
-            printed = Series(name="printed in [Limits]", y=tuple(known.values()), role="baseline")
-            panels.append(bars(f"{task_title(task)}, as printed", printed, categories=known, **axis))
-    return Figure(
+            printed = lab.Series(name="printed in [Limits]", y=tuple(known.values()), role="baseline")
+            panels.append(lab.bars(f"{task_title(task)}, as printed", printed, categories=known, **axis))
+    return lab.Figure(
         name="final-losses",
         title="Final losses",
         caption=(
@@ -195,14 +174,16 @@ def _losses_figure(rows: Rows) -> Figure:
     )
 
 
-def _excess_figure(rows: Rows) -> Figure:
+def _excess_figure(rows: lab.Rows) -> lab.Figure:
     panels = []
     for task, own in rows.by("task").items():
         depths = [n for n in layers_of(own) if n > 0] or [0, 1]
-        recurrent = Rows(row | {"layers": n} for row in own.where(layers=0) for n in (depths[0], depths[-1]))
+        recurrent = lab.Rows(row | {"layers": n} for row in own.where(layers=0) for n in (depths[0], depths[-1]))
         both = (_geometric(own.where(layers=depths), "Transformer", "model"), _geometric(recurrent, "RNN", "other"))
-        panels.append(lines(task_title(task), *both, x_label="layers", y_label=f"excess, {own[0]['unit']}", log_y=True))
-    return Figure(
+        panels.append(
+            lab.lines(task_title(task), *both, x_label="layers", y_label=f"excess, {own[0]['unit']}", log_y=True)
+        )
+    return lab.Figure(
         name="excess",
         title="Excess over the smallest possible loss",
         caption=(
@@ -213,8 +194,8 @@ def _excess_figure(rows: Rows) -> Figure:
     )
 
 
-def _geometric(rows: Rows, name: str, role: Role) -> Series | None:
-    found = curve(
+def _geometric(rows: lab.Rows, name: str, role: lab.Role) -> lab.Series | None:
+    found = lab.curve(
         rows.with_columns(log=lambda row: math.log(max(row["excess"], _LEAST))), "layers", name, role, y="log"
     )
     if found is None:
@@ -241,20 +222,20 @@ def short_depths(length: int) -> tuple[int, int]:
     return max(1, needed - 2), max(1, needed - 1)
 
 
-def log_excess(row: dict[str, Any]) -> EstimateWithError:
+def log_excess(row: dict[str, Any]) -> lab.EstimateWithError:
     """Return log10 of a run's excess, with its sampling error."""
     excess = max(row["excess"], _LEAST)
-    return EstimateWithError(math.log10(excess), (row["high"] - row["low"]) / WIDTH / excess / math.log(10))
+    return lab.EstimateWithError(math.log10(excess), (row["high"] - row["low"]) / WIDTH / excess / math.log(10))
 
 
-def _ratio(own: Rows, layers: tuple[int, ...]) -> EstimateWithError | None:
+def _ratio(own: lab.Rows, layers: tuple[int, ...]) -> lab.EstimateWithError | None:
     recurrent, others = own.where(layers=0), own.where(layers=layers)
     if not recurrent or not others:
         return None
     return min(log_excess(row) for row in others) - log_excess(recurrent[0])
 
 
-def _shown(rows: Rows, layers: tuple[int, ...]) -> str:
+def _shown(rows: lab.Rows, layers: tuple[int, ...]) -> str:
     said = []
     for task, own in rows.where(layers=[0, *layers]).by("task").items():
         known = sorted(own.pool("layers", value="excess"), key=lambda row: row["layers"])
@@ -264,7 +245,7 @@ def _shown(rows: Rows, layers: tuple[int, ...]) -> str:
     return f"Mean excess over the smallest possible loss: {'; '.join(said) or 'none'}."
 
 
-def _fair(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> list[Gate]:
+def _fair(tables: lab.Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> list[lab.Gate]:
     known = [task for task in tasks if task in tables["losses"].values("task")]
     return [
         equal_budgets(tables, {model_name(n): label_of(task, n) for n in (0, *layers)}).about(task_title(task))
@@ -273,42 +254,42 @@ def _fair(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> li
 
 
 def _drifts(
-    tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...], numbers: Numbers = None
+    tables: lab.Tables, tasks: tuple[str, ...], layers: tuple[int, ...], numbers: lab.Numbers = None
 ) -> dict[str, float | None]:
-    def ratio(own: Rows) -> float | None:
+    def ratio(own: lab.Rows) -> float | None:
         logs = {row["layers"]: math.log10(max(row["loss"], _LEAST)) for row in own if row["loss"] is not None}
         return min(logs[n] for n in layers) - logs[0] if {0, *layers} <= logs.keys() else None
 
     return {task_title(task): drift(while_training(tables, task=task), ratio, numbers) for task in tasks}
 
 
-def _learned(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...], share: float) -> tuple[Gate, ...]:
+def _learned(tables: lab.Tables, tasks: tuple[str, ...], layers: tuple[int, ...], share: float) -> tuple[lab.Gate, ...]:
     rows = tables["losses"].where(layers=list(layers))
     if not all("trivial" in row for row in rows):
-        return (Gate("learned", False, "the loss of the constant predictor is not recorded"),)
+        return (lab.Gate("learned", False, "the loss of the constant predictor is not recorded"),)
 
-    def way(own: Rows) -> float:
+    def way(own: lab.Rows) -> float:
         return min((row["trivial"] - row["loss"]) / (row["trivial"] - row["floor"]) for row in own)
 
     found = each_task(rows, tasks, way, "of the gap")
     who = " and ".join(model_name(n) for n in layers)
     what = "a constant answer ({}, {})"
-    return tuple(Gate.learned(found.get(task), share, what.format(who, task)).about(task) for task in titles(tasks))
+    return tuple(lab.Gate.learned(found.get(task), share, what.format(who, task)).about(task) for task in titles(tasks))
 
 
-@claim("limits-remembering-worse")
-def remembering_worse(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-remembering-worse")
+def remembering_worse(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["losses"]
     short = short_depths(rows[0]["length"])
     effects = each_task(rows, REMEMBERING, lambda own: _ratio(own, short), "log10 of the ratio")
     text = f"{_shown(rows.where(task=list(REMEMBERING)), short)} "
     text += f"log10 of the ratio of the best Transformer to the RNN: {told(effects)}."
     gates = [
-        *_learned(tables, REMEMBERING, (0,), parameter(numbers, "learned")),
-        *_learned(tables, REMEMBERING, short, parameter(numbers, "fallen_behind", FALLEN_BEHIND)),
+        *_learned(tables, REMEMBERING, (0,), lab.parameter(numbers, "learned")),
+        *_learned(tables, REMEMBERING, short, lab.parameter(numbers, "fallen_behind", FALLEN_BEHIND)),
     ]
     gates += _fair(tables, REMEMBERING, short)
-    return Measurement(
+    return lab.Measurement(
         effects,
         text,
         gates=gates,
@@ -317,13 +298,13 @@ def remembering_worse(tables: Tables, numbers: RuleParameters) -> Measurement:
     )
 
 
-@claim("limits-forgetting-comparable")
-def forgetting_comparable(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-forgetting-comparable")
+def forgetting_comparable(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["losses"]
     effects = each_task(rows, FORGETTING, lambda own: _ratio(own, (2,)), "log10 of the ratio")
-    gates = [*_learned(tables, FORGETTING, (0, 2), parameter(numbers, "learned")), *_fair(tables, FORGETTING, (2,))]
+    gates = [*_learned(tables, FORGETTING, (0, 2), lab.parameter(numbers, "learned")), *_fair(tables, FORGETTING, (2,))]
     text = f"{_shown(rows.where(task=list(FORGETTING)), (2,))} log10 of the ratio Transformer to RNN: {told(effects)}."
-    return Measurement(
+    return lab.Measurement(
         effects,
         text,
         gates=gates,
@@ -332,16 +313,16 @@ def forgetting_comparable(tables: Tables, numbers: RuleParameters) -> Measuremen
     )
 
 
-@claim("limits-no-overfitting")
-def no_overfitting(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-no-overfitting")
+def no_overfitting(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Take the worse of two depths on repeated training sets."""
     short = short_depths(tables["losses"][0]["length"])
     kept = (tables.get("fixed") or tables["losses"]).where(layers=short, task=list(REMEMBERING))
 
-    def gap(own: Rows) -> EstimateWithError:
+    def gap(own: lab.Rows) -> lab.EstimateWithError:
         worst = largest(own, lambda row: (row["loss"] - row["training_loss"]) / max(row["loss"] - row["floor"], _LEAST))
         excess = max(worst["loss"] - worst["floor"], _LEAST)
-        return EstimateWithError(
+        return lab.EstimateWithError(
             (worst["loss"] - worst["training_loss"]) / excess, (worst["high"] - worst["low"]) / WIDTH / excess
         )
 
@@ -349,17 +330,17 @@ def no_overfitting(tables: Tables, numbers: RuleParameters) -> Measurement:
     passes = [row["passes"] for row in kept if "passes" in row]
     seen = "the number of passes over the training set"
     known = (
-        Gate.regime(min(passes), parameter(numbers, "passes", _PASSES), math.inf, seen)
+        lab.Gate.regime(min(passes), lab.parameter(numbers, "passes", _PASSES), math.inf, seen)
         if passes
-        else Gate("regime", False, f"{seen} is not recorded")
+        else lab.Gate("regime", False, f"{seen} is not recorded")
     )
-    gates = (known, *_learned(tables, REMEMBERING, short, parameter(numbers, "learned")))
+    gates = (known, *_learned(tables, REMEMBERING, short, lab.parameter(numbers, "learned")))
     text = f"Loss on fresh samples minus training loss, as a fraction of the excess: {told(effects)}. "
     text += _training_losses(tables["losses"], short)
-    return Measurement(effects, text, gates=gates, required=titles(REMEMBERING))
+    return lab.Measurement(effects, text, gates=gates, required=titles(REMEMBERING))
 
 
-def _training_losses(rows: Rows, layers: tuple[int, ...]) -> str:
+def _training_losses(rows: lab.Rows, layers: tuple[int, ...]) -> str:
     said = []
     for task, own in rows.where(task=list(REMEMBERING), layers=[0, *layers]).by("task").items():
         known = sorted(own.pool("layers", value="training_loss"), key=lambda row: row["layers"])
@@ -368,40 +349,42 @@ def _training_losses(rows: Rows, layers: tuple[int, ...]) -> str:
     return f"Training losses on samples that are seen once: {'; '.join(said)}."
 
 
-@claim("limits-printed-rnd-rnn")
-def printed_rnd_rnn(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-printed-rnd-rnn")
+def printed_rnd_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Compare with the entropy of the belief, which bounds every predictor."""
-    floor = said_floor(tables, "cyclic-rnd", parameter(numbers, "backward"))
+    floor = said_floor(tables, "cyclic-rnd", lab.parameter(numbers, "backward"))
     text = f"The smallest possible loss is {floor} nats, the entropy of the exact belief. It bounds every predictor's "
     text += "cross-entropy on any data, so a smaller printed loss is a different quantity."
-    return Measurement(
-        printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["RNN"], parameter(numbers, "backward")), text
+    return lab.Measurement(
+        printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["RNN"], lab.parameter(numbers, "backward")), text
     )
 
 
-@claim("limits-printed-rnd-transformers")
-def printed_rnd_transformers(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-printed-rnd-transformers")
+def printed_rnd_transformers(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Allow for an average over 121 positions, of which the first is known."""
-    floor = said_floor(tables, "cyclic-rnd", parameter(numbers, "backward"))
+    floor = said_floor(tables, "cyclic-rnd", lab.parameter(numbers, "backward"))
     text = f"The smallest possible loss is {floor} nats averaged over 120 positions, and {LEAST_SHARE:.4f} times that over "
     text += "121. The printed loss of the six-layer model is 0.109 nats below that of the five-layer model."
-    return Measurement(
-        printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["6 layers"], parameter(numbers, "backward")), text
+    return lab.Measurement(
+        printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["6 layers"], lab.parameter(numbers, "backward")), text
     )
 
 
-@claim("limits-printed-lds-rnn")
-def printed_lds_rnn(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-printed-lds-rnn")
+def printed_lds_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Allow for an average over 121 positions and an unknown number of trajectories."""
     rows = tables["paper-floors"].where(task="ran-lds")
     if not rows:
-        return Measurement(None, "")
+        return lab.Measurement(None, "")
     printed, floor, scatter = TABLE_3["ran-lds"]["RNN"], rows[0]["value"], rows[0]["batch_deviation"]
     averaged = "the possible distance of a batch mean from the lower bound (the paper does not state what it averages)"
-    gap = Effect.pooled([EstimateWithError(printed - LEAST_SHARE * floor, scatter)], "printed loss minus lower bound")
+    gap = lab.Effect.pooled(
+        [lab.EstimateWithError(printed - LEAST_SHARE * floor, scatter)], "printed loss minus lower bound"
+    )
     text = f"The smallest possible loss is {floor:.4f} over 120 positions and {LEAST_SHARE * floor:.4f} over 121, of which "
     text += f"the first is known. The mean over one batch has standard deviation {scatter:.4f}."
-    gate = Gate.regime(WIDTH / 2 * scatter, 0, parameter(numbers, "at_floor", AT_FLOOR), averaged)
-    return Measurement(
+    gate = lab.Gate.regime(WIDTH / 2 * scatter, 0, lab.parameter(numbers, "at_floor", AT_FLOOR), averaged)
+    return lab.Measurement(
         replace(gap, num_seeds=len(rows), degrees=-1), text, gates=(gate,)
     )  # more seeds do not enlarge the batch

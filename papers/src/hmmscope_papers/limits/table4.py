@@ -4,24 +4,7 @@ import math
 from functools import partial
 from typing import Any
 
-from hmmscope import Run, registry
-from hmmscope.lab import (
-    Effect,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Numbers,
-    Rows,
-    RuleParameters,
-    Series,
-    Tables,
-    claim,
-    curve,
-    lines,
-    parameter,
-)
+from hmmscope import Run, lab, registry
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.paper_values import TABLE_3, TABLE_4, TABLE_4_EPOCHS, floors, paper_floors, said_floor
 from hmmscope_papers.limits.planned import GridExperiment
@@ -56,7 +39,7 @@ class LimitsTable4(GridExperiment):
         "The training loss of the deepest Transformer in the last part of its training, on cycles and on products of "
         "matrices, compared with its lower bound and with the loss of a constant predictor. " + EPOCHS
     )
-    num_seeds = Experiment.NUM_SEEDS
+    num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "layers", "long")
     sizes = {
         "smoke": {"samples": 64, "floor_samples": 40, "floor_instances": 2, **_COMMON},
@@ -83,7 +66,7 @@ class LimitsTable4(GridExperiment):
             plan[f"long, {label}"] = limits_config(scale, "matmul", choices["layers"], training={"num_steps": steps})
         return plan
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         if group == "floors":
             seed, count = next(iter(runs.values())).config.seed, sizes["floor_samples"]
             instances, backward = sizes["floor_instances"], sizes["backward"]
@@ -94,7 +77,7 @@ class LimitsTable4(GridExperiment):
         for run in runs.values():
             task, steps = run.config.process.name, run.config.training.num_steps
             shortest[task] = min(steps, shortest.get(task, steps))
-        tables: MeasuredTables = {"losses": [], "references": []}
+        tables: lab.MeasuredTables = {"losses": [], "references": []}
         for run in runs.values():
             long = run.config.training.num_steps > shortest[run.config.process.name]
             facts = identity(run) | {"long": long}
@@ -104,10 +87,10 @@ class LimitsTable4(GridExperiment):
             tables["references"].append(facts | {"floor": floor, "trivial": trivial, "unit": run.target.unit})
         return tables
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [_figure(tables)]
 
-    def without_training(self, tables: Tables) -> Tables:
+    def without_training(self, tables: lab.Tables) -> lab.Tables:
         trivial = {(row["task"], row.get("seed")): row["trivial"] for row in tables["references"]}
         losses = {
             name: lambda row: trivial[row["task"], row.get("seed")] for name in ("training_loss", "evaluation_loss")
@@ -125,30 +108,30 @@ def _title(task: str, long: bool) -> str:
     return f"{task_title(task)}, longer" if long else task_title(task)
 
 
-def _each_run(rows: Rows) -> list[tuple[str, bool, Rows]]:
+def _each_run(rows: lab.Rows) -> list[tuple[str, bool, lab.Rows]]:
     found = rows.by("task").items()
     return [(task, long, own.where(long=long)) for task, own in found for long in sorted(own.values("long"))]
 
 
-def _figure(tables: Tables) -> Figure:
+def _figure(tables: lab.Tables) -> lab.Figure:
     panels = []
     for task, long, own in _each_run(tables["losses"]):
         known = tables["references"].where(task=task, long=long)
-        over = Rows(row | {"epoch": epoch} for row in known for epoch in (own[0]["epoch"], own[-1]["epoch"]))
+        over = lab.Rows(row | {"epoch": epoch} for row in known for epoch in (own[0]["epoch"], own[-1]["epoch"]))
         panels.append(
-            lines(
+            lab.lines(
                 f"{_title(task, long)}, {model_name(own[0]['layers'])}",
-                curve(own, "epoch", "training", "model", y="training_loss"),
-                curve(own, "epoch", "evaluation", "control", y="evaluation_loss"),
-                curve(over, "epoch", "lower bound", "optimum", y="floor"),
-                curve(over, "epoch", "constant answer", "baseline", y="trivial"),
-                Series(name="printed in [Limits]", x=TABLE_4_EPOCHS[: len(TABLE_4[task])], y=TABLE_4[task]),
+                lab.curve(own, "epoch", "training", "model", y="training_loss"),
+                lab.curve(own, "epoch", "evaluation", "control", y="evaluation_loss"),
+                lab.curve(over, "epoch", "lower bound", "optimum", y="floor"),
+                lab.curve(over, "epoch", "constant answer", "baseline", y="trivial"),
+                lab.Series(name="printed in [Limits]", x=TABLE_4_EPOCHS[: len(TABLE_4[task])], y=TABLE_4[task]),
                 x_label="epoch",
                 y_label=known[0]["unit"],
                 y_min=0.0,
             )
         )
-    return Figure(
+    return lab.Figure(
         name="training-loss",
         title="Training loss of the deepest Transformer",
         caption=(
@@ -169,7 +152,7 @@ LEARNED = 0.1
 AT_FLOOR = 0.05
 
 
-def of_trivial(tables: Tables) -> Rows:
+def of_trivial(tables: lab.Tables) -> lab.Rows:
     """Add ``level``, the training loss divided by the trivial loss, to the shorter trainings."""
     known = tables["references"].where(long=False)
     trivial = {(row["task"], row.get("seed")): row["trivial"] for row in known}
@@ -177,35 +160,35 @@ def of_trivial(tables: Tables) -> Rows:
     return rows.with_columns(level=lambda row: row["training_loss"] / trivial[row["task"], row.get("seed")])
 
 
-def level_at(own: Rows, share: float) -> float:
+def level_at(own: lab.Rows, share: float) -> float:
     return float(min(own, key=lambda row: abs(row["share"] - share))["level"])
 
 
-def late_share(own: Rows, numbers: Numbers = None) -> float | None:
+def late_share(own: lab.Rows, numbers: lab.Numbers = None) -> float | None:
     """Return the fraction of the fall of the loss in late training; None if little was learned."""
     way = 1 - level_at(own, 1.0)
     return (
-        (level_at(own, parameter(numbers, "late")) - level_at(own, 1.0)) / way
-        if way > parameter(numbers, "least_way")
+        (level_at(own, lab.parameter(numbers, "late")) - level_at(own, 1.0)) / way
+        if way > lab.parameter(numbers, "least_way")
         else None
     )
 
 
-def _learned(rows: Rows, tasks: tuple[str, ...], margin: float) -> Gate:
+def _learned(rows: lab.Rows, tasks: tuple[str, ...], margin: float) -> lab.Gate:
     found = each_task(rows, tasks, lambda own: 1 - level_at(own, 1.0), "of its loss")
     least = smallest(found.values(), lambda one: one.value) if found else None
-    return Gate.learned(least, margin, "a constant answer")
+    return lab.Gate.learned(least, margin, "a constant answer")
 
 
-@claim("limits-matmul-slower")
-def matmul_slower(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-matmul-slower")
+def matmul_slower(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = of_trivial(tables)
     steps = {task_title(task): {"steps": max(own.values("step"))} for task, own in rows.by("task").items()}
 
-    effects: dict[str, Effect] = {}
+    effects: dict[str, lab.Effect] = {}
     for task in CYCLES:
 
-        def later(own: Rows, task: str = task) -> float | None:
+        def later(own: lab.Rows, task: str = task) -> float | None:
             slow, other = (
                 late_share(own.where(task=one), numbers) if own.where(task=one) else None for one in ("matmul", task)
             )
@@ -215,59 +198,59 @@ def matmul_slower(tables: Tables, numbers: RuleParameters) -> Measurement:
         effects |= {task_title(task): found} if found else {}
     shares = each_task(rows, REMEMBERING, partial(late_share, numbers=numbers), "")
     text = f"Fraction of the fall of the training loss in the last two fifths of training: {told(shares)}."
-    return Measurement(
+    return lab.Measurement(
         effects,
         text,
-        gates=(Gate.matched(steps), _learned(rows, REMEMBERING, parameter(numbers, "learned", LEARNED))),
+        gates=(lab.Gate.matched(steps), _learned(rows, REMEMBERING, lab.parameter(numbers, "learned", LEARNED))),
         required=titles(CYCLES),
     )
 
 
-@claim("limits-cycles-converged")
-def cycles_converged(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-cycles-converged")
+def cycles_converged(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Gate the learning and the length of the training; a constant answer is at rest too."""
     rows = of_trivial(tables)
     steps = limits_config("paper", "cyclic-det", depths("paper")[-1])["training"]["num_steps"]
-    long = Gate.regime(
+    long = lab.Gate.regime(
         max(rows.values("step"), default=0) / steps,
-        parameter(numbers, "as_long"),
+        lab.parameter(numbers, "as_long"),
         math.inf,
         "the length of the training, as a fraction of the paper's,",
     )
     falls = each_task(
         rows,
         CYCLES,
-        lambda own: level_at(own, parameter(numbers, "late")) - level_at(own, 1.0),
+        lambda own: level_at(own, lab.parameter(numbers, "late")) - level_at(own, 1.0),
         "of the constant answer's loss",
     )
     text = f"Fall of the training loss in the last fifth, as a fraction of the constant answer's loss: {told(falls)}."
-    return Measurement(
+    return lab.Measurement(
         falls,
         text,
-        gates=(_learned(rows, CYCLES, parameter(numbers, "learned", LEARNED)), long),
+        gates=(_learned(rows, CYCLES, lab.parameter(numbers, "learned", LEARNED)), long),
         required=titles(CYCLES),
     )
 
 
-@claim("limits-matmul-fails")
-def matmul_fails(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-matmul-fails")
+def matmul_fails(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Use Cyclic-DET as control."""
     rows = of_trivial(tables)
     ends = each_task(rows, ("matmul", "cyclic-det"), lambda own: level_at(own, 1.0), "of the constant answer's loss")
     product = rows.where(task="matmul")
     half, end = (product.per_seed(lambda own, share=share: level_at(own, share)) for share in (0.5, 1.0))  # type: ignore[misc]
-    gate = _learned(rows, ("cyclic-det",), 1 - parameter(numbers, "learned", LEARNED))
+    gate = _learned(rows, ("cyclic-det",), 1 - lab.parameter(numbers, "learned", LEARNED))
     text = (
         f"Final training loss as a fraction of the constant answer's: {told(ends)}. In the paper MatMul has 0.46, and "
     )
     text += "0.44 after 200 epochs."
-    return Measurement(ends.get("MatMul"), text, gates=(gate,), last_doubling_change=mean_change(half, end))
+    return lab.Measurement(ends.get("MatMul"), text, gates=(gate,), last_doubling_change=mean_change(half, end))
 
 
-@claim("limits-printed-rnd-converged")
-def printed_rnd_converged(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-printed-rnd-converged")
+def printed_rnd_converged(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Use the kernel of Proposition A.1, where an action acts one step after it is seen."""
-    backward = parameter(numbers, "backward")
+    backward = lab.parameter(numbers, "backward")
     found = floors(tables, "cyclic-rnd, first action hidden", backward)
     text = "With the kernel as printed, the smallest possible loss on Cyclic-RND is "
     text += f"{said_floor(tables, 'cyclic-rnd, first action hidden', backward)} nats"
@@ -279,12 +262,14 @@ def printed_rnd_converged(tables: Tables, numbers: RuleParameters) -> Measuremen
     text += f"; at other backward probabilities {shown}." if shown else "."
     text += f" Table 3 prints {TABLE_3['cyclic-rnd']['6 layers']} for six layers."
     if not found:
-        return Measurement(None, text)
-    floor = Effect.predicted(found, "nats")
+        return lab.Measurement(None, text)
+    floor = lab.Effect.predicted(found, "nats")
     width = math.inf if floor.low is None or floor.high is None else (floor.high - floor.low) / 2
     scatter = "the distance of an instance's lower bound from the mean, in nats (the paper's instance is not known),"
-    return Measurement(floor, text, gates=(Gate.regime(width, 0, parameter(numbers, "at_floor", AT_FLOOR), scatter),))
+    return lab.Measurement(
+        floor, text, gates=(lab.Gate.regime(width, 0, lab.parameter(numbers, "at_floor", AT_FLOOR), scatter),)
+    )
 
 
-def _backwards(tables: Tables) -> set[float]:
+def _backwards(tables: lab.Tables) -> set[float]:
     return {row["backward"] for row in tables["paper-floors"] if row["backward"] is not None}

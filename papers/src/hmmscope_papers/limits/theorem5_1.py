@@ -4,22 +4,7 @@ from typing import Any
 
 import torch
 
-from hmmscope import Run, make_process, registry
-from hmmscope.lab import (
-    Effect,
-    Experiment,
-    Figure,
-    MeasuredTables,
-    Measurement,
-    Rows,
-    RuleParameters,
-    Tables,
-    claim,
-    curve,
-    level,
-    lines,
-    parameter,
-)
+from hmmscope import Run, lab, make_process, registry
 from hmmscope_papers.constructions import limits_theorem5_1
 from hmmscope_papers.theorems import (
     INTERVALS,
@@ -53,7 +38,7 @@ FACTORS = [1.0, 1.5, 1.8, 1.9, 1.95, 1.99, 2.0, 2.5, 3.0, 4.0]
 
 
 @registry.experiment(NAME)
-class Theorem51(Experiment):
+class Theorem51(lab.Experiment):
     """The theorem's weights on cycles, random automata, word problems and products of orthogonal matrices."""
 
     title = "A ReLU RNN of width n·m follows a deterministic HMM exactly"
@@ -75,7 +60,7 @@ class Theorem51(Experiment):
         scale_length=(30, 300, 1000, 1000),
     )
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         match group:
             case "errors":
                 return {"errors": _errors(sizes)}
@@ -83,7 +68,7 @@ class Theorem51(Experiment):
                 return {"scale": _scale_rows(sizes), "start": _start_rows(sizes)}
         return {"weights": _weights(sizes)}
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [_error_figure(tables["errors"]), _scale_figure(tables["scale"]), _weight_figure(tables["weights"])]
 
 
@@ -185,16 +170,16 @@ def _weights(sizes: dict[str, Any]) -> list[dict]:
 # Figures
 
 
-def _error_figure(rows: Rows) -> Figure:
+def _error_figure(rows: lab.Rows) -> lab.Figure:
     orthogonal, label = rows.where(family="matmul"), "products of orthogonal matrices"
-    required = level(ROUNDING_BOUND, rows.values("length"), f"required, {ROUNDING_BOUND:g}", "ceiling")
+    required = lab.level(ROUNDING_BOUND, rows.values("length"), f"required, {ROUNDING_BOUND:g}", "ceiling")
     axes: dict[str, Any] = {
         "x_label": "symbols read, t",
         "y_label": "largest error up to t",
         "log_x": True,
         "log_y": True,
     }
-    return Figure(
+    return lab.Figure(
         name="error-by-length",
         title="The only error is rounding",
         caption=(
@@ -203,22 +188,22 @@ def _error_figure(rows: Rows) -> Figure:
             "in both number types and at every length, which this axis cannot show."
         ),
         panels=(
-            lines("float64", band(orthogonal.where(numbers="float64"), "length", label, "model"), required, **axes),
-            lines("float32", band(orthogonal.where(numbers="float32"), "length", label, "model"), **axes),
+            lab.lines("float64", band(orthogonal.where(numbers="float64"), "length", label, "model"), required, **axes),
+            lab.lines("float32", band(orthogonal.where(numbers="float32"), "length", label, "model"), **axes),
         ),
     )
 
 
-def _scale_figure(rows: Rows) -> Figure:
+def _scale_figure(rows: lab.Rows) -> lab.Figure:
     error = rows.where(family="matmul").with_columns(error=lambda row: DIVERGED if row["diverges"] else row["error"])
 
     def wrong(family: str, label: str) -> Any:
         found = rows.where(family=family).with_columns(wrong=lambda row: float(_fails(row)))
-        return curve(
+        return lab.curve(
             ranges(found, "factor", value="wrong"), "factor", label, "model", y="mean", pool=False, bands=False
         )
 
-    return Figure(
+    return lab.Figure(
         name="error-by-scale",
         title="Smallest α that works",
         caption=(
@@ -227,14 +212,14 @@ def _scale_figure(rows: Rows) -> Figure:
             "and above that the error on cycles is exactly zero; below, it grows without bound."
         ),
         panels=(
-            lines(
+            lab.lines(
                 "Orthogonal matrices",
                 band(error, "factor", "orthogonal matrices", "model"),
                 x_label="α / ‖b_0‖",
                 y_label="largest error",
                 log_y=True,
             ),
-            lines(
+            lab.lines(
                 "Networks that fail",
                 wrong("matmul", "orthogonal matrices"),
                 wrong("cyclic-det", "cycles"),
@@ -247,12 +232,12 @@ def _scale_figure(rows: Rows) -> Figure:
     )
 
 
-def _weight_figure(rows: Rows) -> Figure:
+def _weight_figure(rows: lab.Rows) -> lab.Figure:
     n = max(rows.values("num_states"))
 
     def panel(family: str, title: str) -> Any:
         kept = rows.where(family=family, num_states=n)
-        return lines(
+        return lab.lines(
             f"{title}, n = {n}",
             band(kept, "norm", "largest weight", "model", y="largest"),
             band(kept, "norm", "bound 2√n ‖b_0‖ max(1, 2/√n)", "ceiling", y="bound"),
@@ -262,7 +247,7 @@ def _weight_figure(rows: Rows) -> Figure:
             log_y=True,
         )
 
-    return Figure(
+    return lab.Figure(
         name="largest-weight",
         title="Weights grow in proportion to the norm of the start",
         caption=(
@@ -277,8 +262,8 @@ def _weight_figure(rows: Rows) -> Figure:
 # Claims
 
 
-@claim("limits-theorem5.1-exact")
-def exact(tables: Tables) -> Measurement:
+@lab.claim("limits-theorem5.1-exact")
+def exact(tables: lab.Tables) -> lab.Measurement:
     kept = tables["errors"].where(family=[family for family in FAMILIES if family != "matmul"])
     widths = tables["weights"].where(family="cyclic-det")
     worst, longest = max(row["error"] for row in kept), max(kept.values("length"))
@@ -296,23 +281,23 @@ def exact(tables: Tables) -> Measurement:
         f"The largest error on {effects['no error'].num_seeds} processes (cycles, random automata, word problems; float64 "
         f"and float32) over {longest} symbols is {worst:g}."
     )
-    return Measurement(effects, text)
+    return lab.Measurement(effects, text)
 
 
-@claim("limits-theorem5.1-orthogonal")
-def orthogonal(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-theorem5.1-orthogonal")
+def orthogonal(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     kept = tables["errors"].where(family="matmul")
     double = kept.where(numbers="float64")
     worst = {name: max(row["error"] for row in rows) for name, rows in kept.by("numbers").items()}
-    growth = Effect.pooled(power_slopes(double, "length", "error"))
+    growth = lab.Effect.pooled(power_slopes(double, "length", "error"))
     text = (
         f"Over {max(kept.values('length'))} symbols the largest error is {worst['float64']:.1e} in float64 and "
         f"{worst['float32']:.1e} in float32. In float64 it grows as t to the power {growth.short()}, as for rounding errors."
     )
-    return Measurement(
+    return lab.Measurement(
         always(
             double,
-            lambda row: row["error"] <= parameter(numbers, "rounding_bound", ROUNDING_BOUND),
+            lambda row: row["error"] <= lab.parameter(numbers, "rounding_bound", ROUNDING_BOUND),
             "instance",
             unit="fraction of instances",
         ),
@@ -320,32 +305,32 @@ def orthogonal(tables: Tables, numbers: RuleParameters) -> Measurement:
     )
 
 
-@claim("limits-theorem5.1-weights")
-def weights(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-theorem5.1-weights")
+def weights(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["weights"]
     within = always(
         rows,
-        lambda row: row["largest"] <= row["bound"] * (1 + parameter(numbers, "rounding")),
+        lambda row: row["largest"] <= row["bound"] * (1 + lab.parameter(numbers, "rounding")),
         "family",
         "num_states",
         "instance",
         unit="fraction of networks",
     )
-    growth = Effect.pooled(power_slopes(rows, "norm", "largest", "family", "num_states", "instance"))
+    growth = lab.Effect.pooled(power_slopes(rows, "norm", "largest", "family", "num_states", "instance"))
     text = f"Over {within.num_seeds} networks the largest weight grows as ‖b_0‖ to the power {growth.value:.3f}."
-    return Measurement(within, text)
+    return lab.Measurement(within, text)
 
 
 def _fails(row: dict[str, Any]) -> bool:
     return bool(row["diverges"] or row["error"] > FAILURE)
 
 
-@claim("limits-theorem5.1-start")
-def start(tables: Tables) -> Measurement:
+@lab.claim("limits-theorem5.1-start")
+def start(tables: lab.Tables) -> lab.Measurement:
     rows = tables["start"]
     least, right = min(row["as_printed"] for row in rows), max(row["corrected"] for row in rows)
     text = (
         f"As printed, the first vectors are wrong by at least {least:.2g} in every instance; with α/2 added instead of "
         f"subtracted they are wrong by at most {right:.1e}."
     )
-    return Measurement(Effect(value=least, unit="smallest error of an instance"), text)
+    return lab.Measurement(lab.Effect(value=least, unit="smallest error of an instance"), text)

@@ -5,22 +5,7 @@ from typing import Any
 
 import torch
 
-from hmmscope import Run, make_process, registry
-from hmmscope.lab import (
-    Effect,
-    Experiment,
-    Figure,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    Rows,
-    Series,
-    Tables,
-    bars,
-    claim,
-    heatmap,
-    lines,
-)
+from hmmscope import Run, lab, make_process, registry
 from hmmscope.seeds import torch_generator
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.constructions import gelu_product, limits_theorem5_2, rounded_gelu_product
@@ -59,7 +44,7 @@ SIZE = {"cyclic-det": "num_states", "matmul": "dimension"}
 
 
 @registry.experiment(NAME)
-class Theorem52(Experiment):
+class Theorem52(lab.Experiment):
     """The theorem's weights with three product gadgets, in float64, float32 and simulated arithmetic."""
 
     title = "A Transformer of depth log T that multiplies all matrices so far"
@@ -94,12 +79,12 @@ class Theorem52(Experiment):
         points=(200, 4000, 20000, 20000),
     )
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         measured = {"errors": _errors, "depth": _depth, "weights": _weights, "trade-off": _trade_off}[group]
         with torch.no_grad():
             return measured(sizes)
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [
             _error_figure(tables["errors"]),
             _depth_figure(tables),
@@ -112,7 +97,7 @@ class Theorem52(Experiment):
 # Measurements
 
 
-def _errors(sizes: dict[str, Any]) -> MeasuredTables:
+def _errors(sizes: dict[str, Any]) -> lab.MeasuredTables:
     n, rows = sizes["num_states"], []
     for variant, (family, options, types) in VARIANTS.items():
         for seed in range(sizes["paper_instances" if options is PAPER else "instances"]):
@@ -132,7 +117,7 @@ def _errors(sizes: dict[str, Any]) -> MeasuredTables:
     return {"errors": rows}
 
 
-def _depth(sizes: dict[str, Any]) -> MeasuredTables:
+def _depth(sizes: dict[str, Any]) -> lab.MeasuredTables:
     rows, by_position = [], []
     longest = max(sizes["depth_lengths"])
     for length in sizes["depth_lengths"]:
@@ -161,7 +146,7 @@ def _depth(sizes: dict[str, Any]) -> MeasuredTables:
     return {"depth": rows, "depth-errors": by_position}
 
 
-def _weights(sizes: dict[str, Any]) -> MeasuredTables:
+def _weights(sizes: dict[str, Any]) -> lab.MeasuredTables:
     rows = []
     for n in sizes["weight_states"]:
         process = make_process("matmul", dimension=n, num_symbols=2)
@@ -181,7 +166,7 @@ def _weights(sizes: dict[str, Any]) -> MeasuredTables:
     return {"weights": rows}
 
 
-def _trade_off(sizes: dict[str, Any]) -> MeasuredTables:
+def _trade_off(sizes: dict[str, Any]) -> lab.MeasuredTables:
     rows, best = [], []
     for seed in range(sizes["instances"]):
         generator = torch_generator(seed, "points")
@@ -204,19 +189,19 @@ def _trade_off(sizes: dict[str, Any]) -> MeasuredTables:
 # Figures
 
 
-def _error_figure(rows: Rows) -> Figure:
+def _error_figure(rows: lab.Rows) -> lab.Figure:
     bound = sorted({(row["length"], row["bound"]) for row in rows})
     x, y = zip(*bound, strict=True)
 
-    def panel(title: str, variants: list[str], numbers: str, *more: Series) -> Panel:
-        positive = Rows(row for row in rows.where(numbers=numbers) if row["error"] > 0)
+    def panel(title: str, variants: list[str], numbers: str, *more: lab.Series) -> lab.Panel:
+        positive = lab.Rows(row for row in rows.where(numbers=numbers) if row["error"] > 0)
         series = [band(positive.where(variant=name), "length", name, "model") for name in variants]
-        return lines(title, *series, *more, x_label="length T", y_label="largest error", log_x=True, log_y=True)
+        return lab.lines(title, *series, *more, x_label="length T", y_label="largest error", log_x=True, log_y=True)
 
     gadgets = ["GeLU, cycles", "GeLU, orthogonal", "exact product, orthogonal"]
     truncated = [f"GeLU with λ = 2^10, {kind}" for kind in ("cycles", "orthogonal")]
     paper = [f"paper's constants, {kind}" for kind in ("cycles", "orthogonal")]
-    return Figure(
+    return lab.Figure(
         name="error-by-length",
         title="The error grows in proportion to the length",
         caption=(
@@ -227,18 +212,18 @@ def _error_figure(rows: Rows) -> Figure:
         panels=(
             panel("float64", gadgets + truncated, "float64"),
             panel("float32", gadgets, "float32"),
-            panel("Paper's constants", paper, "float64", Series(name="bound 1/T", x=x, y=y, role="ceiling")),
+            panel("Paper's constants", paper, "float64", lab.Series(name="bound 1/T", x=x, y=y, role="ceiling")),
         ),
     )
 
 
-def _depth_figure(tables: Tables) -> Figure:
+def _depth_figure(tables: lab.Tables) -> lab.Figure:
     rows = tables["depth-errors"]
     longest, deepest = max(rows.values("position")), max(rows.values("layers"))
     shown = sorted({t for k in range(deepest + 1) for t in (2**k, 2**k + 1) if t <= longest} | {longest})
-    fewer = Rows(row for row in tables["depth"] if None not in (row["predicted"], row["first_wrong"]))
+    fewer = lab.Rows(row for row in tables["depth"] if None not in (row["predicted"], row["first_wrong"]))
     measured, predicted = (ranges(fewer, "length", value=column) for column in ("first_wrong", "predicted"))
-    return Figure(
+    return lab.Figure(
         name="depth",
         title="ceil(log2 T) layers are enough, and one fewer is not",
         caption=(
@@ -247,7 +232,7 @@ def _depth_figure(tables: Tables) -> Figure:
             "ceil(log2 T), the same in all instances, and 2^(L-1) + 1."
         ),
         panels=(
-            heatmap(
+            lab.heatmap(
                 "Wrong states",
                 rows.where(position=shown),
                 "position",
@@ -259,10 +244,10 @@ def _depth_figure(tables: Tables) -> Figure:
                 z_min=0.0,
                 z_max=1.0,
             ),
-            bars(
+            lab.bars(
                 "One layer too few",
-                Series(name="measured", y=tuple(row["value"] for row in measured), role="model"),
-                Series(name="2^(L-1) + 1", y=tuple(row["value"] for row in predicted), role="ceiling"),
+                lab.Series(name="measured", y=tuple(row["value"] for row in measured), role="model"),
+                lab.Series(name="2^(L-1) + 1", y=tuple(row["value"] for row in predicted), role="ceiling"),
                 categories=[f"T = {row['length']}" for row in measured],
                 y_label="first wrong position",
             ),
@@ -270,35 +255,35 @@ def _depth_figure(tables: Tables) -> Figure:
     )
 
 
-def _with_formula(rows: Rows) -> Rows:
+def _with_formula(rows: lab.Rows) -> lab.Rows:
     return rows.with_columns(formula=lambda row: (8.0 * row["num_states"]) ** (row["layers"] + 1) * row["length"])
 
 
-def _weight_figure(rows: Rows) -> Figure:
+def _weight_figure(rows: lab.Rows) -> lab.Figure:
     states = sorted(rows.values("num_states"))
     series = [plain(rows.where(num_states=n), "length", f"n = {n}", "model", y="largest") for n in states]
     bound = _with_formula(rows.where(num_states=states[-1]))
     series.append(plain(bound, "length", f"1/η = (8n)^(L+1) T, n = {states[-1]}", "ceiling", y="formula"))
-    return Figure(
+    return lab.Figure(
         name="largest-weight",
         title="Weights are polynomial in the length",
         caption=(
             "Largest weight with the constants of the paper: the output weight √(2π)λ²/8 of the product gadget, whose λ² "
             "is proportional to 1/η. Its power of T is 1 + log2(8n)."
         ),
-        panels=(lines("", *series, x_label="length T", y_label="largest weight", log_x=True, log_y=True),),
+        panels=(lab.lines("", *series, x_label="length T", y_label="largest weight", log_x=True, log_y=True),),
     )
 
 
-def _scale_figure(tables: Tables) -> Figure:
+def _scale_figure(tables: lab.Tables) -> lab.Figure:
     rows = tables["trade-off"].with_columns(scale=lambda row: 2.0 ** row["log2_scale"])
     bits = sorted(rows.values("bits"))
     shown = [*bits[:-1][:: max(1, (len(bits) - 1) // 4)][:4], bits[-1]]
-    best = Rows(row for row in tables["best-scales"] if row["bits"] != 53)
-    theory = Rows({"bits": p, "value": 2 ** (-2 * p / 3)} for p in bits[:-1])
+    best = lab.Rows(row for row in tables["best-scales"] if row["bits"] != 53)
+    theory = lab.Rows({"bits": p, "value": 2 ** (-2 * p / 3)} for p in bits[:-1])
     of_scale = [band(rows.where(bits=p), "scale", f"{p} bits", "model") for p in shown]
     of_bits = [band(best, "bits", "best λ", "model"), plain(theory, "bits", "2^(-2p/3)", "ceiling")]
-    return Figure(
+    return lab.Figure(
         name="gadget-scale",
         title="The constant of the product gadget: truncation against cancellation",
         caption=(
@@ -306,8 +291,8 @@ def _scale_figure(tables: Tables) -> Figure:
             "p bits and in float64 (53 bits); median, with the range over sets of factors. Right: the error at the best λ."
         ),
         panels=(
-            lines("", *of_scale, x_label="λ", y_label="error of a product", log_x=True, log_y=True),
-            lines("", *of_bits, x_label="significand bits p", y_label="error at the best λ", log_y=True),
+            lab.lines("", *of_scale, x_label="λ", y_label="error of a product", log_x=True, log_y=True),
+            lab.lines("", *of_bits, x_label="significand bits p", y_label="error at the best λ", log_y=True),
         ),
     )
 
@@ -316,28 +301,28 @@ def _scale_figure(tables: Tables) -> Figure:
 # Claims
 
 
-@claim("limits-theorem5.2-error")
-def error(tables: Tables) -> Measurement:
-    kept = Rows(row for row in tables["errors"] if row["variant"].startswith("paper"))
+@lab.claim("limits-theorem5.2-error")
+def error(tables: lab.Tables) -> lab.Measurement:
+    kept = lab.Rows(row for row in tables["errors"] if row["variant"].startswith("paper"))
     worst = largest(kept, lambda row: row["error"] / row["bound"])
     text = f"Over {len(kept)} networks the error is closest to 1/T at T = {worst['length']}, with {worst['error']:.1e}."
     below = always(kept, lambda row: row["error"] <= row["bound"], "variant", "instance", unit="fraction of processes")
-    return Measurement(below, text)
+    return lab.Measurement(below, text)
 
 
-@claim("limits-theorem5.2-depth")
-def depth(tables: Tables) -> Measurement:
-    enough = Rows(row for row in tables["depth"] if row["layers"] == row["needed"])
+@lab.claim("limits-theorem5.2-depth")
+def depth(tables: lab.Tables) -> lab.Measurement:
+    enough = lab.Rows(row for row in tables["depth"] if row["layers"] == row["needed"])
     right = always(enough, lambda row: row["first_wrong"] is None, "instance", unit="fraction of processes")
     text = f"{sum(row['first_wrong'] is None for row in enough)} of {len(enough)} networks are right at all positions."
-    return Measurement(right, text)
+    return lab.Measurement(right, text)
 
 
-@claim("limits-theorem5.2-weights")
-def weights(tables: Tables) -> Measurement:
+@lab.claim("limits-theorem5.2-weights")
+def weights(tables: lab.Tables) -> lab.Measurement:
     rows = _with_formula(tables["weights"])
     measured, formula = (power_slopes(rows, "length", column, "num_states") for column in ("largest", "formula"))
     off = [None if a is None or b is None else a - b for a, b in zip(measured, formula, strict=True)]
     powers = ", ".join(f"{a:.2f} (n = {n})" for a, n in zip(measured, rows.values("num_states"), strict=True))
     text = f"The largest weight grows as T to the power {powers}; rounding of λ can change a power by 1/3 at these lengths."
-    return Measurement(Effect.pooled(off, "difference of exponents"), text)
+    return lab.Measurement(lab.Effect.pooled(off, "difference of exponents"), text)

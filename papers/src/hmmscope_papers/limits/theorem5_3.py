@@ -13,25 +13,10 @@ from hmmscope import (
     Run,
     SequenceLayout,
     filter_beliefs,
+    lab,
     make_process,
     registry,
     require_process_type,
-)
-from hmmscope.lab import (
-    Effect,
-    Experiment,
-    Figure,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    Role,
-    Rows,
-    RuleParameters,
-    Series,
-    Tables,
-    claim,
-    lines,
-    parameter,
 )
 from hmmscope.ties import largest
 from hmmscope_papers.constructions import (
@@ -60,7 +45,7 @@ GELU_POWERS = {"float64": range(8, 20), "float32": range(2, 12)}
 
 
 @registry.experiment(NAME)
-class Theorem53(Experiment):
+class Theorem53(lab.Experiment):
     """The theorem's weights in simulated p-bit arithmetic, float64 and float32."""
 
     title = "A Transformer and a normaliser compute beliefs to e^-T, given O(T) bits"
@@ -94,11 +79,11 @@ class Theorem53(Experiment):
         normaliser_length=(60, 120, 120, 120),
     )
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         with torch.no_grad():
             return {"precision": _precision, "bits": _bits, "floats": _floats, "normaliser": _normaliser}[group](sizes)
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [
             _precision_figure(tables["precision"]),
             _bits_figure(tables),
@@ -130,7 +115,7 @@ def derived_rate(arrangement: str, log_c: float, information: float) -> float:
     return (1 + (information / 2 if variant == "residual" else 0)) / math.log(2)
 
 
-def _precision(sizes: dict[str, Any]) -> MeasuredTables:
+def _precision(sizes: dict[str, Any]) -> lab.MeasuredTables:
     rows = []
     for seed, length in itertools.product(range(sizes["instances"]), sizes["lengths"]):
         hmm = ran_hmm(seed, **SMALL)
@@ -147,7 +132,7 @@ def _precision(sizes: dict[str, Any]) -> MeasuredTables:
     return {"precision": rows}
 
 
-def _bits(sizes: dict[str, Any]) -> MeasuredTables:
+def _bits(sizes: dict[str, Any]) -> lab.MeasuredTables:
     rows: list[dict] = []
     slopes: list[dict] = []
     for seed in range(sizes["bit_instances"]):
@@ -168,7 +153,7 @@ def _bits(sizes: dict[str, Any]) -> MeasuredTables:
     return {"bits": rows, "bit-slopes": slopes}
 
 
-def _floats(sizes: dict[str, Any]) -> MeasuredTables:
+def _floats(sizes: dict[str, Any]) -> lab.MeasuredTables:
     rows: list[dict] = []
     lengths = sorted({*sizes["float_lengths"], *sizes["gelu_lengths"]})
     for seed, length in itertools.product(range(sizes["float_instances"]), lengths):
@@ -193,7 +178,7 @@ def _floats(sizes: dict[str, Any]) -> MeasuredTables:
     return {"floats": rows}
 
 
-def _normaliser(sizes: dict[str, Any]) -> MeasuredTables:
+def _normaliser(sizes: dict[str, Any]) -> lab.MeasuredTables:
     rows, ends = [], []
     length = sizes["normaliser_length"]
     for seed in range(sizes["normaliser_instances"]):
@@ -223,15 +208,15 @@ def _normaliser(sizes: dict[str, Any]) -> MeasuredTables:
 # Figures
 
 
-def _bound(lengths: list[int]) -> Series:
-    return Series(name="e^-T", role="ceiling", x=tuple(lengths), y=tuple(math.exp(-n) for n in lengths))
+def _bound(lengths: list[int]) -> lab.Series:
+    return lab.Series(name="e^-T", role="ceiling", x=tuple(lengths), y=tuple(math.exp(-n) for n in lengths))
 
 
-def _precision_figure(rows: Rows) -> Figure:
-    shares: list[tuple[float, str, Role]] = [(1.0, "recommended bits", "model"), (0.5, "half the rate", "control")]
+def _precision_figure(rows: lab.Rows) -> lab.Figure:
+    shares: list[tuple[float, str, lab.Role]] = [(1.0, "recommended bits", "model"), (0.5, "half the rate", "control")]
     series = [band(rows.where(share=share), "length", name, role) for share, name, role in shares]
     series.append(_bound(sorted(rows.values("length"))))
-    return Figure(
+    return lab.Figure(
         name="error-in-bits",
         title="Below e^-T with bits in proportion to T",
         caption=(
@@ -241,17 +226,19 @@ def _precision_figure(rows: Rows) -> Figure:
             "first term + 24."
         ),
         panels=(
-            lines("", *series, x_label="length T (observations)", y_label="largest error of a probability", log_y=True),
+            lab.lines(
+                "", *series, x_label="length T (observations)", y_label="largest error of a probability", log_y=True
+            ),
         ),
     )
 
 
-def _bits_figure(tables: Tables) -> Figure:
+def _bits_figure(tables: lab.Tables) -> lab.Figure:
     bits, slopes = tables["bits"], tables["bit-slopes"]
-    roles: dict[str, Role] = {name: "other" if n else "model" for n, name in enumerate(bits.values("arrangement"))}
+    roles: dict[str, lab.Role] = {name: "other" if n else "model" for n, name in enumerate(bits.values("arrangement"))}
     first = bits.where(arrangement=next(iter(roles)))
     ends = tuple(pick(slopes.values("derived")) for pick in (min, max))
-    return Figure(
+    return lab.Figure(
         name="bits-by-length",
         title="Number of bits needed",
         caption=(
@@ -262,17 +249,17 @@ def _bits_figure(tables: Tables) -> Figure:
             "products, 1/ln 2 with a separate slot."
         ),
         panels=(
-            lines(
+            lab.lines(
                 "Bits",
                 *(band(bits.where(arrangement=name), "length", name, role, y="bits") for name, role in roles.items()),
                 band(first, "length", "recommended", "ceiling", y="recommended"),
                 x_label="length T (observations)",
                 y_label="significand (bits)",
             ),
-            lines(
+            lab.lines(
                 "Rate",
                 *(plain(slopes.where(arrangement=n), "derived", n, role, y="slope") for n, role in roles.items()),
-                Series(name="equal", role="optimum", x=ends, y=ends),
+                lab.Series(name="equal", role="optimum", x=ends, y=ends),
                 x_label="derived (bits per observation)",
                 y_label="measured (bits per observation)",
             ),
@@ -280,19 +267,19 @@ def _bits_figure(tables: Tables) -> Figure:
     )
 
 
-def _floats_figure(rows: Rows) -> Figure:
-    def panel(numbers: str) -> Panel:
+def _floats_figure(rows: lab.Rows) -> lab.Figure:
+    def panel(numbers: str) -> lab.Panel:
         kept = rows.where(numbers=numbers)
-        finite = Rows(row for row in kept if row["error"])
+        finite = lab.Rows(row for row in kept if row["error"])
         series = [
             band(finite.where(arrangement=n), "length", n, "model" if n == "exact products, own slot" else "other")
             for n in rows.values("arrangement")
         ]
         series.append(_bound(sorted(kept.values("length"))))
         shown: dict[str, Any] = {"x_label": "length T (observations)", "y_label": "largest error of a probability"}
-        return lines(numbers, *series, **shown, y_min=1e-17, y_max=1e4, log_y=True)
+        return lab.lines(numbers, *series, **shown, y_min=1e-17, y_max=1e4, log_y=True)
 
-    return Figure(
+    return lab.Figure(
         name="error-in-floats",
         title="Hardware floats do not reach the bound",
         caption=(
@@ -306,12 +293,12 @@ def _floats_figure(rows: Rows) -> Figure:
     )
 
 
-def _normaliser_figure(rows: Rows) -> Figure:
-    def panel(exponents: str, title: str) -> Panel:
+def _normaliser_figure(rows: lab.Rows) -> lab.Figure:
+    def panel(exponents: str, title: str) -> lab.Panel:
         stages = rows.where(exponents=exponents).by("stage").items()
 
-        def ends(column: str, pick: Any, name: str, role: Role) -> Series | None:
-            found = Rows({"stage": stage, "value": pick(row[column] for row in group)} for stage, group in stages)
+        def ends(column: str, pick: Any, name: str, role: lab.Role) -> lab.Series | None:
+            found = lab.Rows({"stage": stage, "value": pick(row[column] for row in group)} for stage, group in stages)
             return plain(found, "stage", name, role)
 
         series = [
@@ -319,9 +306,9 @@ def _normaliser_figure(rows: Rows) -> Figure:
             ends("log10_low", min, "smallest sum", "other"),
             ends("log10_bound", max, "bound C^(T / 2^k) + 1", "ceiling"),
         ]
-        return lines(title, *series, x_label="stage k", y_label="log10 of the sum", y_min=-2.0, y_max=40.0)
+        return lab.lines(title, *series, x_label="stage k", y_label="log10 of the sum", y_min=-2.0, y_max=40.0)
 
-    return Figure(
+    return lab.Figure(
         name="normaliser-sums",
         title="Gates bring any sum into [1, 3]",
         caption=(
@@ -337,8 +324,8 @@ def _normaliser_figure(rows: Rows) -> Figure:
 # Claims
 
 
-@claim("limits-theorem5.3-error")
-def error(tables: Tables) -> Measurement:
+@lab.claim("limits-theorem5.3-error")
+def error(tables: lab.Tables) -> lab.Measurement:
     kept = tables["precision"].where(share=1.0)
     worst = largest(kept.where(length=max(kept.values("length"))), lambda row: row["error"])
     falls = []
@@ -348,15 +335,15 @@ def error(tables: Tables) -> Measurement:
     text = (
         f"Over {len(kept)} runs (softmax attention, GeLU products, normaliser) the largest error at T = {worst['length']} "
         f"is {worst['error']:.1e} with {worst['bits']} bits; e^-T is {worst['bound']:.1e}. ln error falls by "
-        f"{Effect.pooled(falls).short()} per observation. With half the bits per observation, "
+        f"{lab.Effect.pooled(falls).short()} per observation. With half the bits per observation, "
         f"{_all_fail(tables['precision'].where(share=0.5))}."
     )
-    return Measurement(
+    return lab.Measurement(
         always(kept, lambda row: row["error"] <= row["bound"], "instance", unit="fraction of processes"), text
     )
 
 
-def _all_fail(rows: Rows) -> str:
+def _all_fail(rows: lab.Rows) -> str:
     lengths = sorted(rows.values("length"))
     first = next((n for n in lengths if all(row["error"] > row["bound"] for row in rows.where(length=n))), None)
     return (
@@ -364,11 +351,13 @@ def _all_fail(rows: Rows) -> str:
     )
 
 
-@claim("limits-theorem5.3-bits")
-def bits(tables: Tables) -> Measurement:
+@lab.claim("limits-theorem5.3-bits")
+def bits(tables: lab.Tables) -> lab.Measurement:
     rows = tables["bit-slopes"].with_columns(ratio=lambda row: row["slope"] / row["derived"])
     groups = rows.by("arrangement")
-    effects = {name: Effect.pooled([row["ratio"] for row in group], "times the rate") for name, group in groups.items()}
+    effects = {
+        name: lab.Effect.pooled([row["ratio"] for row in group], "times the rate") for name, group in groups.items()
+    }
     gelu = groups["GeLU products"]
     above = sum(row["slope"] > row["recommended"] for row in gelu)
     means = ", ".join(f"{np.mean([row['slope'] for row in group]):.2f} ({name})" for name, group in groups.items())
@@ -377,11 +366,11 @@ def bits(tables: Tables) -> Measurement:
         f"{max(row['slope'] / row['recommended'] for row in gelu):.2f} times (1 + ln C)/ln 2, and above that rate in "
         f"{above} of {len(gelu)} instances; no additive constant compensates for this at large T."
     )
-    return Measurement(effects, text, required=tuple(ARRANGEMENTS))
+    return lab.Measurement(effects, text, required=tuple(ARRANGEMENTS))
 
 
-@claim("limits-theorem5.3-normaliser")
-def normaliser(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-theorem5.3-normaliser")
+def normaliser(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     real, printed = (tables["normaliser-ends"].where(exponents=kind) for kind in ("real", "floor"))
     low, high = min(row["sum_low"] for row in real), max(row["sum_high"] for row in real)
     wrong = sum(row["error"] is None or row["error"] > 1 for row in printed)
@@ -391,9 +380,12 @@ def normaliser(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"follows gives wrong answers in {wrong} of {len(printed)} processes. With real exponents and "
         f"ceil(log2(T log2 C)) stages they end in [{low:.4g}, {high:.4g}], with an error of {max(errors):.1e}."
     )
-    return Measurement(
+    return lab.Measurement(
         always(
-            printed, lambda row: row["sum_high"] <= parameter(numbers, "most"), "instance", unit="fraction of processes"
+            printed,
+            lambda row: row["sum_high"] <= lab.parameter(numbers, "most"),
+            "instance",
+            unit="fraction of processes",
         ),
         text,
     )

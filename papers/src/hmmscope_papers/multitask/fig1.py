@@ -3,27 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from hmmscope import ProcessDataset, Run, registry
+from hmmscope import ProcessDataset, Run, lab, registry
 from hmmscope.analysis import Score, TunedNgrams, mean_row
-from hmmscope.lab import (
-    Effect,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Numbers,
-    Panel,
-    Rows,
-    RuleParameters,
-    Series,
-    Tables,
-    bar,
-    bars,
-    claim,
-    curve,
-    lines,
-    parameter,
-)
 from hmmscope.schema import require
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.predictors import (
@@ -74,10 +55,10 @@ class MultiTaskFig1(PoolFigure):
         "paper": _WHOLE,
     }
 
-    def look(self, run: Run, sizes: dict[str, Any]) -> MeasuredTables:
+    def look(self, run: Run, sizes: dict[str, Any]) -> lab.MeasuredTables:
         first, longest = sizes["first_position"], min(run.config.layout.sequence_lengths) - 1
         require(0 <= first <= longest, "measurements.first_position", f"must be in [0, {longest}]", first)
-        tables: MeasuredTables = {"demonstrations": [], "positions": [], "effects": []}
+        tables: lab.MeasuredTables = {"demonstrations": [], "positions": [], "effects": []}
         counting = counting_of(run)
         for pool, process in pools_of(run).items():
             score = prompt_score(run, process, sizes["samples"], ngrams=counting)
@@ -90,13 +71,13 @@ class MultiTaskFig1(PoolFigure):
                 tables[axis] += [{"pool": pool} | row for row in shown.rows(axis, columns)]
         return tables
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         own = of_cycles(tables)
         pools = [_by_prompts(own)] if len(own["effects"].values("prompts")) > 1 else []
         beside = [_by_cycles(tables)] if len(tables["effects"]) > len(own["effects"]) else []
         return [*pools, *beside, *super().figures(tables)]
 
-    def drawn(self, tables: Tables) -> list[Figure]:
+    def drawn(self, tables: lab.Tables) -> list[lab.Figure]:
         told = (
             "Accuracy of the next observation on fresh prompts. First row: against the number of demonstrations, "
             f"at the later positions of a sequence ({_positions(tables)}). Second row: along the test sequence, "
@@ -115,12 +96,13 @@ class MultiTaskFig1(PoolFigure):
         )
         ends = _intervals(tables)
         return [
-            Figure(name=name, title=title, caption=text + ends, panels=panels) for name, title, text, panels in shown
+            lab.Figure(name=name, title=title, caption=text + ends, panels=panels)
+            for name, title, text, panels in shown
         ]
 
-    def without_training(self, tables: Tables) -> Tables | None:
+    def without_training(self, tables: lab.Tables) -> lab.Tables | None:
         curves = {
-            name: Rows(
+            name: lab.Rows(
                 row | {"predictor": "model"} if row["predictor"] == "untrained" else row
                 for row in tables[name]
                 if row["predictor"] != "model"
@@ -179,17 +161,18 @@ _AXES = {"demonstrations": "demonstrations before the sequence", "positions": "o
 _THEOREM = "theorem1-"
 
 
-def _by_prompts(tables: Tables) -> Figure:
+def _by_prompts(tables: lab.Tables) -> lab.Figure:
     panels = []
     for metric, unit in (("accuracy", "accuracy"), ("loss", "nats per observation")):
         for pool, title in _pools(tables).items():
             end = _end(tables, pool, metric).with_columns(prompts=lambda row: float(f"{row['prompts']:.3g}"))
             shown = {name: look for name, look in looks(pool).items() if name not in ("order-0", "order-1")}
             series = [
-                curve(end.where(predictor=p), "prompts", *look, bands=look[1] in _BANDS) for p, look in shown.items()
+                lab.curve(end.where(predictor=p), "prompts", *look, bands=look[1] in _BANDS)
+                for p, look in shown.items()
             ]
-            panels.append(lines(title, *series, x_label="prompts per HMM", y_label=unit, log_x=True))
-    return Figure(
+            panels.append(lab.lines(title, *series, x_label="prompts per HMM", y_label=unit, log_x=True))
+    return lab.Figure(
         name="by-prompts",
         title="After all demonstrations, by how often each HMM was shown",
         caption=(
@@ -201,18 +184,18 @@ def _by_prompts(tables: Tables) -> Figure:
     )
 
 
-def _by_cycles(tables: Tables) -> Figure:
+def _by_cycles(tables: lab.Tables) -> lab.Figure:
     prompts = in_regime(tables)["effects"].values("prompts")
-    own = {name: Rows(row for row in rows if row.get("prompts") in prompts) for name, rows in tables.items()}
+    own = {name: lab.Rows(row for row in rows if row.get("prompts") in prompts) for name, rows in tables.items()}
     cycles = own["effects"].values("cycles")
     panels = []
     for metric, unit in (("accuracy", "accuracy"), ("loss", "nats per observation")):
         for pool, title in _pools(tables).items():
             end = _end(own, pool, metric)
             shown = looks(pool) | {TREE: ("context tree weighting", "baseline")}
-            series = [bar(end.where(predictor=name), "cycles", cycles, *look) for name, look in shown.items()]
-            panels.append(bars(title, *series, categories=cycles, y_label=unit, y_min=0.0))
-    return Figure(
+            series = [lab.bar(end.where(predictor=name), "cycles", cycles, *look) for name, look in shown.items()]
+            panels.append(lab.bars(title, *series, categories=cycles, y_label=unit, y_min=0.0))
+    return lab.Figure(
         name="by-cycles",
         title="After all demonstrations, by states and symbols of the cycles",
         caption=(
@@ -225,19 +208,19 @@ def _by_cycles(tables: Tables) -> Figure:
     )
 
 
-def _pools(tables: Tables) -> dict[str, str]:
+def _pools(tables: lab.Tables) -> dict[str, str]:
     measured = tables["effects"].values("pool")
     return {pool: title[0].upper() + title[1:] for pool, title in POOLS.items() if pool in measured}
 
 
-def _end(tables: Tables, pool: str, metric: str) -> Rows:
+def _end(tables: lab.Tables, pool: str, metric: str) -> lab.Rows:
     rows = tables["demonstrations"].where(pool=pool, metric=metric)
     return rows.where(x=max(rows.values("x")))
 
 
-def _panels(tables: Tables, metric: str, y_label: str) -> tuple[Panel, ...]:
+def _panels(tables: lab.Tables, metric: str, y_label: str) -> tuple[lab.Panel, ...]:
     return tuple(
-        lines(
+        lab.lines(
             title,
             *_curves(tables[axis].where(metric=metric), pool),
             x_label=label,
@@ -248,20 +231,20 @@ def _panels(tables: Tables, metric: str, y_label: str) -> tuple[Panel, ...]:
     )
 
 
-def _curves(rows: Rows, pool: str) -> list[Series | None]:
+def _curves(rows: lab.Rows, pool: str) -> list[lab.Series | None]:
     own, shown = rows.where(pool=pool), looks(pool)
     for name in own.values("predictor"):
         if name.startswith(_THEOREM):
             shown[name] = (f"network of Theorem 1, memory {name.removeprefix(_THEOREM)}", "other")
-    return [curve(own.where(predictor=p), "x", *look, bands=look[1] in _BANDS) for p, look in shown.items()]
+    return [lab.curve(own.where(predictor=p), "x", *look, bands=look[1] in _BANDS) for p, look in shown.items()]
 
 
-def _positions(tables: Tables) -> str:
+def _positions(tables: lab.Tables) -> str:
     last = max(row["x"] for row in tables["positions"])
     return f"{tables['effects'][0]['first_position']} to {last} observations of the sequence seen"
 
 
-def _intervals(tables: Tables) -> str:
+def _intervals(tables: lab.Tables) -> str:
     seeds = len(tables["positions"].seeds())
     over = f"{seeds} seeds" if seeds > 1 else "prompts"
     return (
@@ -275,8 +258,8 @@ def _intervals(tables: Tables) -> str:
 _SOURCE = "[MultiTask] §2.2, Fig. 1"
 
 
-@claim("multitask-high-accuracy")
-def high_accuracy(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("multitask-high-accuracy")
+def high_accuracy(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     everything, tables = tables, in_regime(tables, numbers)
     end = _end(tables, "pool", "accuracy")
     found = {name: own.effect() for name, own in end.by("predictor").items()}
@@ -287,17 +270,17 @@ def high_accuracy(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"After all demonstrations the accuracy of the model is {found['model']}, that of the best n-gram baseline "
         f"({best}) {found[best]}, and that of the Bayes mixture over the pool {found['retrieval']}."
     )
-    gap = Gate.headroom(
+    gap = lab.Gate.headroom(
         left.value if left else 0.0,
-        parameter(numbers, "room"),
+        lab.parameter(numbers, "room"),
         "accuracy between the best n-gram baseline and the optimum",
     )
-    tuned = Gate("learned", NGRAMS[-1] in found, "the tuned n-gram baseline that mixes all orders was not measured")
+    tuned = lab.Gate("learned", NGRAMS[-1] in found, "the tuned n-gram baseline that mixes all orders was not measured")
     text += _beside(everything)
     #: That n-grams are outdone is the claim itself: as a gate it would allow no denial.
-    raised = Gate.learned(
+    raised = lab.Gate.learned(
         model.less(end.where(predictor="untrained"), unit="accuracy"),
-        parameter(numbers, "right"),
+        lab.parameter(numbers, "right"),
         "the untrained model",
     )
     gates = (
@@ -306,12 +289,12 @@ def high_accuracy(tables: Tables, numbers: RuleParameters) -> Measurement:
         few_prompts(tables, numbers),
         large_pool(tables, numbers),
         raised,
-        Gate.flat(tables, parameter(numbers, "settled")),
+        lab.Gate.flat(tables, lab.parameter(numbers, "settled")),
     )
-    return Measurement(model.less(end.where(predictor=best), unit="accuracy"), text, gates=gates)
+    return lab.Measurement(model.less(end.where(predictor=best), unit="accuracy"), text, gates=gates)
 
 
-def _beside(tables: Tables) -> str:
+def _beside(tables: lab.Tables) -> str:
     gained = [
         f"{cycles} {rows.where(effect='accuracy over counting', network='trained', pool='pool').effect()}"
         for cycles, rows in tables["effects"].by("cycles").items()
@@ -320,8 +303,8 @@ def _beside(tables: Tables) -> str:
     return f" Accuracy above the n-gram baseline on other cycles: {', '.join(gained)}." if gained else ""
 
 
-@claim("multitask-accuracy-rises-with-demonstrations")
-def rises_with_demonstrations(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("multitask-accuracy-rises-with-demonstrations")
+def rises_with_demonstrations(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     tables = in_regime(tables, numbers)
     along, best = (_along(tables, "demonstrations", name) for name in ("model", "retrieval"))
     (first, start), (last, end) = along[0], along[-1]
@@ -334,8 +317,8 @@ def rises_with_demonstrations(tables: Tables, numbers: RuleParameters) -> Measur
     return _rise(tables, "demonstrations", text, numbers)
 
 
-@claim("multitask-accuracy-rises-with-length")
-def rises_with_length(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("multitask-accuracy-rises-with-length")
+def rises_with_length(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     tables = in_regime(tables, numbers)
     along = _along(tables, "positions", "model")
     (_, start), (last, end) = along[0], along[-1]
@@ -347,20 +330,20 @@ def rises_with_length(tables: Tables, numbers: RuleParameters) -> Measurement:
     return _rise(tables, "length", text, numbers)
 
 
-def _rise(tables: Tables, effect: str, text: str, numbers: Numbers = None) -> Measurement:
+def _rise(tables: lab.Tables, effect: str, text: str, numbers: lab.Numbers = None) -> lab.Measurement:
     trained, before = (_rows(tables, effect, network=network) for network in ("trained", "untrained"))
-    return Measurement(trained.less(before, unit="accuracy"), text, gates=gates(tables, numbers))
+    return lab.Measurement(trained.less(before, unit="accuracy"), text, gates=gates(tables, numbers))
 
 
-def _rows(tables: Tables, effect: str, pool: Any = "pool", network: str = "trained") -> Rows:
+def _rows(tables: lab.Tables, effect: str, pool: Any = "pool", network: str = "trained") -> lab.Rows:
     return tables["effects"].where(effect=effect, pool=pool, network=network)
 
 
-def _value(effect: Effect | None) -> float:
+def _value(effect: lab.Effect | None) -> float:
     assert effect is not None
     return effect.value
 
 
-def _along(tables: Tables, axis: str, predictor: str) -> list[tuple[int, float]]:
+def _along(tables: lab.Tables, axis: str, predictor: str) -> list[tuple[int, float]]:
     rows = tables[axis].where(pool="pool", predictor=predictor, metric="accuracy").pool("x")
     return [(row["x"], row["value"]) for row in sorted(rows, key=lambda row: row["x"])]

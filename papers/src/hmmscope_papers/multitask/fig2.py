@@ -5,25 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hmmscope import Run, registry
+from hmmscope import Run, lab, registry
 from hmmscope.analysis import ShuffleValues, mean_row
-from hmmscope.lab import (
-    Figure,
-    MeasuredTables,
-    Measurement,
-    Numbers,
-    Panel,
-    Role,
-    Rows,
-    RuleParameters,
-    Tables,
-    bar,
-    bars,
-    claim,
-    curve,
-    heatmap,
-    lines,
-)
 from hmmscope.schema import require
 from hmmscope_papers.constructions import MultiTaskTransformer
 from hmmscope_papers.multitask.side_by_side import construct
@@ -55,8 +38,8 @@ class MultiTaskFig2(PoolFigure):
         "paper": {"samples": 64, "permutations": 16, "construction_samples": 8, "memory_length": 4, "num_steps": 16},
     }
 
-    def look(self, run: Run, sizes: dict[str, Any]) -> MeasuredTables:
-        dataset, tables = run.dataset("probe"), MeasuredTables(shuffle=[], effects=[])
+    def look(self, run: Run, sizes: dict[str, Any]) -> lab.MeasuredTables:
+        dataset, tables = run.dataset("probe"), lab.MeasuredTables(shuffle=[], effects=[])
         constructed = construct(run, {**sizes, "samples": sizes["construction_samples"]})
         for draw, (network, model) in enumerate([*run.compare_with_untrained(), ("constructed", constructed)]):
             own = network == "constructed"
@@ -82,7 +65,7 @@ class MultiTaskFig2(PoolFigure):
                     tables["effects"] += [key | row for row in effects(values)]
         return tables
 
-    def drawn(self, tables: Tables) -> list[Figure]:
+    def drawn(self, tables: lab.Tables) -> list[lab.Figure]:
         rows = tables["shuffle"]
         size = "Standard deviation over permutations relative to the mean size of a logit, "
         centred = (
@@ -144,7 +127,7 @@ _MODES = {
     "layer": "C: ids in one layer",
     "everywhere": "B: ids in all layers",
 }
-_NETWORKS: dict[str, tuple[str, Role]] = {
+_NETWORKS: dict[str, tuple[str, lab.Role]] = {
     "trained": ("trained", "model"),
     "untrained": ("before training", "control"),
     "constructed": ("network of Theorem 1", "other"),
@@ -158,34 +141,34 @@ _EXPLAINED = (
 )
 
 
-def _by_layer(rows: Rows, name: str, metric: str, title: str, explained: str) -> Figure:
+def _by_layer(rows: lab.Rows, name: str, metric: str, title: str, explained: str) -> lab.Figure:
     panels = []
     for mode, heading in _MODES.items():
         own = rows.where(mode=mode, metric=metric)
-        series = [curve(own.where(network=network), "depth", *look) for network, look in _NETWORKS.items()]
+        series = [lab.curve(own.where(network=network), "depth", *look) for network, look in _NETWORKS.items()]
         shown: dict[str, Any] = {"x_label": "depth (layer / layers)", "y_label": _METRICS[metric], "y_min": 0.0}
-        panels.append(lines(heading, *series, **shown))
+        panels.append(lab.lines(heading, *series, **shown))
     caption = f"{explained}Means over heads. {_EXPLAINED} {_intervals(rows)}"
-    return Figure(name=name, title=title, caption=caption, panels=tuple(panels))
+    return lab.Figure(name=name, title=title, caption=caption, panels=tuple(panels))
 
 
-def _heads(rows: Rows, network: str) -> Figure:
+def _heads(rows: lab.Rows, network: str) -> lab.Figure:
     seed, draws = rows[0]["seed"], rows.where(network=network).values("draw")
     own = rows.where(network=network, seed=seed)
     own = own.where(draw=min(draws)) if draws else own  # one untrained control
     alike = own if network == "constructed" else rows.where(network=("trained", "untrained"), seed=seed)
-    panels: list[Panel] = []
+    panels: list[lab.Panel] = []
     for metric in ("cv", "cv_centred"):
         most = max((row["value"] for row in alike.where(metric=metric)), default=0.0) or None
         for mode, heading in _MODES.items():
             cells = own.where(metric=metric, mode=mode).with_columns(number=lambda row: row["head"] + 1)
             title = heading if metric == "cv" else f"{heading[0]}, centred"
             labels = {"x_label": "head", "y_label": "layer", "z_label": "variation"}
-            panels.append(heatmap(title, cells, "number", "layer", z_min=0.0, z_max=most, **labels))
+            panels.append(lab.heatmap(title, cells, "number", "layer", z_min=0.0, z_max=most, **labels))
     scale = "Each row of maps has one scale, the same before and after training."
     if network == "constructed":
         scale = "Gathering layers have one head. Each row of maps has one scale, for this network only."
-    return Figure(
+    return lab.Figure(
         name=f"heads-{network}",
         title=f"Layer by head: {_NETWORKS[network][0]}",
         caption=f"Variation of logits (top) and of centred logits (bottom) of every head, seed {seed}. {scale} {_EXPLAINED}",
@@ -193,10 +176,10 @@ def _heads(rows: Rows, network: str) -> Figure:
     )
 
 
-def _prediction(rows: Rows) -> Figure:
+def _prediction(rows: lab.Rows) -> lab.Figure:
     own = rows.where(metric="prediction_change")
-    series = [bar(own.where(network=n), "mode", ("blocks", "everywhere"), *look) for n, look in _NETWORKS.items()]
-    return Figure(
+    series = [lab.bar(own.where(network=n), "mode", ("blocks", "everywhere"), *look) for n, look in _NETWORKS.items()]
+    return lab.Figure(
         name="prediction-change",
         title="Change of the prediction",
         caption=(
@@ -204,11 +187,11 @@ def _prediction(rows: Rows) -> Figure:
             "permutations. The prediction of an ideal learner does not change when whole demonstrations are "
             f"permuted (A). B: ids in all layers. {_intervals(rows)}"
         ),
-        panels=(bars("", *series, categories=("A: blocks", "B: ids"), y_label="total variation", y_min=0.0),),
+        panels=(lab.bars("", *series, categories=("A: blocks", "B: ids"), y_label="total variation", y_min=0.0),),
     )
 
 
-def _intervals(rows: Rows) -> str:
+def _intervals(rows: lab.Rows) -> str:
     seeds = len(rows.seeds())
     return f"Bands and bars are 95 % intervals over {seeds} seeds." if seeds > 1 else "One seed."
 
@@ -220,23 +203,23 @@ def _intervals(rows: Rows) -> str:
 _MEASURES = {"centred logits": "cv_centred", "logits as they are": "cv"}
 
 
-@claim("multitask-upper-layers-ignore-places")
-def upper_layers_ignore_places(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("multitask-upper-layers-ignore-places")
+def upper_layers_ignore_places(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     return _upper_layers(tables, "blocks", "When whole demonstrations are permuted", numbers)
 
 
-@claim("multitask-upper-layers-read-no-positions")
-def upper_layers_read_no_positions(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("multitask-upper-layers-read-no-positions")
+def upper_layers_read_no_positions(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     return _upper_layers(tables, "layer", "When position ids are permuted in the measured layer alone", numbers)
 
 
-@claim("multitask-upper-layers-shuffled-ids")
-def upper_layers_shuffled_ids(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("multitask-upper-layers-shuffled-ids")
+def upper_layers_shuffled_ids(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """The literal statement, with corrupted inputs of upper layers."""
     return _upper_layers(tables, "everywhere", "When position ids are permuted in all layers at once", numbers)
 
 
-def _upper_layers(tables: Tables, mode: str, begin: str, numbers: Numbers = None) -> Measurement:
+def _upper_layers(tables: lab.Tables, mode: str, begin: str, numbers: lab.Numbers = None) -> lab.Measurement:
     tables = in_regime(tables, numbers)
     gains, parts = {}, []
     for name, metric in _MEASURES.items():
@@ -246,8 +229,8 @@ def _upper_layers(tables: Tables, mode: str, begin: str, numbers: Numbers = None
             gains[name] = gain
         parts.append(f"{own['trained'].effect()} for {name} ({own['untrained'].effect()} before training)")
     text = f"{begin}, the variation of the lower half of the layers minus that of the upper half is {', '.join(parts)}."
-    return Measurement(gains, text, gates=gates(tables, numbers), required=tuple(_MEASURES))
+    return lab.Measurement(gains, text, gates=gates(tables, numbers), required=tuple(_MEASURES))
 
 
-def _effects(tables: Tables, mode: str, effect: str, metric: str, network: str) -> Rows:
+def _effects(tables: lab.Tables, mode: str, effect: str, metric: str, network: str) -> lab.Rows:
     return tables["effects"].where(mode=mode, effect=effect, metric=metric, network=network)

@@ -5,29 +5,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from hmmscope import ProcessDataset, Run, registry
+from hmmscope import ProcessDataset, Run, lab, registry
 from hmmscope.analysis import ProbeData, bootstrap_means, resampled_curves, residual_layers, with_interval
-from hmmscope.lab import (
-    Effect,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Numbers,
-    Panel,
-    PerSeed,
-    Role,
-    Rows,
-    RuleParameters,
-    Series,
-    Tables,
-    bars,
-    claim,
-    curve,
-    level,
-    lines,
-    parameter,
-)
 from hmmscope_papers.multitask.layer_profiles import Curves, onset_layer, peak_layer
 from hmmscope_papers.multitask.training_setting import PoolFigure, counting_rows, gates_of_the_hmm, in_regime, spread
 
@@ -57,7 +36,7 @@ class MultiTaskFig3a(PoolFigure):
         "paper": {"components": 64, "prompts": 48, "state_components": 8, "state_prompts": 4096},
     }
 
-    def look(self, run: Run, sizes: dict[str, Any]) -> MeasuredTables:
+    def look(self, run: Run, sizes: dict[str, Any]) -> lab.MeasuredTables:
         datasets, few = {}, spread(run.process, sizes["components"])
         datasets["component"] = [(_corpus(run, few), len(few) * sizes["prompts"])]
         single = [few[m] for m in range(min(sizes["state_components"], len(few)))]
@@ -73,7 +52,7 @@ class MultiTaskFig3a(PoolFigure):
                 curves.setdefault((name, target), []).append(np.mean(right, 0))
         return {"probes": rows, "frequencies": counting_rows(*datasets["component"][0]), "onsets": _onsets(curves)}
 
-    def drawn(self, tables: Tables) -> list[Figure]:
+    def drawn(self, tables: lab.Tables) -> list[lab.Figure]:
         return [_probe_figure(tables), _order_figure(tables)]
 
 
@@ -135,14 +114,14 @@ def _onsets(curves: dict[tuple[str, str], list[Curves]]) -> list[dict]:
 # Figures
 
 _TITLES = {"component": "Which HMM", "state": "Hidden state within an HMM"}
-_SHORT: dict[str, tuple[str, Role]] = {"component": ("which HMM", "model"), "state": ("hidden state", "other")}
+_SHORT: dict[str, tuple[str, lab.Role]] = {"component": ("which HMM", "model"), "state": ("hidden state", "other")}
 _COUNTED = ("symbols", "symbols and pairs")
 #: Definitions of the onset layer, and their labels under bars.
 _ARRIVALS = {"onset": "90 %", "onset above layer 0": "90 % of rise", "peak": "peak"}
 
 
-def _probe_figure(tables: Tables) -> Figure:
-    return Figure(
+def _probe_figure(tables: lab.Tables) -> lab.Figure:
+    return lab.Figure(
         name="probes",
         title="The HMM and its hidden state, read layer by layer",
         caption=(
@@ -158,7 +137,7 @@ def _probe_figure(tables: Tables) -> Figure:
     )
 
 
-def _probe_panel(tables: Tables, target: str, title: str) -> Panel:
+def _probe_panel(tables: lab.Tables, target: str, title: str) -> lab.Panel:
     rows = tables["probes"].where(target=target)
     trained = rows.where(model="trained", labels="true")
     bare = trained.with_columns(low=lambda row: None)  # their interval is that of the accuracy
@@ -166,15 +145,15 @@ def _probe_panel(tables: Tables, target: str, title: str) -> Panel:
     if target == "component":
         for name in _COUNTED:
             found = tables["frequencies"].where(frequencies=name).pool("frequencies", value="accuracy")
-            across = Rows(row | {"layer": layer} for row in found for layer in trained.values("layer"))
-            counted.append(curve(across, "layer", f"frequencies of {name}", "baseline", y="accuracy", pool=False))
-    return lines(
+            across = lab.Rows(row | {"layer": layer} for row in found for layer in trained.values("layer"))
+            counted.append(lab.curve(across, "layer", f"frequencies of {name}", "baseline", y="accuracy", pool=False))
+    return lab.lines(
         title,
-        curve(trained, "layer", "trained", "model", y="accuracy"),
-        curve(bare, "layer", "exact posterior", "ceiling", y="ceiling"),
-        curve(rows.where(model="untrained"), "layer", "untrained model", "control", y="accuracy"),
-        curve(rows.where(model="trained", labels="shuffled"), "layer", "shuffled labels", "control", y="accuracy"),
-        curve(bare, "layer", "most frequent class", "baseline", y="chance"),
+        lab.curve(trained, "layer", "trained", "model", y="accuracy"),
+        lab.curve(bare, "layer", "exact posterior", "ceiling", y="ceiling"),
+        lab.curve(rows.where(model="untrained"), "layer", "untrained model", "control", y="accuracy"),
+        lab.curve(rows.where(model="trained", labels="shuffled"), "layer", "shuffled labels", "control", y="accuracy"),
+        lab.curve(bare, "layer", "most frequent class", "baseline", y="chance"),
         *counted,
         x_label="layer",
         y_label="probe accuracy",
@@ -183,18 +162,18 @@ def _probe_panel(tables: Tables, target: str, title: str) -> Panel:
     )
 
 
-def _order_figure(tables: Tables) -> Figure:
+def _order_figure(tables: lab.Tables) -> lab.Figure:
     rows = tables["probes"].where(labels="true")
     layers = sorted(rows.values("layer"))
     panels = []
     for model, title in {"trained": "Trained", "untrained": "Before training"}.items():
         shares = [_of_maximum(rows.where(model=model, target=target), *look) for target, look in _SHORT.items()]
         shown: dict[str, Any] = {"x_label": "layer", "y_label": "fraction of maximum", "y_min": 0.0, "y_max": 1.05}
-        panels.append(lines(title, *shares, level(0.9, layers, "90 %"), **shown))
+        panels.append(lab.lines(title, *shares, lab.level(0.9, layers, "90 %"), **shown))
     arrivals = [
-        Series.of([_onset(tables, target, name) for name in _ARRIVALS], *look) for target, look in _SHORT.items()
+        lab.Series.of([_onset(tables, target, name) for name in _ARRIVALS], *look) for target, look in _SHORT.items()
     ]
-    places = bars(
+    places = lab.bars(
         "Layers, trained",
         *arrivals,
         categories=_ARRIVALS.values(),
@@ -202,7 +181,7 @@ def _order_figure(tables: Tables) -> Figure:
         y_min=0.0,
         y_max=layers[-1] + 0.5,
     )
-    return Figure(
+    return lab.Figure(
         name="order",
         title="Which is identified first",
         caption=(
@@ -215,14 +194,16 @@ def _order_figure(tables: Tables) -> Figure:
     )
 
 
-def _of_maximum(rows: Rows, name: str, role: Role) -> Series | None:
-    def shares(own: Rows) -> list[dict[str, Any]]:
+def _of_maximum(rows: lab.Rows, name: str, role: lab.Role) -> lab.Series | None:
+    def shares(own: lab.Rows) -> list[dict[str, Any]]:
         means = own.pool("layer", value="accuracy")
         top = max(row["accuracy"] for row in means)
         return [{"layer": row["layer"], "value": row["accuracy"] / top} for row in means]
 
     by_seed = rows.per_seed(shares)
-    return curve(Rows({"seed": seed} | row for seed, own in by_seed.items() for row in own), "layer", name, role)
+    return lab.curve(
+        lab.Rows({"seed": seed} | row for seed, own in by_seed.items() for row in own), "layer", name, role
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -232,8 +213,8 @@ def _of_maximum(rows: Rows, name: str, role: Role) -> Series | None:
 _RAISED = 0.1
 
 
-@claim("multitask-state-before-task")
-def state_before_task(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("multitask-state-before-task")
+def state_before_task(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     tables = in_regime(tables, numbers)
     rows = tables["onsets"].where(model="trained", target="component - state")
     found = {
@@ -248,18 +229,18 @@ def state_before_task(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"{rows.where(quantity='peak').effect()} layers later."
     )
     effects = {name: effect for name, effect in found.items() if effect is not None}
-    return Measurement(
+    return lab.Measurement(
         effects, text, gates=(*gates_of_the_hmm(tables, numbers), *_raised(tables, numbers)), required=tuple(found)
     )
 
 
-@claim("multitask-task-gradual")
-def task_gradual(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("multitask-task-gradual")
+def task_gradual(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     tables = in_regime(tables, numbers)
     rows = tables["probes"].where(target="component", labels="true")
     last = max(rows.values("layer"))
 
-    def rise(model: str) -> PerSeed[Any]:
+    def rise(model: str) -> lab.PerSeed[Any]:
         own = rows.where(model=model)
         return own.where(layer=last).estimates("accuracy") - own.where(layer=1).estimates("accuracy")
 
@@ -268,11 +249,11 @@ def task_gradual(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"From layer 1 to layer {last} the accuracy for the component rises by {trained.effect()}, before training "
         f"by {before.effect()}."
     )
-    return Measurement((trained - before).effect("accuracy"), text, gates=gates_of_the_hmm(tables, numbers))
+    return lab.Measurement((trained - before).effect("accuracy"), text, gates=gates_of_the_hmm(tables, numbers))
 
 
-@claim("multitask-task-without-training")
-def without_learning(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("multitask-task-without-training")
+def without_learning(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     tables = in_regime(tables, numbers)
     rows = tables["probes"].where(target="component", labels="true")
     best = {
@@ -286,27 +267,27 @@ def without_learning(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"{counted['symbols']} from the frequencies of symbols alone ({counted['symbols and pairs']} with those of "
         f"pairs), and {best['trained']:.2f} in the trained model. At the last layer training adds {gain.short()}."
     )
-    return Measurement(gain, text)
+    return lab.Measurement(gain, text)
 
 
-def _onset(tables: Tables, target: str, quantity: str = "onset") -> Effect:
+def _onset(tables: lab.Tables, target: str, quantity: str = "onset") -> lab.Effect:
     found = tables["onsets"].where(model="trained", target=target, quantity=quantity).effect()
     assert found is not None
     return found
 
 
-def _gain(tables: Tables, target: str) -> Effect:
+def _gain(tables: lab.Tables, target: str) -> lab.Effect:
     rows = tables["onsets"].where(model="trained - untrained", target=target, quantity="accuracy at the last layer")
     gain = rows.effect(unit="accuracy at the last layer, trained minus untrained")
     assert gain is not None
     return gain
 
 
-def _raised(tables: Tables, numbers: Numbers = None) -> list[Gate]:
+def _raised(tables: lab.Tables, numbers: lab.Numbers = None) -> list[lab.Gate]:
     return [
-        Gate.learned(
+        lab.Gate.learned(
             _gain(tables, target),
-            parameter(numbers, "raised", _RAISED),
+            lab.parameter(numbers, "raised", _RAISED),
             f"the untrained model at identifying the {target}",
         )
         for target in _SHORT

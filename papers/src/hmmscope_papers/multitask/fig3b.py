@@ -5,27 +5,8 @@ from typing import Any
 
 from torch import nn
 
-from hmmscope import ProcessDataset, Run, registry
+from hmmscope import ProcessDataset, Run, lab, registry
 from hmmscope.analysis import ProbeData, bootstrap_means, resampled_curves, residual_layers, with_interval
-from hmmscope.lab import (
-    Effect,
-    EstimateWithError,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Numbers,
-    Panel,
-    PerSeed,
-    Role,
-    Rows,
-    RuleParameters,
-    Tables,
-    claim,
-    curve,
-    lines,
-    parameter,
-)
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.layer_profiles import Curves, at_layer, cross_fitted, onset_layer, peak_layer
 from hmmscope_papers.multitask.models import MAX_DISTANCE
@@ -65,7 +46,7 @@ class MultiTaskFig3b(PoolFigure):
         "paper": {"prompts": 4096, "num_steps": 2},
     }
 
-    def look(self, run: Run, sizes: dict[str, Any]) -> MeasuredTables:
+    def look(self, run: Run, sizes: dict[str, Any]) -> lab.MeasuredTables:
         options = {"memory_length": MAX_DISTANCE + 1, "num_steps": sizes["num_steps"], "samples": _REGRESSIONS}
         built = construct(run, options)
         networks = [*run.compare_with_untrained(), ("constructed", built)]
@@ -77,7 +58,7 @@ class MultiTaskFig3b(PoolFigure):
             curves += [{"network": name} | row for row in _curves(right)]
         return {"probes": rows, "curves": curves}
 
-    def drawn(self, tables: Tables) -> list[Figure]:
+    def drawn(self, tables: lab.Tables) -> list[lab.Figure]:
         return [_layer_figure(tables), _distance_figure(tables)]
 
 
@@ -147,15 +128,15 @@ def _fall(chosen: Curves, measured: Curves) -> Curves:
 # ---------------------------------------------------------------------------------------------------------------------
 # Figures
 
-_LOOKS: dict[str, tuple[str, Role]] = {
+_LOOKS: dict[str, tuple[str, lab.Role]] = {
     "trained": ("Trained", "model"),
     "untrained": ("Before training", "control"),
     "constructed": ("Theorem 1's network", "ceiling"),
 }
 
 
-def _layer_figure(tables: Tables) -> Figure:
-    return Figure(
+def _layer_figure(tables: lab.Tables) -> lab.Figure:
+    return lab.Figure(
         name="previous-tokens",
         title="Which previous tokens each layer represents",
         caption=(
@@ -169,13 +150,13 @@ def _layer_figure(tables: Tables) -> Figure:
     )
 
 
-def _layer_panel(rows: Rows, title: str) -> Panel:
+def _layer_panel(rows: lab.Rows, title: str) -> lab.Panel:
     found = rows.where(labels="true")
-    return lines(
+    return lab.lines(
         title,
-        *(curve(found.where(distance=k), "layer", f"{k} back", y="accuracy") for k in DISTANCES),
-        curve(found, "layer", "most frequent symbol", "baseline", y="chance"),
-        curve(rows.where(labels="shuffled"), "layer", "shuffled labels", "control", y="accuracy"),
+        *(lab.curve(found.where(distance=k), "layer", f"{k} back", y="accuracy") for k in DISTANCES),
+        lab.curve(found, "layer", "most frequent symbol", "baseline", y="chance"),
+        lab.curve(rows.where(labels="shuffled"), "layer", "shuffled labels", "control", y="accuracy"),
         x_label="layer",
         y_label="probe accuracy",
         y_min=0.0,
@@ -183,22 +164,22 @@ def _layer_panel(rows: Rows, title: str) -> Panel:
     )
 
 
-def _distance_figure(tables: Tables) -> Figure:
+def _distance_figure(tables: lab.Tables) -> lab.Figure:
     top = max(row["layer"] for row in tables["probes"].where(network="trained")) + 0.5
 
-    def panel(quantity: str, title: str, y_label: str, *networks: str, **shown: Any) -> Panel:
+    def panel(quantity: str, title: str, y_label: str, *networks: str, **shown: Any) -> lab.Panel:
         series = []
         for network in networks or _LOOKS:
             name, role = _LOOKS[network]
             found = {k: _of(tables, network, quantity, k) for k in DISTANCES}
             ends = {k: (one.value, one.value) if one.low is None else (one.low, one.high) for k, one in found.items()}
-            rows = Rows({"k": k, "value": found[k].value, "low": ends[k][0], "high": ends[k][1]} for k in DISTANCES)
+            rows = lab.Rows({"k": k, "value": found[k].value, "low": ends[k][0], "high": ends[k][1]} for k in DISTANCES)
             series.append(
-                curve(rows, "k", name.replace("Trained", "trained").replace("Before", "before"), role, pool=False)
+                lab.curve(rows, "k", name.replace("Trained", "trained").replace("Before", "before"), role, pool=False)
             )
-        return lines(title, *series, x_label="steps back", y_label=y_label, **shown)
+        return lab.lines(title, *series, x_label="steps back", y_label=y_label, **shown)
 
-    return Figure(
+    return lab.Figure(
         name="by-distance",
         title="The curves by distance",
         caption=(
@@ -224,8 +205,8 @@ def _distance_figure(tables: Tables) -> Figure:
 _RAISED = 0.05
 
 
-@claim("multitask-nearer-tokens-clearer")
-def nearer_clearer(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("multitask-nearer-tokens-clearer")
+def nearer_clearer(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     tables = in_regime(tables, numbers)
     falls = {network: _slope(tables, network, "best accuracy", -1.0) for network in ("trained", "untrained")}
     text = (
@@ -235,11 +216,11 @@ def nearer_clearer(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"before training by {falls['untrained'].effect()}."
     )
     effect = (falls["trained"] - falls["untrained"]).effect("accuracy lost per step back")
-    return Measurement(effect, text, gates=(*gates(tables, numbers), *_raised(tables, EARLIER[:2], numbers)))
+    return lab.Measurement(effect, text, gates=(*gates(tables, numbers), *_raised(tables, EARLIER[:2], numbers)))
 
 
-@claim("multitask-tokens-rise-and-fall")
-def rise_and_fall(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("multitask-tokens-rise-and-fall")
+def rise_and_fall(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     tables = in_regime(tables, numbers)
     effects = {}
     for quantity in ("rise", "fall"):
@@ -255,13 +236,13 @@ def rise_and_fall(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"from there to the last layer it falls by {falls}."
     )
     wanted = [f"{quantity} of {k} back" for quantity in ("rise", "fall") for k in EARLIER]
-    return Measurement(
+    return lab.Measurement(
         effects, text, gates=(*gates(tables, numbers), *_raised(tables, EARLIER, numbers)), required=wanted
     )
 
 
-@claim("multitask-peak-moves-up")
-def peak_moves_up(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("multitask-peak-moves-up")
+def peak_moves_up(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     tables = in_regime(tables, numbers)
     peaks = {network: _slope(tables, network, "peak") for network in ("trained", "untrained")}
     text = (
@@ -271,13 +252,13 @@ def peak_moves_up(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"{_slope(tables, 'trained', 'onset').effect()}."
     )
     effect = (peaks["trained"] - peaks["untrained"]).effect(
-        "layers per step back", resolution=parameter(numbers, "one_layer", _ONE_LAYER)
+        "layers per step back", resolution=lab.parameter(numbers, "one_layer", _ONE_LAYER)
     )
-    return Measurement(effect, text, gates=(*gates(tables, numbers), *_raised(tables, EARLIER, numbers)))
+    return lab.Measurement(effect, text, gates=(*gates(tables, numbers), *_raised(tables, EARLIER, numbers)))
 
 
-@claim("multitask-construction-gathers")
-def construction_gathers(tables: Tables) -> Measurement:
+@lab.claim("multitask-construction-gathers")
+def construction_gathers(tables: lab.Tables) -> lab.Measurement:
     rows = tables["curves"].where(network="constructed", quantity="onset", distance=list(DISTANCES))
     onsets = ", ".join(f"{_of(tables, 'constructed', 'onset', k).value:.2g}" for k in DISTANCES)
     falls = largest((_of(tables, "constructed", "fall", k) for k in DISTANCES), lambda found: found.value)
@@ -288,11 +269,11 @@ def construction_gathers(tables: Tables) -> Measurement:
         "and no fall."
     )
     right = [row["value"] == gathering_layer(row["distance"]) for row in rows]
-    return Measurement(Effect.share(right, "fraction of distances and seeds") if right else None, text)
+    return lab.Measurement(lab.Effect.share(right, "fraction of distances and seeds") if right else None, text)
 
 
-@claim("multitask-tokens-without-training")
-def without_training(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("multitask-tokens-without-training")
+def without_training(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     tables = in_regime(tables, numbers)
     best = {
         network: tables["curves"].where(network=network, quantity="best accuracy", distance=list(EARLIER))
@@ -303,7 +284,7 @@ def without_training(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"{_listed(tables, 'untrained', 'best accuracy')} before training and "
         f"{_listed(tables, 'trained', 'best accuracy')} after it."
     )
-    return Measurement(
+    return lab.Measurement(
         best["trained"].less(best["untrained"], unit="accuracy at the best layer, trained minus untrained"), text
     )
 
@@ -312,43 +293,45 @@ def without_training(tables: Tables, numbers: RuleParameters) -> Measurement:
 _ONE_LAYER = 0.3
 
 
-def _rows(tables: Tables, network: str, quantity: str, distance: int) -> Rows:
+def _rows(tables: lab.Tables, network: str, quantity: str, distance: int) -> lab.Rows:
     return tables["curves"].where(network=network, quantity=quantity, distance=distance)
 
 
-def _of(tables: Tables, network: str, quantity: str, distance: int) -> Effect:
+def _of(tables: lab.Tables, network: str, quantity: str, distance: int) -> lab.Effect:
     found = _rows(tables, network, quantity, distance).effect()
     assert found is not None
     return found
 
 
-def _listed(tables: Tables, network: str, quantity: str) -> str:
+def _listed(tables: lab.Tables, network: str, quantity: str) -> str:
     return ", ".join(f"{_of(tables, network, quantity, k).value:.2f}" for k in EARLIER)
 
 
-def _slope(tables: Tables, network: str, quantity: str, sign: float = 1.0) -> PerSeed[EstimateWithError | None]:
+def _slope(
+    tables: lab.Tables, network: str, quantity: str, sign: float = 1.0
+) -> lab.PerSeed[lab.EstimateWithError | None]:
     centre = math.fsum(EARLIER) / len(EARLIER)
     weights = {k: sign * (k - centre) / math.fsum((j - centre) ** 2 for j in EARLIER) for k in EARLIER}
     columns = {k: _rows(tables, network, quantity, k).estimates() for k in EARLIER}
-    found: PerSeed[EstimateWithError | None] = PerSeed()
+    found: lab.PerSeed[lab.EstimateWithError | None] = lab.PerSeed()
     for seed in columns[EARLIER[0]]:
         own = {k: one for k in EARLIER if (one := columns[k].get(seed)) is not None}
         value = math.fsum(weights[k] * one.value for k, one in own.items())
         error = math.hypot(*(weights[k] * one.error for k, one in own.items()))
-        found[seed] = EstimateWithError(value, error) if len(own) == len(EARLIER) else None
+        found[seed] = lab.EstimateWithError(value, error) if len(own) == len(EARLIER) else None
     return found
 
 
-def _raised(tables: Tables, distances: range, numbers: Numbers = None) -> list[Gate]:
+def _raised(tables: lab.Tables, distances: range, numbers: lab.Numbers = None) -> list[lab.Gate]:
     made = []
     for k in distances:
         own, before = (_rows(tables, network, "best accuracy", k) for network in ("trained", "untrained"))
         gain = own.less(before)
         if gain is not None:
             made.append(
-                Gate.learned(
+                lab.Gate.learned(
                     gain,
-                    parameter(numbers, "raised", _RAISED),
+                    lab.parameter(numbers, "raised", _RAISED),
                     f"the untrained model at identifying the token {k} back",
                 )
             )

@@ -7,27 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from hmmscope import ProcessDataset, PromptLayout, Run, capture_activations, intervene, registry
+from hmmscope import ProcessDataset, PromptLayout, Run, capture_activations, intervene, lab, registry
 from hmmscope.analysis import ProbeData, attention_taps, inference_mode, mean_row, residual_layers, set_pattern
-from hmmscope.lab import (
-    EstimateWithError,
-    Figure,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    PerSeed,
-    Role,
-    Rows,
-    RuleParameters,
-    Series,
-    Tables,
-    bar,
-    bars,
-    claim,
-    curve,
-    heatmap,
-    lines,
-)
 from hmmscope.schema import require
 from hmmscope.ties import largest
 from hmmscope_papers.constructions import MultiTaskTransformer
@@ -75,7 +56,7 @@ class MultiTaskFig7(PoolFigure):
         "paper": {"samples": 256, "max_offset": 50, "construction_samples": 8, "memory_length": 4, "num_steps": 16},
     }
 
-    def look(self, run: Run, sizes: dict[str, Any]) -> MeasuredTables:
+    def look(self, run: Run, sizes: dict[str, Any]) -> lab.MeasuredTables:
         dataset, layout = run.dataset("probe"), run.config.layout
         longest = layout.context_length - 1
         offset = sizes["max_offset"]
@@ -84,13 +65,13 @@ class MultiTaskFig7(PoolFigure):
         built = last_token_patterns(constructed, dataset, sizes["construction_samples"])
         gathering = gathering_heads(constructed, built)
         first = next(layer for layer, offset in gathering.items() if offset == 1)
-        tables: MeasuredTables = {name: [] for name in self.groups["attention"]}
+        tables: lab.MeasuredTables = {name: [] for name in self.groups["attention"]}
         for draw, (name, model) in enumerate([*run.compare_with_untrained(), ("constructed", constructed)]):
             own = name == "constructed"
             patterns = built if own else last_token_patterns(model, dataset, sizes["samples"])
             require(own or len(patterns) >= 2, "model.num_layers", "must be at least 2", len(patterns))
             tables["sources"] += [] if draw else uniform_rows(layout, patterns)
-            found: MeasuredTables = {
+            found: lab.MeasuredTables = {
                 "offsets": offset_rows(patterns, offset, gathering),
                 "sources": source_rows(patterns, layout),
             }
@@ -104,7 +85,7 @@ class MultiTaskFig7(PoolFigure):
                 tables[table] += [{"network": name, "draw": draw} | row for row in of_model]
         return tables
 
-    def drawn(self, tables: Tables) -> list[Figure]:
+    def drawn(self, tables: lab.Tables) -> list[lab.Figure]:
         return [_layers(tables["offsets"]), _heads(tables["offsets"]), _sources(tables["sources"]), _alignment(tables)]
 
 
@@ -229,7 +210,7 @@ def carried_rows(model: nn.Module, run: Run, place: Place, num_heads: int, num_s
 # ---------------------------------------------------------------------------------------------------------------------
 # Figures
 
-_LOOKS: dict[str, tuple[str, Role]] = {
+_LOOKS: dict[str, tuple[str, lab.Role]] = {
     "trained": ("trained", "model"),
     "untrained": ("before training", "control"),
     "constructed": ("network of Theorem 1", "other"),
@@ -241,9 +222,9 @@ _ONE_OF_EACH = (0, 1, 4)
 _SCALES = "The first two maps share their colours; that of Theorem 1 has its own scale."
 
 
-def _layers(rows: Rows) -> Figure:
-    means = Rows(rows.pool("network", "layer", "offset")).with_columns(name=lambda row: row["layer"])
-    return Figure(
+def _layers(rows: lab.Rows) -> lab.Figure:
+    means = lab.Rows(rows.pool("network", "layer", "offset")).with_columns(name=lambda row: row["layer"])
+    return lab.Figure(
         name="by-distance",
         title="Attention of the last token, by layer",
         caption=(
@@ -255,12 +236,12 @@ def _layers(rows: Rows) -> Figure:
     )
 
 
-def _heads(rows: Rows) -> Figure:
+def _heads(rows: lab.Rows) -> lab.Figure:
     seed = rows[0]["seed"]
-    drawn = Rows(row for row in rows.where(seed=seed) if row.get("draw") in (None, *_ONE_OF_EACH))
-    own = Rows(row for row in drawn if row["network"] != "constructed" or row["gathers"])
+    drawn = lab.Rows(row for row in rows.where(seed=seed) if row.get("draw") in (None, *_ONE_OF_EACH))
+    own = lab.Rows(row for row in drawn if row["network"] != "constructed" or row["gathers"])
     named = own.with_columns(name=lambda row: Place(row["layer"], row["head"] + 1))
-    return Figure(
+    return lab.Figure(
         name="by-head",
         title="Attention of the last token, by head",
         caption=(
@@ -271,25 +252,25 @@ def _heads(rows: Rows) -> Figure:
     )
 
 
-def _maps(rows: Rows, y_label: str) -> tuple[Panel, ...]:
+def _maps(rows: lab.Rows, y_label: str) -> tuple[lab.Panel, ...]:
     shared = max((row["value"] for row in rows.where(network=("trained", "untrained"))), default=0.0) or None
     maps = []
     for network, title in _TITLES.items():
         most = None if network == "constructed" else shared
         labels = {"x_label": "positions back", "y_label": y_label, "z_label": "fraction of attention"}
-        made = heatmap(title, rows.where(network=network), "offset", "name", z_min=0.0, z_max=most, **labels)
+        made = lab.heatmap(title, rows.where(network=network), "offset", "name", z_min=0.0, z_max=most, **labels)
         maps.append(made)
     return tuple(maps)
 
 
-def _sources(rows: Rows) -> Figure:
+def _sources(rows: lab.Rows) -> lab.Figure:
     panels = []
     for source, own in rows.by("source").items():
-        series = [curve(own.where(network=network), "depth", *look) for network, look in _LOOKS.items()]
+        series = [lab.curve(own.where(network=network), "depth", *look) for network, look in _LOOKS.items()]
         title = source[0].upper() + source[1:]
         shown: dict[str, Any] = {"x_label": "depth (layer / layers)", "y_label": "fraction of attention", "y_min": 0.0}
-        panels.append(lines(title, *series, **shown))
-    return Figure(
+        panels.append(lab.lines(title, *series, **shown))
+    return lab.Figure(
         name="by-source",
         title="Attention of the last token, by source",
         caption=(
@@ -300,15 +281,18 @@ def _sources(rows: Rows) -> Figure:
     )
 
 
-def _alignment(tables: Tables) -> Figure:
+def _alignment(tables: lab.Tables) -> lab.Figure:
     rows = tables["alignment"].with_columns(built=lambda row: (row["constructed_layer"], row["offset"]))
     heads = sorted(rows.values("built"))
     series = [
-        Series(name=_LOOKS["constructed"][0], role="ceiling", y=(1.0,) * len(heads)),
-        *(bar(rows.where(network=network), "built", heads, *_LOOKS[network]) for network in ("trained", "untrained")),
+        lab.Series(name=_LOOKS["constructed"][0], role="ceiling", y=(1.0,) * len(heads)),
+        *(
+            lab.bar(rows.where(network=network), "built", heads, *_LOOKS[network])
+            for network in ("trained", "untrained")
+        ),
     ]
     names = [f"layer {layer}: {offset} back" for layer, offset in heads]
-    return Figure(
+    return lab.Figure(
         name="alignment",
         title="Heads with the attention of the construction's gathering heads",
         caption=(
@@ -316,11 +300,11 @@ def _alignment(tables: Tables) -> Figure:
             "the attention of the network's best head to that position, trained and before training; bars are 95 "
             f"% intervals over {_seeds(tables['alignment'])}."
         ),
-        panels=(bars("", *series, categories=names, y_label="attention", y_min=0.0),),
+        panels=(lab.bars("", *series, categories=names, y_label="attention", y_min=0.0),),
     )
 
 
-def _seeds(rows: Rows) -> str:
+def _seeds(rows: lab.Rows) -> str:
     seeds = len(rows.seeds())
     return f"{seeds} seeds" if seeds > 1 else "one seed"
 
@@ -329,11 +313,11 @@ def _seeds(rows: Rows) -> str:
 # Claims
 
 
-@claim("multitask-lower-layers-look-nearby")
-def lower_layers_look_nearby(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("multitask-lower-layers-look-nearby")
+def lower_layers_look_nearby(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     tables = in_regime(tables, numbers)
 
-    def own(part: str, network: str = "trained") -> Rows:
+    def own(part: str, network: str = "trained") -> lab.Rows:
         return tables["effects"].where(effect=f"same sequence, {part}", network=network)
 
     both, before = own("lower less upper"), own("lower less upper", "untrained")
@@ -343,11 +327,11 @@ def lower_layers_look_nearby(tables: Tables, numbers: RuleParameters) -> Measure
         f"before training the difference is {before.effect()}."
     )
     effect = both.less(before, unit="fraction of attention, lower minus upper half")
-    return Measurement(effect, text, gates=gates(tables, numbers))
+    return lab.Measurement(effect, text, gates=gates(tables, numbers))
 
 
-@claim("multitask-copying-heads")
-def copying_heads(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("multitask-copying-heads")
+def copying_heads(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     tables = in_regime(tables, numbers)
     rows = tables["alignment"]
     offsets = sorted(rows.values("offset"))
@@ -367,18 +351,20 @@ def copying_heads(tables: Tables, numbers: RuleParameters) -> Measurement:
     )
     if not all(in_order.values()):  # a head below the one that it builds on gathers nothing
         text = f"{text} In the other seeds the heads cannot build on each other."
-    ordered = PerSeed({seed: float(fits) for seed, fits in in_order.items()}).effect(
+    ordered = lab.PerSeed({seed: float(fits) for seed, fits in in_order.items()}).effect(
         "fraction of seeds", resolution=0.5
     )
     effects = overlap | ({} if ordered is None else {"layers in order": ordered})
-    return Measurement(effects, text, gates=gates(tables, numbers), required=[f"{offset} back" for offset in offsets])
+    return lab.Measurement(
+        effects, text, gates=gates(tables, numbers), required=[f"{offset} back" for offset in offsets]
+    )
 
 
-@claim("multitask-gathering-head-carries")
-def gathering_head_carries(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("multitask-gathering-head-carries")
+def gathering_head_carries(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     tables = in_regime(tables, numbers)
 
-    def lost(network: str, what: str = "token") -> PerSeed[EstimateWithError | None]:
+    def lost(network: str, what: str = "token") -> lab.PerSeed[lab.EstimateWithError | None]:
         rows = tables["carried"].where(network=network, what=what)
         return rows.where(ablated="head").estimates() - rows.where(ablated="others").estimates()
 
@@ -389,9 +375,9 @@ def gathering_head_carries(tables: Tables, numbers: RuleParameters) -> Measureme
         f"Theorem 1 {lost('constructed').effect()}), and the loss in the test sequence rises by "
         f"{lost('trained', 'loss').effect()} nats more."
     )
-    return Measurement(effect, text, gates=gates(tables, numbers))
+    return lab.Measurement(effect, text, gates=gates(tables, numbers))
 
 
-def _in_order(rows: Rows) -> bool:
+def _in_order(rows: lab.Rows) -> bool:
     layers = [row["layer"] for row in sorted(rows, key=lambda row: row["offset"])]
     return layers == sorted(layers)

@@ -5,21 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope import Run, registry
-from hmmscope.lab import (
-    Effect,
-    Experiment,
-    Figure,
-    MeasuredTables,
-    Measurement,
-    Rows,
-    RuleParameters,
-    Series,
-    Tables,
-    claim,
-    lines,
-    parameter,
-)
+from hmmscope import Run, lab, registry
 from hmmscope.schema import require
 from hmmscope_papers.multitask.forgetting import (
     CHAIN,
@@ -44,7 +30,7 @@ WEAK = 0.4
 
 
 @registry.experiment(NAME)
-class Lemma1(Experiment):
+class Lemma1(lab.Experiment):
     """Distances of short memories from the exact prediction, over all or sampled histories."""
 
     title = "A short memory is enough if observations distinguish the states"
@@ -83,7 +69,7 @@ class Lemma1(Experiment):
     #: Other processes than at the smaller scales, as many as decide the exponent of the rank.
     sizes["medium"] = sizes["small"] | {"first_instance": 87, "rank_instances": 400}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         if group == "held bit":
             return held_bit_tables(sizes)
         if group == "rank":
@@ -97,7 +83,7 @@ class Lemma1(Experiment):
             rates.append(rate_row(process[0], rows))
         return {"memory": memory, "rates": rates, "rates-by-observability": means_over_instances(rates)}
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [_memory_figure(tables["memory"]), _rate_figure(tables["rates-by-observability"]), _held_figure(tables)]
 
 
@@ -116,11 +102,11 @@ def few(values: list[float]) -> list[float]:
     return [ordered[round(k * (len(ordered) - 1) / (MAX_CURVES - 1))] for k in range(MAX_CURVES)]
 
 
-def _curve(rows: Rows, gamma: float) -> Series | None:
+def _curve(rows: lab.Rows, gamma: float) -> lab.Series | None:
     return plain(rows.where(observability=gamma), "memory_length", f"γ = {gamma:g}", "model", y="total_variation")
 
 
-def _memory_figure(rows: Rows) -> Figure:
+def _memory_figure(rows: lab.Rows) -> lab.Figure:
     chains, low_rank = (rows.where(family=family).values("instance") for family in (CHAIN, LOW_RANK))
     shown = {CHAIN: "flip 0.1" if "flip 0.1" in chains else chains[0], LOW_RANK: low_rank[0]}
     panels = []
@@ -129,7 +115,7 @@ def _memory_figure(rows: Rows) -> Figure:
         gammas = few(found.values("observability"))
         bound = found.where(observability=gammas[0])
         panels.append(
-            lines(
+            lab.lines(
                 f"{family} ({instance})",
                 *(_curve(found, gamma) for gamma in gammas),
                 plain(bound, "memory_length", "bound, every history", "ceiling", y="certificate"),
@@ -138,7 +124,7 @@ def _memory_figure(rows: Rows) -> Figure:
                 log_y=True,
             )
         )
-    return Figure(
+    return lab.Figure(
         name="memory-error",
         title="Error of a short memory",
         caption=(
@@ -150,16 +136,16 @@ def _memory_figure(rows: Rows) -> Figure:
     )
 
 
-def _rate_figure(rows: Rows) -> Figure:
-    def curves(quantity: str) -> list[Series | None]:
+def _rate_figure(rows: lab.Rows) -> lab.Figure:
+    def curves(quantity: str) -> list[lab.Series | None]:
         found = rows.where(quantity=quantity)
         if quantity == "excess":  # its axes are logarithmic
-            found = Rows(row for row in found if row["low"] > 0)
+            found = lab.Rows(row for row in found if row["low"] > 0)
         families = [(name, found.where(family=name)) for name in (CHAIN, LOW_RANK)]
         return [plain(kept, "observability", name, "model") for name, kept in families if len(kept) > 1]
 
     gammas = tuple(sorted(rows.values("observability")))
-    return Figure(
+    return lab.Figure(
         name="decay-rate",
         title="How the rate of forgetting grows with observability",
         caption=(
@@ -169,12 +155,14 @@ def _rate_figure(rows: Rows) -> Figure:
             "intervals over processes."
         ),
         panels=(
-            lines("The rate", *curves("rate"), x_label="observability γ", y_label="nats per observation", y_min=0.0),
-            lines(
+            lab.lines(
+                "The rate", *curves("rate"), x_label="observability γ", y_label="nats per observation", y_min=0.0
+            ),
+            lab.lines(
                 "Above the mixing of the chain",
                 *curves("excess"),
-                Series(name="γ²", role="optimum", x=gammas, y=tuple(gamma**2 for gamma in gammas)),
-                Series(name="γ⁴ (the guarantee)", role="ceiling", x=gammas, y=tuple(gamma**4 for gamma in gammas)),
+                lab.Series(name="γ²", role="optimum", x=gammas, y=tuple(gamma**2 for gamma in gammas)),
+                lab.Series(name="γ⁴ (the guarantee)", role="ceiling", x=gammas, y=tuple(gamma**4 for gamma in gammas)),
                 x_label="observability γ",
                 y_label="nats per observation",
                 log_x=True,
@@ -184,15 +172,15 @@ def _rate_figure(rows: Rows) -> Figure:
     )
 
 
-def _held_figure(tables: Tables) -> Figure:
+def _held_figure(tables: lab.Tables) -> lab.Figure:
     rows = tables["held-bit"]
-    visible = Rows(row for row in rows if row["low"] > 1e-8)
+    visible = lab.Rows(row for row in rows if row["low"] > 1e-8)
     lengths = tuple(sorted(rows.values("memory_length")))
     panels = [
-        lines(
+        lab.lines(
             "A bit that is shown now and then",
             *(_curve(visible, gamma) for gamma in few(rows.values("observability"))),
-            Series(name="γ = 0, exact", role="optimum", x=lengths, y=tuple(map(held_bit_error, lengths))),
+            lab.Series(name="γ = 0, exact", role="optimum", x=lengths, y=tuple(map(held_bit_error, lengths))),
             x_label="memory length (observations)",
             y_label="mean total variation",
             log_y=True,
@@ -201,7 +189,7 @@ def _held_figure(tables: Tables) -> Figure:
     ]
     if tables["held-bit-memory"]:
         panels.append(
-            lines(
+            lab.lines(
                 "Memory for a tenth of the error",
                 plain(tables["held-bit-memory"], "observability", "memory needed", "model"),
                 x_label="observability γ",
@@ -209,7 +197,7 @@ def _held_figure(tables: Tables) -> Figure:
                 y_min=0.0,
             )
         )
-    return Figure(
+    return lab.Figure(
         name="near-singular",
         title="With almost uninformative observations the memory must be long",
         caption=(
@@ -225,12 +213,12 @@ def _held_figure(tables: Tables) -> Figure:
 # Claims
 
 
-@claim("multitask-lemma1-geometric")
-def geometric(tables: Tables, numbers: RuleParameters) -> Measurement:
-    rates = Rows(row for row in tables["rates"] if row["observability"] > 0)
+@lab.claim("multitask-lemma1-geometric")
+def geometric(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
+    rates = lab.Rows(row for row in tables["rates"] if row["observability"] > 0)
     held = always(
         rates,
-        lambda row: row["rate"] > 0 and row["residual"] < math.log(parameter(numbers, "straight")),
+        lambda row: row["rate"] > 0 and row["residual"] < math.log(lab.parameter(numbers, "straight")),
         "family",
         "instance",
         "observability",
@@ -241,50 +229,54 @@ def geometric(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"{min(row['rate'] for row in rates):.3f} nats per observation; ln(error) is straight in all processes "
         f"within a factor of {math.exp(max(row['residual'] for row in rates)):.2f}."
     )
-    return Measurement(held, text)
+    return lab.Measurement(held, text)
 
 
-@claim("multitask-lemma1-gamma")
-def power_of_gamma(tables: Tables, numbers: RuleParameters) -> Measurement:
-    weak = Rows(row for row in tables["rates"] if 0 < row["observability"] <= parameter(numbers, "weak", WEAK))
+@lab.claim("multitask-lemma1-gamma")
+def power_of_gamma(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
+    weak = lab.Rows(row for row in tables["rates"] if 0 < row["observability"] <= lab.parameter(numbers, "weak", WEAK))
     families = (CHAIN, LOW_RANK)
     slopes = {name: power_slopes(weak.where(family=name), "observability", "rate") for name in families}
-    effects = {name: Effect.pooled(found, "exponent of gamma") for name, found in slopes.items() if None not in found}
-    rows = Rows(row for row in tables["memory"] if row["observability"] > 0)
+    effects = {
+        name: lab.Effect.pooled(found, "exponent of gamma") for name, found in slopes.items() if None not in found
+    }
+    rows = lab.Rows(row for row in tables["memory"] if row["observability"] > 0)
     constant = min(
         math.log(row["rank"] / (2 * row["total_variation"])) / (row["observability"] ** 4 * row["memory_length"])
         for row in rows
     )
     text = f"The form d exp(-c gamma^4 L), in L1 distance, holds at all {len(rows)} points with c up to {constant:.2f}."
-    return Measurement(effects, text, required=families)
+    return lab.Measurement(effects, text, required=families)
 
 
-@claim("multitask-lemma1-rank")
-def factor_of_rank(tables: Tables) -> Measurement:
+@lab.claim("multitask-lemma1-rank")
+def factor_of_rank(tables: lab.Tables) -> lab.Measurement:
     rows = tables.get("rank")
     if not rows:
-        return Measurement(None, "All processes have rank 2.")
+        return lab.Measurement(None, "All processes have rank 2.")
     first = rows.where(memory_length=1)
-    errors = {d: Effect.pooled([row["total_variation"] for row in group]) for d, group in first.by("rank").items()}
+    errors = {d: lab.Effect.pooled([row["total_variation"] for row in group]) for d, group in first.by("rank").items()}
     text = (
         "With one observation, the memory error is "
         f"{'; '.join(f'{error.short()} at rank {d}' for d, error in errors.items())}."
     )
-    return Measurement(Effect.pooled(power_slopes(first, "rank", "total_variation"), "exponent of the rank"), text)
+    return lab.Measurement(
+        lab.Effect.pooled(power_slopes(first, "rank", "total_variation"), "exponent of the rank"), text
+    )
 
 
-@claim("multitask-lemma1-contraction")
-def contraction(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("multitask-lemma1-contraction")
+def contraction(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["memory"]
     ratio = np.array([row["total_variation"] / row["belief"] for row in rows])
     names = ("family", "instance", "observability")
     held = always(
         rows,
-        lambda row: row["excess_over_belief"] <= parameter(numbers, "rounding"),
+        lambda row: row["excess_over_belief"] <= lab.parameter(numbers, "rounding"),
         *names,
         unit="fraction of processes",
     )
-    return Measurement(
+    return lab.Measurement(
         held,
         (
             f"The distance of the prediction is on average {ratio.mean():.2f} of that of the belief "

@@ -2,22 +2,8 @@
 
 from typing import Any
 
-from hmmscope import Process, ProcessDataset, Run, probe, registry
+from hmmscope import Process, ProcessDataset, Run, lab, probe, registry
 from hmmscope.analysis import TunedNgrams
-from hmmscope.lab import (
-    Effect,
-    Experiment,
-    Figure,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    Role,
-    Rows,
-    Tables,
-    claim,
-    curve,
-    lines,
-)
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.multitask.fig1 import effects
 from hmmscope_papers.multitask.models import PARTS, multitask_plan
@@ -42,7 +28,7 @@ _DEMO = {
 
 
 @registry.experiment("quickstart")
-class Quickstart(Experiment):
+class Quickstart(lab.Experiment):
     """RoFormers trained on a small and on a large pool, evaluated on unseen HMMs."""
 
     title = "Two RoFormers, few HMMs shown often and many shown rarely"
@@ -80,8 +66,8 @@ class Quickstart(Experiment):
     def live_process(self, run: Run) -> Process | None:
         return spread(pools_of(run)["unseen"], _LIVE)
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
-        tables: MeasuredTables = {name: [] for name in self.groups[group]}
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
+        tables: lab.MeasuredTables = {name: [] for name in self.groups[group]}
         for label, run in runs.items():
             where = {"label": label, **pool_columns(run)}
             counting = counting_of(run)
@@ -100,7 +86,7 @@ class Quickstart(Experiment):
             ]
         return tables
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [
             _never_seen(tables["in-context"]),
             _in_context(tables["in-context"], "loss", "nats per observation"),
@@ -123,15 +109,15 @@ def _layers(run: Run, num_samples: int) -> list[dict]:
 # Figures
 
 
-def _never_seen(rows: Rows) -> Figure:
+def _never_seen(rows: lab.Rows) -> lab.Figure:
     panels = []
     for prompts, own in rows.where(metric="loss", pool="unseen").by("prompts").items():
-        series = [curve(own.where(predictor=name), "x", *look) for name, look in _looks(own, "unseen").items()]
+        series = [lab.curve(own.where(predictor=name), "x", *look) for name, look in _looks(own, "unseen").items()]
         title = f"Trained on {_shown(prompts)}"
         panels.append(
-            lines(title, *series, x_label="demonstrations before the sequence", y_label="nats per observation")
+            lab.lines(title, *series, x_label="demonstrations before the sequence", y_label="nats per observation")
         )
-    return Figure(
+    return lab.Figure(
         name="never-seen",
         title="Unseen HMMs: which model learns from the prompt?",
         caption=(
@@ -143,14 +129,14 @@ def _never_seen(rows: Rows) -> Figure:
     )
 
 
-def _in_context(rows: Rows, metric: str, unit: str) -> Figure:
+def _in_context(rows: lab.Rows, metric: str, unit: str) -> lab.Figure:
     panels = []
     for prompts, of_model in rows.where(metric=metric).by("prompts").items():
         for pool, own in of_model.by("pool").items():
             title = f"{POOLS[pool][0].upper()}{POOLS[pool][1:]}; {_shown(prompts)}"
-            series = [curve(own.where(predictor=name), "x", *look) for name, look in _looks(own, pool).items()]
-            panels.append(lines(title, *series, x_label="demonstrations before the sequence", y_label=unit))
-    return Figure(
+            series = [lab.curve(own.where(predictor=name), "x", *look) for name, look in _looks(own, pool).items()]
+            panels.append(lab.lines(title, *series, x_label="demonstrations before the sequence", y_label=unit))
+    return lab.Figure(
         name=f"in-context-{metric}",
         title=f"{metric.capitalize()} as demonstrations arrive",
         caption=(
@@ -164,7 +150,7 @@ def _in_context(rows: Rows, metric: str, unit: str) -> Figure:
     )
 
 
-def _looks(rows: Rows, pool: str) -> dict[str, tuple[str, Role]]:
+def _looks(rows: lab.Rows, pool: str) -> dict[str, tuple[str, lab.Role]]:
     end = rows.where(x=max(rows.values("x")))
     orders = {row["predictor"]: row["value"] for row in end if row["predictor"].startswith("order-")}
     if end[0]["metric"] == "accuracy":
@@ -173,18 +159,20 @@ def _looks(rows: Rows, pool: str) -> dict[str, tuple[str, Role]]:
     return {name: look for name, look in looks(pool).items() if name in shown}
 
 
-def _layer_figure(rows: Rows) -> Figure:
-    def panel(own: Rows, title: str, y: str) -> Panel:
-        series = [curve(own.where(target=target), "layer", name, y=y) for target, name in _READ.items()]
-        chance = curve(own.where(target="component"), "layer", "chance, which HMM", "baseline", y="chance", bands=False)
-        return lines(title, *series, chance, x_label="layer", y_label="probe accuracy", y_min=0.0, y_max=1.02)
+def _layer_figure(rows: lab.Rows) -> lab.Figure:
+    def panel(own: lab.Rows, title: str, y: str) -> lab.Panel:
+        series = [lab.curve(own.where(target=target), "layer", name, y=y) for target, name in _READ.items()]
+        chance = lab.curve(
+            own.where(target="component"), "layer", "chance, which HMM", "baseline", y="chance", bands=False
+        )
+        return lab.lines(title, *series, chance, x_label="layer", y_label="probe accuracy", y_min=0.0, y_max=1.02)
 
     panels = [
         panel(own, f"{name}; {_shown(prompts)}", y)
         for prompts, own in rows.by("prompts").items()
         for y, name in {"accuracy": "Trained", "twins": "Untrained controls"}.items()
     ]
-    return Figure(
+    return lab.Figure(
         name="layers",
         title="What each layer represents",
         caption=(
@@ -197,16 +185,16 @@ def _layer_figure(rows: Rows) -> Figure:
     )
 
 
-def _training_figure(rows: Rows) -> Figure:
+def _training_figure(rows: lab.Rows) -> lab.Figure:
     series = [
-        curve(own, "step", f"pool with {_shown(prompts)}", y="evaluation_loss")
+        lab.curve(own, "step", f"pool with {_shown(prompts)}", y="evaluation_loss")
         for prompts, own in rows.by("prompts").items()
     ]
-    return Figure(
+    return lab.Figure(
         name="training",
         title="Loss over training",
         caption="Loss on fresh prompts of the training pool, over whole prompts.",
-        panels=(lines("", *series, x_label="step", y_label="nats per observation"),),
+        panels=(lab.lines("", *series, x_label="step", y_label="nats per observation"),),
     )
 
 
@@ -218,18 +206,18 @@ def _shown(prompts: float) -> str:
 # Questions
 
 
-@claim("quickstart-counting")
-def beyond_counting(tables: Tables) -> Measurement:
+@lab.claim("quickstart-counting")
+def beyond_counting(tables: lab.Tables) -> lab.Measurement:
     return _better(tables, "counting")
 
 
-@claim("quickstart-retrieval")
-def beyond_retrieval(tables: Tables) -> Measurement:
+@lab.claim("quickstart-retrieval")
+def beyond_retrieval(tables: lab.Tables) -> lab.Measurement:
     return _better(tables, "retrieval")
 
 
-@claim("quickstart-layers")
-def layers_hold(tables: Tables) -> Measurement:
+@lab.claim("quickstart-layers")
+def layers_hold(tables: lab.Tables) -> lab.Measurement:
     rows = tables["layers"].where(prompts=min(tables["layers"].values("prompts")))
     best = {target: largest(rows.where(target=target), lambda row: row["accuracy"]) for target in _READ}
     said = ", ".join(
@@ -237,12 +225,14 @@ def layers_hold(tables: Tables) -> Measurement:
     )
     one = best["previous-1"]
     if one["share"] is None:
-        return Measurement(None, f"{said}; the effect of training is not identifiable.")
-    share = Effect(value=one["share"], low=one["share_low"], high=one["share_high"], unit="of what these leave, 1 back")
-    return Measurement(share, f"{said}.")
+        return lab.Measurement(None, f"{said}; the effect of training is not identifiable.")
+    share = lab.Effect(
+        value=one["share"], low=one["share_low"], high=one["share_high"], unit="of what these leave, 1 back"
+    )
+    return lab.Measurement(share, f"{said}.")
 
 
-def _better(tables: Tables, than: str) -> Measurement:
+def _better(tables: lab.Tables, than: str) -> lab.Measurement:
     prompts = min(tables["effects"].values("prompts"))
     own = tables["effects"].where(prompts=prompts, network="trained", pool="unseen")
     nats, right = (
@@ -265,13 +255,13 @@ def _better(tables: Tables, than: str) -> Measurement:
         f"{accuracies['model']:.2f}, {'n-gram baseline' if than == 'counting' else than} {accuracies[beside]:.2f}, "
         f"{right} higher."
     )
-    return Measurement(nats, text)
+    return lab.Measurement(nats, text)
 
 
-def _side(effect: Effect) -> int:
+def _side(effect: lab.Effect) -> int:
     return ((effect.low or 0) > 0) - ((effect.high or 0) < 0)
 
 
-def _end(tables: Tables, prompts: float, pool: str, metric: str) -> dict[str, float]:
+def _end(tables: lab.Tables, prompts: float, pool: str, metric: str) -> dict[str, float]:
     rows = tables["in-context"].where(prompts=prompts, metric=metric, pool=pool)
     return {row["predictor"]: row["value"] for row in rows.where(x=max(rows.values("x")))}

@@ -12,30 +12,12 @@ from hmmscope import (
     PromptLayout,
     Run,
     evaluate,
+    lab,
     registry,
     stationary_distribution,
     symmetric_channel,
 )
 from hmmscope.analysis import bootstrap_means
-from hmmscope.lab import (
-    PREDICTORS,
-    Effect,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    Rows,
-    RuleParameters,
-    Tables,
-    claim,
-    curve,
-    heatmap,
-    level,
-    lines,
-    parameter,
-)
 from hmmscope.seeds import numpy_generator
 from hmmscope_papers.constructions import RegressionSamples
 from hmmscope_papers.multitask.networks import (
@@ -91,7 +73,7 @@ def process(instance: int) -> HMM:
 
 
 @registry.experiment(NAME)
-class Theorem1(Experiment):
+class Theorem1(lab.Experiment):
     """The weights of the theorem on prompts of random HMMs, one process per instance, see `process`."""
 
     title = "A Transformer built to learn an HMM in context"
@@ -137,7 +119,7 @@ class Theorem1(Experiment):
         shuffle_samples=(2, 36, 36, 64),
     )
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         match group:
             case "equality":
                 return {"equality": _equality(sizes)}
@@ -155,7 +137,7 @@ class Theorem1(Experiment):
                 return {"in-context": _in_context(sizes)}
         return {"shuffle": _shuffle(sizes)}
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [
             steps_figure(tables),
             sample_figure(tables),
@@ -288,14 +270,14 @@ def _shuffle(sizes: dict[str, Any]) -> list[dict]:
 # Figures
 
 
-def _failure_figure(tables: Tables) -> Figure:
+def _failure_figure(tables: lab.Tables) -> lab.Figure:
     heads, positions = tables["heads"], tables["positions"]
     counts, widths = sorted(heads.values("heads"), reverse=True), positions.where(positions="absolute").values("width")
     rotating = max(row["wrong"] for row in positions.where(positions="rotating pair"))
     of_heads = [
         band(heads.where(heads=n), "steps", f"{n} heads", "other" if n < counts[0] else "model") for n in counts
     ]
-    return Figure(
+    return lab.Figure(
         name="failures",
         title="Where the construction fails",
         caption=(
@@ -304,11 +286,11 @@ def _failure_figure(tables: Tables) -> Figure:
             "vectors and the best shift matrix, against the number of their coordinates."
         ),
         panels=(
-            lines("Heads", *of_heads, x_label="gradient layers", y_label="distance from least squares", log_y=True),
-            lines(
+            lab.lines("Heads", *of_heads, x_label="gradient layers", y_label="distance from least squares", log_y=True),
+            lab.lines(
                 "Positions",
                 band(positions.where(positions="absolute"), "width", "absolute", y="wrong"),
-                level(rotating, (min(widths), max(widths)), "rotating pair (2 coordinates)", "model"),
+                lab.level(rotating, (min(widths), max(widths)), "rotating pair (2 coordinates)", "model"),
                 x_label="coordinates of a position vector",
                 y_label="fraction of wrong tokens",
                 y_min=0.0,
@@ -318,16 +300,16 @@ def _failure_figure(tables: Tables) -> Figure:
     )
 
 
-def _in_context_figure(rows: Rows) -> Figure:
+def _in_context_figure(rows: lab.Rows) -> lab.Figure:
 
-    def panel(kept: Rows, metric: str, title: str, y_label: str) -> Panel:
+    def panel(kept: lab.Rows, metric: str, title: str, y_label: str) -> lab.Panel:
         x_label = "demonstrations before the sequence"
-        own, looks = kept.where(metric=metric), PREDICTORS | {"model": ("construction", "model")}
-        series = [curve(own.where(predictor=name), "x", *look) for name, look in looks.items()]
-        return lines(title, *series, x_label=x_label, y_label=y_label)
+        own, looks = kept.where(metric=metric), lab.PREDICTORS | {"model": ("construction", "model")}
+        series = [lab.curve(own.where(predictor=name), "x", *look) for name, look in looks.items()]
+        return lab.lines(title, *series, x_label=x_label, y_label=y_label)
 
     judged = rows.where(predictor=("model", "order-0", "order-1", "order-2"))
-    return Figure(
+    return lab.Figure(
         name="in-context",
         title="The constructed network as a predictor",
         caption=(
@@ -342,9 +324,9 @@ def _in_context_figure(rows: Rows) -> Figure:
     )
 
 
-def _shuffle_figure(rows: Rows) -> Figure:
-    cells = ranges(Rows(row for row in rows if row["layer"] > 0), "layer", "head", value="value")
-    return Figure(
+def _shuffle_figure(rows: lab.Rows) -> lab.Figure:
+    cells = ranges(lab.Rows(row for row in rows if row["layer"] > 0), "layer", "head", value="value")
+    return lab.Figure(
         name="position-shuffle",
         title="Which layers depend on positions",
         caption=(
@@ -353,7 +335,7 @@ def _shuffle_figure(rows: Rows) -> Figure:
             "positions, the gradient and prediction layers on content."
         ),
         panels=(
-            heatmap(
+            lab.heatmap(
                 "",
                 cells,
                 "head",
@@ -373,8 +355,8 @@ def _shuffle_figure(rows: Rows) -> Figure:
 claims_of_theorem(1)
 
 
-@claim("multitask-theorem1-depth")
-def depth(tables: Tables) -> Measurement:
+@lab.claim("multitask-theorem1-depth")
+def depth(tables: lab.Tables) -> lab.Measurement:
     rows = tables["depth"]
 
     def right(row: dict[str, Any]) -> bool:
@@ -384,17 +366,21 @@ def depth(tables: Tables) -> Measurement:
         f"{sum(map(right, rows))} of {len(rows)} networks have the stated number of layers and gather exactly, "
         f"with memories up to {max(rows.values('memory_length'))}."
     )
-    return Measurement(always(rows, right, "memory_length", "steps", unit="fraction of networks"), text)
+    return lab.Measurement(always(rows, right, "memory_length", "steps", unit="fraction of networks"), text)
 
 
-@claim("multitask-theorem1-content")
-def content(tables: Tables, numbers: RuleParameters) -> Measurement:
-    gathering = parameter(numbers, "gathering")
-    upper = Rows(row for row in tables["shuffle"] if row["layer"] == 0 or row["layer"] > gathering)
-    lower = Rows(row for row in tables["shuffle"] if 1 <= row["layer"] <= gathering)
-    early = Effect.pooled([float(np.mean([row["value"] for row in rows])) for rows in lower.by("instance").values()])
-    heads = Rows(row for row in upper if row["layer"])
-    said = Effect.pooled([float(np.mean([row["content"] for row in rows])) for rows in heads.by("instance").values()])
+@lab.claim("multitask-theorem1-content")
+def content(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
+    gathering = lab.parameter(numbers, "gathering")
+    upper = lab.Rows(row for row in tables["shuffle"] if row["layer"] == 0 or row["layer"] > gathering)
+    lower = lab.Rows(row for row in tables["shuffle"] if 1 <= row["layer"] <= gathering)
+    early = lab.Effect.pooled(
+        [float(np.mean([row["value"] for row in rows])) for rows in lower.by("instance").values()]
+    )
+    heads = lab.Rows(row for row in upper if row["layer"])
+    said = lab.Effect.pooled(
+        [float(np.mean([row["content"] for row in rows])) for rows in heads.by("instance").values()]
+    )
     least = min(row["content"] for row in upper if not row["layer"])
     text = (
         f"In {len(upper.values('instance'))} prompts, each of its own process, the logits of the gathering layers "
@@ -406,7 +392,7 @@ def content(tables: Tables, numbers: RuleParameters) -> Measurement:
     )
     held = always(
         upper,
-        lambda row: row["value"] < parameter(numbers, "rounding", ROUNDING),
+        lambda row: row["value"] < lab.parameter(numbers, "rounding", ROUNDING),
         "instance",
         unit="fraction of prompts",
     )
@@ -415,7 +401,9 @@ def content(tables: Tables, numbers: RuleParameters) -> Measurement:
         "the variation of the upper layers' logits under other demonstrations at the same positions, relative to "
         "their size,"
     )
-    half = parameter(numbers, "moved")
-    return Measurement(
-        held, text, (Gate.regime(early.value, half, math.inf, moved), Gate.regime(said.value, half, math.inf, other))
+    half = lab.parameter(numbers, "moved")
+    return lab.Measurement(
+        held,
+        text,
+        (lab.Gate.regime(early.value, half, math.inf, moved), lab.Gate.regime(said.value, half, math.inf, other)),
     )

@@ -5,21 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope.lab import (
-    Effect,
-    Figure,
-    Gate,
-    Measurement,
-    Numbers,
-    Panel,
-    Rows,
-    RuleParameters,
-    Series,
-    Tables,
-    claim,
-    lines,
-    parameter,
-)
+from hmmscope import lab
 from hmmscope_papers.theorems import always, band, plain, power_slopes
 
 #: Largest rounding error of a network's output.
@@ -28,11 +14,11 @@ ROUNDING = 1e-11
 LAYERS_TO_SEE = 12
 
 
-def steps_figure(tables: Tables) -> Figure:
+def steps_figure(tables: lab.Tables) -> lab.Figure:
     """Plot the distance to least squares after each gradient layer, with the bound."""
-    rates = Rows(row for row in tables["step-rates"] if "measured" in row)
+    rates = lab.Rows(row for row in tables["step-rates"] if "measured" in row)
     panels = [
-        lines(
+        lab.lines(
             "Error and bound",
             band(tables["steps"], "steps", "Transformer", "model"),
             band(tables["steps"], "steps", "bound", "ceiling", y="bound"),
@@ -45,15 +31,15 @@ def steps_figure(tables: Tables) -> Figure:
         stated, measured = (tuple(row[column] for row in rates) for column in ("stated", "measured"))
         ends = (min(stated) * 0.9, max(stated) * 1.1)
         panels.append(
-            lines(
+            lab.lines(
                 "Rate",
-                Series(name="equal", role="optimum", x=ends, y=ends),
-                Series(name="Transformer", role="model", x=stated, y=measured),
+                lab.Series(name="equal", role="optimum", x=ends, y=ends),
+                lab.Series(name="Transformer", role="model", x=stated, y=measured),
                 x_label="stated rate, −ln(1 − η α₊), nats per layer",
                 y_label="measured rate, nats per layer",
             )
         )
-    return Figure(
+    return lab.Figure(
         name="gradient-layers",
         title="Each layer is a gradient step: the error falls geometrically",
         caption=(
@@ -66,21 +52,21 @@ def steps_figure(tables: Tables) -> Figure:
     )
 
 
-def _root_mean_square(rows: Rows, column: str) -> float:
+def _root_mean_square(rows: lab.Rows, column: str) -> float:
     return float(np.sqrt(np.mean([row[column] ** 2 for row in rows])))
 
 
-def sample_figure(tables: Tables) -> Figure:
+def sample_figure(tables: lab.Tables) -> lab.Figure:
     """Plot errors against the number of samples, with the bounds."""
-    rows = Rows(row for row in tables["samples"] if row["covered"])
+    rows = lab.Rows(row for row in tables["samples"] if row["covered"])
 
-    def over_draws(kept: Rows, column: str, name: str, role: Any) -> Series | None:
+    def over_draws(kept: lab.Rows, column: str, name: str, role: Any) -> lab.Series | None:
         counts = sorted(kept.by("samples").items())
-        values = Rows({"x": count, "value": _root_mean_square(group, column)} for count, group in counts)
+        values = lab.Rows({"x": count, "value": _root_mean_square(group, column)} for count, group in counts)
         return plain(values, "x", name, role)
 
-    def panel(title: str, key: str, bound: str, y_label: str, *more: Series | None) -> Panel:
-        return lines(
+    def panel(title: str, key: str, bound: str, y_label: str, *more: lab.Series | None) -> lab.Panel:
+        return lab.lines(
             title,
             over_draws(rows.where(road="Transformer"), key, "Transformer", "model"),
             over_draws(rows.where(road="algebra"), key, "same weights by algebra", "other"),
@@ -96,7 +82,7 @@ def sample_figure(tables: Tables) -> Figure:
         over_draws(rows, "generalisation", "least squares (infinitely many steps)", "optimum"),
         over_draws(rows, "expected", "σ √(r/n)", "baseline"),
     )
-    return Figure(
+    return lab.Figure(
         name="samples",
         title="More demonstrations: the error falls with the inverse square root of their number",
         caption=(
@@ -113,11 +99,11 @@ def sample_figure(tables: Tables) -> Figure:
     )
 
 
-def memory_figure(rows: Rows) -> Figure:
+def memory_figure(rows: lab.Rows) -> lab.Figure:
     """Plot the error and its parts against memory."""
     few, many = rows[0]["network_samples"], rows[0]["total_samples"]
-    curved = Rows(row for row in rows if row["misspecification"] > ROUNDING)  # one symbol is linear in its one-hot
-    return Figure(
+    curved = lab.Rows(row for row in rows if row["misspecification"] > ROUNDING)  # one symbol is linear in its one-hot
+    return lab.Figure(
         name="memory",
         title="A longer memory, and its limit by linearity",
         caption=(
@@ -127,7 +113,7 @@ def memory_figure(rows: Rows) -> Figure:
             "gains."
         ),
         panels=(
-            lines(
+            lab.lines(
                 "",
                 band(rows, "memory_length", f"Transformer, {few} samples", "model", y="network_total"),
                 band(rows, "memory_length", f"same weights by algebra, {many} samples", "other", y="total"),
@@ -143,20 +129,20 @@ def memory_figure(rows: Rows) -> Figure:
     )
 
 
-def depth_figure(rows: Rows, x: str = "memory_length", x_label: str = "memory L, symbols") -> Figure:
+def depth_figure(rows: lab.Rows, x: str = "memory_length", x_label: str = "memory L, symbols") -> lab.Figure:
     """Plot the attention layers of the built networks."""
     series = []
     for steps in sorted(rows.values("steps")):
         kept = rows.where(steps=steps)
         series.append(plain(kept, x, f"built, T = {steps}", "model" if steps == 1 else "other", y="layers"))
         series.append(plain(kept, x, f"stated, T = {steps}", "optimum", y="stated"))
-    return Figure(
+    return lab.Figure(
         name="depth",
         title="Depth grows with the logarithm of the gathered window",
         caption=(
             "Attention layers of the networks, all of which gather exactly, and the number that the theorem states."
         ),
-        panels=(lines("", *series, x_label=x_label, y_label="attention layers", y_min=0.0),),
+        panels=(lab.lines("", *series, x_label=x_label, y_label="attention layers", y_min=0.0),),
     )
 
 
@@ -168,27 +154,27 @@ def claims_of_theorem(number: int) -> None:
     """Register the claims that Theorems 1 and 2 share, for the experiment multitask-theoremNUMBER."""
     shared = {"descent": _descent, "steps": _steps, "bounds": _bounds, "samples": _samples, "memory": _memory}
     for name, measure in shared.items():
-        claim(f"multitask-theorem{number}-{name}")(measure)
+        lab.claim(f"multitask-theorem{number}-{name}")(measure)
 
 
-def _weakly_revealing(tables: Tables, numbers: Numbers = None) -> list[Gate]:
+def _weakly_revealing(tables: lab.Tables, numbers: lab.Numbers = None) -> list[lab.Gate]:
     rows = tables.get("observability")
     if not rows:
         return []
     blind = max(row["upper"] for row in rows.where(futures=1))
     seeing = min(row["lower"] for row in rows.where(futures=2))
     return [
-        Gate.regime(blind, 0.0, parameter(numbers, "blind"), "the observability of one symbol"),
-        Gate.regime(seeing, parameter(numbers, "seeing"), 1.0, "the observability of two symbols together"),
+        lab.Gate.regime(blind, 0.0, lab.parameter(numbers, "blind"), "the observability of one symbol"),
+        lab.Gate.regime(seeing, lab.parameter(numbers, "seeing"), 1.0, "the observability of two symbols together"),
     ]
 
 
-def _descent(tables: Tables, numbers: RuleParameters) -> Measurement:
+def _descent(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["equality"]
-    exact = Rows(row for row in rows if row["variant"] not in ("softmax gap 20", "float32", "causal"))
+    exact = lab.Rows(row for row in rows if row["variant"] not in ("softmax gap 20", "float32", "causal"))
 
     def same(row: dict[str, Any]) -> bool:
-        return row["gather_error"] == 0 and max(row["weights_error"], row["prediction_error"]) < parameter(
+        return row["gather_error"] == 0 and max(row["weights_error"], row["prediction_error"]) < lab.parameter(
             numbers, "rounding", ROUNDING
         )
 
@@ -204,29 +190,29 @@ def _descent(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"{', '.join(f'{name} {value:.0e}' for name, value in others.items())}."
     )
     kinds = ("instance", "memory_length", "futures")
-    return Measurement(always(exact, same, *kinds, unit="fraction of processes and windows"), text)
+    return lab.Measurement(always(exact, same, *kinds, unit="fraction of processes and windows"), text)
 
 
-def _steps(tables: Tables, numbers: RuleParameters) -> Measurement:
-    most = max(tables["steps"].values("steps")) / parameter(numbers, "layers_to_see", LAYERS_TO_SEE)
-    rates = Rows(row for row in tables["step-rates"] if row["condition"] <= most)
+def _steps(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
+    most = max(tables["steps"].values("steps")) / lab.parameter(numbers, "layers_to_see", LAYERS_TO_SEE)
+    rates = lab.Rows(row for row in tables["step-rates"] if row["condition"] <= most)
     text = (
         f"{len(rates)} of {len(tables['step-rates'])} processes have a condition number of at most {most:.1f}, so "
         f"that {max(tables['steps'].values('steps'))} layers are enough to see the rate."
     )
     if not rates:
-        return Measurement(None, text)
+        return lab.Measurement(None, text)
     ratios = [row["measured"] / row["stated"] if "measured" in row else None for row in rates]
     if all(ratio is None for ratio in ratios):
-        return Measurement(None, f"{text} There are too few layers to fit a rate.")
-    return Measurement(Effect.pooled(ratios, "times the stated rate"), text, _weakly_revealing(tables, numbers))
+        return lab.Measurement(None, f"{text} There are too few layers to fit a rate.")
+    return lab.Measurement(lab.Effect.pooled(ratios, "times the stated rate"), text, _weakly_revealing(tables, numbers))
 
 
-def _bounds(tables: Tables, numbers: RuleParameters) -> Measurement:
-    steps = Rows(row for row in tables["steps"] if row["error"] > parameter(numbers, "rounding", ROUNDING))
-    draws = Rows(row for row in tables["samples"] if row["covered"])
+def _bounds(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
+    steps = lab.Rows(row for row in tables["steps"] if row["error"] > lab.parameter(numbers, "rounding", ROUNDING))
+    draws = lab.Rows(row for row in tables["samples"] if row["covered"])
     parts = {"generalisation": "generalisation_bound", "estimation": "estimation_bound", "total": "bound"}
-    shares = Rows(
+    shares = lab.Rows(
         {"process": process}
         | {part: _root_mean_square(group, part) / _root_mean_square(group, bound) for part, bound in parts.items()}
         for (process, _), group in draws.by("process", "samples").items()
@@ -243,10 +229,10 @@ def _bounds(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"{largest['estimation']:.2f} with the missing steps included, and the total error {largest['total']:.2f} "
         "of the whole bound."
     )
-    return Measurement(effects, text)
+    return lab.Measurement(effects, text)
 
 
-def _samples(tables: Tables, numbers: RuleParameters) -> Measurement:
+def _samples(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["samples"]
     by_process = [
         _mean(power_slopes(group, "samples", "generalisation", "draw"))
@@ -257,7 +243,7 @@ def _samples(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"The exponent is averaged over {len(by_process)} processes. Weights of the Transformer and of plain "
         f"algebra differ by at most {differ:.1e}."
     )
-    return Measurement(Effect.pooled(by_process, "exponent of n"), text, _weakly_revealing(tables, numbers))
+    return lab.Measurement(lab.Effect.pooled(by_process, "exponent of n"), text, _weakly_revealing(tables, numbers))
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -265,7 +251,7 @@ def _mean(values: list[float | None]) -> float | None:
     return sum(found) / len(found) if len(found) == len(values) else None
 
 
-def _memory(tables: Tables, numbers: RuleParameters) -> Measurement:
+def _memory(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows, rates = tables["memory"], tables["memory-rates"]
     ends = [rows.where(memory_length=pick(rows.values("memory_length"))) for pick in (min, max)]
     limits, few = ([float(np.median([row[c] for row in part])) for part in ends] for c in ("limit", "network_total"))
@@ -278,8 +264,8 @@ def _memory(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"to {ends[1][0]['memory_length']}; with {rows[0]['network_samples']} samples the error goes from "
         f"{few[0]:.3f} to {few[1]:.3f}."
     )
-    return Measurement(
-        Effect.pooled([row["rate"] for row in rates], "nats per symbol of memory"),
+    return lab.Measurement(
+        lab.Effect.pooled([row["rate"] for row in rates], "nats per symbol of memory"),
         text,
         _weakly_revealing(tables, numbers),
     )

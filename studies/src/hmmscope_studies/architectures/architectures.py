@@ -4,27 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from hmmscope import ProcessDataset, Run, registry
+from hmmscope import ProcessDataset, Run, lab, registry
 from hmmscope.analysis import evaluation_losses
-from hmmscope.lab import (
-    EstimateWithError,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Numbers,
-    Rows,
-    RuleParameters,
-    Series,
-    Tables,
-    bars,
-    claim,
-    curve,
-    level,
-    lines,
-    parameter,
-)
 from hmmscope.schema import unknown_name
 from hmmscope.ties import smallest
 from hmmscope_papers.constructions import delta_rule_parity
@@ -50,7 +31,7 @@ CONSTRUCTED = ("parity", "delta-rule-negative", 1)
 
 
 @registry.experiment("limits-architectures")
-class Architectures(Experiment):
+class Architectures(lab.Experiment):
     """Architectures by tasks; recurrent networks have one layer and separate steps."""
 
     title = "State tracking by recurrent networks, attention and linear recurrences"
@@ -61,7 +42,7 @@ class Architectures(Experiment):
         "all see equally many sequences. They are evaluated up to the training length and beyond it; on parity they are "
         "compared with constructed weights."
     )
-    num_seeds = Experiment.NUM_SEEDS
+    num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "architecture", "layers")
     #: Choices of the plan; up to scale medium all see equally many sequences. Steps 0 means the steps of the scale.
     shapes: dict[str, dict[str, Any]] = {
@@ -100,8 +81,8 @@ class Architectures(Experiment):
             for layers in ([1] if ARCHITECTURES[name].recurrent else choices["layers"])
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
-        tables: MeasuredTables = {"errors": [], "fit": [], WHILE_TRAINING: []}
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
+        tables: lab.MeasuredTables = {"errors": [], "fit": [], WHILE_TRAINING: []}
         for label, run in runs.items():
             facts = _facts(label, run)
             tables["errors"] += [facts | row for row in _error_rows(facts, run, sizes)]
@@ -109,11 +90,11 @@ class Architectures(Experiment):
             tables[WHILE_TRAINING] += training_rows(run, [ERROR_RATES[1]], facts)
         return tables
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [_errors_figure(tables["errors"]), _fit_figure(tables["fit"])]
 
-    def without_training(self, tables: Tables) -> Tables:
-        while_training_ = {WHILE_TRAINING: never_fitting(tables.get(WHILE_TRAINING, Rows()))}
+    def without_training(self, tables: lab.Tables) -> lab.Tables:
+        while_training_ = {WHILE_TRAINING: never_fitting(tables.get(WHILE_TRAINING, lab.Rows()))}
         return {**tables, "errors": relabelled(tables["errors"], "untrained"), **while_training_}
 
 
@@ -172,27 +153,27 @@ def _fit_row(run: Run) -> dict:
 # Figures
 
 
-def _errors_figure(rows: Rows) -> Figure:
+def _errors_figure(rows: lab.Rows) -> lab.Figure:
     built = rows.where(predictor="constructed")
     deepest = {name: max(own.values("layers")) for name, own in rows.by("architecture").items()}
-    rows = Rows(row for row in rows if row["layers"] == deepest[row["architecture"]])
+    rows = lab.Rows(row for row in rows if row["layers"] == deepest[row["architecture"]])
     trained_on = max(row["position"] for row in rows if not row["beyond"])
     panels = []
     for task, own in rows.by("task").items():
         models = own.where(predictor="model")
-        series: list[Series | None] = [
-            curve(one, "position", name_of(*which), "model")
+        series: list[lab.Series | None] = [
+            lab.curve(one, "position", name_of(*which), "model")
             for which, one in models.by("architecture", "layers").items()
         ]
         series += [
-            level(0.0, sorted(models.values("position")), "exact answer", "optimum"),
-            curve(own.where(predictor="constant"), "position", "constant answer", "baseline"),
-            curve(own.where(predictor="untrained"), "position", "before training, mean of all", "control"),
-            curve(built.where(task=task), "position", f"constructed, {name_of(*CONSTRUCTED[1:])}", "other"),
+            lab.level(0.0, sorted(models.values("position")), "exact answer", "optimum"),
+            lab.curve(own.where(predictor="constant"), "position", "constant answer", "baseline"),
+            lab.curve(own.where(predictor="untrained"), "position", "before training, mean of all", "control"),
+            lab.curve(built.where(task=task), "position", f"constructed, {name_of(*CONSTRUCTED[1:])}", "other"),
         ]
         label = f"position t (trained to {trained_on})"
-        panels.append(lines(TASKS[task][0], *series, x_label=label, y_label="evaluation loss", y_min=0.0))
-    return Figure(
+        panels.append(lab.lines(TASKS[task][0], *series, x_label=label, y_label="evaluation loss", y_min=0.0))
+    return lab.Figure(
         name="error-by-position",
         title="Error by position, to beyond the training length",
         caption=(
@@ -204,24 +185,24 @@ def _errors_figure(rows: Rows) -> Figure:
     )
 
 
-def _fit_figure(rows: Rows) -> Figure:
+def _fit_figure(rows: lab.Rows) -> lab.Figure:
     panels = []
     for task, own in rows.by("task").items():
         found = own.pool("architecture", "layers", value="fit_0.1")
         whole = own.pool("task", value="length")[0]["length"]
         low, high = (tuple(min(max(row[end], 0.0), whole) for row in found) for end in ("low", "high"))
         panels.append(
-            bars(
+            lab.bars(
                 TASKS[task][0],
-                Series(
+                lab.Series(
                     name="trained model", y=tuple(row["fit_0.1"] for row in found), low=low, high=high, role="model"
                 ),
-                Series(name="training length", y=(float(whole),) * len(found), role="ceiling"),
+                lab.Series(name="training length", y=(float(whole),) * len(found), role="ceiling"),
                 categories=[name_of(row["architecture"], row["layers"]) for row in found],
                 y_label="0.1-fit length",
             )
         )
-    return Figure(
+    return lab.Figure(
         name="fit-lengths",
         title="Fit length of each architecture",
         caption=(
@@ -243,29 +224,29 @@ MATTERS, LEARNED = 0.05, 0.1
 Which = tuple[str, int]  # architecture and layers
 
 
-def _tracking(tables: Tables) -> Rows:
+def _tracking(tables: lab.Tables) -> lab.Rows:
     rows = tables["errors"].where(predictor="model")
-    return Rows(row for row in rows if row["task"] not in FORGETTING)
+    return lab.Rows(row for row in rows if row["task"] not in FORGETTING)
 
 
-def _depths(rows: Rows, architecture: str) -> list[int]:
+def _depths(rows: lab.Rows, architecture: str) -> list[int]:
     return sorted(rows.where(architecture=architecture).values("layers"))
 
 
-def _ends(rows: Rows) -> tuple[Which, Which] | None:
+def _ends(rows: lab.Rows) -> tuple[Which, Which] | None:
     depths, recurrent = _depths(rows, "transformer"), _depths(rows, "rnn")
     return (("transformer", depths[-1]), ("rnn", recurrent[-1])) if depths and recurrent else None
 
 
-def _less(one: Which, other: Which, *, beyond: bool = False) -> Callable[[Rows], EstimateWithError | None]:
-    def of_seed(own: Rows) -> EstimateWithError | None:
+def _less(one: Which, other: Which, *, beyond: bool = False) -> Callable[[lab.Rows], lab.EstimateWithError | None]:
+    def of_seed(own: lab.Rows) -> lab.EstimateWithError | None:
         both = [own.where(architecture=name, layers=layers, beyond=beyond) for name, layers in (one, other)]
         return loss_of(both[0]) - loss_of(both[1]) if all(both) else None
 
     return of_seed
 
 
-def _said(rows: Rows, *, beyond: bool = False) -> str:
+def _said(rows: lab.Rows, *, beyond: bool = False) -> str:
     said = []
     for task, own in rows.where(beyond=beyond).by("task").items():
         pooled = own.pool("architecture", "layers")
@@ -276,79 +257,81 @@ def _said(rows: Rows, *, beyond: bool = False) -> str:
 
 
 def _drifts(
-    tables: Tables, one: Which, other: Which, tasks: Iterable[str], numbers: Numbers = None
+    tables: lab.Tables, one: Which, other: Which, tasks: Iterable[str], numbers: lab.Numbers = None
 ) -> dict[str, float | None]:
-    def of_seed(own: Rows) -> float | None:
+    def of_seed(own: lab.Rows) -> float | None:
         both = [own.where(architecture=name, layers=layers).values("loss") for name, layers in (one, other)]
         return both[0][0] - both[1][0] if all(both) else None
 
     return {task: drift(while_training(tables, task=task), of_seed, numbers) for task in tasks}
 
 
-def _learned(tables: Tables, which: Which, tasks: Iterable[str], numbers: Numbers = None) -> Gate:
-    def lead(own: Rows) -> EstimateWithError | None:
+def _learned(tables: lab.Tables, which: Which, tasks: Iterable[str], numbers: lab.Numbers = None) -> lab.Gate:
+    def lead(own: lab.Rows) -> lab.EstimateWithError | None:
         both = [own.where(predictor=name) for name in ("constant", "model")]
         return loss_of(both[0]) - loss_of(both[1]) if all(both) else None
 
     rows = tables["errors"].where(architecture=which[0], layers=which[1], task=list(tasks), beyond=False)
     found = each(rows, "task", lead)
     least = smallest(found.values(), lambda one: one.value) if found else None
-    return Gate.learned(least, parameter(numbers, "learned", LEARNED), f"the constant answer ({name_of(*which)})")
+    return lab.Gate.learned(
+        least, lab.parameter(numbers, "learned", LEARNED), f"the constant answer ({name_of(*which)})"
+    )
 
 
-@claim("limits-architectures-recurrence")
-def recurrence(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-architectures-recurrence")
+def recurrence(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = _tracking(tables)
     ends, tasks = _ends(rows), rows.values("task")
     if ends is None:
-        return Measurement(None, _said(rows))
+        return lab.Measurement(None, _said(rows))
     effects = each(rows, "task", _less(*ends), "loss of the Transformer minus that of the RNN")
     gates = [equal_budgets(tables, {name: _label(task, name, layers) for name, layers in ends}) for task in tasks]
     gates += [_learned(tables, one, tasks, numbers) for one in ends]
-    return Measurement(
+    return lab.Measurement(
         effects, _said(rows), gates=gates, last_doubling_change=_drifts(tables, *ends, tasks, numbers=numbers)
     )
 
 
-@claim("limits-architectures-depth")
-def depth(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-architectures-depth")
+def depth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = _tracking(tables)
     depths = _depths(rows, "transformer")
     if len(depths) < 2:
-        return Measurement(None, _said(rows))
+        return lab.Measurement(None, _said(rows))
     ends = (("transformer", depths[0]), ("transformer", depths[-1]))
     effects = each(rows, "task", _less(*ends), f"loss with {depths[0]} layers minus that with {depths[-1]}")
     gates, drifts = (
         [_learned(tables, one, rows.values("task"), numbers) for one in ends],
         _drifts(tables, *ends, rows.values("task"), numbers=numbers),
     )
-    return Measurement(effects, _said(rows), gates=gates, last_doubling_change=drifts)
+    return lab.Measurement(effects, _said(rows), gates=gates, last_doubling_change=drifts)
 
 
-@claim("limits-architectures-forgetting")
-def forgetting(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-architectures-forgetting")
+def forgetting(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["errors"].where(task=list(FORGETTING), beyond=False)
     models = rows.where(predictor="model")
     depths = _depths(models, "transformer")
     if not depths:
-        return Measurement(None, _said(models))
+        return lab.Measurement(None, _said(models))
 
-    def share(own: Rows) -> EstimateWithError | None:
+    def share(own: lab.Rows) -> lab.EstimateWithError | None:
         shallow = own.where(predictor="model", architecture="transformer", layers=depths[0])
         constant = own.where(predictor="constant")
         if not shallow or not constant:
             return None
         top, bottom = loss_of(shallow), loss_of(constant)
-        return EstimateWithError(top.value / bottom.value, top.error / bottom.value)
+        return lab.EstimateWithError(top.value / bottom.value, top.error / bottom.value)
 
     effects = each(rows, "task", share, f"of the constant answer's loss, {depths[0]} layer{'s' * (depths[0] > 1)}")
-    return Measurement(
+    return lab.Measurement(
         effects, _said(models), gates=(_learned(tables, ("transformer", depths[0]), FORGETTING, numbers),)
     )
 
 
-@claim("limits-architectures-tracking")
-def tracking(tables: Tables) -> Measurement:
+@lab.claim("limits-architectures-tracking")
+def tracking(tables: lab.Tables) -> lab.Measurement:
     said = []
     for task, own in tables["fit"].by("task").items():
         rows = own.pool("architecture", "layers", value="fit_0.1")
@@ -358,13 +341,13 @@ def tracking(tables: Tables) -> Measurement:
         rest = "" if best is None else f"; the longest 0.1-fit length of the others is {best:.1f}"
         said.append(f"{task}: {', '.join(whole) or 'none'} out of {len(rows)} networks{rest}")
     lengths = ", ".join(map(str, sorted(tables["fit"].values("length"))))
-    return Measurement(
+    return lab.Measurement(
         None, f"Architectures (layers) that fit all {lengths} positions in every seed: {'. '.join(said)}."
     )
 
 
-@claim("limits-architectures-parity")
-def parity(tables: Tables) -> Measurement:
+@lab.claim("limits-architectures-parity")
+def parity(tables: lab.Tables) -> lab.Measurement:
     """Compare with positive eigenvalues, which fail at any depth in finite precision (Grazzi et al. 2025)."""
     task, architecture, layers = CONSTRUCTED
     rows = tables["errors"].where(task=task)
@@ -377,6 +360,6 @@ def parity(tables: Tables) -> Measurement:
     )
     exact = rows.where(predictor="constructed")
     if not exact:
-        return Measurement(effects, _said(models, beyond=True))
+        return lab.Measurement(effects, _said(models, beyond=True))
     built = f"The loss of the constructed weights is at most {max(exact.values('value')):.2g}, up to position "
-    return Measurement(effects, f"{_said(models, beyond=True)} {built}{max(exact.values('position'))}.")
+    return lab.Measurement(effects, f"{_said(models, beyond=True)} {built}{max(exact.values('position'))}.")

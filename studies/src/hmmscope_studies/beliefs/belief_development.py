@@ -3,29 +3,8 @@
 import math
 from typing import Any
 
-from hmmscope import InterventionOptions, Run, belief_interventions, over_training, probe, registry
+from hmmscope import InterventionOptions, Run, belief_interventions, lab, over_training, probe, registry
 from hmmscope.analysis import LevelCrossing
-from hmmscope.lab import (
-    PREDICTORS,
-    Effect,
-    EstimateWithError,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    PerSeed,
-    Role,
-    Rows,
-    RuleParameters,
-    Tables,
-    claim,
-    curve,
-    level,
-    lines,
-    parameter,
-)
 from hmmscope.ties import largest
 
 CHAINS = "fresh-markov-chains"
@@ -36,9 +15,9 @@ MODELS = {
     ("rrxor", "rnn"): "RNN, RRXOR",
 }
 #: Display names and roles of predictors.
-_LOOKS: dict[str, tuple[str, Role]] = {
+_LOOKS: dict[str, tuple[str, lab.Role]] = {
     "uniform": ("uniform", "control"),
-    "order-0": PREDICTORS["order-0"],
+    "order-0": lab.PREDICTORS["order-0"],
     "window-0": ("no observation", "baseline"),
     "window-1": ("last observation", "other"),
     "window-2": ("last two", "ceiling"),
@@ -48,7 +27,7 @@ _STEP = "step of training"
 
 
 @registry.experiment("belief-development")
-class BeliefDevelopment(Experiment):
+class BeliefDevelopment(lab.Experiment):
     """Small models at log-spaced steps of training."""
 
     title = "When does a model start to use its belief?"
@@ -92,7 +71,7 @@ class BeliefDevelopment(Experiment):
             for process, architecture in MODELS
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         rows = []
         for run in runs.values():
             process = run.config.process.name
@@ -113,13 +92,13 @@ class BeliefDevelopment(Experiment):
             rows += [{"process": process, "architecture": run.config.model.name} | row for row in found]
         return {group: rows}
 
-    def without_training(self, tables: Tables) -> Tables:
+    def without_training(self, tables: lab.Tables) -> lab.Tables:
         frozen = {name: _frozen(rows) for name, rows in tables.items() if name in ("strategies", "interventions")}
         return {**tables, **frozen} | ({"read": tables["read"].as_twins()} if "read" in tables else {})
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [
-            Figure(
+            lab.Figure(
                 name="strategies",
                 title="Distance of the model from simple predictors",
                 caption=(
@@ -128,7 +107,7 @@ class BeliefDevelopment(Experiment):
                 ),
                 panels=tuple(_distances(rows, title) for rows, title in _each(tables["strategies"])),
             ),
-            Figure(
+            lab.Figure(
                 name="use",
                 title="When the belief can be read, and when it is used",
                 caption=(
@@ -144,43 +123,45 @@ class BeliefDevelopment(Experiment):
         ]
 
 
-def _frozen(rows: Rows) -> Rows:
+def _frozen(rows: lab.Rows) -> lab.Rows:
     steps = rows.values("step")
-    return Rows({**row, "step": step} for step in steps for row in rows.where(step=0))
+    return lab.Rows({**row, "step": step} for step in steps for row in rows.where(step=0))
 
 
-def _each(rows: Rows) -> list[tuple[Rows, str]]:
+def _each(rows: lab.Rows) -> list[tuple[lab.Rows, str]]:
     found = ((rows.where(process=p, architecture=a), title) for (p, a), title in MODELS.items())
     return [(own, title) for own, title in found if own]
 
 
-def _distances(rows: Rows, title: str) -> Panel:
-    own = Rows(row for row in rows.where(metric="kl") if row["step"] > 0)
-    series = [curve(own.where(predictor=name), "step", *look) for name, look in _LOOKS.items()]
-    return lines(title, *series, x_label=_STEP, y_label="KL divergence (nats)", y_min=0.0, log_x=True)
+def _distances(rows: lab.Rows, title: str) -> lab.Panel:
+    own = lab.Rows(row for row in rows.where(metric="kl") if row["step"] > 0)
+    series = [lab.curve(own.where(predictor=name), "step", *look) for name, look in _LOOKS.items()]
+    return lab.lines(title, *series, x_label=_STEP, y_label="KL divergence (nats)", y_min=0.0, log_x=True)
 
 
-def _read_of(tables: Tables, title: str) -> Rows:
-    return next((own for own, name in _each(tables.get("read", Rows())) if name == title), Rows())
+def _read_of(tables: lab.Tables, title: str) -> lab.Rows:
+    return next((own for own, name in _each(tables.get("read", lab.Rows())) if name == title), lab.Rows())
 
 
-def _use(rows: Rows, title: str, read: Rows) -> Panel:
-    own = Rows(row for row in rows if row["step"] > 0)
-    shown = Rows(row for row in own.where(subspace="belief") if row["value"] > -1)
-    series = [curve(shown, "step", "read", "ceiling", y="fitted"), curve(shown, "step", "used", "model")]
-    control = Rows(row for row in own.where(subspace="random") if row["value"] > -1)
-    series.append(curve(control, "step", "random change of equal size", "control"))
+def _use(rows: lab.Rows, title: str, read: lab.Rows) -> lab.Panel:
+    own = lab.Rows(row for row in rows if row["step"] > 0)
+    shown = lab.Rows(row for row in own.where(subspace="belief") if row["value"] > -1)
+    series = [lab.curve(shown, "step", "read", "ceiling", y="fitted"), lab.curve(shown, "step", "used", "model")]
+    control = lab.Rows(row for row in own.where(subspace="random") if row["value"] > -1)
+    series.append(lab.curve(control, "step", "random change of equal size", "control"))
     if read:
         best = max(row["twins"] for row in read.pool("layer", value="twins"))
-        series.append(level(best, (min(own.values("step")), max(own.values("step"))), "untrained controls", "baseline"))
+        series.append(
+            lab.level(best, (min(own.values("step")), max(own.values("step"))), "untrained controls", "baseline")
+        )
         title = f"{title}: {read.beyond_twins('r2')}"
-    return lines(title, *series, x_label=_STEP, y_label="R², fraction of the way", log_x=True)
+    return lab.lines(title, *series, x_label=_STEP, y_label="R², fraction of the way", log_x=True)
 
 
-def _used(rows: Rows) -> Rows:
-    found = Rows()
+def _used(rows: lab.Rows) -> lab.Rows:
+    found = lab.Rows()
     for own in rows.where(metric="kl").by("seed", "process").values():
-        above = Rows(row for row in own if row["layer"] > 0)
+        above = lab.Rows(row for row in own if row["layer"] > 0)
         best = largest(above.where(step=max(own.values("step")), subspace="belief"), lambda row: row["fitted"])
         found += above.where(layer=best["layer"])
     return found
@@ -190,34 +171,36 @@ def _used(rows: Rows) -> Rows:
 # Transitions
 
 
-def _place(found: LevelCrossing | None) -> EstimateWithError | None:
-    return None if found is None else EstimateWithError(found.log2_step, found.error)
+def _place(found: LevelCrossing | None) -> lab.EstimateWithError | None:
+    return None if found is None else lab.EstimateWithError(found.log2_step, found.error)
 
 
-def _transitions(tables: Tables, process: str, before: str, after: str) -> PerSeed[EstimateWithError | None]:
+def _transitions(
+    tables: lab.Tables, process: str, before: str, after: str
+) -> lab.PerSeed[lab.EstimateWithError | None]:
     rows = tables["strategies"].where(process=process)
     return rows.per_seed(lambda own: _place(LevelCrossing.between(own, before, after)))
 
 
-def _after_warmup(rows: Rows, first: PerSeed[EstimateWithError | None]) -> Gate:
+def _after_warmup(rows: lab.Rows, first: lab.PerSeed[lab.EstimateWithError | None]) -> lab.Gate:
     lasts = rows.values("warmup")
     places = [2**place.value for place in first.values() if place is not None]
     if not lasts or not places:
-        return Gate("regime", False, "the number of warm-up steps is not recorded")
-    return Gate.regime(
+        return lab.Gate("regime", False, "the number of warm-up steps is not recorded")
+    return lab.Gate.regime(
         min(places), max(lasts), math.inf, "the earliest step at which a seed leaves the uniform distribution"
     )
 
 
-def _step(effect: Effect | None) -> str:
+def _step(effect: lab.Effect | None) -> str:
     if effect is None:
         return "at no step"
     ends = "" if effect.low is None or effect.high is None else f" ({2**effect.low:.0f} to {2**effect.high:.0f})"
     return f"at step {2**effect.value:.0f}{ends}"
 
 
-@claim("unigrams-before-bigrams")
-def unigrams_first(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("unigrams-before-bigrams")
+def unigrams_first(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     first, second = (_transitions(tables, CHAINS, *pair) for pair in (("uniform", "order-0"), ("order-0", "optimum")))
     last = tables["strategies"].where(process=CHAINS, metric="kl", step=max(tables["strategies"].values("step")))
     gain = last.where(predictor="order-0").less(last.where(predictor="optimum"), unit="nats")
@@ -227,7 +210,7 @@ def unigrams_first(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"answer {_step(second.effect())}."
     )
     gates = (
-        Gate.learned(gain, parameter(numbers, "learned"), "the unigrams of the context"),
+        lab.Gate.learned(gain, lab.parameter(numbers, "learned"), "the unigrams of the context"),
         _after_warmup(last, first),
     )
-    return Measurement((second - first).effect("doublings of the step between the transitions"), text, gates)
+    return lab.Measurement((second - first).effect("doublings of the step between the transitions"), text, gates)

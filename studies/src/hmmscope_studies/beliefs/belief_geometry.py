@@ -7,29 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from hmmscope import ProcessDataset, Run, belief_space, over_training, registry
+from hmmscope import ProcessDataset, Run, belief_space, lab, over_training, registry
 from hmmscope.analysis import ExactBeliefs
-from hmmscope.lab import (
-    BeliefPlane,
-    Effect,
-    EstimateWithError,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    Rows,
-    RuleParameters,
-    Series,
-    Tables,
-    bar,
-    bars,
-    claim,
-    curve,
-    lines,
-    parameter,
-)
 from hmmscope.ties import largest
 from hmmscope_studies.beliefs.belief_clouds import cloud_rows
 
@@ -56,7 +35,7 @@ _LEAST_LEFT = 0.02
 
 
 @registry.experiment("belief-geometry")
-class BeliefGeometry(Experiment):
+class BeliefGeometry(lab.Experiment):
     """RoFormers on processes with a known geometry of beliefs."""
 
     title = "Geometry of beliefs in the residual stream"
@@ -101,7 +80,7 @@ class BeliefGeometry(Experiment):
             for name, process in PROCESSES.items()
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         rows = []
         for name, run in runs.items():
             if group == "steps":
@@ -113,12 +92,12 @@ class BeliefGeometry(Experiment):
             rows += [{"process": name} | row for row in found]
         return {group: rows}
 
-    def without_training(self, tables: Tables) -> Tables:
+    def without_training(self, tables: lab.Tables) -> lab.Tables:
         rows = tables["steps"]
-        frozen = Rows({**row, "step": step} for step in rows.values("step") for row in rows.where(step=0))
+        frozen = lab.Rows({**row, "step": step} for step in rows.values("step") for row in rows.where(step=0))
         return {**tables, "steps": frozen}
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         rows, clouds = tables["steps"], tables["clouds"]
         shapes = [_fractal_figure(clouds), _shapes_figure(clouds)] if clouds else []
         return [_layers_figure(rows), _added_figure(rows), *shapes, _dimensions_figure(rows), _development_figure(rows)]
@@ -138,22 +117,22 @@ def _measured(model: nn.Module, dataset: ProcessDataset, *, num_samples: int, nu
 # Figures
 
 
-def _layers_figure(rows: Rows) -> Figure:
-    def panel(process: str) -> Panel:
+def _layers_figure(rows: lab.Rows) -> lab.Figure:
+    def panel(process: str) -> lab.Panel:
         own = rows.where(process=process)
         before, after = (own.where(step=step, quantity="read") for step in _ends(rows))
-        return lines(
+        return lab.lines(
             process,
-            curve(after, "layer", "trained", "model"),
-            curve(before, "layer", "before training", "control"),
-            curve(own.where(quantity="from the prediction"), "layer", "affine in the exact prediction", "baseline"),
+            lab.curve(after, "layer", "trained", "model"),
+            lab.curve(before, "layer", "before training", "control"),
+            lab.curve(own.where(quantity="from the prediction"), "layer", "affine in the exact prediction", "baseline"),
             x_label="layer",
             y_label="held-out R²",
             y_min=-0.05,
             y_max=1.02,
         )
 
-    return Figure(
+    return lab.Figure(
         name="layers",
         title="Belief read by an affine map from each layer",
         caption=(
@@ -165,8 +144,8 @@ def _layers_figure(rows: Rows) -> Figure:
     )
 
 
-def _added_figure(rows: Rows) -> Figure:
-    def left(own: Rows, step: int) -> float:
+def _added_figure(rows: lab.Rows) -> lab.Figure:
+    def left(own: lab.Rows, step: int) -> float:
         return 1 - float(max(own.where(step=step), key=lambda row: row["fitted"])["value"])
 
     shares: list[dict[str, Any]] = []
@@ -174,8 +153,8 @@ def _added_figure(rows: Rows) -> Figure:
         before, after = (own.per_seed(partial(left, step=step)) for step in _ends(rows))
         if (mean := fmean(before.values())) >= _LEAST_LEFT:
             shares += [{"process": process, "seed": seed, "value": 1 - x / mean} for seed, x in after.items()]
-    names = Rows(shares).values("process")
-    return Figure(
+    names = lab.Rows(shares).values("process")
+    return lab.Figure(
         name="added",
         title="Fraction of the variance unexplained before training that training explains",
         caption=(
@@ -184,9 +163,9 @@ def _added_figure(rows: Rows) -> Figure:
             "Intervals: 95 % over seeds."
         ),
         panels=(
-            bars(
+            lab.bars(
                 "",
-                bar(Rows(shares), "process", names, "trained", "model"),
+                lab.bar(lab.Rows(shares), "process", names, "trained", "model"),
                 categories=names,
                 y_label="fraction explained",
             ),
@@ -194,18 +173,18 @@ def _added_figure(rows: Rows) -> Figure:
     )
 
 
-def _ends(rows: Rows) -> tuple[int, int]:
+def _ends(rows: lab.Rows) -> tuple[int, int]:
     steps = rows.values("step")
     return min(steps), max(steps)
 
 
-def _last_layer(rows: Rows) -> Rows:
+def _last_layer(rows: lab.Rows) -> lab.Rows:
     return rows.where(layer=max(rows.values("layer")))
 
 
-def _fractal_figure(clouds: Rows) -> Figure:
+def _fractal_figure(clouds: lab.Rows) -> lab.Figure:
     rows = clouds.where(process="Mess3")
-    return Figure(
+    return lab.Figure(
         name="fractal",
         title="The fractal of Mess3, exact and read from the network",
         caption=(
@@ -214,22 +193,22 @@ def _fractal_figure(clouds: Rows) -> Figure:
             "the last layer at stored steps of training. First seed; the maps are fitted to these points."
         ),
         panels=(
-            BeliefPlane.panel(rows, "exact", "Exact"),
-            BeliefPlane.panel(rows, "layer", "Read, by layer", "layer"),
-            BeliefPlane.panel(rows, "step", "Read, by step of training", "step"),
+            lab.BeliefPlane.panel(rows, "exact", "Exact"),
+            lab.BeliefPlane.panel(rows, "layer", "Read, by layer", "layer"),
+            lab.BeliefPlane.panel(rows, "step", "Read, by step of training", "step"),
         ),
     )
 
 
-def _shapes_figure(clouds: Rows) -> Figure:
+def _shapes_figure(clouds: lab.Rows) -> lab.Figure:
     panels = []
     for process in ("RRXOR", "Bloch walk", "post-quantum"):
         rows = clouds.where(process=process)
         panels += [
-            BeliefPlane.panel(rows, "exact", f"{process}, exact"),
-            BeliefPlane.panel(rows, "step", f"{process}, read"),
+            lab.BeliefPlane.panel(rows, "exact", f"{process}, exact"),
+            lab.BeliefPlane.panel(rows, "step", f"{process}, read"),
         ]
-    return Figure(
+    return lab.Figure(
         name="shapes",
         title="Beliefs of RRXOR and of two processes that no HMM has",
         caption=(
@@ -241,23 +220,23 @@ def _shapes_figure(clouds: Rows) -> Figure:
     )
 
 
-def _dimensions_figure(rows: Rows) -> Figure:
+def _dimensions_figure(rows: lab.Rows) -> lab.Figure:
     names = rows.values("process")
     pairs = [name for name in FACTORS if name in names]
     before, after = (_last_layer(rows).where(step=step) for step in _ends(rows))
 
-    def panel(title: str, quantity: str, processes: list[str], y_label: str, *null: Series) -> Panel:
-        trained = bar(after.where(quantity=quantity), "process", processes, "trained", "model")
-        untrained = bar(before.where(quantity=quantity), "process", processes, "before training", "control")
-        return bars(title, trained, untrained, *null, categories=processes, y_label=y_label)
+    def panel(title: str, quantity: str, processes: list[str], y_label: str, *null: lab.Series) -> lab.Panel:
+        trained = lab.bar(after.where(quantity=quantity), "process", processes, "trained", "model")
+        untrained = lab.bar(before.where(quantity=quantity), "process", processes, "before training", "control")
+        return lab.bars(title, trained, untrained, *null, categories=processes, y_label=y_label)
 
-    joint = bar(after.where(quantity="joint"), "process", names, "joint belief", "ceiling")
+    joint = lab.bar(after.where(quantity="joint"), "process", names, "joint belief", "ceiling")
     panels = [panel("Dimension of the space", "dimension", names, "effective dimensions", joint)]
     if pairs:
-        random = bar(after.where(quantity="random overlap"), "process", pairs, "random spaces", "baseline")
+        random = lab.bar(after.where(quantity="random overlap"), "process", pairs, "random spaces", "baseline")
         panels.append(panel("Explained by separate factors", "factored", pairs, "fraction"))
         panels.append(panel("Overlap of the factors' spaces", "overlap", pairs, "cos²", random))
-    return Figure(
+    return lab.Figure(
         name="dimensions",
         title="Sum or product of dimensions",
         caption=(
@@ -270,14 +249,14 @@ def _dimensions_figure(rows: Rows) -> Figure:
     )
 
 
-def _development_figure(rows: Rows) -> Figure:
-    own = Rows(row for row in _last_layer(rows) if row["step"] > 0)
+def _development_figure(rows: lab.Rows) -> lab.Figure:
+    own = lab.Rows(row for row in _last_layer(rows) if row["step"] > 0)
 
-    def panel(title: str, quantity: str, processes: tuple[str, ...], y_label: str) -> Panel:
-        series = [curve(own.where(process=name, quantity=quantity), "step", name, "model") for name in processes]
-        return lines(title, *series, x_label="step of training", y_label=y_label, log_x=True)
+    def panel(title: str, quantity: str, processes: tuple[str, ...], y_label: str) -> lab.Panel:
+        series = [lab.curve(own.where(process=name, quantity=quantity), "step", name, "model") for name in processes]
+        return lab.lines(title, *series, x_label="step of training", y_label=y_label, log_x=True)
 
-    return Figure(
+    return lab.Figure(
         name="development",
         title="Development over training",
         caption=(
@@ -296,96 +275,96 @@ def _development_figure(rows: Rows) -> Figure:
 # Claims
 
 
-def _gains(tables: Tables, processes: tuple[str, ...]) -> dict[str, Effect]:
+def _gains(tables: lab.Tables, processes: tuple[str, ...]) -> dict[str, lab.Effect]:
     rows, effects = tables["steps"].where(quantity="read"), {}
     first, last = _ends(rows)
 
-    def read(own: Rows, step: int) -> EstimateWithError:
+    def read(own: lab.Rows, step: int) -> lab.EstimateWithError:
         best = largest(own.where(step=step), lambda row: row["fitted"])
-        return EstimateWithError(best["value"], best["error"])
+        return lab.EstimateWithError(best["value"], best["error"])
 
-    def gain(own: Rows) -> EstimateWithError:
+    def gain(own: lab.Rows) -> lab.EstimateWithError:
         before = read(own, first)
         less, left = read(own, last) - before, 1 - before.value
-        return EstimateWithError(less.value / left, less.error / left)
+        return lab.EstimateWithError(less.value / left, less.error / left)
 
     for process, own in rows.where(process=processes).by("process").items():
-        effects[process] = Effect.pooled(list(own.per_seed(gain).values()), "of what was unexplained")
+        effects[process] = lab.Effect.pooled(list(own.per_seed(gain).values()), "of what was unexplained")
     return effects
 
 
-def _said(effects: dict[str, Effect]) -> str:
+def _said(effects: dict[str, lab.Effect]) -> str:
     return "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
 
 
-@claim("beliefs-are-linear")
-def beliefs_are_linear(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("beliefs-are-linear")
+def beliefs_are_linear(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     wanted = ("Mess3", "RRXOR")
     effects = _gains(tables, wanted)
-    return Measurement(
+    return lab.Measurement(
         effects,
         f"Fraction of the variance unexplained before training that training explains: {_said(effects)}.",
-        (Gate.flat(tables, parameter(numbers, "settled"), label=wanted),),
+        (lab.Gate.flat(tables, lab.parameter(numbers, "settled"), label=wanted),),
         wanted,
     )
 
 
-@claim("beliefs-beyond-hmms")
-def beliefs_beyond_hmms(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("beliefs-beyond-hmms")
+def beliefs_beyond_hmms(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     wanted = ("Bloch walk", "post-quantum")
     effects = _gains(tables, wanted)
-    return Measurement(
+    return lab.Measurement(
         effects,
         f"Fraction of the variance unexplained before training that training explains: {_said(effects)}.",
-        (Gate.flat(tables, parameter(numbers, "settled"), label=wanted),),
+        (lab.Gate.flat(tables, lab.parameter(numbers, "settled"), label=wanted),),
         wanted,
     )
 
 
 def _by_process(
-    tables: Tables, measure: Callable[[Callable[[int, str], float]], float], unit: str
-) -> dict[str, Effect]:
+    tables: lab.Tables, measure: Callable[[Callable[[int, str], float]], float], unit: str
+) -> dict[str, lab.Effect]:
     rows, effects = _last_layer(tables["steps"]), {}
     ends = _ends(rows)
 
-    def of_seed(own: Rows) -> float:
+    def of_seed(own: lab.Rows) -> float:
         return measure(lambda end, quantity: own.one(step=ends[end], quantity=quantity)["value"])
 
     for process, own in rows.where(process=FACTORS[:2]).by("process").items():
-        effects[process] = Effect.pooled(list(own.per_seed(of_seed).values()), unit)
+        effects[process] = lab.Effect.pooled(list(own.per_seed(of_seed).values()), unit)
     return effects
 
 
-@claim("factors-apart")
-def factors_apart(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("factors-apart")
+def factors_apart(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     def removed(of: Callable[[int, str], float]) -> float:
         return (of(1, "factored") - of(0, "factored")) / (1 - of(0, "factored"))
 
     effects = _by_process(tables, removed, "of the part that is not factored")
     held = _by_process(tables, lambda of: of(1, "dimension"), "dimensions")
     text = f"Effective dimensions of the last layer (sum 4, product 8): {_said(held)}."
-    return Measurement(
-        effects, text, (Gate.flat(tables, parameter(numbers, "settled"), label=FACTORS[:2]),), FACTORS[:2]
+    return lab.Measurement(
+        effects, text, (lab.Gate.flat(tables, lab.parameter(numbers, "settled"), label=FACTORS[:2]),), FACTORS[:2]
     )
 
 
-@claim("factors-orthogonal")
-def factors_orthogonal(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("factors-orthogonal")
+def factors_orthogonal(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     effects = _by_process(tables, lambda of: 1 - of(1, "overlap") / of(0, "overlap"), "of the untrained overlap")
     held = _by_process(tables, lambda of: of(1, "overlap"), "")
-    return Measurement(
+    return lab.Measurement(
         effects,
         f"Mean squared cosine in the trained network: {_said(held)}.",
-        (Gate.flat(tables, parameter(numbers, "settled"), label=FACTORS[:2]),),
+        (lab.Gate.flat(tables, lab.parameter(numbers, "settled"), label=FACTORS[:2]),),
         FACTORS[:2],
     )
 
 
-@claim("factored-early")
-def factored_early(tables: Tables) -> Measurement:
+@lab.claim("factored-early")
+def factored_early(tables: lab.Tables) -> lab.Measurement:
     rows = _last_layer(tables["steps"].where(process="hidden coupling"))
 
-    def shares(own: Rows) -> tuple[int, float, float]:
+    def shares(own: lab.Rows) -> tuple[int, float, float]:
         read, share = (
             {row["step"]: row["value"] for row in own.where(quantity=quantity)} for quantity in ("read", "factored")
         )
@@ -395,9 +374,9 @@ def factored_early(tables: Tables) -> Measurement:
         return early, share[early] - share[first], share[last]
 
     found = list(rows.per_seed(shares).values())
-    late = Effect.pooled([share for _, _, share in found])
+    late = lab.Effect.pooled([share for _, _, share in found])
     text = (
         f"R² of the belief passes half of its range at steps {sorted(step for step, _, _ in found)}; at the end the factors "
         f"explain {late.short()} of the variance that the joint belief explains."
     )
-    return Measurement(Effect.pooled([gain for _, gain, _ in found], "fraction explained by factors"), text)
+    return lab.Measurement(lab.Effect.pooled([gain for _, gain, _ in found], "fraction explained by factors"), text)

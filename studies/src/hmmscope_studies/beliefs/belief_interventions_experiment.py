@@ -2,28 +2,13 @@
 
 from typing import Any
 
-from hmmscope import InterventionOptions, Run, belief_interventions, registry
-from hmmscope.lab import (
-    Effect,
-    EstimateWithError,
-    Experiment,
-    Figure,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    Role,
-    Rows,
-    Tables,
-    claim,
-    curve,
-    lines,
-)
+from hmmscope import InterventionOptions, Run, belief_interventions, lab, registry
 from hmmscope.ties import largest, smallest
 
 PROCESSES = {"mess3": "Mess3", "rrxor": "RRXOR", "ran-hmm": "RanHMM"}
 ARCHITECTURES = {"rnn": "RNN", "roformer": "RoFormer"}
 #: Display names and roles of the edits.
-_LOOKS: dict[str, tuple[str, Role]] = {
+_LOOKS: dict[str, tuple[str, lab.Role]] = {
     "belief": ("belief's subspace", "model"),
     "whole": ("whole stream", "ceiling"),
     "random": ("random subspace", "control"),
@@ -31,7 +16,7 @@ _LOOKS: dict[str, tuple[str, Role]] = {
 
 
 @registry.experiment("belief-interventions")
-class BeliefInterventions(Experiment):
+class BeliefInterventions(lab.Experiment):
     """Networks on three processes, edited so that another belief is read from them."""
 
     title = "Does a model use its belief?"
@@ -68,7 +53,7 @@ class BeliefInterventions(Experiment):
             for architecture, model in models.items()
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         rows = []
         for run in runs.values():
             about = {"process": run.config.process.name, "architecture": run.config.model.name}
@@ -79,9 +64,9 @@ class BeliefInterventions(Experiment):
                 rows += [about | {"network": network} | row for row in found]
         return {"interventions": rows}
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [
-            Figure(
+            lab.Figure(
                 name="moved",
                 title="Writing another belief into a layer",
                 caption=(
@@ -92,7 +77,7 @@ class BeliefInterventions(Experiment):
                 ),
                 panels=_panels(tables["interventions"], "swap", "fraction of the way"),
             ),
-            Figure(
+            lab.Figure(
                 name="removed",
                 title="Removing the belief from a layer",
                 caption=(
@@ -105,66 +90,66 @@ class BeliefInterventions(Experiment):
         ]
 
 
-def _panels(rows: Rows, intervention: str, y_label: str) -> tuple[Panel, ...]:
+def _panels(rows: lab.Rows, intervention: str, y_label: str) -> tuple[lab.Panel, ...]:
     panels = []
     for (architecture, process), own in (
         rows.where(intervention=intervention, metric="kl").by("architecture", "process").items()
     ):
         trained, untrained = (own.where(network=network) for network in ("trained", "untrained"))
-        series = [curve(trained.where(subspace=key), "layer", *look) for key, look in _LOOKS.items()]
+        series = [lab.curve(trained.where(subspace=key), "layer", *look) for key, look in _LOOKS.items()]
         series.append(
-            curve(untrained.where(subspace="belief"), "layer", "belief's subspace, before training", "baseline")
+            lab.curve(untrained.where(subspace="belief"), "layer", "belief's subspace, before training", "baseline")
         )
         title = f"{ARCHITECTURES[architecture]}, {PROCESSES[process]}"
-        panels.append(lines(title, *series, x_label="layer", y_label=y_label))
+        panels.append(lab.lines(title, *series, x_label="layer", y_label=y_label))
     return tuple(panels)
 
 
-def _at_best_layer(rows: Rows, **chosen: str) -> EstimateWithError:
+def _at_best_layer(rows: lab.Rows, **chosen: str) -> lab.EstimateWithError:
     above = rows.where(metric="kl").where(layer=[layer for layer in rows.values("layer") if layer > 0])
     layer = largest(above.pool("layer", value="fitted"), lambda row: row["fitted"])["layer"]
     return above.where(layer=layer, **chosen).mean()
 
 
-def _effects(tables: Tables, intervention: str, less: dict[str, str]) -> dict[str, Effect]:
+def _effects(tables: lab.Tables, intervention: str, less: dict[str, str]) -> dict[str, lab.Effect]:
     effects = {}
     for (architecture, process), rows in tables["interventions"].by("architecture", "process").items():
 
-        def difference(own: Rows) -> EstimateWithError:
-            def of(network: str, subspace: str) -> EstimateWithError:
+        def difference(own: lab.Rows) -> lab.EstimateWithError:
+            def of(network: str, subspace: str) -> lab.EstimateWithError:
                 return _at_best_layer(own.where(network=network), intervention=intervention, subspace=subspace)
 
             return of("trained", "belief") - of(less.get("network", "trained"), less.get("subspace", "belief"))
 
         name = f"{ARCHITECTURES[architecture]} on {PROCESSES[process]}"
-        effects[name] = Effect.pooled(list(rows.per_seed(difference).values()), "of the way")
+        effects[name] = lab.Effect.pooled(list(rows.per_seed(difference).values()), "of the way")
     return effects
 
 
-def _least(effects: dict[str, Effect], what: str) -> Measurement:
+def _least(effects: dict[str, lab.Effect], what: str) -> lab.Measurement:
     least = smallest(effects, lambda name: effects[name].value)
     listed = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
-    return Measurement({least: effects[least]}, f"{what}: {listed}.")
+    return lab.Measurement({least: effects[least]}, f"{what}: {listed}.")
 
 
-@claim("belief-is-used")
-def is_used(tables: Tables) -> Measurement:
+@lab.claim("belief-is-used")
+def is_used(tables: lab.Tables) -> lab.Measurement:
     return _least(
         _effects(tables, "set", {"network": "untrained"}),
         "Fraction of the way to the exact prediction after writing a belief, trained minus untrained",
     )
 
 
-@claim("belief-subspace-is-special")
-def is_special(tables: Tables) -> Measurement:
+@lab.claim("belief-subspace-is-special")
+def is_special(tables: lab.Tables) -> lab.Measurement:
     return _least(
         _effects(tables, "swap", {"subspace": "random"}),
         "Fraction of the way after a swap with another sample, belief's subspace minus random ones",
     )
 
 
-@claim("belief-is-needed")
-def is_needed(tables: Tables) -> Measurement:
+@lab.claim("belief-is-needed")
+def is_needed(tables: lab.Tables) -> lab.Measurement:
     return _least(
         _effects(tables, "ablate", {"subspace": "random"}),
         "Fraction of the belief's benefit lost without its subspace, minus that without a random one",

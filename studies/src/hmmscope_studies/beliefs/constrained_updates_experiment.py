@@ -3,25 +3,7 @@
 from functools import partial
 from typing import Any
 
-from hmmscope import Run, constrained_updates, registry
-from hmmscope.lab import (
-    Effect,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    Rows,
-    RuleParameters,
-    Tables,
-    bar,
-    bars,
-    claim,
-    curve,
-    lines,
-    parameter,
-)
+from hmmscope import Run, constrained_updates, lab, registry
 
 #: Mess3 by the decay factor of its slowest mode, 1 - 3 switch.
 PROCESSES = {
@@ -32,7 +14,7 @@ PROCESSES = {
 
 
 @registry.experiment("constrained-updates")
-class ConstrainedUpdates(Experiment):
+class ConstrainedUpdates(lab.Experiment):
     """RoFormers of one layer and one head on Mess3 with three rates of forgetting."""
 
     title = "How one layer of attention approximates a filter"
@@ -68,7 +50,7 @@ class ConstrainedUpdates(Experiment):
             for name, numbers in PROCESSES.items()
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         rows = []
         for name, run in runs.items():
             for network, model in run.compare_with_untrained():
@@ -77,32 +59,32 @@ class ConstrainedUpdates(Experiment):
                 rows += [{"process": name, "network": network} | row for row in found]
         return {group: rows}
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         rows = tables["updates"]
         names = rows.values("process")
 
-        def pattern(name: str) -> Panel:
+        def pattern(name: str) -> lab.Panel:
             own = rows.where(process=name, quantity="attention")
             trained, untrained = (own.where(network=network) for network in ("trained", "untrained"))
             series = (
-                curve(own, "key", "predicted", "optimum", y="predicted", bands=False),
-                curve(trained, "key", "trained", "model"),
-                curve(untrained, "key", "before training", "control"),
+                lab.curve(own, "key", "predicted", "optimum", y="predicted", bands=False),
+                lab.curve(trained, "key", "trained", "model"),
+                lab.curve(untrained, "key", "before training", "control"),
             )
-            return lines(name, *series, x_label="distance", y_label="attention relative to distance 1", y_min=0.0)
+            return lab.lines(name, *series, x_label="distance", y_label="attention relative to distance 1", y_min=0.0)
 
-        def readings(quantity: str, title: str, y_label: str) -> Panel:
+        def readings(quantity: str, title: str, y_label: str) -> lab.Panel:
             own = rows.where(quantity=quantity)
             trained, untrained = (own.where(network=network) for network in ("trained", "untrained"))
             series = (
-                bar(trained, "process", names, "trained", "model"),
-                bar(untrained, "process", names, "before training", "control"),
-                bar(own, "process", names, "predicted", "optimum", y="predicted"),
+                lab.bar(trained, "process", names, "trained", "model"),
+                lab.bar(untrained, "process", names, "before training", "control"),
+                lab.bar(own, "process", names, "predicted", "optimum", y="predicted"),
             )
-            return bars(title, *series, categories=names, y_label=y_label)
+            return lab.bars(title, *series, categories=names, y_label=y_label)
 
         return [
-            Figure(
+            lab.Figure(
                 name="pattern",
                 title="Decay of attention with distance",
                 caption=(
@@ -111,7 +93,7 @@ class ConstrainedUpdates(Experiment):
                 ),
                 panels=tuple(pattern(name) for name in names),
             ),
-            Figure(
+            lab.Figure(
                 name="beliefs",
                 title="Values of symbols, and beliefs after attention",
                 caption=(
@@ -129,48 +111,50 @@ class ConstrainedUpdates(Experiment):
         ]
 
 
-def _by_process(rows: Rows, measure: Any, unit: str) -> dict[str, Effect]:
-    return {name: Effect.pooled(list(own.per_seed(measure).values()), unit) for name, own in rows.by("process").items()}
+def _by_process(rows: lab.Rows, measure: Any, unit: str) -> dict[str, lab.Effect]:
+    return {
+        name: lab.Effect.pooled(list(own.per_seed(measure).values()), unit) for name, own in rows.by("process").items()
+    }
 
 
-def _mean(rows: Rows, network: str, column: str = "value") -> float:
+def _mean(rows: lab.Rows, network: str, column: str = "value") -> float:
     own = rows.where(network=network)
     return sum(row[column] for row in own) / len(own)
 
 
-def _said(effects: dict[str, Effect]) -> str:
+def _said(effects: dict[str, lab.Effect]) -> str:
     return "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
 
 
-@claim("attention-decays-as-predicted")
-def decays(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("attention-decays-as-predicted")
+def decays(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["updates"].where(quantity="rate")
     wanted = tuple(PROCESSES)
     effects = _by_process(rows, lambda own: _mean(own, "trained") - _mean(own, "trained", "predicted"), "of the rate")
     held = _by_process(rows, lambda own: _mean(own, "trained"), "")
-    return Measurement(
+    return lab.Measurement(
         effects,
         f"Factor by which attention falls with each step of distance: {_said(held)}.",
-        (Gate.flat(tables, parameter(numbers, "settled")),),
+        (lab.Gate.flat(tables, lab.parameter(numbers, "settled")),),
         wanted,
     )
 
 
-@claim("layer-holds-constrained-belief")
-def holds(tables: Tables, numbers: dict[str, float]) -> Measurement:
+@lab.claim("layer-holds-constrained-belief")
+def holds(tables: lab.Tables, numbers: dict[str, float]) -> lab.Measurement:
     rows, wanted = tables["updates"].where(quantity="constrained"), tuple(PROCESSES)
 
-    def gain(own: Rows) -> float:
+    def gain(own: lab.Rows) -> float:
         before = _mean(own, "untrained")
         return (_mean(own, "trained") - before) / (1 - before)
 
     effects = _by_process(rows, gain, "of the variance left by untrained networks")
     held, before = (_by_process(rows, partial(_mean, network=network), "") for network in ("trained", "untrained"))
     least = min((1 - effect.value for effect in before.values()), default=0.0)
-    told = Gate.headroom(least, numbers["least_left"], "the R² of untrained networks")
-    return Measurement(
+    told = lab.Gate.headroom(least, numbers["least_left"], "the R² of untrained networks")
+    return lab.Measurement(
         effects,
         f"R² of the constrained belief after attention: trained {_said(held)}; untrained {_said(before)}.",
-        (Gate.flat(tables, parameter(numbers, "settled")), told),
+        (lab.Gate.flat(tables, lab.parameter(numbers, "settled")), told),
         wanted,
     )

@@ -4,26 +4,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from hmmscope import Run, evaluate, mechanisms, registry
+from hmmscope import Run, evaluate, lab, mechanisms, registry
 from hmmscope.analysis import mean_row, paths, roles
-from hmmscope.lab import (
-    Effect,
-    EstimateWithError,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    Rows,
-    RuleParameters,
-    Tables,
-    bar,
-    bars,
-    claim,
-    heatmap,
-    parameter,
-)
 from hmmscope.ties import largest
 from hmmscope_papers.constructions import induction_network
 from hmmscope_studies.beliefs.belief_geometry import BeliefGeometry
@@ -43,7 +25,7 @@ _READ = {
 
 
 @registry.experiment("mechanisms")
-class Mechanisms(Experiment):
+class Mechanisms(lab.Experiment):
     """RoFormers of two layers on Markov chains in context, Mess3 and RRXOR, component by component."""
 
     title = "Components behind a model's prediction"
@@ -80,8 +62,8 @@ class Mechanisms(Experiment):
             }
         } | {name: shapes[name] for name in HIDDEN}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
-        tables: MeasuredTables = {"ablations": [], "paths": [], "learned": []}
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
+        tables: lab.MeasuredTables = {"ablations": [], "paths": [], "learned": []}
         for process, run in runs.items():
             dataset = run.dataset("probe")
             networks = run.compare_with_untrained()
@@ -106,11 +88,11 @@ class Mechanisms(Experiment):
                     tables["paths"].append(about | row)
         return tables
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         ablated, edges = tables["ablations"], tables["paths"]
         processes = ablated.values("process")
         return [
-            Figure(
+            lab.Figure(
                 name="loss",
                 title="Cost of removing a component",
                 caption=(
@@ -120,7 +102,7 @@ class Mechanisms(Experiment):
                 ),
                 panels=tuple(_costs(ablated.where(process=process), process) for process in processes),
             ),
-            Figure(
+            lab.Figure(
                 name="read",
                 title="Loss of readout after the layer",
                 caption=(
@@ -130,7 +112,7 @@ class Mechanisms(Experiment):
                 ),
                 panels=tuple(_readings(*one) for one in _each(ablated, ("trained", "constructed"))),
             ),
-            Figure(
+            lab.Figure(
                 name="paths",
                 title="Paths from a token to the prediction",
                 caption=(
@@ -170,70 +152,70 @@ class _AxisLabel:
         return self.name
 
 
-def _placed(rows: Rows, column: str, order: list[str]) -> Rows:
+def _placed(rows: lab.Rows, column: str, order: list[str]) -> lab.Rows:
     return rows.with_columns(**{column: lambda row: _AxisLabel(order.index(row[column]), row[column])})
 
 
-def _parts(rows: Rows) -> list[str]:
+def _parts(rows: lab.Rows) -> list[str]:
     kinds = ("head", "attention", "mlp")
     return sorted(rows.values("part"), key=lambda part: (part.split()[1][0], kinds.index(part.split()[0]), part))
 
 
-def _costs(rows: Rows, process: str) -> Panel:
+def _costs(rows: lab.Rows, process: str) -> lab.Panel:
     own = rows.where(quantity="loss")
     parts = _parts(own.where(network="trained"))
     trained, untrained = (own.where(network=network) for network in ("trained", "untrained"))
-    return bars(
+    return lab.bars(
         process,
-        bar(trained.where(ablation="mean"), "part", parts, "by its mean", "model"),
-        bar(trained.where(ablation="resample"), "part", parts, "by another sample's", "other"),
-        bar(untrained.where(ablation="mean"), "part", parts, "by its mean, before training", "control"),
+        lab.bar(trained.where(ablation="mean"), "part", parts, "by its mean", "model"),
+        lab.bar(trained.where(ablation="resample"), "part", parts, "by another sample's", "other"),
+        lab.bar(untrained.where(ablation="mean"), "part", parts, "by its mean, before training", "control"),
         categories=parts,
         y_label="nats",
     )
 
 
-def _each(rows: Rows, networks: tuple[str, ...]) -> list[tuple[Rows, str]]:
+def _each(rows: lab.Rows, networks: tuple[str, ...]) -> list[tuple[lab.Rows, str]]:
     return [
         (own, f"{process}, {_TITLES[network]}")
         for (process, network), own in rows.where(network=networks).by("process", "network").items()
     ]
 
 
-def _readings(rows: Rows, title: str) -> Panel:
+def _readings(rows: lab.Rows, title: str) -> lab.Panel:
     own = rows.where(ablation="mean", quantity=tuple(_READ))
     shown = own.with_columns(quantity=lambda row: _READ[row["quantity"]])
     placed = _placed(_placed(shown, "part", _parts(own)), "quantity", list(_READ.values()))
     labels = {"x_label": "readout", "y_label": "component", "z_label": "R² lost"}
-    return heatmap(title, placed, "quantity", "part", z_min=0.0, z_max=1.0, **labels)
+    return lab.heatmap(title, placed, "quantity", "part", z_min=0.0, z_max=1.0, **labels)
 
 
-def _edges(rows: Rows, title: str) -> Panel:
+def _edges(rows: lab.Rows, title: str) -> lab.Panel:
     own = rows.where(quantity="loss")
     placed = _placed(_placed(own, "sender", own.values("sender")), "receiver", own.values("receiver"))
     labels = {"x_label": "receiver", "y_label": "sender", "z_label": "nats"}
-    return heatmap(title, placed, "receiver", "sender", z_min=0.0, **labels)
+    return lab.heatmap(title, placed, "receiver", "sender", z_min=0.0, **labels)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
 
-def _lost(own: Rows, network: str, part: str, quantity: str) -> EstimateWithError:
+def _lost(own: lab.Rows, network: str, part: str, quantity: str) -> lab.EstimateWithError:
     return own.where(network=network, part=part, quantity=quantity, ablation="mean").mean()
 
 
-def _trained_less_untrained(rows: Rows, part: str, quantity: str) -> Effect:
+def _trained_less_untrained(rows: lab.Rows, part: str, quantity: str) -> lab.Effect:
     found = rows.per_seed(lambda own: _lost(own, "trained", part, quantity) - _lost(own, "untrained", part, quantity))
-    return Effect.pooled(list(found.values()), "R² lost")
+    return lab.Effect.pooled(list(found.values()), "R² lost")
 
 
-def _said(effects: dict[str, Effect]) -> str:
+def _said(effects: dict[str, lab.Effect]) -> str:
     return "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
 
 
-@claim("statistical-induction-heads")
-def induction_heads(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("statistical-induction-heads")
+def induction_heads(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows, gain = tables["ablations"].where(process=CHAINS), tables["learned"].effect(unit="nats")
     wanted = {"previous symbol": ("attention 1", "previous-1"), "bigrams": ("attention 2", "bigram")}
     effects = {name: _trained_less_untrained(rows, *what) for name, what in wanted.items()}
@@ -250,35 +232,35 @@ def induction_heads(tables: Tables, numbers: RuleParameters) -> Measurement:
         for own in called.by("seed").values()
     ]
     gates = (
-        Gate.regime(
+        lab.Gate.regime(
             float(min(found, default=0)),
-            parameter(numbers, "heads"),
+            lab.parameter(numbers, "heads"),
             math.inf,
             "the smallest number of induction heads in a seed",
         ),
-        Gate.learned(gain, parameter(numbers, "learned"), "the unigrams of the context"),
-        Gate.flat(tables, parameter(numbers, "settled"), label=CHAINS),
+        lab.Gate.learned(gain, lab.parameter(numbers, "learned"), "the unigrams of the context"),
+        lab.Gate.flat(tables, lab.parameter(numbers, "settled"), label=CHAINS),
     )
-    return Measurement(effects, text[0].upper() + text[1:], gates, tuple(wanted))
+    return lab.Measurement(effects, text[0].upper() + text[1:], gates, tuple(wanted))
 
 
-@claim("mechanisms-way")
-def by_which_way(tables: Tables) -> Measurement:
+@lab.claim("mechanisms-way")
+def by_which_way(tables: lab.Tables) -> lab.Measurement:
     rows = tables["paths"].where(process=CHAINS, network="trained", receiver="attention 2", quantity="loss")
 
-    def cost(own: Rows, sender: str) -> EstimateWithError:
+    def cost(own: lab.Rows, sender: str) -> lab.EstimateWithError:
         found = own.where(sender=sender)  # attention-only networks have no MLP
-        return EstimateWithError(found[0]["value"], found[0]["error"]) if found else EstimateWithError(0.0)
+        return lab.EstimateWithError(found[0]["value"], found[0]["error"]) if found else lab.EstimateWithError(0.0)
 
     senders = rows.values("sender")
     heads = [sender for sender in senders if sender.startswith("head")]
 
-    def more(own: Rows) -> EstimateWithError:
+    def more(own: lab.Rows) -> lab.EstimateWithError:
         return cost(own, "mlp 1") - largest((cost(own, head) for head in heads), lambda one: one.value)
 
     by_seed = rows.per_seed(lambda own: {name: cost(own, name) for name in senders})
-    each = {name: Effect.pooled([found[name] for found in by_seed.values()]) for name in senders}
-    effect = Effect.pooled(list(rows.per_seed(more).values()), "nats, MLP minus head")
-    return Measurement(
+    each = {name: lab.Effect.pooled([found[name] for found in by_seed.values()]) for name in senders}
+    effect = lab.Effect.pooled(list(rows.per_seed(more).values()), "nats, MLP minus head")
+    return lab.Measurement(
         effect, f"Rise of the loss in nats if the second layer's attention no longer receives: {_said(each)}."
     )

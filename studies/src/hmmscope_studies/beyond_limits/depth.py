@@ -3,23 +3,7 @@
 import math
 from typing import Any
 
-from hmmscope import Run, registry
-from hmmscope.lab import (
-    Effect,
-    EstimateWithError,
-    Experiment,
-    Figure,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    Rows,
-    Series,
-    Tables,
-    claim,
-    curve,
-    level,
-    lines,
-)
+from hmmscope import Run, lab, registry
 from hmmscope_papers.limits.lengths import RATE, slope
 from hmmscope_papers.limits.planned import GridExperiment
 from hmmscope_papers.limits.tables import (
@@ -49,7 +33,7 @@ class LimitsDepth(GridExperiment):
         "permutations that generate A5. If depth is a limit, the fit length of each depth converges below the end of "
         "the sequence; if depth sets the speed, more training lengthens the fit, and 2^L depends on the budget."
     )
-    num_seeds = Experiment.NUM_SEEDS
+    num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("layers", "longest")
     sizes = {scale: {"error_rate": RATE} for scale in ("smoke", "small", "medium", "gpu")}
     measure_per_run = True
@@ -71,15 +55,15 @@ class LimitsDepth(GridExperiment):
         found = grid(scale, [TASK], choices["layers"], curriculum=False)
         return found | {f"{label}, length {length}": data for label, data in longer.items()}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         rows = [row for run in runs.values() for row in training_rows(run, [sizes["error_rate"]], identity(run))]
         return {WHILE_TRAINING: rows}
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         rows = tables[WHILE_TRAINING]
         return [_by_depth(rows), _by_training(rows)]
 
-    def without_training(self, tables: Tables) -> Tables:
+    def without_training(self, tables: lab.Tables) -> lab.Tables:
         return {**tables, WHILE_TRAINING: never_fitting(tables[WHILE_TRAINING])}
 
 
@@ -90,8 +74,8 @@ class LimitsDepth(GridExperiment):
 _SHARES = {0.25: "after a quarter of the training", 0.5: "after half", 1.0: "at the end"}
 
 
-def _by_depth(rows: Rows) -> Figure:
-    return Figure(
+def _by_depth(rows: lab.Rows) -> lab.Figure:
+    return lab.Figure(
         name="fit-length-by-depth",
         title="Fit length against depth, and against training",
         caption=(
@@ -104,12 +88,12 @@ def _by_depth(rows: Rows) -> Figure:
     )
 
 
-def _depth_panel(rows: Rows) -> Panel:
+def _depth_panel(rows: lab.Rows) -> lab.Panel:
     depths, longest = [n for n in layers_of(rows) if n > 0], rows[0]["longest"]
     deep, ends = rows.where(layers=depths), (float(min(depths)), float(max(depths)))
-    series: list[Series | None] = [
-        curve(
-            Rows(_at(one, share) for one in _runs(deep)),
+    series: list[lab.Series | None] = [
+        lab.curve(
+            lab.Rows(_at(one, share) for one in _runs(deep)),
             "layers",
             name,
             "model" if share == 1 else "control",
@@ -117,25 +101,29 @@ def _depth_panel(rows: Rows) -> Panel:
         )
         for share, name in _SHARES.items()
     ]
-    last = Rows(_at(one, 1.0) for one in _runs(deep.where(layers=moving_layers(deep))))
-    series.append(curve(last, "layers", "not converged", "unfinished", y="length", bands=False))
+    last = lab.Rows(_at(one, 1.0) for one in _runs(deep.where(layers=moving_layers(deep))))
+    series.append(lab.curve(last, "layers", "not converged", "unfinished", y="length", bands=False))
     series.append(
-        Series(name="2^layers", role="baseline", x=tuple(depths), y=tuple(float(min(2**n, longest)) for n in depths))
+        lab.Series(
+            name="2^layers", role="baseline", x=tuple(depths), y=tuple(float(min(2**n, longest)) for n in depths)
+        )
     )
-    series.append(level(longest, ends, "end of the sequence", "ceiling"))
-    recurrent = Rows(_at(one, 1.0) | {"at": at} for one in _runs(rows.where(layers=0)) for at in ends)
-    series.append(curve(recurrent, "at", "RNN", "optimum", y="length"))
+    series.append(lab.level(longest, ends, "end of the sequence", "ceiling"))
+    recurrent = lab.Rows(_at(one, 1.0) | {"at": at} for one in _runs(rows.where(layers=0)) for at in ends)
+    series.append(lab.curve(recurrent, "at", "RNN", "optimum", y="length"))
     shown: dict[str, Any] = {"x_label": "layers", "y_label": "fit length", "y_min": 0.0, "y_max": 1.08 * longest}
-    return lines(f"Sequences of {longest}", *series, **shown)
+    return lab.lines(f"Sequences of {longest}", *series, **shown)
 
 
-def _by_training(rows: Rows) -> Figure:
+def _by_training(rows: lab.Rows) -> lab.Figure:
     panels = []
     for longest, own in rows.by("longest").items():
-        series = [curve(own.where(layers=n), "sequences", model_name(n), "model", y="length") for n in layers_of(own)]
+        series = [
+            lab.curve(own.where(layers=n), "sequences", model_name(n), "model", y="length") for n in layers_of(own)
+        ]
         shown: dict[str, Any] = {"x_label": "sequences seen", "y_label": "fit length", "y_min": 0.0, "log_x": True}
-        panels.append(lines(f"Sequences of {longest}", *series, **shown))
-    return Figure(
+        panels.append(lab.lines(f"Sequences of {longest}", *series, **shown))
+    return lab.Figure(
         name="fit-length-by-training",
         title="Fit length while training",
         caption="As above, over the training on a logarithmic scale. Bands are 95 % intervals over seeds.",
@@ -147,32 +135,32 @@ def _by_training(rows: Rows) -> Figure:
 # Claims
 
 
-def _runs(rows: Rows) -> list[Rows]:
+def _runs(rows: lab.Rows) -> list[lab.Rows]:
     return list(rows.by("longest", "layers", "seed").values())
 
 
-def _at(own: Rows, share: float) -> dict[str, Any]:
+def _at(own: lab.Rows, share: float) -> dict[str, Any]:
     return max((row for row in own if row["share"] <= share + 1e-9), key=lambda row: row["share"], default=own[0])
 
 
-def last_octave(own: Rows) -> EstimateWithError | None:
+def last_octave(own: lab.Rows) -> lab.EstimateWithError | None:
     """Return the change over the last doubling of training in doublings; None if its half fits everything."""
     half, end = _at(own, 0.5), _at(own, 1.0)
-    return None if half["length"] >= half["longest"] else EstimateWithError(log2_length(end) - log2_length(half))
+    return None if half["length"] >= half["longest"] else lab.EstimateWithError(log2_length(end) - log2_length(half))
 
 
-def _deep(tables: Tables) -> Rows:
-    return Rows(row for row in tables[WHILE_TRAINING] if row["layers"] > 0)
+def _deep(tables: lab.Tables) -> lab.Rows:
+    return lab.Rows(row for row in tables[WHILE_TRAINING] if row["layers"] > 0)
 
 
 def _named(longest: int, layers: int) -> str:
     return f"{model_name(layers)} of {longest}"
 
 
-@claim("limits-depth-saturates")
-def saturates(tables: Tables) -> Measurement:
+@lab.claim("limits-depth-saturates")
+def saturates(tables: lab.Tables) -> lab.Measurement:
     """Leave out depths that fit the whole sequence by half of the training."""
-    found: dict[str, Effect] = {}
+    found: dict[str, lab.Effect] = {}
     for (longest, layers), own in _deep(tables).by("longest", "layers").items():
         effect = over_seeds(own, last_octave, "doublings per doubling of training")
         if effect is not None:
@@ -188,29 +176,29 @@ def saturates(tables: Tables) -> Measurement:
     text += (
         f"Still growing: {', '.join(moving) or 'none'}; converged: {', '.join(rests) or 'none'} (by 95 % intervals)."
     )
-    return Measurement(effects, text)
+    return lab.Measurement(effects, text)
 
 
-@claim("limits-depth-speed")
-def speed(tables: Tables) -> Measurement:
+@lab.claim("limits-depth-speed")
+def speed(tables: lab.Tables) -> lab.Measurement:
     rows = _deep(tables)
     rows = rows.where(longest=min(rows.values("longest"), default=0))
 
-    def of_seed(own: Rows) -> EstimateWithError | None:
+    def of_seed(own: lab.Rows) -> lab.EstimateWithError | None:
         reached = [(float(n), steps_to(one)) for n, one in own.by("layers").items()]
-        known = [(n, EstimateWithError(math.log2(count))) for n, count in reached if count is not None]
+        known = [(n, lab.EstimateWithError(math.log2(count))) for n, count in reached if count is not None]
         return slope(known) if len(known) > 1 else None
 
     effect = over_seeds(rows, of_seed, "doublings of the sequences per layer")
     counts = each(rows, "layers", lambda own: steps_to(own))
     said = "; ".join(f"{model_name(n)} {count.value:,.0f}" for n, count in counts.items())
-    return Measurement(
+    return lab.Measurement(
         effect,
         f"Mean number of training sequences until half of the positions stay fitted: {said or 'no depth gets there'}.",
     )
 
 
-def steps_to(own: Rows) -> float | None:
+def steps_to(own: lab.Rows) -> float | None:
     """Return the sequences seen until half of the positions stay fitted; None if never."""
     ordered = sorted(own, key=lambda row: row["sequences"])
     below = [i for i, row in enumerate(ordered) if row["length"] < row["longest"] / 2]

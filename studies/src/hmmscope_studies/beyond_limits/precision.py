@@ -5,23 +5,7 @@ from typing import Any
 
 import torch
 
-from hmmscope import Run, make_process, registry
-from hmmscope.lab import (
-    Effect,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    Rows,
-    RuleParameters,
-    Tables,
-    claim,
-    heatmap,
-    lines,
-    parameter,
-)
+from hmmscope import Run, lab, make_process, registry
 from hmmscope_papers.constructions import limits_theorem5_2, rounding_errors
 from hmmscope_papers.theorems import INTERVALS, band, by_scale, driven_samples, largest_error, plain, slope
 
@@ -46,7 +30,7 @@ DOUBLINGS = 4.0
 
 
 @registry.experiment(NAME)
-class Precision(Experiment):
+class Precision(lab.Experiment):
     """The network of Theorem 5.2 with every elementary operation rounded to p significand bits."""
 
     title = "How many bits the log-depth Transformer needs"
@@ -67,10 +51,10 @@ class Precision(Experiment):
         type_instances=(1, 3, 3, 5),
     )
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         return _precision(sizes) if group == "precision" else {"types": _types(sizes)}
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [_smallest_figure(tables["smallest"]), _error_figure(tables["errors"]), _type_figure(tables["types"])]
 
 
@@ -102,7 +86,7 @@ def bits_for_attention(length: int) -> float:
     return 2 * math.log2(length) + 4
 
 
-def _precision(sizes: dict[str, Any]) -> MeasuredTables:
+def _precision(sizes: dict[str, Any]) -> lab.MeasuredTables:
     rows, smallest = [], []
     for product in PRODUCTS:
         for length in sizes["lengths"]:
@@ -144,10 +128,10 @@ def _types(sizes: dict[str, Any]) -> list[dict]:
 # Figures
 
 
-def _smallest_figure(rows: Rows) -> Figure:
-    found = Rows(row for row in rows if row["bits"] is not None)
-    needed = Rows({"length": n, "value": bits_for_attention(n)} for n in sorted(rows.values("length")))
-    return Figure(
+def _smallest_figure(rows: lab.Rows) -> lab.Figure:
+    found = lab.Rows(row for row in rows if row["bits"] is not None)
+    needed = lab.Rows({"length": n, "value": bits_for_attention(n)} for n in sorted(rows.values("length")))
+    return lab.Figure(
         name="smallest-precision",
         title="Two bits for every doubling of the length",
         caption=(
@@ -156,7 +140,7 @@ def _smallest_figure(rows: Rows) -> Figure:
             "Attention distinguishes neighbouring positions with 2 log2 T + 4 bits or more."
         ),
         panels=(
-            lines(
+            lab.lines(
                 "",
                 *(band(found.where(product=one), "length", label, "model", y="bits") for one, label in NAMES.items()),
                 plain(needed, "length", "2 log2 T + 4", "ceiling"),
@@ -168,11 +152,11 @@ def _smallest_figure(rows: Rows) -> Figure:
     )
 
 
-def _error_figure(rows: Rows) -> Figure:
+def _error_figure(rows: lab.Rows) -> lab.Figure:
     lengths = sorted(rows.values("length"))
     shown = lengths[:: max(1, -(-len(lengths) // 5))]
-    positive = Rows(row for row in rows if row["error"] > 0)
-    return Figure(
+    positive = lab.Rows(row for row in rows if row["error"] > 0)
+    return lab.Figure(
         name="error-by-precision",
         title="Below the threshold it fails at once, above it the gadget sets the error",
         caption=(
@@ -181,7 +165,7 @@ def _error_figure(rows: Rows) -> Figure:
             "exact product falls as 2^-p and that of the GeLU gadget as 2^(-2p/3)."
         ),
         panels=tuple(
-            lines(
+            lab.lines(
                 label.split(",")[0],
                 *(band(positive.where(product=product, length=n), "bits", f"T = {n}", "model") for n in shown),
                 x_label="significand bits p",
@@ -193,14 +177,14 @@ def _error_figure(rows: Rows) -> Figure:
     )
 
 
-def _type_figure(rows: Rows) -> Figure:
-    def panel(title: str, series: dict[str, tuple[str, str]]) -> Panel:
-        worst = Rows(
+def _type_figure(rows: lab.Rows) -> lab.Figure:
+    def panel(title: str, series: dict[str, tuple[str, str]]) -> lab.Panel:
+        worst = lab.Rows(
             {"length": length, "numbers": numbers, "value": max(row[column] for row in own)}
             for numbers, (name, column) in series.items()
             for length, own in rows.where(type=name).by("length").items()
         )
-        return heatmap(
+        return lab.heatmap(
             title,
             worst,
             "length",
@@ -213,7 +197,7 @@ def _type_figure(rows: Rows) -> Figure:
             z_max=1.0,
         )
 
-    return Figure(
+    return lab.Figure(
         name="number-types",
         title="Lengths that a number type can handle",
         caption=(
@@ -227,7 +211,7 @@ def _type_figure(rows: Rows) -> Figure:
     )
 
 
-def _worst(rows: Rows, name: str, length: int, column: str = "error") -> float:
+def _worst(rows: lab.Rows, name: str, length: int, column: str = "error") -> float:
     return max(row[column] for row in rows.where(type=name, length=length))
 
 
@@ -235,8 +219,8 @@ def _worst(rows: Rows, name: str, length: int, column: str = "error") -> float:
 # Claims
 
 
-@claim("limits-precision-logarithmic")
-def logarithmic(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-precision-logarithmic")
+def logarithmic(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     lengths = sorted(tables["smallest"].values("length"))
     middle = lengths[len(lengths) // 2]
     effects, rates = {}, {}
@@ -248,21 +232,21 @@ def logarithmic(tables: Tables, numbers: RuleParameters) -> Measurement:
         }
         pairs = zip(growth["long"], growth["short"], strict=True)
         change = [None if late is None or early is None else late - early for late, early in pairs]
-        effects[NAMES[product]] = Effect.pooled(change, "bits per doubling of T")
-        rates[NAMES[product]] = Effect.pooled(growth["all"]).short()
+        effects[NAMES[product]] = lab.Effect.pooled(change, "bits per doubling of T")
+        rates[NAMES[product]] = lab.Effect.pooled(growth["all"]).short()
     said = "; ".join(f"{name} {rate}" for name, rate in rates.items())
     text = f"Bits per doubling of T, over all lengths: {said}. A resolution of 1/T² needs 2."
     gates = [
-        Gate.headroom(
+        lab.Gate.headroom(
             math.log2(lengths[-1] / lengths[0]),
-            parameter(numbers, "doublings", DOUBLINGS),
+            lab.parameter(numbers, "doublings", DOUBLINGS),
             "the range of lengths, in doublings,",
         )
     ]
-    return Measurement(effects, text, gates, tuple(NAMES.values()))
+    return lab.Measurement(effects, text, gates, tuple(NAMES.values()))
 
 
-def _growth(rows: Rows, kept: Any) -> list[float | None]:
+def _growth(rows: lab.Rows, kept: Any) -> list[float | None]:
     found: list[float | None] = []
     for group in rows.by("instance").values():
         points = [(math.log2(row["length"]), row["bits"]) for row in group if kept(row["length"])]
@@ -271,7 +255,7 @@ def _growth(rows: Rows, kept: Any) -> list[float | None]:
     return found
 
 
-def longest(rows: Rows, name: str, column: str = "error") -> tuple[int | None, int | None]:
+def longest(rows: lab.Rows, name: str, column: str = "error") -> tuple[int | None, int | None]:
     """Return the longest length at which all processes are right, and the first that fails."""
     lengths = sorted(rows.where(type=name).values("length"))
     fails = next((n for n in lengths if not _worst(rows, name, n, column) <= TOLERANCE), None)

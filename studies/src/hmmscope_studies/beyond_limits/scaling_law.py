@@ -12,26 +12,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from hmmscope import Run, registry
-from hmmscope.lab import (
-    Effect,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Numbers,
-    Rows,
-    RuleParameters,
-    ScalingLaw,
-    Series,
-    Tables,
-    claim,
-    curve,
-    level,
-    lines,
-    parameter,
-)
+from hmmscope import Run, lab, registry
 from hmmscope_papers.limits.lengths import final_losses, fit_lengths, length_of
 from hmmscope_papers.limits.tables import layers_of, log2_length, model_name, relabelled
 from hmmscope_papers.limits.trainings import identity, label_of, limits_config
@@ -43,7 +24,7 @@ RATES: dict[int, dict[int, float]] = {32: {0: 0.008, 1: 0.004, 2: 0.004, 3: 0.00
 
 
 @registry.experiment("limits-law")
-class LimitsLaw(Experiment):
+class LimitsLaw(lab.Experiment):
     """Annealed budgets of Cyclic-DET by depth, in instances shared by all depths and budgets."""
 
     title = "Scaling law of the fit length in depth and training"
@@ -54,7 +35,7 @@ class LimitsLaw(Experiment):
         "sequences and a law that saturates are fitted to all budgets but the largest, tested on it, and extrapolated to "
         "the paper's budget; the interval is the union of both."
     )
-    num_seeds = Experiment.NUM_SEEDS
+    num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("layers", "longest", "steps")
     sizes = {
         "smoke": {
@@ -101,8 +82,8 @@ class LimitsLaw(Experiment):
             chains.setdefault(label.rpartition(", ")[0], []).append(label)
         return chains
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
-        tables: MeasuredTables = {"positions": [], "fit-lengths": []}
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
+        tables: lab.MeasuredTables = {"positions": [], "fit-lengths": []}
         for run in runs.values():
             training = run.config.training
             budget = {"steps": training.num_steps, "sequences": training.num_steps * training.batch_size}
@@ -112,10 +93,10 @@ class LimitsLaw(Experiment):
             tables["fit-lengths"] += [facts | row for row in fit_lengths(run, rows, sizes) if row["by"] == "final"]
         return tables
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [_figure(tables["fit-lengths"], growth.parameters)]
 
-    def without_training(self, tables: Tables) -> Tables:
+    def without_training(self, tables: lab.Tables) -> lab.Tables:
         return {name: relabelled(rows, "constant") for name, rows in tables.items()}
 
 
@@ -143,58 +124,62 @@ def _config(scale: str, length: int, layers: int, steps: int, choices: Mapping[s
 # The scaling law
 
 
-def _lengths(tables: Tables, layers: int | None = None, predictor: str = "model", numbers: Numbers = None) -> Rows:
-    rate, definition = parameter(numbers, "rate"), parameter(numbers, "definition")
+def _lengths(
+    tables: lab.Tables, layers: int | None = None, predictor: str = "model", numbers: lab.Numbers = None
+) -> lab.Rows:
+    rate, definition = lab.parameter(numbers, "rate"), lab.parameter(numbers, "definition")
     rows = tables["fit-lengths"].where(predictor=predictor, error_rate=rate)
     if definition != "prefix":
         facts = ("layers", "sequences", "seed", "longest")
         losses = tables["positions"].where(predictor=predictor).by(*facts)
-        rows = Rows(
+        rows = lab.Rows(
             {**dict(zip(facts, key, strict=True)), "length": length_of(own, rate, definition, numbers).value}
             for key, own in losses.items()
         )
     return rows if layers is None else rows.where(layers=layers)
 
 
-def _end(row: Mapping[str, Any], numbers: Numbers = None) -> float:
-    return float(parameter(numbers, "ceiling") * row["longest"])
+def _end(row: Mapping[str, Any], numbers: lab.Numbers = None) -> float:
+    return float(lab.parameter(numbers, "ceiling") * row["longest"])
 
 
-def _capped(row: Mapping[str, Any], numbers: Numbers = None) -> float:
+def _capped(row: Mapping[str, Any], numbers: lab.Numbers = None) -> float:
     return math.log2(min(max(row["length"], 1.0), _end(row, numbers)))
 
 
-def _points(rows: Rows, numbers: Numbers = None) -> list[ScalingLaw.BudgetPoint]:
+def _points(rows: lab.Rows, numbers: lab.Numbers = None) -> list[lab.ScalingLaw.BudgetPoint]:
     return [
-        ScalingLaw.BudgetPoint(
+        lab.ScalingLaw.BudgetPoint(
             math.log2(row["sequences"]), row["seed"], _capped(row, numbers), row["length"] >= _end(row, numbers)
         )
         for row in rows
     ]
 
 
-def _deep(tables: Tables, numbers: Numbers = None) -> list[int]:
+def _deep(tables: lab.Tables, numbers: lab.Numbers = None) -> list[int]:
     return [n for n in layers_of(_lengths(tables, numbers=numbers)) if n > 0]
 
 
-def _at_paper(points: list[ScalingLaw.BudgetPoint], unit: str, numbers: Numbers = None) -> Effect | None:
-    law = ScalingLaw.of(points)
-    return None if law is None else law.effect(math.log2(parameter(numbers, "sequences")), unit)
+def _at_paper(points: list[lab.ScalingLaw.BudgetPoint], unit: str, numbers: lab.Numbers = None) -> lab.Effect | None:
+    law = lab.ScalingLaw.of(points)
+    return None if law is None else law.effect(math.log2(lab.parameter(numbers, "sequences")), unit)
 
 
 #: Simulates an effect of a given size for the effect of that name.
-Redrawn = Callable[[str, float, random.Random], Effect | None]
+Redrawn = Callable[[str, float, random.Random], lab.Effect | None]
 
 
 def _redrawn(
-    chains: Mapping[str, list[ScalingLaw.BudgetPoint]], less: Mapping[str, float] | None = None, numbers: Numbers = None
+    chains: Mapping[str, list[lab.ScalingLaw.BudgetPoint]],
+    less: Mapping[str, float] | None = None,
+    numbers: lab.Numbers = None,
 ) -> Redrawn:
     laws, reached = (
-        {name: ScalingLaw.of(points) for name, points in chains.items()},
-        math.log2(parameter(numbers, "sequences")),
+        {name: lab.ScalingLaw.of(points) for name, points in chains.items()},
+        math.log2(lab.parameter(numbers, "sequences")),
     )
 
-    def redrawn(name: str, aim: float, draw: random.Random) -> Effect | None:
+    def redrawn(name: str, aim: float, draw: random.Random) -> lab.Effect | None:
         law, shift = laws[name], (less or {}).get(name, 0.0)
         found = None if law is None else law.resampled(reached, aim + shift, draw, "")
         return None if found is None else found.shifted(-shift)
@@ -202,20 +187,20 @@ def _redrawn(
     return redrawn
 
 
-def _reached(numbers: Numbers = None) -> dict[str, float]:
-    return {"sequences": parameter(numbers, "sequences")}
+def _reached(numbers: lab.Numbers = None) -> dict[str, float]:
+    return {"sequences": lab.parameter(numbers, "sequences")}
 
 
-def _by_budget(rows: Rows, measure: Callable[[Rows], float | None]) -> list[ScalingLaw.BudgetPoint]:
+def _by_budget(rows: lab.Rows, measure: Callable[[lab.Rows], float | None]) -> list[lab.ScalingLaw.BudgetPoint]:
     found = [
         (row[0]["sequences"], row[0]["seed"], value)
         for row in rows.by("sequences", "seed").values()
         if (value := measure(row)) is not None
     ]
-    return [ScalingLaw.BudgetPoint(math.log2(sequences), seed, value) for sequences, seed, value in found]
+    return [lab.ScalingLaw.BudgetPoint(math.log2(sequences), seed, value) for sequences, seed, value in found]
 
 
-def _slope(own: Rows, numbers: Numbers = None) -> float | None:
+def _slope(own: lab.Rows, numbers: lab.Numbers = None) -> float | None:
     known = [(row["layers"], log2_length(row)) for row in own if row["length"] < _end(row, numbers)]
     if len(known) < 2:
         return None
@@ -225,12 +210,12 @@ def _slope(own: Rows, numbers: Numbers = None) -> float | None:
 
 
 def _gates(
-    tables: Tables, chains: Mapping[str, list[ScalingLaw.BudgetPoint]], numbers: Numbers = None
-) -> tuple[Gate, ...]:
+    tables: lab.Tables, chains: Mapping[str, list[lab.ScalingLaw.BudgetPoint]], numbers: lab.Numbers = None
+) -> tuple[lab.Gate, ...]:
     return (_learned(tables, numbers), _foretold(chains, numbers))
 
 
-def _learned(tables: Tables, numbers: Numbers = None) -> Gate:
+def _learned(tables: lab.Tables, numbers: lab.Numbers = None) -> lab.Gate:
     nothing = {
         key: own[0]["length"]
         for key, own in _lengths(tables, predictor="constant", numbers=numbers)
@@ -238,37 +223,37 @@ def _learned(tables: Tables, numbers: Numbers = None) -> Gate:
         .items()
     }
     leads = [
-        Effect.pooled([row["length"] - nothing[*key, row["seed"]] for row in own], "positions")
+        lab.Effect.pooled([row["length"] - nothing[*key, row["seed"]] for row in own], "positions")
         for key, own in _lengths(tables, numbers=numbers).by("layers", "sequences").items()
     ]
     least = min(leads, key=lambda effect: effect.value, default=None)
     control = "a constant answer, measured in fitted positions,"
-    return Gate.learned(least, parameter(numbers, "learned"), control)
+    return lab.Gate.learned(least, lab.parameter(numbers, "learned"), control)
 
 
-def _foretold(chains: Mapping[str, list[ScalingLaw.BudgetPoint]], numbers: Numbers = None) -> Gate:
-    tests = [test for points in chains.values() if (test := ScalingLaw.held_out(points)) is not None]
+def _foretold(chains: Mapping[str, list[lab.ScalingLaw.BudgetPoint]], numbers: lab.Numbers = None) -> lab.Gate:
+    tests = [test for points in chains.values() if (test := lab.ScalingLaw.held_out(points)) is not None]
     count = sum(test.instances for test in tests)
     share = sum(test.covered for test in tests) / count if count else 0.0
-    return Gate.regime(
+    return lab.Gate.regime(
         share,
-        parameter(numbers, "covered"),
+        lab.parameter(numbers, "covered"),
         1.0,
         "the fraction of largest budgets inside the intervals of the laws fitted to smaller ones",
     )
 
 
-def _below_the_end(tables: Tables, numbers: Numbers = None) -> Gate:
+def _below_the_end(tables: lab.Tables, numbers: lab.Numbers = None) -> lab.Gate:
     last = math.log2(max(map(partial(_end, numbers=numbers), _lengths(tables, numbers=numbers))))
     laws = [
         _at_paper(_points(_lengths(tables, n, numbers=numbers), numbers), "", numbers) for n in _deep(tables, numbers)
     ]
     below = sum(effect is not None and effect.high is not None and effect.high < last for effect in laws)
     what = "the number of depths predicted to stay below the end of the sequence at the paper's budget"
-    return Gate.regime(float(below), parameter(numbers, "below_the_end"), float(max(len(laws), 2)), what)
+    return lab.Gate.regime(float(below), lab.parameter(numbers, "below_the_end"), float(max(len(laws), 2)), what)
 
 
-def _said(tables: Tables, numbers: Numbers = None) -> str:
+def _said(tables: lab.Tables, numbers: lab.Numbers = None) -> str:
     parts = []
     for layers in layers_of(_lengths(tables, numbers=numbers)):
         rows = _lengths(tables, layers, numbers=numbers)
@@ -285,13 +270,13 @@ def _range(low: float, high: float) -> str:
     return f", {2 ** max(low, 0.0):.3g} to {2 ** min(high, 20.0):.3g} predicted at the paper's 5·10⁸"
 
 
-@claim("limits-law-growth")
-def growth(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-law-growth")
+def growth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Fit the slope within instances, which removes their spread."""
-    rows = Rows(row for row in _lengths(tables, numbers=numbers) if row["layers"] > 0)
+    rows = lab.Rows(row for row in _lengths(tables, numbers=numbers) if row["layers"] > 0)
     points = _by_budget(rows, partial(_slope, numbers=numbers))
     gates = (*_gates(tables, {"slope": points}, numbers), _below_the_end(tables, numbers))
-    return Measurement(
+    return lab.Measurement(
         _at_paper(points, "doublings per layer", numbers),
         _said(tables, numbers),
         gates,
@@ -300,14 +285,14 @@ def growth(tables: Tables, numbers: RuleParameters) -> Measurement:
     )
 
 
-@claim("limits-law-doubles")
-def doubles(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-law-doubles")
+def doubles(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Test the slope of `growth` against one."""
     return growth.measure(tables, numbers)
 
 
-@claim("limits-law-power")
-def power(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-law-power")
+def power(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Use the depth furthest below 2^L, for 2^L within the sequence."""
     chains = {n: _points(_lengths(tables, n, numbers=numbers), numbers) for n in _deep(tables, numbers)}
     longest = max(_lengths(tables, numbers=numbers).values("longest"))
@@ -317,7 +302,7 @@ def power(tables: Tables, numbers: RuleParameters) -> Measurement:
         if 2**n <= longest and (effect := _at_paper(points, "doublings above 2^L", numbers)) is not None
     }
     gates = _gates(tables, {model_name(n): points for n, points in chains.items()}, numbers)
-    return Measurement(
+    return lab.Measurement(
         effects,
         _said(tables, numbers),
         (*gates, _tells_depths(chains, longest, numbers)),
@@ -326,11 +311,13 @@ def power(tables: Tables, numbers: RuleParameters) -> Measurement:
     )
 
 
-def _tells_depths(chains: Mapping[int, list[ScalingLaw.BudgetPoint]], longest: int, numbers: Numbers = None) -> Gate:
+def _tells_depths(
+    chains: Mapping[int, list[lab.ScalingLaw.BudgetPoint]], longest: int, numbers: lab.Numbers = None
+) -> lab.Gate:
     deepest = max((n for n in chains if 2**n <= longest), default=0)
     effect = _at_paper(chains[min(chains)], "", numbers) if chains else None
     most = math.inf if effect is None or effect.high is None else effect.high
-    return Gate.regime(
+    return lab.Gate.regime(
         most,
         0.0,
         float(deepest),
@@ -338,13 +325,13 @@ def _tells_depths(chains: Mapping[int, list[ScalingLaw.BudgetPoint]], longest: i
     )
 
 
-@claim("limits-law-rnn")
-def recurrent(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-law-rnn")
+def recurrent(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Censor the lead if the RNN fits the whole sequence."""
     rows, deepest = _lengths(tables, numbers=numbers), max(_deep(tables, numbers), default=0)
     others = {(row["sequences"], row["seed"]): row for row in rows.where(layers=deepest)}
     points = [
-        ScalingLaw.BudgetPoint(
+        lab.ScalingLaw.BudgetPoint(
             math.log2(sequences),
             seed,
             _capped(row, numbers) - _capped(other, numbers),
@@ -357,7 +344,7 @@ def recurrent(tables: Tables, numbers: RuleParameters) -> Measurement:
         return _to_the_end(tables, deepest, numbers)
     effect = _at_paper(points, f"doublings of the RNN beyond {model_name(deepest)}", numbers)
     gates = _gates(tables, {"lead": points}, numbers)
-    return Measurement(
+    return lab.Measurement(
         effect,
         _said(tables, numbers),
         gates,
@@ -366,48 +353,48 @@ def recurrent(tables: Tables, numbers: RuleParameters) -> Measurement:
     )
 
 
-def _to_the_end(tables: Tables, deepest: int, numbers: Numbers = None) -> Measurement:
+def _to_the_end(tables: lab.Tables, deepest: int, numbers: lab.Numbers = None) -> lab.Measurement:
     rows = _lengths(tables, deepest, numbers=numbers)
     chain, end = _points(rows, numbers), math.log2(max(map(partial(_end, numbers=numbers), rows)))
     law = _at_paper(chain, f"doublings of the RNN beyond {model_name(deepest)}, to the end of the sequence", numbers)
     if law is None or law.low is None or law.high is None:
-        return Measurement(
+        return lab.Measurement(
             None, _said(tables, numbers), _gates(tables, {"deepest": chain}, numbers), compute_used=_reached(numbers)
         )
     low, value, high = (end - min(one, end) for one in (law.high, law.value, law.low))
-    there = Gate.regime(
+    there = lab.Gate.regime(
         law.low,
         0.0,
-        end - parameter(numbers, "room"),
+        end - lab.parameter(numbers, "room"),
         f"log2 of the smallest fit length predicted for {model_name(deepest)}",
     )
     effect = replace(law, low=low, value=value, high=high)
     lengths = _redrawn({"": chain}, numbers=numbers)
 
-    def redrawn(name: str, aim: float, draw: random.Random) -> Effect | None:
+    def redrawn(name: str, aim: float, draw: random.Random) -> lab.Effect | None:
         found = lengths(name, end - aim, draw)
         return None if found is None else found.mirrored(end / 2)
 
     gates = (*_gates(tables, {"deepest": chain}, numbers), there)
-    return Measurement(effect, _said(tables, numbers), gates, compute_used=_reached(numbers), resampled=redrawn)
+    return lab.Measurement(effect, _said(tables, numbers), gates, compute_used=_reached(numbers), resampled=redrawn)
 
 
-@claim("limits-law-rests")
-def rests(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-law-rests")
+def rests(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Leave out points at the end of the sequence."""
     effects = {}
     for layers in _deep(tables, numbers):
-        moved = list(ScalingLaw.last_doubling(_points(_lengths(tables, layers, numbers=numbers), numbers)).values())
+        moved = list(lab.ScalingLaw.last_doubling(_points(_lengths(tables, layers, numbers=numbers), numbers)).values())
         if moved:
-            effects[model_name(layers)] = Effect.pooled(moved, "doublings per doubling of training")
+            effects[model_name(layers)] = lab.Effect.pooled(moved, "doublings per doubling of training")
     known = {name: effect for name, effect in effects.items() if effect.low is not None and effect.high is not None}
     still = [
         name
         for name, effect in known.items()
-        if max(-(effect.low or 0.0), effect.high or 0.0) < parameter(numbers, "at_rest")
+        if max(-(effect.low or 0.0), effect.high or 0.0) < lab.parameter(numbers, "at_rest")
     ]
     said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
-    return Measurement(
+    return lab.Measurement(
         effects,
         f"Doublings of the fit length over the last doubling of the budget: {said or 'all fit the sequence'}. "
         f"Converged: {', '.join(still) or 'none'}.",
@@ -418,39 +405,43 @@ def rests(tables: Tables, numbers: RuleParameters) -> Measurement:
 # Figure
 
 
-def _figure(rows: Rows, numbers: Numbers = None) -> Figure:
-    own = rows.where(predictor="model", error_rate=parameter(numbers, "rate"))
+def _figure(rows: lab.Rows, numbers: lab.Numbers = None) -> lab.Figure:
+    own = rows.where(predictor="model", error_rate=lab.parameter(numbers, "rate"))
     longest = max(own.values("longest"))
-    ends = (float(min(own.values("sequences"))), parameter(numbers, "sequences"))
-    series: list[Series | None] = []
+    ends = (float(min(own.values("sequences"))), lab.parameter(numbers, "sequences"))
+    series: list[lab.Series | None] = []
     for layers in layers_of(own):
         of_depth = own.where(layers=layers)
-        series.append(curve(of_depth, "sequences", model_name(layers), "model" if layers else "optimum", y="length"))
+        series.append(
+            lab.curve(of_depth, "sequences", model_name(layers), "model" if layers else "optimum", y="length")
+        )
         series += _drawn_law(_points(of_depth, numbers), model_name(layers), longest, numbers)
-    series.append(level(longest, ends, "end of the sequence", "ceiling"))
+    series.append(lab.level(longest, ends, "end of the sequence", "ceiling"))
     shown: dict[str, Any] = {"x_label": "sequences seen", "y_label": "fit length", "y_min": 0.0, "log_x": True}
-    return Figure(
+    return lab.Figure(
         name="fit-length-law",
         title="Fit length of annealed trainings, extrapolated to the paper's budget",
         caption=(
-            f"The place between two positions at which the loss crosses {parameter(numbers, 'rate'):g}, for annealed copies "
-            "of one trunk. Bands at points are 95 % intervals over instances. The bands beyond them are the union of a "
-            "straight law and a law that saturates, for the mean over instances, up to the 5·10⁸ sequences of the paper; "
+            f"The place between two positions at which the loss crosses {lab.parameter(numbers, 'rate'):g}, for annealed "
+            "copies of one trunk. Bands at points are 95 % intervals over instances. The bands beyond them are the union of "
+            "a straight law and a law that saturates, for the mean over instances, up to the 5·10⁸ sequences of the paper; "
             "both were fitted to all points. Curves are cut at the sequence length, the longest possible fit."
         ),
-        panels=(lines(f"Cyclic-DET, sequences of {longest}, width 64", *series, **shown),),
+        panels=(lab.lines(f"Cyclic-DET, sequences of {longest}, width 64", *series, **shown),),
     )
 
 
-def _drawn_law(points: list[ScalingLaw.BudgetPoint], name: str, longest: int, numbers: Numbers = None) -> list[Series]:
-    law = ScalingLaw.of(points)
+def _drawn_law(
+    points: list[lab.ScalingLaw.BudgetPoint], name: str, longest: int, numbers: lab.Numbers = None
+) -> list[lab.Series]:
+    law = lab.ScalingLaw.of(points)
     if law is None:
         return []
-    first, last = max(point.x for point in points), math.log2(parameter(numbers, "sequences"))
+    first, last = max(point.x for point in points), math.log2(lab.parameter(numbers, "sequences"))
     places = [first + (last - first) * k / 8 for k in range(9)]
     found = [law.effect(x, "") for x in places]
     return [
-        Series(
+        lab.Series(
             name=f"{name}, law",
             role="control",
             x=tuple(2**x for x in places),

@@ -5,25 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from hmmscope import Run, registry
-from hmmscope.lab import (
-    EstimateWithError,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Numbers,
-    Rows,
-    RuleParameters,
-    Series,
-    Tables,
-    claim,
-    curve,
-    level,
-    lines,
-    parameter,
-)
+from hmmscope import Run, lab, registry
 from hmmscope_papers.limits.lengths import RARELY, RATE, claimed_length, final_losses, length_of, log2, slope
 from hmmscope_papers.limits.tables import (
     HARD,
@@ -47,7 +29,7 @@ _ASKED = {"medium": 128}
 
 
 @registry.experiment("limits-hard-dose")
-class LimitsHardDose(Experiment):
+class LimitsHardDose(lab.Experiment):
     """Cyclic-HARD at one length, with growing distance between questions."""
 
     title = "Effect of the supervision rate"
@@ -57,7 +39,7 @@ class LimitsHardDose(Experiment):
         "length of the sequence is fixed and alpha falls; the RNN sees as many sequences as the Transformers at each "
         "alpha. The paper's alpha with its length of 120 and its 10^8 sequences is out of reach of two processor cores."
     )
-    num_seeds = Experiment.NUM_SEEDS
+    num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("actions", "layers")
     sizes = {
         "smoke": {"samples": 64, "least_count": 4},
@@ -95,39 +77,41 @@ class LimitsHardDose(Experiment):
                 found[f"1 in {actions}, {label}"] = data
         return found
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
-        tables: MeasuredTables = {"positions": [], WHILE_TRAINING: []}
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
+        tables: lab.MeasuredTables = {"positions": [], WHILE_TRAINING: []}
         for run in runs.values():
             facts = {"layers": identity(run)["layers"], "actions": round(1 / run.config.process.prediction_rate)}
             tables["positions"] += [facts | row for row in final_losses(run, HARD, sizes)]
             tables[WHILE_TRAINING] += training_rows(run, [RATE], facts)
         return tables
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         rows = tables["positions"]
         models = rows.where(predictor="model")
         longest, doses = max(rows.values("position")), [float(actions) for actions in rows.values("actions")]
-        lengths = Rows(
+        lengths = lab.Rows(
             {"layers": n, "actions": actions, "seed": seed, "value": length_of(own, RATE).value}
             for (n, actions, seed), own in models.by("layers", "actions", "seed").items()
         )
-        series: list[Series | None] = [
-            curve(lengths.where(layers=n), "actions", model_name(n), "model" if n else "other")
+        series: list[lab.Series | None] = [
+            lab.curve(lengths.where(layers=n), "actions", model_name(n), "model" if n else "other")
             for n in layers_of(lengths)
         ]
-        series.append(level(longest, (min(doses), max(doses)), "end of the sequence", "ceiling"))
+        series.append(lab.level(longest, (min(doses), max(doses)), "end of the sequence", "ceiling"))
         shown: dict[str, Any] = {"x_label": "actions between two questions", "y_label": "fit length", "y_min": 0.0}
         caption = (
             f"The place between two positions at which the evaluation loss after training crosses {RATE:g}, over positions "
             "at which the state is asked for. All models of a supervision rate see equally many sequences. Bands are 95 % "
             "intervals over seeds."
         )
-        panel = lines(f"Sequences of {longest}", *series, log_x=True, y_max=1.08 * longest, **shown)
+        panel = lab.lines(f"Sequences of {longest}", *series, log_x=True, y_max=1.08 * longest, **shown)
         return [
-            Figure(name="dose", title="Fit length by the distance between questions", caption=caption, panels=(panel,))
+            lab.Figure(
+                name="dose", title="Fit length by the distance between questions", caption=caption, panels=(panel,)
+            )
         ]
 
-    def without_training(self, tables: Tables) -> Tables:
+    def without_training(self, tables: lab.Tables) -> lab.Tables:
         rows = relabelled(tables["positions"], "constant")
         return {**tables, "positions": rows, WHILE_TRAINING: never_fitting(tables[WHILE_TRAINING])}
 
@@ -136,13 +120,16 @@ class LimitsHardDose(Experiment):
 # Claims
 
 
-def _then(own: Rows, numbers: Numbers = None) -> EstimateWithError:
-    return EstimateWithError(own[0]["length"])
+def _then(own: lab.Rows, numbers: lab.Numbers = None) -> lab.EstimateWithError:
+    return lab.EstimateWithError(own[0]["length"])
 
 
 def _lengths(
-    own: Rows, recurrent: bool, length: Callable[..., EstimateWithError] = claimed_length, numbers: Numbers = None
-) -> dict[int, EstimateWithError]:
+    own: lab.Rows,
+    recurrent: bool,
+    length: Callable[..., lab.EstimateWithError] = claimed_length,
+    numbers: lab.Numbers = None,
+) -> dict[int, lab.EstimateWithError]:
     found = {}
     for actions, rows in own.by("actions").items():
         kept = [log2(length(one, numbers)) for n, one in rows.by("layers").items() if (n == 0) == recurrent]
@@ -151,25 +138,25 @@ def _lengths(
     return found
 
 
-def _behind(own: Rows, numbers: Numbers = None) -> EstimateWithError | None:
+def _behind(own: lab.Rows, numbers: lab.Numbers = None) -> lab.EstimateWithError | None:
     deep, flat = (_lengths(own, recurrent, numbers=numbers) for recurrent in (False, True))
     return next((flat[actions] - deep[actions] for actions in deep if actions in flat), None)
 
 
-def _models(tables: Tables) -> Rows:
+def _models(tables: lab.Tables) -> lab.Rows:
     return tables["positions"].where(predictor="model")
 
 
-@claim("limits-hard-dose-slope")
-def dose_slope(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("limits-hard-dose-slope")
+def dose_slope(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Compare slopes of log2 of the length in log2 of the distance, within seeds."""
     rows = _models(tables)
 
-    def fall(own: Rows, recurrent: bool, length: Any = claimed_length) -> EstimateWithError | None:
+    def fall(own: lab.Rows, recurrent: bool, length: Any = claimed_length) -> lab.EstimateWithError | None:
         points = [(math.log2(actions), one) for actions, one in _lengths(own, recurrent, length, numbers).items()]
         return slope(points) if len(points) > 1 else None
 
-    def difference(own: Rows, length: Any = claimed_length) -> EstimateWithError | None:
+    def difference(own: lab.Rows, length: Any = claimed_length) -> lab.EstimateWithError | None:
         deep, flat = fall(own, False, length), fall(own, True, length)
         return None if deep is None or flat is None else deep - flat
 
@@ -179,24 +166,24 @@ def dose_slope(tables: Tables, numbers: RuleParameters) -> Measurement:
     }
     slopes = told({k: v for k, v in parts.items() if v})
     text = f"Doublings of the fit length for each doubling of the distance between questions: {slopes}."
-    asked = Gate.regime(
+    asked = lab.Gate.regime(
         1 / max(rows.values("actions")),
         0,
-        parameter(numbers, "rarely", RARELY),
+        lab.parameter(numbers, "rarely", RARELY),
         "the smallest share of actions after which the state is asked for",
     )
-    gates = [asked, Gate.matched(_budgets(tables))]
+    gates = [asked, lab.Gate.matched(_budgets(tables))]
     for who, depths in {"RNN": [0], "Transformer": [n for n in layers_of(rows) if n]}.items():
         lead = over_seeds(tables["positions"].where(layers=depths), partial(_lead, numbers=numbers), resolution=1.0)
         gates.append(
-            Gate.learned(
+            lab.Gate.learned(
                 lead,
-                parameter(numbers, "learned"),
+                lab.parameter(numbers, "learned"),
                 f"a constant answer, measured in fitted positions ({who}),",
             )
         )
     moved = drift(tables[WHILE_TRAINING], lambda own: difference(own, _then), numbers)
-    return Measurement(
+    return lab.Measurement(
         over_seeds(rows, difference, "doublings per doubling of the distance"),
         text,
         gates=gates,
@@ -204,7 +191,7 @@ def dose_slope(tables: Tables, numbers: RuleParameters) -> Measurement:
     )
 
 
-def _lead(own: Rows, numbers: Numbers = None) -> float:
+def _lead(own: lab.Rows, numbers: lab.Numbers = None) -> float:
     rarest = own.where(actions=max(own.values("actions"))).by("layers").values()
     model, constant = (
         max(claimed_length(one.where(predictor=name), numbers).value for one in rarest)
@@ -213,14 +200,14 @@ def _lead(own: Rows, numbers: Numbers = None) -> float:
     return model - constant
 
 
-def _budgets(tables: Tables) -> dict[str, dict[str, float]]:
+def _budgets(tables: lab.Tables) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for n, own in tables[WHILE_TRAINING].by("layers").items():
         found[model_name(n)] = {"sequences": float(max(own.values("sequences")))}
     return found
 
 
-def dose_threshold(tables: Tables, numbers: Numbers = None) -> Measurement:
+def dose_threshold(tables: lab.Tables, numbers: lab.Numbers = None) -> lab.Measurement:
     """Compare the best Transformer with the RNN by supervision rate, the rarest first."""
     rows = _models(tables)
     found = each(rows, "actions", partial(_behind, numbers=numbers), "doublings behind the RNN")
@@ -243,4 +230,4 @@ def dose_threshold(tables: Tables, numbers: Numbers = None) -> Measurement:
     failing = [actions for actions in deep if actions in flat and deep[actions].value < 1 <= flat[actions].value / 2]
     text = f"Mean 0.1-fit length of the best Transformer and of the RNN by questions per action: {said or 'none'}. "
     text += f"No depth fits a position while the RNN fits two at: {', '.join(f'1 in {a}' for a in failing) or 'none'}."
-    return Measurement(effects, text)
+    return lab.Measurement(effects, text)

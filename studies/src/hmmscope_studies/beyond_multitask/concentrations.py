@@ -10,22 +10,10 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from hmmscope import Mixture, ProcessDataset, PromptLayout, Run, filter_mixture, make_process, registry
+from hmmscope import Mixture, ProcessDataset, PromptLayout, Run, filter_mixture, lab, make_process, registry
 from hmmscope import require_process_type as of_type
 from hmmscope.analysis import TunedNgrams, known_component_probs, mean_row
 from hmmscope.inference import optimal_probs
-from hmmscope.lab import (
-    Effect,
-    Experiment,
-    Figure,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    Rows,
-    Tables,
-    claim,
-    lines,
-)
 from hmmscope_papers.multitask.models import BATCH
 from hmmscope_papers.multitask.predictors import LONGEST, measured, smoothed
 from hmmscope_papers.theorems import by_scale, plain
@@ -43,7 +31,7 @@ KNOWN, RETRIEVAL = "known-component", "retrieval"
 
 
 @registry.experiment("multitask-concentrations")
-class Concentrations(Experiment):
+class Concentrations(lab.Experiment):
     """N-grams, retrieval and the filter that knows the HMM, on prompts of growing length."""
 
     title = "Which random HMMs leave room for learning in context"
@@ -70,8 +58,8 @@ class Concentrations(Experiment):
     #: The size that two processor cores can measure.
     sizes["medium"] = sizes["gpu"] | {"prompts": 256, "tuning_prompts": 64, "retrieval_prompts": 64, "new_prompts": 24}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
-        tables: MeasuredTables = {name: [] for name in self.groups[group]}
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
+        tables: lab.MeasuredTables = {name: [] for name in self.groups[group]}
         for transition, emission in sizes["concentrations"]:
             where = {
                 "transition": transition,
@@ -84,9 +72,9 @@ class Concentrations(Experiment):
                     tables[name].append(where | {"symbols": symbols} | rows)
         return tables
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [
-            Figure(
+            lab.Figure(
                 name="accuracy",
                 title="Accuracy at the end of a prompt",
                 caption=(
@@ -96,7 +84,7 @@ class Concentrations(Experiment):
                 ),
                 panels=tuple(_panel(tables, name) for name in tables["gaps"].values("concentrations")),
             ),
-            Figure(
+            lab.Figure(
                 name="names",
                 title="How often symbol counts name the HMM",
                 caption=(
@@ -104,7 +92,7 @@ class Concentrations(Experiment):
                     "right HMM; the symbol frequencies of every HMM are known. Bands are 95 % intervals over prompts."
                 ),
                 panels=(
-                    lines(
+                    lab.lines(
                         "",
                         *(plain(own, "symbols", name, "model") for (name,), own in _by_name(tables["names"])),
                         x_label="observations",
@@ -117,15 +105,15 @@ class Concentrations(Experiment):
         ]
 
 
-def _by_name(rows: Rows) -> Iterator[tuple[tuple[Any], Rows]]:
+def _by_name(rows: lab.Rows) -> Iterator[tuple[tuple[Any], lab.Rows]]:
     return (((name,), rows.where(concentrations=name)) for name in rows.values("concentrations"))
 
 
-def _panel(tables: Tables, name: str) -> Panel:
+def _panel(tables: lab.Tables, name: str) -> lab.Panel:
     rows = tables["predictions"].where(concentrations=name, metric="accuracy", prompts=POOL)
-    best = Rows(row for row in rows if row["best"])
+    best = lab.Rows(row for row in rows if row["best"])
     found = tables["retrieval"].where(concentrations=name, metric="accuracy")
-    return lines(
+    return lab.lines(
         name,
         plain(rows.where(predictor=KNOWN), "symbols", "HMM known", "ceiling"),
         plain(found.where(prompts=POOL), "symbols", "retrieval", "optimum"),
@@ -258,7 +246,7 @@ _MEASURES = {"predictions": predictions, "retrieval": retrieval, "names": names}
 # Claims
 
 
-def _effects(rows: Rows, unit: str) -> dict[str, Effect]:
+def _effects(rows: lab.Rows, unit: str) -> dict[str, lab.Effect]:
     """Return the mean over prompts for each pair of concentrations; each prompt is a replicate, from its own HMM."""
     effects = {name: (own.effect(unit=unit), own[0]["samples"]) for (name,), own in _by_name(rows)}
     return {
@@ -266,12 +254,14 @@ def _effects(rows: Rows, unit: str) -> dict[str, Effect]:
     }
 
 
-@claim("random-hmms-leave-room")
-def room(tables: Tables) -> Measurement:
+@lab.claim("random-hmms-leave-room")
+def room(tables: lab.Tables) -> lab.Measurement:
     shortest = min(tables["gaps"].values("symbols"))
     effects = _effects(tables["gaps"].where(metric="accuracy", prompts=POOL, symbols=shortest), "accuracy")
     known = tables["predictions"].where(predictor=KNOWN, metric="accuracy", prompts=POOL, symbols=shortest)
     accuracy = _effects(known, "with the HMM known")
     named = _effects(tables["names"].where(symbols=shortest), "of prompts")
     each = "; ".join(f"{name}: {found}; symbol counts name {named[name]}" for name, found in accuracy.items())
-    return Measurement(effects, f"After {shortest} observations, by (transitions, emissions), the accuracy is {each}.")
+    return lab.Measurement(
+        effects, f"After {shortest} observations, by (transitions, emissions), the accuracy is {each}."
+    )

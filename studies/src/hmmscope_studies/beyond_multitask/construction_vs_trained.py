@@ -5,30 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope import Run, registry
+from hmmscope import Run, lab, registry
 from hmmscope.analysis import ShuffleValues
-from hmmscope.lab import (
-    Effect,
-    EstimateWithError,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Numbers,
-    Panel,
-    Role,
-    Rows,
-    RuleParameters,
-    Tables,
-    bar,
-    bars,
-    claim,
-    curve,
-    heatmap,
-    lines,
-    parameter,
-)
 from hmmscope_papers.multitask.models import MAX_DISTANCE, PARTS, multitask_config
 from hmmscope_papers.multitask.side_by_side import (
     attention_of_networks,
@@ -43,7 +21,7 @@ from hmmscope_papers.theorems import by_scale
 
 NAME = "construction-vs-trained"
 TITLES = {"trained": "Trained", "constructed": "Constructed", "untrained": "Before training"}
-ROLES: dict[str, Role] = {"trained": "model", "constructed": "ceiling", "untrained": "control"}
+ROLES: dict[str, lab.Role] = {"trained": "model", "constructed": "ceiling", "untrained": "control"}
 #: Probe targets and their names.
 TARGETS = {f"previous-{k}": f"{k} back" for k in range(MAX_DISTANCE + 1)} | {"component": "which HMM"}
 #: Accuracy gain over the untrained network from which a target counts as readable.
@@ -53,7 +31,7 @@ FLAT = 0.1
 
 
 @registry.experiment(NAME)
-class ConstructionVsTrained(Experiment):
+class ConstructionVsTrained(lab.Experiment):
     """A model of Figures 1 to 7, the one whose HMMs were shown least often, and a construction."""
 
     title = "Does a trained network do what the construction does?"
@@ -87,7 +65,7 @@ class ConstructionVsTrained(Experiment):
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return {"model": multitask_config(scale, PARTS[scale][-1])}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         run = runs["model"]
         if group == "convergence":
             return {"convergence": convergence_of(run)}
@@ -108,7 +86,7 @@ class ConstructionVsTrained(Experiment):
                 return {"similarity": similarity_of_networks(networks, dataset, sizes)}
         return {"steps": steps_of_networks(networks, run, sizes)}
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [
             _score_figure(tables["scores"]),
             _probe_figure(tables["probes"]),
@@ -123,13 +101,13 @@ class ConstructionVsTrained(Experiment):
 # Figures
 
 
-def _score_figure(rows: Rows) -> Figure:
-    def panel(metric: str, title: str, label: str) -> Panel:
+def _score_figure(rows: lab.Rows) -> lab.Figure:
+    def panel(metric: str, title: str, label: str) -> lab.Panel:
         kept = rows.where(metric=metric)
         names = kept.values("predictor")
-        return bars(title, bar(kept, "predictor", names, label), categories=names, y_label=label)
+        return lab.bars(title, lab.bar(kept, "predictor", names, label), categories=names, y_label=label)
 
-    return Figure(
+    return lab.Figure(
         name="scores",
         title="How well each predicts",
         caption="At the end of the test sequence, where the window of the construction lies inside the sequence. "
@@ -141,13 +119,15 @@ def _score_figure(rows: Rows) -> Figure:
     )
 
 
-def _probe_figure(rows: Rows) -> Figure:
-    def panel(network: str) -> Panel:
+def _probe_figure(rows: lab.Rows) -> lab.Figure:
+    def panel(network: str) -> lab.Panel:
         kept = rows.where(network=network)
-        return lines(
+        return lab.lines(
             TITLES[network],
             *(
-                curve(kept.where(target=target), "layer", name, "other" if " back" in name else "model", y="accuracy")
+                lab.curve(
+                    kept.where(target=target), "layer", name, "other" if " back" in name else "model", y="accuracy"
+                )
                 for target, name in TARGETS.items()
             ),
             x_label="layer",
@@ -156,7 +136,7 @@ def _probe_figure(rows: Rows) -> Figure:
             y_max=1.02,
         )
 
-    return Figure(
+    return lab.Figure(
         name="probes",
         title="What each layer represents",
         caption="Accuracy of linear probes for the symbol k steps back and for the identity of the HMM, on "
@@ -165,18 +145,18 @@ def _probe_figure(rows: Rows) -> Figure:
     )
 
 
-def _shuffle_figure(rows: Rows) -> Figure:
+def _shuffle_figure(rows: lab.Rows) -> lab.Figure:
     centred = _with_depth(rows)
-    return Figure(
+    return lab.Figure(
         name="position-shuffle",
         title="Does attention depend on the positions of demonstrations?",
         caption="Whole demonstrations are permuted, and the logits from the last token are matched by the "
         "identity of their key. Coefficient of variation of centred logits, averaged over heads. Zero: "
         "the layer depends on content alone.",
         panels=(
-            lines(
+            lab.lines(
                 "",
-                *(curve(centred.where(network=name), "depth", name, role) for name, role in ROLES.items()),
+                *(lab.curve(centred.where(network=name), "depth", name, role) for name, role in ROLES.items()),
                 x_label="depth (fraction of the layers)",
                 y_label="coefficient of variation",
                 y_min=0.0,
@@ -185,21 +165,21 @@ def _shuffle_figure(rows: Rows) -> Figure:
     )
 
 
-def _with_depth(rows: Rows) -> Rows:
-    kept = Rows(row for row in rows.where(metric="cv_centred") if row["head"] >= 0)
+def _with_depth(rows: lab.Rows) -> lab.Rows:
+    kept = lab.Rows(row for row in rows.where(metric="cv_centred") if row["head"] >= 0)
     last = {network: max(group.values("layer")) for network, group in kept.by("network").items()}
     return kept.with_columns(depth=lambda row: row["layer"] / last[row["network"]])
 
 
-def _offset_figure(rows: Rows) -> Figure:
-    def panel(network: str) -> Panel:
+def _offset_figure(rows: lab.Rows) -> lab.Figure:
+    def panel(network: str) -> lab.Panel:
         kept = rows.where(network=network)
         whole = {layer: sum(row["value"] for row in group) for layer, group in kept.by("layer").items()}
         heads = {layer: len(group.values("head")) * len(group.seeds()) for layer, group in kept.by("layer").items()}
         shares = kept.with_columns(
             share=lambda row: row["value"] * heads[row["layer"]] / whole[row["layer"]] if whole[row["layer"]] else 0.0
         )
-        return heatmap(
+        return lab.heatmap(
             TITLES[network],
             shares,
             "key",
@@ -210,7 +190,7 @@ def _offset_figure(rows: Rows) -> Figure:
             z_label="fraction of the attention shown",
         )
 
-    return Figure(
+    return lab.Figure(
         name="attention-by-offset",
         title="Attention of the last token",
         caption="Attention of the last token by distance, averaged over heads; each row is divided by its sum "
@@ -219,31 +199,33 @@ def _offset_figure(rows: Rows) -> Figure:
     )
 
 
-def _similarity_figure(rows: Rows) -> Figure:
+def _similarity_figure(rows: lab.Rows) -> lab.Figure:
     axes: dict[str, Any] = {"x_label": "layer of the construction", "y_label": "layer", "z_label": "linear CKA"}
-    return Figure(
+    return lab.Figure(
         name="similarity",
         title="Similarity of the layers",
         caption=(
             "Linear centred kernel alignment of the residual streams at the same positions. One: equal up to rotation."
         ),
         panels=tuple(
-            heatmap(TITLES[name], rows.where(network=name), "constructed_layer", "layer", z_min=0.0, z_max=1.0, **axes)
+            lab.heatmap(
+                TITLES[name], rows.where(network=name), "constructed_layer", "layer", z_min=0.0, z_max=1.0, **axes
+            )
             for name in ("trained", "untrained")
         ),
     )
 
 
-def _step_figure(rows: Rows) -> Figure:
+def _step_figure(rows: lab.Rows) -> lab.Figure:
     axes: dict[str, Any] = {"x_label": "gradient step", "y_label": "layer", "z_label": "gain in R²"}
-    return Figure(
+    return lab.Figure(
         name="gradient-steps",
         title="Does a gradient step explain what a layer adds?",
         caption="The output that a layer adds at the last position, predicted linearly from the last symbol and "
         "the frequencies in the prompt. Shown is the gain in R² on held-out prompts when the change of "
         "the prediction by a step of gradient descent is added as a predictor.",
         panels=tuple(
-            heatmap(TITLES[name], rows.where(network=name), "step", "layer", **axes)
+            lab.heatmap(TITLES[name], rows.where(network=name), "step", "layer", **axes)
             for name in ("trained", "untrained")
         ),
     )
@@ -253,35 +235,35 @@ def _step_figure(rows: Rows) -> Figure:
 # Claims
 
 
-def _gates(tables: Tables, numbers: Numbers = None) -> list[Gate]:
+def _gates(tables: lab.Tables, numbers: lab.Numbers = None) -> list[lab.Gate]:
     changes = {f"seed {row.get('seed')}": (row["earlier"] - row["end"]) / row["end"] for row in tables["convergence"]}
     scores = tables["scores"].where(metric="accuracy")
 
-    def better(own: Rows) -> EstimateWithError:
+    def better(own: lab.Rows) -> lab.EstimateWithError:
         return _estimate(own.one(predictor="trained")) - _estimate(own.one(predictor="untrained"))
 
     return [
-        Gate.learned(
-            Effect.pooled(list(scores.per_seed(better).values()), "accuracy"),
-            parameter(numbers, "gained", GAINED),
+        lab.Gate.learned(
+            lab.Effect.pooled(list(scores.per_seed(better).values()), "accuracy"),
+            lab.parameter(numbers, "gained", GAINED),
             "the untrained model",
         ),
-        Gate.converged(changes, parameter(numbers, "flat", FLAT), "loss above the optimum (relative change)"),
+        lab.Gate.converged(changes, lab.parameter(numbers, "flat", FLAT), "loss above the optimum (relative change)"),
     ]
 
 
-def _estimate(row: dict[str, Any], column: str = "value") -> EstimateWithError:
-    return EstimateWithError(row[column], (row["high"] - row["low"]) / 3.92)
+def _estimate(row: dict[str, Any], column: str = "value") -> lab.EstimateWithError:
+    return lab.EstimateWithError(row[column], (row["high"] - row["low"]) / 3.92)
 
 
-def onset(rows: Rows, network: str, target: str, numbers: Numbers = None) -> float | None:
+def onset(rows: lab.Rows, network: str, target: str, numbers: lab.Numbers = None) -> float | None:
     """Return the layer where the gain over the untrained network is half its maximum; None below `GAINED`."""
     kept = rows.where(target=target)
     before = {row["depth"]: row["accuracy"] for row in kept.where(network="untrained")}
     xs, ys = zip(*sorted(before.items()), strict=True)
     found = sorted(kept.where(network=network), key=lambda row: row["layer"])
     gains = [row["accuracy"] - float(np.interp(row["depth"], xs, ys)) for row in found]
-    if max(gains) < parameter(numbers, "gained", GAINED):
+    if max(gains) < lab.parameter(numbers, "gained", GAINED):
         return None
     first = next(i for i, gain in enumerate(gains) if gain >= max(gains) / 2)
     if first == 0:
@@ -290,7 +272,7 @@ def onset(rows: Rows, network: str, target: str, numbers: Numbers = None) -> flo
     return float(found[first - 1]["layer"] + rise * (found[first]["layer"] - found[first - 1]["layer"]))
 
 
-def _said(rows: Rows, network: str, targets: list[str], numbers: Numbers = None) -> str:
+def _said(rows: lab.Rows, network: str, targets: list[str], numbers: lab.Numbers = None) -> str:
     parts = []
     for target in targets:
         found = list(rows.per_seed(partial(partial(onset, numbers=numbers), network=network, target=target)).values())
@@ -300,11 +282,11 @@ def _said(rows: Rows, network: str, targets: list[str], numbers: Numbers = None)
     return ", ".join(parts)
 
 
-@claim("construction-nearer-first")
-def nearer_first(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("construction-nearer-first")
+def nearer_first(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["probes"]
 
-    def later(own: Rows) -> float | None:
+    def later(own: lab.Rows) -> float | None:
         one, two = (onset(own, "trained", f"previous-{k}", numbers) for k in (1, 2))
         return None if one is None or two is None else two - one
 
@@ -314,15 +296,15 @@ def nearer_first(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"Mean onset by layer in the trained network: {_said(rows, 'trained', backs, numbers)}. In the construction: "
         f"{_said(rows, 'constructed', backs, numbers)}."
     )
-    effect = None if all(one is None for one in found) else Effect.pooled(found, "layers")
-    return Measurement(effect, text, _gates(tables, numbers))
+    effect = None if all(one is None for one in found) else lab.Effect.pooled(found, "layers")
+    return lab.Measurement(effect, text, _gates(tables, numbers))
 
 
-@claim("construction-task-after-window")
-def task_after_window(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("construction-task-after-window")
+def task_after_window(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["probes"]
 
-    def later(own: Rows) -> float | None:
+    def later(own: lab.Rows) -> float | None:
         window, task = (onset(own, "trained", target, numbers) for target in ("previous-1", "component"))
         return None if window is None or task is None else task - window
 
@@ -335,21 +317,21 @@ def task_after_window(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"The best accuracy for the identity of the HMM is {highest}. Mean onset by layer in the trained network: "
         f"{_said(rows, 'trained', ['previous-1', 'component'], numbers)}."
     )
-    effect = None if all(one is None for one in found) else Effect.pooled(found, "layers")
-    return Measurement(effect, text, _gates(tables, numbers))
+    effect = None if all(one is None for one in found) else lab.Effect.pooled(found, "layers")
+    return lab.Measurement(effect, text, _gates(tables, numbers))
 
 
-@claim("construction-content-above")
-def content_above(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("construction-content-above")
+def content_above(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = _with_depth(tables["shuffle"])
 
-    def halves(own: Rows, network: str) -> float:
+    def halves(own: lab.Rows, network: str) -> float:
         kept = own.where(network=network)
         low, high = ([row["value"] for row in kept if (row["depth"] > 0.5) == upper] for upper in (False, True))
         return float(np.mean(high) - np.mean(low))
 
     effects = {name: list(rows.per_seed(partial(halves, network=name)).values()) for name in TITLES}
     differences = [a - b for a, b in zip(effects["trained"], effects["untrained"], strict=True)]
-    said = ", ".join(f"{TITLES[name].lower()} {Effect.pooled(found).short()}" for name, found in effects.items())
+    said = ", ".join(f"{TITLES[name].lower()} {lab.Effect.pooled(found).short()}" for name, found in effects.items())
     text = f"Variation in the upper minus the lower half of the layers: {said}."
-    return Measurement(Effect.pooled(differences, "coefficient of variation"), text, _gates(tables, numbers))
+    return lab.Measurement(lab.Effect.pooled(differences, "coefficient of variation"), text, _gates(tables, numbers))

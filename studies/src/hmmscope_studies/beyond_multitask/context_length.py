@@ -3,20 +3,7 @@
 import math
 from typing import Any
 
-from hmmscope import HMM, Run, registry, require_process_type
-from hmmscope.lab import (
-    Experiment,
-    Figure,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    Rows,
-    RuleParameters,
-    Tables,
-    claim,
-    curve,
-    lines,
-)
+from hmmscope import HMM, Run, lab, registry, require_process_type
 from hmmscope_studies.beyond_multitask.studies import untrained_answers, window_config
 from hmmscope_studies.beyond_multitask.windows import (
     LOOKS,
@@ -33,7 +20,7 @@ _FEW = [1, 2, 3, 4, 6, 8]
 
 
 @registry.experiment("multitask-context-length")
-class ContextLength(Experiment):
+class ContextLength(lab.Experiment):
     """A decoder per number of observations, compared with the exact error of the same memory."""
 
     title = "How many observations a Transformer needs"
@@ -43,7 +30,7 @@ class ContextLength(Experiment):
         "error against the filter of the whole past is compared with the exact error of a memory of the same k "
         "observations."
     )
-    num_seeds = Experiment.NUM_SEEDS
+    num_seeds = lab.Experiment.NUM_SEEDS
     groups = {"memory": ("errors", "rates")}
     sizes = {
         "smoke": {"histories": 64},
@@ -59,7 +46,7 @@ class ContextLength(Experiment):
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return {f"memory {k}": window_config(scale, k) for k in choices["lengths"]}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         memories = {run.config.layout.context_length - 1: run for run in runs.values()}
         first = next(iter(memories.values()))
         histories = histories_of(first, max(max(memories), 4), sizes["histories"])
@@ -71,9 +58,9 @@ class ContextLength(Experiment):
             "rates": [rate],
         }
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [
-            Figure(
+            lab.Figure(
                 name="context-length",
                 title="Error against the number of observations",
                 caption=(
@@ -90,33 +77,33 @@ class ContextLength(Experiment):
             )
         ]
 
-    def without_training(self, tables: Tables) -> Tables | None:
+    def without_training(self, tables: lab.Tables) -> lab.Tables | None:
         return untrained_answers(tables, "errors")
 
 
-def _panel(rows: Rows, metric: str, title: str, unit: str) -> Panel:
-    series = [curve(rows.where(predictor=name, metric=metric), "memory", *look) for name, look in LOOKS.items()]
+def _panel(rows: lab.Rows, metric: str, title: str, unit: str) -> lab.Panel:
+    series = [lab.curve(rows.where(predictor=name, metric=metric), "memory", *look) for name, look in LOOKS.items()]
     if metric == "excess":
         series.append(
-            curve(rows.where(predictor="model", metric="learning"), "memory", "model, learning part", "other")
+            lab.curve(rows.where(predictor="model", metric="learning"), "memory", "model, learning part", "other")
         )
-    return lines(title, *series, x_label="observations seen", y_label=unit, log_y=True)
+    return lab.lines(title, *series, x_label="observations seen", y_label=unit, log_y=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
 
-@claim("multitask-memory-decay")
-def memory_decay(tables: Tables, numbers: RuleParameters) -> Measurement:
-    def errors(own: Rows) -> dict[int, float]:
+@lab.claim("multitask-memory-decay")
+def memory_decay(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
+    def errors(own: lab.Rows) -> dict[int, float]:
         return by_memory(own, "memory", "total_variation")
 
     rows, rates = tables["errors"], tables["rates"]
     decay = rows.per_seed(lambda own: decay_rate(errors(own), numbers)).effect("nats per observation")
     better = rows.per_seed(lambda own: exponential_rather(errors(own), numbers)).effect("nats closer to an exponential")
     if decay is None or better is None:
-        return Measurement(None, "Fewer than three memory lengths have an error above rounding.")
+        return lab.Measurement(None, "Fewer than three memory lengths have an error above rounding.")
     gamma = rates[0]["observability"]
     text = (
         f"The memory error falls by a factor of {math.exp(-decay.value):.2f} per additional observation, and "
@@ -125,4 +112,4 @@ def memory_decay(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"{rates.effect('mixing')}; the lemma guarantees c gamma^4 with an unknown c, and gamma^4 is "
         f"{gamma**4:.3f} here (gamma = {gamma:g})."
     )
-    return Measurement({"decay": decay, "exponential or power law": better}, text)
+    return lab.Measurement({"decay": decay, "exponential or power law": better}, text)

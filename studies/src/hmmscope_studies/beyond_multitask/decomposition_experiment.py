@@ -4,24 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope import Run, registry
+from hmmscope import Run, lab, registry
 from hmmscope.analysis import bootstrap_ratio
-from hmmscope.lab import (
-    Effect,
-    Experiment,
-    Figure,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    Role,
-    Rows,
-    RuleParameters,
-    Series,
-    Tables,
-    claim,
-    lines,
-    parameter,
-)
 from hmmscope_papers.multitask.independent_windows import (
     FITTED_ERRORS,
     bound_row,
@@ -39,7 +23,7 @@ SCALING = [400, 800, 1600, 3200, 6400, 12800]
 
 
 @registry.experiment(NAME)
-class ErrorDecomposition(Experiment):
+class ErrorDecomposition(lab.Experiment):
     """Exact errors of least squares on demonstrations of a reference process and of random ones."""
 
     title = "Four sources of error of in-context least squares"
@@ -72,7 +56,7 @@ class ErrorDecomposition(Experiment):
         bound_instances=(20, 200, 1000, 5000),
     )
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         match group:
             case "parts":
                 return {"parts": part_rows(sizes), "instances": instance_rows(sizes)}
@@ -82,7 +66,7 @@ class ErrorDecomposition(Experiment):
                 return convergence_tables(sizes)
         return {"bound": [bound_row(number) for number in range(sizes["bound_instances"])]}
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [
             _parts_figure(tables["parts"]),
             _stopping_figure(tables["parts"]),
@@ -98,13 +82,13 @@ class ErrorDecomposition(Experiment):
 ERROR = "mean squared distance"
 
 
-def _parts_figure(rows: Rows) -> Figure:
-    roles: dict[str, Role] = {"estimation": "baseline", "memory": "ceiling", "misspecification": "optimum"}
+def _parts_figure(rows: lab.Rows) -> lab.Figure:
+    roles: dict[str, lab.Role] = {"estimation": "baseline", "memory": "ceiling", "misspecification": "optimum"}
 
-    def panel(length: int) -> Panel:
+    def panel(length: int) -> lab.Panel:
         found = rows.where(memory_length=length, steps="all")
         parts = [name for name in roles if min(row[name] for row in found) > 1e-12]
-        return lines(
+        return lab.lines(
             f"Memory of {length}",
             plain(found, "samples", "total", "model", y="total"),
             *(_bare(found, name, roles[name]) for name in parts),
@@ -114,7 +98,7 @@ def _parts_figure(rows: Rows) -> Figure:
             log_y=True,
         )
 
-    return Figure(
+    return lab.Figure(
         name="error-parts",
         title="Parts of the error",
         caption=(
@@ -126,15 +110,15 @@ def _parts_figure(rows: Rows) -> Figure:
     )
 
 
-def _bare(rows: Rows, column: str, role: Role) -> Series | None:
-    return plain(Rows({"x": row["samples"], "value": row[column]} for row in rows), "x", column, role)
+def _bare(rows: lab.Rows, column: str, role: lab.Role) -> lab.Series | None:
+    return plain(lab.Rows({"x": row["samples"], "value": row[column]} for row in rows), "x", column, role)
 
 
-def _stopping_figure(rows: Rows) -> Figure:
-    def panel(samples: int) -> Panel:
-        found = Rows(row for row in rows.where(samples=samples) if row["steps"] != "all")
+def _stopping_figure(rows: lab.Rows) -> lab.Figure:
+    def panel(samples: int) -> lab.Panel:
+        found = lab.Rows(row for row in rows.where(samples=samples) if row["steps"] != "all")
         memories = sorted(found.values("memory_length"))
-        return lines(
+        return lab.lines(
             f"{samples:,} samples",
             *(plain(found.where(memory_length=n), "steps", f"L = {n}", "model", y="total") for n in memories),
             x_label="gradient steps T",
@@ -143,7 +127,7 @@ def _stopping_figure(rows: Rows) -> Figure:
             log_y=True,
         )
 
-    return Figure(
+    return lab.Figure(
         name="early-stopping",
         title="More steps and a longer memory help only with enough samples",
         caption=(
@@ -154,15 +138,15 @@ def _stopping_figure(rows: Rows) -> Figure:
     )
 
 
-def _scaling_figure(rows: Rows) -> Figure:
+def _scaling_figure(rows: lab.Rows) -> lab.Figure:
     labels = rows.values("instance")[:4]
-    relative = Rows(
+    relative = lab.Rows(
         {"instance": row["instance"], "samples": row["samples"], "value": row["estimation"] / row["predicted"]}
         | {end: row[end] / row["predicted"] for end in ("low", "high")}
         for row in rows
     )
-    first = Rows({"x": row["samples"], "value": row["predicted"]} for row in rows.where(instance=labels[0]))
-    return Figure(
+    first = lab.Rows({"x": row["samples"], "value": row["predicted"]} for row in rows.where(instance=labels[0]))
+    return lab.Figure(
         name="generalisation",
         title="The error from the sample falls as 1/n",
         caption=(
@@ -171,7 +155,7 @@ def _scaling_figure(rows: Rows) -> Figure:
             "without a fit. Bands are 95 % intervals over sets of demonstrations."
         ),
         panels=(
-            lines(
+            lab.lines(
                 "Error from the sample",
                 *(plain(rows.where(instance=one), "samples", one, "model", y="estimation") for one in labels),
                 plain(first, "x", "predicted", "optimum"),
@@ -180,7 +164,7 @@ def _scaling_figure(rows: Rows) -> Figure:
                 log_x=True,
                 log_y=True,
             ),
-            lines(
+            lab.lines(
                 "Relative to σ² rank / n",
                 *(plain(relative.where(instance=one), "samples", one, "model") for one in labels),
                 x_label="samples n",
@@ -191,13 +175,13 @@ def _scaling_figure(rows: Rows) -> Figure:
     )
 
 
-def _convergence_figure(rows: Rows) -> Figure:
-    names: dict[str, tuple[str, Role]] = {
+def _convergence_figure(rows: lab.Rows) -> lab.Figure:
+    names: dict[str, tuple[str, lab.Role]] = {
         "error": ("mean over windows", "model"),
         "worst": ("worst window", "baseline"),
     }
     names |= {"bound": ("bound", "ceiling")}
-    return Figure(
+    return lab.Figure(
         name="optimisation",
         title="Gradient descent approaches least squares geometrically",
         caption=(
@@ -206,7 +190,7 @@ def _convergence_figure(rows: Rows) -> Figure:
             "alpha_+ / L per step, where alpha_+ is the smallest non-zero eigenvalue of the sample covariance."
         ),
         panels=tuple(
-            lines(
+            lab.lines(
                 label,
                 *(plain(rows.where(instance=label), "steps", *look, y=column) for column, look in names.items()),
                 x_label="gradient steps T",
@@ -218,20 +202,20 @@ def _convergence_figure(rows: Rows) -> Figure:
     )
 
 
-def _bound_figure(rows: Rows) -> Figure:
-    def panel(title: str, value: str, bound: str) -> Panel:
+def _bound_figure(rows: lab.Rows) -> lab.Figure:
+    def panel(title: str, value: str, bound: str) -> lab.Panel:
         ordered = sorted((row for row in rows if row[value] > 1e-12), key=lambda row: row[bound])
         places = tuple(range(1, len(ordered) + 1))
-        return lines(
+        return lab.lines(
             title,
-            Series(name="bound", role="ceiling", x=places, y=tuple(row[bound] for row in ordered)),
-            Series(name="measured", role="other", x=places, y=tuple(row[value] for row in ordered)),
+            lab.Series(name="bound", role="ceiling", x=places, y=tuple(row[bound] for row in ordered)),
+            lab.Series(name="measured", role="other", x=places, y=tuple(row[value] for row in ordered)),
             x_label="random process, sorted by its bound",
             y_label="distance",
             log_y=True,
         )
 
-    return Figure(
+    return lab.Figure(
         name="bound",
         title="The bound on random processes",
         caption=(
@@ -251,8 +235,8 @@ def _bound_figure(rows: Rows) -> Figure:
 # Claims
 
 
-@claim("multitask-decomposition-parts")
-def parts(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("multitask-decomposition-parts")
+def parts(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["instances"]
     gap = max(row["gap"] for row in [*rows, *tables["parts"]])
     full = tables["parts"].where(memory_length=max(tables["parts"].values("memory_length")), steps="all")
@@ -262,32 +246,34 @@ def parts(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"{row['memory_length']} observations and {row['samples']:,} samples the parts are {row['memory']:.2e} "
         f"(memory), {row['misspecification']:.2e} (misspecification) and {row['estimation']:.2e} (estimation)."
     )
-    return Measurement(
-        always(rows, lambda row: row["gap"] < parameter(numbers, "rounding"), "instance", unit="fraction of processes"),
+    return lab.Measurement(
+        always(
+            rows, lambda row: row["gap"] < lab.parameter(numbers, "rounding"), "instance", unit="fraction of processes"
+        ),
         text,
     )
 
 
-@claim("multitask-decomposition-samples")
-def samples(tables: Tables) -> Measurement:
+@lab.claim("multitask-decomposition-samples")
+def samples(tables: lab.Tables) -> lab.Measurement:
     slopes, ratios = ([row[column] for row in tables["slopes"]] for column in ("slope", "ratio"))
-    text = f"The mean squared error from the sample is {Effect.pooled(ratios).short()} times sigma^2 rank / n."
-    return Measurement(Effect.pooled(slopes, "exponent of n"), text)
+    text = f"The mean squared error from the sample is {lab.Effect.pooled(ratios).short()} times sigma^2 rank / n."
+    return lab.Measurement(lab.Effect.pooled(slopes, "exponent of n"), text)
 
 
-@claim("multitask-decomposition-steps")
-def steps(tables: Tables) -> Measurement:
-    kept = Rows(row for row in tables["convergence"] if row["error"] > FITTED_ERRORS[0])
+@lab.claim("multitask-decomposition-steps")
+def steps(tables: lab.Tables) -> lab.Measurement:
+    kept = lab.Rows(row for row in tables["convergence"] if row["error"] > FITTED_ERRORS[0])
     share = max(row["worst"] / row["bound"] for row in kept)
     ratios = [row["ratio"] for row in tables["rates"]]
-    return Measurement(
-        Effect.pooled(ratios, "times the stated rate"),
+    return lab.Measurement(
+        lab.Effect.pooled(ratios, "times the stated rate"),
         f"The error of a window after any number of steps is at most {share:.2f} of its bound.",
     )
 
 
-@claim("multitask-decomposition-bound")
-def bound(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("multitask-decomposition-bound")
+def bound(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["bound"]
     pairs = {
         "total": "bound",
@@ -304,18 +290,18 @@ def bound(tables: Tables, numbers: RuleParameters) -> Measurement:
     held = always(
         rows,
         lambda row: all(
-            row[value] <= (1 + parameter(numbers, "rounding")) * row[limit] for value, limit in pairs.items()
+            row[value] <= (1 + lab.parameter(numbers, "rounding")) * row[limit] for value, limit in pairs.items()
         ),
         "instance",
         unit="fraction of processes",
     )
-    return Measurement(held, text)
+    return lab.Measurement(held, text)
 
 
-@claim("multitask-decomposition-covariance")
-def covariance(tables: Tables) -> Measurement:
+@lab.claim("multitask-decomposition-covariance")
+def covariance(tables: lab.Tables) -> lab.Measurement:
     rows = tables["bound"]
-    several = Rows(row for row in rows if row["memory_length"] > 1)
+    several = lab.Rows(row for row in rows if row["memory_length"] > 1)
     within = sum(
         row["rank"] <= row["largest_rank"] and row["zero_eigenvalues"] >= row["memory_length"] - 1 for row in rows
     )
@@ -325,11 +311,11 @@ def covariance(tables: Tables) -> Measurement:
         f"most L (V - 1) + 1. This holds in {within} of {len(rows)} samples. With the smallest non-zero eigenvalue "
         f"instead, the other statements hold; predictions of covered windows sum to one (to {off:.0e})."
     )
-    return Measurement(
+    return lab.Measurement(
         always(several, lambda row: not row["zero_eigenvalues"], "instance", unit="fraction of samples"), text
     )
 
 
-def _ratio(draws: list[float], of: list[float], unit: str) -> Effect:
+def _ratio(draws: list[float], of: list[float], unit: str) -> lab.Effect:
     value, low, high = bootstrap_ratio(np.array(draws), np.array(of))
-    return Effect(value=value, low=low, high=high, num_seeds=len(draws), unit=unit)
+    return lab.Effect(value=value, low=low, high=high, num_seeds=len(draws), unit=unit)

@@ -5,23 +5,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from hmmscope import Run, registry
+from hmmscope import Run, lab, registry
 from hmmscope.analysis import ExactBeliefs, with_interval
-from hmmscope.lab import (
-    BeliefPlane,
-    Effect,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    Rows,
-    Tables,
-    claim,
-    curve,
-    lines,
-)
 from hmmscope.ties import smallest
 from hmmscope_papers.multitask.layer_profiles import Curves
 
@@ -62,7 +47,7 @@ BELIEF, MIXED_BELIEF, PREDICTION = "belief", "belief, component unknown", "next 
 
 
 @registry.experiment("multitask-geometry")
-class MultiTaskGeometry(Experiment):
+class MultiTaskGeometry(lab.Experiment):
     """Regressions from every layer to the exact beliefs, on three processes."""
 
     title = "Belief states in the residual stream"
@@ -73,7 +58,7 @@ class MultiTaskGeometry(Experiment):
         "samples. They are compared with the untrained model, shuffled beliefs, and an affine function of the "
         "exact prediction."
     )
-    num_seeds = Experiment.NUM_SEEDS
+    num_seeds = lab.Experiment.NUM_SEEDS
     groups = {"geometry": ("geometry", "effects", "points")}
     sizes = {
         "smoke": {"samples": 32, "points": 24},
@@ -94,33 +79,33 @@ class MultiTaskGeometry(Experiment):
             for name in PROCESSES
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
-        tables: MeasuredTables = {"geometry": [], "effects": [], "points": []}
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
+        tables: lab.MeasuredTables = {"geometry": [], "effects": [], "points": []}
         for process, run in runs.items():
             for name, rows in _measured(run, sizes["samples"], sizes["points"]).items():
                 tables[name] += [{"process": process} | row for row in rows]
         return tables
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         return [_layer_figure(tables), *(_triangle_figure(tables, process) for process in _TRIANGLES)]
 
-    def without_training(self, tables: Tables) -> Tables | None:
+    def without_training(self, tables: lab.Tables) -> lab.Tables | None:
         rows = tables["effects"]
         gains = {"trained - controls", "trained - prediction and untrained", BEYOND}
-        kept = Rows(row for row in rows if row["quantity"] not in {"trained", *gains})
+        kept = lab.Rows(row for row in rows if row["quantity"] not in {"trained", *gains})
         taken = rows.where(quantity="untrained").with_columns(quantity=lambda row: "trained")
         nothing = rows.where(quantity=gains).with_columns(
             value=lambda row: 0.0,
             low=lambda row: None if row["low"] is None else row["low"] - row["value"],
             high=lambda row: None if row["high"] is None else row["high"] - row["value"],
         )
-        return {**tables, "effects": Rows([*kept, *taken, *nothing])}
+        return {**tables, "effects": lab.Rows([*kept, *taken, *nothing])}
 
 
-def _measured(run: Run, num_samples: int, num_points: int) -> MeasuredTables:
+def _measured(run: Run, num_samples: int, num_points: int) -> lab.MeasuredTables:
     exact = ExactBeliefs.of(run.dataset("probe"), num_samples)
     stream, *of_twins = (exact.stream(model) for _, model in run.compare_with_untrained())
-    tables: MeasuredTables = {"geometry": [], "effects": [], "points": []}
+    tables: lab.MeasuredTables = {"geometry": [], "effects": [], "points": []}
     of_trained: dict[str, Curves] = {}
     for target, values in exact.values.items():
         twins = [exact.read(one, target) for one in of_twins]
@@ -181,26 +166,26 @@ _TRIANGLES = {
 }
 
 
-def _layer_figure(tables: Tables) -> Figure:
-    def panel(process: str, target: str, title: str) -> Panel:
+def _layer_figure(tables: lab.Tables) -> lab.Figure:
+    def panel(process: str, target: str, title: str) -> lab.Panel:
         rows = tables["geometry"].where(process=process)
         about = rows.where(target=target)
         trained = about.where(source="trained")
-        law = rows.where(target=PREDICTION, source="trained") if process == "rrxor" else Rows([])
-        return lines(
+        law = rows.where(target=PREDICTION, source="trained") if process == "rrxor" else lab.Rows([])
+        return lab.lines(
             title,
-            curve(trained, "layer", "trained", "model", y="r2"),
-            curve(trained, "layer", "exact belief of an observer", "ceiling", y="ceiling", bands=False),
-            curve(about.where(source="untrained"), "layer", "untrained model", "control", y="r2"),
-            curve(trained, "layer", "affine in the exact prediction", "baseline", y="from_prediction", bands=False),
-            curve(law, "layer", "next-observation distribution, trained", "other", y="r2", bands=False),
+            lab.curve(trained, "layer", "trained", "model", y="r2"),
+            lab.curve(trained, "layer", "exact belief of an observer", "ceiling", y="ceiling", bands=False),
+            lab.curve(about.where(source="untrained"), "layer", "untrained model", "control", y="r2"),
+            lab.curve(trained, "layer", "affine in the exact prediction", "baseline", y="from_prediction", bands=False),
+            lab.curve(law, "layer", "next-observation distribution, trained", "other", y="r2", bands=False),
             x_label="layer",
             y_label="held-out R²",
             y_min=0.0,
             y_max=1.02,
         )
 
-    return Figure(
+    return lab.Figure(
         name="layers",
         title="Belief decoded by an affine map from each layer",
         caption=(
@@ -217,7 +202,7 @@ def _layer_figure(tables: Tables) -> Figure:
     )
 
 
-def _triangle_figure(tables: Tables, process: str) -> Figure:
+def _triangle_figure(tables: lab.Tables, process: str) -> lab.Figure:
     rows = tables["points"].where(process=process)
     rows = rows.where(seed=rows[0]["seed"])
     exact = [row["exact"] for row in rows]
@@ -228,7 +213,7 @@ def _triangle_figure(tables: Tables, process: str) -> Figure:
         "untrained": "Decoded from the untrained model",
     }
 
-    return Figure(
+    return lab.Figure(
         name=f"simplex-{process}",
         title=f"Belief states of {name}",
         caption=(
@@ -237,7 +222,9 @@ def _triangle_figure(tables: Tables, process: str) -> Figure:
             "forward filter. Middle and right: the affine map of the layer that fits its training samples best; "
             "it is not constrained to the triangle."
         ),
-        panels=tuple(BeliefPlane.triangle(title, [row[side] for row in rows], exact) for side, title in titles.items()),
+        panels=tuple(
+            lab.BeliefPlane.triangle(title, [row[side] for row in rows], exact) for side, title in titles.items()
+        ),
     )
 
 
@@ -249,8 +236,8 @@ _SOURCE = "ours, after Shai et al. (2024), abstract"
 NAMES = {"mess3": "Mess3", "mess3-mixture": "the mixture of Mess3", "rrxor": "RRXOR"}
 
 
-@claim("multitask-belief-linear")
-def belief_linear(tables: Tables) -> Measurement:
+@lab.claim("multitask-belief-linear")
+def belief_linear(tables: lab.Tables) -> lab.Measurement:
     trained, gains = (
         of_beliefs(tables, "trained"),
         of_beliefs(tables, "trained - controls", "R² above the better control"),
@@ -274,10 +261,12 @@ def belief_linear(tables: Tables) -> Measurement:
         for process, found in trained.items()
     )
     least = smallest(gains, lambda process: gains[process].value)
-    return Measurement({NAMES[least]: gains[least]}, f"R² on held-out samples: {each}.", gates=(Gate.flat(tables),))
+    return lab.Measurement(
+        {NAMES[least]: gains[least]}, f"R² on held-out samples: {each}.", gates=(lab.Gate.flat(tables),)
+    )
 
 
-def of_beliefs(tables: Tables, quantity: str, unit: str = "", target: str = BELIEF) -> dict[str, Effect]:
+def of_beliefs(tables: lab.Tables, quantity: str, unit: str = "", target: str = BELIEF) -> dict[str, lab.Effect]:
     rows = tables["effects"].where(target=target, quantity=quantity)
     found = {process: own.effect(unit=unit) for process, own in rows.by("process").items()}
     return {process: effect for process, effect in found.items() if effect is not None}

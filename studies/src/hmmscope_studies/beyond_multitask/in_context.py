@@ -14,6 +14,7 @@ from hmmscope import (
     entropy_rate,
     evaluate,
     filter_beliefs,
+    lab,
     make_process,
     mixing_time,
     registry,
@@ -23,21 +24,6 @@ from hmmscope import (
 from hmmscope.analysis import Score, inference_mode
 from hmmscope.inference import baum_welch_predictions
 from hmmscope.interop import HuggingFaceModel, pretrained
-from hmmscope.lab import (
-    PREDICTORS,
-    Effect,
-    Experiment,
-    Figure,
-    MeasuredTables,
-    Measurement,
-    Panel,
-    Role,
-    Rows,
-    Tables,
-    claim,
-    curve,
-    lines,
-)
 from hmmscope_papers.theorems import by_scale
 
 NAME = "in-context"
@@ -46,17 +32,17 @@ NUM_STATES = NUM_SYMBOLS = 4
 TOLERANCE = 0.05
 METRICS = ("accuracy", "loss", "excess")
 BAUM_WELCH = "Baum-Welch"
-_LOOKS: dict[str, tuple[str, Role]] = {
+_LOOKS: dict[str, tuple[str, lab.Role]] = {
     "optimum": ("exact filter", "optimum"),
     "trained": ("trained here", "model"),
     "untrained": ("before training", "control"),
     BAUM_WELCH: ("Baum-Welch on the prompt", "baseline"),
-    **{name: PREDICTORS[name] for name in ("order-0", "order-1", "order-2", "order-3")},
+    **{name: lab.PREDICTORS[name] for name in ("order-0", "order-1", "order-2", "order-3")},
 }
 
 
 @registry.experiment(NAME)
-class InContext(Experiment):
+class InContext(lab.Experiment):
     """A RoFormer trained on random HMMs, and optionally a language model, on lazy noisy chains."""
 
     title = "Hidden Markov models in context"
@@ -109,7 +95,7 @@ class InContext(Experiment):
             }
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         run, length = runs["learner"], sizes["length"]
         plain = SequenceLayout(length=length)
         networks: dict[str, tuple[nn.Module, Any]] = {
@@ -129,24 +115,24 @@ class InContext(Experiment):
                 predictions += rows
                 time, rate = mixing_time(hmm, num_samples=200), entropy_rate(hmm, num_samples=50)
                 about |= {"mixing_time": time.time, "entropy_rate": rate.value}
-                convergence += [about | row for row in convergence_rows(Rows(rows))]
+                convergence += [about | row for row in convergence_rows(lab.Rows(rows))]
         return {"predictions": predictions, "convergence": convergence}
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         rows, reached = tables["predictions"], tables["convergence"]
         return [
             _figure(rows, "excess", "Nats above the exact filter", "nats above the exact filter"),
             _figure(rows, "accuracy", "Accuracy of the most likely symbol", "accuracy"),
-            Figure(
+            lab.Figure(
                 name="convergence",
                 title="How much context is needed",
                 caption=f"Observations from which on the loss stays within {TOLERANCE} nats of the filter; "
                 "predictors that never do are not drawn. Means over the seeds that do.",
                 panels=tuple(
-                    lines(
+                    lab.lines(
                         "",
                         *(
-                            curve(reached.where(network=name), by, *_look(name), y="length")
+                            lab.curve(reached.where(network=name), by, *_look(name), y="length")
                             for name in _networks(reached)
                         ),
                         x_label=label,
@@ -246,7 +232,7 @@ def baum_welch_rows(hmm: HMM, observations: torch.Tensor, edges: list[int]) -> l
     ]
 
 
-def convergence_rows(rows: Rows) -> list[dict[str, Any]]:
+def convergence_rows(rows: lab.Rows) -> list[dict[str, Any]]:
     """Return rows (network, length, excess): position of lasting small excess, or None, and last excess."""
     found = []
     for network, own in rows.where(metric="excess").by("network").items():
@@ -261,23 +247,23 @@ def convergence_rows(rows: Rows) -> list[dict[str, Any]]:
 # Figures and claims
 
 
-def _look(network: str) -> tuple[str, Role]:
+def _look(network: str) -> tuple[str, lab.Role]:
     return _LOOKS.get(network, (network, "other"))
 
 
-def _networks(rows: Rows) -> list[str]:
+def _networks(rows: lab.Rows) -> list[str]:
     return sorted(rows.values("network"), key=lambda name: list(_LOOKS).index(name) if name in _LOOKS else -1)
 
 
-def _figure(rows: Rows, metric: str, title: str, y_label: str) -> Figure:
+def _figure(rows: lab.Rows, metric: str, title: str, y_label: str) -> lab.Figure:
     kept = rows.where(metric=metric)
 
-    def panel(mixing: float) -> Panel:
+    def panel(mixing: float) -> lab.Panel:
         own = kept.where(mixing=mixing)
-        series = [curve(own.where(network=name), "position", *_look(name)) for name in _networks(own)]
-        return lines(f"stays with {mixing:g}", *series, x_label="observations seen", y_label=y_label, log_x=True)
+        series = [lab.curve(own.where(network=name), "position", *_look(name)) for name in _networks(own)]
+        return lab.lines(f"stays with {mixing:g}", *series, x_label="observations seen", y_label=y_label, log_x=True)
 
-    return Figure(
+    return lab.Figure(
         name=metric,
         title=title,
         caption="By the number of observations in the context, averaged from each point up to the next and over "
@@ -286,21 +272,21 @@ def _figure(rows: Rows, metric: str, title: str, y_label: str) -> Figure:
     )
 
 
-def _said(effects: dict[str, Effect]) -> str:
+def _said(effects: dict[str, lab.Effect]) -> str:
     return "; ".join(f"{_look(name)[0]} {effect.short()}" for name, effect in effects.items())
 
 
-@claim("in-context-baum-welch")
-def better_than_baum_welch(tables: Tables) -> Measurement:
+@lab.claim("in-context-baum-welch")
+def better_than_baum_welch(tables: lab.Tables) -> lab.Measurement:
     rows = tables["convergence"]
     effects = {}
     for name in rows.values("network"):
         if name != "trained" and not name.startswith("pretrained"):
             continue
 
-        def less(own: Rows, name: str = name) -> float:
+        def less(own: lab.Rows, name: str = name) -> float:
             ours, fitted = (float(np.mean([row["excess"] for row in own.where(network=n)])) for n in (name, BAUM_WELCH))
             return ours - fitted
 
-        effects[name] = Effect.pooled(list(rows.per_seed(less).values()), "nats")
-    return Measurement(effects, f"Nats above the exact filter, network minus Baum-Welch: {_said(effects)}.")
+        effects[name] = lab.Effect.pooled(list(rows.per_seed(less).values()), "nats")
+    return lab.Measurement(effects, f"Nats above the exact filter, network minus Baum-Welch: {_said(effects)}.")

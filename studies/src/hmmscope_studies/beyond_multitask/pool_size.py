@@ -15,28 +15,13 @@ from hmmscope import (
     ProcessDataset,
     Run,
     as_composed_cycles,
+    lab,
     registry,
     require_process_type,
     strategy_weights,
 )
 from hmmscope.analysis import LevelCrossing, TunedNgrams, known_component_probs, mean_row
 from hmmscope.inference import optimal_probs
-from hmmscope.lab import (
-    EstimateWithError,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    PerSeed,
-    Role,
-    Rows,
-    Tables,
-    claim,
-    curve,
-    heatmap,
-    lines,
-)
 from hmmscope_papers.multitask.models import BATCH, PARTS, multitask_plan
 from hmmscope_papers.multitask.predictors import (
     POOLS,
@@ -56,7 +41,7 @@ RETRIEVES, INFERS = 0.1, 0.02
 
 
 @registry.experiment("multitask-pool-size")
-class PoolSize(Experiment):
+class PoolSize(lab.Experiment):
     """The same model at equal tokens on pools of growing size."""
 
     title = "N-grams, retrieval or inference, by pool size and training"
@@ -67,7 +52,7 @@ class PoolSize(Experiment):
         "mixture of n-grams, retrieval, and inference over all pairs. Models with stored checkpoints are also "
         "followed over training."
     )
-    num_seeds = Experiment.NUM_SEEDS
+    num_seeds = lab.Experiment.NUM_SEEDS
     measure_per_run = True
     groups = {"strategies": ("weights", "left"), "training": ("phases",), "setting": ("setting",)}
     sizes = {
@@ -85,8 +70,8 @@ class PoolSize(Experiment):
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return multitask_plan(scale, choices["parts"])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
-        tables: MeasuredTables = {name: [] for name in self.groups[group]}
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
+        tables: lab.MeasuredTables = {name: [] for name in self.groups[group]}
         look = {
             "strategies": _strategies,
             "training": _phases,
@@ -97,10 +82,10 @@ class PoolSize(Experiment):
                 tables[name] += [model_columns(label, run) | row for row in rows]
         return tables
 
-    def without_training(self, tables: Tables) -> Tables | None:
+    def without_training(self, tables: lab.Tables) -> lab.Tables | None:
         return None
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         phases = tables["phases"]
         return [
             _transition_figure(phases),
@@ -140,7 +125,7 @@ def _strategy_laws(
     return found
 
 
-def _strategies(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
+def _strategies(run: Run, sizes: dict[str, Any]) -> lab.MeasuredTables:
     weights, left = [], []
     for pool, process in pools_of(run).items():
         dataset = _prompts(run, process)
@@ -166,7 +151,7 @@ def _strategies(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
     return {"weights": weights, "left": left}
 
 
-def _phases(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
+def _phases(run: Run, sizes: dict[str, Any]) -> lab.MeasuredTables:
     training, pools = run.config.training, pools_of(run)
     columns = pool_columns(run)
     last = run.config.layout.sequence_index[run.config.layout.predicted_observations]
@@ -208,7 +193,7 @@ def _loss(probs: Tensor, labels: Tensor, end: np.ndarray) -> np.ndarray:
 # ---------------------------------------------------------------------------------------------------------------------
 # Figures
 
-_STRATEGIES: dict[str, tuple[str, Role]] = {
+_STRATEGIES: dict[str, tuple[str, lab.Role]] = {
     "inference": ("inference over all pairs", "optimum"),
     "retrieval": ("retrieval from the pool", "model"),
     "counting": ("n-grams, orders 1 to 4", "baseline"),
@@ -217,13 +202,13 @@ _STRATEGIES: dict[str, tuple[str, Role]] = {
 }
 
 
-_EFFECTS: dict[str, Role] = {"inference": "optimum", "retrieval": "model"}
+_EFFECTS: dict[str, lab.Role] = {"inference": "optimum", "retrieval": "model"}
 
 
-def _named(rows: Rows) -> Rows:
-    kept = Rows(row for row in rows if not row["strategy"].startswith("order-"))
+def _named(rows: lab.Rows) -> lab.Rows:
+    kept = lab.Rows(row for row in rows if not row["strategy"].startswith("order-"))
     keys = [key for key in (rows[0] if rows else {}) if key not in ("strategy", "value", "error")]
-    orders = Rows(row for row in rows if row["strategy"].startswith("order-"))
+    orders = lab.Rows(row for row in rows if row["strategy"].startswith("order-"))
     for group in orders.by(*keys).values():
         row = {key: group[0][key] for key in keys} | {"strategy": "counting"}
         error = math.hypot(*(one["error"] for one in group))
@@ -231,17 +216,17 @@ def _named(rows: Rows) -> Rows:
     return kept
 
 
-def _end(tables: Tables) -> Rows:
+def _end(tables: lab.Tables) -> lab.Rows:
     rows = tables["weights"].where(axis="demonstrations")
     return _named(rows.where(x=max(rows.values("x"))))
 
 
-def _weights_figure(tables: Tables) -> Figure:
+def _weights_figure(tables: lab.Tables) -> lab.Figure:
     rows = _end(tables)
     panels = [
-        lines(
+        lab.lines(
             title[0].upper() + title[1:],
-            *(curve(rows.where(pool=pool, strategy=name), "prompts", *look) for name, look in _STRATEGIES.items()),
+            *(lab.curve(rows.where(pool=pool, strategy=name), "prompts", *look) for name, look in _STRATEGIES.items()),
             x_label="prompts per HMM",
             y_label="weight",
             log_x=True,
@@ -251,7 +236,7 @@ def _weights_figure(tables: Tables) -> Figure:
         for pool, title in POOLS.items()
         if rows.where(pool=pool)
     ]
-    return Figure(
+    return lab.Figure(
         name="weights",
         title="Strategies in the predictions of a model",
         caption=(
@@ -263,12 +248,15 @@ def _weights_figure(tables: Tables) -> Figure:
     )
 
 
-def _by_demonstration(tables: Tables) -> Figure:
+def _by_demonstration(tables: lab.Tables) -> lab.Figure:
     rows = _named(tables["weights"])
     panels = [
-        lines(
+        lab.lines(
             f"{title[0].upper()}{title[1:]}, by {axis.removesuffix('s')}",
-            *(curve(rows.where(pool=pool, axis=axis, strategy=name), "x", *look) for name, look in _STRATEGIES.items()),
+            *(
+                lab.curve(rows.where(pool=pool, axis=axis, strategy=name), "x", *look)
+                for name, look in _STRATEGIES.items()
+            ),
             x_label=label,
             y_label="weight",
             y_min=0.0,
@@ -278,7 +266,7 @@ def _by_demonstration(tables: Tables) -> Figure:
         for axis, label in (("demonstrations", "demonstrations before"), ("positions", "observations seen"))
         if rows.where(pool=pool)
     ]
-    return Figure(
+    return lab.Figure(
         name="by-demonstration",
         title="Strategies along a prompt, in the paper's regime",
         caption=(
@@ -289,7 +277,7 @@ def _by_demonstration(tables: Tables) -> Figure:
     )
 
 
-def _phase_figure(rows: Rows) -> Figure:
+def _phase_figure(rows: lab.Rows) -> lab.Figure:
     named = rows.with_columns(pool=lambda row: f"{row['prompts']:.4g}")
     shown = {"x_label": "step", "y_label": "prompts per HMM at the end", "z_label": "nats"}
     titles = {
@@ -297,9 +285,10 @@ def _phase_figure(rows: Rows) -> Figure:
         "inference": "Inference: below the best n-gram, unseen HMMs",
     }
     maps = [
-        heatmap(t, Rows(named.where(effect=e).pool("step", "pool")), "step", "pool", **shown) for e, t in titles.items()
+        lab.heatmap(t, lab.Rows(named.where(effect=e).pool("step", "pool")), "step", "pool", **shown)
+        for e, t in titles.items()
     ]
-    return Figure(
+    return lab.Figure(
         name="phases",
         title="Phases of training",
         caption=(
@@ -311,20 +300,20 @@ def _phase_figure(rows: Rows) -> Figure:
     )
 
 
-def _transition_figure(rows: Rows) -> Figure:
+def _transition_figure(rows: lab.Rows) -> lab.Figure:
     named = rows.with_columns(shown_as=lambda row: f"{row['prompts']:.3g} prompts per HMM")
-    last = Rows(row for row in rows if row["shown"] == row["prompts"])
+    last = lab.Rows(row for row in rows if row["shown"] == row["prompts"])
     titles = {
         "inference": "Inference: below the best n-gram, unseen HMMs",
         "retrieval": "Retrieval: held-out HMMs minus pool",
     }
     panels = []
     for effect, title in titles.items():
-        curves = [curve(own, "step", name) for name, own in named.where(effect=effect).by("shown_as").items()]
-        panels.append(lines(f"{title}, by step", *curves, x_label="step", y_label="nats", log_x=True))
-    ends = [curve(last.where(effect=effect), "prompts", effect, role) for effect, role in _EFFECTS.items()]
-    panels.append(lines("At the end of training", *ends, x_label="prompts per HMM", y_label="nats", log_x=True))
-    return Figure(
+        curves = [lab.curve(own, "step", name) for name, own in named.where(effect=effect).by("shown_as").items()]
+        panels.append(lab.lines(f"{title}, by step", *curves, x_label="step", y_label="nats", log_x=True))
+    ends = [lab.curve(last.where(effect=effect), "prompts", effect, role) for effect, role in _EFFECTS.items()]
+    panels.append(lab.lines("At the end of training", *ends, x_label="prompts per HMM", y_label="nats", log_x=True))
+    return lab.Figure(
         name="transition",
         title="From inference to retrieval",
         caption=(
@@ -337,7 +326,7 @@ def _transition_figure(rows: Rows) -> Figure:
     )
 
 
-def _prompts_said(tables: Tables) -> str:
+def _prompts_said(tables: lab.Tables) -> str:
     return ", ".join(f"{value:.4g}" for value in tables["weights"].values("prompts"))
 
 
@@ -345,27 +334,27 @@ def _prompts_said(tables: Tables) -> str:
 # Questions
 
 
-@claim("multitask-switch")
-def switch(tables: Tables) -> Measurement:
+@lab.claim("multitask-switch")
+def switch(tables: lab.Tables) -> lab.Measurement:
     rows = tables["phases"].where(effect="retrieval")
-    last = Rows(row for row in rows if row["shown"] == row["prompts"])
+    last = lab.Rows(row for row in rows if row["shown"] == row["prompts"])
     found = last.per_seed(lambda own: _crossed(own, "prompts", RETRIEVES))
     listed = ", ".join(f"{x:.4g}: {own.effect()}" for x, own in sorted(last.by("prompts").items()))
     text = f"By prompts per HMM, the loss on held-out HMMs exceeds that on the pool by {listed} nats. {_where(found)}"
     effect = _logs(found).effect("log2 of prompts per HMM")
-    return Measurement(effect, text, gates=(Gate.equal_tokens(tables),))
+    return lab.Measurement(effect, text, gates=(lab.Gate.equal_tokens(tables),))
 
 
-def _crossed(rows: Rows, key: str, level: float) -> LevelCrossing | None:
+def _crossed(rows: lab.Rows, key: str, level: float) -> LevelCrossing | None:
     found = sorted(rows, key=lambda row: row[key])
     errors = [row["error"] if "error" in row else (row["high"] - row["low"]) / 3.92 for row in found]
     places = [round(row[key]) if row[key] >= 1 else 1 for row in found]
     return LevelCrossing.of(places, [row["value"] for row in found], errors, level=level)
 
 
-def _logs(found: Mapping[Any, LevelCrossing | None]) -> PerSeed[EstimateWithError | None]:
-    return PerSeed(
-        {seed: None if one is None else EstimateWithError(one.log2_step, one.error) for seed, one in found.items()}
+def _logs(found: Mapping[Any, LevelCrossing | None]) -> lab.PerSeed[lab.EstimateWithError | None]:
+    return lab.PerSeed(
+        {seed: None if one is None else lab.EstimateWithError(one.log2_step, one.error) for seed, one in found.items()}
     )
 
 

@@ -4,22 +4,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from hmmscope import Run, evaluate
+from hmmscope import Run, evaluate, lab
 from hmmscope.analysis import mean_row
-from hmmscope.lab import (
-    PREDICTORS,
-    Effect,
-    Experiment,
-    Gate,
-    MeasuredTables,
-    Panel,
-    Rows,
-    Tables,
-    bar,
-    bars,
-    curve,
-    lines,
-)
 from hmmscope_papers.multitask.predictors import last_sequence
 
 CYCLES = "aliased-cycles-mixture"
@@ -145,10 +131,10 @@ def end_rows(run: Run, num_samples: int, *, baselines: bool = True) -> list[dict
 # Studies on prompts
 
 
-class PromptStudy(Experiment):
+class PromptStudy(lab.Experiment):
     """The base with one parameter varied."""
 
-    num_seeds = Experiment.NUM_SEEDS
+    num_seeds = lab.Experiment.NUM_SEEDS
     groups = {"end of the prompt": ("end",)}
     sizes = {"smoke": {"samples": 16}, "small": {"samples": 512}, "gpu": {"samples": 1024}, "paper": {"samples": 512}}
     #: Lists that define the plan, by scale.
@@ -161,43 +147,43 @@ class PromptStudy(Experiment):
     def setting(self, run: Run) -> dict[str, Any]:
         """Return the columns of the varied parameter."""
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         found = [(self.setting(run), end_rows(run, sizes["samples"])) for run in runs.values()]
         return {"end": [setting | row for setting, rows in found for row in rows]}
 
-    def without_training(self, tables: Tables) -> Tables | None:
+    def without_training(self, tables: lab.Tables) -> lab.Tables | None:
         return untrained_answers(tables, "end")
 
 
-def untrained_answers(tables: Tables, name: str) -> Tables:
+def untrained_answers(tables: lab.Tables, name: str) -> lab.Tables:
     """Replace the model by the untrained predictor."""
     rows = tables[name]
     taken = rows.where(predictor="untrained").with_columns(predictor=lambda row: "model")
-    return {**tables, name: Rows([*(row for row in rows if row["predictor"] != "model"), *taken])}
+    return {**tables, name: lab.Rows([*(row for row in rows if row["predictor"] != "model"), *taken])}
 
 
-def excess_by(tables: Tables, key: str, **fields: Any) -> dict[Any, Effect]:
+def excess_by(tables: lab.Tables, key: str, **fields: Any) -> dict[Any, lab.Effect]:
     """Return the excess over the optimum by setting, in nats."""
     found = {value: own.effect() for value, own in _excess(tables, **fields).by(key).items()}
     return {value: effect for value, effect in found.items() if effect is not None}
 
 
-def excess_less(tables: Tables, one: dict[str, Any], other: dict[str, Any], unit: str) -> Effect | None:
+def excess_less(tables: lab.Tables, one: dict[str, Any], other: dict[str, Any], unit: str) -> lab.Effect | None:
     """Return the excess at one setting minus that at another."""
     return _excess(tables, **one).less(_excess(tables, **other), unit=unit)
 
 
-def _excess(tables: Tables, **fields: Any) -> Rows:
+def _excess(tables: lab.Tables, **fields: Any) -> lab.Rows:
     return tables["end"].where(predictor="model", metric="excess", **fields)
 
 
-def deepest(tables: Tables) -> Tables:
+def deepest(tables: lab.Tables) -> lab.Tables:
     """Drop the one-layer control."""
     rows = tables["end"]
     return {**tables, "end": rows.where(layers=max(rows.values("layers")))}
 
 
-def depth_matters(tables: Tables, key: str) -> Gate:
+def depth_matters(tables: lab.Tables, key: str) -> lab.Gate:
     """Require that one layer is clearly worse than the base by `DEPTH_GAIN`.
 
     Args:
@@ -209,17 +195,17 @@ def depth_matters(tables: Tables, key: str) -> Gate:
     deep = rows.where(layers=max(rows.values("layers")), **{key: shallow.values(key)[0]} if shallow else {})
     gain = shallow.less(deep, unit="excess, nats")
     return (
-        Gate.learned(gain, DEPTH_GAIN, "one layer")
+        lab.Gate.learned(gain, DEPTH_GAIN, "one layer")
         if gain
-        else Gate("learned", False, "no one-layer model was measured")
+        else lab.Gate("learned", False, "no one-layer model was measured")
     )
 
 
-def listed(found: dict[Any, Effect]) -> str:
+def listed(found: dict[Any, lab.Effect]) -> str:
     return ", ".join(f"{name}: {one.value:.3f}" for name, one in found.items())
 
 
-def better(effect: Effect | None, one: str, other: str) -> str:
+def better(effect: lab.Effect | None, one: str, other: str) -> str:
     """Return a sentence on which of the two is better."""
     if effect is None or effect.low is None or effect.high is None or effect.low <= 0 <= effect.high:
         return f"It is open whether {one.lower()} or {other} is better."
@@ -237,15 +223,15 @@ _UNITS = {
 }
 
 
-def setting_bars(rows: Rows, key: str, metric: str, values: Sequence[str]) -> Panel:
+def setting_bars(rows: lab.Rows, key: str, metric: str, values: Sequence[str]) -> lab.Panel:
     title, unit = _UNITS[metric]
-    own = {name: rows.where(predictor=name, metric=metric) for name in PREDICTORS}
-    series = [bar(found, key, values, *PREDICTORS[name]) for name, found in own.items() if found]
-    return bars(title, *series, categories=values, y_label=unit)
+    own = {name: rows.where(predictor=name, metric=metric) for name in lab.PREDICTORS}
+    series = [lab.bar(found, key, values, *lab.PREDICTORS[name]) for name, found in own.items() if found]
+    return lab.bars(title, *series, categories=values, y_label=unit)
 
 
-def setting_lines(rows: Rows, key: str, metric: str, **shown: Any) -> Panel:
+def setting_lines(rows: lab.Rows, key: str, metric: str, **shown: Any) -> lab.Panel:
     title, unit = _UNITS[metric]
-    own = {name: rows.where(predictor=name, metric=metric) for name in PREDICTORS}
-    series = [curve(found, key, *PREDICTORS[name]) for name, found in own.items()]
-    return lines(title, *series, y_label=unit, **shown)
+    own = {name: rows.where(predictor=name, metric=metric) for name in lab.PREDICTORS}
+    series = [lab.curve(found, key, *lab.PREDICTORS[name]) for name, found in own.items()]
+    return lab.lines(title, *series, y_label=unit, **shown)

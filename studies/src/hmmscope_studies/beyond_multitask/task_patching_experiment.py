@@ -2,33 +2,14 @@
 
 from typing import Any
 
-from hmmscope import Run, evaluate, registry, task_patching
+from hmmscope import Run, evaluate, lab, registry, task_patching
 from hmmscope.analysis import TunedNgrams, mean_row
-from hmmscope.lab import (
-    Effect,
-    EstimateWithError,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Numbers,
-    Panel,
-    Role,
-    Rows,
-    RuleParameters,
-    Tables,
-    claim,
-    curve,
-    lines,
-    parameter,
-)
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.predictors import last_sequence
 
 #: Components of the mixture; their identity takes one dimension less.
 NUM_TASKS = 4
-_LOOKS: dict[str, tuple[str, Role]] = {
+_LOOKS: dict[str, tuple[str, lab.Role]] = {
     "task": ("task's subspace", "model"),
     "whole": ("whole stream", "ceiling"),
     "random": ("random subspace", "control"),
@@ -36,7 +17,7 @@ _LOOKS: dict[str, tuple[str, Role]] = {
 
 
 @registry.experiment("task-patching")
-class TaskPatching(Experiment):
+class TaskPatching(lab.Experiment):
     """RoFormers on prompts of a mixture of four HMMs; the task of one prompt is patched into another."""
 
     title = "Is the task a vector that the model uses?"
@@ -90,7 +71,7 @@ class TaskPatching(Experiment):
             }
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         (run,) = runs.values()
         rows: list[dict[str, Any]] = []
         for network, model in {"trained": run.model, "untrained": run.untrained()}.items():
@@ -102,10 +83,10 @@ class TaskPatching(Experiment):
         best = TunedNgrams.best(loss)
         return {"patches": rows, "learned": [{"baseline": best} | mean_row(loss[best] - loss["model"])]}
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         rows = tables["patches"].where(reference="filter")
         return [
-            Figure(
+            lab.Figure(
                 name="layers",
                 title="Another prompt's task is written into a layer",
                 caption=(
@@ -118,7 +99,7 @@ class TaskPatching(Experiment):
                 ),
                 panels=(_by(rows.where(rank=NUM_TASKS - 1), "layer", "layer"),),
             ),
-            Figure(
+            lab.Figure(
                 name="dimensions",
                 title="How many dimensions the task takes",
                 caption=(
@@ -130,50 +111,50 @@ class TaskPatching(Experiment):
         ]
 
 
-def _by(rows: Rows, x: str, x_label: str) -> Panel:
+def _by(rows: lab.Rows, x: str, x_label: str) -> lab.Panel:
     trained, untrained = (rows.where(network=network) for network in ("trained", "untrained"))
-    series = [curve(trained.where(subspace=key), x, *look) for key, look in _LOOKS.items()]
-    series.append(curve(untrained.where(subspace="task"), x, "task subspace, before training", "baseline"))
-    return lines("", *series, x_label=x_label, y_label="fraction of the way")
+    series = [lab.curve(trained.where(subspace=key), x, *look) for key, look in _LOOKS.items()]
+    series.append(lab.curve(untrained.where(subspace="task"), x, "task subspace, before training", "baseline"))
+    return lab.lines("", *series, x_label=x_label, y_label="fraction of the way")
 
 
-def _at_best(rows: Rows) -> Rows:
+def _at_best(rows: lab.Rows) -> lab.Rows:
     whole = rows.where(network="trained", subspace="whole").pool("layer")
     inner = [row for row in whole if row["layer"] < max(rows.values("layer"))]
     return rows.where(layer=largest(inner, lambda row: row["value"])["layer"])
 
 
-def _less(tables: Tables, reference: str, **other: str) -> dict[int, Effect]:
+def _less(tables: lab.Tables, reference: str, **other: str) -> dict[int, lab.Effect]:
     rows, effects = _at_best(tables["patches"].where(reference=reference)), {}
     for rank, own in rows.by("rank").items():
 
-        def difference(seed_rows: Rows) -> EstimateWithError:
-            def of(**chosen: str) -> EstimateWithError:
+        def difference(seed_rows: lab.Rows) -> lab.EstimateWithError:
+            def of(**chosen: str) -> lab.EstimateWithError:
                 row = seed_rows.one(**{"network": "trained", "subspace": "task", **chosen})
-                return EstimateWithError(row["value"], row["error"])
+                return lab.EstimateWithError(row["value"], row["error"])
 
             return of() - of(**other)
 
-        effects[rank] = Effect.pooled(list(own.per_seed(difference).values()), "fraction of the way")
+        effects[rank] = lab.Effect.pooled(list(own.per_seed(difference).values()), "fraction of the way")
     return effects
 
 
-def _gates(tables: Tables, numbers: Numbers = None) -> tuple[Any, ...]:
+def _gates(tables: lab.Tables, numbers: lab.Numbers = None) -> tuple[Any, ...]:
     gain = tables["learned"].effect(unit="nats")
     assert gain is not None
-    told = Gate.learned(gain, parameter(numbers, "learned"), "the best in-context n-gram baseline")
-    return told, Gate.flat(tables, parameter(numbers, "settled"))
+    told = lab.Gate.learned(gain, lab.parameter(numbers, "learned"), "the best in-context n-gram baseline")
+    return told, lab.Gate.flat(tables, lab.parameter(numbers, "settled"))
 
 
-@claim("task-is-a-vector")
-def task_is_a_vector(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("task-is-a-vector")
+def task_is_a_vector(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     controls = {"random subspaces": {"subspace": "random"}, "before training": {"network": "untrained"}}
     effects = {name: _less(tables, "filter", **other)[NUM_TASKS - 1] for name, other in controls.items()}
     rows = _at_best(tables["patches"].where(reference="filter")).where(network="trained", rank=NUM_TASKS - 1)
     shares = {look: rows.where(subspace=name).effect() for name, (look, _) in _LOOKS.items()}
     text = ", ".join(f"{name} {effect.short()}" for name, effect in shares.items() if effect is not None)
     layer = rows.values("layer")[0]
-    return Measurement(
+    return lab.Measurement(
         effects,
         f"Fraction of the way to the other HMM's filter at layer {layer}: {text}.",
         _gates(tables, numbers),
@@ -181,11 +162,11 @@ def task_is_a_vector(tables: Tables, numbers: RuleParameters) -> Measurement:
     )
 
 
-@claim("task-dimensions")
-def task_dimensions(tables: Tables) -> Measurement:
+@lab.claim("task-dimensions")
+def task_dimensions(tables: lab.Tables) -> lab.Measurement:
     rows = _at_best(tables["patches"].where(reference="filter")).where(network="trained", subspace="task")
     by_rank = {rank: rows.where(rank=rank) for rank in rows.values("rank")}
     more = by_rank[NUM_TASKS - 1].less(by_rank[1], unit="fraction of the way")
     shares = {rank: own.effect() for rank, own in by_rank.items()}
     said = "; ".join(f"{rank} {effect.short()}" for rank, effect in shares.items() if effect is not None)
-    return Measurement(more, f"Fraction of the way to the other HMM's filter by dimensions: {said}.")
+    return lab.Measurement(more, f"Fraction of the way to the other HMM's filter by dimensions: {said}.")

@@ -12,34 +12,12 @@ from hmmscope import (
     SequenceLayout,
     entropy_rate,
     evaluate,
+    lab,
     mixing_time,
     registry,
 )
 from hmmscope.analysis import inference_mode
 from hmmscope.interop import HuggingFaceModel
-from hmmscope.lab import (
-    PREDICTORS,
-    Effect,
-    EstimateWithError,
-    Experiment,
-    Figure,
-    Gate,
-    MeasuredTables,
-    Measurement,
-    Numbers,
-    Panel,
-    PerSeed,
-    Role,
-    Rows,
-    RuleParameters,
-    Tables,
-    bar,
-    bars,
-    claim,
-    curve,
-    lines,
-    parameter,
-)
 from hmmscope.ties import largest, smallest
 from hmmscope_studies.beyond_multitask.in_context import BAUM_WELCH, baum_welch_rows, binned, binned_score
 from hmmscope_studies.language.beliefs_in_text import belief_tables
@@ -59,19 +37,19 @@ SMOLLM2 = "smollm2-135m"
 #: Training budget of the language model, as its authors report it.
 SPENT = {"tokens": 2e12}
 COUNTING = ("order-0", "order-1", "order-2", "order-3", "context-tree")
-LOOKS: dict[str, tuple[str, Role]] = {
+LOOKS: dict[str, tuple[str, lab.Role]] = {
     "trained": ("pretrained language model", "model"),
     "learner": ("small model trained on such chains", "other"),
     "untrained": ("before training", "control"),
     "shuffled": ("weights shuffled", "control"),
     "optimum": ("exact filter", "optimum"),
     BAUM_WELCH: ("Baum-Welch on the prompt", "baseline"),
-    **{name: PREDICTORS[name] for name in ("order-0", "order-1", "context-tree")},
+    **{name: lab.PREDICTORS[name] for name in ("order-0", "order-1", "context-tree")},
 }
 
 
 @registry.experiment(NAME)
-class Pretrained(Experiment):
+class Pretrained(lab.Experiment):
     """SmolLM2-135M on lazy noisy chains and RRXOR as text."""
 
     title = "A pretrained language model reads hidden Markov models"
@@ -147,13 +125,13 @@ class Pretrained(Experiment):
             }
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         run = runs["learner"]
         if group == "predictions":
             return _predictions(run, sizes)
         return belief_tables(reader_of(sizes["pretrained"], 2, run.config.seed), sizes)
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         rows = _main(tables)
         return [
             _by_context(rows, "excess", "Excess over the exact filter", "nats above the exact filter"),
@@ -168,7 +146,7 @@ class Pretrained(Experiment):
 # Measurements
 
 
-def _predictions(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
+def _predictions(run: Run, sizes: dict[str, Any]) -> lab.MeasuredTables:
     length, samples, main = sizes["length"], sizes["samples"], sizes["separators"][0]
     twins = {"untrained": sizes["twin_samples"], "shuffled": sizes["twin_samples"]}
     rows, chains = [], []
@@ -245,19 +223,19 @@ _CONTEXT = (
 )
 
 
-def _by_context(rows: Rows, metric: str, title: str, y_label: str) -> Figure:
+def _by_context(rows: lab.Rows, metric: str, title: str, y_label: str) -> lab.Figure:
     kept, names, caption = rows.where(metric=metric), list(LOOKS), _CONTEXT
     if metric == "excess":  # so large that the other curves would coincide
         names.remove("shuffled")
         least = min(row["value"] for row in _of(kept, "shuffled").pool("stay", "position"))
         caption += f" The control with shuffled weights is left out: it is at least {least:.1f} nats above everywhere."
 
-    def panel(stay: float) -> Panel:
+    def panel(stay: float) -> lab.Panel:
         own = kept.where(stay=stay)
-        series = [curve(own.where(network=name), "position", *LOOKS[name]) for name in names]
-        return lines(f"stays with {stay:g}", *series, x_label="observations seen", y_label=y_label, log_x=True)
+        series = [lab.curve(own.where(network=name), "position", *LOOKS[name]) for name in names]
+        return lab.lines(f"stays with {stay:g}", *series, x_label="observations seen", y_label=y_label, log_x=True)
 
-    return Figure(
+    return lab.Figure(
         name=metric,
         title=title,
         caption=caption,
@@ -265,17 +243,17 @@ def _by_context(rows: Rows, metric: str, title: str, y_label: str) -> Figure:
     )
 
 
-def _separator_figure(rows: Rows) -> Figure:
+def _separator_figure(rows: lab.Rows) -> lab.Figure:
     asked = rows.where(network="trained", metric="share")
     stay, noise, separators = asked[0]["stay"], asked[0]["noise"], asked.values("separator")
     own = rows.where(network="trained", stay=stay, noise=noise)
 
-    def panel(metric: str, y_label: str, log_y: bool) -> Panel:
+    def panel(metric: str, y_label: str, log_y: bool) -> lab.Panel:
         kept = own.where(metric=metric)
-        series = [curve(kept.where(separator=one), "position", one) for one in separators]
-        return lines("", *series, x_label="observations seen", y_label=y_label, log_x=True, log_y=log_y)
+        series = [lab.curve(kept.where(separator=one), "position", one) for one in separators]
+        return lab.lines("", *series, x_label="observations seen", y_label=y_label, log_x=True, log_y=log_y)
 
-    return Figure(
+    return lab.Figure(
         name="separators",
         title="Effect of the separator between letters",
         caption=f"The same chain (stays with {stay:g}, noise {noise:g}) written with each separator. Left: nats above the "
@@ -287,29 +265,31 @@ def _separator_figure(rows: Rows) -> Figure:
     )
 
 
-def _belief_figure(rows: Rows) -> Figure:
-    series = [curve(rows.where(network=name), "layer", *LOOKS[name]) for name in ("trained", "untrained")]
+def _belief_figure(rows: lab.Rows) -> lab.Figure:
+    series = [lab.curve(rows.where(network=name), "layer", *LOOKS[name]) for name in ("trained", "untrained")]
     least = min(row["value"] for row in _of(rows, "shuffled").pool("layer"))
-    alone = curve(rows.where(network="trained"), "layer", "from the exact prediction", "baseline", y="from_prediction")
-    return Figure(
+    alone = lab.curve(
+        rows.where(network="trained"), "layer", "from the exact prediction", "baseline", y="from_prediction"
+    )
+    return lab.Figure(
         name="beliefs",
         title="The belief of RRXOR in the layers",
         caption="R² of the exact belief as an affine function of the stream, on held-out samples. From the exact "
         "prediction: R² of a stream that only encodes the exact next-symbol distribution. The control with shuffled "
         f"weights is left out: it goes down to {least:.1f}.",
-        panels=(lines("", *series, alone, x_label="layer", y_label="R² on held-out samples"),),
+        panels=(lab.lines("", *series, alone, x_label="layer", y_label="R² on held-out samples"),),
     )
 
 
-def _moved_figure(rows: Rows) -> Figure:
+def _moved_figure(rows: lab.Rows) -> lab.Figure:
     kinds = rows.values("subspace")
-    own = [bar(rows.where(network=name), "subspace", kinds, *LOOKS[name]) for name in ("trained", "untrained")]
-    return Figure(
+    own = [lab.bar(rows.where(network=name), "subspace", kinds, *LOOKS[name]) for name in ("trained", "untrained")]
+    return lab.Figure(
         name="interventions",
         title="Writing another belief into the stream",
         caption="How far the next prediction moves to the exact filter's with the written belief (one: all the way), at "
         "the layer above the input that reads the belief best, and the same for a random change of equal size.",
-        panels=(bars("", *own, categories=kinds, y_label="fraction of the way"),),
+        panels=(lab.bars("", *own, categories=kinds, y_label="fraction of the way"),),
     )
 
 
@@ -317,51 +297,51 @@ def _moved_figure(rows: Rows) -> Figure:
 # Claims
 
 
-def _main(tables: Tables) -> Rows:
+def _main(tables: lab.Tables) -> lab.Rows:
     rows = tables["predictions"]
     return rows.where(separator=rows.where(network="optimum")[0]["separator"])
 
 
-def _end(tables: Tables, metric: str = "excess") -> Rows:
+def _end(tables: lab.Tables, metric: str = "excess") -> lab.Rows:
     kept = _main(tables).where(metric=metric)
     return kept.where(position=max(kept.values("position")))
 
 
-def _of(rows: Rows, network: str) -> Rows:
+def _of(rows: lab.Rows, network: str) -> lab.Rows:
     return rows.where(network=network)
 
 
-def _gained(tables: Tables, twin: str) -> Effect | None:
+def _gained(tables: lab.Tables, twin: str) -> lab.Effect | None:
     end = _end(tables)
     own = _of(end, twin)
     return own.less(_of(end, "trained").where(noise=own.values("noise")), unit="nats")
 
 
-def _gate(tables: Tables, numbers: Numbers = None) -> Gate:
+def _gate(tables: lab.Tables, numbers: lab.Numbers = None) -> lab.Gate:
     found = _gained(tables, "untrained")
     assert found is not None
-    return Gate.learned(found, parameter(numbers, "learned"), "its untrained control")
+    return lab.Gate.learned(found, lab.parameter(numbers, "learned"), "its untrained control")
 
 
-def _seen(found: Effect | None, text: str, tables: Tables, numbers: Numbers = None) -> Measurement:
-    return Measurement(found, f"{text}: {_short(found)}.", gates=(_gate(tables, numbers),), compute_used=SPENT)
+def _seen(found: lab.Effect | None, text: str, tables: lab.Tables, numbers: lab.Numbers = None) -> lab.Measurement:
+    return lab.Measurement(found, f"{text}: {_short(found)}.", gates=(_gate(tables, numbers),), compute_used=SPENT)
 
 
 #: Further baselines of pretrained-learns.
 BESIDE = {"shuffled": "weights shuffled", "order-0": "letter frequencies (order 0)"}
 
 
-@claim("pretrained-learns")
-def learns(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("pretrained-learns")
+def learns(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     beside = ", ".join(f"{said} {_short(_gained(tables, name))}" for name, said in BESIDE.items())
     text = f"Nats per symbol above the exact filter, minus those of the language model: {beside}; before training"
     return _seen(_gained(tables, "untrained"), text, tables, numbers)
 
 
-@claim("pretrained-context")
-def context(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("pretrained-context")
+def context(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = _of(_main(tables).where(metric="excess"), "trained")
-    early = rows.where(position=min(parameter(numbers, "early"), max(rows.values("position"))))
+    early = rows.where(position=min(lab.parameter(numbers, "early"), max(rows.values("position"))))
     return _seen(
         early.less(_of(_end(tables), "trained"), unit="nats"),
         "Nats per symbol above the exact filter, early minus late context",
@@ -370,15 +350,15 @@ def context(tables: Tables, numbers: RuleParameters) -> Measurement:
     )
 
 
-@claim("pretrained-optimum")
-def optimum(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("pretrained-optimum")
+def optimum(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     end = _end(tables, "accuracy")
     found = _of(end, "optimum").less(_of(end, "trained"), unit="of accuracy")
     return _seen(found, "Accuracy, exact filter minus language model", tables, numbers)
 
 
-@claim("pretrained-statistics")
-def statistics(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("pretrained-statistics")
+def statistics(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     end = _end(tables)
     means = {name: _of(end, name).mean().value for name in end.values("network")}
     best = smallest([name for name in means if name in COUNTING], means.__getitem__)
@@ -394,8 +374,8 @@ def statistics(tables: Tables, numbers: RuleParameters) -> Measurement:
     )
 
 
-@claim("pretrained-chains")
-def chains(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("pretrained-chains")
+def chains(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     end = _of(_end(tables), "trained")
     effects = {}
     for column, name in (("stay", "slow less fast"), ("noise", "noisy less clear")):
@@ -406,11 +386,11 @@ def chains(tables: Tables, numbers: RuleParameters) -> Measurement:
     )
 
 
-@claim("pretrained-belief")
-def belief(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("pretrained-belief")
+def belief(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows, moved = tables["beliefs"], tables["interventions"].where(subspace="belief")
     tops = {name: _best(_of(rows, name)) for name in ("trained", "untrained", "shuffled")}
-    alone = _of(rows, "trained").per_seed(lambda own: EstimateWithError(own[0]["from_prediction"]))
+    alone = _of(rows, "trained").per_seed(lambda own: lab.EstimateWithError(own[0]["from_prediction"]))
     effects = {
         "read": _of(tables["beyond"], "trained").effect(unit="of the variance left by untrained controls"),
         "beyond the prediction": (tops["trained"] - alone).effect("of R²"),
@@ -424,25 +404,27 @@ def belief(tables: Tables, numbers: RuleParameters) -> Measurement:
         f"variance relative to untrained controls: {beside}. A random change moves the prediction {_short(random)} of "
     )
     text += "the way. The language model"
-    scored = tables.get("rrxor", Rows())
+    scored = tables.get("rrxor", lab.Rows())
     gap = _of(scored, "untrained").less(_of(scored, "trained"), unit="nats")
-    unknown = Gate("learned", False, "the distance of its predictions on RRXOR from the filter is not recorded")
+    unknown = lab.Gate("learned", False, "the distance of its predictions on RRXOR from the filter is not recorded")
     gate = (
-        unknown if gap is None else Gate.learned(gap, parameter(numbers, "learned"), "its untrained control on RRXOR")
+        unknown
+        if gap is None
+        else lab.Gate.learned(gap, lab.parameter(numbers, "learned"), "its untrained control on RRXOR")
     )
     return _several(effects, text, (gate,))
 
 
-def _best(rows: Rows) -> PerSeed[Any]:
+def _best(rows: lab.Rows) -> lab.PerSeed[Any]:
     return rows.per_seed(lambda own: own.where(layer=largest(own, lambda row: row["fitted"])["layer"]).mean())
 
 
-def _several(effects: dict[str, Effect | None], text: str, gates: tuple[Gate, ...]) -> Measurement:
+def _several(effects: dict[str, lab.Effect | None], text: str, gates: tuple[lab.Gate, ...]) -> lab.Measurement:
     known = {name: found for name, found in effects.items() if found is not None}
     shown = {"counting": "best n-gram baseline"}
     said = "; ".join(f"{shown.get(name, name)} {found.short()}" for name, found in known.items())
-    return Measurement(known, f"{text}: {said}.", gates=gates, required=tuple(effects), compute_used=SPENT)
+    return lab.Measurement(known, f"{text}: {said}.", gates=gates, required=tuple(effects), compute_used=SPENT)
 
 
-def _short(found: Effect | None) -> str:
+def _short(found: lab.Effect | None) -> str:
     return "unknown" if found is None else found.short()

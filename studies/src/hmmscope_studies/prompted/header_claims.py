@@ -6,19 +6,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from hmmscope.lab import (
-    Effect,
-    EstimateWithError,
-    Gate,
-    Measurement,
-    Numbers,
-    PerSeed,
-    Rows,
-    RuleParameters,
-    Tables,
-    claim,
-    parameter,
-)
+from hmmscope import lab
 from hmmscope.ties import largest, smallest
 from hmmscope_studies.prompted.filtering_measures import BEYOND, HERE
 from hmmscope_studies.prompted.filtering_models import title
@@ -26,40 +14,40 @@ from hmmscope_studies.prompted.filtering_models import title
 #: Size, architecture and steps of a network.
 Which = tuple[int, str, int]
 #: An estimate for each seed.
-Seeds = Mapping[Any, EstimateWithError | None]
+Seeds = Mapping[Any, lab.EstimateWithError | None]
 
 
 def _sized(size: int) -> str:
     return f"{size} states"
 
 
-def _longest(rows: Rows, *names: str) -> int:
+def _longest(rows: lab.Rows, *names: str) -> int:
     known = [set(rows.where(architecture=name).values("steps")) for name in names]
     return max(set.intersection(*known), default=0)
 
 
-def _after(rows: Rows, name: str, steps: int) -> Seeds:
+def _after(rows: lab.Rows, name: str, steps: int) -> Seeds:
     return rows.where(architecture=name, steps=steps).estimates()
 
 
-def in_pairs(one: Seeds, other: Seeds, measure: Any) -> PerSeed[EstimateWithError | None]:
+def in_pairs(one: Seeds, other: Seeds, measure: Any) -> lab.PerSeed[lab.EstimateWithError | None]:
     """Combine two estimates seed by seed; None if a seed lacks one."""
-    found: PerSeed[EstimateWithError | None] = PerSeed()
+    found: lab.PerSeed[lab.EstimateWithError | None] = lab.PerSeed()
     for seed in {**one, **other}:
         pair = one.get(seed), other.get(seed)
         found[seed] = None if None in pair else measure(*pair)
     return found
 
 
-def ratio(one: EstimateWithError, other: EstimateWithError) -> EstimateWithError:
+def ratio(one: lab.EstimateWithError, other: lab.EstimateWithError) -> lab.EstimateWithError:
     """Divide estimates from different samples."""
     relative = math.hypot(one.error / one.value, other.error / other.value)
-    return EstimateWithError(one.value / other.value, relative * one.value / other.value)
+    return lab.EstimateWithError(one.value / other.value, relative * one.value / other.value)
 
 
-def _doublings(one: EstimateWithError, other: EstimateWithError) -> EstimateWithError:
+def _doublings(one: lab.EstimateWithError, other: lab.EstimateWithError) -> lab.EstimateWithError:
     found = ratio(one, other)
-    return EstimateWithError(math.log2(found.value), found.error / found.value / math.log(2))
+    return lab.EstimateWithError(math.log2(found.value), found.error / found.value / math.log(2))
 
 
 def _change(before: Seeds, after: Seeds) -> float | None:
@@ -68,31 +56,31 @@ def _change(before: Seeds, after: Seeds) -> float | None:
     return fmean(known) if known and len(known) == len(after) else None
 
 
-def _known(seeds: Seeds) -> list[tuple[Any, EstimateWithError]]:
+def _known(seeds: Seeds) -> list[tuple[Any, lab.EstimateWithError]]:
     return [(seed, one) for seed, one in seeds.items() if one is not None]
 
 
-def _counting(tables: Tables, size: int, name: str) -> Seeds:
+def _counting(tables: lab.Tables, size: int, name: str) -> Seeds:
     return tables["places"].where(size=size, architecture=name, place=HERE, predictor="counting").estimates()
 
 
-def _learned(tables: Tables, networks: Iterable[Which], numbers: Numbers = None) -> Gate:
-    leads: dict[Which, Effect | None] = {}
+def _learned(tables: lab.Tables, networks: Iterable[Which], numbers: lab.Numbers = None) -> lab.Gate:
+    leads: dict[Which, lab.Effect | None] = {}
     for size, name, steps in networks:
         rows = tables["learning"].where(size=size)
         lead = in_pairs(_counting(tables, size, name), _after(rows, name, steps), lambda one, other: one - other)
         leads[size, name, steps] = lead.effect("nats")
     if not leads:
         said = "none of the compared networks was trained here"
-        return Gate("learned", False, said, (0.0, parameter(numbers, "learned")))
+        return lab.Gate("learned", False, said, (0.0, lab.parameter(numbers, "learned")))
     unknown = [which for which, lead in leads.items() if lead is None]
     known = {which: lead.value for which, lead in leads.items() if lead is not None}
     least = unknown[0] if unknown else smallest(known, lambda which: known[which])
     said = f"the best n-gram baseline ({title(least[1])}, {_sized(least[0])}, {least[2]:,} steps)"
-    return Gate.learned(leads[least], parameter(numbers, "learned"), said)
+    return lab.Gate.learned(leads[least], lab.parameter(numbers, "learned"), said)
 
 
-def _said(tables: Tables) -> str:
+def _said(tables: lab.Tables) -> str:
     found = []
     for size, own in tables["learning"].by("size").items():
         names = own.values("architecture")
@@ -105,7 +93,7 @@ def _said(tables: Tables) -> str:
     return f"Mean nats per symbol above the exact filter: {'; '.join(found) or 'not measured'}."
 
 
-def _spent(tables: Tables, networks: Iterable[Which]) -> dict[str, float]:
+def _spent(tables: lab.Tables, networks: Iterable[Which]) -> dict[str, float]:
     found = [
         row["sequences"]
         for size, name, steps in networks
@@ -118,7 +106,7 @@ def _spent(tables: Tables, networks: Iterable[Which]) -> dict[str, float]:
 # One network compared with n-grams
 
 
-def _left(tables: Tables, name: str, numbers: Numbers = None) -> Measurement:
+def _left(tables: lab.Tables, name: str, numbers: lab.Numbers = None) -> lab.Measurement:
     effects, drifts, used = {}, {}, []
     for size, own in tables["learning"].where(architecture=name).by("size").items():
         steps, counting = _longest(own, name), _counting(tables, size, name)
@@ -128,16 +116,18 @@ def _left(tables: Tables, name: str, numbers: Numbers = None) -> Measurement:
             effects[_sized(size)], drifts[_sized(size)] = effect, _change(half, now)
             used.append((size, name, steps))
     gates = (_learned(tables, used, numbers),)
-    return Measurement(effects or None, _said(tables), gates, ("2 states", "3 states"), drifts, _spent(tables, used))
+    return lab.Measurement(
+        effects or None, _said(tables), gates, ("2 states", "3 states"), drifts, _spent(tables, used)
+    )
 
 
-@claim("header-lstm-fails")
-def lstm_fails(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("header-lstm-fails")
+def lstm_fails(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     return _left(tables, "lstm", numbers)
 
 
-@claim("header-transformer-filters")
-def transformer_filters(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("header-transformer-filters")
+def transformer_filters(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     return _left(tables, "transformer", numbers)
 
 
@@ -145,11 +135,11 @@ def transformer_filters(tables: Tables, numbers: RuleParameters) -> Measurement:
 # Two networks
 
 
-def _ahead(tables: Tables, behind: str, ahead: str, numbers: Numbers = None) -> Measurement:
+def _ahead(tables: lab.Tables, behind: str, ahead: str, numbers: lab.Numbers = None) -> lab.Measurement:
     effects, drifts, used, budgets = {}, {}, [], {}
     for size, own in tables["learning"].by("size").items():
         steps = _longest(own, behind, ahead)
-        if not (steps and parameter(numbers, "least") <= size <= parameter(numbers, "most")):
+        if not (steps and lab.parameter(numbers, "least") <= size <= lab.parameter(numbers, "most")):
             continue
         now, half = (
             in_pairs(_after(own, behind, at), _after(own, ahead, at), _doublings) for at in (steps, steps // 2)
@@ -160,16 +150,16 @@ def _ahead(tables: Tables, behind: str, ahead: str, numbers: Numbers = None) -> 
             used += [(size, name, steps) for name in (behind, ahead)]
     for name in (behind, ahead):
         budgets[title(name)] = _spent(tables, [one for one in used if one[1] == name])
-    gates = (_learned(tables, used, numbers), Gate.matched(budgets))
-    return Measurement(effects or None, _said(tables), gates, tuple(effects), drifts, _spent(tables, used))
+    gates = (_learned(tables, used, numbers), lab.Gate.matched(budgets))
+    return lab.Measurement(effects or None, _said(tables), gates, tuple(effects), drifts, _spent(tables, used))
 
 
-def _seconds(rows: Rows) -> list[float]:
+def _seconds(rows: lab.Rows) -> list[float]:
     return [row["processor_seconds"] for row in rows if row.get("processor_seconds") is not None]
 
 
-def _at_time(rows: Rows, seconds: float) -> tuple[PerSeed[EstimateWithError | None], set[int]]:
-    found: PerSeed[EstimateWithError | None] = PerSeed()
+def _at_time(rows: lab.Rows, seconds: float) -> tuple[lab.PerSeed[lab.EstimateWithError | None], set[int]]:
+    found: lab.PerSeed[lab.EstimateWithError | None] = lab.PerSeed()
     steps = set()
     for seed, own in rows.by("seed").items():
         timed = sorted(
@@ -188,15 +178,17 @@ def _at_time(rows: Rows, seconds: float) -> tuple[PerSeed[EstimateWithError | No
             place /= math.log(right["processor_seconds"] / left["processor_seconds"])
         value = left["value"] * (right["value"] / left["value"]) ** place
         relative = max(row["error"] / row["value"] for row in (left, right))
-        found[seed] = EstimateWithError(value, relative * value)
+        found[seed] = lab.EstimateWithError(value, relative * value)
     return found, steps
 
 
-def _ahead_in_time(tables: Tables, behind: str, ahead: str, numbers: Numbers = None) -> Measurement:
+def _ahead_in_time(tables: lab.Tables, behind: str, ahead: str, numbers: lab.Numbers = None) -> lab.Measurement:
     effects, drifts, used, budgets = {}, {}, [], dict[str, dict[str, float]]()
     for size, own in tables["learning"].by("size").items():
         both = [own.where(architecture=name) for name in (behind, ahead)]
-        if not all(map(_seconds, both)) or not parameter(numbers, "least") <= size <= parameter(numbers, "most"):
+        if not all(map(_seconds, both)) or not lab.parameter(numbers, "least") <= size <= lab.parameter(
+            numbers, "most"
+        ):
             continue
         most = min(min(max(_seconds(seed)) for seed in rows.by("seed").values() if _seconds(seed)) for rows in both)
         (one, steps_one), (other, steps_other) = (_at_time(rows, most) for rows in both)
@@ -208,32 +200,32 @@ def _ahead_in_time(tables: Tables, behind: str, ahead: str, numbers: Numbers = N
             used += [(size, behind, steps) for steps in steps_one] + [(size, ahead, steps) for steps in steps_other]
             for name in (behind, ahead):
                 budgets.setdefault(title(name), {})[f"processor seconds at {_sized(size)}"] = most
-    gates = (_learned(tables, sorted(used), numbers), Gate.matched(budgets))
-    return Measurement(effects or None, _said(tables), gates, tuple(effects), drifts, _spent(tables, used))
+    gates = (_learned(tables, sorted(used), numbers), lab.Gate.matched(budgets))
+    return lab.Measurement(effects or None, _said(tables), gates, tuple(effects), drifts, _spent(tables, used))
 
 
-@claim("header-transformer-ahead")
-def transformer_ahead(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("header-transformer-ahead")
+def transformer_ahead(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     return _ahead(tables, "lstm", "transformer", numbers)
 
 
-@claim("header-transformer-ahead-of-two")
-def transformer_ahead_of_two(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("header-transformer-ahead-of-two")
+def transformer_ahead_of_two(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     return _ahead(tables, "lstm", "transformer", numbers)
 
 
-@claim("header-transformer-ahead-in-time")
-def transformer_ahead_in_time(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("header-transformer-ahead-in-time")
+def transformer_ahead_in_time(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     return _ahead_in_time(tables, "lstm", "transformer", numbers)
 
 
-@claim("header-rnn-ahead")
-def rnn_ahead(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("header-rnn-ahead")
+def rnn_ahead(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     return _ahead(tables, "transformer", "rnn", numbers)
 
 
-@claim("header-rnn-ahead-in-time")
-def rnn_ahead_in_time(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("header-rnn-ahead-in-time")
+def rnn_ahead_in_time(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     return _ahead_in_time(tables, "transformer", "rnn", numbers)
 
 
@@ -241,8 +233,8 @@ def rnn_ahead_in_time(tables: Tables, numbers: RuleParameters) -> Measurement:
 # A Transformer beyond its training length, and inside
 
 
-@claim("header-transformer-longer")
-def transformer_longer(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("header-transformer-longer")
+def transformer_longer(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Compare the excess beyond the training length with that up to it."""
     effects, used = {}, []
     for size, own in tables["places"].where(architecture="transformer", predictor="model").by("size").items():
@@ -260,7 +252,7 @@ def transformer_longer(tables: Tables, numbers: RuleParameters) -> Measurement:
     text = (
         f"Mean nats per symbol above the exact filter beyond the training length: {'; '.join(said) or 'not measured'}."
     )
-    return Measurement(
+    return lab.Measurement(
         effects or None,
         text,
         (_learned(tables, used, numbers),),
@@ -269,25 +261,27 @@ def transformer_longer(tables: Tables, numbers: RuleParameters) -> Measurement:
     )
 
 
-@claim("header-belief-linear")
-def belief_linear(tables: Tables, numbers: RuleParameters) -> Measurement:
+@lab.claim("header-belief-linear")
+def belief_linear(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Use the layer that fits its training samples best."""
     effects, used = {}, []
     for size, own in tables["belief"].where(architecture="transformer").by("size").items():
         shares = list(own.per_seed(partial(_best_share, numbers=numbers)).values())
         if any(share is not None for share in shares):
-            effects[_sized(size)] = Effect.pooled(shares, "of the variance left by untrained controls")
+            effects[_sized(size)] = lab.Effect.pooled(shares, "of the variance left by untrained controls")
             used.append((size, "transformer", own[0]["steps"]))
     said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
     text = "Fraction of the belief's variance left by untrained controls that training explains: "
     text += f"{said or 'not identifiable'}."
-    return Measurement(
+    return lab.Measurement(
         effects or None, text, (_learned(tables, used, numbers),), tuple(effects), compute_used=_spent(tables, used)
     )
 
 
-def _best_share(own: Rows, numbers: Numbers = None) -> EstimateWithError | None:
+def _best_share(own: lab.Rows, numbers: lab.Numbers = None) -> lab.EstimateWithError | None:
     best = largest(own, lambda row: row["fitted"])
     if best["share"] is None:
         return None
-    return EstimateWithError(best["share"], (best["share_high"] - best["share_low"]) / parameter(numbers, "width"))
+    return lab.EstimateWithError(
+        best["share"], (best["share_high"] - best["share_low"]) / lab.parameter(numbers, "width")
+    )

@@ -3,22 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hmmscope import Run, registry
-from hmmscope.lab import (
-    Experiment,
-    Figure,
-    MeasuredTables,
-    Panel,
-    Rows,
-    Series,
-    Tables,
-    bar,
-    bars,
-    curve,
-    heatmap,
-    level,
-    lines,
-)
+from hmmscope import Run, lab, registry
 from hmmscope.schema import unknown_name
 from hmmscope_studies.prompted.filtering_answers import who_filters
 from hmmscope_studies.prompted.filtering_measures import (
@@ -43,7 +28,7 @@ NATS = "nats above the filter"
 
 
 @registry.experiment("header-filtering")
-class HeaderFiltering(Experiment):
+class HeaderFiltering(lab.Experiment):
     """New HMMs given in a header; sizes by architectures, with annealed budgets."""
 
     title = "Filtering an HMM given in the prompt"
@@ -56,7 +41,7 @@ class HeaderFiltering(Experiment):
         "and nearly deterministic HMMs that training left out. It also measures what the networks encode: the belief, the "
         "header's matrices, and whether editing the header moves their answers to the new filter's."
     )
-    num_seeds = Experiment.NUM_SEEDS
+    num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("size", "architecture", "steps")
     #: `beyond_3` lists the architectures for sizes above 3.
     shapes: dict[str, dict[str, Any]] = {
@@ -98,7 +83,7 @@ class HeaderFiltering(Experiment):
             chains.setdefault(label.rpartition(", ")[0], []).append(label)
         return chains
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         last = max(runs.values(), key=lambda run: run.config.training.num_steps)
         if group == "scores":
             positions = position_rows(last, sizes["samples"] // 2, sizes["hmms"], sizes["fits"])
@@ -112,19 +97,19 @@ class HeaderFiltering(Experiment):
             "heads": head_rows(last, sizes["intervened"]),
         }
 
-    def without_training(self, tables: Tables) -> Tables:
+    def without_training(self, tables: lab.Tables) -> lab.Tables:
         inside = ("edits", "moves", "heads")
         before = {name: _relabelled(tables[name], "network", "untrained", "trained") for name in inside}
         twins = {name: tables[name].as_twins() for name in ("belief", "memory")}
         return {**scores_of("untrained", tables), **twins, **before}
 
-    def with_ngrams_only(self, tables: Tables) -> Tables:
+    def with_ngrams_only(self, tables: lab.Tables) -> lab.Tables:
         return scores_of("counting", tables)
 
-    def answer(self, tables: Tables) -> list[str]:
+    def answer(self, tables: lab.Tables) -> list[str]:
         return who_filters(tables)
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def figures(self, tables: lab.Tables) -> list[lab.Figure]:
         learning, places, positions = (tables[name] for name in self.groups["scores"])
         found = [_learning_figure(learning, places), _position_figure(positions), _calibration_figure(positions)]
         inside = [_edits_figure(tables["edits"]), _inside_figure(tables), _moves_figure(tables["moves"])]
@@ -168,7 +153,7 @@ def _config(size: int, name: str, first: int, steps: int) -> dict[str, Any]:
 # Controls in place of the networks
 
 
-def scores_of(predictor: str, tables: Tables) -> Tables:
+def scores_of(predictor: str, tables: lab.Tables) -> lab.Tables:
     """Replace the scores of every network with those of a control."""
     places, made = tables["places"], dict(tables)
     known = {_whose(row): row for row in places.where(predictor=predictor)}
@@ -178,16 +163,16 @@ def scores_of(predictor: str, tables: Tables) -> Tables:
         same = row.get("predictor") != "model" or own is None
         return row if same or own is None else row | {key: own[key] for key in ("value", "error")}
 
-    return {**made, "learning": Rows(map(taken, tables["learning"])), "places": Rows(map(taken, places))}
+    return {**made, "learning": lab.Rows(map(taken, tables["learning"])), "places": lab.Rows(map(taken, places))}
 
 
 def _whose(row: Row) -> tuple[Any, ...]:
     return tuple(row.get(key) for key in ("seed", "size", "architecture", "place"))
 
 
-def _relabelled(rows: Rows, column: str, control: str, trained: str) -> Rows:
-    others = Rows(row for row in rows if row.get(column) != trained)
-    return Rows([*others, *rows.where(**{column: control}).with_columns(**{column: lambda row: trained})])
+def _relabelled(rows: lab.Rows, column: str, control: str, trained: str) -> lab.Rows:
+    others = lab.Rows(row for row in rows if row.get(column) != trained)
+    return lab.Rows([*others, *rows.where(**{column: control}).with_columns(**{column: lambda row: trained})])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -198,31 +183,31 @@ def _sized(size: int) -> str:
     return f"{size} states, {size} symbols"
 
 
-def _each(rows: Rows, panel: Callable[[int, Rows], Panel | None]) -> tuple[Panel, ...]:
+def _each(rows: lab.Rows, panel: Callable[[int, lab.Rows], lab.Panel | None]) -> tuple[lab.Panel, ...]:
     found = [panel(size, own) for size, own in rows.by("size").items()]
     return tuple(one for one in found if one is not None)
 
 
-def _learning_figure(learning: Rows, places: Rows) -> Figure:
-    def panel(size: int, own: Rows, column: str, label: str) -> Panel:
-        series: list[Series | None] = []
+def _learning_figure(learning: lab.Rows, places: lab.Rows) -> lab.Figure:
+    def panel(size: int, own: lab.Rows, column: str, label: str) -> lab.Panel:
+        series: list[lab.Series | None] = []
         for name, one in own.by("architecture").items():
             means = one.pool("steps", value=column)
             at = {row["steps"]: row[column] for row in means}
-            placed = Rows(row | {column: at[row["steps"]]} for row in one if row["steps"] in at)
-            series.append(curve(placed, column, title(name), "model"))
+            placed = lab.Rows(row | {column: at[row["steps"]]} for row in one if row["steps"] in at)
+            series.append(lab.curve(placed, column, title(name), "model"))
         beside = places.where(size=size, place=HERE)
         ends = [row[column] for row in own if row.get(column) is not None]
         for predictor, said, role in (("counting", "n-gram baseline, no header", "baseline"),):
             values = [row["value"] for row in beside.where(predictor=predictor)]
             if values and ends:
-                series.append(level(sum(values) / len(values), (min(ends), max(ends)), said, role))  # type: ignore[arg-type]
-        return lines(_sized(size), *series, x_label=label, y_label=NATS, log_x=True, log_y=True)
+                series.append(lab.level(sum(values) / len(values), (min(ends), max(ends)), said, role))  # type: ignore[arg-type]
+        return lab.lines(_sized(size), *series, x_label=label, y_label=NATS, log_x=True, log_y=True)
 
-    timed = Rows(row for row in learning if row.get("processor_seconds") is not None)
+    timed = lab.Rows(row for row in learning if row.get("processor_seconds") is not None)
     panels = _each(learning, lambda size, own: panel(size, own, "sequences", "samples trained on"))
     panels += _each(timed, lambda size, own: panel(size, own, "processor_seconds", "seconds of one core"))
-    return Figure(
+    return lab.Figure(
         name="learning",
         title="Excess over the filter of the given HMM, against samples and against time",
         caption=(
@@ -233,19 +218,20 @@ def _learning_figure(learning: Rows, places: Rows) -> Figure:
     )
 
 
-def _position_figure(rows: Rows) -> Figure:
-    def panel(size: int, own: Rows) -> Panel:
+def _position_figure(rows: lab.Rows) -> lab.Figure:
+    def panel(size: int, own: lab.Rows) -> lab.Panel:
         own = _powers(own.where(quantity="excess"))
         models = own.where(predictor="model")
         series = [
-            curve(_longest(one), "position", title(name), "model") for name, one in models.by("architecture").items()
+            lab.curve(_longest(one), "position", title(name), "model")
+            for name, one in models.by("architecture").items()
         ]
         for predictor, said in _BESIDE.items():
-            series.append(curve(own.where(predictor=predictor), "position", said, "baseline"))
+            series.append(lab.curve(own.where(predictor=predictor), "position", said, "baseline"))
         label = f"observations known (trained to {LENGTH})"
-        return lines(_sized(size), *series, x_label=label, y_label=NATS, log_x=True, log_y=True)
+        return lab.lines(_sized(size), *series, x_label=label, y_label=NATS, log_x=True, log_y=True)
 
-    return Figure(
+    return lab.Figure(
         name="by-position",
         title=f"Excess by the number of observations, up to {TIMES} times the training length",
         caption=(
@@ -265,24 +251,24 @@ _BESIDE = {
 }
 
 
-def _powers(rows: Rows) -> Rows:
-    return Rows(row for row in rows if row["position"] and row["position"] & (row["position"] - 1) == 0)
+def _powers(rows: lab.Rows) -> lab.Rows:
+    return lab.Rows(row for row in rows if row["position"] and row["position"] & (row["position"] - 1) == 0)
 
 
-def _longest(rows: Rows) -> Rows:
+def _longest(rows: lab.Rows) -> lab.Rows:
     return rows.where(place=BEYOND) or rows.where(place=HERE)
 
 
-def _calibration_figure(rows: Rows) -> Figure:
-    def panel(size: int, own: Rows) -> Panel:
+def _calibration_figure(rows: lab.Rows) -> lab.Figure:
+    def panel(size: int, own: lab.Rows) -> lab.Panel:
         own = _powers(own.where(quantity="entropy-error", predictor="model"))
         series = [
-            curve(_longest(one), "position", title(name), "model") for name, one in own.by("architecture").items()
+            lab.curve(_longest(one), "position", title(name), "model") for name, one in own.by("architecture").items()
         ]
         label = f"observations known (trained to {LENGTH})"
-        return lines(_sized(size), *series, x_label=label, y_label="bits", log_x=True, log_y=True)
+        return lab.lines(_sized(size), *series, x_label=label, y_label="bits", log_x=True, log_y=True)
 
-    return Figure(
+    return lab.Figure(
         name="calibration",
         title="Difference between the entropies of the prediction and of the exact one",
         caption="Mean absolute difference of entropies, in bits. Means over seeds, bands are 95 % intervals.",
@@ -298,22 +284,22 @@ _PLACES = {
 }
 
 
-def _places_figure(rows: Rows) -> Figure:
-    def panel(size: int, own: Rows) -> Panel:
+def _places_figure(rows: lab.Rows) -> lab.Figure:
+    def panel(size: int, own: lab.Rows) -> lab.Panel:
         shown = [place for place in _PLACES if own.where(place=place)]
-        named = Rows(row | {"at": _PLACES[row["place"]]} for row in own)
+        named = lab.Rows(row | {"at": _PLACES[row["place"]]} for row in own)
         series = [
-            bar(one, "at", [_PLACES[place] for place in shown], title(name), "model")
+            lab.bar(one, "at", [_PLACES[place] for place in shown], title(name), "model")
             for name, one in named.where(predictor="model").by("architecture").items()
             if set(one.values("place")) >= set(shown)
         ]
         counting = named.where(predictor="counting")
         series.append(
-            bar(counting, "at", [_PLACES[place] for place in shown], "n-gram baseline, no header", "baseline")
+            lab.bar(counting, "at", [_PLACES[place] for place in shown], "n-gram baseline, no header", "baseline")
         )
-        return bars(_sized(size), *series, categories=[_PLACES[place] for place in shown], y_label=NATS)
+        return lab.bars(_sized(size), *series, categories=[_PLACES[place] for place in shown], y_label=NATS)
 
-    return Figure(
+    return lab.Figure(
         name="places",
         title="Beyond the training length, and on HMMs left out of training",
         caption=(
@@ -324,21 +310,21 @@ def _places_figure(rows: Rows) -> Figure:
     )
 
 
-def _edits_figure(rows: Rows) -> Figure:
-    def panel(size: int, own: Rows) -> Panel:
+def _edits_figure(rows: lab.Rows) -> lab.Figure:
+    def panel(size: int, own: lab.Rows) -> lab.Panel:
         tokens = own.where(where="tokens")
         names = tokens.values("architecture")
-        named = Rows(row | {"who": title(row["architecture"])} for row in tokens)
+        named = lab.Rows(row | {"who": title(row["architecture"])} for row in tokens)
         who = [title(name) for name in names]
         trained = named.where(network="trained")
         series = [
-            bar(trained.where(edit="own"), "who", who, "one entry edited", "model"),
-            bar(trained.where(edit="other"), "who", who, "header of another sample", "baseline"),
-            bar(named.where(network="untrained", edit="own"), "who", who, "before training", "control"),
+            lab.bar(trained.where(edit="own"), "who", who, "one entry edited", "model"),
+            lab.bar(trained.where(edit="other"), "who", who, "header of another sample", "baseline"),
+            lab.bar(named.where(network="untrained", edit="own"), "who", who, "before training", "control"),
         ]
-        return bars(_sized(size), *series, categories=who, y_label="fraction of the way to the new filter")
+        return lab.bars(_sized(size), *series, categories=who, y_label="fraction of the way to the new filter")
 
-    return Figure(
+    return lab.Figure(
         name="edits",
         title="Response to an edit of one header entry",
         caption=(
@@ -350,24 +336,27 @@ def _edits_figure(rows: Rows) -> Figure:
     )
 
 
-def _inside_figure(tables: Tables) -> Figure | None:
-    panels: list[Panel] = []
+def _inside_figure(tables: lab.Tables) -> lab.Figure | None:
+    panels: list[lab.Panel] = []
     for name, said in (("belief", "belief"), ("memory", "the header's numbers")):
         for size, own in tables[name].by("size").items():
             own = own.where(part="transition") if name == "memory" else own
-            known = Rows(row for row in own if row["share"] is not None)
+            known = lab.Rows(row for row in own if row["share"] is not None)
             series = [
-                curve(one, "layer", title(which), "model", y="share") for which, one in known.by("architecture").items()
+                lab.curve(one, "layer", title(which), "model", y="share")
+                for which, one in known.by("architecture").items()
             ]
             if any(series):
                 told = f"{_sized(size)}: {said}"
                 shown: dict[str, Any] = {"y_min": -0.25, "y_max": 1.02}
                 panels.append(
-                    lines(told, *series, x_label="layer", y_label="fraction of the variance left by controls", **shown)
+                    lab.lines(
+                        told, *series, x_label="layer", y_label="fraction of the variance left by controls", **shown
+                    )
                 )
     if not panels:
         return None
-    return Figure(
+    return lab.Figure(
         name="inside",
         title="Belief and header's transition matrix in each layer, beyond untrained controls",
         caption=(
@@ -379,20 +368,20 @@ def _inside_figure(tables: Tables) -> Figure | None:
     )
 
 
-def _moves_figure(rows: Rows) -> Figure | None:
+def _moves_figure(rows: lab.Rows) -> lab.Figure | None:
     trained = rows.where(network="trained", subspace="belief")
     if not trained:
         return None
 
-    def panel(size: int, own: Rows) -> Panel:
-        series: list[Series | None] = [
-            curve(one, "layer", title(name), "model") for name, one in own.by("architecture").items()
+    def panel(size: int, own: lab.Rows) -> lab.Panel:
+        series: list[lab.Series | None] = [
+            lab.curve(one, "layer", title(name), "model") for name, one in own.by("architecture").items()
         ]
         others = rows.where(size=size, network="trained", subspace="random", architecture="transformer")
-        series.append(curve(others, "layer", "random subspace", "control"))
-        return lines(_sized(size), *series, x_label="layer", y_label="fraction of the way", y_min=-1.0, y_max=1.02)
+        series.append(lab.curve(others, "layer", "random subspace", "control"))
+        return lab.lines(_sized(size), *series, x_label="layer", y_label="fraction of the way", y_min=-1.0, y_max=1.02)
 
-    return Figure(
+    return lab.Figure(
         name="moves",
         title="Response to replacing the belief in a layer",
         caption=(
@@ -406,20 +395,20 @@ def _moves_figure(rows: Rows) -> Figure | None:
     )
 
 
-def _heads_figure(rows: Rows) -> Figure | None:
+def _heads_figure(rows: lab.Rows) -> lab.Figure | None:
     rows = rows.where(architecture="transformer", network="trained", quantity="cost")
     if not rows:
         return None
 
-    def panel(size: int, own: Rows) -> Panel:
-        ranked = Rows()
+    def panel(size: int, own: lab.Rows) -> lab.Panel:
+        ranked = lab.Rows()
         for one in own.by("seed", "layer").values():
             dearest = sorted(one, key=lambda row: -row["value"])
             ranked += [row | {"rank": place} for place, row in enumerate(dearest, 1)]
         labels = {"x_label": "head of the layer, by falling cost", "y_label": "layer", "z_label": "nats"}
-        return heatmap(_sized(size), ranked, "rank", "layer", **labels)
+        return lab.heatmap(_sized(size), ranked, "rank", "layer", **labels)
 
-    return Figure(
+    return lab.Figure(
         name="heads",
         title="Cost of removing single heads' attention to the header",
         caption=(
