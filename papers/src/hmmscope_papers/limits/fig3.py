@@ -5,30 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hmmscope import Run, lab, registry
-from hmmscope_papers.limits.lengths import (
-    CYCLES,
-    RATE,
-    Lengths,
-    both_cycles,
-    by_depth,
-    deep,
-    doublings_left,
-    drifts_of,
-    final_losses,
-    fit_lengths,
-    growing_by_task,
-    growth,
-    learned_by,
-    length_of,
-    lengths,
-    lengths_then,
-    log2,
-    models,
-    rarely_asked,
-    slack,
-    slack_then,
-    windows_of,
-)
+from hmmscope_papers.limits import lengths as fits
 from hmmscope_papers.limits.planned import GridExperiment
 from hmmscope_papers.limits.tables import (
     EPOCHS,
@@ -95,13 +72,13 @@ class LimitsFig3(GridExperiment):
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> lab.MeasuredTables:
         if group == "windows":
             of_task = {identity(run)["task"]: run for run in runs.values() if not is_deep(run)}
-            return {"windows": [row for task, run in of_task.items() for row in windows_of(task, run, sizes)]}
+            return {"windows": [row for task, run in of_task.items() for row in fits.windows_of(task, run, sizes)]}
         tables: lab.MeasuredTables = {"positions": [], "fit-lengths": [], WHILE_TRAINING: []}
         for run in runs.values():
             facts = identity(run)
-            rows = final_losses(run, facts["task"], sizes)
+            rows = fits.final_losses(run, facts["task"], sizes)
             tables["positions"] += [facts | row for row in rows]
-            tables["fit-lengths"] += [facts | row for row in fit_lengths(run, rows, sizes)]
+            tables["fit-lengths"] += [facts | row for row in fits.fit_lengths(run, rows, sizes)]
             tables[WHILE_TRAINING] += training_rows(run, sizes["error_rates"], facts)
         return tables
 
@@ -110,8 +87,8 @@ class LimitsFig3(GridExperiment):
         return figures + ([_training_figure(tables[WHILE_TRAINING])] if WHILE_TRAINING in tables else [])
 
     def without_training(self, tables: lab.Tables) -> lab.Tables:
-        fits = relabelled(tables["fit-lengths"].where(by="final"), "constant").with_columns(by=lambda row: "epochs")
-        changed = {"positions": relabelled(tables["positions"], "constant"), "fit-lengths": fits}
+        counted = relabelled(tables["fit-lengths"].where(by="final"), "constant").with_columns(by=lambda row: "epochs")
+        changed = {"positions": relabelled(tables["positions"], "constant"), "fit-lengths": counted}
         return {**tables, **changed, WHILE_TRAINING: never_fitting(tables.get(WHILE_TRAINING, lab.Rows()))}
 
 
@@ -171,7 +148,7 @@ def _curves(rows: lab.Rows) -> dict[int, lab.Series]:
 
 
 def _positions_figure(tables: lab.Tables) -> lab.Figure:
-    rows = models(tables)
+    rows = fits.models(tables)
     shown: dict[str, Any] = {"x_label": "position", "y_label": "evaluation loss", "y_min": 0.0}
     panels = [
         lab.lines(task_title(task), *_curves(own).values(), *baselines(tables, task), **shown)
@@ -191,7 +168,7 @@ def _positions_figure(tables: lab.Tables) -> lab.Figure:
 
 def _explorer(tables: lab.Tables) -> lab.Figure:
     curves = []
-    for task, own in models(tables).by("task").items():
+    for task, own in fits.models(tables).by("task").items():
         curves += [one.choice(task_title(task), model_name(n)) for n, one in _curves(own).items()]
         curves += [one.choice(task_title(task), "", name=one.name) for one in baselines(tables, task)]
     shown: dict[str, Any] = {"x_label": "position", "y_label": "evaluation loss", "y_min": 0.0}
@@ -228,20 +205,20 @@ def _training_figure(rows: lab.Rows) -> lab.Figure:
 
 
 def _learned(tables: lab.Tables, tasks: Sequence[str], numbers: lab.Numbers = None) -> tuple[lab.Gate, ...]:
-    return learned_by(tables, tasks, *deep(tables), numbers=numbers)
+    return fits.learned_by(tables, tasks, *fits.deep(tables), numbers=numbers)
 
 
 def _of_rnn(tables: lab.Tables, numbers: lab.Numbers = None) -> tuple[lab.Gate, ...]:
     known = [task for task in TASKS if task not in ("ran-lds", HARD)]
-    return *learned_by(tables, known, 0, numbers=numbers), *rarely_asked(tables["positions"], numbers)
+    return *fits.learned_by(tables, known, 0, numbers=numbers), *fits.rarely_asked(tables["positions"], numbers)
 
 
 @lab.claim("limits-rnn-fits")
 def rnn_fits(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     """Include the first position, where the relative loss on RanLDS is largest."""
     rate = lab.parameter(numbers, "rate")
-    rows = models(tables).where(layers=0)
-    effects = each_task(rows, TASKS, lambda own: slack(own, rate), f"below {rate:g}")
+    rows = fits.models(tables).where(layers=0)
+    effects = each_task(rows, TASKS, lambda own: fits.slack(own, rate), f"below {rate:g}")
     whole = tables["fit-lengths"].where(layers=0, predictor="model", by="epochs", error_rate=rate)
     longest = {row["task"]: row["longest"] for row in whole}
     seen = "; ".join(
@@ -249,7 +226,9 @@ def rnn_fits(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement
     )
     text = f"Mean {rate:g}-fit length of the RNN: {seen}. "
     text += f"Its second largest loss over positions is below {rate:g} by: {told(effects)}."
-    drifts = drifts_of(tables, tuple(TASKS), slack_then(rate, numbers), layers=rows.values("layers"), numbers=numbers)
+    drifts = fits.drifts_of(
+        tables, tuple(TASKS), fits.slack_then(rate, numbers), layers=rows.values("layers"), numbers=numbers
+    )
     return lab.Measurement(
         effects, text, gates=_of_rnn(tables, numbers), required=titles(TASKS), last_doubling_change=drifts
     )
@@ -257,8 +236,8 @@ def rnn_fits(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement
 
 @lab.claim("limits-fit-length-grows")
 def grows(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
-    effects, drifts = growing_by_task(tables, growth, "doublings per layer", numbers["rate"], numbers)
-    text = f"{by_depth(tables, REMEMBERING, numbers)} Doublings of the fit length per layer: {told(effects)}."
+    effects, drifts = fits.growing_by_task(tables, fits.growth, "doublings per layer", numbers["rate"], numbers)
+    text = f"{fits.by_depth(tables, REMEMBERING, numbers)} Doublings of the fit length per layer: {told(effects)}."
     return lab.Measurement(
         effects,
         text,
@@ -271,14 +250,14 @@ def grows(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
 @lab.claim("limits-fit-length-doubles")
 def doubles(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
     """Use depths up to half of the sequence, because a longer fit cannot double."""
-    effects, drifts = growing_by_task(
+    effects, drifts = fits.growing_by_task(
         tables,
-        lambda found, longest: growth(found, longest, numbers["half"]),
+        lambda found, longest: fits.growth(found, longest, numbers["half"]),
         "doublings per layer",
         numbers["rate"],
         numbers,
     )
-    spaces, _ = growing_by_task(tables, doublings_left, "", numbers["rate"], numbers)
+    spaces, _ = fits.growing_by_task(tables, fits.doublings_left, "", numbers["rate"], numbers)
     spaced = [
         lab.Gate.headroom(
             one.value,
@@ -287,7 +266,7 @@ def doubles(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
         ).about(task)
         for task, one in spaces.items()
     ]
-    text = f"{by_depth(tables, REMEMBERING, numbers)} Doublings of the fit length per layer: {told(effects)}."
+    text = f"{fits.by_depth(tables, REMEMBERING, numbers)} Doublings of the fit length per layer: {told(effects)}."
     gates = (*spaced, *_learned(tables, REMEMBERING, numbers))
     return lab.Measurement(effects, text, gates=gates, required=titles(REMEMBERING), last_doubling_change=drifts)
 
@@ -296,12 +275,12 @@ def doubles(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
 def power(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
     """Leave out depths with 2^L at the sequence length, which can only fall short."""
 
-    def least(found: Lengths, longest: int) -> lab.EstimateWithError | None:
-        logs = [(n, log2(length)) for n, length in found.items() if 2**n < longest]
+    def least(found: fits.Lengths, longest: int) -> lab.EstimateWithError | None:
+        logs = [(n, fits.log2(length)) for n, length in found.items() if 2**n < longest]
         return min((one - lab.EstimateWithError(n) for n, one in logs), default=None)
 
-    effects, drifts = growing_by_task(tables, least, "doublings above 2^L, worst depth", numbers["rate"], numbers)
-    text = f"{by_depth(tables, REMEMBERING, numbers)} "
+    effects, drifts = fits.growing_by_task(tables, least, "doublings above 2^L, worst depth", numbers["rate"], numbers)
+    text = f"{fits.by_depth(tables, REMEMBERING, numbers)} "
     text += f"log2 of the fit length divided by 2^L, at the worst depth: {told(effects)}."
     return lab.Measurement(
         effects,
@@ -316,12 +295,13 @@ def power(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
 def constant_depth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     def best(own: lab.Rows) -> lab.EstimateWithError | None:
         return max(
-            (slack(own.where(layers=n), lab.parameter(numbers, "rate", RATE)) for n in layers_of(own)), default=None
+            (fits.slack(own.where(layers=n), lab.parameter(numbers, "rate", fits.RATE)) for n in layers_of(own)),
+            default=None,
         )
 
-    rows = models(tables).where(layers=[1, 2])
+    rows = fits.models(tables).where(layers=[1, 2])
     effects = each_task(rows, FORGETTING, best, "below 0.1")
-    deepest = each_task(models(tables).where(layers=deep(tables)), FORGETTING, best, "")
+    deepest = each_task(fits.models(tables).where(layers=fits.deep(tables)), FORGETTING, best, "")
     short = [name for name, one in deepest.items() if one.value <= 0]
     depth = (
         f"no depth fits {' and '.join(short)}, so depth is not the limit"
@@ -329,19 +309,27 @@ def constant_depth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         else "each task is fitted by some depth"
     )
     starts = tables["fit-lengths"].where(
-        predictor="model", by="epochs", error_rate=lab.parameter(numbers, "rate", RATE), layers=2, task=list(FORGETTING)
+        predictor="model",
+        by="epochs",
+        error_rate=lab.parameter(numbers, "rate", fits.RATE),
+        layers=2,
+        task=list(FORGETTING),
     )
     later = "; ".join(
         f"{task_title(task)} {max(row['fits_from'] for row in own if row['fits_from'] is not None)}"
         for task, own in starts.by("task").items()
         if any(row["fits_from"] is not None for row in own)
     )
-    text = f"{by_depth(tables, FORGETTING, numbers)} "
+    text = f"{fits.by_depth(tables, FORGETTING, numbers)} "
     text += f"The second largest loss over positions is below 0.1 by: {told(effects)}."
     text += f" With two layers the loss stays below 0.1 from this position on: {later}." if later else ""
     text += f" Over all depths, {depth}."
-    drifts = drifts_of(
-        tables, FORGETTING, slack_then(lab.parameter(numbers, "rate", RATE), numbers), layers=[1, 2], numbers=numbers
+    drifts = fits.drifts_of(
+        tables,
+        FORGETTING,
+        fits.slack_then(lab.parameter(numbers, "rate", fits.RATE), numbers),
+        layers=[1, 2],
+        numbers=numbers,
     )
     return lab.Measurement(
         effects,
@@ -361,7 +349,7 @@ def _few_layers_learned(tables: lab.Tables, numbers: lab.Numbers = None) -> tupl
     found = each_task(tables["positions"].where(layers=[1, 2]), FORGETTING, lead, "")
     what = "a constant answer (one or two layers, {})"
     return tuple(
-        lab.Gate.learned(found.get(task), lab.parameter(numbers, "rate", RATE), what.format(task)).about(task)
+        lab.Gate.learned(found.get(task), lab.parameter(numbers, "rate", fits.RATE), what.format(task)).about(task)
         for task in titles(FORGETTING)
     )
 
@@ -371,41 +359,41 @@ def hard_no_depth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
     """Gate the supervision rate: the paper asks for the state once in 120 actions."""
     rows = tables["positions"].where(task=HARD)
     best = over_seeds(
-        rows.where(predictor="model", layers=deep(tables)),
-        lambda own: max(lengths(own, numbers=numbers).values()),
+        rows.where(predictor="model", layers=fits.deep(tables)),
+        lambda own: max(fits.lengths(own, numbers=numbers).values()),
         "positions",
     )
-    trained = tables.get(WHILE_TRAINING, lab.Rows()).where(task=HARD, layers=deep(tables))
-    moved = drift(trained, lambda own: max(lengths_then(own, numbers=numbers).values()), numbers)
+    trained = tables.get(WHILE_TRAINING, lab.Rows()).where(task=HARD, layers=fits.deep(tables))
+    moved = drift(trained, lambda own: max(fits.lengths_then(own, numbers=numbers).values()), numbers)
     gates = (
-        *rarely_asked(rows, numbers),
-        *learned_by(tables, (HARD,), 0, numbers=numbers),
-        *_learned(tables, CYCLES[:1], numbers),
+        *fits.rarely_asked(rows, numbers),
+        *fits.learned_by(tables, (HARD,), 0, numbers=numbers),
+        *_learned(tables, fits.CYCLES[:1], numbers),
     )
-    return lab.Measurement(best, by_depth(tables, (HARD,), numbers), gates=gates, last_doubling_change=moved)
+    return lab.Measurement(best, fits.by_depth(tables, (HARD,), numbers), gates=gates, last_doubling_change=moved)
 
 
 @lab.claim("limits-hard-below-det")
 def hard_below_det(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    def least(easy: Lengths, hard: Lengths) -> lab.EstimateWithError:
-        return min(log2(easy[n]) - log2(hard[n]) for n in easy.keys() & hard.keys())
+    def least(easy: fits.Lengths, hard: fits.Lengths) -> lab.EstimateWithError:
+        return min(fits.log2(easy[n]) - fits.log2(hard[n]) for n in easy.keys() & hard.keys())
 
-    effect, moved = both_cycles(tables, least, "doublings, smallest over depths", numbers)
-    gates = (*rarely_asked(tables["positions"], numbers), *_learned(tables, CYCLES, numbers))
-    return lab.Measurement(effect, by_depth(tables, CYCLES, numbers), gates=gates, last_doubling_change=moved)
+    effect, moved = fits.both_cycles(tables, least, "doublings, smallest over depths", numbers)
+    gates = (*fits.rarely_asked(tables["positions"], numbers), *_learned(tables, fits.CYCLES, numbers))
+    return lab.Measurement(effect, fits.by_depth(tables, fits.CYCLES, numbers), gates=gates, last_doubling_change=moved)
 
 
 @lab.claim("limits-hard-plateau")
 def hard_plateau(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
-    def gain(easy: Lengths, hard: Lengths) -> lab.EstimateWithError | None:
+    def gain(easy: fits.Lengths, hard: fits.Lengths) -> lab.EstimateWithError | None:
         most = max(easy.keys() & hard.keys())
         if most <= 2 or not {2} <= easy.keys() & hard.keys():
             return None
-        return (log2(easy[most]) - log2(easy[2])) - (log2(hard[most]) - log2(hard[2]))
+        return (fits.log2(easy[most]) - fits.log2(easy[2])) - (fits.log2(hard[most]) - fits.log2(hard[2]))
 
-    effect, moved = both_cycles(tables, gain, "doublings more on Cyclic-DET", numbers)
-    gates = (*rarely_asked(tables["positions"], numbers), *_learned(tables, CYCLES, numbers))
-    return lab.Measurement(effect, by_depth(tables, CYCLES, numbers), gates=gates, last_doubling_change=moved)
+    effect, moved = fits.both_cycles(tables, gain, "doublings more on Cyclic-DET", numbers)
+    gates = (*fits.rarely_asked(tables["positions"], numbers), *_learned(tables, fits.CYCLES, numbers))
+    return lab.Measurement(effect, fits.by_depth(tables, fits.CYCLES, numbers), gates=gates, last_doubling_change=moved)
 
 
 @lab.claim("limits-error-rates-close")
@@ -422,8 +410,8 @@ def error_rates_close(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
         return share(
             [
                 (
-                    length_of(one, lab.parameter(numbers, "stricter"), numbers=numbers),
-                    length_of(one, lab.parameter(numbers, "looser"), numbers=numbers),
+                    fits.length_of(one, lab.parameter(numbers, "stricter"), numbers=numbers),
+                    fits.length_of(one, lab.parameter(numbers, "looser"), numbers=numbers),
                 )
                 for one in own.by("task", "layers").values()
             ]
@@ -434,25 +422,25 @@ def error_rates_close(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
         return share(
             [
                 (
-                    lengths_then(one, lab.parameter(numbers, "stricter"), numbers)[n],
-                    lengths_then(one, lab.parameter(numbers, "looser"), numbers)[n],
+                    fits.lengths_then(one, lab.parameter(numbers, "stricter"), numbers)[n],
+                    fits.lengths_then(one, lab.parameter(numbers, "looser"), numbers)[n],
                 )
                 for one in cells
                 for n in one.values("layers")
             ]
         )
 
-    rows = models(tables).where(layers=deep(tables))
+    rows = fits.models(tables).where(layers=fits.deep(tables))
     effect, parts = over_seeds(rows, now, "mean ratio"), each_task(rows, REMEMBERING, now, "mean ratio")
     text = (
         ""
         if effect is None
         else f"The 0.05-fit length is {effect.short()} times the 0.1-fit length, mean over tasks and depths."
     )
-    trained = tables.get(WHILE_TRAINING, lab.Rows()).where(layers=deep(tables))
+    trained = tables.get(WHILE_TRAINING, lab.Rows()).where(layers=fits.deep(tables))
     drifts = {
         "": drift(trained, then, numbers),
-        **drifts_of(tables, REMEMBERING, then, layers=deep(tables), numbers=numbers),
+        **fits.drifts_of(tables, REMEMBERING, then, layers=fits.deep(tables), numbers=numbers),
     }
-    gates = (*_learned(tables, REMEMBERING, numbers), *rarely_asked(tables["positions"], numbers))
+    gates = (*_learned(tables, REMEMBERING, numbers), *fits.rarely_asked(tables["positions"], numbers))
     return lab.Measurement(effect, text, gates=gates, last_doubling_change=drifts, parts=parts)

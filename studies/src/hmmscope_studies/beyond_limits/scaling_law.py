@@ -38,23 +38,12 @@ class LimitsLaw(lab.Experiment):
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("layers", "longest", "steps")
     sizes = {
-        "smoke": {
-            "samples": 64,
-            "least_count": 8,
-            "error_rates": [0.05, 0.1],
-            "definition": "prefix",
-            "last_epochs": 1,
-        },
-        **{
-            scale: {
-                "samples": 4096,
-                "least_count": 256,
-                "error_rates": [0.05, 0.1],
-                "definition": "prefix",
-                "last_epochs": 1,
-            }
-            for scale in ("small", "medium", "gpu")
-        },
+        scale: {"samples": samples, "least_count": count, "error_rates": [0.05, 0.1], "definition": "prefix"}
+        | {"last_epochs": 1}
+        for scale, samples, count in (
+            ("smoke", 64, 8),
+            *((scale, 4096, 256) for scale in ("small", "medium", "gpu")),
+        )
     }
     groups = {"losses": ("positions", "fit-lengths")}
     shapes: dict[str, dict[str, Any]] = {
