@@ -35,9 +35,6 @@ from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.encoding import Alphabet
 from hmmscope.sequences.large import num_equal
 
-#: Batched restarts per wave, (first, later), on one thread and on several.
-WAVES = ((4, 8), (12, 12))
-
 
 @dataclass(frozen=True)
 class BaumWelchFit:
@@ -154,12 +151,8 @@ def fit_baum_welch(
         drawn = (_random(number, attempt, seed, num_states, num_symbols, rules) for attempt in range(num_tries))
         return [rules.kept(rules.constrained(rules.restricted(model)), start) for model in drawn]
 
-    batch: dict[str, Any] = (
-        {"side_by_side": climb.side_by_side, "waves": WAVES[min(threads, 2) - 1]} if together else {}
-    )
-    model, about = search(
-        climb, begins, num_restarts, max_iterations, tolerance, callback, agreement=agreement, **batch
-    )
+    how: dict[str, Any] = {"agreement": agreement, "side_by_side": climb.side_by_side if together else None}
+    model, about = search(climb, begins, num_restarts, max_iterations, tolerance, callback, **how)
     hmm, free = HMM(*model, title="Baum-Welch fit", allow_drop_tiny=True), rules.num_free(model)
     bic = criterion(about["log_likelihood"], free, seen_by_part(work, num_symbols))
     about |= {"num_zeros": rules.num_zeros, "lists_free": bool(rules.constraints), "rules": rules}

@@ -14,6 +14,8 @@ from hmmscope.ties import largest
 LEAST = 3
 #: Log-likelihoods closer than this, in nats, agree.
 SAME = 0.1
+#: Batched restarts per wave, (first, later), on one thread and on several.
+WAVES = ((4, 8), (12, 12))
 #: Iterations of each random start before a restart continues from the best.
 TRIED_ITERATIONS = 10
 
@@ -170,7 +172,6 @@ def search(
     *,
     agreement: float = 1e-5,
     side_by_side: Callable[..., list[EMResult]] | None = None,
-    waves: tuple[int, int] = (0, 0),
 ) -> tuple[Any, dict[str, Any]]:
     """Run restarts until the best two agree; return the best model and fields of `BaumWelchFit`.
 
@@ -178,7 +179,7 @@ def search(
         begins: Starting models of a restart; it continues from the best of several after ten iterations.
         callback: Receives numbers of iterations completed or skipped; True stops the search.
         agreement: Nats per observation within which results agree.
-        side_by_side: EM from several models in a batch, `waves` restarts in the first and later batches.
+        side_by_side: EM from several models in a batch.
     """
     hear = callback or unheard
 
@@ -195,10 +196,10 @@ def search(
         hear(sum(max_iterations - end.num_iterations for end in ends))
         return [end.after(first) for end, first in zip(ends, firsts, strict=True)]
 
-    width, near = min(torch.get_num_threads(), num_restarts), max(SAME, agreement * steps.num_steps)
-    run, waves = (
-        (wave, waves) if side_by_side else (on_threads(lambda number: wave([number])[0], width), (width, width))
-    )
+    threads, near = torch.get_num_threads(), max(SAME, agreement * steps.num_steps)
+    width = min(threads, num_restarts)
+    run = wave if side_by_side else on_threads(lambda number: wave([number])[0], width)
+    waves = WAVES[min(threads, 2) - 1] if side_by_side else (width, width)
     restarts = RestartSearch(run, num_restarts, waves, near, lambda _: hear(0))
     hear((num_restarts - restarts.made) * max_iterations)
     best = restarts.best

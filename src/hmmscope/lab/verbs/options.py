@@ -39,11 +39,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class OverrideOptions(Options):
-    """Options of a verb that takes ``--section.key VALUE`` or fields of a process.
-
-    Attributes:
-        overrides: New values by key.
-    """
+    """Options of a verb that takes ``--section.key VALUE`` or fields of a process; `overrides` has them by key."""
 
     overrides: dict[str, str] = field(default_factory=dict)
 
@@ -151,7 +147,6 @@ class RunOptions(ExecutionOptions, OverrideOptions):
     reuse: str | None = said(
         "reuse measured parts from these files of the experiment; do not train them again",
         metavar="DIR",
-        flags=("--reuse",),
     )
     protocol: str | None = said(
         "protocol that fixes the analysis before the data; with --dry-run: write it and run nothing", metavar="FILE"
