@@ -1,10 +1,13 @@
-"""Draw the fits of the gallery: of two simulated sensors, and of the durations of states in the shipped letters.
+"""Draw the fits of the gallery: of two simulated sensors, and of the shipped letters with constraints, labels, weights,
+inputs and durations.
 
 python scripts/draw_fits.py
 """
 
+from collections import Counter
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot
 import numpy as np
@@ -21,22 +24,78 @@ WEATHER = hs.GaussianHMM(
 )
 
 
+LIMITS = {"num_restarts": 3, "max_iterations": 60}
+
+
+def words(count: int) -> list[str]:
+    """Return the first words of the shipped text, in small letters."""
+    text = (files("hmmscope") / "data/letters/alice.txt").read_text().lower()
+    return "".join(c if c.isalpha() else " " for c in text).split()[:count]
+
+
+def save(name: str, *plots: tuple[str, Any, str, tuple[object, ...]]) -> None:
+    """Draw plots beside each other, each with a title, into docs/img."""
+    figure = matplotlib.pyplot.figure(figsize=(10, 3.4), layout="constrained")
+    for ax, (title, fit, kind, given) in zip(np.atleast_1d(figure.subplots(1, len(plots))), plots, strict=True):
+        fit.plot(kind, *given, ax=ax)
+        ax.set_title(title)
+    figure.savefig(OUT / f"{name}.png", dpi=100, metadata={"Software": None})
+
+
 def durations() -> None:
     """Draw docs/img/fit-durations.png."""
-    text = (files("hmmscope") / "data/letters/alice.txt").read_text().lower()
-    words = " ".join("".join(c if c.isalpha() else " " for c in text).split()[:1500])
-    options = hs.FitOptions(durations=6, num_restarts=3, max_iterations=60)
-    fit = hs.fit([words], 2, unit="characters", options=options)
+    text = [" ".join(words(1500))]
+    fit = hs.fit(text, 2, unit="characters", options=hs.FitOptions(durations=6, **LIMITS))
     figure = matplotlib.pyplot.figure(figsize=(10, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1.6, 1))
     fit.plot("emissions", ax=left)
-    fit.plot("durations", [words], ax=right)
+    fit.plot("durations", text, ax=right)
     figure.savefig(OUT / "fit-durations.png", dpi=100, metadata={"Software": None})
+
+
+def constraints() -> None:
+    """Draw docs/img/fit-constraints.png: words, with states that are visited in order."""
+    options = hs.FitOptions(constraints=hs.Constraints.left_to_right(3), **LIMITS)
+    fit = hs.fit(words(1500), 3, unit="characters", options=options)
+    plots = (("states in order", fit, "transitions", ()), ("letters of each state", fit, "emissions", ()))
+    save("fit-constraints", *plots)
+
+
+def labels() -> None:
+    """Draw docs/img/fit-labels.png: the states of ten words are known, 1 for vowels."""
+    given = words(400)
+    known = [[int(c in "aeiou") if n < 10 else -1 for c in word] for n, word in enumerate(given)]
+    fits = [
+        hs.fit(given, 2, unit="characters", options=hs.FitOptions(known_states=own, **LIMITS)) for own in (None, known)
+    ]
+    titles = "without labels", "with ten labelled words"
+    save("fit-labels", *((title, fit, "emissions", ()) for title, fit in zip(titles, fits, strict=True)))
+
+
+def weights() -> None:
+    """Draw docs/img/fit-weights.png: distinct words, alike or by their frequency."""
+    counts = Counter(words(3000))
+    each = {"each word once": None, "weighted by frequency": [float(n) for n in counts.values()]}
+    fits = [
+        hs.fit([*counts], 2, unit="characters", options=hs.FitOptions(sequence_weights=own, **LIMITS))
+        for own in each.values()
+    ]
+    save("fit-weights", *((title, fit, "emissions", ()) for title, fit in zip(each, fits, strict=True)))
+
+
+def inputs() -> None:
+    """Draw docs/img/fit-inputs.png: the input is whether a letter begins a word."""
+    given = words(1500)
+    first = [["begins" if n == 0 else "goes on" for n, _ in enumerate(word)] for word in given]
+    fit = hs.fit(given, 2, inputs=first, unit="characters", options=hs.FitOptions(**LIMITS))
+    titles = {f"letters where a word {name}": fit.hmm.given_input(n) for n, name in enumerate(fit.hmm.inputs)}
+    save("fit-inputs", *((title, hmm, "emissions", ()) for title, hmm in titles.items()))
 
 
 def main() -> None:
     matplotlib.use("Agg")
-    durations()
+    for draw in (durations, constraints, labels, weights, inputs):
+        draw()
     sensors = np.asarray(WEATHER.sample(600, seed=3).observations)
     fit = hs.fit(sensors, [2, 3], lengths=[600])
     fit.plot().savefig(OUT / "fit-overview.png", dpi=100, metadata={"Software": None})

@@ -9,7 +9,6 @@ from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.paths import most_likely_states, sample_state_paths
 from hmmscope.inference.smoothing import smooth_beliefs
 from hmmscope.processes.capabilities import ObserverOutput
-from hmmscope.processes.input_output import InputOutputHMM
 from hmmscope.processes.process import Process
 from hmmscope.sequences.gaps import MISSING
 
@@ -22,7 +21,7 @@ class GivenInputs(Process):
 
     stored_name, observes_gaps = "GivenInputs", True
 
-    def __init__(self, hmm: InputOutputHMM, inputs: Int64[Tensor, " time"]) -> None:
+    def __init__(self, hmm: Any, inputs: Int64[Tensor, " time"]) -> None:
         self.hmm, self.inputs = hmm, inputs
         self.num_states, self.num_symbols = hmm.num_states, hmm.num_symbols
         self.symbols, self.states, self.title, self.read_options = hmm.symbols, hmm.states, hmm.title, hmm.read_options
