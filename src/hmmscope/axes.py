@@ -1,4 +1,4 @@
-"""Axis letters, and the array types of signatures.
+"""Axis letters, and the array types used in signatures.
 
     B batch   T time (query position)   U key position   S state   V symbol   M mixture component
     R rank    D width   H head   K head width   F feed-forward width   L layer   N flattened examples

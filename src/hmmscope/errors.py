@@ -53,7 +53,7 @@ class ResourceError(HmmscopeError):
 
 
 class FullDiskError(ResourceError):
-    """A full disk, which ends all parallel tasks at the first failure."""
+    """A full disk; the first such failure ends all parallel tasks."""
 
 
 class NonFiniteError(HmmscopeError):
@@ -63,7 +63,7 @@ class NonFiniteError(HmmscopeError):
 
 
 class PartlyFailedError(HmmscopeError):
-    """Failure of some of several tasks (exit code of the first failure)."""
+    """A failure of some tasks of several (exit code of the first failure)."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -71,7 +71,7 @@ class PartlyFailedError(HmmscopeError):
 
 
 def code_and_line(error: Exception) -> tuple[int, str]:
-    """Return the exit code of any error and its one-line message."""
+    """Return the exit code and the one-line message of any error."""
     if isinstance(error, HmmscopeError):
         return error.exit_code, " ".join(str(error).split())
     if isinstance(error, ModuleNotFoundError) and error.name in _PAGES:

@@ -23,7 +23,6 @@ def say_beside(line: str) -> None:
 
 
 def live_console() -> Any:
-    """Return a rich console for a terminal on stderr, or None."""
     try:
         from rich.console import Console
     except ImportError:
@@ -43,7 +42,7 @@ def notebook_cell() -> Any:
 
 
 class Progress:
-    """Rate, time left and current loss; a context manager. Inner progress is a note of the outer.
+    """Context manager that shows rate, time left and loss. Nested progress appears as a note of the outer.
 
     Args:
         total: Number of steps; None if unknown.
@@ -133,7 +132,7 @@ class Progress:
 
 
 class StoppableProgress(Progress):
-    """Progress of several threads; Ctrl-C stops it, a second Ctrl-C raises.
+    """Progress of several threads; Ctrl-C stops the work in order, a second Ctrl-C raises KeyboardInterrupt.
 
     Attributes:
         stopped: Whether Ctrl-C was pressed.
@@ -168,7 +167,7 @@ class StoppableProgress(Progress):
 
 
 def shows_progress(what: str) -> Callable[[T], T]:
-    """Show the time and passes of a measurement of a model."""
+    """Return a decorator that shows the time and model passes of a measurement."""
 
     def decorate(function: T) -> T:
         call = cast("Callable[..., Any]", function)
@@ -184,7 +183,7 @@ def shows_progress(what: str) -> Callable[[T], T]:
 
 
 def count_pass() -> None:
-    """Count a pass of a model in the progress of its measurement."""
+    """Count one forward pass in the progress of the running measurement."""
     for shown in Progress._open[-1:]:
         if shown.total is None:
             shown.update(shown.made + 1)

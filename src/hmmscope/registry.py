@@ -121,7 +121,7 @@ def _register(kind: str, name: str, stored: str | None = None) -> Callable[[T], 
 
 
 def require_name(kind: str, name: object) -> None:
-    """Raise InputError for a name that is a path or already belongs to the library."""
+    """Raise InputError for a name that may be a path or belongs to the library already."""
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise InputError(f"{kind} {shown(name)}: must consist of letters, digits, - and _, to be distinct from a file")
     if kind == "process" and (Path(__file__).parent / "data" / f"{name}.json").exists():
@@ -166,7 +166,7 @@ def emission(name: str) -> Callable[[T], T]:
 
 
 def density(name: str) -> Callable[[T], T]:
-    """Register a `hmmscope.datasets.density_heads.DensityHead` for processes with this `density`."""
+    """Register a `hmmscope.datasets.density_heads.DensityHead` for processes with this name as `density`."""
     return _register("density", name)
 
 
@@ -176,7 +176,7 @@ def model(name: str, *, stored: str | None = None) -> Callable[[T], T]:
 
 
 def named_size(name: str, model: str, about: str, **fields: Any) -> None:
-    """Register a name for a model with these fields."""
+    """Register a name for a model with given fields."""
     require_name("size", name)
     if name in _sizes and _sizes[name].model != model:
         raise InputError(f"size {name!r}: is already a size of {_sizes[name].model}; choose another name")
@@ -184,7 +184,6 @@ def named_size(name: str, model: str, about: str, **fields: Any) -> None:
 
 
 def sizes() -> dict[str, Size]:
-    """Return the sizes defined by `named_size`."""
     entries("model")
     return dict(sorted(_sizes.items()))
 
@@ -248,7 +247,7 @@ def page(name: str) -> Callable[[T], T]:
 
 
 def folder(name: str) -> Callable[[T], T]:
-    """Register a folder type for `hmmscope check`."""
+    """Register a folder type that `hmmscope check` verifies."""
     return _register("folder", name)
 
 
@@ -258,7 +257,7 @@ def claim(name: str) -> Callable[[T], T]:
 
 
 def in_order(kind: str) -> list[Any]:
-    """Return all registered objects of a kind, in the order of modules and lines."""
+    """Return all registered objects of a kind, in order of module and source line."""
     entries(kind)
     return sorted(_found[kind].values(), key=lambda entry: str(getattr(entry, "measure", entry).__module__))
 
@@ -284,19 +283,18 @@ def import_all(package: str) -> None:
 
 
 def has_plugins() -> bool:
-    """Return whether a package outside `digest` registers objects."""
     return bool(importlib.metadata.entry_points(group=PLUGINS))
 
 
 def is_installed(entry: Any) -> bool:
-    """Return whether other processes can find an entry."""
+    """Return whether other processes can import an entry by name."""
     groups = {*_GROUPS.values(), PLUGINS}
     points = [point for group in groups for point in importlib.metadata.entry_points(group=group)]
     return entry.__module__.partition(".")[0] in {"hmmscope", *(point.module.partition(".")[0] for point in points)}
 
 
 def digest() -> str:
-    """Return the SHA-256 of all registering lines and claim records, without imports."""
+    """Return the SHA-256 of all source lines that register objects and of claim records, without imports."""
     sha, root = hashlib.sha256(), Path(__file__).parent
     places = [
         root / folder.replace(".", "/") for folder in sorted({one for folders in _FOLDERS.values() for one in folders})
@@ -324,7 +322,7 @@ def _load_plugins(group: str) -> None:
 
 
 def lookup(kind: str, name: str, field: str | None = None) -> Any:
-    """Return an entry by name; the InputError suggests the nearest name."""
+    """Return an entry by name; the InputError for an unknown name suggests the nearest name."""
     known = entries(kind)
     if name not in known:
         unknown = unknown_name(field or kind, name, known)
@@ -333,7 +331,7 @@ def lookup(kind: str, name: str, field: str | None = None) -> Any:
 
 
 def not_registered(unknown: UnknownNameError) -> InputError:
-    """Return the error for an unknown experiment or verb, with packages that are not installed."""
+    """Return the error for an unknown experiment or command; it lists packages that are not installed."""
     absent = [name for name in SEPARATE if importlib.util.find_spec(name.replace("-", "_")) is None]
     return InputError(f"{unknown}; install {' or '.join(absent)} for more") if absent else unknown
 

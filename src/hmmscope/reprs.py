@@ -12,7 +12,6 @@ from hmmscope.errors import InputError
 
 
 def html_table(title: str, facts: Mapping[str, Any]) -> str:
-    """Return an HTML table of names and values under a title."""
     cells = "".join(
         f"<tr><th style='text-align:left'>{escape(k)}</th><td>{_shown(v)}</td></tr>" for k, v in facts.items()
     )
@@ -20,7 +19,7 @@ def html_table(title: str, facts: Mapping[str, Any]) -> str:
 
 
 class Shown:
-    """A record that prints the shapes of its arrays, in a notebook as a table."""
+    """Base of records that print the shapes of their arrays, and appear as a table in notebooks."""
 
     def _facts(self) -> dict[str, str]:
         return {field.name: brief(getattr(self, field.name)) for field in fields(self) if field.repr}  # type: ignore[arg-type]
@@ -33,7 +32,7 @@ class Shown:
 
 
 def brief(value: Any) -> str:
-    """Format a value in a few words; arrays with more than four numbers show type and shape."""
+    """Format a value briefly; arrays with more than four numbers show type and shape."""
     if hasattr(value, "shape") and hasattr(value, "tolist"):
         if math.prod(value.shape) <= 4:
             return brief(value.tolist())
@@ -49,7 +48,7 @@ def brief(value: Any) -> str:
 
 
 def changed(spec: Any) -> str:
-    """Format a spec by its name and the fields that differ from their defaults."""
+    """Format a spec as its name and the fields that differ from their defaults."""
     told = []
     for field in fields(spec):
         value = getattr(spec, field.name)
@@ -84,12 +83,11 @@ def needed(module: str, what: str) -> Any:
 
 
 def to_frame(columns: Mapping[str, Any], index: Any = None) -> Any:
-    """Return a pandas DataFrame of columns."""
     return needed("pandas", "to_pandas").DataFrame(dict(columns), index=index)
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the columns of rows; None where a row lacks a column."""
+    """Return the columns of rows (dicts); None where a row lacks a column."""
     rows = list(rows)
     return {name: [row.get(name) for row in rows] for name in dict.fromkeys(key for row in rows for key in row)}
 
@@ -98,7 +96,7 @@ class Tabular:
     """A result with `table()`, for pandas and polars: `polars.DataFrame(result.columns())`."""
 
     def table(self) -> "Sequence[Mapping[str, Any]]":
-        """Return the rows."""
+        """Return the rows, as dicts."""
         raise NotImplementedError
 
     def columns(self) -> dict[str, list[Any]]:
@@ -173,7 +171,7 @@ class ResultTable(ResultRows):
 
 
 def describe(about: Mapping[str, Any]) -> str:
-    """Return ``length 12, samples 256, seed 0`` for names and values."""
+    """Format names and values as ``length 12, samples 256, seed 0``."""
     return ", ".join(
         f"{name} {', '.join(value) if isinstance(value, list) else value}" for name, value in about.items()
     )

@@ -63,7 +63,7 @@ def listed(names: Iterable[object]) -> str:
 
 
 class UnknownNameError(InputError):
-    """A name that is not in a closed list.
+    """Error for a name that is not in a closed list.
 
     Attributes:
         name, known: The name and the list.
@@ -99,7 +99,7 @@ def known_keys(cls: type) -> Mapping[str, str]:
 
 
 def by_field(cls: type, data: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Rename data to the fields of the dataclass `cls`; unknown keys stay."""
+    """Rename keys of data to field names of the dataclass `cls`; unknown keys are unchanged."""
     known, found = known_keys(cls), {}
     for key, value in data.items():
         name = known.get(key, key) if isinstance(key, str) else key
@@ -139,14 +139,14 @@ def parse_spec(cls: type, data: Any, where: str) -> Any:
 
 
 def require_path(field: str, value: object) -> Path:
-    """Return a path; the InputError for another value names the field."""
+    """Return a path; raise InputError naming `field` for another type of value."""
     if not isinstance(value, str | os.PathLike):
         raise InputError(f"{field}: must be a path, got {shown(value)}")
     return Path(value)
 
 
 def require_kinds(spec: Any) -> None:
-    """Raise InputError for the first field whose value has another type than annotated."""
+    """Raise InputError for the first field with a value of another type than annotated."""
     for name, kind in _hints(type(spec)).items():  # type: ignore[arg-type]
         value = getattr(spec, name)
         if isinstance(value, numbers.Real) and not isinstance(value, int | float):  # of NumPy
@@ -215,7 +215,7 @@ def _article(kind: type) -> str:
 
 
 def spec_to_data(spec: Any) -> Any:
-    """Return a spec as plain data for JSON, without "absent" fields at their default."""
+    """Return a spec as plain data for JSON, without fields marked "absent" that have their default."""
     if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
         fields = [field for field in dataclasses.fields(spec) if field.init]
         written = (one for one in fields if not one.metadata.get("absent") or getattr(spec, one.name) != one.default)
@@ -231,7 +231,7 @@ def is_count(value: object) -> bool:
 
 
 def require(condition: bool, field: str, rule: str, value: object) -> None:
-    """Raise InputError with `field`, the rule and the value unless `condition` holds."""
+    """Raise InputError with `field`, `rule` and `value` in its message unless `condition` holds."""
     if not condition:
         raise InputError(f"{field}: {rule}, got {shown(value)}")
 

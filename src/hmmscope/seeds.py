@@ -111,5 +111,4 @@ def torch_generator(seed: int, purpose: str, index: int = 0) -> torch.Generator:
 
 
 def numpy_generator(seed: int, purpose: str, index: int = 0) -> np.random.Generator:
-    """Return a NumPy generator for (seed, purpose, index)."""
     return np.random.Generator(np.random.Philox(derived_seed(seed, purpose, index)))

@@ -304,7 +304,7 @@ def find_term(word: str) -> Term | None:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str | None:
-    """Return the name in `known` for which this name is a synonym or an earlier name."""
+    """Return the name in `known` for which `word` is a synonym or an earlier name, else None."""
     options = list(known)
     names, term = [RENAMED.get(word), RENAMED.get(word.rpartition(".")[2].removeprefix("--"))], find_term(word)
     for code in term.code if term else ():

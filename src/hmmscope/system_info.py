@@ -17,7 +17,7 @@ from hmmscope.errors import ResourceError
 
 
 def environment() -> dict[str, Any]:
-    """Return the versions and settings that may change the numbers of a run; no host, user or path."""
+    """Return the versions and settings that may change the numbers of a run, without host, user or path."""
     versions: dict[str, str | None] = {}
     for package in ("torch", "numpy", "numba", "safetensors"):
         try:
@@ -119,7 +119,6 @@ def require_disk(what: str, folder: Path, num_bytes: int, advice: str) -> None:
 
 
 def require_memory(what: str, num_bytes: int, advice: str = "request less at once") -> None:
-    """Raise ResourceError if `num_bytes` exceeds the free memory."""
     free = free_memory()
     if free is not None and num_bytes > free:
         needed, have = num_bytes / 2**30, free / 2**30
@@ -141,7 +140,6 @@ def free_on(device: Any) -> int:
 
 
 def require_memory_on(device: Any, what: str, num_bytes: int) -> None:
-    """Raise ResourceError if `num_bytes` exceeds the free memory of the device."""
     if device.type == "cpu":
         require_memory(what, num_bytes)
     elif num_bytes > free_on(device):

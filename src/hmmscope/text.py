@@ -27,7 +27,6 @@ def visible(text: str, *, keep: str = "\n\t") -> str:
 
 
 def in_a_line(text: str) -> str:
-    """Return `visible` text in one line."""
     return visible(text, keep="")
 
 
@@ -38,7 +37,7 @@ def in_brief(text: str, most: int = 40) -> str:
 
 
 def is_text(text: str) -> bool:
-    """Return whether UTF-8 can encode the text, which fails for a lone surrogate."""
+    """Return whether UTF-8 can encode the text; a lone surrogate cannot be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -47,7 +46,7 @@ def is_text(text: str) -> bool:
 
 
 class NobodyReadsError(Exception):
-    """The reader of standard output has closed it."""
+    """Raised when the reader of standard output has closed it."""
 
 
 def say(*parts: object, end: str = "\n", flush: bool = False) -> None:
@@ -74,7 +73,7 @@ def tell(line: str) -> None:
 
 @contextmanager
 def heard() -> Iterator[None]:
-    """Print to standard output; once its reader is gone, discard all further text.
+    """Allow printing inside the block; once the reader of standard output is gone, discard further text.
 
     Raises:
         NobodyReadsError: See `say`.
@@ -91,7 +90,7 @@ def heard() -> Iterator[None]:
 
 @contextmanager
 def whatever_is_heard() -> Iterator[None]:
-    """Continue work, such as training, after the reader of standard output is gone."""
+    """Continue the work inside the block, such as training, after the reader of standard output is gone."""
     token = _going_on.set(True)
     try:
         yield
@@ -139,7 +138,7 @@ ROUNDED = 2e-6
 
 
 def in_digits(value: float, low: float, high: float, *, least: int = 2, unit: str = "") -> str:
-    """Format ``0.91 [0.84, 0.95]`` with at least `least` decimals, enough to show intervals wider than `ROUNDED`."""
+    """Format as ``0.91 [0.84, 0.95]``, with at least `least` decimals and enough for intervals wider than `ROUNDED`."""
     decimals = least
     while high - low >= ROUNDED and high - low < 2 * 10.0**-decimals:
         decimals += 1

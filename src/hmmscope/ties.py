@@ -1,6 +1,6 @@
 """Choices, orders and printed digits that do not depend on rounding errors.
 
-Here, numbers within `TOLERANCE` (relative to the largest magnitude compared) are equal, and the first of equals wins.
+Numbers within `TOLERANCE` (relative to the largest magnitude compared) count as equal, and the first of equals wins.
 The tolerance exceeds rounding errors (1e-12) and quantization to multiples of 2^-32 (2e-10).
 """
 
@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 
 
 def descending(values: Sequence[float]) -> list[int]:
-    """Return the indices that sort the numbers in descending order; equal ones keep their order."""
+    """Return the indices that sort the numbers in descending order; equal numbers keep their order."""
     order = sorted(range(len(values)), key=lambda place: -values[place])
     slack = _slack(values)
     found: list[int] = []
@@ -59,7 +59,7 @@ def steady(value: float) -> float:
 
 
 def rounded(value: float) -> float:
-    """Round as `steady`, and map rounding errors around zero to zero."""
+    """Round as `steady` does, and map rounding errors around zero to zero."""
     return 0.0 if abs(value) <= _ROUNDING else steady(value)
 
 

@@ -40,7 +40,6 @@ def driven_samples(
 
 
 def largest_error(found: Tensor, exact: Float64[Tensor, "*shape"]) -> float:
-    """Return the largest absolute difference; NaN if anything is NaN."""
     return float((found.double() - exact).abs().max())
 
 

@@ -33,7 +33,6 @@ BATCH = 64
 
 
 def require_module(model: Any) -> None:
-    """Raise InputError unless `model` is a module."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model: must be a torch module, got {shown(model)}")
 
@@ -61,7 +60,7 @@ def model_outputs(
 ) -> Float[Tensor, "batch time output"]:
     """Run a module and return its output tensor or ``.logits``.
 
-    Outputs beyond `num_outputs` are dropped. With `block_length` the model reads its own predictions (block
+    Outputs beyond `num_outputs` are dropped. With `block_length` the model reads its own predictions as input (block
     chain-of-thought).
     """
     count_pass()
@@ -76,8 +75,8 @@ def model_outputs(
 def to_probs(model: nn.Module, outputs: Float[Tensor, "*batch symbol"]) -> Float64[Tensor, "*batch symbol"]:
     """Convert outputs to next-symbol probabilities on the CPU.
 
-    Logits pass a softmax. If the module's ``outputs`` is "law" (constructed networks), probabilities are clamped at
-    zero and normalised; all zeros become uniform.
+    Logits are passed through a softmax. If the module's attribute ``outputs`` is "law" (probabilities; constructed
+    networks), negative values become zero and rows are normalised; a row of zeros becomes uniform.
     """
     outputs = outputs.cpu().double()
     if getattr(model, "outputs", "logits") != "law":
@@ -131,7 +130,7 @@ def residual_layers(model: nn.Module) -> list[str]:
 
 
 def layers_read(model: nn.Module, layers: Sequence[str] | None) -> list[str]:
-    """Return `layers` if given, else the names from `residual_layers`."""
+    """Return `layers` if given, else the model's `residual_layers`."""
     if layers is None:
         return residual_layers(model)
     require_names(layers)
@@ -139,7 +138,7 @@ def layers_read(model: nn.Module, layers: Sequence[str] | None) -> list[str]:
 
 
 def check_layers(model: nn.Module, names: Sequence[str], *, field: str = "layers") -> None:
-    """Raise InputError for an unknown layer."""
+    """Raise InputError if the model lacks a named layer."""
     require_module(model)
     modules_named(registry.adapted(model, names), names, field=field)
 
@@ -151,7 +150,7 @@ def require_names(names: object, field: str = "layers") -> None:
 
 
 def modules_named(model: nn.Module, names: Iterable[str], *, field: str = "layers") -> dict[str, nn.Module]:
-    """Look up modules by this library's hook-point names or by their own names."""
+    """Return a model's modules by hook-point name or by PyTorch module name."""
     require_names(names, field)
     known = dict(model.named_modules())  # "" is the model itself
     known = {plain_name(name): part for name, part in known.items()} | known
@@ -231,7 +230,7 @@ def capture_activations(
 def target_probs(
     model: nn.Module, batch: Batch, asked: Target, block_length: int
 ) -> Float64[Tensor, "batch judged output"]:
-    """Return the model's predictions of a target at the evaluated positions."""
+    """Return a model's predictions of the batch's target at the evaluated positions."""
     inputs = batch.tokens[:, : int(asked.token_positions[-1]) + 1]
     with inference_mode(model) as device:
         if inputs.is_floating_point():
@@ -256,7 +255,7 @@ def read_stream(
     first: int = 0,
     stay: bool = False,
 ) -> Float[Tensor, "layer example feature"]:
-    """Capture activations at given observations; the examples of one sample are adjacent.
+    """Capture activations at given observation times; the examples of one sample are adjacent.
 
     Args:
         model: any module.

@@ -1,4 +1,4 @@
-"""Attention paid by the last token, averaged by the distance and by the origin of the attended token."""
+"""Attention of the last token to earlier tokens, averaged by distance and by kind of attended token."""
 
 from functools import partial
 

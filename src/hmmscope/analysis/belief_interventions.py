@@ -1,4 +1,4 @@
-"""Belief interventions: does a model use the belief that can be read from its layers?"""
+"""Belief interventions: test whether a model uses the belief that can be read from its layers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -65,23 +65,25 @@ def belief_interventions(
     seed: int = 0,
     options: InterventionOptions | None = None,
 ) -> list[dict]:
-    """Edit the belief in one layer at one position, and compare the model's prediction with the exact filter's.
+    """Edit the belief in one layer at one position, and compare the model's prediction with the exact filter.
 
     Three quarters of the samples fit read(x) = x W + m, an affine map from the residual stream x to the belief b; the
-    other samples are edited. Let b' and x' be the belief and the stream of another sample (of the same component, or
-    with another header), Σ the stream's covariance and G = (WᵀΣW)⁺ WᵀΣ (`writing`):
+    other samples are edited. Let b' and x' be the belief and the stream of another sample (with the same component or
+    another header), Σ the stream's covariance and G = (WᵀΣW)⁺ WᵀΣ (`writing`):
 
         set      x + (b' - read(x)) G
         swap     x + (read(x') - read(x)) G
         ablate   x - (read(x) - mean of b) G
 
-    Controls are a random map of equal rank in the whitened stream (for ``set``: a random change of equal norm) and an
-    exchange of the whole stream. The value of ``set`` and ``swap`` is the fraction of the way to the exact answer,
+    The controls are a random map of equal rank in the whitened stream (for ``set``: a random change of equal norm) and
+    replacement of the whole stream. The value of ``set`` and ``swap`` is the fraction of the distance to the exact
+    answer that the edit closes,
 
         1 - D(exact(b'), model after) / D(exact(b'), model before);
 
-    the value of ``ablate`` is the lost fraction of the belief's benefit, (D after - D before) / (D of the mean answer -
-    D before) from exact(b). D is the KL divergence in nats (if finite) or the total variation.
+    the value of ``ablate`` is the fraction of the belief's benefit that is lost, (D after - D before) / (D of the mean
+    answer - D before), with D measured from exact(b). D is the KL divergence in nats (if finite) or the total
+    variation.
 
     Args:
         model: any module.
@@ -251,7 +253,7 @@ def _edits(
 def writing(
     read_DS: Float64[Tensor, "width coordinate"], covariance_DD: Float64[Tensor, "width width"]
 ) -> Float64[Tensor, "coordinate width"]:
-    """Compute G = (WᵀΣW)⁺ WᵀΣ: the most likely change of a stream with covariance Σ, given the change of stream · W.
+    """Compute G = (WᵀΣW)⁺ WᵀΣ: the most likely change of a stream x with covariance Σ, given the change of x W.
 
     Source: the patterns of Haufe et al. (2014).
     """
@@ -306,12 +308,10 @@ def divergence(exact: Float64[Tensor, "*batch v"], found: Float64[Tensor, "*batc
 def total_variation(
     exact: Float64[Tensor, "*batch v"], found: Float64[Tensor, "*batch v"]
 ) -> Float64[Tensor, "*batch"]:
-    """Compute the total variation, half the L1 distance."""
     return (exact - found).abs().sum(-1) / 2
 
 
 def squared(exact: Float64[Tensor, "*batch y"], found: Float64[Tensor, "*batch y"]) -> Float64[Tensor, "*batch"]:
-    """Compute the mean squared difference."""
     return (exact - found).square().mean(-1)
 
 

@@ -66,13 +66,13 @@ class Trained(Protocol):
         """Return the trained model."""
 
     def dataset(self, stream: str = "evaluate") -> ProcessDataset:
-        """Return samples of the training process."""
+        """Return a dataset of the training process."""
 
     def checkpoint_steps(self) -> list[int]:
-        """Return the stored steps."""
+        """Return the training steps of the stored checkpoints."""
 
     def model_at(self, step: int) -> Any:
-        """Load the model at a step."""
+        """Load the model's checkpoint at a training step."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -111,7 +111,7 @@ class BeliefMap(Shown, Tabular):
 
     @property
     def note(self) -> str:
-        """Warning about what the map cannot distinguish, or ""."""
+        """Warning if the map cannot distinguish the belief from the exact prediction, else ""."""
         if self.from_prediction < SAME_AS_PREDICTION:
             return ""
         return (
@@ -123,7 +123,7 @@ class BeliefMap(Shown, Tabular):
         """Project beliefs (point, state), by default `read`, to the plane (point, 2).
 
         Three states span the simplex, with state 0 on top, 1 left and 2 right. For two states the axes are the exact
-        P(state 0) and its value in `values`; for more than three states they are two principal axes.
+        P(state 0) and P(state 0) in `values`; for more states they are two principal axes.
         """
         values = self.read if values is None else values
         num_states = self.exact.shape[1]
@@ -144,7 +144,7 @@ class BeliefMap(Shown, Tabular):
         return np.asarray(0.1 + 0.75 * np.pad(scaled, ((0, 0), (0, 3 - scaled.shape[1]))))
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row for each map in `earlier` and one for this map."""
+        """Return a row for each map at an earlier checkpoint (`earlier`), then a row for the final map."""
         return [
             {"step": one.step, "layer_name": one.layer, "r2": one.r2, "low": one.low, "high": one.high}
             | one.share.columns()
@@ -224,9 +224,9 @@ def belief_map(
     over_checkpoints: bool = False,
     options: InstrumentOptions | None = None,
 ) -> BeliefMap:
-    """Fit an affine map from one layer to the exact belief, and compare with untrained networks.
+    """Fit an affine map from one layer to the exact belief, for a model and for untrained networks.
 
-    The map is fitted and measured as in `geometry`; further samples are plotted. For a mixture of HMMs, the exact
+    The map is fitted and evaluated as in `geometry`; the plot shows further samples. For a mixture of HMMs, the exact
     belief averages over the unknown component.
 
     Args:
@@ -281,9 +281,9 @@ def belief_map(
 
 
 def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed: int = 0) -> ProcessDataset:
-    """Return samples of a process that is given as object, name or file; return a dataset unchanged.
+    """Return a dataset of a process (object, name or file); return a dataset unchanged.
 
-    The sample length is `length`, else that of recorded sequences, else the training length (`TRAINED_LENGTHS`).
+    Without `length`, samples have the length of the recorded sequences, or of the training (`TRAINED_LENGTHS`).
 
     Raises:
         InputError: no process, or no length.
@@ -374,7 +374,7 @@ class BeliefReader(Shown):
     def compared(
         self, model: nn.Module, name: str, dataset: ProcessDataset
     ) -> tuple[Float64[Tensor, "time state"], Float64[Tensor, "time state"]]:
-        """Return the exact beliefs and the read beliefs of another dataset's first sample."""
+        """Return the exact beliefs, and those read from a layer, of another dataset's first sample."""
         targets = belief_targets(dataset, self.times, 1)
         stream = read_stream(model, dataset, self.times, [name], 1)
         return targets.get(MIXED_BELIEF, targets[BELIEF]), self.fit(model, name)(stream)[0]

@@ -1,4 +1,4 @@
-"""The subspace of a layer that varies with the belief, and its parts for the factors of a process."""
+"""The subspace of a layer that varies with the belief, and its part for each factor of the process."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -31,12 +31,12 @@ def belief_space(
 ) -> list[dict]:
     """Compute the dimension of the subspace that varies with the exact belief.
 
-    Least squares fit the residual stream by stream ≈ m + belief M. The quantities are:
+    Least squares fit the residual stream as m + belief M. The quantities are:
 
         dimension        effective dimension (Σ λ)² / Σ λ² of the principal variances λ of belief M
         moved            fraction of the stream's variance that belief M explains
         joint            rank of the belief
-        factored         fraction that the factors' beliefs explain, relative to `moved`
+        factored         fraction that the factors' beliefs explain, divided by `moved`
         sum              sum of the ranks of the factors' beliefs
         overlap          mean squared cosine of the principal angles between two factors' subspaces
         random overlap   the same for random subspaces

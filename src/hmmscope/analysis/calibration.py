@@ -1,4 +1,4 @@
-"""Calibration: a sequential test that probabilities claimed to be exact fit the outcomes.
+"""Calibration: a sequential test whether probabilities that are claimed to be exact fit the outcomes.
 
 For the exact probabilities p_t of observation y_t and any other probabilities q_t, both given the past,
 
@@ -38,7 +38,7 @@ def bet(
     *,
     in_order: bool = True,
 ) -> Winnings:
-    """Return the log of each bet's winnings q(outcome) / p(outcome); winnings of several batches add up.
+    """Return the log of each bet's winnings q(outcome) / p(outcome); add those of several batches.
 
     Args:
         law: probabilities at each position.
@@ -87,7 +87,7 @@ def _on_symbols(probs: Tensor, happened: Tensor, where: str) -> Winnings:
 
 
 def miscalibrated(won: Winnings, spare: float = 0.0) -> str | None:
-    """Return why the tested probabilities cannot be exact, or None.
+    """Return why the tested probabilities cannot be exact, or None if they may be.
 
     Args:
         won: winnings on all samples.

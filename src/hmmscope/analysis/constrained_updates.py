@@ -1,6 +1,6 @@
 """Constrained belief updating: the best approximation of the exact filter by one attention layer.
 
-One attention layer can only add one contribution for each observed symbol o_s:
+An attention layer adds one contribution for each observed symbol o_s:
 
     constrained_t = π + sum_{s <= t} (η[o_s] - π) T^(t - s),     η[v] = π labelled[v] / P(v)
 
@@ -34,13 +34,12 @@ def constrained_updates(
 ) -> list[dict]:
     """Compare a model's first attention layer with constrained belief updating.
 
-    - attention: mean attention at distance d (key) relative to distance 1; predicted ζ^(d - 1), where ζ is the modulus
-    of the second eigenvalue of the transition matrix;
-    - rate: fitted decay of attention per step; predicted ζ;
-    - values: cosine between the vector that attention writes for symbol v (key) and η[v] - π, both centred; predicted
-    1;
-    - constrained: held-out R² of the constrained belief after attention; predicted 1;
-    - exact: held-out R² of the filter's belief; predicted from the constrained belief.
+    - attention: mean attention to the key at distance d, divided by that at distance 1; prediction: ζ^(d - 1), where ζ
+    is the modulus of the transition matrix's second eigenvalue;
+    - rate: fitted decay of attention per step; prediction: ζ;
+    - values: cosine between the vector that attention writes for symbol v and η[v] - π, both centred; prediction: 1;
+    - constrained: held-out R² of the constrained belief after attention; prediction: 1;
+    - exact: held-out R² of the filter's belief; prediction: the constrained belief's R² for it.
 
     Attention is averaged over heads; distance 0 is left out.
 

@@ -91,7 +91,7 @@ class Score(Measures):
 
     @property
     def baseline(self) -> tuple[str, float] | None:
-        """Name and mean loss of the best n-gram baseline, or None."""
+        """Name and mean loss of the best n-gram baseline; None without one."""
         losses = {name: metrics["loss"] for name, metrics in self.measures.items() if is_ngram(name)}
         if not losses:
             return None
@@ -102,7 +102,7 @@ class Score(Measures):
     def excess(self) -> tuple[float, float | None, float | None] | None:
         """Mean KL divergence of the model from the Bayes optimum, nats per observation, and its 95 % interval.
 
-        None without a known optimum; the ends are None for one sample.
+        The value is None without a known optimum; the interval's ends are None for one sample.
         """
         if "excess" not in self.measures["model"]:
             return None
@@ -176,10 +176,9 @@ def evaluate(
     Predictors:
         ``model``;
         ``optimum``: the Bayes-optimal predictor, which knows the process or its prior;
-        ``known-component``: the filter that knows the mixture component (next symbols of mixtures and pools);
-        ``order-0``, ..., ``context-tree``: n-gram baselines in the sample (`TunedNgrams.tuned`);
-        ``trained-order-0``, ..., ``trained-context-tree``: n-grams fitted to the training part of recorded sequences,
-        in other streams.
+        ``known-component``: the filter that knows the mixture component (for next symbols of mixtures and pools);
+        ``order-0``, ..., ``context-tree``: n-gram baselines in the sample (`TunedNgrams.tuned`); ``trained-order-0``,
+        ..., ``trained-context-tree``: n-grams fitted to the training part, for other parts of recorded sequences.
 
     Args:
         model: maps tokens or vectors (batch, time, ...) to (batch, time, output).
@@ -296,7 +295,7 @@ def _checked(observers: Mapping[str, Process], process: Process, asked: Target) 
 def known_component_probs(dataset: ProcessDataset, batch: Batch) -> Float64[Tensor, "batch judged symbol"] | None:
     """Compute the observation probabilities of the filter that knows the mixture component.
 
-    The result is None without components, or if a header (HMM parameters before the sequence) encodes the component.
+    The result is None without components, or if a header (HMM parameters before the sequence) shows the component.
     """
     process, components = dataset.process, batch.components
     pool = None if components is None or dataset.layout.header_format else process.select_components(components)

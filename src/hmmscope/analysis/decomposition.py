@@ -1,4 +1,4 @@
-"""Error decomposition of predictions from the last few observations.
+"""Decomposition of the error of predictions from the last few observations.
 
 For a stationary process, let x be the one-hot window of the last L observations, and W a weight matrix estimated from
 other sequences. Then
@@ -6,7 +6,7 @@ other sequences. Then
     E||P - W x||^2  =  E||P - P_L||^2  +  E||P_L - W_L x||^2  +  E||W_L x - W x||^2
     total              memory             misspecification       estimation
 
-with P the exact probabilities, P_L the best prediction from the window and W_L x the best linear one.
+where P are the exact probabilities, P_L is the best prediction from the window and W_L x the best linear prediction.
 
 Source: [MultiTask] Eq. (1) and (4), which assume linearity, without misspecification.
 """
@@ -91,7 +91,7 @@ class Histories(Shown):
     def remembered(
         self, memory_length: int
     ) -> tuple[Float64[Tensor, "history state"], Float64[Tensor, "history symbol"]]:
-        """Return P(last state | window) and P(next observation | window), where windows start stationary."""
+        """Return P(last state | window) and P(next observation | window), with a stationary start."""
         windows_H = self.windows(memory_length)
         num_symbols, time = self.next_observation.shape[1], self.observations.shape[1]
         if num_symbols**memory_length <= len(windows_H):
@@ -102,7 +102,7 @@ class Histories(Shown):
         return beliefs, following @ symbol_probs(self.law)[0]
 
     def distances(self, memory_length: int) -> "MemoryDistances":
-        """Compute the error of predictions from `memory_length` observations.
+        """Compute distances between predictions from the last `memory_length` and from all observations.
 
         Source: [MultiTask] Lemma 1 and Lemma 3.
         """
@@ -140,7 +140,7 @@ class Histories(Shown):
 
 
 def stationary_start(hmm: HMM | LabelledHMM) -> HMM | LabelledHMM:
-    """Return the process started from its rounded stationary distribution."""
+    """Return the process with its rounded stationary distribution as initial distribution."""
     law_S = stationary_distribution(hmm)
     if float((law_S - hmm.initial).abs().max()) < 2.0**-31:
         return hmm
@@ -149,7 +149,7 @@ def stationary_start(hmm: HMM | LabelledHMM) -> HMM | LabelledHMM:
 
 @dataclass(frozen=True, repr=False)
 class MemoryDistances(Shown):
-    """Distances between observers that remember the last L observations and all observations.
+    """Distances between an observer of the last L observations and an observer of all.
 
     Attributes:
         prediction: TV(P, P_L) (history,).
@@ -217,7 +217,7 @@ class Windows(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Decomposition(Shown):
-    """Terms of the decomposed mean squared error; `total` is computed independently of the others.
+    """Terms of the decomposed mean squared error; `total` is not computed as their sum.
 
     Attributes:
         total: E||P - W x||^2, for each W (...).
@@ -233,5 +233,5 @@ class Decomposition(Shown):
 
     @property
     def gap(self) -> Float64[Tensor, "..."]:
-        """total - memory - misspecification - estimation, which is only rounding if histories are enumerated."""
+        """total - memory - misspecification - estimation; only rounding error if histories are enumerated."""
         return self.total - self.memory - self.misspecification - self.estimation

@@ -1,4 +1,4 @@
-"""The device of a measurement."""
+"""Choice of the device for a measurement."""
 
 import functools
 import inspect
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def takes_device(function: T) -> T:
-    """Add the keyword `device` to an instrument: the model is moved there, and back at the end."""
+    """Add the keyword `device` to an instrument; the model is on that device for the measurement only."""
     run = cast("Callable[..., Any]", function)
     own = inspect.signature(run)
 
@@ -34,7 +34,7 @@ def takes_device(function: T) -> T:
 def about_of(
     model: Any, dataset: Any, num_samples: int | None, *, seed: int | None = None, layers: Any = None
 ) -> dict[str, Any]:
-    """Return length, samples, seeds, layers and device of a measurement, if known."""
+    """Return the known settings of a measurement: sample length, samples, seeds, layers and device."""
     length = getattr(getattr(dataset, "layout", None), "num_observations", None)
     weights = model.parameters() if isinstance(model, nn.Module) else iter(())
     found = {
@@ -50,7 +50,7 @@ def about_of(
 
 @contextmanager
 def on_device(model: Any, device: Any) -> Iterator[None]:
-    """Move a module, or the model of a run, to a device, and back at the end."""
+    """Move a module, or a run's model, to a device inside the block."""
     if device is None:
         yield
         return

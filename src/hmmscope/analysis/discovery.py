@@ -1,4 +1,4 @@
-"""Discovery without labels: automata from a model's predictions, and belief coordinates in its residual stream."""
+"""Discovery without labels: automata from a model's predictions, belief coordinates from its residual stream."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -53,8 +53,8 @@ def automaton(
 ) -> list[dict]:
     """Estimate how many hidden states a model's predictions distinguish.
 
-    - rank: rank of the Hankel matrix [P(prefix suffix)], by the largest ratio of neighbouring singular values;
-    - states, recurrent: number of prefix classes with different futures, and of recurrent ones;
+    - rank: rank of the Hankel matrix [P(prefix suffix)], at the largest ratio of consecutive singular values;
+    - states, recurrent: number of classes of prefixes with different futures, and number of recurrent classes;
     - distance: mean total variation between the process's predictions and those of observable operators learned from
     the model.
 

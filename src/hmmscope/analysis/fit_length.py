@@ -36,11 +36,11 @@ def evaluation_losses(
     least_count: int = 1,
     block_length: int = 0,
 ) -> list[dict]:
-    """Compute the distance of a model's predictions from the exact ones by position: el_t of [Limits].
+    """Compute the distance of a model's predictions from the exact ones by position, called el_t in [Limits].
 
     The distance is that of `Target.distance_terms`. Position t follows t observations. For Cyclic-HARD only state
-    queries count; up to 64 rounds of `num_samples` samples give each position `least_count` state queries. The baseline
-    ``constant`` always predicts the mean exact answer of the second half.
+    queries count; rounds of `num_samples` samples are added (at most 64) until each position has `least_count` of them.
+    The baseline ``constant`` always predicts the mean exact answer over the second half of the positions.
 
     Source: [Limits] §4.1 and App. C.1; E = 256 trajectories there.
 
@@ -144,7 +144,7 @@ def fit_length(
     last: int = 3,
     definition: str = "prefix",
 ) -> int:
-    """Return the sequence length up to which the evaluation loss is below `error_rate` in the last epochs.
+    """Return the length up to which the evaluation loss is below `error_rate` in the last epochs.
 
     A position is fitted if its loss is below `error_rate` in each of the last epochs that evaluated it.
 
@@ -187,10 +187,10 @@ def crossing_length(
     last: int = 3,
     definition: str = "prefix",
 ) -> float:
-    """Interpolate the fit length between positions, where the loss crosses the error rate.
+    """Compute the fit length, interpolated where the loss crosses the error rate between two positions.
 
-    A position's loss is its largest in the last epochs; position 0 has loss 0. The default is the last evaluated
-    position.
+    A position's loss is the largest of the last epochs; position 0 has loss 0. Without a crossing the result is the
+    last evaluated position.
     """
     if definition not in DEFINITIONS:
         raise InputError(f"definition: must be prefix or max, got {definition!r}")
@@ -226,7 +226,6 @@ def fit_start(
 def fitted_positions(
     losses: Sequence[Sequence[float | None]], positions: Sequence[int], error_rate: float, *, last: int = 3
 ) -> list[bool]:
-    """Return whether each position is fitted."""
     require(error_rate > 0, "error_rate", "must be above 0", error_rate)
     require_count("last", last)
     require(len(losses) >= 1, "losses", "must have at least 1 epoch", len(losses))

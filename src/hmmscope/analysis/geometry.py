@@ -66,7 +66,7 @@ class AffineFit(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Readout(Shown):
-    """Results of affine maps on the test samples.
+    """Errors of affine maps on the test samples.
 
     Attributes:
         errors: squared errors by sample (sample, layer).
@@ -81,16 +81,16 @@ class Readout(Shown):
     values: Float64[Tensor, "layer example coordinate"]
 
     def beyond(self, twins: Sequence["Readout"]) -> ExplainedFraction:
-        """Compute the fraction explained beyond untrained controls, each network at its best layer."""
+        """Compute the fraction explained beyond untrained controls, using each network's best layer."""
         left, *twins_left = (1 - one.r2()[:, one.chosen] for one in (self, *twins))
         return explained_beyond_controls(left, np.stack(twins_left, 1), len(self.spread))
 
     def r2(self, *, seed: int = 0) -> Curves:
-        """Return R² on the test samples and on bootstrap resamples of them (1 + NUM_RESAMPLES, layer)."""
+        """Return R² on the test samples (row 0) and on bootstrap resamples (1 + NUM_RESAMPLES, layer)."""
         return explained(self.errors, self.spread, seed=seed)
 
     def by_layer(self, samples: int | None = None) -> list[dict[str, Any]]:
-        """Return the R² of each layer with its interval, and `fitted`."""
+        """Return a row per layer: R², its 95 % interval and `fitted`."""
         found = zip(self.r2().T, self.fitted, strict=True)
         return [with_interval(draws, samples) | {"fitted": float(fitted)} for draws, fitted in found]
 
@@ -119,7 +119,7 @@ class ExactBeliefs(Shown):
 
     @classmethod
     def of(cls, dataset: ProcessDataset, num_samples: int, observer: HMM | LabelledHMM | None = None) -> "ExactBeliefs":
-        """Compute the exact targets of the dataset's process, or of another process as observer."""
+        """Compute the exact targets of samples under the dataset's process, or under another process (`observer`)."""
         times = belief_times(dataset)
         found, inside = belief_targets(dataset, times, num_samples, observer), unpadded(dataset, times, num_samples)
         test = _split(len(found[BELIEF]), num_samples)
@@ -134,7 +134,7 @@ class ExactBeliefs(Shown):
         return self.values[BELIEF]
 
     def stream(self, model: nn.Module, layers: Sequence[str] | None = None) -> Float[Tensor, "layer example feature"]:
-        """Return activations at these observations, by default of the residual stream."""
+        """Return activations after each observation, by default of the residual stream."""
         return read_stream(
             model, self.dataset, self.times, residual_layers(model) if layers is None else layers, self.num_samples
         )
@@ -143,7 +143,7 @@ class ExactBeliefs(Shown):
         return read_off(features, self.values[target], self.num_samples, inside=self.inside, **options)
 
     def mapped(self, features: Float[Tensor, "layer example feature"]) -> Float64[Tensor, "layer example state"]:
-        """Return the belief as read from activations by an affine map fitted to all examples."""
+        """Return beliefs estimated from activations by an affine map that is fitted to all examples."""
         return fit_affine(features, self.belief)(features)
 
     def from_prediction(self, target: str = BELIEF, **options: Any) -> Curves:
@@ -183,7 +183,7 @@ def geometry(
         ``next observation``: next-observation probabilities, without the component.
 
     R² = 1 - Σ |target - map(stream)|² / Σ |target - mean|². Ridge regression on standardised features fits the map to
-    three quarters of the samples. Controls are permuted targets and untrained networks.
+    three quarters of the samples. The controls are permuted targets and untrained networks.
 
     Args:
         model: any module.
@@ -249,7 +249,7 @@ def belief_targets(
     *,
     first: int = 0,
 ) -> dict[str, Float64[Tensor, "example coordinate"]]:
-    """Compute exact targets at `times`; the examples of one sample are adjacent."""
+    """Compute the exact targets after the observations `times`; examples of one sample are adjacent."""
     parts = [_targets(dataset, batch, observer) for batch in _batches(dataset, num_samples, first)]
     return {name: torch.cat([part[name][:, times].flatten(0, 1) for part in parts]) for name in parts[0]}
 
@@ -257,7 +257,7 @@ def belief_targets(
 def unpadded(
     dataset: ProcessDataset, times: NDArray[np.int64], num_samples: int, *, first: int = 0
 ) -> Bool[Tensor, " example"] | None:
-    """Return a mask of the examples of `belief_targets` that are not padding, or None."""
+    """Return a mask of the `belief_targets` examples that are not padding; None if all are."""
     if dataset.process.data is None:
         return None
     return torch.cat([batch.states[:, times].flatten() for batch in _batches(dataset, num_samples, first)]) >= 0
@@ -324,7 +324,7 @@ def read_off(
     seed: int = 0,
     inside: Bool[Tensor, " example"] | None = None,
 ) -> Readout:
-    """Fit an affine map from each layer on three quarters of the samples; measure it on the rest.
+    """Fit an affine map from each layer on three quarters of the samples, and compute its errors on the rest.
 
     Args:
         features: (layer, example, feature); examples of a sample are adjacent.
@@ -376,7 +376,7 @@ def fit_affine(
 
 
 def explained(errors: Curves, spread: Curves, *, seed: int = 0) -> Curves:
-    """Return R² = 1 - mean error / mean spread for all samples and for resamples (1 + NUM_RESAMPLES, layer).
+    """Return R² = 1 - mean error / mean spread of all samples and of resamples (1 + NUM_RESAMPLES, layer).
 
     Raises:
         InputError: a target that does not vary.

@@ -1,4 +1,4 @@
-"""Models of samples with a header, compared with other predictors."""
+"""Comparison of a model with other predictors on samples that start with a header."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ def header(
     seed: int = 0,
     options: HeaderOptions | None = None,
 ) -> list[dict]:
-    """Compute excess loss and entropy error by position of predictors of samples with headers::
+    """Compute the excess loss and entropy error of predictors by position, for samples with headers::
 
         ``model``           the model
         ``wrong-header``    the exact filter with another sample's header
@@ -142,7 +142,7 @@ def _counted(dataset: ProcessDataset, samples: Sequence[Batch]) -> Laws:
 
 
 def behind_headers(dataset: ProcessDataset) -> int:
-    """Return the number of header tokens; InputError for another layout."""
+    """Return the number of header tokens; raise InputError if the layout has no header."""
     check_dataset(dataset)
     if dataset.layout.header_format is None:
         raise InputError(
@@ -152,7 +152,7 @@ def behind_headers(dataset: ProcessDataset) -> int:
 
 
 def prior_pool(process: Process, num_hmms: int, number: int = 0) -> Process:
-    """Draw pool `number` from the family of HMMs, independent of all samples."""
+    """Draw a pool of HMMs (by `number`) from the prior of the process, independent of all samples."""
     process.require_capability(HEADERS, "prior_pool")
     first = (PURPOSES["monte-carlo"] << 40) + number * num_hmms
     pool, _ = process.select_components(torch.arange(first, first + num_hmms)) or (process, None)
@@ -194,7 +194,6 @@ def _fitted(dataset: ProcessDataset, num_fits: int, known: list[int]) -> Tensor:
 
 
 def entropy_bits(laws: Float64[Tensor, "*batch outcome"]) -> Float64[Tensor, "*batch"]:
-    """Compute the entropy of probabilities in bits."""
     return -torch.special.xlogy(laws, laws).sum(-1) / np.log(2)
 
 

@@ -1,4 +1,4 @@
-"""Header representation: does a network store the HMM's parameters that it read?"""
+"""Header representation: test whether a network stores the HMM parameters that the header gives."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -44,7 +44,7 @@ def header_memory(
     controls: Controls | None = None,
     seed: int = 0,
 ) -> list[dict]:
-    """Compute held-out R² of affine maps from each layer, after the last observation, to the header.
+    """Compute the held-out R² of affine maps to the header from each layer after the last observation.
 
     Args:
         model: any module.
@@ -96,15 +96,15 @@ def header_edits(
     num_samples: int = 256,
     seed: int = 0,
 ) -> list[dict]:
-    """Edit one entry of the header, and measure whether the edited HMM's filter is then predicted.
+    """Edit one entry of the header, and measure whether the model then predicts as the edited HMM's filter.
 
-    The entry is exchanged with the last entry of its row, which the header implies; the edit is made in the tokens, or
-    in the header's residual stream at one layer. The value is the fraction of the way to the edited HMM's filter in the
-    second half,
+    The entry is exchanged with the last entry of its row, which is not written because rows sum to one. The edit is
+    made in the tokens, or in the residual stream of one layer at the header. The value is the fraction of the distance
+    to the edited HMM's filter, in the second half of positions, that the edit closes,
 
         1 - D(new filter, model after) / D(new filter, model before),
 
-    where D is the KL divergence in nats. The control ``other`` inserts another sample's header.
+    where D is the KL divergence in nats. The control ``other`` replaces the header by another sample's.
 
     Args:
         model: any module.
@@ -159,7 +159,7 @@ def header_edits(
 def exchanged(
     dataset: ProcessDataset, tokens: Int64[Tensor, "batch column"], seed: int
 ) -> Int64[Tensor, "batch column"]:
-    """Exchange one entry of each header with the last of its row, if possible one that differs by a quarter."""
+    """Exchange one entry of each header with its row's last entry, where possible one that differs by a quarter."""
     told = dataset.process.decode_header(tokens[:, : behind_headers(dataset)] - dataset.num_symbols).params
     values, lasts = [], []
     for matrix in (told.transition_MSS, told.emission_MSV):

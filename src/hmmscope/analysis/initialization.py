@@ -1,4 +1,4 @@
-"""Initial weights: untrained controls made by a user's function, and comparison of weight scales."""
+"""Initial weights: untrained controls from a user's function, and comparison of weight scales."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ FIX = "pass controls=, a function that makes the untrained module"
 
 
 def made_controls(controls: Controls, model: nn.Module, seeds: Sequence[int]) -> tuple[nn.Module, ...]:
-    """Make an untrained module per seed by a user's function, on the model's device and dtype.
+    """Make one untrained module per seed with a user's function, on the model's device and in its dtype.
 
     The user's function runs without gradients and with seeded global random generators.
     """
@@ -88,10 +88,11 @@ def _same_weights(one: nn.Module, other: nn.Module) -> bool:
 
 
 def other_law(own: Mapping[str, Tensor], drawn: Sequence[Mapping[str, Tensor]], *, trained: bool = True) -> str:
-    """Return which parameter's initial distribution differs from that of the redrawn controls, or "".
+    """Return the parameter with another initial distribution than in the controls, or "".
 
-    Training hardly changes a matrix's median singular value; another initialization changes this value and the root
-    mean square. For trained modules the smaller of the two changes counts, for initial weights the larger.
+    Training hardly changes a matrix's median singular value; another initialization changes both the median singular
+    value and the root mean square. For trained modules the smaller of these changes decides, for initial weights the
+    larger.
     """
     for name, weight in own.items():
         found = _ratio(weight.detach(), [one[name].detach() for one in drawn], trained=trained)
@@ -139,9 +140,9 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def copied_table(module: nn.Module, before: dict[str, Tensor], known: set[int]) -> str:
-    """Return the name of a buffer that new initial weights leave unchanged and that may be learned, or "".
+    """Return the name of a possibly learned buffer that new initial weights do not change, or "".
 
-    Integers, masks, and sinusoids, ramps or powers of the position count as not learned.
+    Integers, masks, and sinusoids, ramps or powers of the position count as fixed.
     """
     for name, buffer in module.named_buffers():
         if id(buffer) in known or not (buffer.is_floating_point() or buffer.is_complex()):

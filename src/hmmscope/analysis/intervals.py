@@ -15,9 +15,9 @@ NUM_RESAMPLES = 1000
 def bootstrap_means(
     values: NDArray[np.float64], *, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Compute the means and their 95 % intervals (...,) of values (sample, ...).
+    """Compute means (...,) with 95 % intervals over the samples of values (sample, ...).
 
-    The ends are bootstrap percentiles, or Student's t below `FEW` samples.
+    The interval is by bootstrap percentiles, or by Student's t below `FEW` samples.
     """
     values = np.asarray(values, np.float64)
     flat = values.reshape(len(values), -1)
@@ -64,7 +64,7 @@ def bootstrap_ratio(
 
 
 def least_z(count: int, alarm: float) -> float:
-    """Return how many standard errors a mean of `count` normal samples exceeds with probability `alarm`.
+    """Return the z such that a mean of `count` normal samples exceeds z standard errors with probability `alarm`.
 
     Student's tail beyond sqrt(degrees) / tan(u) is the share of the integral of sin(v)^(degrees - 1) over 0 < v < π
     below u.

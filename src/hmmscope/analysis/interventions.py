@@ -1,4 +1,4 @@
-"""Interventions: edit the output of named modules.
+"""Interventions: edits of the outputs of named modules.
 
     with intervene(model, {"residual.2": add(direction, positions=-1)}):
         changed = model(tokens)
@@ -130,7 +130,7 @@ def _recomputed() -> bool:
 
 
 def edited(change: Edit, *, samples: Index = None, positions: Index = None) -> Edit:
-    """Restrict an edit to some samples (axis 0) and positions (axis 1).
+    """Return an edit restricted to some samples (axis 0) and positions (axis 1).
 
     Args:
         change: edit of the whole activation.
@@ -152,12 +152,12 @@ def edited(change: Edit, *, samples: Index = None, positions: Index = None) -> E
 
 
 def patch(values: Float[Tensor, "*shape"], *, samples: Index = None, positions: Index = None) -> Edit:
-    """Replace the activation by `values`, which broadcast to its shape."""
+    """Return an edit that replaces the activation by `values`, broadcast to its shape."""
     return edited(lambda x: values.to(x).expand_as(x), samples=samples, positions=positions)
 
 
 def add(vector: Float[Tensor, "*shape"], *, samples: Index = None, positions: Index = None) -> Edit:
-    """Add one vector, or one vector for each sample and position, to the activation."""
+    """Return an edit that adds a vector, or one per sample and position, to the activation."""
     return edited(lambda x: x + vector.to(x), samples=samples, positions=positions)
 
 
@@ -168,7 +168,7 @@ def project_out(
     samples: Index = None,
     positions: Index = None,
 ) -> Edit:
-    """Remove the component in the span of `directions`, or replace it by that of `mean`.
+    """Return an edit that replaces the activation's component in the span of `directions` by zero or that of `mean`.
 
     x - (x - mean) Q Q^T   with an orthonormal basis Q.
     """
@@ -189,7 +189,7 @@ def move_within(
     samples: Index = None,
     positions: Index = None,
 ) -> Edit:
-    """Replace the activation's component in the span of `directions` by that of `values`.
+    """Return an edit that replaces the activation's component in the span of `directions` by that of `values`.
 
     x + (values - x) Q Q^T
     """
@@ -210,7 +210,7 @@ def ablate_head(
     samples: Index = None,
     positions: Index = None,
 ) -> Edit:
-    """Replace the output of one head in ``attention.mixed`` by zeros, or by the head's output in `by`.
+    """Return an edit of ``attention.mixed`` that replaces one head's output by zeros or by its output in `by`.
 
     Args:
         head: from 0.
@@ -231,7 +231,7 @@ def ablate_head(
 
 
 def set_pattern(pattern: Float[Tensor, "*shape"], *, head: int | None = None, samples: Index = None) -> Edit:
-    """Set the attention pattern (batch, head, query, key) of one head, or of all heads."""
+    """Return an edit that sets the attention pattern (batch, head, query, key) of one head or all heads."""
 
     def change(x: Tensor) -> Tensor:
         wanted = pattern.to(x).expand_as(x)

@@ -15,7 +15,7 @@ Curves = NDArray[np.float64]
 
 
 def resampled_curves(by_sample: Curves, *, seed: int = 0) -> Curves:
-    """Average values (sample, layer) over samples (row 0) and bootstrap resamples (rows 1 to NUM_RESAMPLES).
+    """Return means of values (sample, layer) over samples (row 0) and bootstrap resamples (further rows).
 
     Equal seeds and sample counts give the same resamples, so the curves of two models can be compared in pairs.
     """
@@ -34,7 +34,7 @@ def _resamples(count: int, seed: int) -> Curves:
 def with_interval(draws: Curves, samples: int | None = None) -> dict[str, Any]:
     """Return value, 95 % percentile interval and standard error from `resampled_curves`.
 
-    The interval includes the value, and is widened for few `samples` by `stretch`.
+    The interval includes the value; for few `samples` it is widened by the factor `stretch`.
     """
     value = float(draws[0])
     low, high = value + stretch(samples) * (np.percentile(draws[1:], [2.5, 97.5]) - value)

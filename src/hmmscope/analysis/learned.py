@@ -1,4 +1,4 @@
-"""Learning progress: how far a network is from a memoryless baseline to the optimum."""
+"""Learning progress: the fraction of the gap from a memoryless baseline to the optimum that a network closes."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -47,7 +47,7 @@ class Learned(Shown):
 
     @property
     def verdict(self) -> Literal["nothing to learn", "nothing", "part", "most"]:
-        """Progress: "nothing" if no better than the baseline, "part" if less than half of the gap is closed."""
+        """Progress: "nothing" if the loss does not beat the baseline, "part" if less than half of the gap is closed."""
         if self.share is None or self.low is None:
             return "nothing to learn"
         if self.low <= 0 or self.share < NOTHING:

@@ -45,7 +45,6 @@ def fit_logistic(
 def predict_logistic(
     features: Float[Tensor, "layer example feature"], weights: Float[Tensor, "layer feature_and_one class"]
 ) -> Int64[Tensor, "layer example"]:
-    """Return the most likely class of each example."""
     return (features @ weights[:, :-1] + weights[:, -1:]).argmax(-1)
 
 

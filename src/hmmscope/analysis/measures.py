@@ -33,7 +33,7 @@ class Measures(Tabular):
     def rows(self, axis: str, kept: NDArray[np.bool_] | None = None) -> list[dict]:
         """Return a table (axis, x, predictor, metric, value, low, high, samples) by "demonstrations" or "positions".
 
-        Intervals are 95 % over samples; the mask `kept` selects positions. Infinite means are returned as None.
+        Low and high are 95 % intervals over samples; the mask `kept` selects positions. Infinite means become None.
         """
         kept = np.ones(len(self.positions), bool) if kept is None else kept
         along = (self.demonstrations if axis == "demonstrations" else self.positions)[kept]

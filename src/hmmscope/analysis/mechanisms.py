@@ -120,9 +120,9 @@ def _num_heads(model: nn.Module, attention: str) -> int:
 @registry.instrument("mechanisms", x="component", by=("ablation",), only=("quantity",))
 @takes_device
 def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, seed: int = 0) -> list[dict]:
-    """Ablate each head, attention and MLP; measure the loss and what can be read from the stream after its layer.
+    """Ablate each head, attention and MLP; measure the loss and R² of features in the residual stream after its layer.
 
-    The ablation ``mean`` replaces an activation by its mean over samples at the position, ``resample`` by another
+    The ablation ``mean`` replaces an activation by its mean over samples at each position, and ``resample`` by another
     sample's activation. The value of ``loss`` is the rise of the cross-entropy in nats; the other values are decreases
     of held-out R² of refitted affine maps from the residual stream after the layer to:
 
@@ -166,10 +166,10 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
 def paths(
     model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, ablation: str = "mean", seed: int = 0
 ) -> list[dict]:
-    """Ablate one component (sender) in the input of another (receiver), for each pair: path patching.
+    """Ablate each component (sender) only in the input of another (receiver), which is called path patching.
 
-    Senders are the embedding, heads and MLPs; receivers are attention layers, MLPs and the output. Other components
-    read the unchanged residual stream. Values are as in `mechanisms`, with R² after the last layer.
+    Senders are the embedding, heads and MLPs; receivers are attention layers, MLPs and the output. All components but
+    the receiver read the unchanged residual stream. The values are those of `mechanisms`, with R² after the last layer.
 
     Args:
         model: a decoder of this library.
@@ -223,9 +223,9 @@ def _places(given: Float[Tensor, " batch *shape"]) -> dict[str, Tensor]:
 
 
 def roles(rows: Iterable[Mapping[str, Any]], *, ablation: str = "mean") -> dict[str, str]:
-    """Name heads and attention layers by the target whose R² their ablation lowers most, such as "induction head".
+    """Name heads and attention layers, such as "induction head", by the target whose R² their ablation lowers most.
 
-    The name is "none" if the ablation changes little or does not raise the loss.
+    The name is "none" if the ablation hardly lowers R² or does not raise the loss.
 
     Args:
         rows: of `mechanisms`, for one model.

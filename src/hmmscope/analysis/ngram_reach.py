@@ -1,4 +1,4 @@
-"""Baselines of a process before training: does a pool of HMMs distinguish a learner from simple predictors?"""
+"""Baselines of a process before training: test whether simple predictors reach the optimum on a pool of HMMs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ class NgramReach(Shown):
 
     @property
     def untrained(self) -> Level | None:
-        """Best accuracy of a linear probe of the untrained model, or None."""
+        """Best accuracy of linear probes of the component on an untrained model, or None."""
         found = [level for name, level in self.component.items() if name.startswith("untrained")]
         return largest(found, lambda level: level.value) if found else None
 
@@ -80,7 +80,6 @@ class NgramReach(Shown):
         ]
 
     def lines(self) -> list[str]:
-        """Return the lines of a text report."""
         said = [f"next observation, accuracy (nats), {self.num_samples} prompts"]
         for name, level in self.accuracy.items():
             said.append(f"  {name:<18} {_in_digits(level)}  ({steady(self.loss[name].value):z.3f})")

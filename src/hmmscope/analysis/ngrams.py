@@ -1,4 +1,4 @@
-"""N-gram baselines that count in the prompt: back-off n-grams and context trees, tuned on training prompts."""
+"""N-gram baselines with counts from the prompt: back-off n-grams and context trees, tuned on training prompts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -148,9 +148,9 @@ UNTUNED = TunedNgrams(tuple((1.0,) * (order + 1) for order in range(4)), 3, Fals
 
 
 def other_samples(dataset: ProcessDataset) -> ProcessDataset | None:
-    """Return samples of the same process (or prior over processes) from the random stream "counting".
+    """Return a dataset of the same process (or prior over processes), drawn from the random stream "counting".
 
-    For recorded sequences they are windows of the training part; None without such a part.
+    For recorded sequences, samples are windows of the training part; without a training part the result is None.
     """
     process = dataset.process if dataset.process.prior is None else dataset.process.prior.process
     others = ProcessDataset(process, layout=dataset.layout, seed=dataset.seed, stream="counting")
@@ -164,7 +164,7 @@ def other_samples(dataset: ProcessDataset) -> ProcessDataset | None:
 def plain_ngrams(
     dataset: ProcessDataset, batch: Batch, max_order: int
 ) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-    """Compute observation probabilities by n-grams of orders 0 to `max_order` with strength 1, within a sequence."""
+    """Compute observation probabilities by n-grams (orders 0 to `max_order`, prior strength 1) within a sequence."""
     layout = dataset.layout
     seen = batch.observations.cpu().numpy()
     counts = context_counts(seen, layout.position_in_sequence, dataset.num_symbols, max_order)[
@@ -175,7 +175,6 @@ def plain_ngrams(
 
 
 def is_ngram(predictor: str) -> bool:
-    """Return whether a predictor's name is that of an n-gram baseline."""
     name = predictor.removeprefix("trained-")
     return name == TREE or name.startswith("order-")
 
@@ -210,7 +209,7 @@ def _examples(
 def tuned_ngrams(
     seen_ND: NDArray[np.float64], total_ND: NDArray[np.float64], num_symbols: int, orders: int
 ) -> tuple[list[tuple[float, ...]], list[float]]:
-    """Tune the n-gram strengths for each order, starting from the order below; return strengths and losses."""
+    """Tune n-gram prior strengths for each order, starting from the order below; return strengths and losses."""
     found: list[tuple[float, ...]] = []
     losses: list[float] = []
     start: list[float] = []
@@ -258,7 +257,6 @@ def least_within_margin(losses: Sequence[float]) -> int:
 def descend(
     loss: Callable[[Sequence[float]], float], start: Sequence[float], bounds: Sequence[tuple[float, float]]
 ) -> tuple[list[float], float]:
-    """Minimise a loss by coordinate descent with decreasing steps."""
     place = list(start)
     least = loss(place)
     for step in STEPS:
@@ -345,7 +343,7 @@ def evaluate_ngrams(
 def gain_over_ngrams(
     found: Measures, predictor: str = "model", kept: NDArray[np.bool_] | None = None
 ) -> dict[str, NDArray[np.float64]]:
-    """Compute the gain of a predictor over the best n-gram baseline.
+    """Compute a predictor's gain over the best n-gram baseline, by metric.
 
     Args:
         found: with the baselines.

@@ -76,7 +76,7 @@ class ProbeData(Shown):
 
     @classmethod
     def of(cls, features: Float[Tensor, "layer example feature"], dataset: ProcessDataset, target: str) -> "ProbeData":
-        """Build the probe data from features, adding labels and the accuracy ceiling."""
+        """Build the probe data from features: add labels and the accuracy ceiling."""
         times = reading_times(dataset, target)
         num_samples = features.shape[1] // len(times)
         labels: list[Tensor] = []
@@ -156,14 +156,15 @@ def probe(
 ) -> list[dict]:
     """Train a linear probe at each layer, and measure its accuracy on held-out samples.
 
-    Targets, read in the last sequence:
+    Targets in the last sequence of a sample:
         ``component``: the mixture component, at the last observation;
         ``state``: the hidden state, at positions >= 4 (probe mixtures by component);
         ``previous-k``: the observation k steps back, at positions >= 4;
-        ``belief``: the filtered posterior at every observation: rows of `geometry`, with R² for accuracy.
+        ``belief``: the filtered posterior at every observation; the result has the rows of `geometry`, with R² in place
+            of accuracy.
 
     The probe is multinomial logistic regression on standardised features with ridge 1e-3, trained on three quarters of
-    the samples. Controls are permuted training labels and untrained networks.
+    the samples. The controls are permuted training labels and untrained networks.
 
     Args:
         model: any module.
@@ -245,7 +246,7 @@ def _belief_rows(
 
 
 def reading_times(dataset: ProcessDataset, target: str) -> np.ndarray:
-    """Return the observation indices at which a probe reads a target."""
+    """Return the observation times at which a probe of a target reads the activations."""
     layout = dataset.layout
     if target == "component":
         if COMPONENTS not in dataset.process.uses_hmm_inference:

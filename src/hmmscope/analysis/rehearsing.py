@@ -53,7 +53,6 @@ def rehearsed(model: nn.Module, dataset: ProcessDataset, target: Target | None =
 
 
 def rehearsed_on(model: nn.Module, tokens: Tensor) -> tuple[str, ...]:
-    """Rehearse a user's model on tokens (sample, time) and return warnings."""
     known = _REHEARSED.get() or torch.compiler.is_compiling() or is_of_library(model)
     if known or tokens.is_floating_point() or min(tokens.shape) == 0:
         return ()
@@ -67,7 +66,6 @@ def _rehearse(model: nn.Module, inputs: Tensor, asked: Asked) -> tuple[str, ...]
 
 @contextmanager
 def already_rehearsed() -> Iterator[None]:
-    """Skip further rehearsals inside the block."""
     token = _REHEARSED.set(True)
     try:
         yield
@@ -77,7 +75,7 @@ def already_rehearsed() -> Iterator[None]:
 
 @registry.rehearsal("tokens")
 def rehearse_first(model: Any, dataset: Any, measure: Callable[[], Any]) -> Any:
-    """Run an instrument after a rehearsal, and attach the rehearsal's warnings."""
+    """Rehearse a model, then run an instrument; attach the rehearsal's warnings to the result."""
     lines = rehearsed(model, dataset) if isinstance(dataset, ProcessDataset) else ()
     with already_rehearsed():
         rows = measure()
@@ -97,7 +95,7 @@ def rehearse_first(model: Any, dataset: Any, measure: Callable[[], Any]) -> Any:
 def rising(
     model: NDArray[np.float64], optimum: NDArray[np.float64] | None, positions: NDArray[np.int64]
 ) -> tuple[str, ...]:
-    """Return a warning if the loss rises from the middle to the last third of positions.
+    """Return a warning if the loss rises from the middle third to the last third of positions.
 
     Args:
         model, optimum: losses (sample, position), nats.

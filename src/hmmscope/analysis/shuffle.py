@@ -70,7 +70,7 @@ def shuffle_test(
 
 
 class ShuffleValues(dict[str, dict[int, Tensor]]):
-    """Values of `shuffle_test` by metric and layer (sample, head)."""
+    """Results of `shuffle_test` by metric and layer (sample, head)."""
 
     @classmethod
     def of(
@@ -85,9 +85,9 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
         attend_at: AttendAt | None = None,
         first_position: int = 0,
     ) -> "ShuffleValues":
-        """Compute the values of `shuffle_test` for each prompt.
+        """Compute the results of `shuffle_test` for each prompt.
 
-        `attend_at` runs another model's attention at given position ids.
+        `attend_at` runs attention at given position ids, for models of other libraries.
         """
         layout = dataset.layout
         if not isinstance(layout, PromptLayout | TextLayout) or layout.num_demonstrations < 2:

@@ -1,4 +1,4 @@
-"""Strategies: distances of a model from simple predictors, and steps at which the closest one changes."""
+"""Strategies: distances of a model from simple predictors, and steps at which the closest predictor changes."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,9 +30,9 @@ from hmmscope.schema import require, require_count
 def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, max_order: int = 2) -> list[dict]:
     """Compute how far a model's predictions are from simple predictors and the optimum.
 
-    The predictors are ``uniform``; ``window-k``, exact predictions from the last k observations, for one sequence of a
-    known HMM; otherwise ``order-k``, in-context n-grams; and ``optimum``, if known. The value is D(predictor, model),
-    the KL divergence in nats (if finite) or the total variation.
+    The predictors are ``uniform``; for one sequence of a known HMM ``window-k``, exact predictions from the last k
+    observations; for other datasets ``order-k``, in-context n-grams; and ``optimum``, if known. The value is
+    D(predictor, model), the KL divergence in nats (if finite) or the total variation.
 
     Args:
         model: as for `evaluate`.
@@ -117,7 +117,7 @@ class LevelCrossing(NamedTuple):
     def of(
         cls, steps: Sequence[int], values: Sequence[float], errors: Sequence[float] | None = None, *, level: float = 0.0
     ) -> "LevelCrossing | None":
-        """Return the step from which a curve stays above a level, interpolated in log step, or None.
+        """Return the step from which a curve stays above a level (interpolated in log step), or None if there is none.
 
         Step 0 counts as 0.5 in the logarithm. A curve that is above the level from the start gives None.
 

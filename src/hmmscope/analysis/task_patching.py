@@ -1,4 +1,4 @@
-"""Task patching: does a patch of one layer transfer another prompt's mixture component (task)?"""
+"""Task patching: test whether patching one layer transfers the mixture component (task) of another prompt."""
 
 from collections.abc import Sequence
 
@@ -48,9 +48,9 @@ def task_patching(
     """Patch the mixture component (task) of prompt A into the run on prompt B, one layer at a time.
 
     On three quarters of the pairs (A, B), the task subspace is spanned by the leading directions of the change of the
-    residual stream when A's demonstrations replace B's. In the other pairs the stream's part in the subspace is set to
-    that under A's demonstrations. Controls patch the ``whole`` stream and ``random`` subspaces. The value is the
-    fraction of the way to a reference,
+    residual stream when A's demonstrations replace B's. In the remaining pairs, the stream's projection onto the
+    subspace is replaced by its value under A's demonstrations. Controls patch the ``whole`` stream and ``random``
+    subspaces. The value is the fraction of the distance to a reference that the patch closes,
 
         1 - D(reference, model after) / D(reference, model before).
 

@@ -138,8 +138,9 @@ class TrainedNgrams:
     def posterior(self, depth: int, pseudo: float, odds: float) -> list[NDArray[np.float64]]:
         """Compute the posterior probability that a context is a leaf of the tree if reached, by context length.
 
-        Let D be the log Dirichlet-multinomial probability of the symbols after a context, D' its part where an earlier
-        symbol exists, w the prior weight of a leaf, and W the weighted probability of longer contexts:
+        Let D be the log Dirichlet-multinomial probability of the symbols after a context, D' the part of D from
+        occurrences with an earlier symbol before the context, w the prior weight of a leaf, and W the weighted
+        probability of longer contexts:
 
             log odds of a leaf = odds + D' - sum W,   log W = log(w e^D + (1 - w) e^{D - D'} prod W)
         """
@@ -243,10 +244,10 @@ def _log_gamma(counts: NDArray[np.int64], start: float) -> NDArray[np.float64]:
 def ngram_baselines(
     train: Any, test: ProcessDataset | None = None, *, num_samples: int = 256, orders: int = 3, **reading: Any
 ) -> NgramScores:
-    """Score n-gram baselines that are tuned on other samples.
+    """Score n-gram baselines on `test`, tuned on `train`.
 
-    Two datasets give baselines that count within the sample, tuned on `train` and scored on `test`. Recorded sequences
-    also give baselines fitted to their training part, ``trained-order-<k>`` and ``trained-context-tree``.
+    For two datasets, baselines with counts within the sample are tuned on `train`. Recorded sequences add baselines
+    fitted to their training part, ``trained-order-<k>`` and ``trained-context-tree``.
 
     Args:
         train: a dataset of training prompts; or, without `test`, `SequenceData` or its source.

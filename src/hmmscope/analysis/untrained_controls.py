@@ -67,7 +67,7 @@ class InstrumentOptions:
         return default if self.num_controls is None else self.num_controls
 
     def without(self, **unused: str) -> "InstrumentOptions":
-        """Return self; InputError if an option is set that the instrument does not use, with the reason."""
+        """Return the options; raise InputError if one is set that the instrument does not use."""
         for name, why in unused.items():
             require(getattr(self, name) is None, name, why, getattr(self, name))
         return self
@@ -88,7 +88,7 @@ class UntrainedControls(Shown):
 
 @dataclass(frozen=True, repr=False)
 class ExplainedFraction(Shown):
-    """The fraction of the variance (or errors) left by untrained controls that a trained network explains.
+    """The fraction of the variance (or errors) left by untrained controls that the trained network explains.
 
     Attributes:
         read: R² or accuracy of the network.
@@ -108,7 +108,7 @@ class ExplainedFraction(Shown):
 
     @property
     def verdict(self) -> str:
-        """Effect of training: "more", "less", "no more" (below `LEAST_SHARE`), or "not told" (not identifiable)."""
+        """Effect of training: "more", "less", "no more" (below `LEAST_SHARE`) or "not told" (not identifiable)."""
         if self.value is None or self.low is None or self.high is None:
             return "not told"
         if abs(self.value) < LEAST_SHARE or self.low <= 0 <= self.high:
@@ -142,7 +142,8 @@ def draw_controls(
 
     Without `controls`, models of this library are rebuilt from their spec, transformers from their configuration,
     TransformerLens models by the inner initializers, and other modules by the ``reset_parameters`` of each submodule.
-    There are no controls if weight scales differ or a buffer may be learned, see `initialization`.
+    The result has no controls if the weight scales of model and copies differ or a buffer may be learned (see
+    `initialization`).
 
     Args:
         model: any module.
@@ -254,7 +255,7 @@ def _drawing(seed: int) -> Iterator[None]:
 def explained_beyond_controls(
     left: Curves, twins_left: Curves, num_samples: int, *, reason: str = ""
 ) -> ExplainedFraction:
-    """Compute the fraction explained beyond controls from unexplained fractions on test samples and resamples.
+    """Compute the fraction explained beyond controls, from the unexplained fractions on test samples and resamples.
 
     The interval is Student's t for the log ratio, with Satterthwaite's degrees of freedom; the variance is that over
     resamples plus (1 + 1 / controls) times that between controls.

@@ -19,7 +19,7 @@ _AT_ONCE = 64
 
 
 class ProcessStream(IterableDataset[dict[str, Tensor]]):
-    """Batches, or single samples, of a dataset in order; a stream can be iterated several times.
+    """Batches, or single samples, of a dataset in order; each iteration starts again.
 
         for batch in dataset.stream(64): ...
         DataLoader(dataset.stream(64), batch_size=None, num_workers=2)   # the same batches in the same order
@@ -33,7 +33,7 @@ class ProcessStream(IterableDataset[dict[str, Tensor]]):
         posterior      of the component, for mixtures (batch, time, component)
         optimum        next-observation probabilities (batch, time, symbol)
 
-    In distributed training, process `rank` of `world` gets an equal part of each batch.
+    In distributed training, process `rank` of `world` processes gets an equal part of each batch.
 
     Args:
         dataset: samples.

@@ -66,7 +66,7 @@ class DensityHead(ABC):
 
 @registry.density("gaussian")
 class GaussianHead(DensityHead):
-    """Components N(mean, (AᵀA)^-1), given by the mean and by the log diagonal and other entries of a triangular A.
+    """Components N(mean, (AᵀA)^-1); a triangular A is given by its log diagonal and its other entries.
 
     log density = sum_y log A_yy - |A (z - mean)|^2 / 2 - Y/2 log 2 pi - sum_y log width_y,   z = (vector - centre) /
     width
@@ -94,7 +94,7 @@ class GaussianHead(DensityHead):
 
 @registry.density("poisson")
 class PoissonHead(DensityHead):
-    """Components in which coordinate y is independently Poisson(centre_y exp(number_y)), for the output number_y."""
+    """Components of independent coordinates y ~ Poisson(centre_y exp(number_y)), with network output number_y."""
 
     @property
     def numbers(self) -> int:
@@ -111,7 +111,7 @@ class PoissonHead(DensityHead):
 
 @registry.density("symbols")
 class SymbolsHead(DensityHead):
-    """Components of independent symbols with P(v) ∝ frequency of v * exp(number_v), for the output number_v."""
+    """Components of independent symbols with P(v) ∝ frequency of v * exp(number_v), with network output number_v."""
 
     def __init__(self, process: VectorProcess, num_laws: int) -> None:
         super().__init__(process, num_laws)
@@ -140,7 +140,7 @@ class SymbolsHead(DensityHead):
 
 
 def laws_asked(target: str) -> int | None:
-    """Return the number of mixture components K for the target ``density-K``, None for ``density``."""
+    """Return K, the number of mixture components, for the target ``density-K``; None for ``density``."""
     word, _, count = target.partition("-")
     if word != "density" or (count and not count.isdecimal()):
         raise InputError(f"target: must be density, or density-K for K mixture components, got {target!r}")
@@ -148,7 +148,7 @@ def laws_asked(target: str) -> int | None:
 
 
 def head_of(process: VectorProcess, num_laws: int | None = None) -> DensityHead:
-    """Return the density head for a process, by default with the process's number of components, at most 16.
+    """Return the density head for a process; by default it has the process's number of components, at most 16.
 
     Raises:
         InputError: a process without a density head.
@@ -163,5 +163,4 @@ def head_of(process: VectorProcess, num_laws: int | None = None) -> DensityHead:
 
 
 def joined(log_densities: Float64[Tensor, "*batch"], means: Float64[Tensor, "*batch coordinate"]) -> Tensor:
-    """Concatenate log densities and means into one tensor."""
     return torch.cat([log_densities[..., None], means], -1)

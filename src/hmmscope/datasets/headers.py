@@ -1,4 +1,4 @@
-"""Headers (an HMM's parameters written at the start of a sample), decoded to HMMs."""
+"""Decoding of headers (HMM parameters at the start of a sample) to HMMs."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def decoded_hmms(process: Process, layout: Layout, tokens: Tensor) -> Process | None:
-    """Decode the headers to a mixture with one HMM per sample, or None without headers."""
+    """Return a mixture of the HMMs that the samples' headers encode, one per sample; None without headers."""
     telling = layout.of(process).header_format
     return None if telling is None else process.decode_header(tokens[:, : telling.num_entries] - process.num_symbols)
 

@@ -20,7 +20,7 @@ MAX_COLUMNS = 2**20
 
 
 class Layout:
-    """The arrangement of one or more sequences of one component in a sample, with or without delimiters.
+    """The arrangement of a sample's sequences as tokens, with or without delimiters.
 
     Observation t is the token at position `token_positions[t]`; the model's output one position earlier predicts it.
 
@@ -40,7 +40,7 @@ class Layout:
             cls.digest_name = cls.__name__
 
     def of(self, process: Process) -> "Layout":
-        """Return the layout with the header size of a process."""
+        """Return this layout with the header size of a process."""
         return self
 
     @property
@@ -84,7 +84,7 @@ class Layout:
 
     @cached_property
     def predicted_observations(self) -> NDArray[np.int64]:
-        """Observations t that a model predicts, because a token precedes them."""
+        """Indices t of the observations that a model predicts, which are those after some token."""
         return np.flatnonzero(self.token_positions > 0)
 
     def vocab_size(self, num_symbols: int) -> int:
@@ -155,9 +155,9 @@ class HeaderLayout(Layout):
 
     e_1 .. e_H | o_0 .. o_{T-1}
 
-    An entry e of the header is token V + e, after V symbols. For `told-hmms` the entries are numerators of transition
-    and emission matrices by row, without the last of each row. The Bayes-optimal predictor is the filter of the
-    header's HMM. The header is not predicted.
+    An entry e of the header is token V + e, after V symbols. For the process `told-hmms` the entries are numerators of
+    transition and emission probabilities by row, without the last of each row. The Bayes-optimal predictor is the
+    filter of the header's HMM. Models do not predict the header.
 
     Attributes:
         length: observations per sample.
@@ -175,7 +175,7 @@ class HeaderLayout(Layout):
         require_count("length", self.length, most=MAX_COLUMNS)
 
     def of(self, process: Process) -> "HeaderLayout":
-        """Return the layout for a process.
+        """Return this layout with the header size of a process.
 
         Raises:
             InputError: a process without headers.

@@ -1,4 +1,4 @@
-"""Process datasets: samples that have the same bits on every device."""
+"""Process datasets, with samples that are bit-identical on every device."""
 
 import hashlib
 from collections.abc import Sequence
@@ -108,14 +108,14 @@ class ProcessDataset:
 
     @property
     def vocab_size(self) -> int:
-        """Vocabulary size, with a delimiter and a missing-value token if used."""
+        """Vocabulary size, including the delimiter and the missing-value token if used."""
         return vocab_size(self.process, self.layout)
 
     def __repr__(self) -> str:
         return f"ProcessDataset({self.process!r}, {self.layout!r}, seed={self.seed}, stream={self.stream_name!r})"
 
     def different(self, num_samples: int) -> int:
-        """Return `num_samples`, or the windows of recorded sequences if fewer."""
+        """Return `num_samples`, or the number of windows of recorded sequences if smaller."""
         different = self.process.num_different(self.stream_name, self.layout.num_observations)
         return num_samples if different is None else min(num_samples, different)
 
@@ -173,7 +173,7 @@ class ProcessDataset:
             require(inside, "sample_paths", f"must draw symbols in [0, {self.num_symbols})", (low, high))
 
     def digest(self, num_samples: int) -> str:
-        """Return the sha256 of the first samples and the dataset's definition."""
+        """Return the SHA-256 of the first samples and the dataset's definition."""
         header = f"hmmscope-corpus/{CORPUS_VERSION}/{self.process.params_digest}/{self.layout.digest_name}"
         sha = hashlib.sha256(f"{header}/{self._layout_data}/{self.seed}/{self.stream_name}/{num_samples}".encode())
         for first in range(0, num_samples, 4096):
@@ -189,17 +189,15 @@ class ProcessDataset:
 
 
 def has_gaps(process: Process) -> bool:
-    """Return whether the dataset consists of recorded sequences with missing observations."""
+    """Return whether the process is recorded sequences with missing observations."""
     return process.data is not None and process.data.num_missing > 0
 
 
 def vocab_size(process: Process, layout: Layout) -> int:
-    """Return the vocabulary size, with a missing-value token if needed."""
     return layout.of(process).vocab_size(process.num_symbols) + has_gaps(process)
 
 
 def check_dataset(dataset: object) -> None:
-    """Raise InputError unless the value is a `ProcessDataset`."""
     if not isinstance(dataset, ProcessDataset):
         how = "use hmmscope.ProcessDataset(process, length=...); for recorded sequences add stream='evaluate'"
         raise InputError(f"dataset: must be a ProcessDataset, got {shown(dataset)}; {how}")

@@ -82,7 +82,7 @@ class Target(ABC):
         return outputs.double().softmax(-1) if self.kind == "law" else outputs.double()
 
     def mean(self, outputs: Float[Tensor, "*batch output"]) -> Float[Tensor, "*batch coordinate"]:
-        """Return the expected vector of a model's answer."""
+        """Return the mean vector that a model's outputs predict."""
         return outputs
 
     def loss(self, outputs: Float[Tensor, "batch judged output"], labels: Labels) -> Float[Tensor, ""]:
@@ -111,8 +111,8 @@ class Target(ABC):
     ) -> Float64[Tensor, "batch judged"]:
         """Compute the distance from the exact answer by position.
 
-        The distance is total variation, or for vectors the Euclidean distance, for linear processes divided by max(1,
-        norm of the exact answer).
+        The distance is the total variation, or for vectors the Euclidean distance; for linear processes it is divided
+        by max(1, norm of the exact answer).
 
         Source: [Limits] App. C.1.
         """
@@ -124,7 +124,7 @@ class Target(ABC):
         return distance
 
     def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
-        """Return the sampled outcomes whose probabilities `optimum` gives, or None."""
+        """Return the sampled outcomes, which have the probabilities in `optimum`, or None."""
         return None
 
     def counted(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
@@ -132,7 +132,6 @@ class Target(ABC):
         return self.evaluated(batch)
 
     def evaluated(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
-        """Return a mask of the evaluated positions."""
         return torch.ones(len(batch.tokens), len(self.token_positions), dtype=torch.bool, device=batch.tokens.device)
 
     def lower_bound_terms(self, batch: Batch) -> Float64[Tensor, "batch judged"]:
@@ -141,12 +140,12 @@ class Target(ABC):
         return self.loss_terms(self.optimum(batch), labels.double() if labels.is_floating_point() else labels)
 
     def lower_bound(self, dataset: ProcessDataset, num_samples: int) -> float | None:
-        """Compute the least mean loss on samples 0 .. num_samples - 1, or None."""
+        """Compute the least mean loss on samples 0 .. num_samples - 1; None if unknown."""
         return self.lower_bound_terms(dataset[0:num_samples]).mean().item()
 
 
 def at_least_float32(outputs: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Return outputs in float32 or float64."""
+    """Return outputs, converted to float32 if their precision is lower."""
     return outputs if outputs.dtype == torch.float64 else outputs.float()
 
 

@@ -29,7 +29,7 @@ TARGETS = ("observation", "belief", "density")
 
 
 class NextObservation(BeforeEachObservation):
-    """The next observation's probabilities, given the process or its prior."""
+    """The next observation; the exact answer is its distribution given the process or its prior."""
 
     kind = "law"
 
@@ -56,7 +56,7 @@ class HeaderNextObservation(NextObservation):
 
 
 class UnknownNextObservation(NextObservation):
-    """The next observation of a process without a tractable optimum."""
+    """The next observation of a process without a tractable Bayes optimum."""
 
     exact = False
 
@@ -145,7 +145,6 @@ class HeaderBelief(Belief):
 
 
 def check_target(name: str, field: str = "target") -> None:
-    """Raise InputError for an unknown target name."""
     if not isinstance(name, str) or (not name.startswith("density-") and name not in TARGETS):
         raise unknown_name(field, name, TARGETS)
     if name.startswith("density"):
@@ -155,9 +154,8 @@ def check_target(name: str, field: str = "target") -> None:
 def make_target(name: str, process: Process, layout: Layout) -> Target:
     """Return a target of a process in a layout.
 
-    "observation": the next symbol, or vector of a linear process;
-    "belief": the belief state, or the vector of a product of matrices;
-    "density", "density-K": the density of the next vector, a mixture of K components.
+    "observation": the next symbol or vector; "belief": the belief state, or the vector of a product of matrices;
+    "density", "density-K": the density of the next vector, as a mixture of K components.
 
     Raises:
         InputError: an unknown name, or a process without this answer.

@@ -26,7 +26,7 @@ class NextVector(BeforeEachObservation):
 
 
 class NextDensity(BeforeEachObservation):
-    """The probability density of the next vector, as target.
+    """The probability density of the next vector.
 
     An answer is the pair (log density of the observation, mean). The mean excess loss estimates a KL divergence.
 
@@ -98,7 +98,7 @@ class VectorBelief(AfterEachObservation):
 
 
 class ProductVector(AfterEachObservation):
-    """The vector after multiplication by the symbols so far."""
+    """The vector after multiplication by the matrices of the symbols so far."""
 
     kind = "vector"
 

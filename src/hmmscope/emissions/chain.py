@@ -1,4 +1,4 @@
-"""Filter, smoother and Viterbi for any emission, from log-likelihoods by time and state."""
+"""Filter, smoother and Viterbi algorithm for any emissions, given log-likelihoods by time and state."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -119,7 +119,6 @@ def smooth_states(
     reset_mask: object = None,
     lengths: object = None,
 ) -> Float64[Tensor, "batch time state"]:
-    """Compute P(state t | all observations)."""
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[2] > MOST:
         return many_states_table.smooth_many(chain, log_likelihoods, reset_mask, lengths)
@@ -160,7 +159,6 @@ def viterbi_states(
     reset_mask: object = None,
     lengths: object = None,
 ) -> PathResult:
-    """Compute the Viterbi path."""
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[2] > MOST:
         return many_states_table.viterbi_many_states(chain, log_likelihoods, reset_mask, lengths)
@@ -180,7 +178,6 @@ def draw_states(
     reset_mask: object = None,
     lengths: object = None,
 ) -> Int64[Tensor, "path batch time"]:
-    """Sample state paths from P(states | all observations)."""
     _check(chain, log_likelihoods)
     seen = many_states_table.TableLikelihoodProcess(chain, log_likelihoods)
     _, mask, inside = check_ragged(seen.rows_BT, seen.alphabet, reset_mask, lengths)
@@ -221,7 +218,7 @@ def count_rows(
     lengths: Int64[Tensor, " sequence"],
     weights: NDArray[np.float64] | None = None,
 ) -> StateCounts:
-    """Compute `count_states` for consecutive sequences; occupancy is (row, state).
+    """Compute `count_states` for consecutive sequences in one array; occupancy is (row, state).
 
     Args:
         chain: Markov chain.

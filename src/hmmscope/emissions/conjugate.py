@@ -22,21 +22,21 @@ _LEAST = 1e-12
 
 
 class Conjugate(Protocol):
-    """Conjugate prior of the emission parameters of all states, by array name."""
+    """Conjugate prior of the emission parameters of all states."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Sampled arrays."""
+        """Names of the sampled arrays."""
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """Arrays without a state axis."""
+        """Names of the arrays without a state axis."""
 
     def features(self, observations: Float64[Tensor, "row coordinate"]) -> Float64[Tensor, "row feature"]:
-        """Compute features of each row."""
+        """Compute the features of each observation."""
 
     def natural(self, laws: Mapping[str, Tensor]) -> Float64[Tensor, "*models state feature"]:
-        """Compute natural parameters."""
+        """Compute the natural parameters of each state."""
 
     def moments(self, laws: Mapping[str, Tensor]) -> Float64[Tensor, "*models state feature"]:
         """Compute E[features | state] of an observation without missing entries."""
@@ -218,7 +218,7 @@ def _log_wishart(degrees: Tensor, scale: Tensor) -> Tensor:
 class GammaRates(Shown):
     """Gamma prior of Poisson rates.
 
-    rate ~ Gamma(strength, strength / mean), with posterior Gamma(strength + sum x, rate + n)
+    rate ~ Gamma(strength, strength / mean); after n counts x, Gamma(strength + sum x, strength / mean + n)
 
     Attributes:
         centre: Mean rates (coordinate,).
@@ -242,7 +242,7 @@ class GammaRates(Shown):
         return torch.cat([rates.log(), -rates, torch.ones_like(rates)], -1)
 
     def moments(self, laws: Mapping[str, Tensor]) -> Tensor:
-        """Omit the last feature, because its weight is constant."""
+        """Compute E[features | state]; zero for the last feature, which has a constant weight."""
         rates = laws["rates"]
         return torch.cat([rates, torch.ones_like(rates), torch.zeros_like(rates)], -1)
 
@@ -260,7 +260,7 @@ class GammaRates(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DirichletRows(Shown):
-    """Dirichlet(strength, ...) prior of each channel's rows, with posterior Dirichlet(strength + n).
+    """Dirichlet(strength, ...) prior of each channel's rows; the posterior after counts n is Dirichlet(strength + n).
 
     Attributes:
         sizes: Symbols per channel.

@@ -1,4 +1,4 @@
-"""Gaussian densities and weighted fits of vectors with missing entries (NaN).
+"""Gaussian densities, and weighted fits of Gaussians, for vectors with missing entries (NaN).
 
 C Gaussians have means (C, Y) and variances (C, Y) or covariance matrices (C, Y, Y).
 """
@@ -34,7 +34,6 @@ def spread_of(shape: str, covariances: Tensor, means_CY: Float64[Tensor, "law co
 
 
 def check_covariances(name: str, spread: Tensor) -> None:
-    """Check that every covariance is positive definite."""
     if spread.ndim == 2:
         bad = ~(spread > 0)
         if bool(bad.any()):
@@ -97,7 +96,7 @@ def _table(parameters: Float64[Tensor, "law coordinate"]) -> NDArray[np.float64]
 
 
 def patterns(missing: Bool[Tensor, "row coordinate"]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Iterate over patterns of missing entries."""
+    """Yield, for each pattern of missing entries, its rows and its observed coordinates."""
     if not bool(missing.any()):
         yield torch.arange(len(missing)), torch.arange(missing.shape[1])
         return

@@ -40,8 +40,8 @@ class EmissionHMM(VectorProcess):
 
     state_0 ~ initial;  state_{t+1} ~ transition[state_t];  observation_t ~ emission of state_t
 
-    A family is a subclass with its array names in `file_arrays`, `probability_arrays` (arrays whose rows are
-    distributions), `num_symbols` (coordinates) and the methods below. Probabilities are not rounded.
+    A family is a subclass that defines `file_arrays` (array names), `probability_arrays` (names of arrays with rows
+    that are distributions), `num_symbols` (coordinates) and the methods below. Probabilities are not rounded.
 
     Attributes:
         initial, transition: Initial distribution (state,) and `[i, j]` = P(next j given now i).
@@ -125,7 +125,7 @@ class EmissionHMM(VectorProcess):
         *,
         min_variance: Float64[Tensor, " coordinate"],
     ) -> Self:
-        """Draw initial emission parameters, with a uniform chain.
+        """Draw emission parameters to start EM from, with uniform chain probabilities.
 
         Args:
             observations: NaN where missing.
@@ -141,7 +141,7 @@ class EmissionHMM(VectorProcess):
         occupancy: Float64[Tensor, "row state"],
         min_variance: Tensor,
     ) -> dict[str, Any]:
-        """Fit emission arrays to weighted observations.
+        """Fit the emission arrays to observations weighted by state probabilities.
 
         Args:
             observations: NaN where missing.
@@ -151,12 +151,11 @@ class EmissionHMM(VectorProcess):
 
     @classmethod
     def checked(cls, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch coordinate"]:
-        """Check observations."""
         return observations
 
     @classmethod
     def conjugate(cls, observations: Float64[Tensor, "row coordinate"], **options: Any) -> Conjugate:
-        """Build a weak conjugate prior; the options depend on the family.
+        """Return a weak conjugate prior of the emission parameters; options depend on the family.
 
         Raises:
             InputError: The family has none.
@@ -168,7 +167,7 @@ class EmissionHMM(VectorProcess):
 
     @property
     def variance_floor_hits(self) -> Float64[Tensor, "state coordinate"]:
-        """Least variance per state and coordinate, if bounded."""
+        """Least variance allowed per state and coordinate, if bounded."""
         return torch.full((self.num_states, self.num_symbols), torch.inf, dtype=torch.float64)
 
     @property
@@ -178,14 +177,13 @@ class EmissionHMM(VectorProcess):
 
     @property
     def num_mixture_components(self) -> int:
-        """Mixture components per observation."""
+        """Number of mixture components per observation."""
         return self.num_states
 
     # -- common to all families
 
     @property
     def num_parameters(self) -> int:
-        """Number of free emission parameters."""
         return sum(self.num_free({}).values())
 
     @property
@@ -220,7 +218,7 @@ class EmissionHMM(VectorProcess):
         return self.checked(as_vectors(observations, self.num_symbols, read_options=self.read_options)[0])
 
     def given_states(self, allowed_BTS: Bool[Tensor, "batch time state"]) -> Self:
-        """Return a copy that conditions these observations on allowed states."""
+        """Return a copy that conditions its observations on allowed states."""
         found = copy.copy(self)
         found._allowed_BTS = allowed_BTS
         return found
@@ -230,7 +228,7 @@ class EmissionHMM(VectorProcess):
         return logs if self._allowed_BTS is None else logs.masked_fill(~self._allowed_BTS, -torch.inf)
 
     def observe(self, observations: Tensor, *, reset_mask: object = None) -> ObserverOutput:
-        """Run the forward filter; predictions are means."""
+        """Run the forward filter; predictions are means of the next observation."""
         logs = self._logs(observations)
         found = filter_states(self.chain, logs, reset_mask=reset_mask)
         ahead = self.following(found.beliefs)
@@ -257,7 +255,7 @@ class EmissionHMM(VectorProcess):
     def sample_paths(
         self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """Sample paths; last bits depend on the platform."""
+        """Sample paths; the last bits of numbers depend on the platform."""
         drawn_BTK = torch.from_numpy(
             self.uniforms(check_samples(indices), len(reset_mask), seed, stream, 1 + self.num_draws)
         )
@@ -320,7 +318,6 @@ class EmissionHMM(VectorProcess):
         return f"{type(self).__name__}(num_states={self.num_states}, num_coordinates={self.num_symbols}{title})"
 
     def card(self) -> list[str]:
-        """Describe each state."""
         states = tuple(map(in_brief, self.states or (f"state {s}" for s in range(self.num_states))))
         lines = []
         for s, state in enumerate(states):
@@ -353,7 +350,7 @@ class EmissionHMM(VectorProcess):
         return "".join([super()._repr_html_(), *(as_html(*table) for table in self._tables())])
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return stationary distribution and second eigenvalue of the chain."""
+        """Return the chain's stationary distribution and second eigenvalue, as named texts."""
         said = []
         try:
             law = ", ".join(f"{steady(share):z.6f}" for share in stationary_law(self.transition)[:8].tolist())

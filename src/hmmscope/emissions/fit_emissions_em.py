@@ -77,7 +77,8 @@ def fit_emissions(
 ) -> EmissionFit:
     """Fit an HMM of a family to independent sequences by expectation maximization (EM).
 
-    Variances stay above `min_variance` times the coordinate's total variance. Missing entries are integrated out.
+    Variances stay above `min_variance` times the coordinate's total variance. Likelihoods integrate over missing
+    entries.
 
     Source: Baum et al. (1970); Dempster, Laird and Rubin (1977); floors: Hathaway (1985).
 

@@ -143,7 +143,6 @@ class GaussianHMM(EmissionHMM):
         covariance_type: str = "diag",
         min_variance: Float64[Tensor, " coordinate"],
     ) -> Self:
-        """Draw means by k-means++."""
         filled, centre, deviation = completed(observations)
         centres = scattered_centres(
             (filled - centre) / deviation, num_states, torch.from_numpy(random.random(num_states))
@@ -192,7 +191,6 @@ class GaussianHMM(EmissionHMM):
 
 
 def completed(observations: Float64[Tensor, "row coordinate"]) -> tuple[Tensor, Tensor, Tensor]:
-    """Fill missing entries by coordinate means."""
     centre = observations.nanmean(0)
     filled = observations.where(~observations.isnan(), centre)
     return filled, centre, filled.std(0, correction=0).clamp_min(torch.finfo(torch.float64).tiny)
@@ -201,9 +199,10 @@ def completed(observations: Float64[Tensor, "row coordinate"]) -> tuple[Tensor, 
 @registry.process("random-gaussian")
 @dataclass(frozen=True, kw_only=True)
 class RandomGaussianSpec:
-    """A random Gaussian HMM with unit variances and a uniform start.
+    """A random Gaussian HMM with unit variances and a uniform initial distribution.
 
-    Transitions are `stay` self-transitions plus Dirichlet(1) rows; means are N(0, separation^2).
+    A transition row is `stay` on the same state plus (1 - stay) times a Dirichlet(1) draw; means are N(0,
+    separation^2).
 
     Attributes:
         num_states: S.

@@ -144,7 +144,6 @@ class GaussianMixtureHMM(EmissionHMM):
         return found.reshape(*observations.shape[:-1], self.num_states)
 
     def shares(self, rows: Float64[Tensor, "row coordinate"]) -> Float64[Tensor, "row state gaussian"]:
-        """Compute P(Gaussian | state, observation)."""
         return self._joint(rows).softmax(2)
 
     @cached_property
@@ -172,7 +171,6 @@ class GaussianMixtureHMM(EmissionHMM):
         num_gaussians: int = 2,
         min_variance: Float64[Tensor, " coordinate"],
     ) -> Self:
-        """Draw centres by k-means++ at both levels."""
         filled, centre, deviation = completed(observations)
         require(is_count(num_gaussians), "num_gaussians", "must be at least 1 and whole", num_gaussians)
         scaled, total = (filled - centre) / deviation, num_states * num_gaussians

@@ -1,7 +1,7 @@
-"""Compiled loops over given log-likelihoods, with SIMD over few states.
+"""Compiled filter, smoother and Viterbi loops for few states, given log-likelihoods.
 
-If every transition probability is at least 1e-20, vanishing belief entries are negligible. Otherwise sequences with
-entries below 1e-200 that may matter later, or with a transition below 1e-100, are recomputed in logarithms.
+If every transition probability is at least 1e-20, belief entries that underflow are negligible. Otherwise sequences
+with belief entries below 1e-200 that may matter later, or with a transition below 1e-100, are recomputed in logarithms.
 """
 
 from functools import cached_property
@@ -26,7 +26,7 @@ _GRID = 2.0**36
 
 
 class ChainParams(NamedTuple):
-    """Markov chain for the loops.
+    """Markov chain parameters for the compiled loops.
 
     Attributes:
         initial, transition: (S,) and (S, S).
@@ -52,7 +52,7 @@ class ChainParams(NamedTuple):
         return np.where(_tiny(self.transition), 1e-100, self.transition)
 
     def fragile(self) -> NDArray[np.float64]:
-        """Ones for targets of tiny transitions."""
+        """Return 1 for each target state of a tiny transition probability, else 0."""
         return np.any(_tiny(self.transition), axis=0) * np.float64(self.smallest > 0)
 
 
@@ -67,7 +67,7 @@ def _tiny(transition: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 class FilterOutput(NamedTuple):
-    """Filter results by observation and sequence; see `simd_over_states.forward_given`."""
+    """Results of the filter by observation and sequence; see `simd_over_states.forward_given`."""
 
     beliefs: NDArray[np.float64]
     predicted: NDArray[np.float64]
@@ -77,14 +77,12 @@ class FilterOutput(NamedTuple):
 
 
 class SufficientStatistics(NamedTuple):
-    """Expected initial and transition counts."""
-
     initial: NDArray[np.float64]
     transitions: NDArray[np.float64]
 
 
 class LogLikelihoodBatch:
-    """Sequences of log-likelihood rows.
+    """A batch of sequences of log-likelihood rows.
 
     Args:
         law: Chain of at most `MOST` states.
@@ -144,7 +142,6 @@ class LogLikelihoodBatch:
         return FilterOutput(beliefs, predicted, _NOTHING, np.empty(number), np.zeros(number, np.bool_))
 
     def filtered(self) -> FilterOutput:
-        """Run the filter."""
         found, count = self._found(predict=True), len(self.rows)
         norms, tops = np.empty(count) if self._whole else np.ones(count), np.zeros(count)
         in_blocks(self.work, len(self.work.rows), lambda part: self._forward(part, found, norms, tops), together=1)
@@ -160,7 +157,7 @@ class LogLikelihoodBatch:
         return found
 
     def smoothed(self, sums: SufficientStatistics | None = None) -> FilterOutput:
-        """Run the smoother and add to `sums`, except for sequences with underflow risk."""
+        """Run the smoother and add expected counts to `sums`, except for sequences with underflow risk."""
         law, found, work = self.params, self._found(), self.work
         norms, size = np.empty(len(self.rows)), len(law.initial)
         transposed, parts = np.ascontiguousarray(law.steps().T), {}
@@ -192,7 +189,6 @@ class LogLikelihoodBatch:
         return found._replace(beliefs=smoothed)
 
     def viterbi(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return Viterbi states (N,) and log-probabilities (n,)."""
         law, work = self.params, self.work
         exact = law.log_params()
         compared = [np.rint(part * _GRID) / _GRID for part in exact]

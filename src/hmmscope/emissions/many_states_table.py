@@ -1,6 +1,6 @@
-"""Filter of chains with many states: each observation becomes a symbol for the loops over symbols.
+"""Filter of chains with many states, which treats each observation as a symbol of its own.
 
-Sequences with log-likelihoods of one observation that differ by over `RANGE` nats are processed in logarithms.
+A sequence is processed in logarithms if one observation's log-likelihoods differ by over `RANGE` nats.
 """
 
 import math
@@ -30,8 +30,6 @@ RANGE = 600.0
 
 
 class TableLikelihoodProcess(Process):
-    """Markov chain with one symbol per observation."""
-
     stored_name = "Seen"
 
     uses_hmm_inference = OF_STATES
@@ -49,7 +47,7 @@ class TableLikelihoodProcess(Process):
         self.params = StateEmissionParams(chain.initial[None], chain.transition[None], rows_NS.T[None])
 
     def apart(self, starts_T: Tensor, inside_BT: Tensor) -> Iterator[tuple[int, slice]]:
-        """Iterate over sequences that need logarithms: batch index and slice."""
+        """Yield the batch index and time slice of each sequence that needs logarithms."""
         for b in self.wide_BT.any(1).nonzero()[:, 0].tolist():
             for part in parts_of(starts_T, int(inside_BT[b].sum())):
                 yield b, part

@@ -110,7 +110,7 @@ class MultichannelHMM(EmissionHMM):
 
     @property
     def shares(self) -> list[Float64[Tensor, " symbol"]]:
-        """Return symbol frequencies."""
+        """Return the symbol frequencies of each channel."""
         return [(self.occupancy @ probs).clamp_min(_SMALLEST) for probs in self.channels]
 
     def num_free(self, positive: Mapping[str, Tensor]) -> dict[str, int]:
@@ -174,7 +174,6 @@ class MultichannelHMM(EmissionHMM):
         sizes: Sequence[int] | None = None,
         min_variance: Float64[Tensor, " coordinate"],
     ) -> Self:
-        """Draw Dirichlet(1) rows."""
         counts = _sizes_of(observations) if sizes is None else sizes
         good = np.ndim(counts) == 1 and len(counts) == observations.shape[1] and all(map(is_count, counts))
         rule = f"must be a list of {observations.shape[1]} whole numbers, the symbols of each channel"
@@ -210,7 +209,6 @@ class MultichannelHMM(EmissionHMM):
         prior_strength: float = 1.0,
         **others: Any,
     ) -> DirichletRows:
-        """Build a symmetric Dirichlet prior."""
         refuse_others(others, ("prior_strength",))
         return DirichletRows(tuple(sizes or _sizes_of(observations)), prior_strength)
 

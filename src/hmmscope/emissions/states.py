@@ -56,7 +56,7 @@ class StateCounts(Shown):
 
 
 def parts_of(starts_T: Tensor, length: int) -> Iterator[slice]:
-    """Iterate over the sequences of one row."""
+    """Yield the time slice of each sequence in one row."""
     begins = starts_T.nonzero()[:, 0].tolist()
     for begin, end in zip(begins, [*begins[1:], length], strict=True):
         if begin < min(end, length):

@@ -1,6 +1,6 @@
-"""Maps in bfloat16: operands are rounded and packed into pairs, sums are float32.
+"""Linear maps in bfloat16: operands are rounded and packed into pairs; sums are float32.
 
-Without pairs, each function equals that of `maps`.
+Without pairs, each function equals the function of the same name in `maps`.
 """
 
 from typing import NamedTuple
@@ -18,9 +18,9 @@ PAIRS = pairs_in_rows, pairs_of_rows, product_of_pairs = (
 
 
 class Bfloat16Maps(NamedTuple):
-    """Maps in pairs, by layer (none without rounding), and buffers of operands.
+    """Packed maps by layer (none without rounding), and operand buffers.
 
-    For a map (out, in), `ahead` has pairs of columns (out, in / 2), and `back` has pairs of rows (out / 2, in).
+    For a map (out, in), fields in `forward` pair columns (out, in / 2), fields in `backward` rows (out / 2, in).
     """
 
     qkv_forward: X3
@@ -36,7 +36,7 @@ class Bfloat16Maps(NamedTuple):
 
 
 class RNNBfloat16Maps(NamedTuple):
-    """The same for a recurrent network."""
+    """Packed maps and operand buffers of a recurrent network."""
 
     recur_forward: X3
     recur_backward: X3

@@ -1,4 +1,4 @@
-"""Causal softmax attention of a chunk, vectorised over samples (for few samples, also over heads).
+"""Causal softmax attention of a chunk, vectorised over samples (over heads too if samples are few).
 
 s[t, u] = q_t · k_u,  u <= t;   p = softmax over u;   mixed_t = sum_u p[t, u] v_u          q rotated, scaled; k rotated
 dp[t, u] = dmixed_t · v_u;  ds = p (dp - sum_u p dp)

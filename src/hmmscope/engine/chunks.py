@@ -1,4 +1,4 @@
-"""Memory layout of a chunk of samples; its input, norms, head and loss.
+"""Memory layout of a chunk of samples, and computation of its input, norms, head and loss.
 
 Column n = t * samples + b is position t of sample b (lane). Panels have `panel` columns; F features are an array
 (panels, F, panel). Padding has zero loss weight.
@@ -15,7 +15,7 @@ from hmmscope.kernels.products import FLAGS, SUMS, product, wide
 
 
 class StepInputs(NamedTuple):
-    """Inputs and labels of a step; one of `tokens` and `vectors`, and one of `ids` and `values`, is empty.
+    """Inputs and labels of a training step; either `tokens` or `vectors` is empty, and either `ids` or `values`.
 
     Attributes:
         tokens, vectors: (sample, step) and (sample, step, input).
@@ -232,7 +232,7 @@ def loss_and_gradient(
     hat: X2, used: int, head: X2, bias: X1, z: X2, y: X2, w: X1, kind: int, dhat: X2,
     total: X2, total_bias: X1, turn: X2, top: X1, mass: X1, zeros: X1,
 ) -> float:  # fmt: skip
-    """Apply head and loss to a panel, and their gradients."""
+    """Compute a panel's loss through the head, and the gradients."""
     outputs, size = z.shape
     width = hat.shape[0]
     mapped(head, bias, hat, used, False, z)

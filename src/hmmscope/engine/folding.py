@@ -1,4 +1,4 @@
-"""Norms folded into the maps after them, unfolded gradients, and AdamW, on flat vectors.
+"""Folding of norms into the maps after them, unfolding of gradients, and AdamW, on flat vectors.
 
 With y = gain hat + shift, map y + bias = folded hat + moved:
 
@@ -39,7 +39,7 @@ def fold(theta: X1, matrix: int, bias: int, gain: int, shift: int, folded: X2, m
 
 @compile_unit(fastmath=FLAGS)
 def unfold(theta: X1, matrix: int, bias: int, gain: int, shift: int, folded: X2, moved: X1, gradient: X1) -> None:
-    """Write parameter gradients from those of `folded` and `moved`."""
+    """Compute parameter gradients from the gradients of `folded` and `moved`."""
     wide()
     rows, cols = folded.shape
     for o in range(rows):
@@ -75,7 +75,6 @@ def norm_of(gradient: X1) -> float:
 
 @entry(fastmath=FLAGS)
 def add_up(sums: X2) -> None:
-    """Sum the arrays in order into the first."""
     for part in range(1, sums.shape[0]):
         for i in range(sums.shape[1]):
             sums[0, i] += sums[part, i]

@@ -1,4 +1,4 @@
-"""Work arrays of the compiled engine; checks sizes, because compiled loops do not."""
+"""Work arrays of the compiled engine, with checks of sizes, which compiled loops do not make."""
 
 import math
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _ALIGNED = 64  # bytes: a cache line
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """Division of a batch into `chunks` (first sample, samples) on `lanes`; `steps` include padding."""
+    """Division of a batch into `chunks` (first sample, number of samples) of `lanes`; `steps` include padding."""
 
     steps: int
     lanes: int
@@ -50,7 +50,7 @@ def plan(sizes: Sizes, steps: int, batch: int, threads: int, itemsize: int) -> C
 
 
 def pieces(sizes: Sizes, batch: int) -> list[slice]:
-    """Split a batch into whole registers and a rest, if fewer lanes are then idle."""
+    """Split a batch into whole SIMD registers and a rest, if that leaves fewer lanes idle."""
     rest = batch % LANES
     if batch < LANES or not rest or _lanes(rest, sizes.heads) == LANES:
         return [slice(0, batch)]
@@ -100,7 +100,7 @@ def decoder_shapes(sizes: Sizes, steps: int, *, across: bool) -> Maps:
 
 
 def recurrent_shapes(sizes: Sizes, steps: int, *, across: bool) -> CellMaps:
-    """Map shapes of a recurrent network, with or without transposes."""
+    """Return the map shapes of a recurrent network, with or without transposes."""
     s = sizes
     also = s.layers if across else 0
     return CellMaps(
@@ -132,7 +132,7 @@ def numbers_of(shapes: Maps | CellMaps) -> int:
 
 
 def halves_of(sizes: Sizes, dtype: np.dtype, poison: bool = False, *, rounded: bool) -> Bfloat16Maps:
-    """Allocate the pairs of a decoder's maps, without layers if nothing is rounded."""
+    """Allocate the packed bfloat16 maps of a decoder; they have no layers if nothing is rounded."""
     layers, width, hidden = sizes.layers if rounded else 0, sizes.width, sizes.hidden
     maps = [(layers, *m) for m in ((3 * width, width), (width, width), (hidden, width), (width, hidden))]
     return Bfloat16Maps(*_pairs(maps, dtype, poison))
@@ -148,7 +148,7 @@ def decoder_work(
     dtype: np.dtype,
     poison: bool = False,
 ) -> Work:
-    """Allocate a decoder chunk; `cos` and `sin` are (step, head width) or empty."""
+    """Allocate the arrays of a decoder chunk; `cos` and `sin` are (step, head width) or empty."""
     columns, head = steps * lanes, sizes.width // sizes.heads
     panel, block = min(PANEL, columns), min(steps, 4 if steps < 32 else 8)
     panels, layers, width, hidden = -(-columns // panel), sizes.layers, sizes.width, sizes.hidden

@@ -1,8 +1,8 @@
 """Loss and gradient of the compiled recurrent network, equivalent to `models.recurrent`.
 
-    h_t = f(in x_t + bias + recur h_{t-1}),  z_t = head h_t      f: ReLU or tanh; x_t of a later layer is h_t of the former
+    h_t = f(in x_t + bias + recur h_{t-1}),  z_t = head h_t      f: ReLU or tanh; x_t: input, or h_t of the layer below
 
-A panel is one position; states are (layer, 1 + step, width, sample).
+A panel is one position; hidden states are (layer, 1 + step, width, sample).
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class RNNStepShape(NamedTuple):
 
 
 class CellMaps(NamedTuple):
-    """Maps by layer.
+    """Linear maps of a recurrent network by layer.
 
     Shapes: recur (layer, width, width), feed (layer - 1, width, width), bias (layer - 1, width), initial states (layer,
     width), table (token or input, width), place (step, width), head.

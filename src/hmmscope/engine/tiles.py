@@ -1,4 +1,4 @@
-"""Vectorised small products, and transpositions, without bounds checks."""
+"""Small matrix products and transpositions in SIMD, without bounds checks."""
 
 from typing import Any
 

@@ -27,7 +27,7 @@ from hmmscope.kernels.products import FLAGS, wide
 
 
 class Shape(NamedTuple):
-    """Constants of a step's chunks; `hidden` is 0 without an MLP."""
+    """Sizes and constants shared by the chunks of a step; `hidden` is 0 without an MLP."""
 
     heads: int
     hidden: int
@@ -38,9 +38,9 @@ class Shape(NamedTuple):
 
 
 class Maps(NamedTuple):
-    """Linear maps with folded norms, by layer: (layer, out, in) and (layer, out).
+    """Linear maps with folded norms, by layer: weights (layer, out, in) and biases (layer, out).
 
-    `across` has transposes (layer, in, out); `place` is (step, width), `table` (token or input, width).
+    Fields in `across` are transposes (layer, in, out); `place` is (step, width), `table` (token or input, width).
     """
 
     qkv: X3
@@ -62,7 +62,7 @@ class Maps(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Arrays of a chunk, by layer where backward needs them."""
+    """Work arrays of a chunk, stored by layer if the backward pass needs them."""
 
     x: X3
     hat: X4

@@ -107,11 +107,11 @@ def fit_baum_welch(
 
     transition_ij ∝ E[transitions i -> j];  emission_iv ∝ E[symbols v emitted by i]
 
-    A pseudo-count c gives the posterior mode under Dirichlet(1 + c) rows. Zero probabilities of `start` stay zero.
+    A pseudo-count c gives the posterior mode under Dirichlet(1 + c) rows. Zero probabilities in `start` stay zero.
 
-    At least three restarts run, until the best two agree within `agreement` nats per observation or 0.1 nats in total.
-    Each continues from the best of `num_tries` random starts after ten iterations. Every second random start favours
-    self-transitions.
+    At least three restarts run; they end when the best two agree within `agreement` nats per observation or 0.1 nats in
+    total. Each restart continues the best of `num_tries` random starts after ten iterations. Every second random start
+    favours self-transitions.
 
     Source: Baum et al. (1970); short runs: Biernacki, Celeux and Govaert (2003).
 
@@ -182,7 +182,7 @@ def as_sequences(
     weights: Any = None,
     known: tuple[Any, int] = (None, 0),
 ) -> PackedSequences:
-    """Pack the nonempty sequences of positive weight, at least one."""
+    """Pack the nonempty sequences of positive weight; at least one is required."""
     if isinstance(observations, PackedSequences):
         observations = with_weights(observations, as_weights(weights, len(observations.rows)))
         return observations._replace(rows=np.arange(len(observations.rows)))
@@ -265,7 +265,7 @@ def fit_stream(
     average_k = (1 - rate_k) average_{k-1} + rate_k E[counts of batch k] / number of its sequences,  rate_k =
     k^-exponent
 
-    `pseudo_count` is divided by the number of sequences so far.
+    In each update, `pseudo_count` is divided by the number of sequences so far.
 
     Source: Cappé and Moulines (2009).
 

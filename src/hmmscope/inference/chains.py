@@ -12,8 +12,9 @@ Array = NDArray[np.float64]
 def r_hat(draws: Array) -> Array:
     """Compute rank-normalized split R-hat; values above 1.01 mean that the chains have not mixed.
 
-    R-hat = sqrt((within (n - 1) / n + between) / within), from variances within and between chains of n draws. The
-    result is the larger value of the draws and of their distances from the median, each as normal quantiles of ranks.
+    R-hat = sqrt((within (n - 1) / n + between) / within), with variances within and between chains of n draws. The
+    result is the larger R-hat of two quantities, the draws and their distances from the median, after ranks are mapped
+    to normal quantiles.
 
     Source: Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021).
 
@@ -28,9 +29,9 @@ def r_hat(draws: Array) -> Array:
 
 
 def effective_sizes(draws: Array) -> tuple[Array, Array]:
-    """Compute the effective sample sizes of bulk and tails; NaN for constant draws.
+    """Compute the effective sample sizes of bulk and tails; both are NaN for constant draws.
 
-    The tail size is the smaller of those of the 5 % and the 95 % quantile. Geyer's monotone sequence truncates the
+    The tail size is the smaller of the sizes at the 5 % and the 95 % quantile. Geyer's monotone sequence truncates the
     autocorrelations.
 
     Source: as `r_hat`.
@@ -46,7 +47,7 @@ def effective_sizes(draws: Array) -> tuple[Array, Array]:
 def equal_tails(draws: Array, worth: Array, share: float = 0.95) -> tuple[Array, Array]:
     """Compute the ends of equal-tailed intervals, widened for a small effective sample size.
 
-    The ends are order statistics at tail * (worth + 1), or the minimum and maximum of few draws.
+    The ends are order statistics at tail * (worth + 1); for few draws they are the minimum and maximum.
 
     Source: Hyndman and Fan (1996), definition 6 (Weibull).
 

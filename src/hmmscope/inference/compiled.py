@@ -61,7 +61,7 @@ class ScaledBeliefs(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Filtered(Shown):
-    """Filter results of a batch, in the form that the backward pass reads.
+    """Filter results of a batch, as input of the backward pass.
 
     Attributes:
         tables: The process.
@@ -90,7 +90,6 @@ def run_filter(
     *,
     predict: bool = False,
 ) -> Filtered:
-    """Run the forward filter of a single HMM."""
     found, work = tables(law), sequences(observations_BT, starts_T, lengths_B)
     batch, time = observations_BT.shape
     ragged = len(work.rows) < batch or bool((work.lengths < time).any())
@@ -142,7 +141,6 @@ def next_step_probs(law: HMMParams, component: int = 0) -> NextStepProbs:
 
 
 def filter_batch(hmm: Process, observations: Observations, reset_mask: object, lengths: object) -> Filtered:
-    """Check the user's observations and run `run_filter`."""
     checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
     return run_filter(seeing(hmm.params, checked), checked.cpu(), mask, counted(inside).cpu())
 
@@ -160,7 +158,7 @@ def forward(
     ends: NDArray[np.int64] | None = None,
     openers: NDArray[np.int64] | None = None,
 ) -> None:
-    """Run `simd_over_sequences.forward` or a faster equivalent, and fill the given arrays."""
+    """Run `simd_over_sequences.forward` or a faster equivalent, which writes to the given arrays."""
     if not few(process, work, sums=beliefs is None and ahead is None and openers is None):
         forward_in_products(process, work, doubtful, beliefs, norms, laws, ahead, totals, ends, openers)
         return
@@ -269,7 +267,6 @@ def forward_in_products(
     ends: NDArray[np.int64] | None = None,
     openers: NDArray[np.int64] | None = None,
 ) -> None:
-    """Run `forward` by matrix products."""
     dtype, size = process.first.dtype, process.num_states
     floor, smallest = (dtype.type(number) for number in FLOORS[dtype])
     least = min(float(part[part > 0].min(initial=1.0)) for part in (process.step, process.emission))

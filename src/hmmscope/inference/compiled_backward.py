@@ -24,7 +24,8 @@ def run_smoother(
 ) -> NDArray[np.bool_]:
     """Write the smoothed posteriors, and the backward weights defined in `simd_over_sequences.backward`.
 
-    The result marks possible sequences (batch,). Backward weights of sequences with underflow risk are invalid.
+    The result marks sequences of positive probability (batch,). Backward weights of sequences with underflow risk are
+    invalid.
     """
     process, size = filtered.tables, filtered.tables.num_states
     possible: NDArray[np.bool_] = np.all(filtered.terms > -np.inf, axis=1)
@@ -113,7 +114,7 @@ def backward_in_products(
     weights: NDArray[np.float64],
     counts: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None = None,
 ) -> None:
-    """Run `simd_over_sequences.backward` by matrix products; return the expected counts."""
+    """Compute the results of `simd_over_sequences.backward` by matrix products; write the expected counts."""
     size, run_backward = process.num_states, many_states.backward.load(np.float64)
     step, width = many_states.packed(process.transposed()[0]), many_states.width_of(size, np.dtype(np.float64))
     starts = work.starts.astype(np.int64)
@@ -138,7 +139,7 @@ def backward_in_products(
 def smooth_underflow_safe(
     filtered: Filtered, row: int, beliefs: ScaledBeliefs, smoothed: NDArray[np.float64], pairs: NDArray[np.float64]
 ) -> None:
-    """Smooth one sequence safely against underflow."""
+    """Write the smoothed posteriors of one sequence, without underflow."""
     process, work = filtered.tables, filtered.work
     time = filtered.beliefs.shape[1]
     symbols = work.symbols[row * time : row * time + len(beliefs.mantissa)]

@@ -1,4 +1,4 @@
-"""Constraints on the probabilities of an HMM: forbidden, fixed and tied entries, kept by EM."""
+"""Constraints that EM keeps on the probabilities of an HMM: forbidden, fixed and tied entries."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ _SMALLEST = 2.0**-40
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Constraints:
-    """Constraints on the parts of an HMM; each is an array of the part's shape, or None.
+    """Constraints on the parameter arrays of an HMM; each is an array of the same shape, or None.
 
     An array of booleans marks the entries that may be positive. In other arrays or nested lists, a number fixes an entry,
     None or NaN leaves it free, and a name ties it to the entries of the same name.
@@ -37,7 +37,7 @@ class Constraints:
 
     @classmethod
     def left_to_right(cls, num_states: int, width: int = 1, *, emission: Any = None) -> "Constraints":
-        """Start in state 0, and move ahead by at most `width` states."""
+        """Return constraints: start in state 0, then move ahead by at most `width` states per step."""
         require_count("width", width)
         ahead = _differences(num_states)
         first = np.arange(num_states) == 0
@@ -45,7 +45,7 @@ class Constraints:
 
     @classmethod
     def banded(cls, num_states: int, width: int = 1, *, emission: Any = None) -> "Constraints":
-        """Move by at most `width` states in either direction."""
+        """Return constraints: move by at most `width` states per step in either direction."""
         require_count("width", width)
         return cls(transition=np.abs(_differences(num_states)) <= width, emission=emission)
 
@@ -140,13 +140,13 @@ class RowConstraints(Shown):
 
     @property
     def left(self) -> Array:
-        """Probability of the free entries of each row."""
+        """Total probability left for the free entries of each row."""
         total: Array = 1.0 - np.nansum(self.fixed, 1)
         return total
 
     @property
     def is_mask(self) -> bool:
-        """Return whether entries are only forbidden."""
+        """Return whether the constraints only forbid entries."""
         free = self.groups[self.groups >= 0]
         return len(np.unique(free)) == len(free) and not (self.fixed > 0).any()
 
@@ -157,7 +157,7 @@ class RowConstraints(Shown):
         return positive.reshape(self.shape)
 
     def with_zeros(self, zeros: NDArray[np.bool_]) -> "RowConstraints":
-        """Forbid more entries, and those tied to them."""
+        """Return constraints that also forbid the entries in `zeros` and entries tied to them."""
         lost = np.unique(self.groups[zeros.reshape(self.groups.shape) & (self.groups >= 0)])
         if not len(lost):
             return self
@@ -175,14 +175,15 @@ class RowConstraints(Shown):
 
     @property
     def num_free(self) -> int:
-        """Number of groups less the number of independent sums."""
+        """Number of groups of tied entries minus the number of independent row sums."""
         count = self.multiplicity
         return count.shape[1] - (int(np.linalg.matrix_rank(count)) if count.size else 0)
 
     def maximise(self, counts: Array, pseudo_count: float = 0.0, before: Array | None = None) -> Array:
-        """Maximize sum(counts * log(probabilities)) + pseudo_count * (that of one entry of each group).
+        """Maximize sum(counts * log(probs)) + pseudo_count * (sum of log(prob) of one entry of each group).
 
-        The dual has one multiplier per row and is solved by Newton's method; groups within one row have a closed form.
+        The dual problem has one multiplier per row and is solved by Newton's method; groups within one row have a
+        closed form.
         """
         multiplicity = self.multiplicity
         free = self.groups >= 0
@@ -210,7 +211,7 @@ class RowConstraints(Shown):
         return replace(self, fixed=np.where(gone, 0.0, self.fixed), groups=groups)
 
     def log_prior(self, probs: Array) -> float:
-        """Return the sum of log probabilities, one entry of each group."""
+        """Return the sum of log probabilities over one entry of each group."""
         _, first = np.unique(self.groups, return_index=True)
         chosen = first[self.groups.ravel()[first] >= 0]
         values = probs.reshape(-1)[chosen]

@@ -1,4 +1,4 @@
-"""Forecasts: exact distributions of coming observations, and sampled continuations."""
+"""Forecasts: exact distributions of future observations, and sampled continuations."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,11 +46,11 @@ class Forecast(Shown):
 def forecast(
     hmm: Process | str, observed: Observations, steps: int, *, lengths: object = None, num_draws: int = 0, seed: int = 0
 ) -> Forecast:
-    """Compute the distribution of each of the next observations and states, and sample continuations.
+    """Compute the distribution of each of the next `steps` observations and states, and sample continuations.
 
     P(state T+k | past) = belief_{T-1} @ transition^(k+1);  P(o_{T+k} | past) = P(state T+k | past) @ emission
 
-    The distributions are marginals of each step; samples are joint over steps. In a labelled HMM, state t follows
+    The distributions are marginal for each step; samples are joint over steps. In a labelled HMM, state t follows
     observation t. A mixture's forecast averages the components by their probabilities given the past.
 
     Args:

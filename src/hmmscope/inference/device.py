@@ -1,7 +1,7 @@
 """Likelihoods and mixture predictions in torch operations, for GPUs.
 
-A pair (component, sequence) with underflow risk (a tiny belief entry in float64, a tiny sum in float32) is marked, and
-the caller recomputes it.
+Pairs (component, sequence) with underflow risk (a tiny belief entry in float64, a tiny sum in float32) are marked for
+the caller to recompute.
 """
 
 import functools
@@ -49,7 +49,7 @@ def forward_logs(
     *,
     predictions: bool = False,
 ) -> tuple[Float64[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
-    """Run the fused GPU kernel if it works on this device, else `forward_logs_torch`."""
+    """Compute the results of `forward_logs_torch`, by the fused GPU kernel if it works on this device."""
     initial_MS, _, emission_MSV = rows
     if not fused_works(initial_MS.device, initial_MS.dtype, *emission_MSV.shape[1:]):
         return forward_logs_torch(rows, observations_BT, starts_T, predictions=predictions)
@@ -61,7 +61,7 @@ def forward_logs(
 
 @functools.cache
 def fused_works(device: torch.device, dtype: torch.dtype, states: int, symbols: int) -> bool:
-    """Return whether the fused kernel runs here; RuntimeError if its results are wrong."""
+    """Return whether the fused kernel runs on a device; raise RuntimeError if its results are wrong."""
     if device.type not in KINDS or not gpu.installed() or not gpu_forward.fits(states, symbols, dtype):
         return False
     parts = [torch.arange(1.0, 1 + size, device=device) for size in (states, states**2, states * symbols)]
@@ -147,7 +147,6 @@ def log_likelihood_there(
 def underflow_safe_log_likelihood(
     law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, " time"]
 ) -> Float64[Tensor, " batch"]:
-    """Compute log-likelihoods of one component without underflow."""
     return torch.stack([step.log_norm[0] for step in forward_steps(law, observations_BT[None], starts_T)]).sum(0)
 
 
@@ -291,14 +290,14 @@ def _rows(params: HMMParams, dtype: torch.dtype) -> tuple[Tensor, ...]:
 
 
 def fits_there(law: HMMParams, batch: int) -> bool:
-    """Return whether the device has enough memory for the matrices of `beliefs_there`."""
+    """Return whether the device has enough memory for `beliefs_there`."""
     return law.states_emit or 8 * batch * law.initial_MS.shape[1] ** 2 <= CHUNK_BYTES
 
 
 def beliefs_there(
     law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, " time"]
 ) -> tuple[Float64[Tensor, "batch time state"], Bool[Tensor, " batch"]]:
-    """Return beliefs under one component and marks of underflow risk, without device synchronization."""
+    """Return beliefs under one component, and marks of underflow risk, without device synchronization."""
     (batch, time), device = observations_BT.shape, observations_BT.device
     first_VS, step_KSS, emission_VS = (part.to(device) for part in law.tables(0))
     symbols_TB = observations_BT.T.contiguous()

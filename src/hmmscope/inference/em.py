@@ -1,4 +1,4 @@
-"""Expectation maximization (EM) from one start, or from several starts in a batch."""
+"""Expectation maximization (EM) from one starting model, or from several in a batch."""
 
 import itertools
 import math
@@ -67,7 +67,7 @@ class Model(NamedTuple):
 
 @dataclass(frozen=True)
 class MStepSettings:
-    """Constraints of the M-step.
+    """Settings of the M-step: constraints and pseudo-count.
 
     Attributes:
         pseudo_count: Added to expected counts.
@@ -84,7 +84,7 @@ class MStepSettings:
     constraints: Mapping[str, RowConstraints] = field(default_factory=dict, repr=False)
 
     def maximise(self, model: Model, counts: Counts) -> Model:
-        """Maximize the expected log-posterior; zeros and rows without counts stay."""
+        """Maximize the expected log-posterior; zeros, and rows without counts, do not change."""
         found, visits = [], np.swapaxes(counts.emissions, -1, -2)
         for part, before, count in zip(PARTS, model, (counts.initial, counts.transitions, visits), strict=True):
             if part in self.fixed:
@@ -113,13 +113,12 @@ class MStepSettings:
         return Model(*(restricted(part, allowed) for part, allowed in zip(model, self.support, strict=True)))
 
     def constrained(self, model: Model) -> Model:
-        """Satisfy the constraints, as close to the model as its rows of counts allow."""
+        """Return the model that satisfies the constraints and is closest, in KL divergence of the rows."""
         parts = zip(PARTS, model, strict=True)
         own = self.constraints
         return Model(*(own[part].maximise(probs) if part in own else probs for part, probs in parts))
 
     def num_free(self, model: Model) -> dict[str, int]:
-        """Count the free probabilities of each parameter array."""
         support = tuple(np.ones(part.shape, np.bool_) for part in model) if self.support is None else self.support
         found = {part: 0 if part in self.fixed else num_free(own) for part, own in zip(PARTS, support, strict=True)}
         if self.classes is not None and "emission" not in self.fixed:
@@ -147,7 +146,6 @@ class MStepSettings:
 
     @property
     def num_zeros(self) -> dict[str, int]:
-        """Probabilities fixed at zero in each parameter array."""
         if self.support is None:
             return dict.fromkeys(PARTS, 0)
         return {part: int((~own).sum()) for part, own in zip(PARTS, self.support, strict=True)}
@@ -175,7 +173,7 @@ class MStepSettings:
 
 
 class EMRunner(NamedTuple):
-    """EM on a data set.
+    """EM on one set of sequences.
 
     Attributes:
         work: Sequences; V is missing.
@@ -235,7 +233,7 @@ class EMRunner(NamedTuple):
 
 
 def counts_of(model: Model, work: PackedSequences, num_threads: int | None = None) -> Counts:
-    """Compute expected counts; an impossible sequence has log-likelihood -inf."""
+    """Compute expected counts and log-likelihoods, which are -inf for impossible sequences."""
     size, num_symbols = model.emission.shape
     if work.sets is not None:
         visits = np.zeros((len(work.sets.symbols), size))
@@ -340,7 +338,6 @@ class _SideBySide:
 
 
 def split(*counts: int) -> list[Array]:
-    """Allocate adjacent cache-aligned arrays."""
     whole = np.empty(sum(counts) + 8)
     aligned = whole[-whole.ctypes.data // 8 % 8 :]
     ends = list(itertools.accumulate(counts))

@@ -131,9 +131,9 @@ def entropy_rate(
 
         sum_s stationary[s] * H(symbols from s)
 
-    Finitely many mixed states (reachable beliefs) also give an exact rate. Otherwise the estimate is the mean entropy
-    of exact predictions in the last two thirds of sampled sequences. Vector processes have a differential rate, without
-    bounds.
+    The rate is also exact with finitely many mixed states (reachable beliefs). Otherwise the estimate is the mean
+    entropy of exact predictions in the last two thirds of sampled sequences. For vector processes the result is the
+    differential entropy rate, without bounds.
 
     Source: Shannon (1948) for unifilar sources; Blackwell (1957) for mixed states.
 

@@ -49,10 +49,10 @@ class Emissions(Protocol):
         """Sequence lengths."""
 
     def nothing(self, count: int) -> Rows:
-        """Return expected counts of zero."""
+        """Return expected counts that are zero."""
 
     def likelihood(self, share: int) -> Law:
-        """Return a function from parameters to log-likelihood and counts of one in `share` observations."""
+        """Return a function from parameters to log-likelihood and counts, given one in `share` observations."""
 
     def draw(self, counts: Rows, random: np.random.Generator) -> Rows:
         """Draw emission parameters given expected counts."""
@@ -68,7 +68,7 @@ class Emissions(Protocol):
 
 
 class EvidenceStopped(Exception):
-    """The callback of an estimate asked to stop."""
+    """Raised when the callback of an estimate requests a stop."""
 
 
 class Evidence(NamedTuple):
@@ -187,7 +187,7 @@ def no_moves(count: int, size: int) -> Rows:
 
 
 def share_of(work: PackedSequences, share: int) -> PackedSequences:
-    """Select every `share`-th sequence, or shorten each sequence to that fraction."""
+    """Select every `share`-th sequence, or shorten each sequence to 1 / `share` of its length."""
     if len(work.rows) >= share:
         part = work.part(np.arange(len(work.rows)) % share == 0)
         return part._replace(rows=np.arange(len(part.rows)))

@@ -110,7 +110,7 @@ def belief_states(
 
 @dataclass(frozen=True, repr=False)
 class MixturePredictions(Shown):
-    """Predictions of the Bayes-optimal in-context learner, the exact filter of a mixture.
+    """Predictions of the exact filter of a mixture, which is the Bayes-optimal in-context learner.
 
     Attributes:
         predicted_observation: P(o_t | o_0..o_{t-1}) (batch, time, symbol).

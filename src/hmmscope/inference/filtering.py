@@ -23,7 +23,7 @@ from hmmscope.reprs import Shown
 
 @dataclass(frozen=True, repr=False)
 class FilterResult(Shown):
-    """Result of the forward filter; zeros in padding.
+    """Result of the forward filter; entries in padding are zero.
 
     Attributes:
         beliefs: P(state t | o_0..o_t) (batch, time, state).

@@ -41,7 +41,7 @@ class SemiMarkovParams(NamedTuple):
     emission: Array
 
     def expanded(self) -> tuple[Durations, Model]:
-        """Return the chain of pairs (state, remaining steps), and its HMM."""
+        """Return the chain of pairs (state, remaining steps), and the HMM on these pairs."""
         chain = with_durations(self.initial, self.transition, self.durations)
         arrays = chain.initial.numpy(), chain.transition.numpy(), self.emission[chain.states.numpy()]
         return chain, Model(*arrays)
@@ -117,8 +117,8 @@ def fit_durations(
 
     durations_id ∝ E[visits of state i that last d steps];  transition_ij ∝ E[visits of j after i]
 
-    A sequence starts with a new visit, and its end cuts the last one. States do not follow themselves, unless there is
-    one state. "negative-binomial" restricts d - 1 to a negative binomial distribution below `longest`.
+    A sequence starts with a new visit; its end may cut the last visit short. No state follows itself, unless there is
+    one state. The family "negative-binomial" restricts d - 1 to a negative binomial distribution, cut off at `longest`.
 
     Source: Yu (2010).
 

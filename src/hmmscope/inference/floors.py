@@ -1,4 +1,4 @@
-"""Lower bounds on losses: entropies of beliefs and next observations, and variances.
+"""Lower bounds on losses: the entropy of beliefs and of next observations, and variances.
 
 Position t follows t observations.
 """

@@ -9,7 +9,7 @@ Array = NDArray[np.float64]
 
 
 def num_free(positive: Any) -> int:
-    """Count the free probabilities of rows (..., outcome): the positive entries of each row less one.
+    """Count the free probabilities of rows (..., outcome): the positive entries of each row, minus one.
 
     Args:
         positive: True where an entry may be positive.

@@ -29,7 +29,7 @@ PIECE = 50
 
 
 class ChainsStopped(Exception):
-    """The callback ended the chains early."""
+    """Raised when the callback ends the chains early."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +96,10 @@ class Chains:
 
     @property
     def num_sweeps(self) -> int:
-        """Return the sweeps of all chains."""
         return self.num_chains * (self.warm_up + self.every * (self.num_draws - 1) + 1)
 
     def pieces(self) -> Iterator[tuple[int, int, int]]:
-        """Return (burn, first draw, end) of consecutive pieces; the warm-up overwrites draw 0."""
+        """Yield (burn, first draw, end) of consecutive pieces; warm-up sweeps are written to draw 0."""
         burn, draws = self.warm_up, max(1, PIECE // self.every)
         while burn > PIECE:
             burn -= PIECE
@@ -109,7 +108,7 @@ class Chains:
             yield (self.every - 1 if begin else burn), begin, min(begin + draws, self.num_draws)
 
     def run(self, chain: Callable[[int, np.random.Generator], Sequence[Array]]) -> list[Array]:
-        """Run the chains on threads; return arrays (chain, draw, ...), fewer after an early end.
+        """Run the chains on threads; return arrays (chain, draw, ...), with fewer draws after an early end.
 
         Raises:
             ChainsStopped: The chains ended before four draws.
@@ -142,8 +141,8 @@ def symbol_draws(
 
     path ~ P(path | parameters, o);  row ~ Dirichlet(concentration + counts of the row along the path)
 
-    With `counts`, all chains but the first start from parameters drawn given a tenth of them. State labels are matched
-    to `reference`.
+    With `counts`, all chains but the first start from parameters drawn given a tenth of these counts. State labels are
+    matched to `reference`.
 
     Source: Scott (2002); labels: Marin, Mengersen and Robert (2005).
 
@@ -202,7 +201,7 @@ def matched(
     free: Sequence[str] = (),
     orders: NDArray[np.int64] | None = None,
 ) -> Draws:
-    """Match the state labels of posterior samples.
+    """Match the state labels of posterior samples to the reference model.
 
     Args:
         arrays: (chain, draw, S, ...); "transition" has two state axes.

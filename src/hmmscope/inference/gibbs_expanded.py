@@ -24,10 +24,10 @@ Rows = Mapping[str, Array]
 
 @runtime_checkable
 class Expansion(Protocol):
-    """HMM of expanded states of one model on one data set."""
+    """A model with inputs, durations or known states, expressed on its data as an HMM of expanded states."""
 
     def arrays(self, rows: Rows) -> tuple[Array, Array, Array]:
-        """Return initial, transition and likelihood (R, expanded)."""
+        """Return the initial, transition and likelihood (R, expanded) arrays of the expanded states."""
 
     def counts(self, first: Array, moves: Array, path: Path) -> Rows:
         """Count starts, moves and emissions along an expanded path."""
@@ -115,7 +115,7 @@ def _with_missing(emission: Array) -> Array:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InputExpansion(Shown):
-    """Pairs (input, state); a step has weight zero except under the input at that time.
+    """Expanded states (input, state); a step has weight zero except under the input at that time.
 
     Attributes:
         symbols, inputs: Flat (N,); V is missing.
@@ -155,7 +155,7 @@ class InputExpansion(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DurationExpansion(Shown):
-    """Pairs (state, remaining steps); `symbols` is flat (N,), V where missing."""
+    """Expanded states (state, remaining steps); `symbols` is flat (N,), with V for missing ones."""
 
     symbols: Path
     longest: int

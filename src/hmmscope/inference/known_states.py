@@ -25,7 +25,7 @@ UNKNOWN = (-1, MISSING)
 
 
 class ConditionedProcess(Process):
-    """HMM with symbols that are pairs of an observation and its allowed states.
+    """HMM with one symbol for each pair of an observation and its allowed states.
 
     Attributes:
         symbols_U: Observation of each pair; V is missing.
@@ -49,7 +49,7 @@ class ConditionedProcess(Process):
 
 
 class Conditioned(NamedTuple):
-    """A process and observations given known states.
+    """A process and observations, conditioned on known states.
 
     Attributes:
         process: Its symbols are pairs of an observation and its allowed states; or an `EmissionHMM`.
@@ -103,7 +103,7 @@ def condition(
 
 
 def paired(symbols: NDArray[np.int64], allowed: NDArray[np.bool_]) -> tuple[NDArray[np.int64], StateSets]:
-    """Number the distinct pairs of a symbol (N,) and its allowed states (N, S)."""
+    """Number the distinct pairs of a symbol (N,) and its allowed states (N, S); return pair numbers and sets."""
     distinct, which = np.unique(allowed, axis=0, return_inverse=True)
     codes, numbers = np.unique(symbols * len(distinct) + which.ravel(), return_inverse=True)
     sets = StateSets(codes // max(1, len(distinct)), distinct[codes % max(1, len(distinct))])
@@ -119,7 +119,7 @@ def with_known_states(work: PackedSequences, allowed: NDArray[np.bool_]) -> Pack
 def as_allowed(
     known_states: Any, num_states: int, inside_BT: Bool[Tensor, "batch time"]
 ) -> Bool[Tensor, "batch time state"]:
-    """Return the allowed states at each time; all in padding.
+    """Return the allowed states at each time; in padding all states are allowed.
 
     Args:
         known_states: A state of each observation, (batch, time) or a list of sequences, -1 or `hmmscope.MISSING` where

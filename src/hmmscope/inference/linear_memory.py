@@ -1,4 +1,4 @@
-"""Best linear prediction from the last few one-hot observations."""
+"""The best linear prediction from the last few one-hot observations."""
 
 from dataclasses import dataclass
 
@@ -38,7 +38,7 @@ class LinearPredictor(Shown):
 
 
 def linear_predictor(hmm: Process, memory_length: int, prior: object = None) -> LinearPredictor:
-    """Compute the minimum-norm population least-squares predictor from `memory_length` observations.
+    """Compute the least-squares predictor of minimum norm from `memory_length` observations, with exact moments.
 
     The moments P(o_s = a, o_{s+k} = b) follow from powers of the transition matrix.
 

@@ -39,7 +39,7 @@ def programs(emission: NDArray[np.float64]) -> Callable[[Vector], Vector]:
 
 
 def enumerate_signs(emission: NDArray[np.float64]) -> tuple[float, Vector]:
-    """Compute gamma and the vector that attains it, with one linear program for each sign pattern."""
+    """Compute gamma and a vector that attains gamma, with one linear program for each sign pattern."""
     solve = programs(emission)
     patterns = itertools.islice(itertools.product((1.0, -1.0), repeat=len(emission) - 1), 1, None)
     solved = (solve(np.array([1.0, *pattern])) for pattern in patterns)

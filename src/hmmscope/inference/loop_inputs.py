@@ -42,7 +42,7 @@ _kept: "WeakKeyDictionary[HMMParams, Tables]" = WeakKeyDictionary()
 
 
 class SparseEntries(NamedTuple):
-    """Positive entries of a transition matrix by target or source state; see `hmmscope.kernels.sparse`."""
+    """Positive entries of a transition matrix, sorted by target or source state; see `hmmscope.kernels.sparse`."""
 
     begins: NDArray[np.uint64]
     others: NDArray[np.uint64]
@@ -99,7 +99,7 @@ class Tables(Shown):
 
     @cached_property
     def least(self) -> float:
-        """Smallest positive transition or emission probability, or square root of an initial one."""
+        """Smallest positive transition or emission probability, or square root of a positive initial probability."""
         if self.signed:
             return 1.0
         first, *rest = self
@@ -110,7 +110,6 @@ class Tables(Shown):
         return {}
 
     def beside(self, states: tuple[int, ...], *, backward: bool = False) -> "Padded":
-        """Return tables padded for SIMD over states."""
         key = type(states), backward
         if key not in self._padded:
             own = with_emissions(self)
@@ -219,7 +218,6 @@ class PackedSequences(NamedTuple):
         return float(values.sum() if self.weights is None else values @ self.weights)
 
     def packed(self) -> "PackedSequences":
-        """Return the sequences as contiguous int64 arrays."""
         offsets = self.lengths.cumsum() - self.lengths
         begin, total = self.offsets[:1].sum(), self.lengths.sum()
         if total == len(self.symbols) and self.symbols.dtype == np.int64 and np.array_equal(self.offsets, offsets):
@@ -235,7 +233,6 @@ class PackedSequences(NamedTuple):
 def sequences(
     observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, " time"], lengths_B: Int64[Tensor, " batch"]
 ) -> PackedSequences:
-    """Pack the nonempty rows of a batch."""
     batch, time = observations_BT.shape
     lengths = lengths_B.numpy()
     ragged = bool((lengths < time).any())
@@ -247,7 +244,6 @@ def sequences(
 
 
 def flat_sequences(symbols: NDArray[np.integer], lengths: NDArray[np.int64]) -> PackedSequences:
-    """Index the nonempty sequences of a flat array."""
     order = np.argsort(-lengths, kind="stable")
     order = order[lengths[order] > 0]
     starts = np.zeros(lengths.max(initial=1), np.bool_)
@@ -264,7 +260,7 @@ def in_blocks(
     together: int | None = None,
     shares: int | None = None,
 ) -> None:
-    """Call `run` in threads on blocks of about `size` sequences.
+    """Call `run` on blocks of about `size` sequences, in threads.
 
     Block sizes are multiples of the SIMD width or of `together`.
     """
@@ -277,7 +273,7 @@ def in_blocks(
 
 
 def few(process: Tables, work: PackedSequences, *, sums: bool = False) -> bool:
-    """Return whether compiled loops are faster; set `sums` if only likelihoods are needed."""
+    """Return whether compiled loops are faster than torch; set `sums` if only likelihoods are needed."""
     many = process.num_states > FEW_FOR_SUMS and len(work.rows) >= SEQUENCES_FOR_SUMS
     if sums and many and process.states_emit and not process.signed:
         return one_by_one(process)
@@ -298,13 +294,11 @@ def row_by_row(process: Tables, work: PackedSequences) -> bool:
 
 
 def side_by_side(process: Tables, work: PackedSequences) -> bool:
-    """Return whether to use SIMD over states."""
     narrow = process.num_states <= most_side_by_side and few(process, work)
     return narrow and not process.signed
 
 
 def paths_side_by_side(process: Tables, work: PackedSequences) -> bool:
-    """Return whether the Viterbi algorithm uses SIMD over states."""
     return process.num_states <= FEW_STATES and side_by_side(process, work)
 
 

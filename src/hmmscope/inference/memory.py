@@ -43,7 +43,7 @@ def memory_beliefs(
 
     belief_t = filter of o_{t-memory_length+1}..o_t, with `prior` as the distribution of the first emitting state
 
-    The first positions of a sequence also start from `prior`.
+    At the first positions of a sequence, the shorter window also starts from `prior`.
 
     Source: [MultiTask] section 2 (its P_L), with the stationary distribution in place of a G-optimal design.
 
@@ -120,7 +120,7 @@ def memory_table(hmm: Process, memory_length: int, prior: object = None) -> Memo
 
 
 def with_prior(hmm: Process, prior: object = None) -> HMMParams:
-    """Return an HMM's parameters with the initial distribution `prior`, by default the stationary one."""
+    """Return an HMM's parameters with initial distribution `prior`, by default the stationary distribution."""
     hmm.require_capability(WORDS)
     law = hmm.params
     if prior is None:

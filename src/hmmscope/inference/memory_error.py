@@ -1,4 +1,4 @@
-"""Loss of prediction from a finite memory of observations: exact, sampled and worst-case."""
+"""Error of prediction from the last few observations: exact, sampled and worst-case."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _ROUNDING = 1e-13
 
 @dataclass(frozen=True)
 class MemoryLoss:
-    """Expected distance of the finite-memory prediction from the exact one.
+    """Expected distance of the finite-memory prediction from the exact prediction.
 
     Attributes:
         total_variation: E 1/2 ||P(. | o_0..o_{t-1}) - P_L(. | last L of them)||_1.
@@ -39,7 +39,7 @@ class MemoryLoss:
 
 
 def memory_error(hmm: Process, memory_length: int, time: int, prior: object = None) -> MemoryLoss:
-    """Compute the expected error of finite-memory prediction over all V^time sequences.
+    """Compute the expected error of predictions from the last `memory_length` observations, over all V^time sequences.
 
     Source: [MultiTask] Lemma 1 bounds it.
 
@@ -138,15 +138,15 @@ def fit_decay(
 
 
 def memory_certificate(hmm: Process, memory_length: int) -> float:
-    """Bound the total variation of the finite-memory prediction for every history.
+    """Bound the total variation between prediction from finite memory and from any full history.
 
     With D the largest ln(A_ik A_jl / (A_il A_jk)) (Hilbert's metric) and c = tanh(D / 4),
 
         state emissions:  A = transition;            TV <= tanh(D * c^L / 4)
         edge emissions:   A = labelled[v], each v;   TV <= tanh(D * c^(L - 1) / 4)
 
-    for a memory of L observations. The bound holds for the stationary prior. It is 1 if a zero probability makes D
-    infinite.
+    for a memory of L observations. The bound holds for the stationary prior. The bound is 1 if a zero probability makes
+    D infinite.
 
     Source: Birkhoff (1957); Atar and Zeitouni (1997) for filters.
     """

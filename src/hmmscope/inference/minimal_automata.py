@@ -1,4 +1,4 @@
-"""Automata from predictions: prefixes with the same distribution of future symbols become one state."""
+"""Automata from predictions: prefixes with equal distributions of future symbols become one state."""
 
 from dataclasses import dataclass
 
@@ -43,9 +43,9 @@ def extract_automaton(
     max_states: int = 64,
     max_depth: int = 8,
 ) -> Automaton:
-    """Merge prefixes if their distributions of the next `futures` symbols are close in total variation.
+    """Build an automaton that merges prefixes with similar distributions of the next `futures` symbols.
 
-    Each new prefix joins the nearest state within `tolerance`, or becomes a new state.
+    Each prefix joins the nearest state within a total variation of `tolerance`, or becomes a new state.
 
     Source: Crutchfield and Young (1989); Shalizi and Klinkner (2004).
 

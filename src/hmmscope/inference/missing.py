@@ -21,7 +21,7 @@ from hmmscope.sequences.gaps import MISSING
 def missing_probs(
     hmm: Process | str, observations: Symbols, *, reset_mask: object = None, lengths: object = None
 ) -> Float64[Tensor, "batch time symbol"]:
-    """Compute P(o_t = v | all observed) for missing observations o_t; observed ones are one-hot.
+    """Compute P(o_t = v | all observed) for missing observations o_t; rows of observed o_t are one-hot.
 
     State emissions:  P(o_t = v | o) = sum_i P(state t = i | o) emission[i, v]
     Edge emissions:   P(o_t = v | o) = sum_ij P(state t-1 = i, state t = j | o) labelled[v, i, j] / sum_u labelled[u, i,
@@ -80,7 +80,7 @@ def sample_missing(
     reset_mask: object = None,
     lengths: object = None,
 ) -> Int64[Tensor, "draw batch time"]:
-    """Fill in missing observations with samples given all observed ones.
+    """Fill in missing observations with samples from their posterior given all observed symbols.
 
     states ~ P(states | o);  o_t ~ emission[state t], or labelled[:, state t-1, state t]
 

@@ -1,4 +1,4 @@
-"""Mixed-state presentation: the beliefs that observations can lead to, and transitions between them."""
+"""Mixed-state presentation: all beliefs reachable by observations, and the transitions between them."""
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class MixedStates(Shown):
     largest_merge: float
 
     def labelled(self) -> Float64[Tensor, "symbol node node"]:
-        """Return `[v, n, m]` = P(emit v and go to node m given node n); InputError unless complete."""
+        """Return `[v, n, m]` = P(emit v and go to node m given node n); raise InputError unless complete."""
         if not self.complete:
             raise InputError(f"mixed states: not complete (stopped by {self.stopped_by}); increase that limit")
         num_nodes, num_symbols = self.successor.shape
@@ -61,7 +61,7 @@ def mixed_states(
     max_depth: int | None = None,
     tolerance: float = 1e-12,
 ) -> MixedStates:
-    """Enumerate the beliefs that observations can lead to, within limits.
+    """Enumerate the beliefs that observations can lead to, up to given limits.
 
     next(belief, v) ∝ belief @ step[v],  with probability sum(belief @ step[v])
 

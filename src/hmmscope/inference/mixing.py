@@ -35,7 +35,7 @@ class MixingTime:
 
     @property
     def paper_indexing(self) -> float | None:
-        """Mixing time as Table 1 of [Limits] counts it: `time` - 2 (an inferred offset), or the search limit."""
+        """Mixing time as in Table 1 of [Limits]: `time` - 2 (an inferred offset), or the search limit."""
         if self.time is None:
             return float(self.max_time)
         return self.time if self.distances is None else self.time - PAPER_OFFSET

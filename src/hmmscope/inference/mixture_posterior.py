@@ -29,7 +29,7 @@ CHUNK_BYTES = 2**23
 
 @dataclass(frozen=True, repr=False)
 class MixtureResult(Shown):
-    """Posterior and predictions of the Bayes-optimal in-context learner; zeros in padding.
+    """Posterior and predictions of the Bayes-optimal in-context learner; entries in padding are zero.
 
     Attributes:
         component_posterior: P(component | o_0..o_t) (batch, time, component).
@@ -141,7 +141,7 @@ def drawn_components(
     stream: str,
     numbers: Iterable[int] | None = None,
 ) -> NDArray[np.int64]:
-    """Sample the component of each sequence (draw, batch); -1 if impossible."""
+    """Sample the component of each sequence (draw, batch); -1 for impossible sequences."""
     drawn = np.zeros((num_draws, len(shares_BM)), np.int64)
     rows = shares_BM.cpu().numpy().cumsum(1)
     for b, (number, cumulated) in enumerate(zip(numbers or range(len(rows)), rows, strict=True)):
@@ -175,7 +175,7 @@ def _filter_chunk(
 
 @dataclass(frozen=True, repr=False)
 class KnownComponentResult(Shown):
-    """Filter result of a mixture with a known component.
+    """Result of filtering each sequence under its known mixture component.
 
     Attributes:
         beliefs: P(state t | o_0..o_t, component) (batch, time, state).
@@ -196,7 +196,7 @@ def filter_known_component(
     reset_mask: object = None,
     lengths: object = None,
 ) -> KnownComponentResult:
-    """Filter each sequence under its true component, an upper bound for in-context learners.
+    """Filter each sequence under its true component, which bounds the accuracy of in-context learners.
 
     Args:
         mixture: M components.

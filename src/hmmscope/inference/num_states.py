@@ -102,7 +102,7 @@ class StateCountPosterior:
     def interval(self, chosen: int) -> tuple[int, int]:
         """Return the central 95 % interval.
 
-        The interval includes `chosen` and all sizes that could, within the errors of the evidence, have more than 2.5 %.
+        The interval includes `chosen` and all sizes that may, given the errors of the evidence, exceed 2.5 %.
         """
         sizes, below = sorted(self.shares), 0.0
         low = high = sizes[0]
@@ -130,7 +130,7 @@ class StateCountPosterior:
 def fit_each(
     sizes: Iterable[int], fit: Callable[[int], Fit], callback: Callable[[int], object] | None
 ) -> dict[int, Fit]:
-    """Fit each size; after a stop, omit the unfinished size, unless it is the first."""
+    """Fit a model of each size; if the callback stops, omit the unfinished size unless it is the first."""
     fits: dict[int, Fit] = {}
     for size in sizes:
         own = fit(size)
@@ -150,7 +150,7 @@ def support_of(
 ) -> StateCountPosterior:
     """Compute the posterior over the number of states.
 
-    From the smallest BIC, sizes are tried until one is e^`FAR` times less probable than the best.
+    Sizes are evaluated outwards from the smallest BIC until one is e^`FAR` times less probable than the best.
 
     Args:
         bics: BIC of each size.
@@ -206,7 +206,7 @@ def choose_num_states(
     choose: str | None = None,
     **options: Any,
 ) -> NumStatesChoice:
-    """Fit an HMM with each candidate number of states, and select the smallest BIC.
+    """Fit an HMM with each candidate number of states, and select the fit with the smallest BIC.
 
     Source: Schwarz (1978); Celeux and Durand (2008) compare rules for HMMs.
 
@@ -379,7 +379,7 @@ def choice_reason(
 
 
 def best_predictor(bics: dict[int, float], logs: dict[int, NDArray[np.float64]], lengths: NDArray[np.int64]) -> int:
-    """Return the size chosen by BIC, or a size with a held-out likelihood larger by a standard error.
+    """Return BIC's size, or a size with a held-out likelihood that is a standard error larger.
 
     Args:
         bics, logs, lengths: As for `choice_reason`.

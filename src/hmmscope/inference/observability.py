@@ -81,7 +81,7 @@ def observability(hmm: Process | str, steps: int = 1, *, method: str = "auto") -
 
 
 def pair_bound(hmm: Process, steps: int = 1) -> Observability:
-    """Bound gamma above by half the smallest L1 distance between two states.
+    """Bound gamma from above by half the smallest L1 distance between two states' emission rows.
 
     Args:
         hmm, steps: As for `observability`.
@@ -189,7 +189,7 @@ def coefficient(emission_SV: Float64[Tensor, "state symbol"], *, method: str = "
 def numerical_rank(matrix: Float64[Tensor, "row column"], tolerance: float | None = None) -> int:
     """Count the singular values above `tolerance`.
 
-    The default tolerance is what quantization to 2^-32 can make of a zero singular value.
+    The default tolerance is the largest value that quantization to 2^-32 can give a zero singular value.
     """
     values = torch.linalg.svdvals(matrix)
     tolerance = max(1e-10, len(matrix) * 2.0**-31) if tolerance is None else tolerance

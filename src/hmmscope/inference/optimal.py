@@ -60,7 +60,7 @@ def observe(
 
 
 def observe_with_memory(process: Process, observations: Tensor, memory_length: int) -> ObserverOutput:
-    """Run `observe` on the last `memory_length` observations, see `memory_beliefs`."""
+    """Run `observe` on only the last `memory_length` observations; see `memory_beliefs`."""
     if MEMORY not in process.uses_hmm_inference:
         return process.fixed_memory_predictions(observations, memory_length)
     return _observed(process, memory_beliefs(process, observations, memory_length))

@@ -72,7 +72,8 @@ def most_likely_states(
     best_t(j) = max_i (best_{t-1}(i) + log transition[i, j]) + log emission[j, o_t]
 
     For a mixture, component and path are maximized jointly. For edge emissions, the start state is summed over. Ties go
-    to the lowest component, then the lowest last state, and so on; logarithms are rounded to multiples of 2^-36.
+    to the lowest component, then the lowest last state, then the state before; logarithms are rounded to multiples of
+    2^-36.
 
     Source: Viterbi (1967).
 

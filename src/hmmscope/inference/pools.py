@@ -29,7 +29,7 @@ def run_mixture(
     posterior: bool = False,
     dtype: torch.dtype = torch.float64,
 ) -> Found:
-    """Return P(component | o_0..o_t) if requested, P(o_{t+1} | o_0..o_t) and log P(o_t | o_0..o_{t-1})."""
+    """Return P(o_{t+1} | o_0..o_t), log P(o_t | o_0..o_{t-1}) and, if requested, P(component | o_0..o_t)."""
     (batch, time), (components, size) = observations_BT.shape, law.initial_MS.shape
     num_symbols = symbol_probs(law).shape[2]
     work = sequences(observations_BT, starts_T, lengths_B)

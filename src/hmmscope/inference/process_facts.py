@@ -43,7 +43,7 @@ class Facts(Shown):
 
 
 def known_facts(hmm: Process) -> Facts:
-    """Compute `Facts`; costly values are bounds or estimates."""
+    """Compute the `Facts` of an HMM; bounds or estimates replace costly values."""
     hmm.require_capability(WORDS)
     if hmm.params.signed:
         gamma, rank = None, least_dimension(hmm)

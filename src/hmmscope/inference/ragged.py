@@ -67,7 +67,7 @@ def given_again(
 def check_own(
     process: Process, observations: object, lengths: object = None
 ) -> tuple[Tensor, Bool[Tensor, "batch time"]]:
-    """Check observations of any process; return them with a mask without padding (NaN)."""
+    """Check observations of any process; return them with a mask that is false in padding (NaN)."""
     if not process.real_valued:
         if lengths is not None:
             raise InputError(f"lengths: must be None for a {type(process).__name__}; give sequences of one length")
@@ -86,7 +86,7 @@ def counted(inside_BT: Bool[Tensor, "batch time"]) -> Int64[Tensor, " batch"]:
 def silent(
     terms_BT: Float64[Tensor, "batch time"], observations_BT: Int64[Tensor, "batch time"], num_symbols: int
 ) -> Float64[Tensor, "batch time"]:
-    """Set log-likelihood terms of missing observations to zero, up to the first -inf."""
+    """Set log-likelihood terms of missing observations before the first -inf to zero."""
     if not any_missing(observations_BT, num_symbols):
         return terms_BT
     return terms_BT.masked_fill((observations_BT == num_symbols) & (terms_BT > -torch.inf), 0.0)

@@ -22,11 +22,9 @@ TRIED_ITERATIONS = 10
 
 @runtime_checkable
 class RestartResult(Protocol):
-    """Result of one restart."""
-
     @property
     def log_likelihood(self) -> float:
-        """Log-likelihood that the restart maximizes, in nats."""
+        """Log-likelihood of the restart, in nats."""
         ...
 
 
@@ -37,7 +35,7 @@ M = TypeVar("M")
 class RestartSearch(Generic[End]):
     """Numbered restarts 0, 1, 2, ... until the best two results agree.
 
-    Restarts run in parallel waves, which change no result.
+    Restarts run in parallel waves, with the same results as one by one.
 
     Args:
         wave: Map from restart numbers to their results.
@@ -95,8 +93,6 @@ def likeliest(ends: Sequence[End]) -> End:
 
 
 def on_threads(restart: Callable[[int], End], num_threads: int) -> Callable[[Sequence[int]], list[End]]:
-    """Run each wave of restarts on parallel threads."""
-
     def wave(numbers: Sequence[int]) -> list[End]:
         if num_threads == 1:
             return [restart(number) for number in numbers]

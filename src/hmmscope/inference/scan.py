@@ -1,6 +1,6 @@
 """Forward filter in O(log time) depth by an associative scan of step matrices.
 
-    product[i, :] = exp(log_scale_i) * row_i,   row_i >= 0 with sum 1, or all zero with log_scale_i = -inf
+    product[i, :] = exp(log_scale_i) * row_i, where row_i >= 0 has sum 1, or is zero with log_scale_i = -inf
 
 The product of (row, a) and (other, b), with log scales a and b, has rows ∝ sum_k row_ik exp(b_k) other_k. The largest
 log scale is set to 0.

@@ -27,7 +27,7 @@ WordLaw = Callable[[Int64[Tensor, "word time"]], Float64[Tensor, " word"]]
 
 @dataclass(frozen=True, repr=False)
 class Operators(Shown):
-    """Observable operators of a process of V symbols in R dimensions, with entries of any sign.
+    """Observable operators of a process with V symbols, as R x R matrices with entries of any sign.
 
     Attributes:
         start: (rank,).

@@ -7,7 +7,7 @@ from hmmscope.ties import TOLERANCE
 def stable_argmax(values: Float[Tensor, "*batch choice"]) -> Int64[Tensor, "*batch"]:
     """Return the first index of each row with a value within `TOLERANCE` of the row's maximum.
 
-    Use this instead of `argmax` where equally likely outcomes differ by rounding.
+    Use this function instead of `argmax` if rounding separates equally likely outcomes.
     """
     slack = TOLERANCE * values.abs().masked_fill(~values.isfinite(), 0.0).amax(-1, keepdim=True)
     return (values >= values.amax(-1, keepdim=True) - slack).int().argmax(-1)

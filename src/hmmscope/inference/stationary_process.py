@@ -1,4 +1,4 @@
-"""Stationary distribution, and step matrices common to state and edge emissions."""
+"""Stationary distribution, and step matrices for state and edge emissions alike."""
 
 import numpy as np
 import torch
@@ -60,7 +60,6 @@ def _stationary_vector(step_SS: Float64[Tensor, "state state"]) -> Float64[Tenso
 
 
 def state_transitions(law: HMMParams) -> Float64[Tensor, "state state"]:
-    """Return the matrix P(next state | state) of a single process."""
     return law.transitions()[0]
 
 

@@ -13,7 +13,7 @@ Array = NDArray[np.float64]
 
 
 def as_weights(weights: Any, count: int) -> Array | None:
-    """Check one weight per sequence; None stays None."""
+    """Return the checked weights, one per sequence; None stays None."""
     if weights is None:
         return None
     refuse_masked("sequence_weights", weights)
@@ -41,7 +41,7 @@ def with_weights(work: PackedSequences, weights: Array | None) -> PackedSequence
 
 
 def weighted_moves(work: PackedSequences, beliefs: Array, backward: Array, smoothed: Array) -> tuple[Array, Array]:
-    """Sum weighted initial states (S,) and belief_t(i) * backward_{t+1}(j) (S, S).
+    """Return the weighted sums of initial states (S,) and of belief_t(i) * backward_{t+1}(j) (S, S).
 
     Args:
         work: Sequences with weights.
@@ -59,7 +59,7 @@ def weighted_moves(work: PackedSequences, beliefs: Array, backward: Array, smoot
 
 
 def weighted_emissions(work: PackedSequences, smoothed: Array, num_symbols: int) -> Array:
-    """Sum the weighted smoothed posteriors (N, S) by symbol, which gives (V, S)."""
+    """Sum the weighted smoothed posteriors (N, S) by symbol, to (V, S)."""
     assert work.weights is not None
     times = np.arange(int(work.lengths.max(initial=0)))
     places = (work.offsets[:, None] + times)[times < work.lengths[:, None]]

@@ -1,4 +1,4 @@
-"""Loss of beliefs from a short context window, by position."""
+"""Error of beliefs from a short context window, by position."""
 
 from collections.abc import Sequence
 
@@ -28,8 +28,8 @@ def window_errors(
 ) -> MonteCarloEstimate:
     """Estimate E TV(belief, belief from the last w observations) after t observations, (window, time).
 
-    The belief from a window starts from the stationary distribution. For Cyclic-RND it is always uniform ([Limits] Fig.
-    4, left).
+    The belief from a window starts from the stationary distribution. For Cyclic-RND that belief is always uniform
+    ([Limits] Fig. 4, left).
 
     Source: [Limits] §4 (half the L1 distance, averaged over sequences).
 

@@ -26,7 +26,7 @@ _TAPS = (".attention.logits", ".attention.pattern")
 def with_hook_points(model: Any, layers: Sequence[str] | None = None) -> Any:
     """Add hook points to a model of transformers, TransformerLens, or any module with layers.
 
-    Models that have them, or are read at their own named modules, stay unchanged.
+    A model that has hook points, or is read at its own named modules, is returned unchanged.
     """
     if not isinstance(model, nn.Module) or isinstance(model, SequenceModel | HookedModule):
         return model

@@ -1,4 +1,4 @@
-"""Export of datasets for Hugging Face's datasets."""
+"""Export of datasets for the package ``datasets`` of Hugging Face."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ _AT_ONCE = 256
 def export_dataset(
     dataset: ProcessDataset, path: str | Path, *, num_train: int = 1024, num_test: int = 256, exact: bool = True
 ) -> Path:
-    """Write samples as a folder for ``datasets.load_dataset(path)``, without that package.
+    """Write samples as a folder for ``datasets.load_dataset(path)``; the package is not needed.
 
         train.jsonl, test.jsonl   samples of the streams "train" and "evaluate"
         README.md                 the card, with how to reproduce the bits

@@ -1,4 +1,4 @@
-"""dynamax: conversion of HMM parameters, both ways."""
+"""Conversion of HMM parameters to and from dynamax."""
 
 import functools
 from typing import Any
@@ -100,7 +100,7 @@ _Arrays = dict[str, NDArray[np.float64]]
 
 @functools.singledispatch
 def dynamax_emissions(process: Process, arrays: _Arrays) -> _Arrays | None:
-    """Return dynamax's emission arguments, or None; `dynamax_emissions.register` adds a class."""
+    """Return dynamax's emission arguments, None if unsupported; `dynamax_emissions.register` adds a class."""
     return None
 
 

@@ -41,7 +41,7 @@ class Exported:
 
 
 def check_decoder(model: nn.Module) -> Decoder:
-    """Return the model if it is a decoder of tokens with softmax attention and no feedback."""
+    """Return the model; raise InputError unless it is a token decoder with softmax attention and no feedback."""
     if not isinstance(model, Decoder):
         raise InputError(
             f"model: must be a decoder or roformer to be exported to transformers, got {type(model).__name__}"
@@ -61,11 +61,11 @@ def blocks_of(decoder: Decoder) -> list[Any]:
 
 @torch.no_grad()
 def as_exported(model: nn.Module, *, max_length: int | None = None) -> Exported:
-    """Return configuration and tensors of a causal language model with the same logits.
+    """Return the configuration and tensors of a GPT-2 or GPT-NeoX with the same logits.
 
-    Rotary positions become GPT-NeoX, others the position table of GPT-2. The head's bias c becomes part of the last
-    norm's, b' with W b' = c; queries of unscaled attention are multiplied by sqrt(head width); a missing MLP has zero
-    weights.
+    Decoders with rotary positions become GPT-NeoX, other decoders GPT-2 with a position table. The head's bias c is
+    added to the last norm's bias as b' with W b' = c; queries of unscaled attention are multiplied by sqrt(head width);
+    a missing MLP gets zero weights.
     """
     decoder = check_decoder(model)
     norm: Any = decoder.norm
@@ -96,7 +96,7 @@ def as_exported(model: nn.Module, *, max_length: int | None = None) -> Exported:
 
 
 def position_table(decoder: Decoder, length: int) -> Float64[Tensor, "position width"]:
-    """Return the table of a model's summed position terms."""
+    """Return the sum of a model's position terms at each position."""
     width = decoder.head.in_features
     positions = torch.arange(length)
     table = torch.zeros(length, width, dtype=torch.float64)
@@ -111,7 +111,7 @@ def position_table(decoder: Decoder, length: int) -> Float64[Tensor, "position w
 
 
 def folded_bias(head: nn.Linear, bias: Float[Tensor, " width"]) -> Float[Tensor, " width"]:
-    """Add the smallest b' with W b' = c, the head's bias, to the norm's bias."""
+    """Return the smallest b' with W b' = c, the head's bias, for the norm's bias."""
     weight, wanted = head.weight.detach().cpu().double(), head.bias.detach().cpu().double()
     before = bias.detach().cpu().double()
     shift = torch.linalg.lstsq(weight, wanted[:, None], driver="gelsd").solution[:, 0]

@@ -1,4 +1,4 @@
-"""Names that the parts of `Decoder` have in GPT-2 and GPT-NeoX."""
+"""Names of the parts of `Decoder` in GPT-2 and GPT-NeoX."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ EPSILON = 1e-5
 
 @dataclass(frozen=True)
 class TransformersMapping:
-    """Names that the parts of `Decoder` have in an architecture of transformers.
+    """Names of the parts of `Decoder` in one architecture of transformers.
 
     Attributes:
         model_type: of its configuration.

@@ -1,7 +1,7 @@
-"""HMMER profile HMMs, by pyhmmer, with silent delete states summed out.
+"""Import of HMMER profile HMMs through pyhmmer; silent delete states are summed out.
 
-A profile of M match states is B -> (M_1 | I_0 | D_1) -> ... -> E, where M_k and I_k emit. Row k has seven
-probabilities:
+A profile of M match states has paths B -> (M_1 | I_0 | D_1) -> ... -> E, where M_k and I_k emit. Row k of a profile has
+seven probabilities:
 
 M_k -> M_{k+1}, I_k, D_{k+1};   I_k -> M_{k+1}, I_k;   D_k -> M_{k+1}, D_{k+1};   M_{M+1} = D_{M+1} = E, M_0 = B
 
@@ -9,7 +9,7 @@ The distribution of the first emitting state, or E, after D_k is
 
 enter[k] = DM_k [M_{k+1}] + DD_k enter[k+1].
 
-This is the core model, without local hits and flanks.
+The result is the core model, without local alignment and flanking states.
 
 Source: Durbin, Eddy, Krogh and Mitchison (1998), chapter 5; the HMMER User's Guide.
 """
@@ -86,7 +86,7 @@ def from_pyhmmer(hmm: Any, *, end: Literal["symbol", "repeat"] = "symbol", allow
 
 
 def load_hmmer(path: object, *, end: Literal["symbol", "repeat"] = "symbol", allow_drop_tiny: bool = False) -> HMM:
-    """Load the profile in a HMMER file (.hmm), see `from_pyhmmer`.
+    """Load the profile in a HMMER file (.hmm) as an HMM; see `from_pyhmmer`.
 
     Raises:
         ResourceError: pyhmmer is not installed.

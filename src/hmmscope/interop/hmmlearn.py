@@ -1,4 +1,4 @@
-"""hmmlearn: conversion of its models, both ways."""
+"""Conversion of models to and from hmmlearn."""
 
 import functools
 from typing import Any
@@ -18,7 +18,7 @@ _HINT = "fit it, or set startprob_, transmat_ and the emission parameters; only 
 
 
 def from_hmmlearn(model: Any, *, allow_drop_tiny: bool = False) -> Any:
-    """Convert a fitted model of hmmlearn, or of `hmmscope.sklearn`.
+    """Convert a fitted model of hmmlearn, or of `hmmscope.sklearn`, to a process.
 
     Args:
         model: with `startprob_` (S,), `transmat_` (S, S), and `emissionprob_` (S, V), `means_` and covariances, these
@@ -67,7 +67,7 @@ def _mixture(model: Any, initial: Any, transition: Any, **texts: Any) -> Gaussia
 
 
 def to_hmmlearn(hmm: Process) -> Any:
-    """Convert to a fitted hmmlearn model with the same bits.
+    """Convert a process to a fitted hmmlearn model with bit-identical parameters.
 
     Args:
         hmm: an `HMM`, `GaussianHMM`, `GaussianMixtureHMM` or `PoissonHMM`, or a class registered with `hmmlearn_model`.
@@ -89,7 +89,7 @@ def to_hmmlearn(hmm: Process) -> Any:
 
 @functools.singledispatch
 def hmmlearn_model(hmm: Process, theirs: Any, arrays: dict[str, Any]) -> Any:
-    """Return hmmlearn's model with the emissions of a process; `hmmlearn_model.register` adds a class.
+    """Return an hmmlearn model with the emissions of a process; `hmmlearn_model.register` adds a class.
 
     Args:
         hmm: the process.

@@ -1,4 +1,4 @@
-"""Hook points for models of other libraries, which stay unchanged."""
+"""Hook points for models of other libraries, without changing these models."""
 
 import inspect
 from abc import abstractmethod
@@ -32,12 +32,12 @@ _REHEARSED = 5
 
 
 class HookedModel(SequenceModel):
-    """A model of another library with this library's interface.
+    """A wrapper that gives a model of another library this library's interface.
 
     Activations are named as in `Decoder`: ``residual.0`` is the input of the first layer, ``residual.<l>`` the output
     of layer l; ``blocks.<l>.attention`` and ``blocks.<l>.mlp`` are contributions to the stream (l from 0),
-    ``blocks.<l>.attention.logits``, ``.pattern`` (batch, head, query, key) and ``.mixed`` (batch, time, width) those
-    inside.
+    ``blocks.<l>.attention.logits``, ``.pattern`` (batch, head, query, key) and ``.mixed`` (batch, time, width) are
+    inside attention.
 
     Args:
         model: of the other library.
@@ -107,7 +107,7 @@ class HookedModel(SequenceModel):
         return f"{type(self).__name__}({read}, {len(list(self.residual)) - 1} layers, {taps} taps)"
 
     def share_of_outputs(self, inputs: Int64[Tensor, "batch time"]) -> Float64[Tensor, "batch time"]:
-        """Return the total probability of the kept outputs among all tokens."""
+        """Return the total probability, under the softmax over all tokens, of the outputs kept."""
         check_inputs(self.model_io, inputs, None)
         return self._logits(inputs, None).double().softmax(-1)[..., self._outputs].sum(-1)
 
@@ -133,8 +133,8 @@ class HookedModel(SequenceModel):
 class HuggingFaceModel(HookedModel):
     """A causal language model of transformers; see `HookedModel`.
 
-    Attention takes a softmax over keys; the MLP is the only other part with matrices. While logits or pattern are
-    hooked, fused attention runs as "eager".
+    Each layer must have softmax attention, and an MLP as the only other part with matrices. While attention logits or
+    patterns are hooked, fused attention is replaced by "eager" attention.
 
     Args:
         model: maps ``input_ids`` to an object with ``.logits``.

@@ -36,8 +36,8 @@ class HookedModule(nn.Module):
         blocks.<l>.attention.logits, .pattern (batch, head, query, key) and .mixed (batch, time, width), l from 0, in
         layers with one softmax over keys
 
-    Layers are the first of: members of the longest list of modules that return (batch, time, feature); layers of
-    recurrent modules; such modules at the top level, without the last.
+    Layers are the first that exist of: the longest list of modules that return (batch, time, feature); the layers of
+    recurrent modules; all top-level modules that return (batch, time, feature), without the last.
 
     Args:
         module: from tokens (batch, time) to logits.
@@ -65,7 +65,6 @@ class HookedModule(nn.Module):
 
     @contextmanager
     def connected(self) -> Iterator[nn.Module]:
-        """Yield the module with active hook points."""
         within: dict[nn.Module, ModuleHooks] = {}
         between: dict[nn.Module, list[tuple[HookPoint, bool]]] = {}
         with ExitStack() as stack:

@@ -26,7 +26,7 @@ _FORMAT, _VERSION = "hmmscope-huggingface", 1
 def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None = None) -> Exported:
     """Write a model as a folder for ``AutoModelForCausalLM.from_pretrained``, with the same logits.
 
-    Rotary positions become GPT-NeoX, others GPT-2; see `as_exported`.
+    Decoders with rotary positions become GPT-NeoX, other decoders GPT-2; see `as_exported`.
 
         config.json             the architecture; ``hmmscope`` has the numbers of outputs and tokens
         model.safetensors       the weights
@@ -34,7 +34,7 @@ def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None =
         hmmscope.json           `read_record`
         manifest.json           sizes and SHA-256 digests
 
-    Cut the exported model's logits to the symbols: other rows of ``lm_head`` are zero.
+    Users must cut the exported model's logits to the symbols, because the other rows of ``lm_head`` are zero.
 
     Args:
         thing: a `Run`, or a decoder.
@@ -69,7 +69,7 @@ def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None =
 def to_huggingface(thing: Any, *, max_length: int | None = None) -> Any:
     """Convert to a ``GPT2LMHeadModel`` or ``GPTNeoXForCausalLM``.
 
-    Arguments and errors are those of `export_huggingface`; ResourceError without transformers.
+    Arguments and errors are those of `export_huggingface`; raises ResourceError without transformers.
     """
     library = transformers()
     model = model_of(thing)
@@ -87,7 +87,7 @@ def to_huggingface(thing: Any, *, max_length: int | None = None) -> Any:
 def read_record(path: str | Path) -> dict[str, Any]:
     """Read and verify the record of an exported folder.
 
-    Keys: ``ports``; ``layout`` ("gpt2" or "gpt_neox"); ``run``, None or with ``config`` (for
+    Its keys are ``ports``; ``layout`` ("gpt2" or "gpt_neox"); and ``run``, None or with ``config`` (for
     `hmmscope.runs.config.config_from_data`), ``process_digest`` and ``symbols``.
 
     Raises:
@@ -113,8 +113,8 @@ def from_huggingface(
 ) -> SequenceModel:
     """Import a causal language model of transformers, in memory or from a folder.
 
-    Models exported by hmmscope, and GPT-2 or GPT-NeoX models with exact GELU and the parts of `Decoder`, become a
-    `Decoder` with equal logits, without transformers. Other models become a `HuggingFaceModel`.
+    Models exported by hmmscope, and GPT-2 or GPT-NeoX models with exact GELU and only parts of `Decoder`, become a
+    `Decoder` with equal logits; transformers is not needed. Other models become a `HuggingFaceModel`.
 
     Args:
         source: a model, or a folder.
@@ -160,7 +160,6 @@ def _trained_length(record: Mapping[str, Any]) -> int | None:
 
 
 def model_of(thing: Any) -> SequenceModel:
-    """Return a model unchanged, or the model of a run."""
     model = thing if isinstance(thing, nn.Module) else getattr(thing, "model", None)
     if not isinstance(model, nn.Module):
         raise InputError(f"model: must be a model or a run, got {type(thing).__name__}")

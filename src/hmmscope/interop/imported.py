@@ -19,7 +19,8 @@ def as_decoder(
 ) -> SequenceModel | None:
     """Return the decoder with the same logits as a GPT-2 or GPT-NeoX, or None if `Decoder` lacks a part.
 
-    `Decoder` has exact GELU, sequential blocks, biases, dropout on the stream, and full rotation at one base.
+    `Decoder` has exact GELU, sequential blocks, biases, dropout on the residual stream, and rotary positions over the
+    full head width.
 
     Args:
         config: contents of config.json.

@@ -9,7 +9,7 @@ from hmmscope.errors import InputError
 
 
 def attribute(thing: Any, path: str, hint: str) -> Any:
-    """Return ``thing.a.b``; InputError with `hint` if missing or None."""
+    """Return ``thing.a.b``; raise InputError with `hint` if it is missing or None."""
     found = thing
     for name in path.split("."):
         found = getattr(found, name, None)
@@ -19,7 +19,6 @@ def attribute(thing: Any, path: str, hint: str) -> Any:
 
 
 def numbers(thing: Any, path: str, num_axes: int, hint: str) -> NDArray[np.float64]:
-    """Return the array at ``thing.a.b`` in float64."""
     array = attribute(thing, path, hint)
     if hasattr(array, "detach"):
         array = array.detach().cpu().numpy()
@@ -40,5 +39,4 @@ def rescaled(rows: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]
 
 
 def source_of(thing: Any, library: str) -> str:
-    """Return the origin of an imported HMM."""
     return f"imported from {library} ({type(thing).__name__})"

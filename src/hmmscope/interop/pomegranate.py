@@ -1,7 +1,7 @@
 """pomegranate: HMMs of `Categorical` distributions with end probabilities.
 
-Models of S states made without end probabilities get ends of 1/S, while their rows sum to one; fitted models have sum_j
-edges[i, j] = 1 - ends[i].
+A model of S states made without end probabilities has ends of 1/S and transition rows that sum to one; a fitted model
+has sum_j edges[i, j] = 1 - ends[i].
 """
 
 from typing import Any, Literal
@@ -26,12 +26,12 @@ END = "end"
 def from_pomegranate(
     model: Any, *, ends: Literal["refuse", "symbol", "continue"] = "refuse", allow_drop_tiny: bool = False
 ) -> HMM:
-    """Convert a pomegranate HMM over symbols, with end probabilities e_i:
+    """Convert a pomegranate HMM over symbols with end probabilities e_i:
 
-    - Rows that sum to one: ends are ignored. For equal ends pomegranate's log-likelihood is ours plus log e.
-    - Rows that sum to 1 - e: divided by 1 - e. P_pomegranate(o_0..o_{T-1}) = P(o_0..o_{T-1}) (1 - e)^{T-1} e.
-    - Rows that sum to 1 - e_i, unequal: refused unless `ends` is set, because sequences of a given length follow no
-    HMM.
+    - Rows that sum to one: ends are ignored. With equal ends e, pomegranate's log-likelihood is larger by log e.
+    - Rows that sum to 1 - e are divided by 1 - e. P_pomegranate(o_0..o_{T-1}) = P(o_0..o_{T-1}) (1 - e)^{T-1} e.
+    - Rows that sum to 1 - e_i with unequal e_i raise an error unless `ends` is set, because sequences of a given length
+    then follow no HMM.
 
     Args:
         model: anything with `distributions` (each with `probs` (1, V)), and logarithms `starts` (S,), `edges` (S, S),

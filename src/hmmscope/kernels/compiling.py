@@ -22,7 +22,7 @@ _at_work: list[Path] = []
 
 @contextmanager
 def alone(function: Any) -> Iterator[None]:
-    """Hold a lock on the file of `function`, so that other processes read its cache."""
+    """Hold a lock on the source file of `function`, so that only one process compiles and others read the cache."""
     file = Path(function.__wrapped__.__code__.co_filename)
     with global_compiler_lock:
         if file in _at_work:  # compiled because another function calls it
@@ -73,7 +73,7 @@ _warned: list[bool] = []
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Apply `numba.njit` without Python objects, cached on disk; `options` go to numba."""
+    """Return a decorator like `numba.njit`, without Python objects and cached on disk; `options` go to numba."""
 
     def make(function: Callable[..., Any]) -> Any:
         made = numba.njit(nogil=True, **options)(function)
@@ -91,7 +91,7 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def compiled_signatures(made: Any) -> list[Any]:
-    """Return the compiled argument types, here or on disk."""
+    """Return the argument types that are compiled already, in memory or on disk."""
     file, found = getattr(made._cache, "_cache_file", None), list(made.overloads)
     if file is None:
         return found
@@ -135,6 +135,6 @@ class _PartCompiler(CompilerBase):
 
 
 def part(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Apply `numba.njit` to a function that is compiled into each kernel that calls it."""
+    """Return a decorator like `numba.njit` for a function that is compiled into each kernel that calls it."""
     options = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, **options}
     return numba.njit(pipeline_class=_PartCompiler, **options)

@@ -12,7 +12,7 @@ from hmmscope.kernels.compiling import kernel
 def context_counts(
     observations: NDArray[np.int64], reach: NDArray[np.int64], num_symbols: int, max_order: int
 ) -> NDArray[np.float64]:
-    """Count how often each symbol followed an observation's context, earlier in its sample.
+    """Count how often each symbol followed each observation's context earlier in the sample.
 
     Args:
         observations: (batch, time); negative values are missing and end contexts.
@@ -79,12 +79,12 @@ def context_tree_laws(
     *,
     of_seen: bool = False,
 ) -> NDArray[np.float64]:
-    """Predict each observation from its past by Bayesian mixture over all context trees.
+    """Predict each observation from its past by a Bayesian mixture over all context trees.
 
         P_s(v) = w_s (n_s(v) + a) / (n_s + a V) + (1 - w_s) P_{s'}(v)
 
-    s' is the next longer context than s; w_s is the posterior probability that s is a leaf. The prior is weight^l (1 -
-    weight)^i for l leaves above the full depth and i inner nodes.
+    s' is s with one earlier symbol in front; w_s is the posterior probability that s is a leaf. The prior of a tree
+    with l leaves above the full depth and i inner nodes is weight^l (1 - weight)^i.
 
     Args:
         observations: As for `context_counts`.

@@ -15,7 +15,6 @@ _LANES = 16  # samples per vectorised Philox pass
 
 
 def sample_components(key: tuple[int, int], samples: NDArray[np.int64], table: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Draw components; see `sample_components_reference`."""
     components = np.empty(len(samples), np.int64)
     _components(np.uint64(key[0]), np.uint64(key[1]), samples.astype(np.uint64), table, components)
     return components

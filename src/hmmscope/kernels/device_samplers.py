@@ -32,7 +32,7 @@ def _multiply(a: Tensor, b: int) -> tuple[Tensor, Tensor]:
 def philox_torch(
     block: int, kind: int, samples: Int64[Tensor, " batch"], key: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Four words (batch,) of counter (block, kind, sample mod 2^32, sample div 2^32), as int64."""
+    """Return the four words (batch,), as int64, of counter (block, kind, sample mod 2^32, sample div 2^32)."""
     c0, c1 = torch.full_like(samples, block), torch.full_like(samples, kind)
     c2, c3 = samples & _LOW, samples >> 32
     k0, k1 = key
@@ -54,7 +54,6 @@ def _draw(table: Int64[Tensor, "*row column"], rows: tuple[Tensor, ...], words: 
 def sample_components_torch(
     key: tuple[int, int], samples: Int64[Tensor, " batch"], table: Int64[Tensor, " column"]
 ) -> Int64[Tensor, " batch"]:
-    """Draw components; see `sample_components_reference`."""
     return _draw(table, (), philox_torch(0, KIND_COMPONENT, samples, key)[0])
 
 
@@ -150,7 +149,7 @@ def device_sampler(
 
 @functools.cache
 def fused_works(device: torch.device) -> bool:
-    """Return whether the Triton sampler runs; warn if not, and raise if its bits are wrong."""
+    """Return whether the Triton sampler runs; warn if it fails, and raise an error if its bits are wrong."""
     from hmmscope.kernels import gpu
 
     if not gpu.installed():

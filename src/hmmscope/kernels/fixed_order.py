@@ -1,4 +1,4 @@
-"""Sums and products in a fixed order, so that digests depend on neither processor nor threads."""
+"""Sums and products in a fixed order, so that digests do not depend on the processor or the threads."""
 
 import math
 
@@ -19,7 +19,7 @@ def product(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np
 
 
 def total(parts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute parts.sum(0) in order (K, ..)."""
+    """Compute parts.sum(0) for parts (K, ..), adding in order."""
     found = np.zeros(parts.shape[1:])
     for part in parts:
         found += part

@@ -1,6 +1,6 @@
 """The fused GPU sampler (Triton), bit-identical to `reference`.
 
-A register packs 8, 4 or 2 steps of a sample into 64 bits. With TRITON_INTERPRET=1 it runs on the CPU.
+A register packs 8, 4 or 2 steps of a sample into 64 bits. With TRITON_INTERPRET=1 the sampler runs on the CPU.
 """
 
 import functools
@@ -22,7 +22,6 @@ _WIDTHS = ((2**8, torch.uint8), (2**15, torch.int16), (2**31, torch.int32))
 
 
 def installed() -> bool:
-    """Return whether Triton can be imported."""
     return importlib.util.find_spec("triton") is not None
 
 
@@ -77,7 +76,7 @@ class TritonSampler:
     ) -> tuple[Int64[Tensor, "two word batch"], Tensor]:
         """Return packed observations and states, and components (int32).
 
-        Word g holds the steps from g * (8 / bytes of `dtype`) on, the first in the lowest bits.
+        With n = 8 / bytes of `dtype`, word g holds the n steps from step g n on, the first step in the lowest bits.
         """
         steps = 8 // self.dtype.itemsize
         words = self._start_words(starts, steps)

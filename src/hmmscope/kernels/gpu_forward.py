@@ -1,6 +1,6 @@
 """The forward recursion of many components in one Triton kernel.
 
-Tensor cores reach float32 accuracy by splitting factors into 11-bit heads and rests:
+Tensor cores reach float32 accuracy because factors are split into an 11-bit head and a rest:
 
     x @ y = head(x) @ head(y) + rest(x) @ head(y) + head(x) @ rest(y) + at most 2^-22 of the product
 """
@@ -19,7 +19,6 @@ _SEQUENCES = 64  # per program
 
 
 def fits(num_states: int, num_symbols: int, dtype: torch.dtype) -> bool:
-    """Return whether the kernel supports these sizes."""
     return dtype == torch.float32 and num_states <= MAX_STATES and num_symbols <= MAX_SYMBOLS
 
 
@@ -31,7 +30,7 @@ def forward_norms(
     *,
     predictions: bool,
 ) -> tuple[Float[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
-    """Compute P(o_t | past), underflow marks, and predictions (time, component, batch, symbol) if requested.
+    """Compute P(o_t | past), marks of underflow risk and, if requested, predictions (time, component, batch, symbol).
 
     Args:
         rows: Initial (component, state), transition and emission probabilities, float32.

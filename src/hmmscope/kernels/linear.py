@@ -1,4 +1,4 @@
-"""Paths of linear systems and matrix processes with given noise; results do not depend on the batch."""
+"""Paths of linear systems and matrix processes with given noise, independent of the batch."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ def linear_paths(
     output_noise: NDArray[np.float64],
     starts: NDArray[np.bool_],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute observations (B, T, m) and states (B, T, n):
+    """Compute observations (B, T, m) and states (B, T, n) of a linear system:
 
     state_t = transition @ state_{t-1} + state_noise_t;  observation_t = output @ state_t + output_noise_t
 
@@ -50,9 +50,10 @@ def generalised_paths(
     starts: NDArray[np.bool_],
     rounding: float,
 ) -> NDArray[np.int64]:
-    """Draw symbols (B, T) of vector_t ∝ vector_{t-1} @ labelled[o_t]; the sum before scaling is P(o_t | past).
+    """Draw symbols (B, T) with vector_t ∝ vector_{t-1} @ labelled[o_t]; the sum before scaling is P(o_t | past).
 
-    `drawn` in (0, 1) selects by cumulative probability; probabilities up to `rounding` count as zero.
+    Uniform numbers `drawn` in (0, 1) select symbols by cumulative probability; probabilities up to `rounding` count as
+    zero.
     """
     symbols = np.empty(drawn.shape, np.int64)
     _generalised(initial, np.ascontiguousarray(labelled), drawn, starts, rounding, symbols)

@@ -13,7 +13,7 @@ _LEAST = 1e-200
 
 @kernel()
 def forward(initial, moves, logs, alphas, terms, shifts):  # type: ignore[no-untyped-def]
-    """alphas[t, j] = log P(state t = j | o_0..o_t), and terms[t] + shifts[t] = log P(o_t | past).
+    """Write alphas[t, j] = log P(state t = j | o_0..o_t), and terms, shifts: terms[t] + shifts[t] = log P(o_t | past).
 
     A shift is the largest log-likelihood of a reachable state.
     """
@@ -63,7 +63,7 @@ def forward(initial, moves, logs, alphas, terms, shifts):  # type: ignore[no-unt
 
 @kernel()
 def backward(moves, logs, alphas, terms, shifts, smoothed, pairs):  # type: ignore[no-untyped-def]
-    """smoothed[t, i] = P(state t = i | all); adds the sum of P(state t = i, state t + 1 = j | all) to pairs[i, j]."""
+    """Write smoothed[t, i] = P(state t = i | all); add sum_t P(state t = i, state t + 1 = j | all) to pairs[i, j]."""
     size, last = alphas.shape[1], len(logs) - 1
     steps, beta, after, following = np.exp(moves), np.zeros(size), np.empty(size), np.empty(size)
     turned, law, totals, joint = steps.T.copy(), np.empty(size), np.empty(size), np.empty((size, size))
@@ -117,7 +117,7 @@ def backward(moves, logs, alphas, terms, shifts, smoothed, pairs):  # type: igno
 
 @kernel()
 def likeliest(initial, moves, logs, pointers, states):  # type: ignore[no-untyped-def]
-    """Find the Viterbi path (ties: lowest state) and its log-probability; states are -1 if impossible."""
+    """Find the Viterbi path (lowest state among equals) and its log-probability; states are -1 if impossible."""
     size = len(initial)
     best, following = np.empty(size), np.empty(size)
     for j in range(size):
@@ -144,7 +144,7 @@ def likeliest(initial, moves, logs, pointers, states):  # type: ignore[no-untype
 
 @kernel()
 def path_totals(initial, moves, logs, offsets, lengths, starts, states, totals):  # type: ignore[no-untyped-def]
-    """Compute the log-probability of each sequence's path and observations (n,)."""
+    """Compute the joint log-probability of each sequence's path and observations (n,)."""
     for row in range(len(offsets)):
         total = 0.0
         for t in range(lengths[row]):

@@ -1,6 +1,6 @@
 """Filter and smoother for many states, by tiled matrix products.
 
-A block's sequences are sorted, longest first, so that running ones are the first rows of a product:
+A block's sequences are sorted, longest first, so that sequences that have not ended are the first rows of a product:
 
     following = law @ step        law = following * emission[o_t] / norm
 
@@ -33,7 +33,6 @@ def width_of(size: int, dtype: np.dtype) -> int:
 
 
 def widened(matrix: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Pad rows with zeros to `width_of`."""
     rows, cols = matrix.shape
     wider = np.zeros((rows, width_of(cols, matrix.dtype)), matrix.dtype)
     wider[:, :cols] = matrix
@@ -109,7 +108,7 @@ def forward(
     beliefs: X2, norms: D1, ahead: X2, totals: D1, doubtful: I1,
     law: X2, following: X2, mixed: X2, zeros: X1, ones: X1, scales: X1, chance: D1, logs: D1,
 ) -> None:  # fmt: skip
-    """Filter a block; arrays as in `simd_over_sequences`, and work arrays with a row per sequence.
+    """Filter a block; arrays are those of `simd_over_sequences`, and work arrays with a row per sequence.
 
     A sum below `floor`, or a positive entry below `smallest`, marks underflow risk.
     """

@@ -1,4 +1,4 @@
-"""The compiled filter of a mixture of small HMMs; arrays as in `simd_over_sequences`, component first.
+"""The compiled filter of a mixture of small HMMs; `simd_over_sequences` with a leading component axis.
 
     P(m | o_0..o_t) ∝ P(m) P_m(o_0..o_t)
 
@@ -246,7 +246,7 @@ def mixed(  # type: ignore[no-untyped-def]
 
 @kernel()
 def accumulate(log_weight, predicted, largest, total, mixed):  # type: ignore[no-untyped-def]
-    """Add a component to running mixtures: total and mixed (..., V) are relative to exp(largest).
+    """Add a component to running mixtures; `total` and `mixed` are divided by exp(largest).
 
     Shapes: log_weight, largest, total (N,); predicted, mixed (N, V).
     """

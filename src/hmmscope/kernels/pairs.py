@@ -1,6 +1,6 @@
 """Matrix products of bfloat16 numbers with float32 sums.
 
-A pair is two consecutive bfloat16 terms in the bits of one float32, the first in the low half:
+A pair is two consecutive bfloat16 terms in the bits of one float32, with the first term in the low half:
 
     C <- (C + second A second B) + first A first B        exact products, sums rounded to float32
 """
@@ -35,7 +35,7 @@ class _BFloat(ir.Type):
 
 
 class Pairs(Emitter):
-    """Instructions on vectors of pairs with float32 sums."""
+    """Emits instructions on vectors of pairs with float32 sums."""
 
     at_once = AT_ONCE
 
@@ -71,7 +71,7 @@ def product_of_pairs(
     rows: int, cols: int, outer: int, inner: int, A: Row, a: int, a_row: int, a_k: int, a_outer: int,
     B: Row, b: int, b_k: int, b_outer: int, C: Row, c: int, c_row: int, add: bool, bias: X1, first: int,
 ) -> None:  # fmt: skip
-    """Multiply like `products.product`, with `inner` pairs; C and biases are float32."""
+    """Multiply as `products.product` does, with `inner` pairs of terms; C and biases are float32."""
     if outer < 1 or inner < 1:
         return
     done = 0

@@ -1,4 +1,4 @@
-"""Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011): a counter in, four uniform 32-bit words out.
+"""Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011), a map from a counter to four uniform 32-bit words.
 
 The counter layout is part of the dataset format (`CORPUS_VERSION`):
 
@@ -26,7 +26,7 @@ MAX_SAMPLES = 2**40
 
 
 def philox_reference(counter: tuple[int, int, int, int], key: tuple[int, int], rounds: int = ROUNDS) -> tuple[int, ...]:
-    """Compute the four words in Python integers, following the paper."""
+    """Compute the four words of a counter in Python integers, following the paper."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(rounds):
@@ -48,7 +48,7 @@ _LOW, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 @numba.njit(forceinline=True)
 def philox(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
-    """Compute four words; all values are uint64 below 2^32."""
+    """Compute the four words of a counter; all values are uint64 below 2^32."""
     c0, c2, k0, k1 = c0 & _LOW, c2 & _LOW, k0 & _LOW, k1 & _LOW  # 32-bit products suffice
     for _ in range(10):
         product_0 = _M0 * c0
@@ -63,7 +63,6 @@ def philox(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
 
 
 def philox_words(counters: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint32]:
-    """Compute words (n, 4) of counters (n, 4)."""
     return _philox_words(np.ascontiguousarray(counters, dtype=np.uint64), np.uint64(key[0]), np.uint64(key[1]))
 
 

@@ -35,7 +35,7 @@ _I64, _I32 = ir.IntType(64), ir.IntType(32)
 
 
 class TileSum(NamedTuple):
-    """Operands of a tile: `outer` blocks of `inner` terms, arrays, offsets, strides and biases."""
+    """Operands of a tile: arrays, offsets, strides and biases for `outer` blocks of `inner` terms."""
 
     outer: Any
     inner: Any
@@ -91,7 +91,7 @@ class Emitter:
         return self.shuffle(first, nothing, [0] * self.lanes)
 
     def across(self, vector: Any, join: Callable[[Any, Any], Any]) -> Any:
-        """Reduce all lanes, halves first."""
+        """Reduce all lanes to one, joining halves of the vector repeatedly."""
         half = self.lanes
         while half > 1:
             half //= 2
@@ -108,7 +108,7 @@ class Emitter:
 
 
 def write_tile(e: Emitter, rows: int, vectors: int, spread: bool, sums: TileSum, add: Any, bias: Any) -> None:
-    """Emit a tile; A is read by numbers (`spread`) or vectors."""
+    """Emit the code of a tile; A is read as single numbers (`spread`) or as vectors."""
     builder, s = e.builder, sums
     cells = [(row, col) for row in range(rows) for col in range(vectors)]
     places = [e.at(e.at(s.c, s.c_row, row), s.c_col, col) for row, col in cells]
@@ -163,7 +163,7 @@ def write_tile(e: Emitter, rows: int, vectors: int, spread: bool, sums: TileSum,
 
 
 def stripe_of(vectors: int, emitter: type[Emitter] = Emitter) -> Any:
-    """Build a product with `vectors` columns, in tiles of 6, 4, 2 and 1 rows."""
+    """Build a product for `vectors` vectors of columns, in tiles of 6, 4, 2 and 1 rows."""
 
     @intrinsic
     def stripe(  # type: ignore[no-untyped-def]
@@ -235,9 +235,9 @@ def product(
     rows: int, cols: int, outer: int, inner: int, A: Row, a: int, a_row: int, a_k: int, a_outer: int,
     B: Row, b: int, b_k: int, b_outer: int, C: Row, c: int, c_row: int, add: bool, bias: X1, first: int,
 ) -> None:  # fmt: skip
-    """C[i, j] = (C[i, j] if add) + bias[first + i] + sum A[i, k] B[k, j]; `cols` fill whole registers.
+    """Compute C[i, j] = (C[i, j] if add) + bias[first + i] + sum A[i, k] B[k, j]; `cols` must fill whole registers.
 
-    `a`, `b`, `c` are offsets, the others strides.
+    `a`, `b` and `c` are offsets; `a_row`, `b_k` and so on are strides.
     """
     if outer < 1 or inner < 1:
         return

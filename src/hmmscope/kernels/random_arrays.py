@@ -18,7 +18,7 @@ def dirichlet_rows(
 ) -> NDArray[np.float64]:
     """Draw rows (component, num_rows, num_columns) from the symmetric Dirichlet(concentration).
 
-    gamma(a) = gamma(a + 1) * U^(1/a) in logarithms; gamma(a + 1) by Marsaglia and Tsang (2000).
+    Gamma variates are gamma(a) = gamma(a + 1) * U^(1/a) in logarithms, with gamma(a + 1) by Marsaglia and Tsang (2000).
     """
     rows = np.empty((len(components), num_rows, num_columns), np.float64)
     _fill(np.uint64(key[0]), np.uint64(key[1]), components.astype(np.uint64), concentration, rows)
@@ -28,7 +28,7 @@ def dirichlet_rows(
 def uniforms(
     key: tuple[int, int], components: NDArray[np.int64], num_rows: int, num_columns: int
 ) -> NDArray[np.float64]:
-    """Draw odd multiples of 2^-53 in (0, 1), uniformly (component, num_rows, num_columns)."""
+    """Draw uniform odd multiples of 2^-53 in (0, 1), shape (component, num_rows, num_columns)."""
     numbers = np.empty((len(components), num_rows, num_columns), np.float64)
     _fill_uniform(np.uint64(key[0]), np.uint64(key[1]), components.astype(np.uint64), numbers)
     return numbers

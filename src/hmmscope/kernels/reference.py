@@ -1,4 +1,4 @@
-"""Plain samplers that the fast ones match bit for bit."""
+"""Plain reference samplers, which the fast samplers match bit for bit."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ def sample_paths_reference(
     """Draw observations (B, T) and states (B, T) of sample indices (B,).
 
     The state comes from the initial table where `starts[t]` (T,), else from the previous state's transition row. Block
-    t // 2 of the path stream has the words (state, symbol) of an even t, then of the next t.
+    t // 2 of the path stream has the words (state, symbol) of time t for even t, then of time t + 1.
 
     Tables: initial (M, C), transition (M, S, C), emission (M, S, C').
     """
@@ -78,7 +78,7 @@ def sample_edges_reference(
 
 
 def permutation_reference(key: tuple[int, int], component: int, row: int, size: int) -> list[int]:
-    """Draw a uniform permutation of 0..size-1 by Fisher and Yates, from the last place down, with rejection."""
+    """Draw a uniform permutation of 0..size-1 by the Fisher-Yates method, from the last place down, with rejection."""
     places = list(range(size))
     taken = 0
     for last in range(size - 1, 0, -1):

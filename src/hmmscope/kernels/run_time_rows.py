@@ -59,7 +59,6 @@ def whole(builder: Any, place: Any, kind: Any) -> Any:
 
 @contextmanager
 def blocks(builder: Any, size: int, count: Any) -> Iterator[tuple[Any, Any]]:
-    """Loop over blocks of lanes that hold states."""
     lanes = min(size, _LANES)
     with cgutils.for_range_slice(builder, number(0), count if size > lanes else number(1), number(lanes)) as (lane, _):
         yield lane, ir.VectorType(F64, lanes)
@@ -78,8 +77,6 @@ def _places(builder: Any, chains: int, size: int, count: Any) -> list[Any]:
 
 
 def mixed(builder: Any, law: Any, size: int, count: Any, kind: Any, row: Callable[[Any], Any]) -> Any:
-    """sum_i law_i row_i in min(CHAINS, ceil(count / 2)) partial sums; `law` (zero-padded) and `row` are addresses."""
-
     def plus(i: Any, before: Any) -> Any:
         exists = builder.icmp_unsigned("<", i, count)
         one = builder.load(_cast(builder, row(builder.select(exists, i, number(0))), kind))

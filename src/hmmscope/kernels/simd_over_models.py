@@ -21,7 +21,7 @@ _EVERY, _SMALLEST, _TERMS = 8, 1e-100, 1024
 def forward(  # type: ignore[no-untyped-def]
     beside, first, step, emission, symbols, beliefs, norms, law, following, product, logs, doubtful
 ):
-    """Filter one sequence; adds log-likelihoods to `logs`.
+    """Filter one sequence; add its log-likelihoods to `logs`.
 
     Args:
         beside: `BESIDE`.

@@ -40,7 +40,7 @@ def move(width, law, matrix, target):  # type: ignore[no-untyped-def]
 
 @inlined
 def add_moved(width, law, matrix, target):  # type: ignore[no-untyped-def]
-    """target_j += sum_i law_i matrix_ij, four rows at a time."""
+    """Add sum_i law_i matrix_ij to target_j, four rows at a time."""
     size = law.shape[0]
     for j in range(matrix.shape[1]):
         sums, i = target[j], 0
@@ -59,7 +59,7 @@ def add_moved(width, law, matrix, target):  # type: ignore[no-untyped-def]
 
 @inlined
 def move_by_symbol(width, law, matrices, seen, target):  # type: ignore[no-untyped-def]
-    """target_j = sum_i law_i matrices_vij, with each lane's symbol v."""
+    """Compute target_j = sum_i law_i matrices_vij, with each lane's symbol v."""
     size = law.shape[0]
     flat = matrices.ravel()
     target[:] = 0.0
@@ -126,7 +126,7 @@ def _write(law, offset, length, t, lanes, rows):  # type: ignore[no-untyped-def]
 
 @inlined
 def look(width, symbols, offset, length, t, size, seen):  # type: ignore[no-untyped-def]
-    """Return each lane's symbol at time t, or its last one, times `size`."""
+    """Return each lane's symbol at time t, or its last symbol if it ended before, times `size`."""
     for lane in range(len(width)):
         last = length[lane] - 1
         seen[lane] = symbols[offset[lane] + (t if t < last else last)] * size
@@ -134,7 +134,7 @@ def look(width, symbols, offset, length, t, size, seen):  # type: ignore[no-unty
 
 @inlined
 def group(width, offsets, lengths, begin, offset, length):  # type: ignore[no-untyped-def]
-    """Load offsets and lengths from `begin` on; return the least and most length."""
+    """Load the lanes' offsets and lengths from sequence `begin` on; return the smallest and largest length."""
     shortest, longest = lengths[begin], lengths[begin]
     for lane in range(len(width)):
         row = min(begin + lane, len(offsets) - 1)
@@ -200,10 +200,10 @@ def forward(  # type: ignore[no-untyped-def]
     totals,
     doubtful,
 ):
-    """Filter sequences; opening (V,) and prediction (S, V) predict the first and the next symbol.
+    """Filter sequences; opening (V,) and prediction (S, V) give the distributions of the first and next symbol.
 
-    If they have rows, it writes beliefs (N, S), P(o_t | past) (N,), next-symbol probabilities (N, V) and
-    log-likelihoods (n,); always doubtful (n,). `ends` (n,) restricts beliefs and predictions to sequence ends.
+    It writes doubtful (n,) always, and each of beliefs (N, S), P(o_t | past) (N,), next-symbol probabilities (N, V) and
+    log-likelihoods (n,) if that array has rows. `ends` (n,) restricts beliefs and predictions to sequence ends.
     `openers` replaces `symbols` at the first step.
     """
     size, many = first.shape[1], len(width)
@@ -317,8 +317,8 @@ def backward(  # type: ignore[no-untyped-def]
         weight_t(j) = emission[o_t](j) * ahead_t(j) / norm_t      ahead_{t-1}(i) = sum_j step_ij weight_t(j), 1 at the end
         smoothed_t = belief_t * ahead_t                           pair_t(i, j) = belief_t(i) step_ij weight_{t+1}(j)
 
-    If they have rows, it writes smoothed (N, S) and weights (N, S), and adds first-state counts (S,), sums of
-    belief_t(i) weight_{t+1}(j) (S, S), and emission counts (V, S). `transposed` is step with its last axes exchanged.
+    It writes smoothed (N, S) and weights (N, S), and adds first-state counts (S,), sums of belief_t(i) weight_{t+1}(j)
+    (S, S), and emission counts (V, S), each if that array has rows. `transposed` is step with its last axes exchanged.
     """
     size, many = beliefs.shape[1], len(width)
     now, ahead, weight = np.zeros((size, many)), np.zeros((size, many)), np.zeros((size, many))

@@ -1,6 +1,6 @@
-"""Compiled dynamic programs for up to 64 states, held side by side in SIMD registers.
+"""Compiled dynamic programs for up to 64 states, with the states of one sequence in SIMD registers.
 
-Sums are divided out every eight steps, so entries above 1e-100 stay normal. Formulas and tables are those of
+Beliefs are normalised every eight steps, so entries above 1e-100 stay normal floats. Formulas and tables are those of
 `simd_over_sequences`, flat and zero-padded (`vectors`).
 """
 
@@ -75,7 +75,7 @@ def forward(  # type: ignore[no-untyped-def]
     totals,
     doubtful,
 ):
-    """Filter, as `simd_over_sequences.forward` without `ends`, on flat arrays."""
+    """Filter sequences as `simd_over_sequences.forward` does without `ends`, on flat arrays."""
     size, columns = number_of(states), len(opening)
     padded = row_size(states)
     for row in range(len(offsets)):
@@ -140,7 +140,7 @@ def forward_given(  # type: ignore[no-untyped-def]
     """Filter observations with given log-likelihoods `rows` (N, S).
 
     `laws` (3, S) are the initial distribution, its logarithms, and ones for fragile states. Entries below a positive
-    `smallest` are lost; a sequence stops where that could matter (by more than 1e-20).
+    `smallest` become zero; a sequence stops where this could change results by more than 1e-20.
 
     It writes totals (n,), doubts (n,), and if present beliefs (N, S), norms (N,), predicted (N, S) and tops (N,):
     log P(o_t | past) = log norm + top.

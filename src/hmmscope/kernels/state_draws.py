@@ -1,7 +1,7 @@
 """Compiled Gibbs sampling of hidden paths given parameters, and of parameters given path counts.
 
-Observations select rows of a likelihood table (R, S). Sequences are (offset, length) in a flat array (N,). A step below
-1e-100 switches to log space. `random` is a `numpy.random.Generator`.
+Observations select rows of a likelihood table (R, S). Sequences are (offset, length) in a flat array (N,). A step with
+a norm below 1e-100 is repeated in log space. `random` is a `numpy.random.Generator`.
 """
 
 import math
@@ -149,7 +149,7 @@ def _dirichlet(prior, counts, random, law):  # type: ignore[no-untyped-def]
 
 @kernel()
 def draw_paths(initial, step, table, seen, offsets, lengths, random, beliefs, states, first, moves):  # type: ignore[no-untyped-def]
-    """Sample paths into `states` (N,), with starts (S,) and moves (S, S); return the log-likelihood."""
+    """Sample paths into `states` (N,); count starts (S,) and moves (S, S); return the log-likelihood."""
     log = _draw(initial, step, table, seen, offsets, lengths, random, beliefs, states)
     if log > -np.inf:
         _count(states, offsets, lengths, first, moves)

@@ -1,4 +1,4 @@
-"""Parallel work on threads, where it is long enough."""
+"""Parallel work on threads, if the work is long enough."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ PARTS, WORTH = 4, 3e-3
 
 
 def on_threads(run: Callable[[Part], object], parts: Sequence[Part], num_threads: int) -> None:
-    """Call `run` for each part in any order, on threads if the first is slow enough."""
+    """Call `run` for each part in any order, on threads if the first call is slow enough."""
     began = time.perf_counter()
     for part in parts[:1]:
         run(part)

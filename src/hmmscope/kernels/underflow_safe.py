@@ -63,7 +63,7 @@ def _plain(mantissa, exponent):  # type: ignore[no-untyped-def]
 
 @_kernel
 def forward(first, begins, others, weights, emission, symbols, starts, mantissa, exponent, terms):  # type: ignore[no-untyped-def]
-    """Filter one sequence: beliefs (T, S) as weights, and log P(o_t | past) (T,), -inf once impossible.
+    """Filter one sequence: write beliefs (T, S) as weights and log P(o_t | past) (T,), -inf once impossible.
 
     Transitions are entries by successor, as in `hmmscope.kernels.sparse`.
     """
@@ -95,7 +95,7 @@ def smooth(  # type: ignore[no-untyped-def]
 
     smoothed_t(i) = belief_t(i) sum_j step_ij smoothed_{t+1}(j) / predicted_{t+1}(j);  `emits`: step is one matrix.
 
-    The pairs' sum over time, without restarts, is added to `moves` (S, S).
+    The sum of pairs over time, without restarts, is added to `moves` (S, S).
     """
     size = mantissa.shape[1]
     every, ones = np.arange(size).astype(np.uint64), np.ones(size)
@@ -137,7 +137,7 @@ def smooth(  # type: ignore[no-untyped-def]
 
 @_kernel
 def draw(transposed, emits, symbols, starts, mantissa, exponent, uniforms, paths):  # type: ignore[no-untyped-def]
-    """Draw paths (P, T) given a possible sequence, by uniform numbers (P, T).
+    """Draw paths (P, T) given a possible sequence, with uniform numbers (P, T).
 
     P(state t = i | state t+1 = j, o) ∝ belief_t(i) step_ij, with transposed steps. Without `exponent` rows, mantissas
     are beliefs.
@@ -173,7 +173,6 @@ def draw(transposed, emits, symbols, starts, mantissa, exponent, uniforms, paths
 
 @_kernel
 def plain(mantissa, exponent, values):  # type: ignore[no-untyped-def]
-    """Convert weights (T, S) to floats."""
     for t in range(values.shape[0]):
         for i in range(values.shape[1]):
             values[t, i] = _plain(mantissa[t, i], exponent[t, i])

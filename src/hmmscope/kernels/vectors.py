@@ -1,4 +1,4 @@
-"""SIMD vectors as values of compiled functions: the states of one sequence side by side.
+"""SIMD vectors as values of compiled functions; a vector holds the states of one sequence.
 
 A vector holds P numbers, zero-padded; one kernel for `UpTo16` serves all S up to P = 16. A tuple of P entries instead
 holds P numbers that are no states. Tables are flat, with rows of P numbers. There are no bounds checks.
@@ -26,18 +26,16 @@ _F64, _I32, _I8, _BIT = ir.DoubleType(), ir.IntType(32), ir.IntType(8), ir.IntTy
 
 
 def shared(num_states: int) -> Any:
-    """Return the `states` of kernels for many sizes."""
+    """Return the `states` argument of the kernel shared by this number of states."""
     return next(kind(num_states) for kind, most in LENGTHS.items() if num_states <= most)
 
 
 def row_length(states: Any) -> int:
-    """Return P."""
+    """Return P, the padded length of a vector."""
     return LENGTHS[type(states)]
 
 
 class Vector(types.Type):
-    """The type of a float64 vector."""
-
     def __init__(self, size: int) -> None:
         self.size = size
         super().__init__(name=f"Vector({size})")
@@ -137,8 +135,6 @@ take, take_logarithms = _taker(0.0), _taker(-math.inf)
 
 @intrinsic
 def put(_: Any, states: Any, vector: Any, values: Any, place: Any) -> Any:
-    """Write S numbers without padding."""
-
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if hasattr(states, "instance_class"):
             into = _address(context, builder, values, args[2], args[3])
@@ -193,7 +189,7 @@ def largest(_: Any, vector: Any) -> Any:
 
 @intrinsic
 def exponentials(_: Any, vector: Any, shift: Any) -> Any:
-    """exp(lane - shift) for lanes up to `shift`, at least exp(-700), within two units in the last place; -inf gives zero."""
+    """Return exp(max(lane - shift, -700)) for lanes up to `shift`, to two units in the last place; -inf gives zero."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         def every(number: float) -> Any:
@@ -237,7 +233,7 @@ def rounded(_: Any, vector: Any, shift: Any, grid: Any) -> Any:
 
 @intrinsic
 def lost_of(_: Any, before: Any, seen: Any, law: Any, smallest: Any) -> Any:
-    """One where a product is below `smallest` though both factors are positive; else zero."""
+    """Return one where a product is below `smallest` though both factors are positive, else zero."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         zero, one = ir.Constant(args[0].type, None), ir.Constant(args[0].type, [1.0] * law.size)
@@ -262,8 +258,6 @@ def any_below(_: Any, marked: Any, vector: Any, bound: Any) -> Any:
 
 @intrinsic
 def any_tiny(_: Any, vector: Any, smallest: Any) -> Any:
-    """Return whether a positive lane is below `smallest`."""
-
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         law, bound = args[0], _filled(builder, args[1], vector.size)
         positive = builder.fcmp_ordered(">", law, ir.Constant(law.type, None))
@@ -275,8 +269,6 @@ def any_tiny(_: Any, vector: Any, smallest: Any) -> Any:
 
 @intrinsic
 def moved(_: Any, states: Any, law: Any, table: Any, place: Any) -> Any:
-    """sum_i law_i row_i."""
-
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         rows = _address(context, builder, table, args[2], args[3])
         return run_time_rows.moved(builder, args[1], _count(builder, args[0]), rows)
@@ -305,8 +297,6 @@ predict_four, predict_one = _predictor(4), _predictor(1)
 
 @intrinsic
 def add_outer(_: Any, states: Any, left: Any, right: Any, table: Any) -> Any:
-    """table_i += left_i right."""
-
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         rows = _address(context, builder, table, args[3], ir.Constant(ir.IntType(64), 0))
         run_time_rows.add_outer(builder, args[1], args[2], _count(builder, args[0]), rows)
@@ -317,7 +307,7 @@ def add_outer(_: Any, states: Any, left: Any, right: Any, table: Any) -> Any:
 
 @intrinsic
 def longest(_: Any, states: Any, best: Any, table: Any, place: Any, pointers: Any, where: Any) -> Any:
-    """max_i (best_i + row_i); the lowest i among equals goes to `pointers`."""
+    """Return max_i (best_i + row_i); write the lowest i among equals to `pointers`."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         rows = _address(context, builder, table, args[2], args[3])
@@ -329,8 +319,6 @@ def longest(_: Any, states: Any, best: Any, table: Any, place: Any, pointers: An
 
 @intrinsic
 def number_of(_: Any, states: Any) -> Any:
-    """Return S."""
-
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _count(builder, args[0])
 
@@ -345,14 +333,11 @@ def row_size(_: Any, states: Any) -> Any:
 
 @intrinsic
 def fused(_: Any, left: Any, right: Any, more: Any) -> Any:
-    """left * right + more."""
     return left(left, right, more), lambda c, b, s, args: added(b, *args)
 
 
 @intrinsic
 def over(_: Any, left: Any, right: Any) -> Any:
-    """left / right; zero where right is not positive."""
-
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         zero = ir.Constant(args[0].type, None)
         return builder.select(builder.fcmp_ordered(">", args[1], zero), builder.fdiv(*args), zero)

@@ -1,4 +1,4 @@
-"""The compiled Viterbi algorithm; lanes and tables as in `simd_over_sequences`."""
+"""The compiled Viterbi algorithm; lanes and tables are those of `simd_over_sequences`."""
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def likeliest(  # type: ignore[no-untyped-def]
 ):
     """Find the Viterbi paths (N,), -1 where impossible, and their log-probabilities (n,).
 
-    Ties go to the lowest state; with `highest_end`, those of last states to the highest. Tables are logarithms;
+    Ties go to the lowest state; with `highest_end`, ties of the last state go to the highest. Tables are logarithms;
     `transposed` is step with its last axes exchanged.
     """
     size, many = first.shape[1], len(width)
@@ -110,7 +110,7 @@ def likeliest(  # type: ignore[no-untyped-def]
 
 @kernel()
 def path_terms(first, step, emission, symbols, offsets, lengths, starts, states, terms):  # type: ignore[no-untyped-def]
-    """Write each step's log-probability along paths (N,); -inf where there is no path."""
+    """Write each step's log-probability along given paths (N,); -inf where there is no path."""
     for row in range(len(offsets)):
         before = 0
         for t in range(lengths[row]):

@@ -139,7 +139,7 @@ def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int:
-    """Run one command and return its exit code; under argcomplete, print the completions of a line instead."""
+    """Run one command and return its exit code; when argcomplete calls, print completions instead."""
     if "_ARGCOMPLETE" in os.environ:
         importlib.import_module("argcomplete").autocomplete(build_parser())
     argv = list(sys.argv[1:] if argv is None else argv)

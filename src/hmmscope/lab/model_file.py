@@ -1,4 +1,4 @@
-"""Python files that build models; the bytes that are hashed are the bytes that run."""
+"""Python files that build models, read once, so that the hashed bytes are those that run."""
 
 import argparse
 import ast
@@ -55,7 +55,6 @@ class ModelFile:
 
     @property
     def digest(self) -> str:
-        """Return the SHA-256 of the source."""
         return hashlib.sha256(self.source).hexdigest()
 
     def run(self) -> ModuleType:
@@ -121,7 +120,7 @@ def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
 
 @contextmanager
 def as_script(path: Path) -> Iterator[None]:
-    """Run code without command-line arguments; raise SystemExit when it ends the process."""
+    """Run code inside the block without command-line arguments; raise SystemExit if it ends the process."""
     argv, complain = sys.argv, argparse.ArgumentParser.error
 
     def end_in_words(self: argparse.ArgumentParser, message: str) -> NoReturn:
@@ -137,7 +136,7 @@ def as_script(path: Path) -> Iterator[None]:
 
 @contextmanager
 def kept_running() -> Iterator[None]:
-    """Turn an attempt of a model to end the process into an InputError."""
+    """Convert a model's attempt to end the process into an InputError."""
     try:
         with _ends_raise():
             yield
@@ -167,7 +166,7 @@ def _ends_raise() -> Iterator[None]:
 
 @contextmanager
 def imports_beside(path: Path) -> Iterator[None]:
-    """Let code import from its own folder, as Python does for a script."""
+    """Let code inside the block import from its own folder, as Python does for a script."""
     folder = str(path.parent.resolve())
     sys.path.insert(0, folder)
     try:
@@ -179,7 +178,7 @@ def imports_beside(path: Path) -> Iterator[None]:
 
 @contextmanager
 def one_line(what: str) -> Iterator[None]:
-    """Turn any error of external code into an InputError that starts with `what`.
+    """Convert any error of external code into an InputError that starts with `what`.
 
     Errors of hmmscope and Ctrl-C pass unchanged.
     """

@@ -1,7 +1,7 @@
 """Worker processes, and the fork server that starts them: python -m hmmscope.lab.worker
 
-The server imports everything once and forks a worker per task. Its standard input is a socket to the parent, which
-reads the process id and later the exit code; when that closes, the worker saves and stops.
+The server imports everything once and forks a worker per task. The worker sends its process id, and later its exit
+code, to the parent through a socket; when the socket closes, the worker saves and stops.
 """
 
 import gc
@@ -56,7 +56,7 @@ def run(message: bytes) -> int:
 
 
 def say(code: int, message: str) -> int:
-    """Report to the parent why this worker ends; see `local.Job`."""
+    """Report to the parent process why this worker ends; see `local.Job`."""
     with suppress(OSError):  # the disk of the log may be full
         print(f"error[{code}] {in_a_line(' '.join(message.split()))}", file=sys.stderr, flush=True)
     return code

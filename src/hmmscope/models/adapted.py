@@ -117,8 +117,8 @@ def adapt(
 ) -> AdaptedModule:
     """Return a module from tokens to logits that calls `model` by its own signature.
 
-    The names of layers and weights stay. Every function of this library takes the result, and FILE.py:NAME may define
-    it::
+    Layers and weights keep their names. Every function of this library accepts the result; for the command line, assign
+    it to NAME in FILE.py::
 
         hs.adapt(model, mask=lambda tokens: causal_mask(tokens.shape[1]))
         hs.adapt(model, lambda model, tokens: model({"input_ids": tokens})["scores"])
@@ -169,7 +169,7 @@ def _chosen(output: Any, which: Any) -> Any:
 
 
 def call_on_tokens(model: Any, tokens: Tensor, name: str | None = None, given: Mapping[str, Any] | None = None) -> Any:
-    """Call a module or function on tokens, with the further required arguments in `FOLLOWING`."""
+    """Call a module or function on tokens and on required further arguments that `FOLLOWING` knows."""
     first, options = _arguments(model, name, given or {})
     if options:
         kind = dtype_of(model) if isinstance(model, nn.Module) else torch.get_default_dtype()
@@ -227,7 +227,7 @@ def _function(model: Any) -> Any:
 
 
 def require_signature(model: Any) -> None:
-    """Raise InputError for a module that needs more than tokens."""
+    """Raise InputError for a module that needs arguments besides tokens."""
     inside = getattr(model, "adapted", None)
     if not isinstance(model, AdaptedModule):
         _arguments(model, None, {})
@@ -236,9 +236,9 @@ def require_signature(model: Any) -> None:
 
 
 def raw_logits(output: Any) -> Any:
-    """Return the logits in a module's output: a tensor, ``logits``, or one of a tuple.
+    """Return the logits in a module's output: a tensor, the attribute or key ``logits``, or an element of a tuple.
 
-    In a tuple the logits are first, or follow a loss (a number or None).
+    In a tuple the logits come first, or follow a loss (a number or None).
     """
     if isinstance(output, Mapping):
         output = output.get("logits", output)
@@ -252,7 +252,7 @@ def raw_logits(output: Any) -> Any:
 
 
 def described_output(output: Any) -> str:
-    """Return the shape or kind of an output without logits, and how to name the logits."""
+    """Describe an output without logits, and how to name the logits, for an error message."""
     logits = raw_logits(output)
     if isinstance(logits, Tensor):
         return str(tuple(logits.shape))
@@ -279,7 +279,7 @@ def _tensors(output: Any) -> dict[Any, Tensor]:
 
 
 def shells(model: Any) -> Iterator[nn.Module]:
-    """Yield a module and those inside its wrappers, from the outside; the last is the user's."""
+    """Yield a module and the modules inside its wrappers, from the outside in; the last is the user's module."""
     while isinstance(model, nn.Module):
         yield model
         held = vars(model).get("_modules", {})
@@ -292,7 +292,7 @@ def shells(model: Any) -> Iterator[nn.Module]:
 
 
 def parts_of(model: nn.Module) -> list[nn.Module]:
-    """Return all modules of a model, with those that `adapt` calls."""
+    """Return all modules of a model, including those that `adapt` calls."""
     inside = (shell for part in model.modules() if isinstance(part, AdaptedModule) for shell in shells(part))
     return list(dict.fromkeys([*model.modules(), *inside]))
 
@@ -303,13 +303,13 @@ def innermost(model: nn.Module) -> nn.Module:
 
 
 def named_module(model: nn.Module) -> nn.Module:
-    """Return the module whose parts have the user's names: that of `adapt`, or `innermost`."""
+    """Return the module with the user's names of parts: the one that `adapt` calls, or `innermost`."""
     return next((shell for shell in shells(model) if isinstance(shell, AdaptedModule)), innermost(model))
 
 
 @contextmanager
 def run_eagerly(model: nn.Module) -> Iterator[None]:
-    """Run compiled parts without their compiled code, which ignores new hooks."""
+    """Run parts of torch.compile uncompiled inside the block, because compiled code ignores new hooks."""
     compiled = any("_orig_mod" in part._modules or part._compiled_call_impl for part in parts_of(model))
     stance: Any = torch.compiler.set_stance
     with stance("force_eager") if compiled and not torch.compiler.is_compiling() else nullcontext():
@@ -317,7 +317,6 @@ def run_eagerly(model: nn.Module) -> Iterator[None]:
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
-    """Return the dtype of a model's floating-point weights."""
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
@@ -332,7 +331,6 @@ def title_of(model: Any) -> str:
 
 
 def class_name_of(model: nn.Module) -> str:
-    """Return the full class name of the user's module."""
     cls = _class_of(innermost(model))
     return vars(cls).get("stored_name") or f"{cls.__module__}.{cls.__qualname__}"
 

@@ -17,8 +17,8 @@ Rotation = tuple[Tensor, Tensor]
 class Attention(Mixer):
     """Multi-head attention, with rotary queries and keys if a rotation is given.
 
-    Taps: ``logits`` before the softmax (batch, head, query, key), -inf where masked; ``pattern`` after it; ``mixed``
-    (batch, time, width), the head outputs. Hooks on ``logits`` or ``pattern`` disable fused kernels.
+    Hook points: ``logits`` before the softmax (batch, head, query, key), -inf where masked; ``pattern`` after the
+    softmax; ``mixed`` (batch, time, width), the head outputs. Hooks on ``logits`` or ``pattern`` disable fused kernels.
 
     Args:
         width: of the stream.
@@ -76,14 +76,12 @@ class Attention(Mixer):
 
 
 class KeyValues:
-    """Cached keys and values of one layer."""
-
     def __init__(self) -> None:
         self._kept: Tensor | None = None  # (2, batch, head, capacity, head width)
         self.length = 0
 
     def append(self, k_BHTK: Tensor, v_BHTK: Tensor) -> tuple[Tensor, Tensor]:
-        """Append keys and values; return all cached ones."""
+        """Append keys and values; return all cached keys and values."""
         new = torch.stack([k_BHTK, v_BHTK])
         begin, self.length = self.length, self.length + k_BHTK.shape[2]
         if torch.is_grad_enabled():  # in-place writes would break gradients
@@ -107,7 +105,7 @@ class RotaryTable:
         self._kept: dict[tuple, Rotation] = {}
 
     def first(self, begin: int, end: int, like: Tensor, dtype: torch.dtype | None = None) -> Rotation:
-        """Return the rotations of positions begin .. end - 1, with the type (or `dtype`) and device of `like`."""
+        """Return the rotations of positions begin .. end - 1, in `dtype` or that of `like`, on the device of `like`."""
         key = (dtype or like.dtype, like.device)
         if key not in self._kept or len(self._kept[key][0]) < end:
             with torch.inference_mode(False):  # cached tensors must also work in training
@@ -126,7 +124,7 @@ class RotaryTable:
 
 
 def rotation_dtype(x_BTD: Tensor) -> torch.dtype:
-    """Return the type of queries and keys of a float stream, which autocast may round."""
+    """Return the dtype of queries and keys for a stream of floats; autocast may lower it."""
     kind = x_BTD.device.type
     rounded = x_BTD.dtype == torch.float32 and torch.is_autocast_enabled(kind)
     return torch.get_autocast_dtype(kind) if rounded else x_BTD.dtype

@@ -22,7 +22,7 @@ from hmmscope.seeds import derived_seed, torch_generator
 
 @contextmanager
 def kept_modes(model: nn.Module) -> Iterator[None]:
-    """Restore the training or evaluation mode of each module at the end."""
+    """Restore the training or evaluation mode of each module at the end of the block."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield
@@ -34,7 +34,7 @@ def kept_modes(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model in evaluation mode, then restore the mode of each module."""
+    """Put a model in evaluation mode inside the block, then restore the mode of each module."""
     with kept_modes(model):
         model.eval()
         yield
@@ -42,7 +42,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def seeded_generators(seed: int) -> Iterator[None]:
-    """Seed the global generators for user code, then restore them."""
+    """Seed the global random generators for user code inside the block, then restore them."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 - users' code draws from it
     try:
@@ -58,7 +58,7 @@ def seeded_generators(seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelIO:
-    """Input and output sizes of a model, which reads tokens or vectors.
+    """Input and output sizes of a model of tokens or vectors.
 
     Attributes:
         num_outputs: logits, or regression coordinates.
@@ -103,15 +103,14 @@ class HookPoint(nn.Module):
 
 
 class Mixer(nn.Module):
-    """A module that mixes positions in a block, called with (stream, rotation, past)."""
+    """A module that mixes positions in a block; it is called with (stream, rotation, past)."""
 
     def empty_past(self) -> Any:
-        """Return an empty cache."""
         raise AssertionError("subclasses define empty_past")
 
 
 class Dropout(nn.Module):
-    """Dropout with masks that depend on (model seed, step, stream) and the order of calls in a step.
+    """Dropout with masks that depend on (model seed, step, stream) and on the order of calls in a step.
 
     In a compiled model the masks come from torch's generator.
     """
@@ -193,7 +192,7 @@ class SequenceModel(nn.Module):
         return html_table(type(self).__name__, facts | {"taps": ", ".join(taps[:12]) + ", ..." * (len(taps) > 12)})
 
     def set_step(self, step: int, stream: int = 0) -> None:
-        """Start a training step, which seeds dropout, by `stream` for parallel parts."""
+        """Start a training step, which seeds dropout; `stream` separates parallel parts."""
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.set_step(step, stream)
@@ -229,7 +228,7 @@ class EncodedModel(SequenceModel):
 
 @dataclass(frozen=True)
 class Cost:
-    """Training cost, computed from sizes.
+    """Training cost of a model, computed from its sizes.
 
     Attributes:
         parameters: trainable parameters.
@@ -262,7 +261,6 @@ class ModelSpec(Protocol):
 
 
 def check_inputs(model_io: ModelIO, inputs: Tensor, feedback: Tensor | None) -> None:
-    """Raise an InputError unless inputs and feedback match the model."""
     if model_io.vocab_size is not None:
         if inputs.ndim != 2 or inputs.is_floating_point():
             raise InputError(f"inputs: the model reads tokens (batch, time), got {described(inputs)}")
@@ -285,7 +283,7 @@ def described(tensor: Tensor) -> str:
 
 @torch.no_grad()
 def initialise(model: nn.Module, generator: torch.Generator, *, num_residual_writes: int) -> None:
-    """Draw normal weights of variance 1/fan-in, zero biases, and embeddings of standard deviation 0.5.
+    """Initialize normal weights of variance 1/fan-in, zero biases, and embeddings of standard deviation 0.5.
 
     ``out`` is divided by sqrt(num_residual_writes); ``head`` has standard deviation 0.02, ``features`` and ``feedback``
     0.5.
@@ -308,7 +306,6 @@ def initialise(model: nn.Module, generator: torch.Generator, *, num_residual_wri
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Return the number of trainable parameters."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
@@ -323,7 +320,7 @@ def make_model(
     feedback_width: int = 0,
     **fields: Any,
 ) -> SequenceModel:
-    """Build a registered model with new weights, ``make_model("roformer", num_symbols=16, num_layers=4, ...)``.
+    """Build a registered model with new weights: ``make_model("roformer", num_symbols=16, num_layers=4, ...)``.
 
     Args:
         name: of the architecture.

@@ -1,7 +1,7 @@
 """Block chain-of-thought: after every `block_length` positions a model reads its own answer.
 
 The first position of every block but the first has extra input features [model's previous answer, 1]; other positions
-have zeros. The answer is a softmax or the output vector, without gradients.
+have zeros. The answer is the softmax of the outputs or the output vector, without gradients.
 
 Source: [Limits] §4.3 and App. C.2; the form of these features is ours.
 """
@@ -16,7 +16,6 @@ Inputs = Tensor
 
 
 def feedback_width(num_outputs: int) -> int:
-    """Return the number of feedback features."""
     return num_outputs + 1
 
 
@@ -28,10 +27,10 @@ def num_blocks(num_columns: int, block_length: int) -> int:
 def block_outputs(
     model: nn.Module, inputs: Inputs, *, kind: str, block_length: int, algorithm: str = "two-phase"
 ) -> Float[Tensor, "batch column output"]:
-    """Compute the outputs at all positions, with the model's answers fed back.
+    """Compute the outputs at all positions, with the model's own answers as inputs.
 
-    naive:     one pass over the whole input for each block
-    two-phase: all answers block by block with a cache and no gradients, then one pass
+    naive: one pass over the whole input for each block two-phase: all answers block by block with a cache and no
+    gradients, then one pass
 
     Outputs and gradients are equal without dropout.
 

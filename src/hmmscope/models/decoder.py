@@ -116,7 +116,7 @@ registry.named_size(
 @registry.model("roformer")
 @dataclass(frozen=True, kw_only=True)
 class RoFormerSpec:
-    """RoFormer-style decoder: `DecoderSpec` with rotary positions, no input features and no dropout.
+    """A RoFormer-style decoder: `DecoderSpec` with rotary positions, no input features and no dropout.
 
     Attributes:
         num_layers: blocks.
@@ -175,7 +175,7 @@ Mixing = tuple[float, int | float]
 
 
 class Decoder(EncodedModel):
-    """The decoder of `DecoderSpec`, with taps ``residual.<layer>`` and ``blocks.<layer>.attention.{logits,pattern}``.
+    """The decoder of `DecoderSpec`; hook points: ``residual.<layer>``, ``blocks.<layer>.attention.{logits,pattern}``.
 
     Args:
         spec: the architecture.
@@ -229,7 +229,7 @@ class Decoder(EncodedModel):
         feedback: Float[Tensor, "batch time feedback"] | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time output"]:
-        """Compute the outputs, see `SequenceModel.forward`.
+        """Compute the outputs; see `SequenceModel.forward`.
 
         Raises:
             InputError: inputs that do not match `model_io`, positions >= `max_length`, or a cache without causal attention.
@@ -250,7 +250,7 @@ class Decoder(EncodedModel):
         x_BTD: Float[Tensor, "batch time width"],
         positions: Int64[Tensor, "*batch time"],
     ) -> Float[Tensor, "batch time width"]:
-        """Run the attention of one block at other positions."""
+        """Run the attention of one block at given position ids."""
         if self.rotary is None:
             raise InputError(
                 "positions: only rotary positions enter each layer separately and can be moved in one layer"

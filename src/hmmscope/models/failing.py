@@ -192,7 +192,7 @@ def _most(runs: Callable[[int], bool], low: int, high: int) -> int | None:
 
 
 def require_callable_on_tokens(model: nn.Module) -> None:
-    """Raise InputError for a module that needs more than tokens, or has lazy or meta weights."""
+    """Raise InputError for a module that needs arguments besides tokens, or has lazy or meta weights."""
     name = title_of(model)
     for where, weight in model.named_parameters():
         if nn.parameter.is_lazy(weight):

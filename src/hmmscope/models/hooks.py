@@ -23,7 +23,7 @@ Pass = Callable[[Tensor], Tensor]
 
 
 class AttentionHookPoint(HookPoint):
-    """Hook point of the attention output, with the taps of `Attention` inside.
+    """Hook point of the attention output; it contains the hook points of `Attention`.
 
     Args:
         mixed: provide a tap for the head outputs.
@@ -40,12 +40,12 @@ class AttentionHookPoint(HookPoint):
 
     @property
     def is_hooked_within(self) -> bool:
-        """True if an activation hidden by fused attention is hooked."""
+        """True if an activation that fused attention does not compute is hooked."""
         return self.is_read or (self.mixed is not None and self.mixed.is_hooked)
 
 
 class ModuleHooks:
-    """Callbacks for functions inside a module; by default they change nothing."""
+    """Callbacks for functions called inside a module; by default they change nothing."""
 
     def softmax(self, softmax: Pass, logits: Tensor) -> Tensor:
         """Transform logits (batch, head, query, key)."""
@@ -61,7 +61,7 @@ class ModuleHooks:
 
 
 class AttentionHooks(ModuleHooks):
-    """Attention callbacks for the taps of a layer."""
+    """Attention callbacks for the hook points of a layer."""
 
     def __init__(self, tap: AttentionHookPoint) -> None:
         self._tap = tap
@@ -78,7 +78,7 @@ class AttentionHooks(ModuleHooks):
 
 
 class FunctionInterceptor(TorchFunctionMode):
-    """Routes attention and recurrent functions called in these modules to their callbacks."""
+    """Intercepts the attention and recurrent functions that given modules call, and runs the modules' callbacks."""
 
     def __init__(self, within: Mapping[nn.Module, ModuleHooks]) -> None:
         super().__init__()
@@ -233,7 +233,6 @@ def minus_infinity(logits: Tensor) -> Tensor:
 
 @contextmanager
 def eager(model: nn.Module) -> Iterator[None]:
-    """Run a Transformers model with eager attention."""
     configs: dict[int, Any] = {
         id(found): found for module in model.modules() if (found := getattr(module, "config", None))
     }
@@ -249,7 +248,7 @@ def eager(model: nn.Module) -> Iterator[None]:
 
 
 def writing(tap: Pass, *, time_first: bool = False) -> Callable[..., Any]:
-    """Return a hook that passes the (first) output through a tap (batch, time, ...)."""
+    """Return a hook that passes the (first) output through a hook point, in shape (batch, time, ...)."""
 
     def wrote(module: nn.Module, args: tuple, output: Any) -> Any:
         if isinstance(output, tuple):
@@ -260,7 +259,7 @@ def writing(tap: Pass, *, time_first: bool = False) -> Callable[..., Any]:
 
 
 def reading(tap: Pass, *, time_first: bool = False) -> Callable[..., Any]:
-    """Return a hook that passes the first input through a tap (batch, time, ...)."""
+    """Return a hook that passes the first input through a hook point, in shape (batch, time, ...)."""
 
     def read(module: nn.Module, args: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         if args:

@@ -1,4 +1,4 @@
-"""State of a user's module around calls that must leave no trace."""
+"""Saved state of a user's module, to restore it after test calls."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -40,7 +40,7 @@ class KeptState:
         self._names = {id(part): name for name, part in model.named_modules()}
 
     def outside_state(self) -> list[str]:
-        """Return the names of attributes and buffers that changed and are not in a state_dict."""
+        """Return the names of changed attributes and buffers that a state_dict does not contain."""
         copies = {id(value): copy for value, copy in self._copies}
         found = []
         for part, buffers, plain in zip(self._parts, self._buffers, self._plain, strict=True):
@@ -63,7 +63,7 @@ class KeptState:
 
     @contextmanager
     def without_hooks(self) -> Iterator[None]:
-        """Disable the user's forward hooks temporarily; those of torch compute weights."""
+        """Disable the user's forward hooks inside the block, but not torch's, which compute weights."""
         for part, name, hooks in self._hooks:
             own = _others(hooks)
             vars(part)[name] = OrderedDict((key, hook) for key, hook in hooks.items() if key not in own)
@@ -73,7 +73,6 @@ class KeptState:
             self.with_hooks()
 
     def with_hooks(self) -> None:
-        """Enable the user's hooks again."""
         for part, name, hooks in self._hooks:
             vars(part)[name] = hooks
         self.disables = False
@@ -125,7 +124,7 @@ def _restore(value: Any, copy: Any) -> None:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[KeptState]:
-    """Call a model in evaluation mode without gradients and hooks; restore its state."""
+    """Put a model in evaluation mode without gradients and hooks inside the block, then restore its state."""
     kept = KeptState(model)
     with evaluating(model), torch.no_grad(), kept.without_hooks():
         try:

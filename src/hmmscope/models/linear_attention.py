@@ -16,7 +16,7 @@ CHUNK = 64
 
 
 def decoder_without_attention(spec: Any, positions: Literal["learned", "sinusoidal", "none"]) -> DecoderSpec:
-    """Return the options of a decoder with the sizes of a spec and another mixer."""
+    """Return the `DecoderSpec` with the sizes of a spec and without attention."""
     return DecoderSpec(
         num_layers=spec.num_layers,
         num_heads=spec.num_heads,
@@ -35,7 +35,7 @@ class LinearAttentionSpec:
 
     mixed_t = φ(q_t)·S_t / φ(q_t)·z_t    with S_t = Σ_{s≤t} φ(k_s) v_s^T,  z_t = Σ_{s≤t} φ(k_s),  φ(x) = elu(x) + 1
 
-    Otherwise like `DecoderSpec`.
+    The other parts are those of `DecoderSpec`.
 
     Attributes:
         num_layers: blocks.
@@ -71,7 +71,7 @@ class LinearAttentionSpec:
 
 
 class LinearAttention(Mixer):
-    """Mixer of `LinearAttentionSpec`, computed in chunks: a masked product within, the state between."""
+    """Mixer of `LinearAttentionSpec`, computed by a masked product within chunks and a state between chunks."""
 
     def __init__(self, width: int, num_heads: int, chunk: int = CHUNK) -> None:
         super().__init__()
@@ -109,5 +109,4 @@ class LinearAttentionState:
 
 
 def positive(x: Tensor) -> Tensor:
-    """Return elu(x) + 1, positive also for very negative x."""
     return torch.where(x > 0, x + 1, x.clamp(max=0).exp())

@@ -41,7 +41,6 @@ class RecurrentSpec:
         check_sizes(self, "num_layers", "width")
 
     def layer(self, input_width: int) -> nn.RNNBase:
-        """Return a layer for inputs of that width."""
         raise AssertionError("subclasses define layer")
 
     def input_widths(self, model_io: ModelIO) -> list[int]:
@@ -51,7 +50,6 @@ class RecurrentSpec:
         return Recurrent(self, model_io, generator)
 
     def cost(self, model_io: ModelIO, columns: int, *, device: str = "cpu") -> Cost:
-        """Compute `Cost`."""
         d, widths, outputs = self.width, self.input_widths(model_io), model_io.num_outputs
         cells = sum(self.gates * d * (width + d + 2) for width in widths)
         states = self.num_states * self.num_layers * d * self.learn_initial
@@ -70,7 +68,7 @@ class RNNSpec(RecurrentSpec):
 
     h_t = nonlinearity(W_i x_t + b_i + W_h h_{t-1} + b_h);  outputs_t = head(h_t)
 
-    x_t is the one-hot token, or the vector, then the feedback.
+    x_t is the one-hot token, or the vector, followed by the feedback.
 
     Attributes:
         num_layers: stacked layers.
@@ -124,9 +122,9 @@ class GRUSpec(RecurrentSpec):
 
 
 class Recurrent(SequenceModel):
-    """The network of a `RecurrentSpec`, with taps ``residual.0`` (input) and the states of each layer.
+    """The network of a `RecurrentSpec`, with hook points ``residual.0`` (input) and the states of each layer.
 
-    Weights are uniform in ±1/sqrt(width), except the head.
+    Initial weights are uniform in ±1/sqrt(width), except in the head.
 
     Args:
         spec: RNN, LSTM or GRU.

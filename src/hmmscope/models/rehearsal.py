@@ -50,7 +50,7 @@ class Asked(Shown):
 
 
 def is_of_library(model: nn.Module) -> bool:
-    """Return whether this library built all parts of the model; such models are not rehearsed."""
+    """Return whether all parts of a model are this library's; such models are not rehearsed."""
     model = unwrapped(model)
     if isinstance(model, AdaptedModule) or not _package(model).startswith("hmmscope"):
         return False
@@ -143,12 +143,12 @@ def _rehearse_gradients(module: nn.Module, inputs: Tensor) -> tuple[str, ...]:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the user's module inside wrappers; torch.compile would compile for each size."""
+    """Return the user's module inside wrappers, because torch.compile would compile for each input size."""
     return named_module(model)
 
 
 def failure_on_few(model: nn.Module) -> str:
-    """Return ``, which fails on tokens (2, 5) (reason)``, or an empty text if the module runs."""
+    """Return the text ``, which fails on tokens (2, 5) (reason)``, or "" if the module runs."""
     tokens = torch.zeros(2, 5, dtype=torch.int64, device=next((p.device for p in model.parameters()), None))
     try:
         with undisturbed(model):

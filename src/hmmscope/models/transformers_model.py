@@ -24,8 +24,8 @@ _SPECIAL = ("dt_proj", "igate_preact", "fgate_preact")
 class TransformersModel(EncodedModel):
     """An architecture of Transformers between this library's embedding and head.
 
-    Taps: ``residual.<layer>``, and with softmax attention those of `Decoder`. Linear maps are initialized by
-    `initialise`; decays, gates, convolutions and norms as in Transformers. With a cache, all inputs are read again.
+    Hook points: ``residual.<layer>``, and with softmax attention those of `Decoder`. `initialise` sets linear maps;
+    decays, gates, convolutions and norms start as in Transformers. With a cache, all inputs are read again.
 
     Args:
         config: name of the configuration class.
@@ -124,7 +124,7 @@ class TransformersModel(EncodedModel):
 
 
 class HookedLayer(nn.Module):
-    """A layer with a tap on its (first) output."""
+    """A layer with a hook point on its (first) output."""
 
     def __init__(self, layer: nn.Module, tap: nn.Module) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class HookedLayer(nn.Module):
 
 
 def transformers() -> Any:
-    """Import transformers; ResourceError with the install command if missing."""
+    """Return the package transformers; raise ResourceError with the install command if it is missing."""
     try:
         return importlib.import_module("transformers")
     except ModuleNotFoundError as error:

@@ -155,7 +155,7 @@ class RWKVSpec:
 @registry.model("gated-deltanet")
 @dataclass(frozen=True, kw_only=True)
 class GatedDeltaNetSpec:
-    """Gated delta rule networks (Yang et al. 2024): the linear layers of Qwen3.5 without its attention.
+    """Gated delta rule networks (Yang et al. 2024): the linear layers of Qwen3.5 without its attention layers.
 
     Needs ``pip install 'hmmscope[models]'``.
 

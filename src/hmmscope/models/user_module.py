@@ -58,7 +58,7 @@ def as_module(model: Any) -> nn.Module:
 
 
 class UserModule(SequenceModel):
-    """A user module, trained in place; its dropout depends on the run's seed and step.
+    """A user's module, trained in place; its dropout depends on the run's seed and step.
 
     Args:
         module: maps tokens (batch, time), or vectors, to logits; see `logits_of`.
@@ -101,14 +101,13 @@ class UserModule(SequenceModel):
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the user's module, without wrappers."""
     return model.module if isinstance(model, UserModule) else model
 
 
 @registry.model("given")
 @dataclass(frozen=True, kw_only=True)
 class UserModuleSpec:
-    """A user module. A configuration stores its class and shapes, a run its first weights.
+    """Spec of a user's module; configurations store its class and shapes, runs also its initial weights.
 
     Attributes:
         class_name: class with its package.
@@ -156,7 +155,7 @@ class UserModuleSpec:
         return other
 
     def refusal(self, path: Any) -> str:
-        """Return one line on how to load a run that needs its module."""
+        """Return a one-line message on how to load a run of a user's module."""
         name = model_name(self)
         return (
             f"{path}: its model is a user module, {name}; load it in Python with run = hs.load_run({str(path)!r}, "

@@ -21,7 +21,7 @@ from hmmscope.system_info import require_memory
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyCyclesSpec:
-    """Noisy cycles: the state usually follows a cycle through all states, and equally many states share each symbol.
+    """Noisy cycles: the state usually follows a cycle through all states, and each symbol has equally many states.
 
     transition[s] = follow * (next of s on the cycle) + (1 - follow) * uniform
     emission[s] = show * (symbol of s) + (1 - show) * uniform
@@ -52,7 +52,7 @@ class NoisyCyclesSpec:
             require(0 <= getattr(self, field) <= 1, field, "must be in [0, 1]", getattr(self, field))
 
     def require_room(self, num_components: int) -> None:
-        """Raise a ResourceError if so many components do not fit."""
+        """Raise ResourceError if `num_components` components do not fit into memory."""
         size = num_components * self.num_states * (self.num_states + self.num_symbols)
         advice = "take fewer components, num_states or num_symbols"
         require_memory(f"process ({num_components} components)", 8 * size, advice)
@@ -73,7 +73,7 @@ class NoisyCyclesSpec:
 
 
 def mostly(choices: Int64[Tensor, "*row"], num_outcomes: int, probability: float) -> Float64[Tensor, "*row outcome"]:
-    """Return distributions of `choices` with `probability`, else a uniform outcome, in multiples of 2^-32."""
+    """Return rows with `probability` on the choice and the rest uniform, in multiples of 2^-32."""
     other = round(UNIT * (1 - probability) / num_outcomes)
     chosen = torch.nn.functional.one_hot(choices, num_outcomes).double()
     return (other + (UNIT - num_outcomes * other) * chosen) / UNIT
@@ -84,7 +84,6 @@ class AliasedSpec(NoisyCyclesSpec):
     """Noisy cycles in which state s emits symbol s mod V."""
 
     def components(self, numbers: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the initial, transition and emission arrays of these components."""
         self.require_room(len(numbers))
         shown_S = torch.arange(self.num_states) % self.num_symbols
         emission_SV = mostly(shown_S, self.num_symbols, self.show)
@@ -110,7 +109,7 @@ class AliasedCyclesSpec(AliasedSpec):
 class AliasedCyclesMixtureSpec(AliasedSpec):
     """A pool of equally likely noisy cycles in which state s emits symbol s mod V.
 
-    Component m depends on (seed, m) only, so a `first_component` beyond the pool gives held-out HMMs.
+    Component m depends on (seed, m) only, so a `first_component` beyond another pool's gives held-out HMMs.
 
     Source: this project.
     """

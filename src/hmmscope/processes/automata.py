@@ -15,7 +15,7 @@ from hmmscope.seeds import check_seed, numpy_generator
 
 
 def automaton(next_state_SV: Int64[Tensor, "state symbol"], *, title: str, source: str = "") -> LabelledHMM:
-    """Build state_t = next_state[state_{t-1}, symbol_t], with uniform symbols, from state 0."""
+    """Build an automaton state_t = next_state[state_{t-1}, symbol_t] with uniform symbols, started in state 0."""
     num_states, num_symbols = next_state_SV.shape
     labelled_VSS = torch.zeros(num_symbols, num_states, num_states, dtype=torch.float64)
     symbols = torch.arange(num_symbols)
@@ -57,8 +57,8 @@ class RandomAutomatonSpec:
 class WordProblemSpec:
     """The word problem of a finite group: symbols are group elements, the state is their product so far.
 
-    State t = symbol_t * state_{t-1}, from the identity (element 0). `num_generators` > 0 restricts symbols to that many
-    random elements. The word problem of A5 or S5, which are not solvable, is complete for NC1.
+    State t = symbol_t * state_{t-1}; the first state is the identity (element 0). `num_generators` > 0 restricts
+    symbols to that many random elements. The word problem of A5 or S5, which are not solvable, is complete for NC1.
 
     Source: Barrington (1989); as a test of state tracking Merrill, Petty and Sabharwal (2024).
     """
@@ -88,7 +88,7 @@ class WordProblemSpec:
 
 
 def multiplication_table(group: str) -> np.ndarray:
-    """Return `[a, b]` = the number of the group element a * b (b acts first)."""
+    """Return the table `[a, b]` = number of the group element a * b (b acts first)."""
     if group.startswith("Z"):
         order = int(group[1:])
         return np.add.outer(np.arange(order), np.arange(order)) % order

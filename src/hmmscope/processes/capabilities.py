@@ -1,4 +1,4 @@
-"""Capabilities (what is exactly computable for a process), and the Bayes-optimal predictor's output."""
+"""Capabilities (quantities that are exactly computable for a process), and the Bayes-optimal predictor's output."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -92,7 +92,7 @@ class ObserverOutput(Shown):
 
     @property
     def belief(self) -> Tensor | None:
-        """The belief state, or the vector or mean that a process has instead, or None."""
+        """The belief state, or the process's vector or mean, or None."""
         return self.probs.get("belief", self.vectors.get("vector", self.vectors.get("mean")))
 
     @classmethod
@@ -102,7 +102,7 @@ class ObserverOutput(Shown):
         predicted: Float64[Tensor, "batch time_and_one symbol"],
         **laws: Tensor,
     ) -> "ObserverOutput":
-        """Build the output from predictive distributions, one more than observations.
+        """Build the output from T + 1 predictive distributions for T observations.
 
         Raises:
             InputError: rows that do not sum to one (or zero, after an impossible past).

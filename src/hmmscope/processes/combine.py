@@ -14,7 +14,7 @@ from hmmscope.processes.process import Process
 def product(first: HMM | LabelledHMM, second: HMM | LabelledHMM) -> HMM | LabelledHMM:
     """Return the product of two processes, which run side by side and independently.
 
-    The pair of symbols (v, w) is the symbol v * (second process's symbols) + w, likewise for states.
+    The pair of symbols (v, w) has number v * (number of symbols of the second process) + w, and likewise for states.
     """
     title = f"{first.title or 'process'} x {second.title or 'process'}"
     initial = torch.kron(first.initial, second.initial)
@@ -30,7 +30,7 @@ def product(first: HMM | LabelledHMM, second: HMM | LabelledHMM) -> HMM | Labell
 
 
 def noisy(process: HMM | LabelledHMM, channel: object) -> HMM | LabelledHMM:
-    """Observe a process through the channel `[v, w]` = P(w is observed if v is emitted), (V, W)."""
+    """Return a process observed through the channel `[v, w]` = P(w is observed if v is emitted), (V, W)."""
     channel_VW, _ = stochastic_rows("channel", channel, (process.num_symbols, None))
     title = f"{process.title or 'process'} through a noisy channel"
     if isinstance(process, HMM):
@@ -43,7 +43,7 @@ def noisy(process: HMM | LabelledHMM, channel: object) -> HMM | LabelledHMM:
 
 
 def uniform_noise(num_symbols: int, probability: float) -> Float64[Tensor, "symbol symbol"]:
-    """Return the channel that replaces a symbol by a uniform one with `probability`."""
+    """Return the channel that, with `probability`, replaces a symbol by a uniform random symbol."""
     if not 0 <= probability <= 1:
         raise InputError(f"probability: must be in [0, 1], got {probability!r}")
     return (1 - probability) * torch.eye(num_symbols, dtype=torch.float64) + probability / num_symbols

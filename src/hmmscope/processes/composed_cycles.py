@@ -53,7 +53,7 @@ class ComposedCycles(Mixture):
 
     @cached_property
     def prior(self) -> PriorProcess | None:  # type: ignore[override]
-        """The pool of all pairs if this pool is held out; else None."""
+        """The prior over all pairs if this pool has the held-out pairs, else None."""
         if self.spec.pool != "held-out":
             return None
         everything = replace(self.spec, pool="all").build()
@@ -63,10 +63,10 @@ class ComposedCycles(Mixture):
 @registry.process("composed-cycles")
 @dataclass(frozen=True, kw_only=True)
 class ComposedCyclesSpec(NoisyCyclesSpec):
-    """A pool of equally likely pairs from K noisy cycles and K balanced emissions, which make K^2 HMMs.
+    """A pool of equally likely HMMs from the K^2 pairs of K noisy cycles and K balanced emissions.
 
-    Of S states, S / V random ones emit each of V symbols. Cycle number a depends on (seed, a) only, emission number b
-    on (seed, b), and the split into training and held-out pairs on (seed, K).
+    Each of the V symbols is emitted by S / V random states of the S states. Cycle number a depends on (seed, a) only,
+    emission number b on (seed, b), and the split into training and held-out pairs on (seed, K).
 
     Attributes:
         num_parts: K.
@@ -94,7 +94,6 @@ class ComposedCyclesSpec(NoisyCyclesSpec):
         return torch.from_numpy(np.stack([grid_M // size + cycle * size, grid_M % size + emission * size], 1))
 
     def emissions(self, numbers: NDArray[np.int64]) -> Float64[Tensor, "emission state symbol"]:
-        """Return these emission matrices."""
         order = random_permutations(philox_key(self.seed, "emission"), numbers, 1, self.num_states)[:, 0]
         shown = np.empty_like(order)
         np.put_along_axis(shown, order, np.broadcast_to(np.arange(self.num_states) % self.num_symbols, order.shape), 1)

@@ -50,7 +50,7 @@ class CyclesSpec:
             require(self.num_symbols <= most, "num_symbols", rule, self.num_symbols)
 
     def cycles(self) -> Int64[Tensor, "action state"]:
-        """`[a, s]` = the state after s under action a."""
+        """Return `[a, s]` = the state after s under action a."""
         count = self.num_symbols
         if not self.group_order:
             return random_cycles(self.seed, self.num_states, count, distinct=self.distinct)
@@ -73,7 +73,7 @@ class CyclesSpec:
 def random_cycles(
     seed: int, num_states: int, num_actions: int, *, distinct: bool = False
 ) -> Int64[Tensor, "action state"]:
-    """Draw cycles uniformly; further actions leave earlier cycles unchanged.
+    """Draw one uniform random cycle per action; more actions do not change earlier cycles.
 
     cycle[order[j]] = order[j + 1 mod num_states] for a uniform permutation `order`
     """
@@ -94,7 +94,7 @@ def random_cycles(
 
 
 def group_order(permutations_AS: Int64[Tensor, "action state"], *, limit: int = 10**6) -> int:
-    """Return the order of the group that permutations generate; InputError above `limit`."""
+    """Return the order of the group that permutations generate; raise InputError above `limit`."""
     generators = [tuple(row) for row in permutations_AS.tolist()]
     identity = tuple(range(permutations_AS.shape[1]))
     if any(tuple(sorted(generator)) != identity for generator in generators):
@@ -117,9 +117,10 @@ def _generate(permutations_AS: Int64[Tensor, "action state"], order: int) -> boo
 
 
 def never_meeting_pairs(cycles_AS: Int64[Tensor, "action state"]) -> list[tuple[int, int]]:
-    """Return pairs of states that no sequence of forward or backward steps along the cycles merges.
+    """Return the pairs of states that no sequence of forward and backward steps along the cycles maps to one state.
 
-    The observations distinguish two such initial states forever; with an odd number of states, every pair meets.
+    An observer never forgets which of two such states came first; with an odd number of states, there are no such
+    pairs.
     """
     num_states = cycles_AS.shape[1]
     moves = [(cycle, cycle.argsort()) for cycle in cycles_AS]
@@ -154,14 +155,12 @@ def driven(
 
 
 def permutation_matrices(permutations_AS: Int64[Tensor, "action state"]) -> Float64[Tensor, "action state state"]:
-    """`[a, i, j]` = 1 where permutation a takes i to j."""
+    """Return `[a, i, j]` = 1 where permutation a maps i to j."""
     return torch.nn.functional.one_hot(permutations_AS, permutations_AS.shape[1]).to(torch.float64)
 
 
 @dataclass(frozen=True)
 class Edge:
-    """A transition."""
-
     state: int
     symbol: int
     next_state: int

@@ -13,14 +13,14 @@ from hmmscope.schema import require
 @registry.process("cyclic-hard")
 @dataclass(frozen=True, kw_only=True)
 class CyclicHardSpec(CyclesSpec):
-    """Cyclic-DET with a rare query of the state: after a star comes the name of the state.
+    """Cyclic-DET with rare queries of the state: after the symbol * comes the name of the state.
 
     stage 0 -> 0 with 1 - prediction_rate: an action, uniform, moves the state
             -> 1 with prediction_rate: the symbol *
     stage 1 -> 2: the symbol that names the state
     stage 2 -> 0: an action, uniform, moves the state
 
-    Symbols are the actions, `*`, then the states. Hidden state stage * num_states + s is (s, stage).
+    Symbols are the actions, `*`, then the states. The pair (s, stage) has hidden state number stage * num_states + s.
 
     Attributes:
         prediction_rate: of the star after an action; 1 / length in [Limits].

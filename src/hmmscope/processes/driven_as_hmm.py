@@ -11,7 +11,7 @@ from hmmscope.processes.labelled import LabelledHMM
 
 
 def augment(process: LabelledHMM, pairing: Literal["post", "pre"] = "post") -> HMM:
-    """Build the same process as an HMM with hidden pairs (s, v), number v * num_states + s, that emit v.
+    """Convert to an HMM with hidden pairs (s, v) that emit v; the pair has number v * num_states + s.
 
     post: transition[(s, v), (s', v')] = labelled[v', s, s'];  initial[(s', v')] = sum_s initial[s] * labelled[v', s, s']
     pre:  transition[(s, v), (s', v')] = P(s' | s, v) * P(v' | s');  initial[(s, v)] = initial[s] * P(v | s)

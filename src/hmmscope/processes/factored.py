@@ -15,11 +15,11 @@ from hmmscope.schema import require
 @registry.process("factored-mess3")
 @dataclass(frozen=True, kw_only=True)
 class FactoredMess3Spec:
-    """Several Mess3 processes (factors) side by side; one symbol encodes all factors' symbols (first slowest).
+    """Several parallel Mess3 processes (factors); one symbol encodes all factors' symbols, the first as leading digit.
 
-    ``independent`` has no coupling. With ``conditional`` a factor switches with probability `driven` where the previous
-    factor emits symbol 0, with ``hidden`` where the previous factor goes to state 0. Except with ``hidden``, beliefs
-    are products of the factors' beliefs.
+    The coupling ``independent`` is none. With ``conditional`` a factor switches with probability `driven` when the
+    previous factor emits symbol 0, with ``hidden`` when the previous factor enters state 0. Except with ``hidden``,
+    beliefs are products of the factors' beliefs.
 
     Source: after Shai et al. (2026).
     """

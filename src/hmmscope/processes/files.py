@@ -1,4 +1,4 @@
-"""Processes from files and shipped ones. Reading never runs code from a file."""
+"""Processes from files, and processes shipped with the library. Reading never runs code from a file."""
 
 import os
 from importlib import resources

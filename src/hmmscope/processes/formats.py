@@ -20,7 +20,7 @@ _MOST_IN_JSON = 2_500_000
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Read the texts and arrays of a file; safetensors stay memory-mapped."""
+    """Read the texts and arrays of a file; safetensors files stay memory-mapped."""
     return _READERS[path.suffix](path)
 
 

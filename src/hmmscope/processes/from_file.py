@@ -1,4 +1,4 @@
-"""Processes of configurations: from files, or given as objects."""
+"""Specs of processes that come from files or are given as objects."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

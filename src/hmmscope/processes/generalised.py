@@ -34,8 +34,8 @@ class GeneralisedHMM(Process):
 
         P(o_0 .. o_T) = initial · labelled[o_0] ··· labelled[o_T] · (1, .., 1)
 
-    In place of the belief state there is a predictive vector, initial · labelled[o_0] ··· labelled[o_t], normalized.
-    Sampled states are zeros.
+    A predictive vector, the normalized initial · labelled[o_0] ··· labelled[o_t], replaces the belief state. Sampled
+    states are zeros.
 
     Attributes:
         initial, labelled: float64.
@@ -80,7 +80,7 @@ class GeneralisedHMM(Process):
 
     @classmethod
     def in_frame(cls, start: Tensor, step: Tensor, end: Tensor, frame: Tensor, **named: str) -> "GeneralisedHMM":
-        """Build the process start · step[o_0] ··· step[o_T] · end in the basis of the rows of `frame`.
+        """Build the process with P = start · step[o_0] ··· step[o_T] · end, in the basis of the rows of `frame`.
 
         Args:
             start, end: (S,).
@@ -136,7 +136,7 @@ _TRIANGLE: Float64[Tensor, "3 3"] = torch.tensor(
 @registry.process("bloch-walk")
 @dataclass(frozen=True, kw_only=True)
 class BlochWalkSpec:
-    """A qubit under four weak measurements along two axes, which no finite HMM equals.
+    """A qubit under weak measurements along two axes; no finite HMM generates this process.
 
     The Kraus operators are (alpha 1 ± beta σ) / √(4 (alpha² + beta²)) with the Pauli matrices σ = σ_z (symbols 0, 1)
     and σ_x (symbols 2, 3).
@@ -167,10 +167,10 @@ class BlochWalkSpec:
 @registry.process("post-quantum")
 @dataclass(frozen=True, kw_only=True)
 class PostQuantumSpec:
-    """A process of dimension three that no finite-dimensional quantum model equals.
+    """A process of dimension three that no finite-dimensional quantum model generates.
 
     The predictive vector is (x, 1, ln x). Symbols 1 and 2 multiply x by `grow` and `shrink`; symbol 0 has weight x - 1
-    - ln x and resets to x = 1.
+    - ln x and resets x to 1.
 
     Source: after Fanizza, Lumbreras and Winter (2024); the logarithms of the factors must not be rational multiples.
     """
@@ -207,7 +207,7 @@ def _leading(matrix: Tensor) -> tuple[float, Tensor]:
 @registry.process("probability-clock")
 @dataclass(frozen=True, kw_only=True)
 class ProbabilityClockSpec:
-    """A process of dimension three that no finite HMM equals, if `angle` is no rational multiple of 2π.
+    """A process of dimension three that no finite HMM generates if `angle` is no rational multiple of 2π.
 
     Symbol 1 rotates a vector by `angle` (radians) and damps it; symbol 0 resets it, so P(0 after n ones) oscillates with
     amplitude `height`.

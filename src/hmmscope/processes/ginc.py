@@ -16,10 +16,10 @@ from hmmscope.seeds import check_seed, numpy_generator
 @registry.process("ginc")
 @dataclass(frozen=True, kw_only=True)
 class GINCSpec:
-    """A GINC-like mixture: a hidden state is a pair (property, entity), and a random table gives its symbol.
+    """A GINC-like mixture: hidden states are pairs (property, entity), which a random table maps to symbols.
 
-    The components (concepts) differ in their property transitions, convex combinations of random permutations; an
-    entity stays with probability `stay`. Property 0 always gives symbol 0.
+    The components (concepts) have different property transitions, which are convex combinations of random permutations;
+    an entity stays with probability `stay`. Property 0 always gives symbol 0.
 
     Source: Xie, Raghunathan, Liang and Ma (2022), with smaller sizes and a uniform start.
     """

@@ -1,4 +1,4 @@
-"""Random HMMs, one per sample; a header encodes the parameters exactly, as integers."""
+"""Random HMMs, one per sample, with parameters that a header encodes exactly as integers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,9 +32,9 @@ _ATTEMPTS = 2**12
 
 
 class HeaderHMMs(HMMPerSample):
-    """A new HMM for each sample, with a uniform start and rows in multiples of 1 / denominator.
+    """A new HMM for each sample, with a uniform initial distribution and rows in multiples of 1 / denominator.
 
-    A header holds the row numerators, without the last of each row. The optimum is known in the layout `header` only.
+    A header contains the numerators of each row but the last. The Bayes optimum is known in the layout `header` only.
     """
 
     stored_name = "ToldHMMs"
@@ -90,7 +90,7 @@ def uniform(count: int) -> NDArray[np.float64]:
 
 
 def round_rows(rows: Matrices, denominator: int, least: int = 0) -> NDArray[np.int64]:
-    """Round rows to numerators >= `least` that sum to the denominator, by largest remainder."""
+    """Round rows to numerators >= `least` that sum to the denominator, by the largest-remainder method."""
     spare = denominator - least * rows.shape[-1]
     exact = rows / rows.sum(-1, keepdims=True) * spare
     found = np.floor(exact).astype(np.int64)
@@ -101,7 +101,7 @@ def round_rows(rows: Matrices, denominator: int, least: int = 0) -> NDArray[np.i
 
 @dataclass(frozen=True, kw_only=True)
 class HeaderSpec:
-    """A family of HMMs with one HMM per number; probabilities are rounded to fit a header.
+    """A family of numbered HMMs with probabilities rounded for a header.
 
     Attributes:
         num_states: S.
@@ -143,7 +143,6 @@ class HeaderSpec:
     def dirichlet(
         self, purpose: str, numbers: NDArray[np.int64], concentration: float, attempts: int = 1
     ) -> NDArray[np.float64]:
-        """Draw Dirichlet rows (component, attempt * S, outcome)."""
         outcomes = self.num_states if purpose == "transition" else self.num_symbols
         key = philox_key(self.seed, purpose)
         return dirichlet_rows(key, numbers, attempts * self.num_states, outcomes, concentration)
@@ -151,7 +150,7 @@ class HeaderSpec:
     def lean(
         self, purpose: str, numbers: NDArray[np.int64], choices: NDArray[np.int64], least: float
     ) -> NDArray[np.float64]:
-        """Draw rows that give `choices` (component, S) a share from [least, 1], the rest by Dirichlet(1/2)."""
+        """Draw rows with a random share in [least, 1] on `choices` (component, S) and Dirichlet(1/2) for the rest."""
         rest = self.dirichlet(purpose, numbers, 0.5)
         column = 0 if purpose == "transition" else 1
         drawn = uniforms(philox_key(self.seed, "lean"), numbers, self.num_states, 2)[..., column, None]

@@ -75,11 +75,9 @@ class HMM(Process):
         self.title, self.source = title, source
 
     def with_initial(self, initial: object) -> "HMM":
-        """Return a copy with another initial distribution."""
         return HMM(initial, self.transition, self.emission, allow_drop_tiny=True)
 
     def replaced(self, **arrays: Any) -> "HMM":
-        """Return a copy with other arrays."""
         return HMM(**self.file_tensors() | arrays, symbols=self.symbols, states=self.states, allow_drop_tiny=True)
 
     def card(self) -> list[str]:
@@ -138,7 +136,7 @@ def texts(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def matched_by_name(start: Any, symbols: Sequence[str] | None) -> Any:
-    """Reorder the symbols of a process; InputError if the names differ."""
+    """Return a process with its symbols in another order; raise InputError if the names differ."""
     names = start.symbols if isinstance(start, HMM) else None
     if names is None or symbols is None or tuple(names) == tuple(symbols):
         return start
@@ -160,7 +158,7 @@ def asked_after(data: Mapping[str, Any], num_symbols: int) -> int | None:
 
 
 def check_names(field: str, names: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
-    """Return names as a tuple; InputError unless `count` different non-empty texts."""
+    """Return names as a tuple; raise InputError unless they are `count` different non-empty texts."""
     if names is None:
         return None
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):

@@ -31,20 +31,20 @@ _ENTRIES = 2**20
 
 @runtime_checkable
 class HMMFamily(Protocol):
-    """A family of HMMs with one HMM per number."""
+    """A family of numbered HMMs."""
 
     @property
     def num_states(self) -> int: ...
     @property
     def num_symbols(self) -> int: ...
     def components(self, indices: NDArray[np.int64], /) -> tuple[Tensor, Tensor, Tensor]:
-        """Return initial, transition and emission."""
+        """Return the initial, transition and emission arrays."""
 
 
 class HMMPerSample(Process):
     """A process that draws a new HMM for each sample, so a model cannot memorize HMMs.
 
-    The HMM's number is the sample number plus 2^40 times the code of the random stream. The Bayes optimum is unknown.
+    A sample's HMM has the sample's number plus 2^40 times the code of the random stream. The Bayes optimum is unknown.
     """
 
     stored_name = "FreshHMMs"
@@ -82,7 +82,6 @@ class HMMPerSample(Process):
         return found
 
     def mixture(self, components: NDArray[np.int64]) -> Mixture:
-        """Return the given components as a mixture."""
         return Mixture.from_law(
             np.full(len(components), 1 / len(components)), StateEmissionParams(*self.spec.components(components))
         )
@@ -170,7 +169,7 @@ class MarkovChainPerSample(HMMPerSample):
 class MarkovChainPerSampleSpec(DirichletSpec):
     """A new observed Markov chain with Dirichlet rows for each sample; the optimum is exact.
 
-    This is `markov-mixture` with infinitely many components; `emission_concentration` is unused.
+    The process is `markov-mixture` with infinitely many components; `emission_concentration` is unused.
 
     Source: Edelman et al. (2024).
     """

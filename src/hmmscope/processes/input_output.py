@@ -90,7 +90,7 @@ class InputOutputHMM(Process):
     def given_inputs(
         self, observations: Int64[Tensor, "batch time"], inputs: object, mask_T: Bool[Tensor, " time"]
     ) -> tuple[Process, Int64[Tensor, "batch time"]]:
-        """Return a process without inputs, with triples (start, input, observation) as symbols, and these.
+        """Return a process without inputs, and the triples (start, input, observation) that are its symbols.
 
         Args:
             observations: Checked, V where missing.
@@ -107,7 +107,7 @@ class InputOutputHMM(Process):
         return _Driven(self, arrive_CSS * emission_UVS[given, distinct % missing][:, None]), numbers
 
     def checked_inputs(self, inputs: object, shape: tuple[int, ...]) -> Int64[Tensor, "batch time"]:
-        """Check inputs; a row of inputs serves all sequences."""
+        """Return checked inputs; a single row of inputs applies to all sequences."""
         if isinstance(inputs, np.ndarray) and inputs.shape == shape and inputs.dtype.kind in "iu":
             inputs = torch.from_numpy(inputs.astype(np.int64))  # (batch, 1) is no column here
         try:
@@ -133,7 +133,6 @@ class InputOutputHMM(Process):
         return self.inputs or tuple(f"input {u}" for u in range(self.num_inputs))
 
     def given_input(self, number: int) -> HMM:
-        """Return the HMM under one constant input."""
         arrays = self.initial, self.transition[number], self.emission[number]
         return HMM(*arrays, symbols=self.symbols, states=self.states, title=self.title, allow_drop_tiny=True)
 
@@ -238,9 +237,9 @@ def _drawn(rows: Float64[Tensor, "row outcome"], uniforms: Float64[Tensor, " row
 @registry.process("input-output")
 @dataclass(frozen=True, kw_only=True)
 class InputOutputSpec:
-    """Random input-output HMM with a random policy, as tokens input, observation, ...
+    """A random input-output HMM with random inputs; tokens alternate input, observation, ...
 
-    Rows are Dirichlet(1); an input repeats with probability `repeat`, else the next one is uniform.
+    Rows are Dirichlet(1); an input repeats with probability `repeat`, else the next input is uniform.
 
     Attributes:
         num_inputs, num_states, num_symbols: U, S and V.
@@ -269,7 +268,7 @@ class InputOutputSpec:
         return self.hmm().with_policy(policy, together=self.together)
 
     def hmm(self) -> InputOutputHMM:
-        """Return the process given inputs."""
+        """Return the HMM without the policy."""
         numbers, size = np.arange(self.num_inputs), self.num_states
         arrays = [
             dirichlet_rows(philox_key(self.seed, name), numbers, size, width, 1.0)

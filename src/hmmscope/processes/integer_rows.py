@@ -9,12 +9,12 @@ from hmmscope.kernels.quantise import UNIT
 
 
 def integer_weights(rows: Float64[Tensor, "*row outcome"]) -> NDArray[np.int64]:
-    """Convert multiples of 2^-32 to integers."""
+    """Convert multiples of 2^-32 to integer numerators."""
     return (rows.numpy() * UNIT).astype(np.int64)
 
 
 def drawn_weights(rows: Float64[Tensor, "*row outcome"]) -> NDArray[np.int64]:
-    """Run `integer_weights`; InputError for rows that cannot be sampled from."""
+    """Return `integer_weights`; raise InputError for rows that cannot be sampled from."""
     weights = integer_weights(rows)
     if weights.size and (weights.min() < 0 or (weights.sum(-1) != UNIT).any()):
         raise InputError(

@@ -53,7 +53,7 @@ class KalmanResult(Shown):
 
 @dataclass(frozen=True, repr=False)
 class KalmanStep(Shown):
-    """The data-independent part of one step.
+    """The part of a filter step that does not depend on data: gain and covariances.
 
     Attributes:
         innovation_covariance: Cov[o_t | o_0..o_{t-1}].
@@ -71,7 +71,7 @@ def kalman_steps(
     covariance: Float64[Tensor, "state state"],
     seen_TY: Bool[Tensor, "time observed"] | None = None,
 ) -> Iterator[KalmanStep]:
-    """Yield gains and covariances of the steps after a state known up to `covariance`.
+    """Yield the gain and covariances of each step, from an initial state covariance.
 
     predicted = A P A^T + state_noise;  S = B predicted B^T + output_noise;  K = predicted B^T S^-1
     P = (1 - K B) predicted (1 - K B)^T + K output_noise K^T   (Joseph's form)
@@ -216,7 +216,7 @@ def _stack(matrices: list[Tensor], size: int) -> Tensor:
 
 
 def isotropic_gains(num_steps: int) -> Float64[Tensor, " time"]:
-    """Return the scalar gains for orthogonal matrices and unit noise: 1/2, 3/5, ..., 1 / golden ratio."""
+    """Return the scalar gain of each step for orthogonal matrices and unit noise: 1/2, 3/5, ..., 1 / golden ratio."""
     gains, variance = [], 0.0
     for _ in range(num_steps):
         variance = (variance + 1) / (variance + 2)
@@ -248,7 +248,7 @@ def isotropic_means(
 
 
 def require_isotropic(process: LinearSystem) -> None:
-    """Raise InputError unless the matrices are orthogonal and the noises the identity."""
+    """Raise InputError unless the matrices are orthogonal and the noise covariances are the identity."""
     eye = torch.eye(process.num_states, dtype=torch.float64)
     for name in ("transition", "output"):
         matrix = getattr(process, name)
@@ -273,7 +273,7 @@ def steady_step(process: LinearSystem, *, tolerance: float = 1e-14, max_steps: i
 
 
 def forgetting_factor(process: LinearSystem) -> float:
-    """Compute the spectral radius of (1 - K B) A, by which a step shrinks an error in the mean.
+    """Compute the spectral radius of (1 - K B) A, the factor by which a step shrinks errors in the mean.
 
     For orthogonal matrices and unit noise, the factor is 1 - 1 / golden ratio.
     """

@@ -70,7 +70,6 @@ class LabelledHMM(Process):
         self.title, self.source = title, source
 
     def with_initial(self, initial: object) -> "LabelledHMM":
-        """Return a copy with another initial distribution."""
         return LabelledHMM(initial, self.labelled, allow_drop_tiny=True)
 
     def with_policy(self, policy: Any, *, first: Any = None) -> "LabelledHMM":

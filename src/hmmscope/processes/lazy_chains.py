@@ -19,9 +19,9 @@ from hmmscope.seeds import check_seed, numpy_generator, philox_key
 @registry.process("lazy-chain")
 @dataclass(frozen=True, kw_only=True)
 class LazyChainSpec:
-    """A chain that stays with probability >= `stay`; the symbol is the state, except for `noise`.
+    """A chain that stays with probability >= `stay`; the symbol is the state, up to `noise`.
 
-    transition = stay I + (1 - stay) D,   emission = (1 - noise) I + noise D',   D and D' with rows from Dirichlet(1)
+    transition = stay I + (1 - stay) D, emission = (1 - noise) I + noise D'; rows of D and D' are Dirichlet(1)
 
     Source: after Dai et al. (2025).
     """

@@ -104,7 +104,6 @@ class LinearGaussian(VectorProcess):
     def sample_paths(
         self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """Draw float64 observations and states."""
         check_samples(indices)
         size = self.num_states
         normals = standard_normals(philox_key(seed, stream), indices, len(reset_mask), size + self.num_symbols)
@@ -124,7 +123,7 @@ class LinearGaussian(VectorProcess):
     def observe(
         self, observations: Float64[Tensor, "batch time observed"], *, reset_mask: object = None
     ) -> ObserverOutput:
-        """Run the Kalman filter for "mean" and "covariance" of the state."""
+        """Run the Kalman filter; beliefs are "mean" and "covariance" of the state."""
         refuse_masked("starts", reset_mask)
         begins = [] if reset_mask is None else torch.as_tensor(reset_mask).nonzero()[1:, 0].tolist()
         parts = [kalman_filter(self, part) for part in observations.tensor_split(begins, 1)]
@@ -142,7 +141,6 @@ class LinearGaussian(VectorProcess):
         return beliefs @ (self.output @ self.transition).T
 
     def mixing_time(self) -> float:
-        """Return the steps until 5 % of an error in the mean is left."""
         return math.log(LINEAR_THRESHOLD) / math.log(forgetting_factor(self))
 
     def facts(self) -> list[tuple[str, str]]:
@@ -174,7 +172,7 @@ def _factor(name: str, covariance: Float64[Tensor, "size size"]) -> NDArray[np.f
 @registry.process("ran-lds")
 @dataclass(frozen=True, kw_only=True)
 class RanLDSSpec:
-    """A linear system with independent random orthogonal matrices (Haar measure) and unit noise, from e_1.
+    """A linear system with independent random orthogonal matrices (Haar measure) and unit noise, started at e_1.
 
     Source: [Limits] §2.1 and App. C (RanLDS); observation t here is its y_{t+1}.
     """

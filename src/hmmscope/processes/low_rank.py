@@ -1,4 +1,4 @@
-"""HMMs under the assumptions of [MultiTask]: low rank and given observability."""
+"""HMMs that satisfy the assumptions of [MultiTask]: low rank and a given observability."""
 
 from dataclasses import dataclass
 
@@ -54,7 +54,7 @@ class _LowRankFields(DirichletSpec):
 @registry.process("low-rank-hmm")
 @dataclass(frozen=True, kw_only=True)
 class LowRankHMMSpec(_LowRankFields):
-    """An HMM with transition = left @ right, (S, rank) by (rank, S), with Dirichlet rows and a stationary start.
+    """An HMM with transition = left @ right, (S, rank) by (rank, S), of Dirichlet rows, and a stationary start.
 
     `observability` > 0 selects the symmetric channel with that coefficient; 0 draws Dirichlet emission rows.
 

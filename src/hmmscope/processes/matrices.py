@@ -1,4 +1,4 @@
-"""Display of probability matrices: numbers if small, a picture if large."""
+"""Display of probability matrices: small matrices as numbers, large ones as pictures."""
 
 from collections.abc import Sequence
 from html import escape
@@ -19,7 +19,7 @@ LEGEND = ", ".join(f"{mark} from {least:g}" for least, mark in reversed(_SHADES)
 
 
 def brief_names(names: Sequence[str] | None, count: int, kind: str) -> list[str]:
-    """Return names shortened to one line, or numbers without names."""
+    """Return names shortened to one line each; without names, return numbers."""
     shown = [f"{kind}{number}" for number in range(count)] if names is None else names
     return [in_brief(name, _NAME) for name in shown]
 

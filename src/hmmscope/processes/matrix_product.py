@@ -20,7 +20,7 @@ from hmmscope.seeds import check_seed, philox_key
 
 
 class MatrixProduct(Process):
-    """Uniform symbols, each of which multiplies a vector by its matrix; models predict the vector.
+    """Uniform random symbols, each with a matrix that multiplies a vector; models predict the vector.
 
     vector_t = matrices[observation_t] @ vector_{t-1}, from the first unit vector
 
@@ -71,7 +71,7 @@ class MatrixProduct(Process):
     def vectors(
         self, observations: Int[Tensor, "batch time"], *, reset_mask: object = None
     ) -> Float64[Tensor, "batch time dimension"]:
-        """Return the vector after each observation, reset where `reset_mask` (time,) is True.
+        """Return the vector after each observation; it is reset where `reset_mask` (time,) is True.
 
         Raises:
             InputError: a symbol outside [0, V).
@@ -104,7 +104,7 @@ class MatrixProduct(Process):
 @registry.process("matmul")
 @dataclass(frozen=True, kw_only=True)
 class MatmulSpec:
-    """Products of random orthogonal matrices (Haar measure), one for each uniform symbol.
+    """Products of random orthogonal matrices (Haar measure), driven by uniform symbols.
 
     Source: [Limits] §2.2 and App. C (MatMul).
     """

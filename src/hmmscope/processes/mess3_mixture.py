@@ -15,7 +15,7 @@ from hmmscope.seeds import check_seed, numpy_generator
 @registry.process("mess3-mixture")
 @dataclass(frozen=True, kw_only=True)
 class Mess3MixtureSpec:
-    """A mixture of Mess3 processes with random parameters, equally likely; component m depends on (seed, m) only.
+    """A mixture of equally likely Mess3 processes with random parameters; component m depends on (seed, m) only.
 
     switch ~ uniform on [least_switch, most_switch],  emission ~ uniform on [least_emission, most_emission]
 

@@ -79,7 +79,7 @@ class Mixture(Process):
         title: str = "",
         source: str = "",
     ) -> "Mixture":
-        """Build a mixture from stacked arrays, which must be multiples of 2^-32 (unchecked)."""
+        """Build a mixture from stacked arrays of multiples of 2^-32, without checks."""
         mixture = cls.__new__(cls)
         mixture._set(weights, law)
         mixture.symbols = check_names("symbols", symbols, mixture.num_symbols)
@@ -98,7 +98,7 @@ class Mixture(Process):
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "Mixture":
-        """Build a mixture from a file; exact rows of a memory-mapped file are not copied."""
+        """Build a mixture from file data; memory-mapped rows that need no rounding are not copied."""
         quantiser = Quantiser("Mixture", allow_drop_tiny=allow_drop_tiny)
         initial = quantiser.exact("initial", data["initial"], (None, None))
         count, size = initial.shape

@@ -22,7 +22,7 @@ from hmmscope.sequences.vector_data import VectorData, read_vectors
 
 @runtime_checkable
 class Columns(Protocol):
-    """A frame or table: columns by name."""
+    """A frame or table with named columns."""
 
     def __getitem__(self, name: Any, /) -> Any: ...
 
@@ -49,7 +49,6 @@ Observations = (
 
 
 def as_counts(lengths: Any) -> Tensor:
-    """Convert sequence lengths to a tensor, without checks."""
     refuse_masked("lengths", lengths)
     try:
         counts = lengths if isinstance(lengths, Tensor) else torch.as_tensor(writable(np.asarray(lengths)))
@@ -62,9 +61,9 @@ def as_counts(lengths: Any) -> Tensor:
 def as_batch(
     observations: Any, alphabet: Alphabet, lengths: object = None
 ) -> tuple[Tensor, Int64[Tensor, " batch"] | None]:
-    """Return the symbols (batch, time), without checks, and the lengths of the sequences if known.
+    """Return symbols (batch, time), not checked, and the sequences' lengths if known.
 
-    Tensors are (batch, time); other input is read as by `SequenceData`. A 1-d array, a column (time, 1) or a list of
+    Tensors are (batch, time); other input is read as `SequenceData` does. A 1-d array, a column (time, 1) or a list of
     names is one sequence. Masked entries become `MISSING`.
     """
     if isinstance(observations, Tensor):
@@ -150,7 +149,7 @@ def check_observations(
 
 
 def whole_batch(observations: object, alphabet: Alphabet) -> Tensor:
-    """Run `as_batch`; raise InputError for sequences of different lengths."""
+    """Return the symbols of `as_batch`; raise InputError for sequences of different lengths."""
     batch, lengths = as_batch(observations, alphabet)
     if lengths is not None and bool((lengths < batch.shape[1]).any()):
         raise InputError(
@@ -162,7 +161,6 @@ def whole_batch(observations: object, alphabet: Alphabet) -> Tensor:
 def checked(
     observations: Tensor, num_symbols: int, reset_mask: object = None, *, gaps: bool = False
 ) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, " time"]]:
-    """Run `check_observations` on a tensor."""
     if observations.ndim != 2:
         raise InputError(f"observations: must have shape (batch, time), got {tuple(observations.shape)}")
     if observations.dtype.is_floating_point and not observations.numel():
@@ -218,10 +216,10 @@ def _starts(reset_mask: object, time: int) -> Bool[Tensor, " time"]:
 def as_vectors(
     observations: Any, num_coordinates: int, lengths: object = None, read_options: ReadOptions | None = None
 ) -> tuple[Float64[Tensor, "batch time coordinate"], Int64[Tensor, " batch"] | None]:
-    """Return vectors (batch, time, coordinate), padded with NaN, and the lengths of the sequences if known.
+    """Return vectors (batch, time, coordinate), padded with NaN, and the sequences' lengths if known.
 
-    NaN is a missing entry. Accepts (time, coordinate), (time,) for one coordinate, a list of arrays, rows that `lengths`
-    split, as in hmmlearn, and tables and files as `read_vectors` does, with the `read_options` of the process.
+    NaN is a missing entry. Accepted are (time, coordinate), (time,) for one coordinate, a list of arrays, rows that
+    `lengths` split as in hmmlearn, and tables and files, which `read_vectors` reads with the process's `read_options`.
     """
     if _is_named(observations):
         observations = read_vectors(observations, lengths=lengths, symbols_from=read_options, width=num_coordinates)

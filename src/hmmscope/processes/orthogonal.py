@@ -14,8 +14,8 @@ from hmmscope.kernels.random_arrays import standard_normals
 def haar_orthogonal(key: tuple[int, int], count: int, size: int) -> Float64[Tensor, "matrix row column"]:
     """Draw independent orthogonal matrices from Haar measure; matrix i depends on (key, size, i) only.
 
-    A matrix is the factor Q of the QR decomposition of N(0, 1) numbers, with a positive diagonal of R; it has the same
-    bits on every CPU.
+    A matrix is the factor Q of a QR decomposition of N(0, 1) numbers, with positive diagonal of R; its bits are equal
+    on every CPU.
 
     Source: Mezzadri (2007).
     """
@@ -25,7 +25,7 @@ def haar_orthogonal(key: tuple[int, int], count: int, size: int) -> Float64[Tens
 
 
 def float_digest(header: str, *matrices: Float64[Tensor, "..."]) -> str:
-    """Return sha256 of a header and of matrices rounded to multiples of 2^-32."""
+    """Return the SHA-256 of a header and of matrices rounded to multiples of 2^-32."""
     sha = hashlib.sha256(header.encode())
     for matrix in matrices:
         sha.update((matrix * UNIT).round().to(torch.int64).numpy().astype("<i8").tobytes())

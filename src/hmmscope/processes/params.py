@@ -20,7 +20,7 @@ Absorb = Callable[[Tensor, Tensor], Tensor]
 
 
 class HMMParams(Shown, ABC):
-    """Parameter arrays of components over the same states and symbols.
+    """Parameter arrays of one or several HMMs over the same states and symbols.
 
     Attributes:
         digest_name: fixed name of the form in digests; default: the class name.
@@ -50,7 +50,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def rows(self) -> tuple[Tensor, ...]:
-        """Return the arrays with distributions along the last axis, the initial distribution first."""
+        """Return the arrays, each with distributions along the last axis; the initial distribution comes first."""
 
     @abstractmethod
     def symbols(self) -> Float64[Tensor, "component state symbol"]:
@@ -66,7 +66,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def transition(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch state"]:
-        """Compute `after` in the first component."""
+        """Return `after` of the first component."""
 
     @abstractmethod
     def predictive(self) -> Float64[Tensor, "component state symbol"]:
@@ -78,11 +78,11 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def steps(self) -> Float64[Tensor, "symbol state state"]:
-        """Return `[v, i, j]` = P(emit v, next emitting state j | i), of the first component."""
+        """Return `[v, i, j]` = P(emit v, next emitting state j | i) of the first component."""
 
     @abstractmethod
     def arrivals(self) -> Float64[Tensor, "symbol state state"]:
-        """Return `[v, i, j]` = P(observation v, state j | previous state i), of the first component."""
+        """Return `[v, i, j]` = P(observation v, state j | previous state i) of the first component."""
 
     @abstractmethod
     def tables(self, component: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,7 +95,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def absorber(self) -> Absorb:
-        """Return the update by symbols (1, batch) or (component, batch)."""
+        """Return a function that updates beliefs by symbols (1, batch) or (component, batch)."""
 
     @abstractmethod
     def factors(
@@ -109,11 +109,11 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def contractions(self, memory_length: int) -> tuple[Float64[Tensor, "matrix state state"], int]:
-        """Return the belief maps of a memory window (first component), and their number."""
+        """Return the matrices that map beliefs in a memory window (first component), and the number of steps."""
 
     @abstractmethod
     def with_gaps(self) -> "HMMParams":
-        """Add a symbol V for a missing observation, which is summed over and never predicted."""
+        """Return params with a symbol V for missing observations, which are summed over and never predicted."""
 
     @property
     def num_symbols(self) -> int:
@@ -327,12 +327,11 @@ class _SignedWithGaps(_EdgesWithGaps):
 
 
 def seeing(law: HMMParams, observations: Int64[Tensor, "*batch"]) -> HMMParams:
-    """Return the params, with gaps if needed."""
+    """Return the params, `with_gaps` if an observation is missing."""
     return law.with_gaps() if any_missing(observations, law.num_symbols) else law
 
 
 def any_missing(observations: Int64[Tensor, "*batch"], num_symbols: int) -> bool:
-    """Return whether checked observations contain the symbol V."""
     return observations.numel() > 0 and int(observations.max()) == num_symbols
 
 
@@ -341,7 +340,6 @@ def symbol_probs(law: HMMParams) -> Float64[Tensor, "component state symbol"]:
 
 
 def stack(laws: list[HMMParams]) -> HMMParams:
-    """Concatenate params of one form."""
     first = type(laws[0])
     assert all(type(law) is first for law in laws)
     return first(*(torch.cat(parts) for parts in zip(*(law.arrays().values() for law in laws), strict=True)))

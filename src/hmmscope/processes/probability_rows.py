@@ -26,7 +26,7 @@ FAR = 1e-6
 class Quantiser:
     """Rounds the rows of a process to multiples of 2^-32, and warns once about large changes.
 
-    Zero probabilities stay zero. Positive entries below 2^-32 become 2^-32, at the cost of the row's largest entry.
+    Zero probabilities stay zero. Positive entries below 2^-32 become 2^-32, and the row's largest entry shrinks.
 
     Args:
         what: name of the process class, for the warning.
@@ -75,7 +75,7 @@ class Quantiser:
         return torch.from_numpy(quantised)
 
     def exact(self, name: str, rows: object, shape: tuple[int | None, ...]) -> Tensor:
-        """Run `rows`; exact input is not copied."""
+        """Return `rows`, without a copy if no entry changes."""
         tensor = as_tensor(name, rows, shape)
         if all(_is_exact(part) for part in tensor.split(max(1, _CHUNK // max(1, tensor[0].numel())))):
             return tensor
@@ -108,7 +108,7 @@ class Quantiser:
         self._moved = max(self._moved, float(moved.max()))
 
     def finish(self) -> float:
-        """Warn if entries were raised or the distribution changed much; return `change`."""
+        """Warn if entries were raised or rows changed much; return the largest change."""
         if self._raised:
             several = self._raised > 1
             warnings.warn(
@@ -160,7 +160,7 @@ def as_tensor(name: str, rows: object, shape: tuple[int | None, ...]) -> Tensor:
 def stochastic_rows(
     name: str, rows: object, shape: tuple[int | None, ...], *, allow_drop_tiny: bool = False
 ) -> tuple[Tensor, float]:
-    """Quantise one array; return the result and the largest change."""
+    """Quantise one array of rows; return the result and the largest change."""
     quantiser = Quantiser(name, allow_drop_tiny=allow_drop_tiny)
     quantised = quantiser.rows(name, rows, shape)
     return quantised, quantiser.finish()
@@ -177,7 +177,7 @@ def laws_of(name: str, rows: object, shape: tuple[int | None, ...]) -> Float64[T
 
 
 def numbers_of(name: str, numbers: object, shape: tuple[int | None, ...]) -> Float64[Tensor, "..."]:
-    """Return finite numbers of that shape; InputError otherwise."""
+    """Return finite numbers of the given shape; raise InputError otherwise."""
     array = as_float64(name, numbers)
     require_shape(name, array, shape)
     if array.size == 0:
@@ -191,7 +191,7 @@ def _indices(where: Sequence[Any]) -> str:
 
 
 def require_shape(name: str, array: NDArray[np.float64], shape: tuple[int | None, ...]) -> None:
-    """Raise an InputError for another shape; None matches any size."""
+    """Raise InputError unless the array has the shape; None matches any size."""
     if array.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, array.shape, strict=True)):
         wanted = " x ".join("any" if size is None else str(size) for size in shape)
         found = " x ".join(map(str, array.shape)) or "a single number"

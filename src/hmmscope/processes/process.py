@@ -64,9 +64,9 @@ class SampledPaths(NamedTuple):
 class Process(StateMethods, ABC):
     """A probability distribution over observation sequences.
 
-    A subclass defines `num_states`, `num_symbols`, `file_format`, and `params` (for sampling and the capabilities in
-    `uses_hmm_inference`) or `sample_paths`, with `observe` for exact predictions. Other methods (`smooth`, `viterbi`, ...)
-    are optional capabilities.
+    A subclass defines `num_states`, `num_symbols`, `file_format`, and either `params` (for sampling and the
+    capabilities in `uses_hmm_inference`) or `sample_paths`, and `observe` for exact predictions. Other methods
+    (`smooth`, `viterbi`, ...) are optional capabilities.
 
     Attributes:
         num_states, num_symbols: S and V; V is the number of coordinates of real-valued observations.
@@ -133,18 +133,18 @@ class Process(StateMethods, ABC):
 
     @cached_property
     def params(self) -> HMMParams:
-        """The parameter arrays; InputError without finitely many states."""
+        """The parameter arrays; raises InputError without finitely many states."""
         instead = f"; {self.suggestion}" if self.suggestion else ""
         raise InputError(f"process: {type(self).__name__} has no finite state matrices{instead}")
 
     @classmethod
     def capabilities(cls) -> frozenset[str]:
-        """Return the exactly known quantities, from `params` or from methods of the class."""
+        """Return the names of the quantities that `params` or methods of the class compute exactly."""
         methods = {n for n, names in OWN.items() if any(getattr(cls, m) is not getattr(Process, m) for m in names)}
         return cls.uses_hmm_inference | methods
 
     def require_capability(self, capability: str, option: str = "") -> None:
-        """Raise an InputError if the process lacks a capability that `option` needs."""
+        """Raise InputError if the process lacks a capability that `option` needs."""
         if capability not in self.capabilities():
             raise self.missing_capability_error(capability, option)
 
@@ -187,25 +187,25 @@ class Process(StateMethods, ABC):
         raise self.missing_capability_error(PATHS)
 
     def fixed_memory_predictions(self, observations: Tensor, memory_length: int) -> ObserverOutput:
-        """Compute `observe` from the last `memory_length` observations only."""
+        """Return the results of `observe` given only the last `memory_length` observations."""
         raise self.missing_capability_error(MEMORY)
 
     def mixing_time(self) -> float:
-        """Return the steps after which the initial belief is forgotten."""
+        """Return the number of steps after which the initial belief is forgotten."""
         raise self.missing_capability_error(MIXING)
 
     def vectors(self, observations: Tensor, *, reset_mask: object = None) -> Float64[Tensor, "batch time dimension"]:
-        """Compute the vector that the observations have driven so far."""
+        """Compute the vector after each observation, for processes with a driven vector."""
         raise self.missing_capability_error(VECTORS)
 
     def driving_matrices(
         self,
     ) -> tuple[Float64[Tensor, "symbol dimension dimension"], Float64[Tensor, " dimension"], bool]:
-        """Return the matrix of each symbol (acting on columns), the initial vector, and if symbols reveal the state."""
+        """Return each symbol's matrix (acting on columns), the initial vector, and whether symbols reveal the state."""
         raise self.missing_capability_error(DRIVING)
 
     def card(self) -> list[str]:
-        """Describe the process in lines."""
+        """Return lines of text that describe the process."""
         return []
 
     def facts(self) -> list[tuple[str, str]]:
@@ -223,11 +223,11 @@ class Process(StateMethods, ABC):
         return None
 
     def subsample_components(self, count: int) -> "Process | None":
-        """Return a mixture of at most `count` of the components; None without components."""
+        """Return a mixture of at most `count` components; None without components."""
         return None
 
     def encode_header(self, components: Tensor) -> Int64[Tensor, "batch entry"]:
-        """Encode each of these components as a header."""
+        """Encode each of the given components as a header."""
         raise self.missing_capability_error(HEADERS)
 
     def decode_header(self, entries: Tensor) -> "Process":
@@ -239,7 +239,7 @@ class Process(StateMethods, ABC):
         return observations
 
     def part(self, stream: str) -> Any:
-        """Return the recorded sequences of a stream; None if the process is sampled."""
+        """Return the recorded sequences of a random stream; None if the process is sampled."""
         return None
 
     @property
@@ -277,7 +277,6 @@ class Process(StateMethods, ABC):
         return {}
 
     def params_on(self, device: torch.device) -> HMMParams:
-        """Return `params` on a device (cached)."""
         if device.type == "cpu":
             return self.params
         if device not in self._laws:
@@ -286,7 +285,7 @@ class Process(StateMethods, ABC):
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of the distribution and the names of symbols and states."""
+        """SHA-256 of the distribution and the names of symbols and states."""
         names = {key: getattr(self, key) for key in ("symbols", "states") if getattr(self, key) is not None}
         if not names:
             return self.params_digest
@@ -295,7 +294,7 @@ class Process(StateMethods, ABC):
 
     @cached_property
     def params_digest(self) -> str:
-        """sha256 of the class, sizes and integer weights (little-endian), or of the file content."""
+        """SHA-256 of the class, sizes and integer weights (little-endian), or of the file content."""
         if "params" not in vars(self) and type(self).params is Process.params:
             texts = {name: text for name, text in self.file_texts().items() if name not in (*_TITLES, "reading")}
             header = json.dumps([self.file_format, self.num_states, self.num_symbols, texts], ensure_ascii=False)
@@ -336,12 +335,11 @@ class Process(StateMethods, ABC):
         return cls(*(torch.as_tensor(data[name]) for name in cls.file_arrays))
 
     def save(self, path: object) -> None:
-        """Write to a new .json, .npz or .safetensors file, which `load_process` restores bit for bit."""
+        """Write the process to a new .json, .npz or .safetensors file, which `load_process` restores bit for bit."""
         header = {"format": self.file_format, "version": FILE_VERSION, **self.file_texts()}
         write_file(Path(str(path)), header | ({"about": self.about} if self.about else {}), self.file_tensors())
 
     def describe(self) -> str:
-        """Return one line with title and sizes."""
         counts = {"component": self.num_components, "state": self.num_states, "symbol": self.num_symbols}
         said = [f"{count:,} {name}{'s' * (count != 1)}" for name, count in counts.items() if count]
         return ", ".join([self.title, *said] if self.title else said)
@@ -403,7 +401,7 @@ class Process(StateMethods, ABC):
     def sample_paths_on(
         self, samples: Int64[Tensor, " batch"], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """Run `sample_paths` on the device of the sample numbers, with the same bits.
+        """Return `sample_paths`, computed on the device of the sample numbers with the same bits.
 
         Args:
             samples: sample numbers (B,) in [0, 2^40), unchecked on a GPU.
@@ -422,14 +420,14 @@ class Process(StateMethods, ABC):
 
 
 def check_samples(indices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return sample numbers; InputError unless in [0, 2^40)."""
+    """Return sample numbers; raise InputError unless they are in [0, 2^40)."""
     if indices.size and (indices.min() < 0 or indices.max() >= MAX_SAMPLES):
         raise InputError(f"indices: must be in [0, 2^40), got {indices.min()}..{indices.max()}")
     return indices
 
 
 def kinds() -> dict[str, type[Process]]:
-    """Return the process classes with files, by format name."""
+    """Return the process classes that can be saved, by file format."""
     registry.entries("process")  # imports the modules that define them
     return dict(sorted(_kinds.items()))
 

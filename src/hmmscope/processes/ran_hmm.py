@@ -17,7 +17,7 @@ from hmmscope.seeds import check_seed, philox_key
 class RanHMMSpec:
     """A random HMM that starts in state 0 and moves before it emits.
 
-    transition[i], emission[i] ~ law, independent rows;  initial = transition[0]
+    transition[i], emission[i] ~ law, independent rows; initial = transition[0]
 
     State t and observation t are called s_{t+1} and o_{t+1} in [Limits].
 

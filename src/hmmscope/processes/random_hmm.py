@@ -52,8 +52,6 @@ class DirichletSpec:
         return np.arange(first_component, first_component + num_components)
 
     def components(self, indices: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the initial, transition and emission arrays of these components."""
-
         size = len(indices) * self.num_states * (self.num_states + self.num_symbols + 1)
         advice = "take fewer num_components, num_states or num_symbols"
         require_memory(f"process ({len(indices)} components)", 8 * size, advice)
@@ -98,7 +96,7 @@ class RandomHMMSpec(DirichletSpec):
 class RandomMixtureSpec(DirichletSpec):
     """A pool of equally likely HMMs with Dirichlet rows and uniform initial states.
 
-    A `first_component` beyond the pool gives held-out HMMs.
+    A `first_component` beyond another pool's gives held-out HMMs.
 
     Source: [MultiTask] §5 (8192 HMMs, 128 states, 16 symbols; no concentrations stated).
     """

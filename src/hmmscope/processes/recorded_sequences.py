@@ -1,4 +1,4 @@
-"""Recorded sequences as a process: samples are windows of them."""
+"""Recorded sequences as a process with windows as samples."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ TRAINING, JUDGING = ("train", "counting"), ("evaluate", "probe", "test")
 class RecordedSequences(Process):
     """Windows of recorded sequences, with an unknown distribution.
 
-    The random streams "train" and "test" read these parts of the data, "evaluate" and "probe" the `validation` part.
+    The streams "train" and "test" read the parts of the same name, "evaluate" and "probe" the `validation` part.
     Training windows are random; other windows come once each, in random order. Padding is symbol 0 with state -1.
 
     Args:

@@ -10,7 +10,7 @@ P = TypeVar("P", bound=Process)
 
 
 def require_process_type(process: Process, kind: type[P], field: str = "process") -> P:
-    """Return the process; raise InputError, naming `field`, unless the process has type `kind`."""
+    """Return the process; raise InputError about `field` unless the process has type `kind`."""
     if not isinstance(process, kind):
         raise InputError(f"{field}: must be a {kind.__name__}, got a {type(process).__name__}")
     return process

@@ -37,7 +37,7 @@ class Durations(NamedTuple):
 def with_durations(initial: object, transition: object, durations: object) -> Durations:
     """Build the chain in which a visit of state i lasts d steps with probability durations[i, d - 1].
 
-    (i, d) -> (i, d - 1) surely;  (i, 1) -> (j, d) with transition[i, j] durations[j, d - 1]
+    (i, d) -> (i, d - 1) with probability 1; (i, 1) -> (j, d) with transition[i, j] durations[j, d - 1]
 
     A sequence starts with a new visit. Unreachable pairs are left out.
 
@@ -69,7 +69,7 @@ def with_durations(initial: object, transition: object, durations: object) -> Du
 
 
 class Visits(NamedTuple):
-    """Names of states, state of each pair, and arrays (S, S), (S, D), (S, V)."""
+    """State names, the state of each pair, and the arrays (S, S), (S, D), (S, V)."""
 
     names: tuple[str, ...]
     of: Int64[Tensor, " pair"]
@@ -81,8 +81,8 @@ class Visits(NamedTuple):
 class SemiMarkovHMM(Process):
     """Hidden semi-Markov model: a visit of state i lasts d steps with probability durations[i, d - 1].
 
-    `num_states` counts pairs (state, remaining steps); `predict`, `predict_proba`, `state_table` and `plot` answer about
-    the S states.
+    `num_states` is the number of pairs (state, remaining steps); `predict`, `predict_proba`, `state_table` and `plot`
+    return results for the S states.
 
     Attributes:
         initial, transition, durations, emission: (S,), (S, S), (S, D) and (S, V).
@@ -151,7 +151,7 @@ class SemiMarkovHMM(Process):
 @registry.process("semi-markov")
 @dataclass(frozen=True, kw_only=True)
 class SemiMarkovSpec:
-    """Random semi-Markov chain, whose observer must track time.
+    """A random semi-Markov chain; an observer must track time.
 
     Visits last 1 + Binomial(longest - 1, p_i) steps, p_i from 1 / (S + 1) to S / (S + 1); rows are Dirichlet(1).
 

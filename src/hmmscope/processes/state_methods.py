@@ -1,4 +1,4 @@
-"""Methods of every process with hidden states, which `hmmscope.runs` defines."""
+"""Methods of every process with hidden states, implemented in `hmmscope.runs`."""
 
 import importlib
 from typing import Any
@@ -9,15 +9,15 @@ def _defined(module: str) -> Any:
 
 
 class StateMethods:
-    """Answers about observations, with the same names for all families.
+    """Methods on observations, with the same names for all families.
 
-    `x` is whatever `hmmscope.fit` reads. Several sequences are consecutive rows with `lengths`; options such as `column`
-    read tables. A model with inputs needs `inputs`: an input of each row, or a column. Results are
-    arrays with a row for each row of `x`; `to_pandas()` adds the index of `x`.
+    `x` is any input of `hmmscope.fit`. Several sequences are consecutive rows with `lengths`; options such as `column`
+    apply to tables. A model with inputs needs `inputs`: an input for each row, or a column. Results are arrays with a
+    row for each row of `x`; their method `to_pandas()` adds the index of `x`.
     """
 
     def predict(self, x: Any, *, names: bool = False, **reading: Any) -> Any:
-        """Compute the most likely state of each row (Viterbi path); -1 in a sequence of probability zero.
+        """Compute the most likely state path (Viterbi), a state per row; -1 in a sequence of probability zero.
 
         Args:
             x, reading: See `StateMethods`.
@@ -51,13 +51,13 @@ class StateMethods:
     def state_table(self, x: Any = None, **reading: Any) -> Any:
         """Return a row for each state: its emissions, how often it occurs and how long it lasts.
 
-        `share` is the fraction of the rows of `x`, or the stationary probability; `visits` counts the visits of the
-        most likely path. A visit lasts `dwell_rows` = 1 / (1 - P(stay)) rows on average, or `dwell_time`.
+        `share` is the fraction of the rows of `x` (without `x`, the stationary probability); `visits` counts visits of
+        the most likely path. A visit lasts `dwell_rows` = 1 / (1 - P(stay)) rows on average, or `dwell_time`.
         """
         return _defined("state_answers").state_table(self, x, **reading)
 
     def plot(self, kind: str = "overview", x: Any = None, *, ax: Any = None, **options: Any) -> Any:
-        """Plot a model and its observations with Matplotlib; return Axes, or a Figure of several.
+        """Plot a model and its observations with Matplotlib; return the Axes, or a Figure if there are several.
 
         Args:
             kind: "overview", "observations" (coloured by state), "probabilities" (of the states over time),

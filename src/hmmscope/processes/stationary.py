@@ -12,7 +12,7 @@ _FEW = 8
 
 
 def stationary_law(transition_SS: Float64[Tensor, "state state"]) -> Float64[Tensor, " state"]:
-    """Solve law = law @ transition for the stationary distribution; transient states have exactly zero.
+    """Solve p = p @ transition for the stationary distribution p; transient states get exactly zero.
 
     With S states each entry has a relative error of about S * 2^-53; the bits are the same on every CPU.
 
@@ -40,7 +40,7 @@ def stationary_law(transition_SS: Float64[Tensor, "state state"]) -> Float64[Ten
 
 
 def closed_classes(transition_SS: Float64[Tensor, "state state"]) -> list[list[int]]:
-    """Return the closed communicating classes, each ascending."""
+    """Return the closed communicating classes, each with states in ascending order."""
     reach = (transition_SS > 0) | torch.eye(len(transition_SS), dtype=torch.bool)
     for _ in range(len(reach).bit_length()):
         further = (reach.float() @ reach.float()) > 0  # path counts; only the sign matters

@@ -86,7 +86,7 @@ class SwitchingLinearGaussian(VectorProcess):
 
     @property
     def num_exact(self) -> int | None:
-        """Observations for which `observe` is exact; None for any number."""
+        """Number of observations for which `observe` is exact; None if unlimited."""
         return None if self.num_states == 1 else num_apart(self.num_states, self.num_kept) + 1
 
     def file_tensors(self) -> dict[str, Tensor]:
@@ -128,7 +128,7 @@ class SwitchingLinearGaussian(VectorProcess):
     def observe(
         self, observations: Float64[Tensor, "batch time observed"], *, reset_mask: object = None
     ) -> ObserverOutput:
-        """Run `switching_filter`: "belief" of the mode, "mean" and "covariance" of the state."""
+        """Run `switching_filter`; beliefs are "belief" of the mode, "mean" and "covariance" of the state."""
         refuse_masked("starts", reset_mask)
         begins = [] if reset_mask is None else torch.as_tensor(reset_mask).nonzero()[1:, 0].tolist()
         parts = [switching_filter(self, part, error=False) for part in observations.tensor_split(begins, 1)]

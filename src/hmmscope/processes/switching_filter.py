@@ -73,7 +73,6 @@ class _Gaussians:
 
 
 def num_apart(modes: int, kept: int) -> int:
-    """Return the largest n with K^n <= kept."""
     return 1 if modes == 1 else next(n for n in range(63, 0, -1) if modes**n <= kept)
 
 
@@ -86,8 +85,8 @@ def switching_filter(
 ) -> SwitchingResult:
     """Filter the modes and the state of a switching linear system.
 
-    Of the K^t Gaussians after t steps, those with the same last n modes are merged, where K^n <= num_kept (generalised
-    pseudo-Bayes of order n + 1), so the filter is exact for n + 1 observations.
+    The exact posterior after t steps has K^t Gaussians; Gaussians with the same last n modes are merged, where K^n <=
+    num_kept (generalised pseudo-Bayes of order n + 1). The filter is exact for n + 1 observations.
 
     Source: Ackerson and Fu (1970); Bar-Shalom and Li, Estimation and Tracking (1993).
 
@@ -119,7 +118,6 @@ def switching_filter(
 
 
 def require_kept(modes: int, kept: int) -> None:
-    """Raise an InputError unless at least two modes are tracked."""
     require(kept >= modes**2, "num_kept", f"must be at least {modes**2}, the square of the number of modes", kept)
 
 

@@ -33,7 +33,7 @@ def stationary_start(labelled_VSS: Tensor, **names: object) -> LabelledHMM:
 class Mess3Spec:
     """Mess3: three hidden states that no finite past reveals; its beliefs form a fractal.
 
-    Each of the two other states follows with probability `switch`; a transition to state j emits symbol j with
+    Each of the other two states comes next with probability `switch`; a transition to state j emits symbol j with
     probability `emission`.
 
     Source: Marzen and Crutchfield (2017), "Nearly maximally predictive features and their dimensions"; values from Shai
@@ -58,7 +58,7 @@ class Mess3Spec:
 @registry.process("rrxor")
 @dataclass(frozen=True, kw_only=True)
 class RRXORSpec:
-    """Random-random-XOR: two fair bits, then their exclusive or, repeated.
+    """Random-random-XOR: two fair bits, then their XOR, repeated.
 
     Source: Crutchfield and Feldman (2003).
     """
@@ -115,7 +115,7 @@ class EvenSpec:
 @registry.process("z1r")
 @dataclass(frozen=True, kw_only=True)
 class Z1RSpec:
-    """Zero, one, random, repeated; the entropy rate is (1/3) ln 2.
+    """The symbols zero, one, random bit, repeated; the entropy rate is (1/3) ln 2.
 
     Source: Shai et al. (2024).
     """

@@ -41,11 +41,11 @@ class VectorProcess(Process):
 
     @abstractmethod
     def following(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch coordinate"]:
-        """Return E[o_{t+1}] given beliefs, or the mean, of state t."""
+        """Return E[o_{t+1}] given the belief over, or the mean of, state t."""
 
 
 def following(process: Process, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch coordinate"]:
-    """Run `VectorProcess.following`; raise InputError for other processes."""
+    """Return `VectorProcess.following` of a process; raise InputError for other processes."""
     if not isinstance(process, VectorProcess):
         raise InputError(f"process: {type(process).__name__} has no predictions from beliefs; pass a VectorProcess")
     return process.following(beliefs)

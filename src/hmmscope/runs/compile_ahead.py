@@ -1,4 +1,4 @@
-"""Compilation of the compiled engine before the processes that use it start."""
+"""Compilation of the compiled engine before worker processes start."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,7 +15,7 @@ from hmmscope.training.state import resolve_device
 
 
 def warm_up(configs: Iterable[RunConfig], seen: set[type] | None = None) -> None:
-    """Compile the kernels of these runs, except architectures in `seen`."""
+    """Compile the kernels that the given runs need, except for architectures in `seen`."""
     seen = set() if seen is None else seen
     for config in configs:
         spec, kind = config.training, type(config.model)

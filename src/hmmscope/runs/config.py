@@ -36,8 +36,8 @@ _MAX_CONFIG_BYTES = 2**16
 class RunConfig:
     """Everything that determines the numbers of a run.
 
-    `process`, `layout` and `model` are registered specs, names, or mappings with ``name`` and fields; a process may
-    also be an object, `SequenceData` or a file path, and a model any `nn.Module` from tokens to logits.
+    `process`, `layout` and `model` are registered specs, names, or mappings with ``name`` and fields. A process may
+    also be an object, `SequenceData` or a file path; a model may be any `nn.Module` from tokens to logits.
 
     Attributes:
         process: Data-generating process.
@@ -123,7 +123,7 @@ def configure(
     seed: int | None = None,
     read_options: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """Build the configuration of a training run; arguments left out have their defaults.
+    """Build the configuration of a training run; arguments that are left out keep their defaults.
 
     Args:
         source: A `RunConfig` to change, a dataset, a process, `SequenceData` or its sources, or a name or path.
@@ -244,7 +244,7 @@ def _leave_out_aliases(section: str, inside: dict[str, Any], key: str) -> None:
 
 
 def pinned(config: RunConfig, process: Process | None = None) -> RunConfig:
-    """Add the digest of the process file.
+    """Return the configuration with the digest of the process file.
 
     Args:
         config: Configuration of a run.
@@ -264,7 +264,7 @@ def load_config(path: Path, overrides: dict[str, str] | None = None) -> RunConfi
 def read_yaml(path: Path) -> object:
     """Read plain data from a small YAML or JSON file without aliases, tags or duplicate keys.
 
-    Numbers stay text until the schema parses them, so that ``012``, ``1:30`` or a date cannot change silently.
+    Numbers remain text until the schema parses them, so ``012``, ``1:30`` or a date cannot change silently.
     """
     import yaml
 

@@ -1,4 +1,4 @@
-"""Analysis over training: apply an instrument to every stored checkpoint."""
+"""Analysis over training: an instrument applied to every stored checkpoint."""
 
 from collections.abc import Callable
 from typing import Any

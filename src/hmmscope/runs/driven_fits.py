@@ -26,7 +26,6 @@ OWN_OPTIONS = ("durations", "duration_family")
 
 
 def refuse_beside(options: FitOptions, inputs: Any, **given: Any) -> None:
-    """Refuse options that these fits lack."""
     name = "durations" if inputs is None else "inputs"
     require(
         inputs is None or options.durations is None, "durations", "cannot be combined with inputs", options.durations
@@ -49,7 +48,7 @@ def fit_driven(
     seed: int,
     reading: Mapping[str, Any],
 ) -> tuple[Any, float, Any, dict[str, Any]]:
-    """Fit each number of states, and choose by BIC."""
+    """Fit a model with each number of states, and choose one by BIC."""
     names = ("sequence_weights", "start", "num_restarts", "max_iterations", "tolerance", "pseudo_count")
     limits = {name: getattr(options, name) for name in names} | {"seed": seed}
     start, weights = options.start, as_weights(options.sequence_weights, len(data))

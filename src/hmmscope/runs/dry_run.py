@@ -152,9 +152,9 @@ def _counted_seconds(spec: TrainingSpec, flops: float) -> float:
 
 
 def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None:
-    """Require that runs fit together on the disk and, if trained `here`, each in memory.
+    """Raise ResourceError unless all runs fit on the disk together and, if trained `here`, each fits in memory.
 
-    Invalid runs are skipped.
+    Invalid runs are ignored.
     """
     total, known = 0, {}
     for config in configs:
@@ -232,7 +232,6 @@ def _time_steps(model: SequenceModel, dataset: ProcessDataset, target: Target, s
 
 
 def as_text(found: ResourceEstimate, config: RunConfig) -> list[str]:
-    """Format the estimate as lines."""
     spec = config.training
     lines = [
         f"parameters   {found.parameters:,}",

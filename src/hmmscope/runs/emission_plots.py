@@ -29,10 +29,10 @@ MOST_POINTS = 3000
 def emissions(
     hmm: Any, given: GivenRows | None = None, *, ax: Any = None, coordinates: Any = None, figsize: Any = None
 ) -> Any:
-    """Plot what each state emits.
+    """Plot the emissions of each state.
 
-    Symbols and channels are bars or a heat map, one number is a density (a count: bars) over a histogram of the data,
-    weighted by how often the state occurs, and two numbers are ellipses of one and two standard deviations.
+    Symbols and channels are shown as bars or a heat map; one coordinate as a density (bars for counts) over a histogram
+    of the data, weighted by how often the state occurs; two coordinates as ellipses of one and two standard deviations.
 
     Args:
         hmm: The model.

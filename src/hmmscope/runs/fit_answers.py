@@ -1,4 +1,4 @@
-"""Answers of a fit, by default about the fitted data."""
+"""Methods of a fit, applied by default to the fitted data."""
 
 import signal
 import time
@@ -21,7 +21,7 @@ from hmmscope.training.signals import Interrupted
 
 
 class FitAnswers(Tabular):
-    """Methods of a fit that answer about observations `x`, by default about the fitted ones.
+    """Methods of a fit on observations `x`, by default the fitted data.
 
     See `StateMethods` for `x`, its reading options and the results.
     """
@@ -38,11 +38,11 @@ class FitAnswers(Tabular):
 
     @property
     def num_states(self) -> int:
-        """Return the chosen number of states, without remaining steps."""
+        """Return the chosen number of states; a semi-Markov state counts once for all its remaining steps."""
         return state_answers.num_shown(self.hmm)
 
     def predict(self, x: Any = None, *, names: bool = False, **reading: Any) -> RowValues:
-        """Compute the most likely state of each row, as an integer or with `names` as a name."""
+        """Compute the most likely state path, a state per row; `names` gives names instead of integers."""
         return state_answers.predict(self.hmm, self._rows("predict", x, reading), names=names)
 
     def predict_proba(self, x: Any = None, **reading: Any) -> RowValues:
@@ -74,7 +74,7 @@ class FitAnswers(Tabular):
         return state_answers.state_table(self.hmm, self._rows("states", x, reading))
 
     def plot(self, kind: str = "overview", x: Any = None, *, ax: Any = None, **options: Any) -> Any:
-        """Plot the fit with Matplotlib; return Axes, or a Figure of several.
+        """Plot the fit with Matplotlib; return the Axes, or a Figure if there are several.
 
         Args:
             kind: "overview", "observations" (coloured by state), "probabilities" (of the states over time),
@@ -90,7 +90,7 @@ class FitAnswers(Tabular):
         return state_plots.plot(self.hmm, kind, self._rows("plot", x, reading), ax=ax, **own)
 
     def lines(self) -> list[str]:
-        """Return text: table, reason of the choice, and restarts that disagree."""
+        """Return the lines of a text report: table, reason of the choice, and restarts that disagree."""
         found = []
         if len(self.fits) > 1 or self.held_out:
             each = "an observation" if self.hmm.real_valued else "a symbol"
@@ -134,7 +134,7 @@ class FitAnswers(Tabular):
 
 
 def ended(found: Any, heard: StoppableProgress, begun: float) -> Any:
-    """Return the fit with its cost; after Ctrl-C raise `Interrupted` with it."""
+    """Return the fit with its cost added; after Ctrl-C raise `Interrupted` with the fit."""
     restarts = sum(fit.num_restarts for fit in found.fits.values()) + (found.whole is not None)
     evidence_seconds = 0.0 if found.support is None else found.support.seconds
     cost = {"restarts": restarts, "seconds": time.monotonic() - begun, "evidence_seconds": evidence_seconds}

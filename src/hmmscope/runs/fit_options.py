@@ -1,4 +1,4 @@
-"""Options of `hmmscope.fit` beyond its keywords."""
+"""Further options of `hmmscope.fit`, besides its keywords."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

@@ -88,12 +88,11 @@ class FitResult(FitAnswers):
 
     @property
     def final(self) -> Any:
-        """Return the fit that produced `hmm`."""
         return self.fits[self.num_states] if self.whole is None else self.whole
 
     @property
     def log_likelihood(self) -> float:
-        """Return log P(fitted data) in nats; NaN after a stream."""
+        """Return log P(fitted data) in nats; NaN for a fit to a stream."""
         return self.final.log_likelihood if self.fits else np.nan
 
     @property
@@ -105,7 +104,7 @@ class FitResult(FitAnswers):
     def interval(self) -> tuple[int, int]:
         """Return the 95 % interval of the number of states.
 
-        The interval uses the evidence under the priors of `posterior`, or else BIC; `reason` states which.
+        The interval uses the evidence under the priors of `posterior`, or BIC; `reason` says which of them.
         """
         size = self.num_states
         return (size, size) if self.support is None else self.support.interval(size)
@@ -124,7 +123,7 @@ class FitResult(FitAnswers):
         emission: float = 1.0,
         **laws: Any,
     ) -> Posterior:
-        """Draw all parameters from their posterior by exact Gibbs sampling.
+        """Draw all parameters from their posterior by Gibbs sampling.
 
         Args:
             num_draws, num_chains, warm_up, every, seed: See `hmmscope.inference.gibbs.Chains`.
@@ -199,8 +198,8 @@ def fit(
 ) -> FitResult:
     """Fit an HMM to sequences by expectation maximization (Baum-Welch).
 
-    Choose among several numbers of states by the smallest Bayesian information criterion (BIC). Restarts run on all
-    threads until the best two agree.
+    If several numbers of states are given, choose the one with the smallest Bayesian information criterion (BIC).
+    Restarts run on all threads until the best two agree.
 
     Args:
         source: `SequenceData` or its sources (lists, an array, a file path); for a stream also a `SequenceStream` or an
@@ -265,7 +264,6 @@ def fit(
 
 
 def sizes_of(num_states: object) -> list[int]:
-    """Return the numbers of states in order."""
     given: list[Any] = list(num_states) if isinstance(num_states, Iterable) else [num_states]
     good = all(isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 1 for size in given)
     require(bool(given) and good, "num_states", "must be at least 1 and whole", num_states)

@@ -24,8 +24,8 @@ class Forecasts(Shown, Tabular):
     """Marginal predictions of the next steps.
 
     For symbols, `mean` is the probability of each symbol, and `low` and `high` are its 95 % interval over the
-    posterior. For numbers, `mean` is the expected value, and `low` and `high` contain the value with 95 % over noise,
-    states and parameters.
+    posterior. For numbers, `mean` is the expected value, and the value is between `low` and `high` with probability 95
+    % over noise, states and parameters.
 
     Attributes:
         mean, low, high: (step, symbol) or (step, coordinate).

@@ -1,4 +1,4 @@
-"""Rows that a fitted model answers about."""
+"""Rows of observations for the methods of a fitted model."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ MOST_ENTRIES, MOST_SEQUENCES = 2**21, 4096
 
 @dataclass(frozen=True, repr=False)
 class GivenRows(Shown):
-    """Sequences with the labels of their rows.
+    """Sequences of observations with row labels.
 
     Attributes:
         sequences: Symbols (time,) or numbers (time, coordinate).
@@ -47,7 +47,7 @@ class GivenRows(Shown):
         return RowValues.of(values, self.lengths, names, self.index)
 
     def batches(self) -> Iterator[tuple[Tensor, dict[str, Any], list[int]]]:
-        """Yield padded batches with `lengths`, `inputs` and numbers of sequences."""
+        """Yield padded batches, each with its `lengths`, `inputs` and sequence numbers."""
         order = sorted(range(len(self.lengths)), key=self.lengths.__getitem__)
         while order:
             longest, chosen = 2 * max(1, self.lengths[order[0]]), list[int]()
@@ -69,7 +69,7 @@ class GivenRows(Shown):
 
 
 def given_rows(hmm: Process, source: Any, *, lengths: Any = None, inputs: Any = None, **reading: Any) -> GivenRows:
-    """Read observations for a model.
+    """Read the sequences of a source in the alphabet of a model.
 
     Args:
         hmm: The model.
@@ -111,7 +111,7 @@ def given_rows(hmm: Process, source: Any, *, lengths: Any = None, inputs: Any = 
 def read_inputs(
     inputs: Any, source: Any, lengths: Sequence[int], reading: Mapping[str, Any], alphabet: Any = None
 ) -> SequenceData:
-    """Read the inputs of observations.
+    """Read the input of each observation.
 
     Args:
         inputs: Column of `source`, or an input of each observation: sequences, or all in one row.
@@ -168,7 +168,6 @@ def of_symbols(data: SequenceData, index: Any = None, inputs: SequenceData | Non
 
 
 def row_labels(source: Any) -> Any:
-    """Return the labels of the rows, or None."""
     if isinstance(source, SequenceData | VectorData):
         return None if source.index is None else np.concatenate(source.index)
     index = getattr(source, "index", None)
@@ -176,7 +175,6 @@ def row_labels(source: Any) -> Any:
 
 
 def column_names(source: Any) -> tuple[str, ...]:
-    """Return the names of the columns of a frame, or none."""
     columns = getattr(source, "columns", None)
     if columns is not None and not callable(columns):
         return tuple(map(str, columns))

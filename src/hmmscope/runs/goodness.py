@@ -29,14 +29,14 @@ GRAM = "n-grams of "
 
 @dataclass(frozen=True, repr=False)
 class Goodness(Tabular):
-    """Statistics of the data, and their bands over simulated sequences.
+    """Statistics of the data, and bands of the same statistics over simulated sequences.
 
     The families of statistics are "runs" (fractions of runs of one symbol by length), "n-grams of 2" and "n-grams of 3"
     (fractions of the most frequent n-grams) and "autocorrelation" (for symbols, the fraction of equal pairs at a lag).
-    Numbers are treated per coordinate, and binned into three quantiles for runs and n-grams.
+    Each coordinate of numbers has its own statistics; for runs and n-grams it is binned into three quantiles.
 
-    The p-value of a family is the fraction of data and simulations whose largest standardized deviation is at least
-    that of the data. `adjusted` multiplies the p-value by the number of families (Bonferroni).
+    The p-value of a family is the fraction, among simulations and the data, with a largest standardized deviation at
+    least as large as the data's. `adjusted` multiplies the p-value by the number of families (Bonferroni).
 
     Source: Gelman, Meng and Stern (1996), posterior predictive checks; Davison and Hinkley (1997), section 4.2.
 
@@ -61,7 +61,6 @@ class Goodness(Tabular):
         return {family: min(1.0, len(self.p_values) * p) for family, p in self.p_values.items()}
 
     def lines(self) -> list[str]:
-        """Return a line for each family."""
         of = "draws from the posterior" if self.drawn else "the fitted model"
         found = [f"goodness of fit against {self.num_simulations} simulations of {of}:"]
         for family, p in self.p_values.items():
@@ -99,7 +98,7 @@ class Goodness(Tabular):
 def goodness_of_fit(
     models: Sequence[Any], sequences: Sequence[torch.Tensor], num_simulations: int = 200, seed: int = 0
 ) -> Goodness:
-    """Compare statistics of sequences with those of similar simulations.
+    """Compare statistics of sequences with the same statistics of simulations of equal lengths.
 
     Args:
         models: Models to simulate in turn: the fitted one, or posterior draws.

@@ -1,6 +1,6 @@
 """Export of a model as data for a page: weights, process, and maps from layers to beliefs.
 
-Numbers are base64 of little-endian arrays: float32 for the model, float64 for the process and the maps.
+Arrays are stored as base64 of little-endian numbers: float32 for the model, float64 for the process and the maps.
 """
 
 import base64
@@ -62,7 +62,7 @@ def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ControlScores:
-    """Belief regression scores of untrained controls.
+    """Scores of untrained controls in the regression of beliefs on layers.
 
     Attributes:
         num_samples: Number of `probe` samples.
@@ -87,8 +87,8 @@ def live_model_data(
 ) -> dict[str, Any]:
     """Return the data of the interactive section of a model that predicts the next observation.
 
-    The maps are fitted and measured on `probe`, as in `geometry`. `beyond` is the belief explained beyond untrained
-    controls, each network at its best layer.
+    The maps are fitted and evaluated on `probe`, as in `geometry`. `beyond` is the fraction of the belief explained
+    beyond untrained controls, using each network's best layer.
 
     Args:
         model: A model that `in_browser` supports.
@@ -140,10 +140,10 @@ def _check(model: nn.Module, process: Process, columns: int) -> None:
 
 
 def in_browser(model: nn.Module, dataset: ProcessDataset) -> tuple[dict[str, Any], Mapping[str, Tensor]] | None:
-    """Return the sizes and weights of a model that the page can compute, else None.
+    """Return the sizes and weights of a model if the page can compute the model, else None.
 
-    These are hmmscope's causal decoders and recurrent networks, and user modules of an embedding, one ``torch.nn.RNN``,
-    ``LSTM`` or ``GRU``, and a linear head.
+    The page computes hmmscope's causal decoders and recurrent networks, and user modules that consist of an embedding,
+    one ``torch.nn.RNN``, ``LSTM`` or ``GRU``, and a linear head.
     """
     if isinstance(model, Recurrent) and model.spec is not None:
         spec: Any = model.spec

@@ -99,16 +99,16 @@ class Run(Tabular):
         return plot_rows(rows, repr(self.process), x="step", y="loss", by=("of",), ax=ax)
 
     def dataset(self, stream: str = "evaluate") -> ProcessDataset:
-        """Return samples of the run's process; "evaluate" and "probe" are never trained on."""
+        """Return a dataset of the run's process; the streams "evaluate" and "probe" are never trained on."""
         return ProcessDataset(self.process, layout=self.config.layout, seed=self.config.seed, stream=stream)
 
     def compare_with_untrained(self) -> list[tuple[str, Any]]:
-        """Return the model as "trained", and three untrained controls of the same architecture."""
+        """Return named models: the model as "trained", and three untrained controls of the same architecture."""
         twins = draw_controls(self.model, seed=self.config.seed, first=self.untrained()).models
         return [("trained", self.model), *(("untrained", twin) for twin in twins)]
 
     def dataset_of(self, source: Any, **reading: Any) -> ProcessDataset:
-        """Read sequences to score against the optimum of the run's process."""
+        """Return a source's sequences as a dataset with the optimum of the run's process."""
         return dataset_of(source, self.process, self.config.layout, seed=self.config.seed, **reading)
 
     @property
@@ -117,7 +117,7 @@ class Run(Tabular):
         return make_target(self.config.target, self.process, self.config.layout)
 
     def untrained(self) -> Any:
-        """Return the model before training."""
+        """Return the model with its initial weights."""
         return self.model_at(0)
 
     def model_at(self, step: int) -> Any:
@@ -140,7 +140,7 @@ class Run(Tabular):
         return unwrapped(net)
 
     def checkpoint_steps(self) -> list[int]:
-        """Return 0 and the steps stored by ``training.num_log_checkpoints`` so far.
+        """Return the steps with stored weights: 0 and those of ``training.num_log_checkpoints`` so far.
 
         Raises:
             InputError: The run stores none.
@@ -167,7 +167,7 @@ class Run(Tabular):
         return place
 
     def look(self, out: str | Path | None = None) -> Any:
-        """Compare the model with its exact optimum, in a notebook view and a page `out`."""
+        """Compare the model with its exact optimum; return a notebook view, and write the page `out`."""
         return registry.lookup("page", "look")(self, out)
 
 
@@ -178,7 +178,7 @@ def _beside(summary: dict) -> str:
 
 
 def read_run(path: str | Path) -> Run:
-    """Read a run from its folder without weights; `model` is None."""
+    """Read a run from its folder without weights; its `model` is None."""
     folder = RunDir.open(require_path("path", path))
     config = config_from_data(folder.config)
     return Run(Path(path), config, _process_of(folder, config), None, folder.done)
@@ -274,9 +274,9 @@ def model_io_of(config: RunConfig, target: Target) -> ModelIO:
 
 
 def engine_of(config: RunConfig, model_io: ModelIO, num_processes: int = 1, *, measure: bool = True) -> Choice:
-    """Choose the engine of a run with a known device, with the reason; see `choose_engine`.
+    """Choose the training engine of a run on a known device; the result includes the reason (see `choose_engine`).
 
-    With `measure`, each engine may be timed.
+    With `measure`, the engines may be timed.
     """
     if config.target.startswith("density"):
         if config.training.engine == "compiled":

@@ -11,7 +11,6 @@ MUTED = "0.65"
 
 
 def state_colours(hmm: Process) -> list[Any]:
-    """Return a colour for each state."""
     count = hmm.num_states if hmm.visits is None else len(hmm.visits.names)
     if count <= len(COLOURS):
         return list(COLOURS[:count])
@@ -20,7 +19,7 @@ def state_colours(hmm: Process) -> list[Any]:
 
 
 def new_figure(figsize: tuple[float, float]) -> Any:
-    """Return an empty figure, of pyplot if the user plots with it."""
+    """Return an empty figure; it is a pyplot figure if the user plots with pyplot."""
     needed("matplotlib", "plot")
     return needed("matplotlib.pyplot", "plot").figure(figsize=figsize, layout="constrained")
 

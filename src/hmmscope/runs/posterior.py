@@ -63,8 +63,8 @@ class Posterior(Shown, Tabular):
     def table(self) -> list[dict[str, Any]]:
         """Return a row per entry: fitted value, posterior mean, 95 % interval, R-hat, effective sample sizes.
 
-        Columns `array` and `entry` identify the entry. The interval has equal tails and widens if few draws are
-        effective. A constant entry has NaN for R-hat and effective sizes.
+        Columns `array` and `entry` identify the entry. The interval has equal tails and is wider if few draws are
+        effective. R-hat and effective sizes of a constant entry are NaN.
         """
         found = []
         fitted = self.hmm.file_tensors()
@@ -107,7 +107,7 @@ class Posterior(Shown, Tabular):
         return goodness_of_fit(self.models(num_simulations), self.sequences, num_simulations, seed)
 
     def forecast(self, observed: Any, steps: int, *, num_models: int = 200, seed: int = 0) -> Forecasts:
-        """Forecast after a past, with the uncertainty of the parameters; see `forecast_with`.
+        """Forecast the observations after a given past, with the uncertainty of the parameters; see `forecast_with`.
 
         Args:
             observed: One sequence: symbols (time,) or names, or numbers (time, coordinate).
@@ -129,7 +129,7 @@ class Posterior(Shown, Tabular):
 
 
 def worst_r_hat(arrays: Iterable[NDArray[np.float64]]) -> float:
-    """Return the largest R-hat of all entries that vary; 1 if none does."""
+    """Return the largest R-hat of all entries that vary; 1 if no entry varies."""
     ratios = np.concatenate([r_hat(values.reshape(*values.shape[:2], -1)) for values in arrays])
     return float(np.max(ratios[~np.isnan(ratios)], initial=1.0))
 
@@ -171,7 +171,6 @@ class FitData:
 
     @property
     def sequences(self) -> Sequence[Tensor]:
-        """Return symbols (time,) or numbers (time, coordinate)."""
         return self.rows.sequences
 
     def posterior(

@@ -1,4 +1,4 @@
-"""Named configurations: the papers' runs."""
+"""Named configurations of the runs in the papers."""
 
 from typing import Any
 

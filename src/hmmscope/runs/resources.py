@@ -14,14 +14,14 @@ ADVICE = "lower training.num_log_checkpoints or the size of the model, or choose
 
 
 def disk_bytes(config: RunConfig, model_io: ModelIO) -> int:
-    """Return the bytes of a run folder, including a checkpoint during writing."""
+    """Return the bytes of a run folder, including a second checkpoint while it is written."""
     spec, cost = config.training, cost_of(config.model, model_io, config.layout.context_length)
     kept = len({spec.num_steps, 1}.union(spec.log_checkpoint_steps)) + 1
     return 200 * spec.num_steps + (0 if cost is None else 12 * cost.parameters * kept)
 
 
 def warn_if_large(config: RunConfig, model_io: ModelIO) -> None:
-    """Warn with size, memory and time before training more than `LARGE` parameters on the processor."""
+    """Warn about size, memory and time before training more than `LARGE` parameters on the CPU."""
     spec, columns = config.training, config.layout.context_length
     cost = cost_of(config.model, model_io, columns, device=spec.device)
     if cost is None or spec.device != "cpu" or cost.parameters <= LARGE:
@@ -48,7 +48,7 @@ def require_memory_for(config: RunConfig, model_io: ModelIO) -> None:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration in the largest unit that it contains at least twice."""
+    """Format a duration in its largest unit of which it has at least two."""
     for size, unit in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"

@@ -9,7 +9,7 @@ from hmmscope.reprs import needed, to_frame
 
 
 class RowValues(np.ndarray[Any, Any]):
-    """A NumPy array (row,) or (row, column) of consecutive sequences, as in hmmlearn.
+    """A NumPy array with a value or several columns per row; sequences are consecutive, as in hmmlearn.
 
     Slices and results of arithmetic are plain arrays.
 
@@ -45,7 +45,6 @@ class RowValues(np.ndarray[Any, Any]):
         return RowValues.of, (np.asarray(self), self.lengths, self.names, self.index)
 
     def per_sequence(self) -> list[np.ndarray[Any, Any]]:
-        """Return an array for each sequence."""
         return np.split(np.asarray(self), np.cumsum(self.lengths)[:-1])
 
     def columns(self) -> dict[str, Any]:
@@ -53,7 +52,7 @@ class RowValues(np.ndarray[Any, Any]):
         return self._labels() | self._values()
 
     def to_pandas(self) -> Any:
-        """Return a pandas Series (of one column) or DataFrame with the index of the input.
+        """Return a pandas Series (one column) or DataFrame with the index of the input.
 
         Without an index, rows of several sequences have the index (sequence, time).
         """
@@ -78,7 +77,7 @@ class RowValues(np.ndarray[Any, Any]):
 
 
 def stamps_of(index: Any) -> np.ndarray[Any, Any] | None:
-    """Return labels that are times as datetime64, of a time zone as its local time; None for other labels."""
+    """Return time stamps as datetime64, in the local time of their zone; None for other labels."""
     if index is not None and hasattr(index, "to_timestamp"):
         index = index.to_timestamp()
     if getattr(index, "tz", None) is not None:
@@ -98,7 +97,7 @@ def time_step(index: Any) -> np.timedelta64 | None:
 
 
 def duration_text(step: np.timedelta64) -> str:
-    """Return a duration in its two largest units: `1 h 40 min`; "always" for NaT."""
+    """Format a duration in its two largest units, such as `1 h 40 min`; NaT gives "always"."""
     if np.isnat(step):
         return "always"
     seconds = float(step / np.timedelta64(1, "ns")) / 1e9

@@ -15,7 +15,7 @@ DTYPE = torch.float32
 
 @contextmanager
 def settings(spec: TrainingSpec) -> Iterator[None]:
-    """Apply the threads and determinism of a recipe, and restore the previous settings on exit.
+    """Apply a recipe's settings of threads and determinism, and restore the previous settings on exit.
 
     Raises:
         InputError: An operation has no deterministic implementation.
@@ -44,7 +44,7 @@ def settings(spec: TrainingSpec) -> Iterator[None]:
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Enable gradients and float32 defaults, whatever the caller's settings are."""
+    """Enable gradients and float32 defaults inside the block, whatever the caller's settings are."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(DTYPE)
     try:
@@ -56,7 +56,6 @@ def plain() -> Iterator[None]:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Set the number of torch threads, and restore it on exit."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

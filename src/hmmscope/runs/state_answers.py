@@ -1,4 +1,4 @@
-"""Answers of a model with hidden states about rows."""
+"""Methods of models with hidden states on rows of observations."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,8 +51,6 @@ class SampledRows(NamedTuple):
 
 
 class StateTable(ResultRows):
-    """Emissions, frequency and durations of each state."""
-
     def __repr__(self) -> str:
         names = list(self.columns())
         cells = [names, *([_cell(row.get(name)) for name in names] for row in self)]
@@ -67,26 +65,25 @@ class StateTable(ResultRows):
 
 
 def state_names(hmm: Process) -> tuple[str, ...]:
-    """Return names of the states, by default `state 0`, ..."""
+    """Return the names of the states, by default `state 0`, ..."""
     if hmm.visits is not None:
         return hmm.visits.names
     return hmm.states or tuple(f"state {state}" for state in range(hmm.num_states))
 
 
 def num_shown(hmm: Process) -> int:
-    """Return the number of states, without remaining steps."""
+    """Return the number of states; a semi-Markov state counts once for all its remaining steps."""
     return len(state_names(hmm))
 
 
 def constant_inputs(hmm: Any) -> list[tuple[str, Any]]:
-    """Return the HMM under each input by name, or the model alone."""
+    """Return pairs (input name, HMM under that input); without inputs, the only pair is ("", model)."""
     if hmm.num_inputs is None:
         return [("", hmm)]
     return [(name, hmm.given_input(number)) for number, name in enumerate(hmm.input_names)]
 
 
 def coordinate_names(hmm: Process, given: GivenRows | None = None) -> tuple[str, ...]:
-    """Return names of the coordinates, by default `x0`, `x1`, ..."""
     count = hmm.num_symbols
     if given is not None and len(given.columns) == count:
         return given.columns
@@ -95,7 +92,7 @@ def coordinate_names(hmm: Process, given: GivenRows | None = None) -> tuple[str,
 
 
 def chosen_coordinates(hmm: Process, given: GivenRows | None, wanted: Any) -> list[int]:
-    """Return numbers of coordinates from names or numbers; default all."""
+    """Return coordinate numbers for names or numbers; by default all."""
     names = coordinate_names(hmm, given)
     if wanted is None:
         return list(range(hmm.num_symbols))
@@ -112,7 +109,6 @@ def chosen_coordinates(hmm: Process, given: GivenRows | None, wanted: Any) -> li
 
 
 def predict(hmm: Process, x: Any, *, names: bool = False, **reading: Any) -> RowValues:
-    """Compute the most likely path of each sequence."""
     _require(hmm, PATHS)
     given = given_rows(hmm, x, **reading)
     states = _by_row(given, lambda rows, options: most_likely_states(hmm, rows, **options).states)
@@ -124,7 +120,6 @@ def predict(hmm: Process, x: Any, *, names: bool = False, **reading: Any) -> Row
 
 
 def predict_proba(hmm: Process, x: Any, **reading: Any) -> RowValues:
-    """Compute P(state | all observations) of each row."""
     _require(hmm, SMOOTHING)
     given = given_rows(hmm, x, **reading)
     found = _by_row(given, lambda rows, options: smooth_beliefs(hmm, rows, **options))
@@ -150,7 +145,6 @@ def score(hmm: Process, x: Any, *, per_sequence: bool = False, **reading: Any) -
 
 
 def sample(hmm: Any, length: int, num_sequences: int = 1, *, seed: int = 0, inputs: Any = None) -> SampledRows:
-    """Sample sequences; `inputs` (length,) or (num_sequences, length)."""
     require_count("length", length)
     require_count("num_sequences", num_sequences)
     if hmm.num_inputs is not None:
@@ -172,7 +166,6 @@ def sample(hmm: Any, length: int, num_sequences: int = 1, *, seed: int = 0, inpu
 def forecast(
     hmm: Any, observed: Any, steps: int = 1, *, seed: int = 0, next_inputs: Any = None, **reading: Any
 ) -> Forecasts:
-    """Forecast the observations after a sequence; `next_inputs` (steps,)."""
     given = given_rows(hmm, observed, **reading)
     count = len(given.sequences)
     require(count == 1, "observed", f"must be one sequence, got {count}; pass one of them", count)
@@ -197,7 +190,7 @@ def _given_next_inputs(hmm: Any, past: Tensor, inputs: Tensor, steps: int) -> Fo
 
 
 def state_table(hmm: Process, x: Any = None, **reading: Any) -> StateTable:
-    """Describe each state in a row, for models with inputs once per input."""
+    """Return a row that describes each state; models with inputs have a row per state and input."""
     if hmm.num_inputs is not None:
         return _table_by_input(hmm, None if x is None else given_rows(hmm, x, **reading))
     hmm.require_capability(PATHS if hmm.real_valued else STATES)
@@ -238,7 +231,6 @@ def _table_by_input(hmm: Any, given: GivenRows | None) -> StateTable:
 
 
 def dwell_rows(hmm: Process) -> list[float]:
-    """Return the mean duration of each state, in rows."""
     if hmm.visits is not None:
         durations = hmm.visits.durations
         return (durations @ torch.arange(1, durations.shape[1] + 1).double()).tolist()
@@ -246,7 +238,7 @@ def dwell_rows(hmm: Process) -> list[float]:
 
 
 def transitions_of(hmm: Process) -> Float64[Tensor, "state state"]:
-    """Return P(next state | state), of a semi-Markov model between visits."""
+    """Return P(next state | state); for a semi-Markov model, P(next visit's state | state)."""
     if hmm.visits is not None:
         return hmm.visits.transition
     found: Tensor = hmm.transition if hmm.real_valued else hmm.params.transitions()[0]  # type: ignore[attr-defined]

@@ -31,7 +31,6 @@ OPTIONS = ("sequence", "coordinates", "figsize")
 
 
 def plot(hmm: Process, kind: str = "overview", x: Any = None, *, ax: Any = None, **options: Any) -> Any:
-    """Plot a model and its observations; see `StateMethods.plot`."""
     if kind not in KINDS:
         raise unknown_name("kind", kind, KINDS)
     own, reading = split_options(options)
@@ -57,7 +56,7 @@ def _by_input(draw: Callable[..., Any], hmm: Process, ax: Any, *, figsize: Any =
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return options of plots, and options that read the observations."""
+    """Split options into those of plots and those of reading observations."""
     own = {name: value for name, value in options.items() if name in OPTIONS}
     return own, {name: value for name, value in options.items() if name not in OPTIONS}
 
@@ -65,7 +64,7 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 def observations(
     hmm: Process, given: GivenRows, *, ax: Any = None, sequence: int = 0, coordinates: Any = None, figsize: Any = None
 ) -> Any:
-    """Plot one sequence over time on a background of the colours of its most likely states.
+    """Plot one sequence over time; background colours show its most likely states.
 
     Args:
         hmm: The model.
@@ -118,7 +117,7 @@ def probabilities(hmm: Process, given: GivenRows, *, ax: Any = None, sequence: i
 
 
 def overview(hmm: Process, given: GivenRows | None, *, ax: Any = None, figsize: Any = None, **options: Any) -> Any:
-    """Plot transitions and emissions, with observations also states over time; return the figure."""
+    """Plot transitions, emissions and, with observations, states over time; return the figure."""
     if ax is not None:
         raise InputError("ax: applies to a single plot; choose a kind, such as 'transitions'")
     parts = constant_inputs(hmm)[:MOST_PANELS]
@@ -149,7 +148,7 @@ def _details(hmm: Process, given: GivenRows | None, parts: Any, figure: Any, gri
 
 
 def convergence(fit: Any, *, ax: Any = None, figsize: Any = None) -> Any:
-    """Plot for each restart how far its log-likelihood is below the best one, over the iterations."""
+    """Plot, for each restart over its iterations, the gap of its log-likelihood to the best."""
     found = fit.fits.get(fit.num_states)
     if found is None or not found.history:
         raise InputError("kind: 'convergence' needs the restarts of a fit, which a stream does not store")
@@ -173,7 +172,7 @@ def convergence(fit: Any, *, ax: Any = None, figsize: Any = None) -> Any:
 
 
 def num_states(fit: Any, *, ax: Any = None, figsize: Any = None) -> Any:
-    """Plot the posterior probability of each number of states as bars, and its BIC as a line."""
+    """Plot the posterior probability of each number of states as bars, and the BIC as a line."""
     if fit.support is None:
         raise InputError("kind: 'num_states' needs several numbers of states; fit with num_states=[1, 2, 3]")
     axes = new_axes(ax, figsize or (6.0, 3.6))

@@ -1,4 +1,4 @@
-"""Parts of the data of a stream, each fitted once."""
+"""Division of streamed data into parts, each fitted once."""
 
 from collections.abc import Iterable
 from typing import Any

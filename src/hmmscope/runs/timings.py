@@ -1,4 +1,4 @@
-"""Step times of each engine by machine and package versions, stored in the user's cache."""
+"""Times per training step of each engine, by machine and package versions, stored in the user's cache."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ _SECONDS, _STEP, _FEWEST = 2.0, 2e10, 16
 
 
 def timing(config: RunConfig, model_io: ModelIO, seconds: float) -> Timing | None:
-    """Return the step time of each engine, or None if measuring takes longer than training."""
+    """Return each engine's time per step, or None if measuring would take longer than training."""
     with suppress(OSError, HmmscopeError):
         store.make_folder(_file().parent)
     with disk.one_at_a_time(_file().parent):
@@ -49,11 +49,11 @@ def timing(config: RunConfig, model_io: ModelIO, seconds: float) -> Timing | Non
 
 
 class NotMeasuredError(LookupError):
-    """Steps of this training have not been timed on this machine."""
+    """Raised when no step times of this training are stored for this machine."""
 
 
 def kept_timing(config: RunConfig, model_io: ModelIO, seconds: float) -> Timing | None:
-    """Return earlier results of `timing`, without measuring or writing."""
+    """Return the stored result of `timing`, without measuring or writing."""
     kept = _read()
     found = kept["steps"].get(_shape(config, model_io))
     if found is not None:

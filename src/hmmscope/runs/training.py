@@ -115,7 +115,7 @@ def train(
     """Train a model on a process or on sequences, and compare it with the optimum.
 
     For given sequences (`SequenceData`), n-gram baselines replace the unknown optimum. A user's module is trained in
-    place, and resuming needs it again.
+    place and must be passed again to resume.
 
     Args:
         source: A process, a dataset, `SequenceData` or its sources, a `RunConfig`, or a name or path.
@@ -279,7 +279,6 @@ def _first_weights(path: Path, model: UserModule, world: ProcessGroup) -> None:
 
 
 def summarise(score: Score, model: SequenceModel, config: RunConfig, floor: float | None) -> dict:
-    """Return the results for done.json."""
     excess, low, high = score.excess or (None, None, None)
     best = score.baseline
     compared: dict[str, str | float] = {}

@@ -16,9 +16,9 @@ MOST_NODES, LEAST_ARROW = 10, 0.005
 
 
 def transitions(hmm: Process, given: GivenRows | None = None, *, ax: Any = None, figsize: Any = None) -> Any:
-    """Plot the states as a graph: areas show how often, labels how long, arrows where to.
+    """Plot states as a graph: areas show their frequency, labels their durations, arrows their transitions.
 
-    Arrows from a state are P(next state | it leaves the state). Above ten states the plot is the transition matrix.
+    Arrows show P(next state | the state changes). With more than ten states the plot is the transition matrix.
     """
     rows = state_table(hmm, given)
     matrix = transitions_of(hmm).numpy()
@@ -49,7 +49,7 @@ def transitions(hmm: Process, given: GivenRows | None = None, *, ax: Any = None,
 
 
 def durations(hmm: Process, given: GivenRows | None = None, *, ax: Any = None, figsize: Any = None) -> Any:
-    """Plot durations of visits; points are whole visits of the most likely paths."""
+    """Plot the durations of visits; points are visits that the most likely paths show completely."""
     axes = new_axes(ax, figsize or (5.6, 3.6))
     longest = max(2, min(200, int(3 * np.nan_to_num(max(dwell_rows(hmm)), posinf=60.0)) + 1))
     if hmm.visits is not None:

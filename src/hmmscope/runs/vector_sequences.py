@@ -28,7 +28,7 @@ LEAST_PARTS, SHORTEST = 20, 16
 
 
 def emission_of(source: Any, asked: str | type[EmissionHMM] | None, reading: dict[str, Any]) -> str | type[EmissionHMM]:
-    """Return "symbols" or the requested family; by default "gaussian" for fractional numbers."""
+    """Return the requested emission family; the default is "gaussian" for fractional numbers, else "symbols"."""
     if asked == "symbols":
         return "symbols"
     if asked is not None:
@@ -40,7 +40,6 @@ def emission_of(source: Any, asked: str | type[EmissionHMM] | None, reading: dic
 
 
 def read_validation(validation: Any, data: VectorData, reading: dict[str, Any]) -> VectorData:
-    """Read held-out data in the same way as the fitted data."""
     options = reading if isinstance(validation, str | Path) else {"axis": reading.get("axis")}
     return read_vectors(validation, **options, symbols_from=data.read_options, width=data.rows.shape[1])
 
@@ -56,7 +55,7 @@ def _one_fit(
 
 
 def held_out(data: VectorData, seed: int) -> tuple[VectorData, VectorData | None, str]:
-    """Split off a fifth of the data to compare numbers of states; also return a description.
+    """Split off a fifth of the data to compare numbers of states; return both parts and a description.
 
     Fewer than twenty sequences are cut into blocks; with fewer than twenty blocks, nothing is held out.
     """
@@ -145,7 +144,6 @@ def _judged(hmm: EmissionHMM, data: VectorData, units: list[NDArray[np.int64]]) 
 
 
 def refuse(emission: str | type[EmissionHMM], **given: Any) -> None:
-    """Raise InputError for given options that apply to symbols only."""
     for name, value in given.items():
         if value not in (None, False, ()):
             raise InputError(f"{name}: applies to symbols, but emission is {family_name(emission)!r}")

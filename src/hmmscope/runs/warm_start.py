@@ -1,7 +1,7 @@
 """Warm starts: reuse the checkpoint of a shorter run.
 
-Two runs that differ only in their number of steps are equal until the shorter one ends or, with the schedule "wsd",
-until its decay.
+Two runs that differ only in their number of steps are equal until the shorter run ends or, with the schedule "wsd",
+starts its decay.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ FREE = (
 
 @dataclass(frozen=True, eq=False)
 class SharedPrefix:
-    """The shared steps of two runs.
+    """The steps that two runs share.
 
     Attributes:
         shorter: The existing run.
@@ -43,7 +43,7 @@ class SharedPrefix:
 
     @classmethod
     def of(cls, path: Path, config: RunConfig) -> "SharedPrefix":
-        """Return the longest shared prefix of the run in `path` and a configuration.
+        """Return the longest prefix that the run in `path` shares with a configuration.
 
         Raises:
             InputError: There is none.
@@ -68,7 +68,7 @@ class SharedPrefix:
         return cls(shorter, steps[-1], config.training.log_checkpoint_steps)
 
     def hand_over(self, folder: RunDir) -> None:
-        """Copy the checkpoint and earlier metrics to a run without a checkpoint."""
+        """Copy the shared checkpoint and earlier metrics to a run without a checkpoint."""
         found = self.shorter.load_checkpoint(self.step)
         assert found is not None  # missing steps were refused above
         _, tensors, state = found

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 
 def to_plain(source: Any) -> Any:
-    """Convert a tensor, array or column to a NumPy array, a masked array or a list; return others unchanged.
+    """Convert a tensor, array or column to a NumPy array, masked array or list; return other objects unchanged.
 
-    Arrays get native byte order, positive strides and a type that torch has. Columns with null values become lists.
+    Arrays get native byte order, positive strides and a dtype that torch has. Columns with null values become lists.
     """
     if isinstance(source, torch.Tensor):
         dense = (source.to_dense() if source.layout != torch.strided else source).detach().cpu()
@@ -70,7 +70,6 @@ def is_frame(source: Any) -> bool:
 
 
 def categories_of(column: Any) -> list[Any] | None:
-    """Return all categories of a categorical column in order, or None."""
     dtype = getattr(column, "dtype", getattr(column, "type", None))
     if str(dtype) == "category":
         return list(getattr(column, "cat", column).categories)
@@ -83,7 +82,7 @@ def categories_of(column: Any) -> list[Any] | None:
 
 
 def as_labels(index: Any) -> NDArray[Any]:
-    """Return row labels as an array; dates with a zone become datetime64 in UTC."""
+    """Return row labels as an array; dates with a time zone become datetime64 in UTC."""
     found = np.asarray(index)
     if found.dtype.kind == "O" and len(found) and hasattr(found[0], "astimezone") and hasattr(index, "tz_convert"):
         found = np.asarray(index.tz_convert("UTC").tz_localize(None))
@@ -91,7 +90,7 @@ def as_labels(index: Any) -> NDArray[Any]:
 
 
 def labels_of(source: Any) -> Any:
-    """Return the row labels of a pandas object, or None for row numbers."""
+    """Return the row labels of a pandas object; None if they are row numbers."""
     index = getattr(source, "index", None)
     if index is None or callable(index) or not hasattr(index, "dtype") or not hasattr(index, "is_unique"):
         return None

@@ -157,7 +157,7 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def num_observations(self) -> int:
-        """Number of observations, without missing ones."""
+        """Number of observations that are not missing."""
         return self.num_steps - self.num_missing
 
     @property
@@ -167,7 +167,7 @@ class SequenceData(Dataset[Tensor]):
 
     @cached_property
     def steps_since_gap(self) -> NDArray[np.int64]:
-        """Observations since the start or last gap (observation,); -1 where missing."""
+        """Number of observations since the start or last gap (observation,); -1 where missing."""
         steps, gaps = np.arange(self.num_steps), self.flat == self.num_symbols
         begins = np.zeros(self.num_steps + 1, np.bool_)
         begins[self._starts[:-1]] = True
@@ -234,7 +234,7 @@ class SequenceData(Dataset[Tensor]):
         return glue.join(names[code] if 0 <= code < len(names) else "?" for code in map(int, sequence))
 
     def renamed(self, symbols: Sequence[str]) -> "SequenceData":
-        """Renumber symbols as in `symbols`."""
+        """Return the data with symbols renumbered by their place in `symbols`."""
         names = self.symbols or ()
         codes = np.array([*(symbols.index(name) for name in names), len(symbols)])
         flat = codes[self.flat.astype(np.int64)]
@@ -244,7 +244,7 @@ class SequenceData(Dataset[Tensor]):
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of symbols, names and lengths."""
+        """SHA-256 of symbols, names and lengths."""
         header = json.dumps([self.num_symbols, self.symbols], ensure_ascii=False)
         sha = hashlib.sha256(f"{FORMAT}/1/{len(self)}/{header}".encode())
         sha.update(self._encoded.lengths.astype("<i8").tobytes())
@@ -261,7 +261,6 @@ class SequenceData(Dataset[Tensor]):
     # -- description
 
     def describe(self) -> str:
-        """Describe the sequences in two lines."""
         names = self.symbols or ()
         listed = " ".join(map(in_a_line, names[:_SHOWN_SYMBOLS])) + (" ..." if len(names) > _SHOWN_SYMBOLS else "")
         total = f"{self.num_observations} observations in {summary(self._encoded)}"
@@ -283,12 +282,12 @@ class SequenceData(Dataset[Tensor]):
     # -- batches
 
     def padded(self, length: int | None = None) -> tuple[Int64[Tensor, "sequence time"], Int64[Tensor, " sequence"]]:
-        """Return all sequences as a zero-padded array, cut to `length`, and their lengths."""
+        """Return all sequences, cut to `length`, as a zero-padded array, and their lengths."""
         return self.collate([self[number] for number in range(len(self))], length)
 
     @staticmethod
     def collate(sequences: Sequence[Tensor], length: int | None = None) -> tuple[Tensor, Tensor]:
-        """Pad sequences with zeros to (tokens, lengths), for a DataLoader."""
+        """Return (zero-padded tokens, lengths) of sequences, for a DataLoader."""
         counts = torch.tensor(
             [len(sequence) if length is None else min(len(sequence), length) for sequence in sequences]
         )
@@ -298,7 +297,7 @@ class SequenceData(Dataset[Tensor]):
         return tokens, counts
 
     def batches(self, batch_size: int, *, shuffle: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (tokens, lengths) of `batch_size` sequences, shuffled by a seed if given."""
+        """Yield (tokens, lengths) of `batch_size` sequences; a seed in `shuffle` shuffles them."""
         require_count("batch_size", batch_size)
         order = np.arange(len(self))
         if shuffle is not None:
@@ -329,7 +328,7 @@ class SequenceData(Dataset[Tensor]):
         return -(-self.num_steps // count)
 
     def chunks(self, length: int) -> "SequenceData":
-        """Cut the sequences into pieces of `length`, or of `block_length` if that gives fewer than 30."""
+        """Cut the sequences into pieces of `length`, or of `block_length` if there would be fewer than 30."""
         require_count("length", length)
         if sum(-(-count // length) for count in self.lengths.tolist()) < _FEW_PIECES:
             length = min(length, self.block_length)
@@ -348,7 +347,6 @@ class SequenceData(Dataset[Tensor]):
         return self.from_encoded(replace(self._encoded, how=f"{self.how}; {more}"), self.title, self.seed)
 
     def prefixes(self, length: int) -> "SequenceData":
-        """Return the first `length` symbols of each sequence."""
         require_count("length", length)
         lengths = np.minimum(self._encoded.lengths, length)
         kept = np.arange(self.num_steps) - np.repeat(self._starts[:-1], self._encoded.lengths) < length
@@ -391,7 +389,6 @@ class SequenceData(Dataset[Tensor]):
         return Parts(*(self._chosen(np.flatnonzero(parts == part)) for part in range(3)))
 
     def seeded(self, seed: int) -> "SequenceData":
-        """Return the same sequences with another split."""
         return self.from_encoded(self._encoded, self.title, seed)
 
     @cached_property
@@ -400,7 +397,7 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def train(self) -> "SequenceData":
-        """Training part: 80 % of the sequences; `validation` and `test` have 10 % each."""
+        """Training part with 80 % of the sequences; `validation` and `test` have 10 % each."""
         return self._parts.train
 
     @property
@@ -414,7 +411,7 @@ class SequenceData(Dataset[Tensor]):
     # -- files
 
     def save(self, path: object) -> None:
-        """Write to a new .safetensors, .npz or .jsonl file, which `SequenceData` reads back equal.
+        """Write the data to a new .safetensors, .npz or .jsonl file, from which `SequenceData` restores it.
 
         Raises:
             InputError: another ending.

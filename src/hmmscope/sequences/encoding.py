@@ -31,7 +31,7 @@ _FEW_TEXTS = 10
 
 @dataclass(frozen=True, repr=False)
 class Encoded(Shown):
-    """Sequences as numbers.
+    """Sequences encoded as symbol numbers.
 
     Attributes:
         flat: all symbols, concatenated (observation,); V where missing.
@@ -58,7 +58,7 @@ class Encoded(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Alphabet(Shown):
-    """Known symbol names or their number, the names of missing observations, and how sequences were read."""
+    """Symbol names or their number, names of missing observations, and reading options."""
 
     names: tuple[str, ...] | None = None
     count: int | None = None
@@ -86,14 +86,13 @@ class Alphabet(Shown):
 
 
 def check_text(names: Sequence[str], field: str = "symbols") -> None:
-    """Raise an InputError for unpaired surrogates."""
     if not is_text("".join(names)):
         odd = next(name for name in names if not is_text(name))
         raise InputError(f"{field}: {shown(odd)} contains an unpaired surrogate, which is not valid text")
 
 
 def apart(flat: object, lengths: object) -> list[NDArray[Any]]:
-    """Split concatenated sequences; InputError unless `lengths` are positive with the right sum."""
+    """Split concatenated sequences; raise InputError unless `lengths` are positive with the right sum."""
     try:
         tokens = np.asanyarray(flat)
     except (ValueError, TypeError):  # lists of different lengths, or a type that NumPy lacks
@@ -104,7 +103,6 @@ def apart(flat: object, lengths: object) -> list[NDArray[Any]]:
 
 
 def filling_lengths(lengths: object, total: int) -> NDArray[np.int64]:
-    """Return lengths; InputError unless positive with that sum."""
     counts = whole_lengths(lengths)
     if not len(counts) or bool((counts < 1).any()) or sum(counts.tolist()) != total:
         raise InputError(f"lengths: must be positive and sum to the number of tokens, {total}, got {shown(lengths)}")
@@ -112,7 +110,6 @@ def filling_lengths(lengths: object, total: int) -> NDArray[np.int64]:
 
 
 def whole_lengths(lengths: object) -> NDArray[np.int64]:
-    """Return lengths (sequence,); InputError unless integers >= 0."""
     refuse_masked("lengths", lengths)
     try:
         counts = np.asarray(lengths)
@@ -127,7 +124,7 @@ def whole_lengths(lengths: object) -> NDArray[np.int64]:
 
 
 def within(rows: Sequence[Any], lengths: object) -> list[Any]:
-    """Remove padding from rows, or split one row by lengths.
+    """Return sequences without padding: rows cut to `lengths`, or one row split by `lengths`.
 
     Raises:
         InputError: lengths that match neither the rows nor the only row.
@@ -209,7 +206,7 @@ def _has_gaps(row: Sequence[Any], missing: Missing) -> bool:
 
 
 def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
-    """Encode rows of names; the default alphabet is sorted."""
+    """Encode rows of names; by default the alphabet is their sorted set."""
     different = {word for row in rows for word in row}
     gaps = {word for word in different if alphabet.missing.has(word)}
     names = alphabet.names or (
@@ -243,7 +240,7 @@ def _no_name(word: object, known: tuple[str, ...], alphabet: Alphabet, where: st
 
 
 def encode_characters(lines: list[str], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
-    """Encode lines of characters; the default alphabet is in Unicode order."""
+    """Encode lines of characters; by default the alphabet is their set in Unicode order."""
     if alphabet.names is None and alphabet.count is not None:
         return encode_words([list(line) for line in lines], alphabet, how, where)
     points = np.frombuffer("".join(lines).encode("utf-32-le", "surrogatepass"), np.uint32)
@@ -268,7 +265,7 @@ def _small(flat: NDArray[np.integer], count: int) -> NDArray[np.integer]:
 def encode_lines(
     lines: list[str], alphabet: Alphabet, unit: str | None, what: str, where: Callable[[int], str]
 ) -> Encoded:
-    """Encode lines of text with the given unit, or the only one that fits.
+    """Encode lines of text with the given unit, or with the only unit that fits.
 
     Args:
         lines: without line ends; blank ones are skipped.
@@ -424,7 +421,7 @@ def _ambiguous(texts: list[str], alphabet: Alphabet, what: str, *units: str) -> 
 
 
 def summary(found: Encoded) -> str:
-    """Return a summary such as ``30 sequences of 40, 27 symbols``."""
+    """Return a text summary such as ``30 sequences of 40, 27 symbols``."""
     count, shortest, longest = len(found.lengths), int(found.lengths.min()), int(found.lengths.max())
     lengths = f"of {shortest}" if shortest == longest else f"of {shortest} to {longest}"
     plural = "sequence" if count == 1 else "sequences"

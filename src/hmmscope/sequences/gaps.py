@@ -50,7 +50,7 @@ class Missing:
 
     @classmethod
     def of(cls, given: object) -> "Missing":
-        """Build from a name, a number, or a list; None means no missing values, [None] the value None."""
+        """Build from one value or a list of values; None means no missing values, [None] the value None."""
         if given is None:
             return cls()
         items = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
@@ -65,11 +65,10 @@ class Missing:
 
     @property
     def takes_nothing(self) -> bool:
-        """True if None and NaN are missing observations."""
+        """True if None and NaN represent missing observations."""
         return self.nothing or any(name.lower() in _NOTHING for name in self.names)
 
     def has(self, value: object) -> bool:
-        """Return whether a value is a missing observation."""
         if isinstance(value, str):
             return value.strip() in self.names
         if is_nothing(value):
@@ -100,24 +99,24 @@ class Missing:
         return np.where(mask, MISSING, np.where(mask, 0, array).astype(np.int64))
 
     def check(self, names: Iterable[str] | None) -> None:
-        """Raise an InputError if a symbol has the name of a missing observation."""
+        """Raise InputError if a symbol's name represents missing observations."""
         both = [name for name in names or () if name in self.names]
         if both:
             raise InputError(f"missing: {shown(both[0])} is also one of the symbols; choose one meaning")
 
     def advice(self, value: object) -> str:
-        """Return advice on how to declare this value as missing."""
+        """Return advice on declaring this value as missing."""
         names = [*self.names, "none" if is_nothing(value) else str(value)]
         given = repr(names[0] if len(names) == 1 else names)
         return f"if nothing was observed there, pass missing={given} (--missing {','.join(names) or shown('')})"
 
     def hint(self, name: object) -> str:
-        """Return `advice` if the name often means a missing observation, else ""."""
+        """Return `advice` if this name often represents a missing observation, else ""."""
         usual = str(name).lower() in USUAL_GAPS or name in _USUAL_LETTERS
         return f"; {self.advice(name)}" if usual else ""
 
     def said(self) -> str:
-        """Return the names of missing values as text."""
+        """Return the values that represent missing observations, as text for messages."""
         return ", ".join(name if name else "an empty cell" for name in self.names)
 
 

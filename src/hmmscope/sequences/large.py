@@ -16,17 +16,15 @@ _MANY, _EACH = 2**16, 4
 
 
 def parts_of(flat: NDArray[np.integer]) -> Iterator[NDArray[np.integer]]:
-    """Yield an array in chunks."""
     return (flat[begin : begin + _PART] for begin in range(0, len(flat), _PART))
 
 
 def num_equal(flat: NDArray[np.integer], symbol: int) -> int:
-    """Count a symbol in the array."""
     return sum(int(np.count_nonzero(part == symbol)) for part in parts_of(flat))
 
 
 def smallest(count: int) -> type[np.integer]:
-    """Return the smallest integer type for the numbers 0 to count - 1."""
+    """Return the smallest integer dtype for the numbers 0 to count - 1."""
     return np.uint8 if count <= 256 else np.int16 if count <= 2**15 else np.int32
 
 
@@ -36,7 +34,6 @@ def too_sparse(given: int | None, num_symbols: int, num_observations: int) -> bo
 
 
 def require_dense(given: int | None, num_symbols: int, num_observations: int, where: str) -> None:
-    """Raise an InputError if the alphabet is `too_sparse`."""
     if too_sparse(given, num_symbols, num_observations):
         raise InputError(
             f"{where}: symbol {num_symbols - 1} implies {num_symbols} symbols for {num_observations} observations; pass "

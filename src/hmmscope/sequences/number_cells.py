@@ -1,4 +1,4 @@
-"""Cells of tables as numbers: missing entries, decimal marks, numbers or symbols."""
+"""Table cells as numbers: missing entries, decimal marks, and whether cells are numbers or symbols."""
 
 import math
 import os
@@ -33,12 +33,12 @@ _COMMA = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
 
 
 def split_names(column: str, table: Table) -> list[str]:
-    """Return the columns that a name, or names with commas, stands for."""
+    """Return the columns named in a text, which may list several with commas."""
     return [column] if table.has(column) else [name.strip() for name in column.split(",")]
 
 
 def is_array(one: Any) -> bool:
-    """Return whether this is an array, or a list of numbers or of lists of one length."""
+    """Return whether an object is an array, a list of numbers, or a list of lists of one length."""
     plain = to_plain(one)
     if not (isinstance(plain, np.ndarray | list | tuple) or is_frame(plain)):
         return False
@@ -49,7 +49,6 @@ def is_array(one: Any) -> bool:
 
 
 def refuse_ragged(what: str, rows: Any) -> None:
-    """Raise InputError for lists of different lengths."""
     if isinstance(rows, list | tuple) and all(isinstance(row, list | tuple) for row in rows):
         sizes = sorted({len(row) for row in rows})
         if len(sizes) > 1:
@@ -57,20 +56,17 @@ def refuse_ragged(what: str, rows: Any) -> None:
 
 
 class NumberMarkers:
-    """Markers of missing entries."""
-
     def __init__(self, names: Iterable[str]) -> None:
         self.names = frozenset(names)
         self.numbers = frozenset(value for name in self.names if (value := _number(name)) is not None)
 
     @classmethod
     def of(cls, missing: Any) -> "NumberMarkers":
-        """Build from `missing` of the readers."""
         said = Missing.of(missing)
         return cls({*said.names, *(NOTHING if missing is None or said.takes_nothing else ()), ""})
 
     def number(self, cell: Any) -> float | None:
-        """Return the number in a cell, NaN where missing, or None."""
+        """Return the number in a cell; NaN if missing, None if not a number."""
         if isinstance(cell, str):
             cell = cell.strip()
             if cell in self.names:
@@ -128,9 +124,9 @@ def _one_decimal_mark(table: Table, name: str, cells: list[Any]) -> None:
 
 
 def looks_like_numbers(source: Any, reading: Mapping[str, Any]) -> bool:
-    """Return whether a table or array holds numbers of which some are not whole.
+    """Return whether a table or array contains numbers that are not all whole.
 
-    With `unit` the cells of tables are symbols.
+    If `unit` is set, cells of tables are symbols.
     """
     named = isinstance(source, str | os.PathLike | Mapping) or is_frame(source)
     if named and reading.get("unit") is not None:

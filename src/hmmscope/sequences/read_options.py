@@ -1,4 +1,4 @@
-"""Reading options, stored so that other sources are read in the same way."""
+"""Reading options, which are stored so that other sources are read in the same way."""
 
 import shlex
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ TIME_OPTIONS = ("time", "every", "gap", "sort", "duplicates")
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """How sequences were read, or are to be read; None for unspecified.
+    """Options of reading sequences; None means unspecified.
 
     Attributes:
         unit: of text, one of `encoding.UNITS`.
@@ -50,18 +50,15 @@ class ReadOptions:
 
     @classmethod
     def of_file(cls, data: Mapping[str, Any]) -> "ReadOptions | None":
-        """Return the options in a process file, or None."""
         return parse_spec(cls, data["reading"], "reading") if data.get("reading") is not None else None
 
     @property
     def axis_of_time(self) -> TimeAxis | None:
-        """Return the time axis, or None."""
         if self.time is None:
             return None
         return TimeAxis(self.time, self.every, self.gap, bool(self.sort), self.duplicates)
 
     def to_data(self) -> dict[str, Any]:
-        """Return the specified options as plain data."""
         values = to_stored(self)
         values |= {} if self.missing is None else {"missing": list(self.missing)}
         return {name: value for name, value in values.items() if value is not None}

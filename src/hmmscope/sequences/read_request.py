@@ -1,4 +1,4 @@
-"""A request to read sequences: options, alphabet, and error locations."""
+"""A request to read sequences: options, alphabet, and names of places for errors."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ OBSERVATIONS = "observations"
 
 
 class ReadRequest:
-    """Reading options of a caller, and the names of error locations.
+    """The caller's reading options, and names of places for errors.
 
     Args:
         what: the source, for messages.
@@ -91,7 +91,7 @@ class ReadRequest:
         return replace(found, read_options=reading, how=how)
 
     def choose(self, fields: Iterable[object]) -> list[str]:
-        """Return column names; select the stored column if present."""
+        """Return the names of the columns; select the stored column if present."""
         names = [str(field) for field in fields]
         if self.column is None and self.kept.column in names:
             self.column, self.group = self.kept.column, self.group or self.kept.group
@@ -110,7 +110,7 @@ class ReadRequest:
         return names
 
     def of_file(self, header: Mapping[str, Any]) -> Alphabet | None:
-        """Adopt the alphabet of a file; return the caller's alphabet if that differs."""
+        """Take over the alphabet of a file; return the caller's alphabet if it differs."""
         self._check_header(header)
         self.own = "format" in header
         if header.get("gaps"):
@@ -140,7 +140,7 @@ class ReadRequest:
             raise InputError(f"{self.what}: num_symbols: must be the number of names, {known}, got {shown(count)}")
 
     def field(self, fields: list[str]) -> str:
-        """Return the requested field, `observations`, or the only one."""
+        """Return the name of the field to read: the requested field, `observations`, or the only field."""
         if self.column is not None:
             if self.column not in fields:
                 raise unknown_name("column", self.column, fields)
@@ -153,7 +153,7 @@ class ReadRequest:
         )
 
     def at(self, noun: str) -> Callable[[int], str]:
-        """Return a function that names row `number`, or the source for -1."""
+        """Return a function from a row number to the row's name in errors; -1 gives the source."""
         known = self.row_numbers if noun == "row" else None
         return lambda n: self.what if n < 0 else f"{self.what}: {noun} {n + 1 if known is None else known[n]}"
 
@@ -161,7 +161,7 @@ class ReadRequest:
         return encode_numbers(within(rows, self.lengths), self.alphabet, how, self.at(noun))
 
     def whole(self, array: NDArray[Any], lengths: object, how: str) -> Encoded | None:
-        """Encode an array (sequence, time) without copies; None if its numbers need checks."""
+        """Encode an array (sequence, time) without copies; return None if its numbers need checks."""
         plain = array.dtype.kind in "iu" and array.ndim == 2 and not isinstance(array, np.ma.MaskedArray)
         if not plain or not array.size or self.missing.names or (lengths is not None and len(array) != 1):
             return None
@@ -199,7 +199,6 @@ class ReadRequest:
         return self.lines(lines, noun, self.read_options.unit or "characters")
 
     def rows(self, rows: Sequence[Any], how: str, noun: str = "sequence") -> Encoded:
-        """Encode texts, lists of names, or lists of numbers."""
         if (
             self.lengths is None and all(type(row) is list for row in rows) and not all(rows)
         ):  # before millions are read
@@ -218,7 +217,6 @@ class ReadRequest:
         return self.cells(self.along(values), how, noun)
 
     def cells(self, values: Sequence[Any], how: str, noun: str = "sequence") -> Encoded:
-        """Encode lists of names or of numbers."""
         if self._names(word for row in values for word in row):
             return self.words(values, f"{how} of names", noun)
         return self.numbers(values, f"{how} of numbers", noun)
@@ -247,7 +245,7 @@ class ReadRequest:
         return self.words(rows, how)
 
     def along(self, values: list[Any]) -> list[Any]:
-        """Return lists along time; with axis=0 lists of one symbol are one sequence.
+        """Return lists along time; with axis=0, lists of one symbol each form one sequence.
 
         Raises:
             InputError: several lists of one symbol, without axis or lengths.
@@ -269,7 +267,7 @@ class ReadRequest:
         return all(isinstance(value, str) or is_nothing(value) or self.missing.has(value) for value in values)
 
     def table(self, table: Table) -> Encoded:
-        """Encode a column of sequences, or with a group or time a column of symbols."""
+        """Encode a table's column of sequences or, if a group or time column is given, of symbols."""
         names = self.choose(table.names)
         name = self.field(names)
         table.require(name, "column")
@@ -306,7 +304,7 @@ class ReadRequest:
         return replace(self._symbols(rows, how), index=steps.index, names=steps.names)
 
     def adopt(self, categories: list[Any]) -> None:
-        """Take all symbols of a categorical column."""
+        """Use all categories of a column as the alphabet."""
         if categories and all(isinstance(one, str) for one in categories):
             self.unit = self.unit or "lines"
             names = [one for one in categories if not self.missing.has(one)]

@@ -1,4 +1,4 @@
-"""Encoding of files and objects. Only regular files of limited size are read."""
+"""Reading of files and objects as encoded sequences. Only regular files of limited size are read."""
 
 import json
 import os
@@ -42,7 +42,7 @@ ENDINGS = (*TEXT, *FASTA, *FASTQ, *TABLES, *ARRAYS)
 
 
 def read_file(path: Path, asked: ReadRequest) -> Encoded:
-    """Read the sequences of a file by its ending; unknown endings are text."""
+    """Read the sequences of a file in the format of its ending; unknown endings mean text."""
     ending = ending_of(path)
     if ending not in TABLES:
         asked.no_group()
@@ -80,7 +80,7 @@ def _read_json(text: str, asked: ReadRequest) -> Encoded:
 
 
 def is_fasta(text: str) -> bool:
-    """Return whether the first line, without blanks and comments, is a FASTA header."""
+    """Return whether the first line that is no blank or comment is a FASTA header."""
     lines = (line for line in text.splitlines() if line.strip() and not line.startswith(";"))
     return next(lines, "").startswith(">")
 
@@ -283,7 +283,8 @@ def header_of(path: Path, text: str) -> dict[str, Any]:
 def read_array(array: NDArray[Any], asked: ReadRequest, how: str, *, managed: bool = False) -> Encoded:
     """Read a 1-d array as one sequence, or a 2-d array along its time axis.
 
-    By default (time, 1) is one sequence and (sequence, time) has rows of sequences. Floats need `axis` or `lengths`.
+    By default (time, 1) is one sequence, and in other shapes (sequence, time) each row is a sequence. Floats need
+    `axis` or `lengths`.
     """
     kind, shape = array.dtype.kind, array.shape
     if kind in "USO" and array.ndim == 1:
@@ -329,7 +330,7 @@ def _require_whole(array: NDArray[Any], asked: ReadRequest) -> None:
 
 
 def read_again(found: Encoded, asked: ReadRequest) -> Encoded:
-    """Apply names or a number of symbols to encoded sequences."""
+    """Return encoded sequences with other names or another number of symbols."""
     wanted, options = asked.alphabet, asked.read_options.to_data() | ({} if asked.lengths is None else {"lengths": 0})
     if options:
         raise InputError(f"{next(iter(options))}: applies to unread sources only, and SequenceData is already read")

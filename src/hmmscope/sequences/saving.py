@@ -20,7 +20,6 @@ _ENDINGS = (".safetensors", ".npz", ".jsonl")
 
 
 def write_sequences(data: "SequenceData", path: object) -> None:
-    """Write `SequenceData` to a new .safetensors, .npz or .jsonl file."""
     target = Path(str(path))
     if target.suffix not in _ENDINGS:
         raise InputError(f"path: must end in {', '.join(_ENDINGS)}, got {str(target)!r}")

@@ -28,10 +28,10 @@ _UNITS = ("characters", "words", "numbers")
 
 
 class SequenceStream:
-    """The sequences of a file in chunks that fit into memory; it can be iterated again.
+    """The sequences of a file in chunks that fit into memory; each iteration starts again.
 
-    Text and FASTA are read once before to find the symbols, unless given. A safetensors file from `SequenceData.save` is
-    memory-mapped.
+    Unless symbols are given, text and FASTA files are read once more to find them. A safetensors file from
+    `SequenceData.save` is memory-mapped.
 
     Args:
         path: text, FASTA, or .safetensors.

@@ -34,13 +34,13 @@ INDEX = "index"
 
 
 def ending_of(path: Path) -> str:
-    """Return the ending of a path in small letters, without that of a packed file."""
+    """Return the ending of a path in lower case, without the ending of compression."""
     ending = path.suffix.lower()
     return Path(path.stem).suffix.lower() if ending in _PACKED else ending
 
 
 def read_text(path: Path, limit: int = MAX_TEXT) -> str:
-    """Read text in UTF-8, or UTF-16 or UTF-32 with a byte-order mark, also packed by gzip, bzip2 or xz.
+    """Read text in UTF-8, or UTF-16 or UTF-32 with a byte-order mark; gzip, bzip2 and xz are unpacked.
 
     Raises:
         InputError: missing, not a regular file, too large, or another encoding.
@@ -107,7 +107,7 @@ def _parsed(text: str, separator: str) -> list[list[str]]:
 
 
 def separator_of(text: str, separators: str) -> str:
-    """Return the separator that gives every line the same number of cells; by default the first."""
+    """Return the separator that gives every line the same number of cells; without one, the first."""
     if len(separators) == 1:
         return separators
     lines = [line for line in text[: 64 * _SAMPLE * 80].splitlines()[:_SAMPLE] if line.strip()]
@@ -157,13 +157,12 @@ class Table:
         )
 
     def raw(self, name: str) -> Any:
-        """Return a column as the source has it; `index` is the index of a frame."""
+        """Return a column in the form of the source; the name `index` gives a frame's index."""
         if name not in self.names and self.labels is not None and name in (INDEX, str(self.labels.name)):
             return self.labels
         return self._take(name)
 
     def column(self, name: str) -> Any:
-        """Return a column as an array or a list of cells."""
         cells = to_plain(self.raw(name))
         if isinstance(cells, np.ndarray) and cells.ndim == 1:
             return cells
@@ -172,15 +171,13 @@ class Table:
         return list(cells)
 
     def has(self, name: str) -> bool:
-        """Return whether a column, or the index, has this name."""
         return name in self.names or (self.labels is not None and name in (INDEX, str(self.labels.name)))
 
     def where(self, row: int) -> str:
-        """Return the place of a row for messages."""
+        """Return the name of a row for messages."""
         return f"{self.what}: row {row + 1 if self.numbers is None else self.numbers[row]}"
 
     def place(self, row: int, column: str) -> str:
-        """Return the place of a cell for messages."""
         return f"{self.where(row)}, column {column}"
 
     def require(self, name: str, field: str) -> None:
@@ -233,7 +230,6 @@ class Table:
         return [(str(key), np.array(rows)) for key, rows in found.items()]
 
     def categories(self, name: str) -> list[Any] | None:
-        """Return the categories of a column, or None."""
         return categories_of(self.raw(name))
 
 
@@ -257,7 +253,6 @@ def table_of(source: Any, what: str) -> Table:
 
 
 def csv_table(cells: TableCells, what: str) -> Table:
-    """Return the table of rows whose first row names the columns."""
     header, body, numbers = cells.cells[0], cells.cells[1:], cells.numbers[1:]
     for number, row in zip(numbers, body, strict=True):
         if len(row) != len(header):
@@ -266,7 +261,7 @@ def csv_table(cells: TableCells, what: str) -> Table:
 
 
 def parquet_table(path: Path) -> Table:
-    """Return the table of a Parquet file, which reads a column when it is needed."""
+    """Return the table of a Parquet file; columns are read when they are needed."""
     try:
         from pyarrow import parquet
     except ImportError:

@@ -20,7 +20,7 @@ EACH_ROW = "row"
 
 @dataclass(frozen=True, repr=False)
 class Steps(Shown):
-    """The rows of a table in the order of time.
+    """The rows of a table in order of time.
 
     Attributes:
         rows: row of each time step, -1 where no row was recorded (step,).
@@ -38,7 +38,7 @@ class Steps(Shown):
 
 
 class TimeAxis(NamedTuple):
-    """How rows become time steps.
+    """Options of converting rows to time steps.
 
     Attributes:
         time: column of time stamps.
@@ -55,7 +55,6 @@ class TimeAxis(NamedTuple):
     duplicates: str | None = None
 
     def check(self) -> None:
-        """Raise InputError for options out of range."""
         if self.every is not None and self.every != EACH_ROW:
             parse_duration(self.every, "every")
         if self.gap is not None:
@@ -76,7 +75,7 @@ class _Found:
 def put_on_grid(
     cells: Any, groups: Sequence[tuple[str | None, NDArray[np.int64]]], axis: TimeAxis, where: Callable[[int], str]
 ) -> Steps:
-    """Place the rows of each sequence on a grid of times."""
+    """Place the rows of each sequence on a regular grid of times."""
     axis.check()
     every = None if axis.every in (None, EACH_ROW) else parse_duration(axis.every, "every")
     gap = None if axis.gap is None else parse_duration(axis.gap, "gap")

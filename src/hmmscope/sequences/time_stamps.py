@@ -1,4 +1,4 @@
-"""Time stamps and durations: their text, and their conversion to numbers."""
+"""Time stamps and durations: parsing, formatting and conversion to numbers."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ _EPOCH = ((1e11, 1e6), (1e14, 1e3), (1e17, 1.0), (1e20, 1e-3))
 
 
 class Duration(NamedTuple):
-    """A step of time: microseconds or a plain number, or whole months."""
+    """A time step: in microseconds, as a plain number, or in whole months."""
 
     size: float
     months: int
@@ -73,7 +73,7 @@ def parse_duration(given: Any, field: str) -> Duration:
 
 
 def stored_duration(given: Any, field: str) -> str | None:
-    """Return a duration as text that `parse_duration` reads; None and text stay."""
+    """Return a duration as text for `parse_duration`; None and text are unchanged."""
     if given is None or isinstance(given, str):
         return given
     found = parse_duration(given, field)
@@ -81,7 +81,7 @@ def stored_duration(given: Any, field: str) -> str | None:
 
 
 def duration_text(size: float) -> str:
-    """Return microseconds as text: ``10min``."""
+    """Format microseconds as text such as ``10min``."""
     units = [unit for unit in sorted(_UNITS, reverse=True) if unit <= size and unit != 7 * 86_400_000_000]
     exact = next((unit for unit in units if size % unit == 0), None)
     unit = exact or (units[0] if units else 1)
@@ -89,7 +89,7 @@ def duration_text(size: float) -> str:
 
 
 def parse_times(cells: Any, where: Callable[[int], str], as_time: bool) -> NDArray[Any]:
-    """Return times as datetime64[us] in UTC where zones are given, or as plain numbers.
+    """Return times as datetime64[us] (in UTC if zones are given) or as plain numbers.
 
     Args:
         cells: text, dates, or numbers; numbers are seconds to nanoseconds since 1970 if `as_time`.

@@ -75,7 +75,7 @@ class VectorData:
 
     @property
     def num_observations(self) -> int:
-        """Number of rows with at least one number."""
+        """Number of rows that are not entirely missing."""
         return int((~self.rows.isnan()).any(1).sum())
 
     def __len__(self) -> int:
@@ -90,7 +90,6 @@ class VectorData:
         return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=torch.nan)
 
     def describe(self) -> str:
-        """Describe the sequences in one line."""
         width, least, most = self.rows.shape[1], int(self.lengths.min()), int(self.lengths.max())
         said = f"{self.num_observations} observations of {width} coordinate{'s' * (width != 1)} in {len(self)} sequence"
         said += f"{'s' * (len(self) != 1)} of {least}" + (f" to {most}" if most > least else "")
@@ -117,9 +116,9 @@ def read_vectors(
     """Read sequences of vectors of numbers.
 
     A table has one observation per row, and its columns are coordinates. Arrays (time,) and (time, 1) are one sequence
-    of numbers, (sequence, time, coordinate) are sequences, and a list has one array per sequence. Two dimensions without
-    names need `lengths`, which sum to the rows (each row is an observation), or `axis`, the axis of time (each entry is
-    an observation).
+    of numbers, arrays (sequence, time, coordinate) are several sequences, and a list has one array per sequence. A 2-d
+    array without names needs either `lengths`, which sum to the number of rows (each row is an observation), or `axis`,
+    the axis of time (each entry is an observation).
 
     Args:
         source: array, tensor, list, frame, mapping of columns, `VectorData`, or a file (.csv, .tsv, .parquet, .jsonl, .npy,

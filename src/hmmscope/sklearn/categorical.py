@@ -19,7 +19,7 @@ from hmmscope.sklearn.estimator import HiddenMarkovModel, drawn
 class CategoricalHMM(HiddenMarkovModel):
     """HMM with symbols 0 to V - 1, a replacement for `hmmlearn.hmm.CategoricalHMM`.
 
-    X is one column of symbols (time, 1); NaN or masked entries are missing and summed over.
+    X is one column of symbols (time, 1); NaN or masked entries are missing, and likelihoods sum over them.
 
     Source: Rabiner (1989); the interface is that of hmmlearn 0.3.
 

@@ -46,7 +46,7 @@ class UnroundedHMM(Process):
 
     @functools.cached_property
     def logarithms(self) -> Tables:
-        """Log tables with hmmlearn's last bits; states are reversed, because hmmlearn breaks ties by the highest."""
+        """Log tables bit-identical to hmmlearn's; states are reversed, because there the highest state wins ties."""
         initial, transition = (libm_log(part[0].numpy()) for part in self.params.rows()[:2])
         with np.errstate(divide="ignore"):
             emission_VS = np.log(np.ascontiguousarray(self.params.rows()[2][0].numpy().T))
@@ -62,7 +62,6 @@ _kept = functools.lru_cache(maxsize=8)(_of_bytes)
 
 
 def unrounded(initial: Array, transition: Array, emission: Array) -> UnroundedHMM:
-    """Build or reuse the process."""
     parts = tuple(np.asarray(part, np.float64) for part in (initial, transition, emission))
     if sum(part.size for part in parts) > SMALL:
         return UnroundedHMM(*parts)
@@ -127,7 +126,7 @@ class PaddedBatch(NamedTuple):
     numbers: NDArray[np.int64]
 
     def padded(self) -> Int64[Tensor, " batch"] | None:
-        """Lengths, or None without padding."""
+        """Lengths of the sequences, or None without padding."""
         return None if bool(self.inside.all()) else self.lengths
 
     def within(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -136,7 +135,7 @@ class PaddedBatch(NamedTuple):
 
 
 def libm_log(values: Array) -> Array:
-    """Compute logarithms with the C library's last bits."""
+    """Compute logarithms with the bits of the C library."""
     return np.array([math.log(value) if value > 0 else -math.inf for value in values.ravel()]).reshape(values.shape)
 
 
@@ -158,7 +157,6 @@ def unmasked(X: Any) -> Any:
 
 
 def rows_of(name: str, value: Any, shape: tuple[int | None, ...]) -> Array:
-    """Check probability rows."""
     refuse_masked(name, value)
     found = np.asarray(value, np.float64)
     if found.ndim != len(shape) or any(want not in (None, size) for want, size in zip(shape, found.shape, strict=True)):
@@ -177,7 +175,7 @@ _known_laws = functools.lru_cache(maxsize=64)(_are_laws)
 
 
 def weighted_sum(logs: Tensor, weights: Array | None) -> Tensor:
-    """Sum log-likelihoods (n,); those of weight zero are left out."""
+    """Return the weighted sum of log-likelihoods (n,), without sequences of weight zero."""
     if weights is None:
         return logs.sum()
     factors = torch.from_numpy(weights)

@@ -37,7 +37,7 @@ IMPLEMENTATIONS = ("log", "scaling")
 
 
 class HiddenMarkovModel(BaseEstimator):
-    """HMM estimator: X is (time, feature), and `lengths` has the rows of each sequence.
+    """HMM estimator; X is (time, feature), and `lengths` gives the number of rows of each sequence.
 
     Subclasses define the abstract methods. Numbers agree with hmmlearn to about 1e-10.
     """
@@ -223,7 +223,7 @@ class HiddenMarkovModel(BaseEstimator):
     # -- inference
 
     def score(self, X: Any, lengths: Any = None, *, sequence_weights: Any = None, known_states: Any = None) -> float:
-        """Compute log P(X, known states), in nats, weighted by sequence; -inf if impossible."""
+        """Compute log P(X, known states), in nats, as a weighted sum over sequences; -inf if impossible."""
         logs = torch.from_numpy(self.score_sequences(X, lengths, known_states=known_states))
         return float(weighted_sum(logs, as_weights(sequence_weights, len(logs))))
 
@@ -250,9 +250,10 @@ class HiddenMarkovModel(BaseEstimator):
     def decode(
         self, X: Any, lengths: Any = None, algorithm: str | None = None, *, known_states: Any = None
     ) -> tuple[float, NDArray[np.int64]]:
-        """Decode the states (time,), and return their score.
+        """Return a score and the decoded states (time,).
 
-        "viterbi" scores log P(path, X); "map" sums the probabilities of the states, as in hmmlearn.
+        The score of "viterbi" is log P(path, X); the score of "map" is the sum of the states' probabilities, as in
+        hmmlearn.
         """
         name = algorithm or self.algorithm
         if name not in ALGORITHMS:
@@ -275,7 +276,7 @@ class HiddenMarkovModel(BaseEstimator):
         return total, states
 
     def predict(self, X: Any, lengths: Any = None, *, known_states: Any = None) -> NDArray[np.int64]:
-        """Decode the states (time,) by `algorithm`."""
+        """Return the states (time,) decoded by `algorithm`."""
         return self.decode(X, lengths, known_states=known_states)[1]
 
     def predict_proba(self, X: Any, lengths: Any = None, *, known_states: Any = None) -> Array:
@@ -311,7 +312,7 @@ class HiddenMarkovModel(BaseEstimator):
         return self._emit(states, uniforms[1::2]), states
 
     def get_stationary_distribution(self) -> Array:
-        """Compute the stationary distribution; InputError if not unique."""
+        """Compute the stationary distribution; raise InputError if it is not unique."""
         self._ready()
         return stationary_law(torch.from_numpy(np.array(self.transmat_, np.float64))).numpy()
 
@@ -322,7 +323,7 @@ class HiddenMarkovModel(BaseEstimator):
     def bic(self, X: Any, lengths: Any = None) -> float:
         """Compute -2 log P(X) + (free parameters) log(rows of X).
 
-        Free parameters are those of `params`, without structural zeros.
+        Only parameters named in `params` are free; structural zeros are not.
         """
         score = self.score(X, lengths)
         return self._num_parameters() * math.log(len(X)) - 2 * score
@@ -331,7 +332,7 @@ class HiddenMarkovModel(BaseEstimator):
 
     @property
     def monitor_(self) -> Any:
-        """Monitor of the fit; may be replaced."""
+        """Convergence monitor of the fit, which users may replace."""
         for name in ("_ran", "_own_monitor"):
             if name in self.__dict__:
                 return self.__dict__[name]
@@ -398,13 +399,12 @@ class HiddenMarkovModel(BaseEstimator):
 
 
 def most_probable(prior: Any, counts: Array, before: Array) -> Array:
-    """Maximize the posterior under Dirichlet(prior) rows; zeros and rows without counts stay."""
+    """Maximize the posterior under Dirichlet(prior) rows; zeros, and rows without counts, do not change."""
     weight = np.where(before == 0, 0.0, np.maximum(prior - 1 + counts, 0))
     total = weight.sum(-1, keepdims=True)
     return np.divide(weight, total, where=total > 0, out=np.array(before, np.float64))
 
 
 def drawn(cumulated: Array, uniforms: Any) -> Any:
-    """Invert cumulated probabilities."""
     last = np.searchsorted(cumulated, cumulated[-1])
     return np.minimum(np.searchsorted(cumulated, uniforms, side="right"), last)

@@ -16,7 +16,7 @@ from hmmscope.sklearn.vector_estimator import RealValuedHMM, without_gaps
 
 
 class FamilyHMM(RealValuedHMM):
-    """HMM with emissions of a registered family, also one of another package.
+    """HMM with emissions of any registered family, including those of other packages.
 
     Args:
         n_components: Number of states S.

@@ -6,7 +6,7 @@ from collections import deque
 
 
 class ConvergenceMonitor:
-    """Record of log-likelihoods that decides when a fit ends.
+    """Monitor that records log-likelihoods and decides when a fit ends.
 
     Assign a subclass instance to `monitor_` to change the rule.
 
@@ -41,6 +41,6 @@ class ConvergenceMonitor:
 
     @property
     def converged(self) -> bool:
-        """True if the last gain was below `tol` or no iteration is left."""
+        """True if the last gain was below `tol` or the maximum of iterations is reached."""
         gained = self.history[-1] - self.history[-2] if len(self.history) >= 2 else math.inf
         return self.iter == self.n_iter or gained < self.tol

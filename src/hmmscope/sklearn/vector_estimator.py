@@ -20,7 +20,7 @@ from hmmscope.sklearn.estimator import HiddenMarkovModel
 
 
 class RealValuedHMM(HiddenMarkovModel):
-    """HMM estimator over rows of numbers; NaN or masked entries are missing and summed out."""
+    """HMM estimator for rows of numbers; NaN or masked entries are missing and integrated out."""
 
     #: Attribute of each emission array.
     arrays: dict[str, str]
@@ -128,7 +128,6 @@ def _within(padded: torch.Tensor, inside: torch.Tensor | None) -> torch.Tensor:
 
 
 def without_gaps(X: Array, num_states: int) -> Array:
-    """Fill missing entries by feature means."""
     if len(X) < max(2, num_states):
         raise InputError(
             f"X: must have at least {max(2, num_states)} rows, two in total and one per state, got {len(X)} sample"

@@ -1,4 +1,4 @@
-"""System calls that change the disk, below `store`; tests replace them to simulate power cuts and failures."""
+"""System calls that change the disk, used by `store`; tests replace them to simulate power cuts and failures."""
 
 import errno
 import fcntl
@@ -54,7 +54,7 @@ _OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
 
 @contextmanager
 def writing(path: Path, needed: int) -> Iterator[None]:
-    """Convert OS errors of writing to one line."""
+    """Convert OS errors of writing to one-line errors."""
     try:
         yield
     except OSError as error:
@@ -82,7 +82,8 @@ MOST_BYTES = 1 << 40
 def reading(path: Path, *, managed: bool, limit: int = MOST_BYTES) -> Iterator[BufferedReader]:
     """Open a regular file of at most `limit` bytes for reading.
 
-    A problem raises DamagedError for a `managed` file (written by hmmscope), where links are refused, else InputError.
+    A problem raises DamagedError for a `managed` file (written by hmmscope), which must not be a link, and InputError
+    for other files.
     """
     wrong = DamagedError if managed else InputError
     check_name(path)
@@ -114,7 +115,7 @@ def check_name(path: Path) -> None:
 
 
 def open_own(path: Path, flags: int) -> int:
-    """Open a regular file in an hmmscope folder; links are refused."""
+    """Open a regular file in an hmmscope folder; a link raises an error."""
     try:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
@@ -129,19 +130,18 @@ def open_own(path: Path, flags: int) -> int:
 
 
 def read_bytes(path: Path, *, managed: bool, limit: int = MOST_BYTES) -> bytes:
-    """Read a regular file of at most `limit` bytes; errors as in `reading`."""
+    """Read a regular file of at most `limit` bytes, with the errors of `reading`."""
     with reading(path, managed=managed, limit=limit) as file:
         return file.read(os.fstat(file.fileno()).st_size)
 
 
 def refuse_special(path: Path) -> None:
-    """Raise RefusedError if `path` exists and is not a regular file."""
     if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
         raise RefusedError(f"{path}: exists and is not a regular file, so it is not replaced; choose another name")
 
 
 def temporary_sibling(path: Path) -> Path:
-    """Return an unpredictable name in the same folder that matches LEFTOVER."""
+    """Return an unpredictable path in the same folder that matches the pattern LEFTOVER."""
     return path.parent / f"{_PREFIX}{path.name[:100]}-{secrets.token_hex(8)}"
 
 
@@ -171,7 +171,7 @@ def open_temporary(path: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
 
 
 def remove_leftovers(folder: Path, *, of: Path | None = None) -> None:
-    """Remove temporary files of ended writers in `folder`, or only those of the path `of`."""
+    """Remove the temporary files of ended writers in `folder`, or only those for the path `of`."""
     begin = _PREFIX if of is None else f"{_PREFIX}{of.name[:100]}-"
     with suppress(OSError), os.scandir(folder) as entries:
         found = [Path(e.path) for e in entries if e.name.startswith(begin) and LEFTOVER.fullmatch(e.name)]
@@ -255,7 +255,7 @@ def give_lock(fd: int) -> None:
 
 @contextmanager
 def holding(path: Path) -> Iterator[None]:
-    """Hold the lock on `path`; the RefusedError names the current holder."""
+    """Hold the lock on `path` inside the block; raise RefusedError naming the holder if it is held."""
     fd = take_lock(path)
     try:
         yield
@@ -265,7 +265,7 @@ def holding(path: Path) -> Iterator[None]:
 
 @contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
-    """Wait for the lock on a file or folder, unless it is missing or locks are not supported."""
+    """Hold the lock on a file or folder inside the block, unless it is missing or locks are not supported."""
     fd = -1
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY)
@@ -279,7 +279,7 @@ def one_at_a_time(path: Path) -> Iterator[None]:
 
 @contextmanager
 def staying(folder: Path, name: str) -> Iterator[None]:
-    """Report a missing folder instead of damage if `name` disappears during the work."""
+    """Report a missing folder, not damage, if `name` disappears inside the block."""
     try:
         yield
     except (HmmscopeError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Append-only journals of JSON lines with a digest."""
+"""Append-only files of JSON lines with a digest."""
 
 import errno
 import hashlib
@@ -12,9 +12,10 @@ from hmmscope.storage import disk, store
 
 
 class Journal:
-    """An append-only file of JSON lines with one writer, the holder of the run's lock.
+    """An append-only file of JSON lines; only the holder of the run's lock writes to it.
 
-    Opening removes a line cut by a crash. A checkpoint stores the `length` in bytes, to which a resumed run truncates.
+    Opening removes a last line that a crash cut off. A checkpoint stores the `length` in bytes, to which a resumed run
+    truncates the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,7 +37,6 @@ class Journal:
 
     @property
     def digest(self) -> str:
-        """Return the SHA-256 of the first `length` bytes."""
         return self._running.hexdigest()
 
     def append(self, record: dict) -> None:
@@ -59,7 +59,7 @@ class Journal:
                 raise
 
     def sync(self) -> None:
-        """Make all records durable; a failed sync is final."""
+        """Make all records durable; after a failed sync, all later ones fail."""
         with disk.writing(self.path, 0):
             if self._sync_failed:
                 raise OSError(errno.EIO, "an earlier sync failed")
@@ -101,7 +101,7 @@ class Journal:
 
 
 def read_journal(path: Path, *, limit: int = 1 << 30) -> list[dict]:
-    """Read the records of a journal, without a last line cut by a crash.
+    """Read the records of a journal, without a last line that a crash cut off.
 
     Raises:
         InputError: The file is missing or larger than `limit` bytes.

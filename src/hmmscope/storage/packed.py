@@ -1,4 +1,4 @@
-"""Tables of an experiment in working and in archived form.
+"""The tables of an experiment in working and in archived form.
 
 OUT/tables/<name>.jsonl                 rows as JSON lines: working form
 OUT/tables/<name>.jsonl.xz              the same bytes, compressed: archived, experiments without seeds
@@ -42,7 +42,7 @@ def seed_path(folder: Path, seed: int) -> Path:
 
 
 def pack(source: Path, out: Path) -> None:
-    """Archive the tables of `source` in `out`; surplus files are removed."""
+    """Archive the tables of `source` in `out`; files that are no longer needed are removed."""
     tables = read_tables(source)
     index = store.read_table(source / INDEX) if os.path.lexists(source / INDEX) else None
     if index is None:
@@ -66,7 +66,7 @@ def pack(source: Path, out: Path) -> None:
 def by_part(
     index: Sequence[Mapping[str, Any]], tables: Mapping[str, Sequence[Row]], where: Path
 ) -> list[dict[str, Any]]:
-    """Return the rows of each part by table, without their seed."""
+    """Return the rows of each part by table, without the column of seeds."""
     begin = dict.fromkeys((name for row in index for name in row["rows"]), 0)
     parts = []
     for row in index:

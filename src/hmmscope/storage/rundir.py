@@ -64,7 +64,7 @@ _STEP = re.compile(r"step-(\d{9,})")
 
 
 class RunDir:
-    """The folder of a run, made by `create` or `open`; only the holder of its lock writes.
+    """The folder of a run, made by `create` or `open`; only the holder of its lock can write.
 
     Attributes:
         path: The folder, as given.
@@ -152,7 +152,6 @@ class RunDir:
                 remove_leftovers(folder)
 
     def unlock(self) -> None:
-        """Close the journals and release the lock."""
         for journal in self._journals.values():
             journal.close()
         self._journals.clear()
@@ -171,12 +170,12 @@ class RunDir:
 
     @property
     def metrics(self) -> Journal:
-        """Return metrics.jsonl for writing: records determined by the seed."""
+        """Return the journal metrics.jsonl for records that the seed determines."""
         return self._journal("metrics.jsonl")
 
     @property
     def timing(self) -> Journal:
-        """Return timing.jsonl for writing: records that depend on the clock."""
+        """Return the journal timing.jsonl for records that depend on the clock."""
         return self._journal("timing.jsonl")
 
     def _journal(self, name: str) -> Journal:
@@ -312,7 +311,7 @@ class RunDir:
     # ----------------------------------------------------------------------------------------------------------------
 
     def mark_done(self, summary: dict) -> None:
-        """Mark the run as finished: sync the journals, write the digests of all files, then done.json."""
+        """Mark the run as finished: sync the journals, then write the digests of all files and done.json."""
         self.metrics.sync()
         self.timing.sync()
         done = store.json_bytes(summary, "done")
@@ -333,14 +332,14 @@ class RunDir:
 
     @property
     def sealed(self) -> bool:
-        """Return whether a finished run has a seal."""
         return seals.read_seal(self.path) is not None
 
 
 def validate_name(name: str, field: str) -> str:
     """Return `name` if every file system allows it, else raise InputError.
 
-    Allowed are 1 to 100 letters, digits and ``. _ -``, no dot or dash first, no dot last, no Windows device name.
+    Names have 1 to 100 letters, digits and ``. _ -``; they do not start with a dot or dash, end with a dot, or name a
+    Windows device.
     """
     allowed = isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", name)
     if not allowed or name.endswith(".") or _DEVICE_NAME.fullmatch(name):

@@ -4,7 +4,7 @@
     added.json    the same for reproducible files added later: figures, pages, tables of instruments
 
 A seal shows damage, not authorship. Code that changes a sealed folder removes the seal first; a folder without a seal
-cannot be verified. A folder's seal contains the digests of the seals of its runs. Users' files are not covered.
+cannot be verified. A folder's seal contains the digests of its runs' seals. Seals do not cover users' files.
 """
 
 import hashlib
@@ -62,9 +62,9 @@ def write_seal(
     leave: Collection[str] = (),
     whole: Collection[str] = (),
 ) -> None:
-    """Write the seal of a folder over its files and those in `coming`, without those in `leave`.
+    """Write the seal of a folder, which covers its files and those in `coming`, but not those in `leave`.
 
-    Folders in `whole`, which have no seal, are covered file by file.
+    Folders in `whole`, which have no seal of their own, are covered file by file.
     """
     assert kind in KINDS, kind
     coming = coming or {}
@@ -79,7 +79,7 @@ def write_seal(
 
 
 def add(folder: Path, names: Sequence[str], stayed: Sequence[str] = ()) -> None:
-    """Add files made from a sealed folder to its second seal."""
+    """Add files that were made from a sealed folder to its second seal, added.json."""
     with disk.one_at_a_time(folder):
         seal = read_seal(folder)
         if seal is None:
@@ -123,7 +123,6 @@ def _write(path: Path, kind: str, bound: Mapping[str, Any], files: Mapping[str, 
 
 
 def remove_seal(folder: Path) -> None:
-    """Remove both seals, before a change."""
     for name in (SEAL, ADDED):
         if os.path.lexists(folder / name):
             store.remove_file(folder / name)
@@ -131,7 +130,7 @@ def remove_seal(folder: Path) -> None:
 
 @contextmanager
 def unsealed(folder: Path) -> Iterator[Seal | None]:
-    """Verify and remove the seal during the enclosed work, which writes a new one.
+    """Verify the seal, remove it for the work inside the block, and let that work write a new seal.
 
     Raises:
         DamagedError: See `open_sealed`; or an added file is altered. Nothing is changed.
@@ -165,7 +164,7 @@ def _states_of(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, int, 
 
 
 def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
-    """Read and verify the seal of a folder, not its files; None without a seal."""
+    """Read and verify the seal of a folder, but not its files; None without a seal."""
     path = folder / name
     if not os.path.lexists(path):
         return None
@@ -186,7 +185,7 @@ def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
 def open_sealed(folder: Path, *, weights: bool = True, milestones: bool = True) -> Seal | None:
     """Read the seal of a folder and verify its files; None without a seal.
 
-    Without `weights`, those of a run are skipped; without `milestones`, all checkpoints but the last.
+    Without `weights`, a run's weights are not verified; without `milestones`, only the last checkpoint is.
     """
     seal = read_seal(folder)
     if seal is None:
@@ -231,7 +230,7 @@ class SealReport:
 
 
 def seal_report(folder: Path) -> SealReport:
-    """Compare every byte below a sealed folder with its seals.
+    """Compare all files below a sealed folder with its seals, byte by byte.
 
     Raises:
         DamagedError: The first difference. A copy of the small files may lack all runs.
@@ -296,12 +295,12 @@ def file_names(folder: Path) -> Iterator[str]:
 
 
 def digests(folders: Sequence[Path]) -> dict[str, str | None]:
-    """Return the digests of the seals of folders by name; None without a seal."""
+    """Return the digest of each folder's seal by name; None for a folder without a seal."""
     return {folder.name: digest_of(folder) for folder in folders}
 
 
 def digest_of(folder: Path) -> str | None:
-    """Return the digest of a folder's seal without checking files; None without one."""
+    """Return the digest of a folder's seal without checking files; None without a seal."""
     seal = read_seal(folder)
     return None if seal is None else seal.digest
 

@@ -42,14 +42,13 @@ def write_json(path: Path, obj: Any) -> None:
 
 
 def json_bytes(obj: Any, where: str) -> bytes:
-    """Return the bytes of `write_json`; `where` starts the error message."""
     return dump(obj, where, indent=1, ensure_ascii=False) + b"\n"
 
 
 def read_json(path: Path, *, limit: int = 64 << 20, managed: bool = False) -> Any:
     """Read a JSON file of at most `limit` bytes, without NaN or duplicate keys.
 
-    For a `managed` file (written by hmmscope), links are refused and a missing file is damage.
+    For a `managed` file (written by hmmscope), a link or a missing file counts as damage.
 
     Raises:
         InputError: Missing, not a regular file, or above `limit`.
@@ -77,7 +76,6 @@ def write_table(path: Path, rows: list[dict]) -> None:
 
 
 def table_bytes(rows: list[dict], where: str) -> bytes:
-    """Return the bytes of `write_table`; `where` starts the error message."""
     lines = []
     for number, row in enumerate(rows):
         try:
@@ -100,7 +98,6 @@ def read_table(path: Path, *, limit: int = 1 << 30, managed: bool = True) -> lis
 
 
 def parse_table(data: bytes, where: str) -> list[dict]:
-    """Parse the bytes of a table; `where` starts the error message."""
     *lines, tail = data.split(b"\n")
     if tail:
         raise DamagedError(f"{where}:{len(lines) + 1}: the last line is incomplete")
@@ -169,7 +166,7 @@ def _split_header(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def dump(obj: Any, where: str, **options: Any) -> bytes:
-    """Return JSON bytes, with NumPy and torch scalars as numbers."""
+    """Return an object as JSON bytes, with NumPy and torch scalars as numbers."""
 
     def scalar(value: Any) -> Any:
         if getattr(value, "ndim", None) == 0:
@@ -279,7 +276,6 @@ def make_folder(path: Path) -> None:
 
 
 def write_manifest(folder: Path) -> None:
-    """Write manifest.json: size and SHA-256 of every file in `folder`."""
     files = file_entries(folder, [file.relative_to(folder).as_posix() for file in _contents(folder)[0]])
     write_json(folder / MANIFEST, {"format": FORMAT, "version": VERSION, "files": files})
 
@@ -294,14 +290,14 @@ def file_entries(folder: Path, names: Sequence[str]) -> dict[str, dict[str, Any]
 
 
 def check_entries(folder: Path, entries: dict[str, Any], where: str) -> None:
-    """Compare files with their entries from `where`."""
+    """Compare files with their recorded sizes and digests; `where` names the record in errors."""
     for name, expected in entries.items():
         with _opened_entry(folder, name, expected, where) as stream:
             _check_digest(hashlib.file_digest(stream, "sha256").hexdigest(), folder / name, expected, where)
 
 
 def read_entry(folder: Path, name: str, expected: Any, where: str) -> bytes:
-    """Read a file once and compare it with its entry from `where`; errors as in `check_entries`."""
+    """Read a file once and compare it with its recorded size and digest, with the errors of `check_entries`."""
     with _opened_entry(folder, name, expected, where) as stream:
         data = stream.read(expected["size"])
     _check_digest(hashlib.sha256(data).hexdigest(), folder / name, expected, where)
@@ -331,7 +327,7 @@ def _check_digest(digest: str, file: Path, expected: Any, where: str) -> None:
 def verify_folder(path: Path, *, exact: bool = True) -> dict:
     """Return the manifest of a folder after comparing every size and digest.
 
-    With `exact`, unnamed files are refused.
+    With `exact`, a file that the manifest does not name raises an error.
 
     Raises:
         DamagedError: The first file that is missing, altered, unnamed or a link.
@@ -374,7 +370,6 @@ def remove_file(path: Path) -> None:
 
 
 def move_folder(path: Path, new: Path) -> None:
-    """Rename within one folder, durably."""
     with disk.writing(new, 0):
         disk.rename(path, new)
         disk.fsync_dir(path.parent)

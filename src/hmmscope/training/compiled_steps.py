@@ -54,7 +54,7 @@ Array = NDArray[Any]
 
 
 class Compiled(SingleProcess):
-    """The compiled engine in one process, instead of autograd.
+    """Training by the compiled engine in one process, instead of autograd.
 
     Args:
         model: A `Decoder` or `Recurrent` on the CPU.

@@ -1,6 +1,7 @@
 """Process groups that train one model together.
 
-Process 0 leads: it alone uses the run folder, evaluates and prints. If one process fails, all end with its exit code.
+Process 0 is the leader: only the leader uses the run folder, evaluates and prints. If one process fails, all end with
+the same exit code.
 """
 
 import atexit
@@ -46,7 +47,7 @@ class ProcessGroup:
         return self.rank == 0
 
     def device(self, kind: Literal["cpu", "cuda"]) -> torch.device:
-        """Return the CPU, or the GPU of this process's local number."""
+        """Return the CPU, or the GPU with this process's local rank."""
         return torch.device(kind)
 
     def share(self, value: Any) -> Any:
@@ -69,14 +70,14 @@ class ProcessGroup:
         return self.largest(number) == -self.largest(-number)
 
     def dismiss(self) -> None:
-        """Return in the leader; end the other processes with exit code 0."""
+        """Return in the leader process; end the other processes with exit code 0."""
 
 
 @contextmanager
 def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[ProcessGroup]:
     """Join the processes that torchrun's environment describes; without torchrun, one process.
 
-    Only the leader leaves the block normally. After an error the others end with its exit code.
+    Only the leader leaves the block normally. After an error all other processes end with the error's exit code.
     """
     size = _number("WORLD_SIZE", 1)
     if size == 1:
@@ -213,7 +214,6 @@ class _TorchProcessGroup(ProcessGroup):
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the command line's exit code for an error."""
     code = getattr(error, "exit_code", None)
     if code is not None:
         return int(code)

@@ -1,4 +1,4 @@
-"""Choice of the engine: compiled where it is supported and fast on this machine, else torch."""
+"""Choice of the training engine: compiled if it is supported and fast on this machine, else torch."""
 
 import os
 from collections.abc import Callable
@@ -28,7 +28,7 @@ CPU_RATE, CPU_STEP = 4e10, 2e-3
 
 @dataclass(frozen=True)
 class Choice:
-    """The engine of a training, with reason and measurement."""
+    """The chosen engine of a training, with the reason and measured times."""
 
     engine: Literal["compiled", "torch"]
     reason: str
@@ -56,7 +56,7 @@ class Timing:
 
 
 def uncovered(model: ModelSpec, model_io: ModelIO, spec: TrainingSpec, num_processes: int = 1) -> str | None:
-    """Explain what the compiled engine does not support, or return None."""
+    """Return what the compiled engine does not support, or None if it supports everything."""
     decoder = model.decoder if isinstance(model, RoFormerSpec) else model if type(model) is DecoderSpec else None
     name = getattr(model, "name", type(model).__name__)
     cases: list[tuple[bool, str]] = [
@@ -83,7 +83,7 @@ def uncovered(model: ModelSpec, model_io: ModelIO, spec: TrainingSpec, num_proce
 
 
 def torch_seconds(model: ModelSpec, model_io: ModelIO, spec: TrainingSpec, columns: int) -> float:
-    """Estimate torch's time on one core, by `CPU_RATE` and `CPU_STEP`."""
+    """Estimate torch's seconds per step on one core from the constants `CPU_RATE` and `CPU_STEP`."""
     cost = cost_of(model, model_io, columns)
     flops = 0.0 if cost is None else cost.flops
     return spec.num_steps * (CPU_STEP + spec.batch_size * flops / CPU_RATE)
@@ -97,7 +97,7 @@ def choose_engine(
     num_processes: int,
     timing: Callable[[float], Timing | None],
 ) -> Choice:
-    """Choose the engine; "auto" is compiled where supported, unless torch is clearly faster.
+    """Choose the engine; "auto" means compiled where supported, unless torch is clearly faster.
 
     Args:
         model: Architecture.
@@ -130,7 +130,7 @@ def choose_engine(
 
 
 def make_engine(model: SequenceModel, spec: TrainingSpec, world: ProcessGroup) -> SingleProcess:
-    """Create the engine of ``training.engine`` or ``parallel``."""
+    """Create the engine that ``training.engine`` or ``training.parallel`` names."""
     if spec.engine == "compiled":
         from hmmscope.training.compiled_steps import Compiled  # loads slowly
 

@@ -1,4 +1,4 @@
-"""Optimisers of torch by name or factory, parameter groups, and auxiliary losses."""
+"""Torch optimisers by name or factory, parameter groups, and auxiliary losses."""
 
 import inspect
 import re
@@ -30,7 +30,6 @@ _NORM = re.compile(r"Norm(\dd)?$")
 
 
 def check_optimizer(spec: "TrainingSpec") -> None:
-    """Raise InputError for an unknown optimiser or option."""
     if "." in spec.optimizer:
         rule = "cannot be combined with a factory, which sets its own options"
         return require(not spec.optimizer_options, "optimizer_options", rule, spec.optimizer_options)
@@ -38,7 +37,6 @@ def check_optimizer(spec: "TrainingSpec") -> None:
 
 
 def make_optimizer(model: nn.Module, spec: "TrainingSpec", factory: Factory | None = None) -> Moments:
-    """Return a new optimiser of the factory or spec."""
     plain = _without_decay(unwrapped(model)) if spec.weight_decay_on == "matrices" else frozenset()
     if factory is None and spec.optimizer == "adamw" and not spec.optimizer_options:
         return Moments(plain)
@@ -149,7 +147,6 @@ class AuxiliaryLosses:
             handle.remove()
 
     def terms(self, loss: Float[Tensor, ""], batch: Any) -> Float[Tensor, " term"]:
-        """Return the loss and the auxiliary losses."""
         output, self._output = self._output, None
         found = [loss]
         for name, function in self._losses.items():

@@ -1,4 +1,4 @@
-"""Gradient of a batch, computed in equal parts by one or several processes."""
+"""Gradients of a batch, computed in equal parts by one or several processes."""
 
 import inspect
 import warnings
@@ -29,7 +29,7 @@ BUCKET = 2**22
 
 
 class SingleProcess:
-    """One process, in which autograd adds the gradients of the batch's parts in order.
+    """Training in one process; autograd adds the gradients of the batch's parts in order.
 
     Attributes:
         world: Participating processes.
@@ -76,7 +76,7 @@ class SingleProcess:
         return max(1, -(-len(batch.tokens) // self.spec.accumulation_steps))
 
     def take(self, moments: Moments, batch: Batch, target: Target, step: int) -> tuple[float, float]:
-        """Take a step; return loss and gradient norm before it.
+        """Take a training step; return the loss and gradient norm before the step.
 
         Raises:
             NonFiniteError: See `updates.update`.
@@ -89,7 +89,7 @@ class SingleProcess:
         return value, norm
 
     def rest(self) -> None:
-        """Restore sharding after forward passes."""
+        """Shard the weights again after forward passes (FSDP only)."""
 
     def _grain(self, part: Batch, target: Target, step: int, number: int, weight: float) -> Tensor:
         if self.spec.compile:
@@ -117,7 +117,7 @@ class SingleProcess:
 
 
 class BitExactParallel(SingleProcess):
-    """Several processes with the bits of one: the gradients of all parts of the batch are added in order.
+    """Training in several processes, bit-identical to one: gradients of all parts of the batch are added in order.
 
     gradient = ((g_0 + g_1) + g_2) + ...     process r computes parts r k .. (r + 1) k - 1
 
@@ -165,9 +165,10 @@ class BitExactParallel(SingleProcess):
 
 
 class DDPUpdates(SingleProcess):
-    """DistributedDataParallel: each process computes part of the batch, all-reduce averages gradients.
+    """DistributedDataParallel: each process computes a part of the batch, and all-reduce averages the gradients.
 
-    Results differ from one process by rounding. The first backward pass runs twice, so that resumed runs are identical.
+    Results differ from those of one process by rounding. The first backward pass runs twice, so that resumed runs are
+    identical.
     """
 
     def __init__(self, model: SequenceModel, spec: TrainingSpec, world: ProcessGroup) -> None:
@@ -225,7 +226,7 @@ class _DDPModule(DistributedDataParallel):
 
 
 class FSDPUpdates(DDPUpdates):
-    """FSDP2: as `DDPUpdates`, with weights, gradients and moments sharded (DTensors)."""
+    """FSDP2: like `DDPUpdates`, but with sharded weights, gradients and moments (DTensors)."""
 
     in_parts = True
 
@@ -257,7 +258,6 @@ class FSDPUpdates(DDPUpdates):
 
 
 def check_processes(spec: TrainingSpec, size: int) -> None:
-    """Raise InputError if the processes cannot divide the work."""
     if spec.parallel == "exact" and spec.accumulation_steps % size:
         grains = [count for count in range(size, spec.batch_size + 1, size) if spec.batch_size % count == 0]
         ways = [f"set it to {grains[0]}"] if grains else []
@@ -276,7 +276,7 @@ def share_of_labels(part: Batch, target: Target, count: int) -> float:
 
 
 def num_samples(spec: TrainingSpec, step: int) -> int:
-    """Samples of a step: the batch size, or an epoch's remainder."""
+    """Return the samples of a step: the batch size, or the remainder at an epoch's end."""
     if not spec.num_trajectories:
         return spec.batch_size
     return min(spec.batch_size, spec.num_trajectories - step % spec.steps_per_epoch * spec.batch_size)

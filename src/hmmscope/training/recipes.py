@@ -9,7 +9,7 @@ LIMITS_BATCH = {1: 1024, 2: 1024, 3: 1024, 4: 512, 5: 512, 6: 256, 7: 256}
 
 
 def doubling_curriculum(num_layers: int, length: int, *, deepest: int = 7) -> tuple[int, ...]:
-    """Lengths of the deepest + 1 - num_layers stages, doubling from 2^num_layers up to `length`.
+    """Return the sample lengths of deepest + 1 - num_layers curriculum stages, doubling from 2^num_layers to `length`.
 
     Source: [Limits] §4.2 and App. C.1 (8 - L stages).
     """
@@ -25,7 +25,7 @@ def limits_recipe(
     num_epochs: int = 100,
     curriculum: bool = True,
 ) -> dict[str, Any]:
-    """Return the [Limits] recipe for a Transformer of `num_layers` layers, or its RNN (None).
+    """Return the [Limits] recipe for a Transformer of `num_layers` layers, or for the RNN (`num_layers` None).
 
     Source: [Limits] §4.1 and App. C.1. The paper does not assign batch sizes to depths.
     """

@@ -1,4 +1,4 @@
-"""Termination signals: finish the step, save and exit."""
+"""Handling of termination signals: finish the step, save and exit."""
 
 import signal
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from hmmscope.errors import HmmscopeError
 
 
 class Interrupted(HmmscopeError):
-    """Stopped by a signal, after saving a checkpoint; `result` is what a fit or posterior has computed so far."""
+    """Raised after a signal, when a checkpoint is saved; `result` is the partial result of a fit or posterior."""
 
     def __init__(self, message: str, signum: int, result: Any = None) -> None:
         super().__init__(message)
@@ -18,7 +18,7 @@ class Interrupted(HmmscopeError):
 
 
 class WorkAbandoned(BaseException):
-    """A signal stopped interruptible work; not an `Exception`."""
+    """Raised when a signal stops interruptible work; not an `Exception`."""
 
 
 class SignalState(list[int]):
@@ -26,7 +26,7 @@ class SignalState(list[int]):
 
     @contextmanager
     def at_once(self, possible: bool = True) -> Iterator[None]:
-        """Let signals raise `WorkAbandoned` until `hold` is called.
+        """Let signals raise `WorkAbandoned` inside the block, until `hold` is called.
 
         Args:
             possible: If false, only record signals.
@@ -54,7 +54,7 @@ class SignalState(list[int]):
 
 @contextmanager
 def deferred_signals() -> Iterator[SignalState]:
-    """Defer SIGINT and SIGTERM; a second one ends the process at once."""
+    """Defer SIGINT and SIGTERM inside the block; a second signal ends the process at once."""
     received = SignalState()
     try:
         before = {signum: signal.signal(signum, received.remember) for signum in (signal.SIGINT, signal.SIGTERM)}

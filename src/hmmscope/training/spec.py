@@ -19,7 +19,7 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec:
-    """Gradient steps on samples of the "train" stream, fresh ones at every step or a fixed set in epochs.
+    """Hyperparameters of training on the "train" stream, with fresh samples at every step or a fixed set in epochs.
 
     Attributes:
         num_steps: Optimiser steps.
@@ -147,7 +147,7 @@ class TrainingSpec:
 
     @property
     def log_checkpoint_steps(self) -> tuple[int, ...]:
-        """Permanent checkpoint steps, ascending, including "wsd"'s `decay_step`."""
+        """Steps of permanent checkpoints, ascending, including `decay_step` of the schedule "wsd"."""
         last = max(1, self.num_log_checkpoints - 1)
         steps = {round(self.num_steps ** (k / last)) for k in range(self.num_log_checkpoints)}
         return tuple(sorted(steps | ({self.decay_step} if self.schedule == "wsd" else set())))

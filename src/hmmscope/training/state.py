@@ -19,7 +19,7 @@ from hmmscope.training.distributed import ProcessGroup
 
 
 class Moments:
-    """State of AdamW, or other optimisers.
+    """State of AdamW or of another optimiser.
 
     Attributes:
         state: By parameter, as in `torch.optim.AdamW`: ``step``, ``exp_avg``, ``exp_avg_sq``.
@@ -72,7 +72,7 @@ def save_state(
 def restore_weights(
     model: torch.nn.Module, run: RunDir | None, world: ProcessGroup | None = None, *, adamw: bool = True
 ) -> "Restored":
-    """Load the newest checkpoint's weights, and truncate the metrics to its step."""
+    """Load the newest checkpoint's weights, and truncate the metrics to the checkpoint's step."""
     world = world or ProcessGroup()
     found = run.load_checkpoint() if run is not None else None
     tensors: dict[str, torch.Tensor] = {}
@@ -125,7 +125,7 @@ class Restored(Shown):
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Gather a possibly sharded tensor; all processes take part."""
+    """Gather a tensor that may be sharded; all processes take part."""
     full: Any = getattr(tensor, "full_tensor", None)
     return tensor if full is None else full()
 
@@ -266,7 +266,7 @@ def _check_names_and_shapes(file: str, own: Mapping[str, torch.Tensor], found: M
 def resolve_device(
     device: Literal["auto", "cpu", "cuda"], engine: Literal["auto", "compiled", "torch"] = "auto"
 ) -> Literal["cpu", "cuda"]:
-    """Resolve "auto"; raise ResourceError if cuda is absent."""
+    """Return the device for "auto"; raise ResourceError if "cuda" is requested but absent."""
     if device == "auto" and engine == "compiled":
         return "cpu"
     available = torch.cuda.is_available()

@@ -14,7 +14,7 @@ TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio"
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Receives the metrics of each step."""
+    """Interface of a tracker, which receives the metrics of each step."""
 
     def log(self, step: int, record: dict[str, float]) -> None: ...
 

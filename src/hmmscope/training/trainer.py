@@ -36,7 +36,7 @@ LONG_STEP = 2e10
 
 
 class BatchSchedule:
-    """Batches as functions of the step.
+    """Schedule of the batch of each training step.
 
     Attributes:
         dataset: Full-length training samples.
@@ -61,7 +61,7 @@ class BatchSchedule:
         self.at(0)
 
     def at(self, step: int) -> tuple[ProcessDataset, Target]:
-        """Return dataset and target, cut to the curriculum stage."""
+        """Return the dataset and target of a step, cut to the length of its curriculum stage."""
         length = self._spec.stage_length(step, self.dataset.layout.num_observations)
         if length not in self._stages:
             layout = self.dataset.layout
@@ -82,13 +82,12 @@ class BatchSchedule:
 
 
 def labelled(batch: Batch, target: Target, labels: torch.Tensor | None = None) -> LabelledBatch:
-    """Return a batch with its labels."""
     held = {field.name: getattr(batch, field.name) for field in fields(batch)}
     return LabelledBatch(**held, labels=target.labels(batch) if labels is None else labels)
 
 
 class BatchAhead:
-    """Batches of a training in order; on a GPU made one step ahead.
+    """Batches of a training in order; on a GPU each is made one step ahead.
 
     Args:
         schedule: Of the batches.
@@ -108,7 +107,6 @@ class BatchAhead:
         return self._stream is not None
 
     def take(self, step: int) -> tuple[Batch, Target]:
-        """Return the batch of a step and its target."""
         made = self._made if self._made is not None and self._next == step else self._make(step)
         self._next, self._made = step + 1, None
         if self._stream is not None:
@@ -306,7 +304,7 @@ def train_step(
     step: int,
     engine: SingleProcess | None = None,
 ) -> tuple[float, float]:
-    """Take a step; return loss and gradient norm before it.
+    """Take a training step; return the loss and gradient norm before the step.
 
     Args:
         batch: This process's samples of the step.

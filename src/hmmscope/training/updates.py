@@ -1,4 +1,4 @@
-"""One update: loss, gradient in parts of the batch, norm, optimiser step."""
+"""One training update: loss, gradient in parts of the batch, gradient norm, optimiser step."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ from hmmscope.training.state import Moments, local, whole
 def judged_outputs(
     model: nn.Module, batch: Batch, target: Target, *, block_length: int = 0, block_algorithm: str = "two-phase"
 ) -> Float[Tensor, "batch judged output"]:
-    """Return outputs at supervised positions; with `block_length`, the model reads its own answers."""
+    """Return a model's outputs at supervised positions; with `block_length`, the model reads its own answers."""
     num_columns = int(target.token_positions[-1]) + 1
     inputs = batch.tokens[:, :num_columns]
     if inputs.is_floating_point():
@@ -41,14 +41,14 @@ def judged_outputs(
 def target_loss(
     model: nn.Module, batch: Batch, target: Target, *, block_length: int = 0, block_algorithm: str = "two-phase"
 ) -> Float[Tensor, ""]:
-    """Mean loss over supervised positions: cross-entropy in nats, or mean squared error."""
+    """Return the mean loss over supervised positions: cross-entropy in nats, or mean squared error."""
     outputs = judged_outputs(model, batch, target, block_length=block_length, block_algorithm=block_algorithm)
     return target.loss(outputs, batch.labels if isinstance(batch, LabelledBatch) else target.labels(batch))
 
 
 @contextmanager
 def autocast(spec: TrainingSpec, device: torch.device) -> Iterator[None]:
-    """Round the inputs of matrix products as `TrainingSpec.precision` says."""
+    """Round the inputs of matrix products inside the block to `TrainingSpec.precision`."""
     if spec.precision == "bfloat16":
         with torch.autocast(device.type, torch.bfloat16):
             yield
@@ -67,7 +67,7 @@ def grains(batch: Batch, num_grains: int) -> Sequence[Batch]:
 
 
 def parts(batch: Batch, size: int) -> Sequence[Batch]:
-    """Split a batch into parts of `size`; the last may be smaller."""
+    """Split a batch into parts of `size` samples; the last part may be smaller."""
     cuts = [slice(begin, begin + size) for begin in range(0, len(batch.tokens), size)]
     held = {field.name: getattr(batch, field.name) for field in fields(batch)}
     return [
@@ -76,14 +76,13 @@ def parts(batch: Batch, size: int) -> Sequence[Batch]:
 
 
 def loss_dtype(model: nn.Module) -> torch.dtype:
-    """Return the accumulation type of losses."""
     return torch.float64 if any(p.dtype == torch.float64 for p in model.parameters()) else torch.float32
 
 
 def loss_of_grain(
     model: nn.Module, batch: Batch, target: Target, spec: TrainingSpec, weight: float, auxiliary: Any = None
 ) -> Tensor:
-    """Add a part's gradient; return its detached loss, followed by those of `auxiliary` (`AuxiliaryLosses`)."""
+    """Add the gradient of a part of the batch; return its detached loss, followed by the auxiliary losses."""
     with autocast(spec, batch.tokens.device):
         with nullcontext() if auxiliary is None else auxiliary.listening():
             loss = target_loss(
@@ -110,9 +109,9 @@ def update(
     world: ProcessGroup | None = None,
     meanwhile: Callable[[], object] = bool,
 ) -> tuple[float, ...]:
-    """Take the step if loss and gradient, over all processes, are finite; return both, and the auxiliary losses.
+    """Take the step if loss and gradient are finite in all processes; return loss, gradient norm and auxiliary losses.
 
-    The host waits for the loss once: on a CPU before the update, on a GPU afterwards.
+    The host waits for the loss once: before the update on a CPU, after it on a GPU.
 
     Args:
         meanwhile: Called before the host waits.
@@ -137,7 +136,7 @@ def update(
 
 
 def queues(tensor: Tensor) -> bool:
-    """Return whether the tensor's device computes while the host goes on."""
+    """Return whether the tensor's device computes asynchronously to the host."""
     return tensor.device.type != "cpu"
 
 
@@ -152,7 +151,7 @@ def _check_finite(model: nn.Module, both: Tensor, step: int, world: ProcessGroup
 def take_step(
     parameters: list[Tensor], moments: Moments, spec: TrainingSpec, rate: float, skipped: Tensor | None = None
 ) -> None:
-    """Take one fused AdamW step on parameters with gradients, unless `skipped` is one; or that of `optimizers`."""
+    """Take one fused AdamW step, or a step of `optimizers`, on parameters with gradients, unless `skipped` is 1."""
     for optimizer in moments.optimizers:
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])

@@ -1,4 +1,4 @@
-"""Heartbeats of training processes, and the choice of the one that reports an error."""
+"""Heartbeats of training processes, and the choice of the process that reports an error."""
 
 import os
 import signal
@@ -74,7 +74,7 @@ class ProcessMonitor(threading.Thread):
         return self._ending.acquire(blocking=False)
 
     def speaks(self, code: int) -> bool:
-        """Return whether this process reports the error; the leader has priority."""
+        """Return whether this process should report the error; the leader has priority."""
         self.leaving.set()
         try:
             asked = self._rank and comes(self._words, ["code"], 2 * PERIOD)
@@ -88,7 +88,7 @@ class ProcessMonitor(threading.Thread):
             return self._rank == (1 if self._hosted else 0)
 
     def silence(self) -> int:
-        """Wait for the report; return the common exit code."""
+        """Wait until another process has reported the error; return the common exit code."""
         code = ResourceError.exit_code
         with suppress(RuntimeError):
             if comes(self._words, ["code"], LAST_WORDS):
@@ -109,7 +109,7 @@ class ProcessMonitor(threading.Thread):
             comes(self._words, [f"left/{other}" for other in sorted(others)], LAST_WORDS)
 
     def obituary(self) -> str:
-        """Name the processes that have stopped beating."""
+        """Return a text that names the processes without a recent heartbeat."""
         if self._gone:
             self._dead = {0} if self._hosted else set()
             return _gone(self._names())
@@ -132,7 +132,7 @@ def end_undisturbed() -> None:
 
 
 def comes(table: dist.Store, keys: list[str], seconds: float) -> bool:
-    """Return whether all keys appear in time; torch's own wait prints errors."""
+    """Return whether all keys appear within `seconds`; torch's own function would print errors."""
     end = time.monotonic() + seconds
     while keys and not table.check(keys):
         if time.monotonic() > end:

@@ -61,12 +61,10 @@ class Constructed(SequenceModel):
 
 
 def require_floats(dtype: object) -> None:
-    """Raise InputError unless the dtype is float64 or float32."""
     require(dtype in (torch.float64, torch.float32), "dtype", "must be torch.float64 or torch.float32", dtype)
 
 
 def only_tokens(inputs: Tensor, feedback: Tensor | None, cache: dict[str, Any] | None) -> None:
-    """Raise InputError for vector inputs, feedback or a cache."""
     if inputs.is_floating_point():
         raise InputError("inputs: must be tokens (batch, time); the theorem's network reads no vectors")
     for field, value in (("feedback", feedback), ("cache", cache)):
@@ -82,6 +80,5 @@ def check_first(tokens: Tensor, placeholder: int) -> None:
 
 
 def check_tokens(tokens: Tensor, vocab_size: int) -> None:
-    """Raise InputError unless all tokens are in [0, vocab_size)."""
     if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab_size:
         raise InputError(f"tokens: must be in [0, {vocab_size}), got {int(tokens.min())} to {int(tokens.max())}")

@@ -53,7 +53,6 @@ class Rounding:
         return self(np.repeat(np.asarray(value, np.float64)[None], len(self.bits), 0))
 
     def total(self, terms: list[Array]) -> Array:
-        """Add the terms in order, rounding after each."""
         sum_so_far = terms[0]
         for term in terms[1:]:
             sum_so_far = self(sum_so_far + term)

@@ -31,7 +31,6 @@ class Prompt:
 
     @classmethod
     def of(cls, num_demonstrations: int, demonstration_length: int | Sequence[int], test_length: int) -> "Prompt":
-        """Create a prompt with equal or listed demonstration lengths."""
         require_count("num_demonstrations", num_demonstrations)
         require_count("test_length", test_length)
         if isinstance(demonstration_length, Iterable) and not isinstance(demonstration_length, str):
@@ -56,7 +55,6 @@ class Prompt:
         return list(itertools.accumulate((length + 1 for length in self.demonstration_lengths), initial=0))
 
     def check_delimiters(self, tokens: Tensor, delimiter: int) -> None:
-        """Raise InputError unless delimiters stand exactly in their positions."""
         wanted = torch.zeros(self.num_columns, dtype=torch.bool, device=tokens.device)
         wanted[self.delimiter_columns] = True
         wrong = (tokens == delimiter) != wanted[: tokens.shape[1]]
@@ -67,7 +65,6 @@ class Prompt:
             raise InputError(f"tokens: must {where} (token {delimiter}, positions {self.delimiter_columns}), {found}")
 
     def num_samples(self, memory_length: int, num_futures: int) -> int:
-        """Number of regression samples in the demonstrations."""
         return sum(max(0, length - memory_length - num_futures + 1) for length in self.demonstration_lengths)
 
 

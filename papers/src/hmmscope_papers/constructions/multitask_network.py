@@ -243,7 +243,6 @@ def clip_law(vectors: Float[Tensor, "*batch label"]) -> Float[Tensor, "*batch la
 
 
 def simplex_law(vectors: Float[Tensor, "*batch label"]) -> Float[Tensor, "*batch label"]:
-    """Project onto the probability simplex (Euclidean distance)."""
     ordered = vectors.sort(-1, descending=True).values
     excess = ordered.cumsum(-1) - 1
     counts = torch.arange(1, vectors.shape[-1] + 1, device=vectors.device)

@@ -84,9 +84,7 @@ class Schedule:
 class Arithmetic(Protocol):
     """Operations that a number type needs besides + - * / and clip."""
 
-    def power(self, base: float, exponent: float) -> Any:
-        """base^exponent as one number."""
-        ...
+    def power(self, base: float, exponent: float) -> Any: ...
 
     def multiply(self, left: Any, right: Any, largest: Any) -> Any:
         """left * right, with 0 <= left <= 1 and 0 <= right <= largest."""
@@ -114,7 +112,6 @@ LONG_DOUBLE = ExactProducts(np.longdouble(1))
 
 
 def largest_log(kind: type = np.longdouble) -> float:
-    """Logarithm of the largest number of a NumPy type."""
     return float(np.log(np.finfo(kind).max))
 
 
@@ -134,7 +131,6 @@ class Normalised(Shown):
 
 
 def normalise(vectors: Any, schedule: Schedule, arithmetic: Arithmetic) -> Normalised:
-    """Normalise vectors (..., state)."""
     base, largest = schedule.bound, arithmetic.power(schedule.bound, float(schedule.length))
     x = vectors * largest
     sums, largest = [x.sum(-1)], largest + 1
@@ -242,7 +238,6 @@ def _kept(count: int, width: int) -> NDArray[np.float64]:
 
 
 def require_range(schedule: Schedule, kind: type) -> None:
-    """Raise InputError unless C^T fits the NumPy type."""
     most = largest_log(kind) - 2
     rule = f"must have T ln C below {most:.0f} for {np.dtype(kind).name}, where C is 1 / the least entry"
     require(schedule.log_largest < most, "length", rule, f"T = {schedule.length}, T ln C = {schedule.log_largest:.0f}")

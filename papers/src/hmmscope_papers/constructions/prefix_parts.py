@@ -165,7 +165,6 @@ class OffsetHead(nn.Module):
         return update
 
     def dense(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The full matrices W_Q, W_K and W_O W_V of the heads."""
         width = self.subspaces.width
         rows = [self.subspaces["sin"].start, self.subspaces["cos"].start]
         query, key = self.query.new_zeros(2, width, 2), self.query.new_zeros(2, width, 2)
@@ -311,5 +310,4 @@ class PrefixLayer(nn.Module):
 
 
 def forward_bytes(length: int, size: int, dtype: torch.dtype) -> int:
-    """Memory of a layer on one sequence."""
     return dtype.itemsize * (length + 1) * (2 * (length + 1) + 8 * size**3 + 8 * size**2)

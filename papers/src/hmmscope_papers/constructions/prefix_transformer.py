@@ -85,7 +85,6 @@ class PrefixTransformer(Constructed):
 
     @property
     def num_neurons(self) -> int:
-        """Hidden neurons per layer."""
         return self.layers[0].mlp.num_neurons if self.blocks else 0
 
     def stream(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
@@ -103,7 +102,6 @@ class PrefixTransformer(Constructed):
         return self.encoder[:rows][tokens] + self.features(tokens, positions) @ self.encoder[rows:]
 
     def features(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """sin(πt/4T), cos(πt/4T) and 1."""
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
         angle = positions.to(torch.float64) * (math.pi / (4 * self.length))

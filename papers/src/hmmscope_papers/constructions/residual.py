@@ -28,12 +28,10 @@ class Subspaces:
         return iter(self._slices)
 
     def size(self, name: str) -> int:
-        """Size of a block; 0 if absent."""
         found = self._slices.get(name)
         return 0 if found is None else found.stop - found.start
 
     def rows(self) -> list[dict]:
-        """Return a table (subspace, first, last, size)."""
         return [
             {"subspace": name, "first": where.start, "last": where.stop - 1, "size": where.stop - where.start}
             for name, where in self._slices.items()
@@ -61,7 +59,6 @@ class LayerNote:
 
 
 def explanation(title: str, subspaces: Subspaces, notes: list[LayerNote]) -> str:
-    """Format the layout and the layers as text."""
     blocks = [
         f"  {row['subspace']:<12} {row['first']:>5} .. {row['last']:<5} {row['size']:>5}" for row in subspaces.rows()
     ]

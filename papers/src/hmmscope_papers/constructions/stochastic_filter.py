@@ -209,7 +209,6 @@ class StochasticFilter(PrefixTransformer):
         return super().embed(tokens, positions)
 
     def divide(self, vectors: Tensor) -> Tensor:
-        """Divide vectors (..., state) by their sums."""
         if self.division == "division":
             return vectors / vectors.sum(-1, keepdim=True)
         if self.product == "bilinear":

@@ -197,7 +197,6 @@ class ConvergenceInterval(NamedTuple):
 
 
 def crossing(rows: lab.Rows, numbers: lab.Numbers = None) -> ConvergenceInterval | None:
-    """Return the convergence interval of one run's rows; None without values."""
     known = sorted((row["sequences"], row["value"]) for row in rows if row["value"] is not None)
     if not known:
         return None

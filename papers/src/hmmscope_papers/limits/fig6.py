@@ -169,7 +169,6 @@ def share(row: dict[str, Any]) -> float:
 
 
 def doublings(row: dict[str, Any]) -> float:
-    """Return log2 of the fit length, at least 0."""
     return math.log2(max(row.get("length", row["value"]), 1.0))
 
 

@@ -139,7 +139,6 @@ def log2(estimate: EstimateWithError) -> EstimateWithError:
 
 
 def slope(points: Sequence[tuple[float, EstimateWithError]]) -> EstimateWithError:
-    """Fit the least-squares slope through independent estimates."""
     centre = math.fsum(x for x, _ in points) / len(points)
     spread = math.fsum((x - centre) ** 2 for x, _ in points)
     shares = [((x - centre) / spread, y) for x, y in points]
@@ -181,7 +180,6 @@ def slack(own: Rows, rate: float) -> EstimateWithError:
 
 
 def models(tables: Tables) -> Rows:
-    """Return the losses by position of the trained models."""
     return tables["positions"].where(predictor="model")
 
 

@@ -123,6 +123,5 @@ def printed_gap(tables: Tables, task: str, printed: float, backward: float | Non
 
 
 def said_floor(tables: Tables, task: str, backward: float | None = None) -> str:
-    """Format lower bounds with their prediction interval."""
     found = floors(tables, task, backward)
     return f"{Effect.predicted(found).short()} ({len(found)} instances)" if found else "not measured"

@@ -223,7 +223,6 @@ def short_depths(length: int) -> tuple[int, int]:
 
 
 def log_excess(row: dict[str, Any]) -> lab.EstimateWithError:
-    """Return log10 of a run's excess, with its sampling error."""
     excess = max(row["excess"], _LEAST)
     return lab.EstimateWithError(math.log10(excess), (row["high"] - row["low"]) / WIDTH / excess / math.log(10))
 

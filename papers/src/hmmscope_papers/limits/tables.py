@@ -77,7 +77,6 @@ class Epochs(NamedTuple):
 
 
 def epochs_of(run: Run) -> Epochs:
-    """Read the evaluations of a training from its metrics."""
     spec, layout, target = run.config.training, run.config.layout, run.target
     kept = [i for i, position in enumerate(target.positions) if position > 0]
     extra = layout.context_length - layout.num_observations
@@ -104,7 +103,6 @@ def epochs_of(run: Run) -> Epochs:
 
 
 def fit_length_of(run: Run, error_rate: float) -> int:
-    """Return a run's fit length, see `hmmscope.analysis.fit_length`."""
     found = epochs_of(run)
     return fit_length(found.distances, found.positions, error_rate)
 
@@ -167,7 +165,6 @@ def each_task(
     *,
     resolution: float = 0.0,
 ) -> dict[str, Effect]:
-    """Apply `each` by task, named by its title."""
     found = each(rows.where(task=list(tasks)), "task", measure, unit, resolution=resolution)
     return {task_title(task): found[task] for task in tasks if task in found}
 
@@ -175,13 +172,11 @@ def each_task(
 def over_seeds(
     rows: Rows, measure: Callable[[Rows], EstimateWithError | float | None], unit: str = "", *, resolution: float = 0.0
 ) -> Effect | None:
-    """Pool a measure over seeds; None if no seed has it."""
     values = list(rows.per_seed(measure).values())
     return Effect.pooled(values, unit, resolution=resolution) if any(value is not None for value in values) else None
 
 
 def sampled(row: Mapping[str, Any]) -> EstimateWithError:
-    """Return a row's value with its sampling error."""
     low, high = row.get("low"), row.get("high")
     return EstimateWithError(row["value"], 0.0 if low is None or high is None else (high - low) / WIDTH)
 
@@ -194,7 +189,6 @@ def loss_of(rows: Rows) -> EstimateWithError:
 
 
 def told(effects: Mapping[str, Effect]) -> str:
-    """Format effects as ``Cyclic-DET 0.5 (0.4 to 0.6); MatMul ...``."""
     return "; ".join(f"{name} {effect.short()}" for name, effect in effects.items()) or "none"
 
 
@@ -235,7 +229,6 @@ def losses_at_rest(rows: Rows, numbers: Numbers = None) -> Gate:
 def mean_late_change(
     rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float | None], numbers: Numbers = None
 ) -> float | None:
-    """Return `late_change` averaged over seeds."""
     changes = [late_change(own, change, numbers) for own in rows.by("seed").values()]
     known = [one for one in changes if one is not None]
     return fmean(known) if known and len(known) == len(changes) else None
@@ -336,7 +329,6 @@ def relabelled(rows: Rows, control: str, trained: str = "model", column: str = "
 
 
 def never_fitting(rows: Rows) -> Rows:
-    """Set fit lengths to 0, as for a constant predictor."""
     columns = {name: 0.0 for name in ("value", "length", "fit_length") if name in (rows[0] if rows else ())}
     return Rows(row | columns for row in rows)
 
@@ -346,7 +338,6 @@ def never_fitting(rows: Rows) -> Rows:
 
 
 def flat(rows: Rows, ends: Iterable[float], name: str, role: Role, y: str = "value") -> Series | None:
-    """Draw a mean over seeds across an axis."""
     return curve(Rows(row | {"at": at} for row in rows for at in ends), "at", name, role, y=y)
 
 

@@ -103,7 +103,6 @@ def ran_hmm(seed: int, **options: Any) -> HMM:
 
 
 def recommended_rate(log_c: float) -> float:
-    """Return the bits per observation in `FilterInBits.recommended_bits`."""
     return (1 + log_c) / math.log(2)
 
 

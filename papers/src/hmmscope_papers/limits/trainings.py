@@ -99,22 +99,18 @@ def length_of(scale: str) -> int:
 
 
 def label_of(task: str, num_layers: int) -> str:
-    """Return ``cyclic-det, RNN`` (no layers) or ``cyclic-det, 3 layers``."""
     return f"{task}, RNN" if num_layers == 0 else f"{task}, {num_layers} layer{'s' * (num_layers > 1)}"
 
 
 def identity(run: Run) -> dict[str, Any]:
-    """Return ``task`` and ``layers`` (0 for the RNN) of a run."""
     return {"task": run.config.process.name, "layers": run.config.model.num_layers if is_deep(run) else 0}
 
 
 def is_deep(run: Run) -> bool:
-    """Return whether the run is a Transformer, not the RNN."""
     return run.config.model.name != "rnn"
 
 
 def by_task(labels: list[str]) -> dict[str, list[str]]:
-    """Group labels by task, see `Experiment.cells`."""
     parts = {task: [label for label in labels if f"{task}, " in label] for task in TASKS}
     return {task: found for task, found in parts.items() if found}
 

@@ -22,8 +22,6 @@ SOURCES = ("the token itself", "earlier in its sequence", "demonstrations", "del
 
 
 class Place(NamedTuple):
-    """A head of a layer, both counted from 1."""
-
     layer: int
     head: int
 

@@ -62,7 +62,6 @@ def held_bit_error(memory_length: int, time: float = math.inf) -> float:
 
 
 def processes(sizes: dict[str, Any]) -> list[tuple[dict, HMM, int, int]]:
-    """Return (names, process, largest memory, observations before the window)."""
     chain, low_rank = ((sizes[f"{kind}_lengths"], sizes[f"{kind}_past"]) for kind in ("chain", "low_rank"))
     found = []
     for gamma in sizes["observabilities"]:
@@ -91,7 +90,6 @@ def _low_rank(seed: int, rank: int, gamma: float) -> HMM:
 
 
 def memory_rows(names: dict, hmm: HMM, longest: int, past: int) -> list[dict]:
-    """Return distances of memories from the exact answer by length."""
     rows = []
     for length in range(1, longest + 1):
         histories = Histories.all(hmm, past + length)
@@ -144,7 +142,6 @@ def means_over_instances(rates: list[dict]) -> list[dict]:
 
 
 def rank_rows(sizes: dict[str, Any]) -> list[dict]:
-    """Return the mean error by memory and rank."""
     rows = []
     for seed, rank in itertools.product(instances_of(sizes, "rank_instances"), RANKS):
         hmm = _low_rank(seed, rank, RANKED_AT)

@@ -46,7 +46,6 @@ def sample_counts(
 
 
 def counted_moments(windows: Windows, counts: Int64[Tensor, "*draw window symbol"]) -> LeastSquares:
-    """Return the regression problem of samples given by counts."""
     sizes = counts.sum((-2, -1)).flatten()
     number = int(sizes[0])
     require(number >= 1, "counts", "must contain a sample", number)
@@ -247,7 +246,6 @@ def _instances(sizes: dict[str, Any]) -> list[tuple[str, HMM]]:
 
 
 def part_rows(sizes: dict[str, Any]) -> list[dict]:
-    """Return the error of the reference process and its parts."""
     hmm, rows = reference_process(), []
     histories = Histories.all(hmm, sizes["histories"])
     for length in sizes["memory_lengths"]:
@@ -359,7 +357,6 @@ def convergence_tables(sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def bound_row(number: int) -> dict:
-    """Return error and bound of a random process."""
     rng = numpy_generator(0, "bound-instance", number)
     states, symbols, length = int(rng.integers(2, 6)), int(rng.integers(2, 5)), int(rng.integers(1, 4))
     concentrations = {

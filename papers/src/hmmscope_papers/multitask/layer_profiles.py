@@ -30,13 +30,11 @@ def onset_layer(curves: Curves, *, above_first: bool = False) -> Curves:
 
 
 def peak_layer(curves: Curves) -> Curves:
-    """Return the layer of the maximum; the first among equals."""
     highest: Curves = (curves >= curves.max(-1, keepdims=True) - 1e-12).argmax(-1).astype(np.float64)
     return highest
 
 
 def at_layer(curves: Curves, layers: Curves) -> Curves:
-    """Return the values of curves (curve, layer) at layers (curve,)."""
     values: Curves = np.take_along_axis(curves, layers.astype(np.int64)[..., None], -1)[..., 0]
     return values
 

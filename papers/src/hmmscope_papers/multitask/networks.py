@@ -270,7 +270,6 @@ def step_rows(
 
 
 def equality_row(net: MultiTaskTransformer, tokens: Int64[Tensor, "batch column"], **names: Any) -> dict:
-    """Return a network's size and largest errors."""
     notes = net.notes(tokens)
 
     def worst(*stages: str) -> float:
@@ -295,7 +294,6 @@ def equality_row(net: MultiTaskTransformer, tokens: Int64[Tensor, "batch column"
 def step_tables(
     process: Callable[[int], HMM], sizes: dict[str, Any], memory_length: int, length: int
 ) -> MeasuredTables:
-    """Apply `step_rows` to each instance."""
     rows, rates = [], []
     for instance in instances_of(sizes):
         hmm = process(instance)
@@ -307,7 +305,6 @@ def step_tables(
 
 
 def sample_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_length: int) -> MeasuredTables:
-    """Apply `sample_row` over numbers of demonstrations."""
     rows, futures = [], sizes.get("futures")
     for instance in instances_of(sizes):
         hmm = process(instance)

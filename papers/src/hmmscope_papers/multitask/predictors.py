@@ -41,13 +41,11 @@ SMOOTHINGS = (0.01, 0.03, 0.1, 0.3)
 
 
 def where_of(run: Run) -> torch.device:
-    """Return the device of a run's model, or the CPU."""
     weights = [] if run.model is None else run.model.parameters()
     return next((p.device for p in weights), torch.device("cpu"))
 
 
 def last_sequence(score: Score) -> NDArray[np.bool_]:
-    """Return the evaluated positions of the test sequence (position,)."""
     return np.asarray(score.demonstrations == score.demonstrations.max())
 
 
@@ -205,6 +203,5 @@ def constructed_vectors(
 
 
 def measured(law: Float64[Tensor, "batch judged symbol"], labels: Int64[Tensor, "batch judged"]) -> dict:
-    """Return accuracy and loss (sample, position)."""
     loss = -law.gather(2, labels[..., None])[..., 0].log()
     return {"accuracy": (stable_argmax(law) == labels).double().numpy(), "loss": loss.numpy()}

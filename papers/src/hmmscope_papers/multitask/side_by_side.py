@@ -76,7 +76,6 @@ def _symbols(run: Run) -> int:
 
 
 def scores_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
-    """Score each network at the end of the test sequence."""
     rows = []
     for name, network in networks.items():
         score = evaluate(network, run.dataset("probe"), num_samples=sizes["samples"], baselines=name == "trained")
@@ -169,7 +168,6 @@ def _features(network: nn.Module, tokens: Tensor, columns: Tensor) -> Tensor:
 def similarity_of_networks(
     networks: Mapping[str, nn.Module], dataset: ProcessDataset, sizes: dict[str, Any]
 ) -> list[dict]:
-    """Return the linear CKA with each layer of the construction."""
     tokens, layout = dataset[0 : sizes["samples"]].tokens, dataset.layout
     inside = layout.position_in_sequence >= sizes["memory_length"] - 1
     last = layout.sequence_index == layout.sequence_index[-1]

@@ -57,7 +57,6 @@ def _root_mean_square(rows: lab.Rows, column: str) -> float:
 
 
 def sample_figure(tables: lab.Tables) -> lab.Figure:
-    """Plot errors against the number of samples, with the bounds."""
     rows = lab.Rows(row for row in tables["samples"] if row["covered"])
 
     def over_draws(kept: lab.Rows, column: str, name: str, role: Any) -> lab.Series | None:
@@ -100,7 +99,6 @@ def sample_figure(tables: lab.Tables) -> lab.Figure:
 
 
 def memory_figure(rows: lab.Rows) -> lab.Figure:
-    """Plot the error and its parts against memory."""
     few, many = rows[0]["network_samples"], rows[0]["total_samples"]
     curved = lab.Rows(row for row in rows if row["misspecification"] > ROUNDING)  # one symbol is linear in its one-hot
     return lab.Figure(
@@ -130,7 +128,6 @@ def memory_figure(rows: lab.Rows) -> lab.Figure:
 
 
 def depth_figure(rows: lab.Rows, x: str = "memory_length", x_label: str = "memory L, symbols") -> lab.Figure:
-    """Plot the attention layers of the built networks."""
     series = []
     for steps in sorted(rows.values("steps")):
         kept = rows.where(steps=steps)

@@ -46,7 +46,6 @@ TWINS = ", untrained twins"
 
 
 def looks(pool: str) -> dict[str, tuple[str, Role]]:
-    """Return the predictors shown for a kind of prompts."""
     return {name: look for name, look in PREDICTORS.items() if (pool, name) != ("unseen", "prior")}
 
 
@@ -226,12 +225,10 @@ def of_cycles(tables: Tables) -> Tables:
 
 
 def of_label(tables: Tables, label: Any) -> Tables:
-    """Select the rows of one model, and rows without a model."""
     return {name: Rows(row for row in rows if row.get("label", label) == label) for name, rows in tables.items()}
 
 
 def in_regime(tables: Tables, numbers: Numbers = None) -> Tables:
-    """Select the rows of the model of the claims."""
     label = regime_label(tables, numbers)
     return tables if label is None else of_label(tables, label)
 

@@ -1,4 +1,4 @@
-"""Answers for readers: supported, contradicted or undecided, with the scope in which a verdict holds."""
+"""Answers for readers: supported, contradicted or undecided, with the scope of a verdict."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,7 @@ UNSETTLED = ("undecided", "open")
 
 
 def answer_of(verdict: str) -> str:
-    """Return the answer of a verdict: supported, contradicted or undecided; ours are answered or open."""
+    """Return the answer of a verdict: supported, contradicted or undecided; for our own questions answered or open."""
     if verdict not in ANSWERS:
         raise InputError(f"verdict: unknown {verdict!r} (known: {', '.join(ANSWERS)})")
     return ANSWERS[verdict]

@@ -1,4 +1,4 @@
-"""Verdicts of the single effects of a claim and of all effects together."""
+"""Verdicts of the single effects of a claim, and of all effects together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class Judged:
     power: Power | None = None
 
     def said(self, text: str) -> str:
-        """Add the reason or the limit to a text."""
+        """Return a text with the verdict's reason or limit added."""
         if self.verdict == "not tested":
             return f"Not tested: {self.why}. {text}".strip()
         return f"{text} ({self.why})" if self.why else text
@@ -38,7 +38,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Case:
-    """Measured effects of a claim with a rule.
+    """The measured effects of a claim and the claim's rule.
 
     Attributes:
         claim: its record.
@@ -123,7 +123,7 @@ class Case:
 
 
 def parts_of(judged: Mapping[str, Judged], effects: Mapping[str, Effect]) -> list[TaskVerdict]:
-    """Return the verdicts for a finding, or none if one gate closes all."""
+    """Return the verdict of each effect for a finding; none if one failed gate decides all."""
     made: list[TaskVerdict] = []
     for name, one in judged.items():
         known = effects.get(name)

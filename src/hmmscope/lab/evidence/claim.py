@@ -55,7 +55,7 @@ class Measurement:
         return {"": self.effects} if isinstance(self.effects, Effect) else dict(self.effects)
 
     def changes_by_name(self, sign: int = 1) -> dict[str, float | None]:
-        """Return the changes over the last doubling by name."""
+        """Return each effect's change over the last doubling of training."""
         drifts = (
             self.last_doubling_change
             if isinstance(self.last_doubling_change, Mapping)
@@ -84,11 +84,10 @@ class Claim(ClaimRecord):
 
     @property
     def is_question(self) -> bool:
-        """Whether the claim has no rule."""
         return self.rule is None
 
     def evaluate(self, tables: Mapping[str, Any], *, mirrored: bool = False, power: bool = True) -> Finding:
-        """Return the verdict of tables.
+        """Measure the claim in tables, and return the finding.
 
         Args:
             tables: lists of rows by name.
@@ -113,7 +112,7 @@ class Claim(ClaimRecord):
         return replace(seen, compute_used={name: max(found) for name, found in spent.items() if found})
 
     def finding(self, seen: Measurement, *, mirrored: bool = False, power: bool = True) -> Finding:
-        """Return the verdict of a measurement."""
+        """Apply the rule to a measurement, and return the finding."""
         with at_level(self.level):
             return self._finding(seen, mirrored, power)
 
@@ -173,7 +172,7 @@ class Claim(ClaimRecord):
         )
 
     def power(self, seen: Measurement) -> Power | None:
-        """Return the power at the measured spread and seeds, or None."""
+        """Return the rule's power at the measured spread and number of seeds, or None."""
         if self.rule is None:
             return None
         effects = seen.by_name()

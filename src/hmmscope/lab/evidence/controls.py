@@ -1,4 +1,4 @@
-"""Tables in which other networks replace the trained ones, as tests of claims.
+"""Tables with trained networks replaced by other networks, as tests of claims.
 
 The column ``network`` (or ``model``) holds "trained", "untrained", "constructed" or "trained - untrained".
 """
@@ -20,13 +20,12 @@ _COUNTING = ("order-", "context-tree")
 def in_place_of_trained(tables: Tables, network: str) -> Tables | None:
     """Relabel the rows of `network` as trained; None if no table has both.
 
-    Differences to it become zero and keep their noise.
+    Differences to that network become zero and keep their noise.
     """
     return replaced(tables, lambda rows, column: _swap(rows, column, network))
 
 
 def replaced(tables: Tables, change: Callable[[Rows, str], Rows | None]) -> Tables | None:
-    """Apply `change` to each table and its network column."""
     made: dict[str, Rows] = {}
     for name, rows in tables.items():
         for column in _COLUMNS:
@@ -68,7 +67,7 @@ def _none(rows: Rows) -> Rows:
 
 
 def untrained(tables: Tables) -> Tables | None:
-    """Replace the trained network by the untrained one, which gains nothing."""
+    """Replace the trained network by the untrained network, with gains of zero."""
     made = in_place_of_trained(tables, "untrained")
     return None if made is None else gaining_nothing({name: rows.as_twins() for name, rows in made.items()})
 
@@ -91,5 +90,5 @@ def counting(tables: Tables) -> Tables | None:
 
 
 def constructed(tables: Mapping[str, Rows]) -> Tables | None:
-    """Replace the trained network by the constructed one."""
+    """Replace the trained network by the constructed network."""
     return in_place_of_trained(tables, "constructed")

@@ -1,4 +1,4 @@
-"""Figures that are drawn again from the stored tables of an experiment."""
+"""Figures of an experiment, drawn again from its stored tables."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from hmmscope.lab.evidence.rows import Tables
 
 
 def figures_of(experiment: str, tables: Tables) -> list[Figure]:
-    """Return the figures that a registered experiment draws of its tables."""
+    """Return the figures that a registered experiment draws from given tables."""
     found = registry.lookup("experiment", experiment)()
     found.name = experiment
     figures: list[Figure] = found.figures(tables)

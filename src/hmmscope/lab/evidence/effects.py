@@ -1,6 +1,6 @@
 """Effects: means over seeds with intervals.
 
-The interval is the wider of Student's interval over seeds and the normal interval of the sampling noise.
+The interval is Student's interval over seeds or the normal interval of the sampling noise, whichever is wider.
 """
 
 import math
@@ -28,7 +28,7 @@ _ROUNDING = 1e-12
 
 @contextmanager
 def at_level(alpha: float) -> Iterator[None]:
-    """Set the probability outside of intervals within this context."""
+    """Set the error probability of intervals (`level`) inside the block."""
     before = _LEVEL.set(alpha)
     try:
         yield
@@ -37,12 +37,12 @@ def at_level(alpha: float) -> Iterator[None]:
 
 
 def level() -> float:
-    """Return the probability outside of intervals, by default 0.05."""
+    """Return the error probability of intervals, by default 0.05."""
     return _LEVEL.get()
 
 
 class EstimateWithError(NamedTuple):
-    """A value with its standard error from sampling; zero if exact."""
+    """A value with its standard error from sampling, which is zero for exact values."""
 
     value: float
     error: float = 0.0
@@ -176,7 +176,7 @@ class Effect:
         return max(two_sided(abs(self.value - bound) / error, degrees) for error, degrees in laws)
 
     def with_seeds(self, count: int) -> "Effect":
-        """Return the effect of `count` seeds with the same mean and spread."""
+        """Return the effect that `count` seeds with the same mean and spread would give."""
         if self.error is None or self.degrees < 0:
             return self
         error = self.error * math.sqrt(self.num_seeds / count)
@@ -195,7 +195,7 @@ class Effect:
         )
 
     def one_sided(self, bound: float, side: int) -> float | None:
-        """Return the one-sided p of "not above" (`side` 1) or "not below" (-1)."""
+        """Return the one-sided p-value of "not above the bound" (`side` 1) or "not below" (-1)."""
         if self.error is None or self.degrees < 0:
             return None
         laws = ((self.error, self.degrees), *self.others)
@@ -211,7 +211,7 @@ class Effect:
 
     @property
     def sign_high(self) -> float | None:
-        """The upper bound, see `sign_low`."""
+        """The upper 95 % sign-test bound of the median, or None."""
         rank = _sign_rank(len(self.values))
         return self.values[-rank] if rank else None
 
@@ -253,7 +253,7 @@ def false_discovery(p_values: Mapping[str, float | None]) -> dict[str, float | N
 
 
 def quantile(degrees: int, alpha: float | None = None) -> float:
-    """Return the two-sided quantile at `alpha` (default `level`); 0 degrees is normal."""
+    """Return Student's two-sided quantile at `alpha` (default `level`); 0 degrees of freedom mean normal."""
     return _quantile(level() if alpha is None else alpha, degrees)
 
 
@@ -263,7 +263,7 @@ def _quantile(alpha: float, degrees: int) -> float:
 
 
 def two_sided(t: float, degrees: int) -> float:
-    """Return P(|T| >= t) for Student's distribution; 0 degrees of freedom is normal.
+    """Return P(|T| >= t) for Student's distribution; 0 degrees of freedom mean normal.
 
     Source: Abramowitz and Stegun, 26.7.3 and 26.7.4.
     """
@@ -291,5 +291,5 @@ def _bisect(rising: Any, low: float, high: float) -> float:
 
 
 def digits_for(width: float) -> int:
-    """Return the digits that show two figures of an interval width."""
+    """Return the number of decimals that shows an interval width to two significant digits."""
     return max(0, min(9, 1 - math.floor(math.log10(width)))) if width > 0 else 3

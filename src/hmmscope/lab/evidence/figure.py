@@ -1,4 +1,4 @@
-"""Contents of figures; `hmmscope.lab.report` draws them.
+"""The contents of figures, which `hmmscope.lab.report` draws.
 
     series = Series(name="Transformer", x=(0, 1), y=(0.2, 0.5), low=(0.1, 0.4), high=(0.3, 0.6), role="model")
     panel = Lines(title="8 states", x_label="demonstrations", y_label="accuracy", series=(series,))
@@ -25,10 +25,10 @@ ROLES: tuple[Role, ...] = ("model", "optimum", "ceiling", "baseline", "control",
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """Values, with intervals if known.
+    """A series of values, with intervals if known.
 
-    Roles set the look: `model`; `optimum`; `ceiling` (knows more than the model); `baseline` (simpler predictor);
-    `control` (nothing to find); `unfinished` (unconverged model).
+    The role sets the style: `model`; `optimum`; `ceiling` (a predictor that knows more); `baseline` (a simpler
+    predictor); `control` (nothing to find); `unfinished` (unconverged model).
 
     Args:
         name: legend entry.
@@ -54,7 +54,7 @@ class Series:
 
     @classmethod
     def of(cls, effects: Sequence[Effect], name: str, role: Role = "other", x: Sequence[float] = ()) -> "Series":
-        """Make a curve over `x`, or bars without `x`, from effects."""
+        """Make a series of effects: a curve over `x`, or bars without `x`."""
         ends = [
             (one.value if one.low is None else one.low, one.value if one.high is None else one.high) for one in effects
         ]
@@ -68,7 +68,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One coordinate system: `Lines`, `Bars`, `Heatmap`, `DenseScatter` or `Explorer`."""
+    """Base of panels with one coordinate system: `Lines`, `Bars`, `Heatmap`, `DenseScatter`, `Explorer`."""
 
     title: str
 
@@ -109,7 +109,7 @@ class Lines(Panel):
 
     @property
     def num_cut(self) -> int:
-        """Number of intervals that it cuts."""
+        """Number of intervals that a logarithmic axis cuts."""
         return _num_cut(self, self.series)
 
 
@@ -182,7 +182,7 @@ class Heatmap(Panel):
 
 @dataclass(frozen=True, kw_only=True)
 class DenseScatter(Panel):
-    """Many coloured points in the unit square, in frames with a slider.
+    """Many coloured points in the unit square; a slider selects the frame.
 
     Args:
         title: above the panel, or empty.
@@ -245,7 +245,7 @@ class ExplorerCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class Explorer(Panel):
-    """Interactive curves with one list per choice.
+    """Interactive curves, with a selection list per choice.
 
     Args:
         title: above the panel, or empty.
@@ -304,7 +304,7 @@ class Explorer(Panel):
 
     @property
     def num_cut(self) -> int:
-        """Number of intervals that it cuts."""
+        """Number of intervals that a logarithmic axis cuts."""
         return _num_cut(self, self.curves)
 
     def options(self, choice: str) -> tuple[str, ...]:
@@ -314,7 +314,6 @@ class Explorer(Panel):
         return tuple(sorted(found, key=float)) if all(map(_NUMBER.fullmatch, found)) else found
 
     def first(self, choice: str) -> str:
-        """Return the value that is selected first."""
         index = self.choices.index(choice)
         return next(curve.values[index] for curve in self.curves if curve.values[index])
 
@@ -327,7 +326,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """Panels that belong together.
+    """A figure of one or several panels.
 
     Args:
         name: file name: letters, digits and ``. _ -``.

@@ -1,4 +1,4 @@
-"""Findings: the verdict on a claim and its number, as experiments store and pages show it."""
+"""Findings: the verdict on a claim with its number, stored by experiments and shown on pages."""
 
 import re
 from dataclasses import dataclass, field
@@ -40,7 +40,6 @@ class TaskVerdict:
         return f"{self.name}: {self.verdict}{why}{number}"
 
     def to_data(self) -> str:
-        """Return the text that files store."""
         return str(self)
 
 
@@ -107,7 +106,7 @@ class Finding:
         )
 
     def at(self, scale: str) -> "Finding":
-        """Return the finding at a scale; `UNJUDGED` drops verdict and number."""
+        """Return the finding for a scale; scales in `UNJUDGED` have no verdict and number."""
         if scale != UNJUDGED:
             return self
         kept = {

@@ -1,4 +1,4 @@
-"""The ledger: every claim, and its findings in the folders of experiments."""
+"""The ledger: all claims, with their findings in the folders of experiments."""
 
 import os
 from collections import Counter
@@ -91,11 +91,11 @@ class LedgerRow:
     one_of_several: bool = False
 
     def where(self) -> str:
-        """Format as ``small, 3 seeds``."""
+        """Format scale and seeds: ``small, 3 seeds``."""
         return self.scale if self.seeds is None else f"{self.scale}, {self.seeds} seed{'s' * (self.seeds != 1)}"
 
     def row(self) -> dict[str, Any]:
-        """Return plain data, the same for every output format."""
+        """Return the row as plain data for all output formats."""
         claim, finding = self.claim, self.finding
         row: dict[str, Any] = {"claim": claim.name, "source": claim.source, "says": claim.claim_text}
         row |= {"reading": claim.operationalization, "rule": None if claim.rule is None else str(claim.rule)}
@@ -123,9 +123,9 @@ class LedgerRow:
 def ledger(
     folders: Sequence[Path], known: Sequence[RecordedClaim] = (), source: str = "", *, examined: bool = False
 ) -> list[LedgerRow]:
-    """Return the claims that the experiments in `folders` decide, with q-values over all of them.
+    """Return a row for each claim that the experiments in `folders` decide, with q-values over all rows.
 
-    Each claim keeps its largest scale.
+    A claim at several scales has only the row of the largest.
 
     Args:
         folders: folders of experiments.
@@ -270,12 +270,11 @@ def _against_protocol(claim: Claim | RecordedClaim, about: Mapping[str, Any], fo
 
 
 def rules_of(experiment: str) -> dict[str, int]:
-    """Return the rule versions of an experiment's claims."""
     return {one.name: one.version for one in claims_of(experiment)}
 
 
 def with_versions(findings: Sequence[Mapping[str, Any]], experiment: str) -> list[dict[str, Any]]:
-    """Replace old rule marks by versions."""
+    """Return findings with rule versions in place of the marks in older files."""
     once = {one.name: one.once for one in claims_of(experiment)}
     return [
         {**one, "rule_version": present(once.get(one.get("claim", ""), {}), one["rule_version"])}
@@ -309,7 +308,7 @@ def _opened(folder: Path) -> tuple[dict[str, Any], seals.Seal | None]:
 
 
 def tables_of(folder: Path, about: Mapping[str, Any]) -> Tables:
-    """Return the tables of an experiment, of complete seeds only."""
+    """Return the tables of an experiment, for complete seeds only."""
     tables = {name: Rows(rows) for name, rows in packed.read_tables(folder).items()}
     if "whole_seeds" not in about:
         return tables
@@ -337,7 +336,7 @@ def as_text(entries: Sequence[LedgerRow]) -> list[str]:
 
 
 def as_markdown(entries: Sequence[LedgerRow]) -> list[str]:
-    """Format for documentation, one table per experiment."""
+    """Format ledger rows as Markdown, with a table per experiment."""
     lines = [summary(entries)]
     for (experiment, where), group in groupby(entries, lambda entry: (entry.claim.experiment, entry.where())):
         lines += ["", f"## {experiment}", "", *([f"Scale {where}.", ""] if where else [])]
@@ -385,12 +384,12 @@ def _verdict(entry: LedgerRow) -> tuple[str, str, str, str]:
 
 
 def place(entry: LedgerRow) -> str:
-    """Format as ``small, 3 seeds (exploratory), in FOLDER``."""
+    """Format scale, seeds, kind and folder: ``small, 3 seeds (exploratory), in FOLDER``."""
     return entry.where() + marks(entry)
 
 
 def marks(entry: LedgerRow) -> str:
-    """Format the marks of a verdict: `` (exploratory), in FOLDER``, or ""."""
+    """Format what qualifies a verdict: `` (exploratory), in FOLDER``, or ""."""
     words = [
         word
         for word, said in (
@@ -404,7 +403,7 @@ def marks(entry: LedgerRow) -> str:
 
 
 def statistics_of(finding: Finding) -> str:
-    """Format as ``p 0.003, q 0.01, sign bound 0.2``."""
+    """Format the statistics: ``p 0.003, q 0.01, sign bound 0.2``."""
     parts = [f"{name} {value:.2g}" for name, value in (("p", finding.p), ("q", finding.q)) if value is not None]
     bounds = [f"{bound:.3g}" for bound in (finding.sign_low, finding.sign_high) if bound is not None]
     parts += [f"sign bound {' to '.join(bounds)}"] if bounds else []

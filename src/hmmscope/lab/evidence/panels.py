@@ -1,4 +1,4 @@
-"""Curves, bars and heat maps from rows; series without rows are left out.
+"""Curves, bars and heat maps from rows; empty series are left out.
 
 lines(
     "Trained",
@@ -44,24 +44,24 @@ def curve(
 
 
 def level(value: float, over: Iterable[float], name: str, role: Role = "baseline") -> Series:
-    """Make a constant line across all positions."""
+    """Make a constant line over all positions."""
     ends = tuple(over)
     return Series(name=name, role=role, x=ends, y=(value,) * len(ends))
 
 
 def lines(title: str, *series: Series | None, x_label: str, y_label: str, **shown: Any) -> Lines:
-    """Make a panel of the curves that are not None."""
+    """Make a panel of curves, without those that are None."""
     return Lines(title=title, x_label=x_label, y_label=y_label, series=_present(series), **shown)
 
 
 def bars(title: str, *series: Series | None, categories: Iterable[object], y_label: str, **shown: Any) -> Bars:
-    """Make a panel of the bars that are not None."""
+    """Make a panel of bars, without those that are None."""
     names = tuple(str(category) for category in categories)
     return Bars(title=title, y_label=y_label, categories=names, series=_present(series), **shown)
 
 
 def bar(rows: Rows, by: str, categories: Sequence[object], name: str, role: Role = "other", y: str = "value") -> Series:
-    """Make bars of means over seeds; every category must have rows."""
+    """Make bars of means over seeds; each category must have rows."""
     pooled = {row[by]: row for row in rows.pool(by, value=y)}
     found = [pooled[category] for category in categories]
     return Series(
@@ -83,7 +83,7 @@ def heatmap(
     order: Sequence[Any] | None = None,
     **shown: Any,
 ) -> Heatmap:
-    """Make a heat map of the mean of one column by two others.
+    """Make a heat map of the mean of column `z` by the columns `x` and `y`.
 
     Args:
         title, rows, x, y, z: the title, the rows and the columns.

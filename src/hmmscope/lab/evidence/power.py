@@ -1,13 +1,13 @@
 """Power of decision rules by simulation.
 
-Simulated experiments have the stored number of seeds; their spread is drawn from its posterior (scaled inverse
-chi-squared). The requirement depends on the verdict:
+Simulated experiments have the stored number of seeds; their spread over seeds is drawn from its posterior (scaled
+inverse chi-squared). The requirement depends on the verdict:
 
     denied      the rule denies the paper's effect in at most 5 % of simulations
     confirmed   the rule confirms no effect in at most 5 % of them
 
-Without a printed effect, twice the smallest that matters is simulated. An effect confirmed at power below one half is
-likely overstated (Gelman and Carlin 2014) and only reproduced in sign.
+If the paper prints no effect, twice the smallest effect that matters is simulated. An effect confirmed at power below
+one half is likely overstated (Gelman and Carlin 2014) and counts as reproduced in sign only.
 """
 
 import math
@@ -48,7 +48,7 @@ Redrawn = Callable[[str, float, random.Random], Effect | None]
 
 
 class Power(NamedTuple):
-    """Fractions of simulated experiments.
+    """Fractions of simulated experiments with each verdict.
 
     Attributes:
         power: "reproduced", given the paper's effect.
@@ -71,7 +71,7 @@ def power_of(
     effect_if_false: float | None = None,
     redrawn: Redrawn | None = None,
 ) -> Power | None:
-    """Simulate the power of a rule; None if that is impossible.
+    """Simulate the power of a rule; return None if that is impossible.
 
     Args:
         rule: rule of each effect.
@@ -101,7 +101,7 @@ def power_of(
 def chances(
     rule: Rule, effects: Mapping[str, Effect], effect_if_true: float | None = None, effect_if_false: float | None = None
 ) -> tuple[float, float] | None:
-    """Return how often a rule confirms the paper's effect, and denies no effect; None if unknown."""
+    """Return how often a rule confirms if the paper's effect is true, and denies if there is none; None if unknown."""
     aims = targets(rule, effect_if_true, effect_if_false)
     if aims is None or not effects or any(one.num_seeds < 2 or _error(one) is None for one in effects.values()):
         return None
@@ -112,7 +112,7 @@ def chances(
 def targets(
     rule: Rule, effect_if_true: float | None = None, effect_if_false: float | None = None
 ) -> tuple[float, float] | None:
-    """Return the paper's effect and the effect that counts as none, or None."""
+    """Return the paper's effect and the effect that counts as no effect, or None."""
     match rule:
         case Within():
             found: tuple[float | None, float | None] = (rule.bound, rule.bound + 2 * rule.margin)
@@ -143,7 +143,7 @@ def powered(
     least: float,
     redrawn: Redrawn | None = None,
 ) -> tuple[Gate, Power | None, Verdict]:
-    """Return the power gate of a verdict, the power, and the allowed verdict.
+    """Return the power gate of a verdict, the power, and the verdict that the gate allows.
 
     Args:
         verdict: verdict of the rule.
@@ -183,7 +183,7 @@ def seeds_enough(
     effect_if_false: float | None,
     wanted: float = PLANNED,
 ) -> int | None:
-    """Return the least number of seeds that reaches a power, at most 100."""
+    """Return the least number of seeds (at most 100) with the power `wanted`, or None."""
     aims = targets(rule, effect_if_true, effect_if_false)
     if aims is None or any(effect.error is None or not effect.degrees for effect in effects.values()):
         return None

@@ -1,6 +1,6 @@
 """Protocols: rules and numbers fixed before the data.
 
-A person commits one before a campaign; a run copies it.
+A person commits a protocol before a campaign; the run copies the protocol into its folder.
 """
 
 import hashlib
@@ -44,11 +44,11 @@ class Protocol:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the bytes, stored with every part."""
+        """SHA-256 of the file's bytes, which every part stores."""
         return hashlib.sha256(self.data).hexdigest()
 
     def against(self, record: ClaimRecord) -> str | None:
-        """Return why the rule or its numbers differ from this protocol, or None."""
+        """Return how a rule or its numbers differ from this protocol, or None."""
         named = self.rules.get(record.name)
         if named is None:
             return "the protocol does not contain the rule"
@@ -69,7 +69,6 @@ class Protocol:
 
 
 def entry_of(record: ClaimRecord) -> dict[str, Any]:
-    """Return the entry of a rule in a protocol."""
     rule = None if record.rule is None else {"name": record.rule.name, **spec_to_data(record.rule)}
     numbers = {"rule": rule, "level": record.level, "numbers": spec_to_data(dict(record.parameters))}
     numbers |= {
@@ -119,7 +118,7 @@ def committed(protocol: Protocol, where: Path) -> datetime | None:
 
 
 class NoHistoryError(Exception):
-    """The git history is not available."""
+    """Raised when the git history is not available."""
 
 
 #: Make the output independent of the user's git settings.

@@ -122,7 +122,7 @@ class ClaimRecord:
 
     @property
     def asks_power(self) -> bool:
-        """Whether the verdict depends on power."""
+        """True if the verdict depends on the power."""
         return self.rule is not None and not isinstance(self.rule, Always)
 
     def scope_at(self, scale: str) -> str:
@@ -130,7 +130,7 @@ class ClaimRecord:
 
     @property
     def aim(self) -> float | None:
-        """The effect at which the power is computed; None for twice what matters."""
+        """The effect at which power is computed; None means twice the smallest effect that matters."""
         return self.effect_if_true if self.printed is None else self.printed
 
     def __post_init__(self) -> None:
@@ -149,7 +149,7 @@ class ClaimRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementVersion:
-    """Version of a measurement, and versions by their marks in older files."""
+    """The version of a measurement, and the versions that marks in older files stand for."""
 
     version: int = 1
     once: Mapping[str, int] = field(default_factory=dict)
@@ -173,12 +173,11 @@ def record(folder: Path, name: str) -> ClaimRecord:
 
 
 def present(once: Mapping[str, int], mark: Any) -> Any:
-    """Return the version of a mark in an older file."""
+    """Return the version that a mark in an older file stands for."""
     return once.get(mark, mark) if isinstance(mark, str) else mark
 
 
 def measured(folder: Path, experiment: str) -> MeasurementVersion | None:
-    """Return the measurement version of an experiment, or None."""
     path = folder / f"{experiment}.toml"
     if not path.is_file():
         return None
@@ -190,7 +189,7 @@ def measured(folder: Path, experiment: str) -> MeasurementVersion | None:
 
 @cache
 def deviations(folder: Path, experiment: str, scale: str, claim: str = "") -> tuple[str, ...]:
-    """Return the deviations of an experiment and a claim from the paper."""
+    """Return how an experiment and a claim deviate from the paper."""
     path = folder / _DEVIATIONS
     if not path.is_file():
         return ()
@@ -204,7 +203,7 @@ def deviations(folder: Path, experiment: str, scale: str, claim: str = "") -> tu
 
 
 def folder_of(module: str | None) -> Path | None:
-    """Return the folder "claims" next to the file of a module."""
+    """Return the folder "claims" next to a module's file."""
     import sys
 
     file = getattr(sys.modules.get(module or ""), "__file__", None)

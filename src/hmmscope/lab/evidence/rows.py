@@ -18,10 +18,10 @@ _WIDTH = 3.92
 
 
 class Rows(list[dict[str, Any]]):
-    """A list of plain rows with the operations that figures and claims need."""
+    """A list of rows (dicts), with the operations for figures and claims."""
 
     def where(self, **fields: Any) -> "Rows":
-        """Select rows by value; a collection means any of its values."""
+        """Select rows by column values; a collection matches any of its values."""
         kept: list[dict[str, Any]] = self
         for key, wanted in fields.items():
             if isinstance(wanted, set | frozenset | list | tuple):
@@ -31,7 +31,7 @@ class Rows(list[dict[str, Any]]):
         return Rows(kept)
 
     def one(self, **fields: Any) -> dict[str, Any]:
-        """Return the only row with these values.
+        """Return the only row with given column values.
 
         Raises:
             LookupError: no such row, or several.
@@ -45,7 +45,7 @@ class Rows(list[dict[str, Any]]):
         return list(dict.fromkeys(row[column] for row in self if column in row))
 
     def by(self, *columns: str) -> "dict[Any, Rows]":
-        """Group rows by value; the key of one column is the value itself."""
+        """Group rows by column values; for one column the key is the value itself."""
         groups: dict[Any, Rows] = {}
         for row in self:
             key = row.get(columns[0]) if len(columns) == 1 else tuple([row.get(column) for column in columns])
@@ -55,7 +55,7 @@ class Rows(list[dict[str, Any]]):
         return groups
 
     def seeds(self) -> list[Any]:
-        """Return the seeds; a table without seeds has the one seed None."""
+        """Return the seeds; a table without seeds has the single seed None."""
         return list(dict.fromkeys(row.get("seed") for row in self))
 
     def per_seed(self, measure: Callable[["Rows"], T]) -> "PerSeed[T]":
@@ -68,7 +68,7 @@ class Rows(list[dict[str, Any]]):
     def pool(self, *keys: str, value: str = "value") -> "Rows":
         """Average over seeds: a row per combination of `keys`, with ``low``, ``high`` and ``seeds``.
 
-        The interval is over seeds, or that of the only row.
+        The interval is over seeds; a single row keeps its own interval.
         """
         made = Rows()
         for key, group in self.by(*keys).items():
@@ -101,18 +101,18 @@ class Rows(list[dict[str, Any]]):
         return found
 
     def effect(self, value: str = "value", *, unit: str = "", resolution: float = 0.0) -> Effect | None:
-        """Return the mean over seeds, see `Effect.pooled`, or None."""
+        """Return the mean over seeds (see `Effect.pooled`), or None."""
         return self.estimates(value).effect(unit, resolution=resolution)
 
     def less(self, other: "Rows", value: str = "value", *, unit: str = "", resolution: float = 0.0) -> Effect | None:
-        """Return the difference to other rows, seed by seed, or None.
+        """Return the mean difference to other rows, paired by seed, or None.
 
-        Sampling errors are added as if independent.
+        Sampling errors are treated as independent.
         """
         return (self.estimates(value) - other.estimates(value)).effect(unit, resolution=resolution)
 
     def as_twins(self) -> "Rows":
-        """Replace the readings of each network by those of its untrained controls."""
+        """Return rows with each network's results replaced by those of its untrained controls."""
         found = Rows()
         for row in self:
             if row.get("twins") is not None:
@@ -124,7 +124,7 @@ class Rows(list[dict[str, Any]]):
         return found
 
     def beyond_twins(self, read: str) -> str:
-        """Format the fraction beyond untrained controls at the best layer; "" without controls.
+        """Format the fraction explained beyond untrained controls at the best layer; "" without controls.
 
         Args:
             read: column that selects the best layer, "accuracy" or "r2".
@@ -147,7 +147,7 @@ class Rows(list[dict[str, Any]]):
 
 
 class PerSeed(dict[Any, T]):
-    """One number, estimate or None per seed."""
+    """A number, an estimate or None for each seed."""
 
     def effect(self, unit: str = "", *, resolution: float = 0.0) -> Effect | None:
         """Pool the numbers (`Effect.pooled`), or return None."""

@@ -5,9 +5,9 @@ With x = log2 of the budget and an effect u_i per instance:
     straight     y = a + u_i + b x + noise
     saturating   y = a + u_i - A 2^(-k x) + noise,  k > 0
 
-Rates k, and the straight form, are kept if their sum of squares is within the F ratio of the least (Bates and Watts
-1988). Outcomes censored by a ceiling are imputed (Schmee and Hahn 1979). A prediction is the union over the kept forms;
-the held-out largest budget tests it.
+Rates k and the straight form are kept if their sum of squares is within the F ratio of the smallest (Bates and Watts
+1988). Outcomes that a ceiling censors are imputed (Schmee and Hahn 1979). A prediction interval is the union over all
+forms kept; the held-out largest budget tests it.
 """
 
 import math
@@ -29,7 +29,7 @@ _ROUNDS = 200
 
 
 class Interval(NamedTuple):
-    """A prediction of the best form, with the ends of its interval."""
+    """A prediction of the best form with its interval."""
 
     value: float
     low: float
@@ -37,7 +37,7 @@ class Interval(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Coverage of the held-out largest budget.
+    """Test of the scaling law on the held-out largest budget.
 
     Attributes:
         covered, instances: number of instances inside the intervals, and of all.
@@ -57,7 +57,7 @@ class ScalingLaw:
     """
 
     class BudgetPoint(NamedTuple):
-        """An outcome of one instance at one budget.
+        """The outcome of one instance at one budget.
 
         Attributes:
             x: log2 of the budget.
@@ -76,7 +76,7 @@ class ScalingLaw:
 
     @classmethod
     def of(cls, points: Sequence[BudgetPoint]) -> "ScalingLaw | None":
-        """Fit the law; None with fewer than three budgets or two degrees of freedom."""
+        """Fit the law; return None with fewer than three budgets or two degrees of freedom."""
         budgets, instances = ({getattr(point, name) for point in points} for name in ("x", "instance"))
         seen = sum(not point.hidden for point in points)
         if len(budgets) < 3 or seen < len(instances) + 4:
@@ -99,7 +99,7 @@ class ScalingLaw:
         return {name: _union([fit.predict(x, instance) for fit in fits]) for name, fits in self.forms.items()}
 
     def effect(self, x: float, unit: str) -> Effect:
-        """Predict the mean over instances, with the union of the intervals."""
+        """Predict the mean over instances, with the union of the forms' intervals."""
         found = self.mean_at(x)
         best = min(self.forms, key=lambda name: self.forms[name][0].squares)
         ends = found.values()
@@ -108,7 +108,7 @@ class ScalingLaw:
         return Effect(value=found[best].value, low=low, high=high, num_seeds=count, degrees=-1, unit=unit)
 
     def resampled(self, x: float, aim: float, draw: random.Random, unit: str) -> Effect | None:
-        """Simulate the effect at a budget whose true mean is `aim`, see `power.Redrawn`."""
+        """Simulate the effect at a budget if the true mean is `aim`; see `power.Redrawn`."""
         fit = min((fits[0] for fits in self.forms.values()), key=lambda one: one.squares)
         noise, moved = math.sqrt(fit.squares / fit.degrees), aim - fit.predict(x, None).value
         ceiling = min((point.y for point in self.points if point.hidden), default=math.inf)
@@ -121,7 +121,7 @@ class ScalingLaw:
 
     @staticmethod
     def held_out(points: Sequence[BudgetPoint]) -> Held | None:
-        """Test the law on the largest budget, or return None."""
+        """Test the law, fitted without the largest budget, on that budget; None if impossible."""
         last = max((point.x for point in points), default=0.0)
         law = ScalingLaw.of([point for point in points if point.x < last])
         if law is None:
@@ -135,7 +135,7 @@ class ScalingLaw:
 
     @staticmethod
     def last_doubling(points: Sequence[BudgetPoint]) -> dict[int, float]:
-        """Return the last change per doubling of each instance."""
+        """Return each instance's change per doubling between its last two budgets."""
         steps = {}
         for instance in sorted({point.instance for point in points}):
             own = sorted(point for point in points if point.instance == instance and not point.hidden)

@@ -31,7 +31,7 @@ def belief_colours(beliefs: ArrayLike) -> NDArray[np.float64]:
 
 
 class BeliefPlane:
-    """The unit square for beliefs: a triangle for three states, else two principal directions.
+    """Projection of beliefs to the unit square: a triangle for three states, else two principal directions.
 
     Args:
         beliefs: (point, state).
@@ -47,7 +47,7 @@ class BeliefPlane:
         self.middle, self.size = (low + high) / 2, 1.15 * float((high - low).max())
 
     def places(self, values: ArrayLike, most: int | None = None) -> str:
-        """Pack the first `most` vectors (point, state)."""
+        """Pack the places of the first `most` vectors (point, state)."""
         return pack_places((((np.asarray(values, np.float64) @ self.onto) - self.middle) / self.size + 0.5)[:most])
 
     def corners(self) -> str:
@@ -55,7 +55,7 @@ class BeliefPlane:
         return self.places(np.eye(3)) if over_three_states(self.beliefs) else ""
 
     def colours(self, most: int | None = None) -> str:
-        """Pack colours of three states, or of ranks of three coordinates."""
+        """Pack the points' colours, from three states or from ranks of three coordinates."""
         if over_three_states(self.beliefs):
             return pack_colours(belief_colours(self.beliefs)[:most])
         ranks = self.beliefs[:, :3].argsort(0, kind="stable").argsort(0) / max(1, len(self.beliefs) - 1)
@@ -111,7 +111,6 @@ def pack_places(places: ArrayLike) -> str:
 
 
 def unpack_places(text: str) -> NDArray[np.float64]:
-    """Unpack points (point, 2)."""
     high, middle, low = _bytes(text).T.astype(np.uint32)
     steps = np.stack([high << 4 | middle >> 4, (middle & 15) << 8 | low], 1)
     return (steps + 0.5) / STEPS
@@ -123,7 +122,6 @@ def pack_colours(colours: ArrayLike) -> str:
 
 
 def unpack_colours(text: str) -> NDArray[np.float64]:
-    """Unpack colours (point, 3)."""
     return _bytes(text) / 255
 
 

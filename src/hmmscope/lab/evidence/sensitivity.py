@@ -1,4 +1,4 @@
-"""Choices that change verdicts: margins, error rates, definitions, single seeds."""
+"""Sensitivity of verdicts to choices: margins, error rates, definitions, single seeds."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

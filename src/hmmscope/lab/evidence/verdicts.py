@@ -1,4 +1,4 @@
-"""Decision rules from effects to verdicts, and the gates before them."""
+"""Decision rules, which map effects to verdicts, and gates (preconditions of verdicts)."""
 
 import math
 from abc import ABC, abstractmethod
@@ -31,7 +31,7 @@ OF_QUESTIONS: tuple[Verdict, ...] = ("answered", "open")
 
 
 def answer(low: float | None, high: float | None) -> Verdict:
-    """Return the verdict of a question: open if the interval contains zero."""
+    """Return the verdict of a question, which is open if the interval contains zero."""
     return "open" if low is None or high is None or rounded(low) <= 0 <= rounded(high) else "answered"
 
 
@@ -62,7 +62,7 @@ class Rule(ABC):
         """Format for a reader: ``above 0 by 0.1 or more``."""
 
     def verdict(self, effect: Effect) -> Verdict:
-        """Return the verdict; inconclusive without an interval, or with one or missing seeds."""
+        """Return the verdict; inconclusive without an interval, with one seed or with missing seeds."""
         if effect.low is None or effect.high is None or effect.num_seeds < 2 or effect.num_missing:
             return "inconclusive"
         return self.decide(rounded(effect.low), rounded(effect.value), rounded(effect.high))
@@ -76,7 +76,7 @@ class Rule(ABC):
         return False
 
     def seeds_needed(self, effect: Effect) -> int | None:
-        """Return how many such seeds would decide; None above 200."""
+        """Return how many seeds with this mean and spread would decide; None above 200."""
         counts = range(2, MOST_SEEDS + 1)
         return next((n for n in counts if self.verdict(effect.with_seeds(n)) != "inconclusive"), None)
 
@@ -85,8 +85,8 @@ class Rule(ABC):
 class Above(Rule):
     """The effect exceeds a bound by at least the smallest effect that matters.
 
-    Reproduced if the whole interval does; in sign if the interval is above the bound; not reproduced if it is below
-    bound + `smallest_effect`.
+    The verdict is reproduced if the whole interval does so, reproduced in sign if the interval is above the bound, and
+    not reproduced if it is below bound + `smallest_effect`.
     """
 
     name: ClassVar[str] = "above"
@@ -111,7 +111,7 @@ class Above(Rule):
 
 @dataclass(frozen=True)
 class Below(Rule):
-    """The effect is below a bound; mirrors `Above`."""
+    """The effect is below a bound, by the mirrored rule of `Above`."""
 
     name: ClassVar[str] = "below"
 
@@ -160,7 +160,7 @@ class Within(Rule):
 
 @dataclass(frozen=True)
 class Printed(Rule):
-    """The number that the paper prints lies in the prediction interval (`Effect.predicted`).
+    """The paper's printed number is in the prediction interval (`Effect.predicted`).
 
     Args:
         bound: the printed number.
@@ -203,7 +203,7 @@ class Always(Rule):
         return "reproduced" if low > self.least else "inconclusive"
 
     def seeds_needed(self, effect: Effect) -> int | None:
-        """Return the number of instances that suffices without a counterexample."""
+        """Return how many instances without a counterexample would suffice."""
         return math.ceil(math.log(level() / 2) / math.log(self.least)) if effect.value == 1 else None
 
     def __str__(self) -> str:
@@ -216,7 +216,7 @@ RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Above, Below, Withi
 
 @dataclass(frozen=True)
 class Gate:
-    """A condition for a verdict.
+    """A precondition of a verdict.
 
     Attributes:
         name: converged, learned, matched, regime, room, seeds, power or measured.
@@ -236,16 +236,16 @@ class Gate:
         return {"name": self.name, "is_open": self.is_open, "text": self.text}
 
     def about(self, *names: str) -> "Gate":
-        """Restrict the gate to these effects."""
+        """Return the gate restricted to some effects."""
         return replace(self, of=names)
 
     def concerns(self, names: Iterable[str]) -> bool:
-        """Return whether the gate is about any of these effects; "" means all."""
+        """Return whether the gate applies to any of the named effects; "" means all."""
         return not self.of or any(name in self.of or not name for name in names)
 
     @staticmethod
     def converged(changes: Mapping[str, float | None], margin: float, what: str) -> "Gate":
-        """Require that outcomes were flat over the last quarter of training.
+        """Require that outcomes hardly changed over the last quarter of training.
 
         Args:
             changes: change by run or cell; None if not recorded.
@@ -271,7 +271,7 @@ class Gate:
 
     @staticmethod
     def flat(tables: Tables, margin: float = FLAT, **fields: Any) -> "Gate":
-        """Require that the loss of every run was flat, or near its lower bound.
+        """Require that every run's loss hardly changed at the end, or is near its lower bound.
 
         Args:
             tables: with the table ``runs``.
@@ -284,7 +284,7 @@ class Gate:
 
     @staticmethod
     def converged_by_rule(rule: Rule, effects: Mapping[str, Effect], drifts: Mapping[str, float | None]) -> "Gate":
-        """Require that the verdict would survive one more doubling of training.
+        """Require that one more doubling of training would not change the verdict.
 
         Args:
             rule: rule of the claim.
@@ -315,7 +315,7 @@ class Gate:
 
     @staticmethod
     def matched(budgets: Mapping[str, Mapping[str, float]], tolerance: float = 0.05) -> "Gate":
-        """Require equal budgets in at least one currency.
+        """Require equal budgets in at least one unit, such as tokens or steps.
 
         Args:
             budgets: by model, then by currency (sequences, tokens, FLOPs, processor seconds).
@@ -338,14 +338,14 @@ class Gate:
 
     @staticmethod
     def regime(value: float, low: float, high: float, what: str) -> "Gate":
-        """Require that a ratio is in its range."""
+        """Require that a ratio of the measured process is in a range."""
         is_open = low <= value <= high
         inside = "inside" if is_open else "outside"
         return Gate("regime", is_open, f"{what} is {value:.4g}, {inside} {low:.4g} to {high:.4g}", (value, low, high))
 
     @staticmethod
     def headroom(available: float, needed: float, what: str) -> "Gate":
-        """Require that the range of outcomes allows the effect."""
+        """Require that the possible range of outcomes is large enough for the effect."""
         is_open = available >= needed
         short = "" if is_open else f", and {needed:.3g} are needed"
         return Gate("room", is_open, f"{what} leaves {available:.3g}{short}", (available, needed))
@@ -354,7 +354,7 @@ class Gate:
 def at_budget(
     verdict: Verdict, spent: Mapping[str, float], papers: Mapping[str, float], could_help: bool | None = None
 ) -> tuple[Verdict, str]:
-    """Return the verdict below the paper's budget, and the budget text.
+    """Return the verdict given a budget below the paper's, and a text on the budget.
 
     Returns:
         "not at this budget" instead of "not reproduced" if more could help; ``at 640,000 sequences (the paper:

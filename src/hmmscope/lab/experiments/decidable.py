@@ -1,6 +1,6 @@
-"""Which claims a plan can decide, gate by gate, before training.
+"""Prediction, before training, of the claims that a plan can decide, gate by gate.
 
-Stored tables show which models each claim needs, and the spread over seeds.
+Stored tables give the models that each claim needs, and the spread over seeds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ _LACKING = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError,
 
 @dataclass(frozen=True)
 class Outlook:
-    """Prospects of a plan to decide a claim.
+    """A plan's ability to decide a claim, with the gates behind it.
 
     Attributes:
         gates: gates that the plan fixes.
@@ -47,12 +47,12 @@ class Outlook:
 
     @property
     def decides(self) -> bool:
-        """Whether the plan can decide the claim or a part of it."""
+        """True if the plan can decide the claim or a part of it."""
         return not self._closed() or bool(self.parts)
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Effects that the plan can decide alone."""
+        """Effects that the plan can decide separately."""
         closed = self._closed()
         if not closed or any(not gate.of for gate in closed):
             return ()
@@ -84,7 +84,7 @@ class Outlook:
 
 
 def outlooks(plan: ExperimentPlan, kept: Sequence[Path] | None = None) -> list[Outlook]:
-    """Return the prospects of a plan for each claim.
+    """Return an `Outlook` for each claim of a plan.
 
     Args:
         plan: plan of the experiment.
@@ -107,7 +107,7 @@ def kept_folders(plan: ExperimentPlan) -> list[Path]:
 
 
 def decision_lines(plan: ExperimentPlan, kept: Sequence[Path] | None = None) -> Iterator[str]:
-    """Yield the lines for a dry run."""
+    """Yield the lines that a dry run prints."""
     folders = kept_folders(plan) if kept is None else list(kept)
     found = outlooks(plan, folders)
     if not found:

@@ -21,7 +21,7 @@ def write_results(
     runs: Sequence[Path],
     whole: list[int] | None = None,
 ) -> None:
-    """Write figures and findings from the tables in `out`, of complete seeds only."""
+    """Write figures and findings from the tables in `out`, for complete seeds only."""
     description = store.read_json(out / "experiment.json", managed=True)
     judged = description.pop("whole_seeds", [])
     unfinished = {} if whole is None else {"whole_seeds": whole}
@@ -36,7 +36,7 @@ def write_results(
 
 
 def derive_again(folder: Path) -> None:
-    """Derive figures and findings of a finished experiment again with the current rules.
+    """Write the figures and findings of a finished experiment again with the current rules.
 
     Raises:
         InputError, DamagedError: see `ledger`.
@@ -66,7 +66,7 @@ def _write_judgements(experiment: Experiment, out: Path, tables: Tables, scale: 
 
 
 def derive_findings(experiment: Experiment, tables: Tables, scale: str) -> dict[str, Any]:
-    """Return figures and findings by file."""
+    """Return the contents of the files of figures and findings."""
     figures = enumerate(experiment.figures(tables), 1)
     found: dict[str, Any] = {f"figures/{number:02d}-{figure.name}.json": figure.to_data() for number, figure in figures}
     return found | {"findings.json": [finding.at(scale).to_data() for finding in experiment.findings(tables)]}

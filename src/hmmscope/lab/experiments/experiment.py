@@ -67,23 +67,23 @@ class Experiment(ABC):
         return tuple(scale for scale in SCALES if scale in known)
 
     def choices(self, scale: str) -> dict[str, Any]:
-        """Return the plan's parameters, each an option ``--plan.NAME``."""
+        """Return the plan's parameters, which are the options ``--plan.NAME``."""
         return {}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        """Return the models to train: plain configurations by label."""
+        """Return the configuration of each model to train, by label."""
         return {}
 
     def live_run(self, scale: str, labels: list[str]) -> str | None:
-        """Return the label of the run that the page computes live, or None."""
+        """Return the label of the run that the page can compute in the browser, or None."""
         return None
 
     def live_process(self, run: Run) -> Process | None:
-        """Return the process of the live page, or None for that of the run."""
+        """Return the process that the page computes in the browser; None means the run's process."""
         return None
 
     def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        """Return which models of a seed are measured together, by part."""
+        """Return the models of a seed that are measured together, by part."""
         return {label: [label] for label in labels} if self.measure_per_run else {ALL: labels}
 
     def measurements(self, scale: str) -> dict[str, Any]:
@@ -101,18 +101,18 @@ class Experiment(ABC):
         """Make figures from the tables."""
 
     def without_training(self, tables: Tables) -> Tables | None:
-        """Return the tables as if nothing had been trained, or None.
+        """Return the tables as they would be without training, or None.
 
         By default untrained networks replace trained ones.
         """
         return untrained(tables)
 
     def with_ngrams_only(self, tables: Tables) -> Tables | None:
-        """Return the tables as if the networks had learned n-grams only, or None."""
+        """Return the tables as they would be if networks learned n-grams only, or None."""
         return counting(tables)
 
     def planned_gates(self, configs: Mapping[str, RunConfig], claim: Claim) -> Iterable[Gate]:
-        """Return the gates of a claim that a plan fixes, see `decidable`.
+        """Return the gates of a claim that depend on the plan alone; see `decidable`.
 
         Args:
             configs: by label.
@@ -121,7 +121,7 @@ class Experiment(ABC):
         return ()
 
     def planned_rows(self, tables: Tables, configs: Mapping[str, RunConfig]) -> Tables:
-        """Return the rows of stored tables about models of the plan."""
+        """Return the rows of stored tables for models of a plan."""
         return tables
 
     def findings(self, tables: Tables) -> list[Finding]:
@@ -129,7 +129,7 @@ class Experiment(ABC):
         return [claim.evaluate(tables) for claim in claims_of(self.name)] + self.notes(tables)
 
     def notes(self, tables: Tables) -> list[Finding]:
-        """Return findings without claims."""
+        """Return findings that belong to no claim."""
         return []
 
     def answer(self, tables: Tables) -> list[str]:
@@ -141,7 +141,7 @@ class Experiment(ABC):
         return []
 
     def facts(self, sizes: dict[str, Any]) -> list[dict[str, str]]:
-        """Return facts for experiments without training."""
+        """Return named facts for the page, for experiments without training."""
         return [{"name": key.replace("_", " "), "value": ", ".join(map(str, _listed(v)))} for key, v in sizes.items()]
 
 

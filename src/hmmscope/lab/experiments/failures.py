@@ -1,4 +1,4 @@
-"""Collect failures of single pieces of work while the others continue."""
+"""Collection of failures of single tasks while other tasks continue."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from hmmscope.training.signals import Interrupted
 
 
 class Failures:
-    """Collects failures; at the end one error names the pieces, with the code of the first.
+    """Collects failures; at the end, one error names all failed tasks, with the exit code of the first.
 
     Args:
         what: name of the work.
@@ -32,12 +32,11 @@ class Failures:
             raise PartlyFailedError(f"{self._what}: {name} failed (error[{code}] {line}){more}; {rule}", code)
 
     def note(self, name: str, code: int, line: str) -> None:
-        """Record that a piece failed."""
         self._failed.append((name, code, line.removeprefix(f"error[{code}] ")))
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """Record an exception as a failure; interrupts and a full disk end everything."""
+        """Record an exception inside the block as a failure; interrupts and a full disk are raised."""
         try:
             yield
         except Interrupted:

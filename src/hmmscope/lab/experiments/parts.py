@@ -4,7 +4,7 @@
     OUT/tables/<name>.jsonl         the rows of all parts, in order
     OUT/parts.jsonl                 the index of parts
 
-A part is reused if its configurations, sizes and measurement version (`hmmscope.lab.evidence.records`) are the same.
+A part is reused if its configurations, sizes and measurement version (`hmmscope.lab.evidence.records`) are unchanged.
 """
 
 import hashlib
@@ -52,15 +52,15 @@ class MeasuredPart:
 
     @property
     def slug(self) -> str:
-        """Its name among the tasks."""
+        """Name of the part's task."""
         return f"seed-{self.seed}-{part_slug(self.name)}"
 
     def path(self, out: Path) -> Path:
-        """Return its file in the folder of the experiment."""
+        """Return the part's file in an experiment's folder."""
         return out / "parts" / f"seed-{self.seed}" / f"{part_slug(self.name)}.json"
 
     def is_in(self, out: Path) -> bool:
-        """Return whether it is measured by the current version."""
+        """Return whether the part is stored, measured by the current version."""
         return os.path.lexists(self.path(out)) and self.measurement.of(self.read(out)) == self.measurement.version
 
     def read(self, out: Path) -> dict[str, Any]:
@@ -99,7 +99,6 @@ class MeasuredPart:
 
 
 def part_slug(part: str) -> str:
-    """Convert the name of a part to a file name."""
     return re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-.")
 
 
@@ -144,7 +143,7 @@ def write_tables(out: Path, names: Sequence[str], parts: Sequence[MeasuredPart])
 
 
 class BuildRecord:
-    """Origin of the tables of an unseeded experiment (made.json).
+    """Origin of the tables of an experiment without seeds (made.json).
 
     Args:
         out: folder of the experiment.
@@ -161,7 +160,7 @@ class BuildRecord:
                 raise DamagedError(f"{out / 'made.json'}: must be a mapping; remove the file to measure again")
 
     def has(self, group: str) -> bool:
-        """Return whether a measurement is present, unaltered and current."""
+        """Return whether a measurement is present, unaltered and of the current version."""
         found = self._groups.get(group)
         if not isinstance(found, dict) or {key: found.get(key) for key in self._by} != self._by:
             return False
@@ -177,7 +176,7 @@ class BuildRecord:
 
 
 class StoredParts:
-    """Parts read from the small files of an experiment.
+    """Parts that can be read from the small files of an experiment.
 
     Args:
         folder: with experiment.json, tables/ and parts.jsonl.
@@ -211,7 +210,7 @@ class StoredParts:
         return len(self._made)
 
     def give(self, part: MeasuredPart, out: Path, sizes: Mapping[str, Any]) -> str | None:
-        """Write a part into `out`, or return why it cannot be reused."""
+        """Write a part into `out` and return None, or return why it cannot be reused."""
         made = self._made.get((part.seed, part.name))
         if made is None:
             return None

@@ -18,7 +18,7 @@ _OWN_SECTIONS = ("plan", "measurements")
 
 @dataclass(frozen=True)
 class ExperimentPlan:
-    """An experiment with all its numbers."""
+    """An experiment with its scale, configurations and seeds."""
 
     experiment: Experiment
     scale: str

@@ -1,4 +1,4 @@
-"""Pools of trained runs, shared by experiments.
+"""Pools of trained runs that experiments share.
 
 POOL/
   grid.json          the runs, see `hmmscope.lab.sweeps.grid`
@@ -54,7 +54,7 @@ def train_in_pool(
 
 
 def default_executor(num_runs: int, asked: ExecutorOptions | None, *, alone: bool = False) -> ExecutorOptions | None:
-    """Return the requested executor, else one worker process per processor.
+    """Return the requested executor; by default, one worker process per processor.
 
     None trains in this process.
     """

@@ -22,7 +22,7 @@ from hmmscope.storage.rundir import config_difference
 
 
 def protocol_data(plan: ExperimentPlan) -> dict[str, Any]:
-    """Return the protocol of a plan with the current rules and measurement."""
+    """Return the protocol of a plan, with the current rules and measurement version."""
     name = plan.experiment.name
     return {
         "format": FORMAT,
@@ -44,7 +44,7 @@ def write_protocol(plan: ExperimentPlan, path: Path) -> str:
 
 
 def handed_on(given: Protocol | None, kept: StoredParts | None) -> tuple[Protocol | None, dict[str, str]]:
-    """Return the protocol of a folder, and its entries in experiment.json."""
+    """Return the protocol to use in a folder, and its entries for experiment.json."""
     if given is not None:
         return given, {"protocol": given.digest, "begun": datetime.now(UTC).isoformat(timespec="seconds")}
     if kept is None or "protocol" not in kept.about:
@@ -53,7 +53,7 @@ def handed_on(given: Protocol | None, kept: StoredParts | None) -> tuple[Protoco
 
 
 def protocol_for(plan: ExperimentPlan, path: Path) -> Protocol:
-    """Read a protocol and compare it with the plan, rules and measurement."""
+    """Read a protocol; raise an error unless it fits the plan, the rules and the measurement."""
     found, wanted = read_protocol(path), protocol_data(plan)
     if (found.experiment, found.scale) != (plan.experiment.name, plan.scale):
         raise InputError(

@@ -1,4 +1,4 @@
-"""A single training run described like an experiment, for its page and for comparisons."""
+"""A single training run presented as an experiment, for its page and for comparisons."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ _PANELS = {
 
 
 def predictors_panel(rows: Rows, metric: str, title: str, x_label: str, y_label: str) -> Lines:
-    """Make a panel of one metric for the predictors in a table of `Score.rows`."""
+    """Make a panel of one metric for all predictors in the rows of a `Score`."""
     own = rows.where(metric=metric)
     series = [curve(own.where(predictor=name), "x", *look) for name, look in PREDICTORS.items()]
     return lines(title, *series, x_label=x_label, y_label=y_label)

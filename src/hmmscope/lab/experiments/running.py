@@ -61,7 +61,7 @@ def run_experiment(
     protocol: Path | None = None,
     quiet: bool = False,
 ) -> Path:
-    """Train, measure and write tables, figures and findings into `out`, which is returned.
+    """Train, measure, write tables, figures and findings into `out`, and return `out`.
 
     Args:
         name: name of the experiment.

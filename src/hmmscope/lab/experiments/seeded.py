@@ -1,4 +1,4 @@
-"""Execution of a seeded experiment, with its parts as tasks."""
+"""Execution of a seeded experiment, with a task for each part."""
 
 import functools
 import json
@@ -32,7 +32,7 @@ from hmmscope.training.state import resolve_device
 
 @dataclass(frozen=True)
 class Seeded:
-    """A seeded experiment at work in its folder.
+    """Execution of one seeded experiment in its folder.
 
     Attributes:
         plan: its plan.
@@ -73,11 +73,11 @@ class Seeded:
         return [part for part in self.parts if not part.is_in(self.out)]
 
     def is_trained(self, part: MeasuredPart) -> bool:
-        """Return whether the pool has all models of a part."""
+        """Return whether the pool contains all trained models of a part."""
         return all(RunTask(self.pool, run_name(config)).is_done() for config in part.configs.values())
 
     def take(self, kept: StoredParts) -> None:
-        """Reuse stored parts."""
+        """Reuse stored parts of another folder."""
         for part in self.left():
             why = kept.give(part, self.out, self.plan.sizes)
             if why is not None:
@@ -151,7 +151,7 @@ def _seeded(out: Path, pool: Path, about: str) -> Seeded:
 
 @dataclass(frozen=True, eq=False)
 class PartTask(Task):
-    """A part to be measured.
+    """The task of measuring one part.
 
     Attributes:
         work: the experiment.

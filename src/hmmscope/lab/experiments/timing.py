@@ -18,7 +18,7 @@ _OF_RUN = "timing.jsonl"
 
 @contextmanager
 def timed(out: Path, phase: str) -> Iterator[None]:
-    """Record the seconds and processor seconds of a phase."""
+    """Record the seconds and processor seconds of a phase inside the block."""
     begun, spent = time.monotonic(), sum(os.times()[:4])
     yield
     record = {"phase": phase, "seconds": time.monotonic() - begun, "spent": sum(os.times()[:4]) - spent}
@@ -36,7 +36,7 @@ def write_time_facts(out: Path, runs: Sequence[Path]) -> None:
 
 
 def time_facts(out: Path, runs: Sequence[Path]) -> list[dict[str, str]]:
-    """Return the phases, longest first, and the trainings' processor time."""
+    """Return facts on time: the phases, longest first, and the trainings' processor time."""
     seconds: Counter[str] = Counter()
     spent: Counter[str] = Counter()
     for record in _records(out / _FOLDER / _PHASES):

@@ -1,4 +1,4 @@
-"""Plain descriptions of process and model, with matrices where they are small."""
+"""Descriptions of process and model in sentences, with small matrices."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ MOST_STATES, MOST_SYMBOLS, MOST_MOVES, LEAST = 8, 6, 4, 0.005
 
 
 def explained(process: Process) -> dict[str, Any]:
-    """Return sentences about a process, and a table of its states or None.
+    """Return sentences about a process, and a table of its states (or None).
 
-    A row lists the emissions and transitions of a state, or for edge emissions the next states by symbol. Probabilities
-    below `LEAST` are left out.
+    A row lists a state's emissions and transitions; for edge emissions, its next states by symbol. Probabilities below
+    `LEAST` are left out.
     """
     words = [process.about] if process.about else []
     counted = f"{_count(process.num_states, 'hidden state')} and {_count(process.num_symbols, 'symbol')}"

@@ -1,4 +1,4 @@
-"""Precomputed intervention: move the belief regressed from a layer towards a state in steps."""
+"""Precomputed intervention that moves the belief in a layer towards a state in steps."""
 
 from typing import Any
 
@@ -67,10 +67,10 @@ def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, A
 
 
 def used(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
-    """Measure how far predictions move when another sequence's belief is written into a layer.
+    """Measure how far predictions change when another sequence's belief is written into a layer.
 
-    The result is the fraction of the way to the prediction of that belief, in total variation, also for random changes
-    of equal length.
+    The result is the fraction of the distance to that belief's exact prediction, in total variation, and the same for
+    random changes of equal norm.
     """
     options = InterventionOptions(num_positions=POSITIONS)
     rows = belief_interventions(

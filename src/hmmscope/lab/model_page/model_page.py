@@ -39,7 +39,7 @@ FIRST_WEIGHTS, A_TWIN = "this network with its initial weights", "an untrained n
 
 @dataclass(frozen=True, repr=False)
 class ModelPage:
-    """A model compared with its optimum: measurements and page.
+    """Comparison of a model with its optimum: measurements and page.
 
     Attributes:
         data: Everything on the page.
@@ -51,7 +51,7 @@ class ModelPage:
 
     @property
     def losses(self) -> list[dict[str, Any]]:
-        """Return rows (name, role, value, low, high) of optimum, model and baselines."""
+        """Return rows (name, role, value, low, high) of the losses of optimum, model and baselines."""
         return list(self.data["losses"])
 
     @property
@@ -79,7 +79,6 @@ class ModelPage:
         return list(self.data["unknown"])
 
     def html(self) -> str:
-        """Return the page."""
         return render_look(self.data)
 
     def save(self, out: str | Path) -> Path:
@@ -117,11 +116,11 @@ def look(
     options: InstrumentOptions | None = None,
     device: str | None = None,
 ) -> ModelPage:
-    """Compare one model with its exact optimum on one offline page, or inline in a notebook.
+    """Compare one model with its exact optimum, on an offline page or inline in a notebook.
 
     The page shows losses of model, optimum, best n-gram baseline and untrained controls; belief maps by layer before
-    and after training; attention; and an interactive intervention. If the page can compute the model, readers can enter
-    symbols.
+    and after training; attention; and an interactive intervention. If the page can compute the model, readers can also
+    enter symbols of their own.
 
     Args:
         model: Any module from tokens (batch, time) to logits; a run, or its folder.

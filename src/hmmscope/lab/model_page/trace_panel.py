@@ -1,4 +1,4 @@
-"""Trace of one held-out sample, symbol by symbol: exact belief, regressed belief and both predictions."""
+"""Trace of one held-out sample, symbol by symbol: exact belief, belief read from a layer, and both predictions."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ MOST_STATES, MOST_SYMBOLS = 64, 96
 def traced(
     model: nn.Module, held_out: ProcessDataset, reader: BeliefReader | None, layer: str | None
 ) -> dict[str, Any] | None:
-    """Return symbols, states, beliefs and predictions along the last sequence of a sample.
+    """Return the symbols, states, beliefs and predictions along the last sequence of a sample.
 
     Args:
         model: Any module.

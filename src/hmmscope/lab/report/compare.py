@@ -1,4 +1,4 @@
-"""Figures of the same name from several experiments, combined."""
+"""Combination of figures of the same name from several experiments."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,9 +21,9 @@ _REFERENCES = ("optimum", "ceiling", "baseline")
 
 
 def compare(figures: Mapping[str, list[Figure]]) -> list[Figure]:
-    """Return a figure "Compared: ..." for each name that at least two experiments have.
+    """Return a combined figure, "Compared: ...", for each figure name of at least two experiments.
 
-    Series are the models, named by experiment, and references that are equal in all experiments.
+    The series are the models, named by experiment, and those references that are equal in all experiments.
 
     Args:
         figures: Figures by the experiment's name on the page.

@@ -13,7 +13,7 @@ MOST_ROWS = 40
 
 
 def config_rows(experiments: Sequence[ExperimentFolder]) -> list[list[str]]:
-    """Return a row per configuration key that differs; an equal change in all models is one row."""
+    """Return a row per configuration key that differs; a change shared by all models is one row."""
     plain = [{"scale": one.about.scale, "version": one.about.version} | _flat(_own(one.config)) for one in experiments]
     models = [{label: _flat(config) for label, config in _models(one.config).items()} for one in experiments]
     rows = [[key, *(_text(one.get(key)) for one in plain)] for key in _keys(plain) if _differ(plain, key)]
@@ -38,7 +38,7 @@ def verdict_summary(findings: Sequence[Finding]) -> str:
 
 
 def finding_view(finding: Finding) -> dict[str, Any]:
-    """Return a finding for the page, with the digits that its interval supports."""
+    """Return a finding as data for the page, rounded to the digits that its interval supports."""
     value = interval = None
     if finding.value is not None:
         value, interval = format_interval(finding.value, finding.low, finding.high)
@@ -46,13 +46,12 @@ def finding_view(finding: Finding) -> dict[str, Any]:
 
 
 def finding_rows(experiments: Sequence[ExperimentFolder]) -> list[dict[str, Any]]:
-    """Return findings by title, with the finding of each run or None."""
+    """Return a row per title of a finding, with the finding of each run or None."""
     found = [{one.title: finding_view(one) for one in experiment.findings} for experiment in experiments]
     return [{"title": title, "runs": [one.get(title) for one in found]} for title in _keys(found)]
 
 
 def num_seeds(experiment: ExperimentFolder) -> int | None:
-    """Return the number of seeds of a seeded experiment, else None."""
     seeds = experiment.config.get("seeds")
     return len(seeds) if isinstance(seeds, list) else None
 

@@ -1,6 +1,6 @@
-"""Initial selection and views of an `Explorer`, for both renderers.
+"""Initial selection and views of an `Explorer`, for Matplotlib and for the browser.
 
-A view is a set of choices at "all".
+A view is the set of choices for which all values are shown.
 """
 
 from collections import Counter
@@ -36,13 +36,13 @@ def view(panel: Explorer, open_choices: tuple[int, ...]) -> View:
 
 
 def views(panel: Explorer) -> list[View]:
-    """Return all views, first the view without open choices."""
+    """Return all views; the first has no choice at "all values"."""
     indices = range(len(panel.choices))
     return [view(panel, some) for count in range(len(indices) + 1) for some in combinations(indices, count)]
 
 
 def selected(panel: Explorer, chosen: tuple[str | None, ...]) -> list[int]:
-    """Return the indices of the curves for one value per choice (None: all), as many as fit."""
+    """Return the indices of the curves with the chosen values (None: all values), as many as fit."""
     fits = [
         i
         for i, curve in enumerate(panel.curves)
@@ -73,7 +73,7 @@ def _turns(panel: Explorer, indices: list[int], open_choices: tuple[int, ...]) -
 
 
 def first_chosen(panel: Explorer) -> tuple[str | None, ...]:
-    """Return the initial selection: the first curve's values, and all values of the overlaid choice."""
+    """Return the initial selection: the first curve's values, but all values of the choice that is overlaid."""
     return tuple(None if choice == panel.overlay else panel.first(choice) for choice in panel.choices)
 
 
@@ -98,7 +98,7 @@ def without_choices(figure: Figure) -> Figure:
 
 
 def first_text(panel: Explorer) -> str:
-    """Describe the initial selection of a static panel; empty if it shows all curves."""
+    """Describe the initial selection for a static panel; empty if the panel shows all curves."""
     chosen = first_values(panel)
     if all(len(panel.options(choice)) == 1 for choice in chosen):
         return ""
@@ -106,7 +106,7 @@ def first_text(panel: Explorer) -> str:
 
 
 def first_values(panel: Explorer) -> dict[str, str]:
-    """Return the initial value of each choice; none for the overlaid one."""
+    """Return the initial value of each choice except for the overlaid choice."""
     return {choice: value for choice, value in zip(panel.choices, first_chosen(panel), strict=True) if value}
 
 

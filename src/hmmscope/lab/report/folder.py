@@ -1,4 +1,4 @@
-"""Reader of the folder of an experiment; it follows no links and executes nothing."""
+"""Reading of the folder of an experiment, without following links or executing anything."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ UNSEALED = "none, so these files cannot be verified"
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """A named fact about the run, such as parameters: 560,000."""
+    """A named fact about the run, such as "parameters: 560,000"."""
 
     name: str
     value: str
@@ -129,7 +129,7 @@ def described(
     *,
     sealed: bool,
 ) -> ExperimentFolder:
-    """Return the page contents of a folder without a description, such as a run."""
+    """Return the page contents of a folder without an experiment's description, such as a run."""
     parts = {key: value for key, value in about.items() if key not in ("format", "config")}
     known = _parse(About, parts, folder)
     notes = () if sealed else (Fact(name="seal", value=UNSEALED),)

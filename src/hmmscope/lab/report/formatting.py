@@ -1,4 +1,4 @@
-"""Text and numbers as shown to readers."""
+"""Formatting of text and numbers for readers."""
 
 import math
 from collections import Counter
@@ -9,7 +9,7 @@ _MOST_LISTED = 4  # maximum list values shown in a cell
 
 
 def shorten(labels: Sequence[str], most: int = 18) -> list[str]:
-    """Shorten labels by cutting the middle, keeping them distinct."""
+    """Shorten labels by omitting their middle, so that they remain distinct."""
     room = dict.fromkeys(labels, most)
     while True:
         found = {label: _cut(label, length) for label, length in room.items()}
@@ -27,7 +27,7 @@ def _cut(label: str, most: int) -> str:
 
 
 def format_number(value: float) -> str:
-    """Format with four significant digits; whole numbers in full."""
+    """Format a number with four significant digits; whole numbers in full."""
     if isinstance(value, int):
         return f"{value:,}"
     if 1e4 <= abs(value) < 1e15:

@@ -1,4 +1,4 @@
-"""Text for LaTeX in figures of the style `latex`, without commands."""
+"""Escaping of text for LaTeX, so that it cannot contain commands, in figures of the style `latex`."""
 
 import re
 import shutil
@@ -47,7 +47,7 @@ _ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308"
 
 
 def as_latex(text: str) -> str:
-    """Escape `text` for LaTeX; a character missing in its fonts appears as its number."""
+    """Escape `text` for LaTeX; a character without a glyph appears as its number."""
     return "".join(map(_letter, text))
 
 

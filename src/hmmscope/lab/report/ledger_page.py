@@ -21,7 +21,7 @@ class Page:
 
 
 def render_ledger(entries: Sequence[LedgerRow], pages: Sequence[Page] = ()) -> str:
-    """Return the page: a claim per entry with rule, result and preconditions, filtered by verdict."""
+    """Return the ledger's HTML: each claim with rule, result and preconditions, and a filter by verdict."""
     links = {page.name: page.link for page in pages}
     script = resource("ledger.js")
     rows = []

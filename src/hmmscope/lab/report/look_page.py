@@ -1,4 +1,4 @@
-"""The page of one model: losses, beliefs before and after training, attention, and a trace or the model."""
+"""The page of one model: losses, beliefs before and after training, attention, and a trace or an interactive model."""
 
 import re
 from pathlib import Path
@@ -141,7 +141,7 @@ _DISTURBED = ": it only disturbs the prediction"
 
 
 def of_use(data: dict[str, Any]) -> str:
-    """Describe whether predictions follow a belief written into a layer, over many sequences."""
+    """Describe in a sentence whether predictions follow a belief that is written into a layer."""
     found, learned = data["used"], data["learned"]
     said = (
         f"In {found['samples']} held-out sequences, at {found['positions']} positions each, {found['layer']} was changed so "

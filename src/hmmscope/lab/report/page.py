@@ -1,6 +1,6 @@
 """One self-contained HTML page of one or several experiments, readable without a network.
 
-The content policy allows the page's own scripts by digest, and no fetching.
+The page's content security policy allows only its own scripts (by digest), and no network access.
 """
 
 import base64
@@ -56,7 +56,7 @@ def write_page(folders: list[Path], out: Path) -> Path:
 
 
 def write_page_of(experiments: list[ExperimentFolder], out: Path) -> Path:
-    """Write the page of experiments that were already read, and return `out`."""
+    """Write the page of experiments that are already read, and return `out`."""
     store.write_text(out, render_page(experiments))
     seals.cover(out)
     return out
@@ -137,7 +137,7 @@ def _first_sentence(words: str) -> str:
 
 
 def figure_view(figure: Figure, data: list[dict[str, Any]], section: str, experiment: str) -> dict[str, Any]:
-    """Return the template's data of a figure, and append values to `data`."""
+    """Return a figure's data for the template, and append its values to `data`."""
     data.append(figure_data(figure) | {"name": visible(f"{experiment}-{figure.name}")})
     axes = [panel for panel in figure.panels if isinstance(panel, Lines | Explorer)]
     return {
@@ -191,7 +191,7 @@ def json_element(value: Any) -> str:
 
 @functools.cache
 def template(name: str) -> jinja2.Template:
-    """Return a cached template of this folder, which escapes values and control characters."""
+    """Return a cached template of this package, which escapes values and control characters."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("hmmscope.lab.report", "."),
         autoescape=True,
@@ -205,7 +205,7 @@ def template(name: str) -> jinja2.Template:
 
 
 def policy(scripts: list[str]) -> str:
-    """Return the content policy: these scripts only, and no fetching."""
+    """Return the content security policy: only the given scripts, and no network access."""
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     own = "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -217,5 +217,5 @@ def resource(name: str) -> str:
 
 
 def is_triangular(live: dict[str, Any]) -> bool:
-    """Return whether beliefs are drawn in a triangle, for a single process of three states."""
+    """Return whether beliefs are drawn in a triangle, which needs a single process of three states."""
     return len(live["process"]["states"]) == 3 and not live["process"]["mixture"]

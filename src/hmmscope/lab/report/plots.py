@@ -1,4 +1,4 @@
-"""Figures for papers, talks and the web, with reproducible bytes."""
+"""Drawing of figures for papers, talks and the web, with reproducible bytes."""
 
 import io
 import itertools
@@ -108,7 +108,7 @@ def draw(figure: Figure, style: str = "paper") -> Canvas:
 
 
 def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") -> dict[str, bytes]:
-    """Return the files of a figure by ending; equal figures and marks give equal bytes.
+    """Return the contents of a figure's files by ending; equal figures and marks give equal bytes.
 
     Args:
         figure: The figure.

@@ -1,6 +1,6 @@
-"""Style of a series by its role, shared by both renderers.
+"""Style of a series by its role, for Matplotlib and for the browser.
 
-Names that differ in one number, such as "1 layer" and "2 layers", get colours of a scale.
+Names that differ only in a number, such as "1 layer" and "2 layers", get colours from a scale.
 """
 
 import re
@@ -107,7 +107,7 @@ Key = tuple[Role, str]
 
 
 def columns(figure: Figure) -> int:
-    """Return the number of adjacent panels; point clouds are narrower than curves."""
+    """Return the number of panels per row, which is larger for point clouds."""
     count = len(figure.panels)
     if all(isinstance(panel, DenseScatter) for panel in figure.panels):
         return count if count <= 5 else next((n for n in (5, 4, 3) if count % n == 0), 4)
@@ -115,7 +115,7 @@ def columns(figure: Figure) -> int:
 
 
 def key(series: Series) -> Key:
-    """Return the identity of a series in all panels of a figure."""
+    """Return a key that identifies a series across the panels of a figure."""
     return series.role, series.name
 
 
@@ -206,7 +206,7 @@ def _between(colours: tuple[str, ...], share: float) -> str:
 def color_range(panel: Heatmap) -> tuple[str, float, float]:
     """Return the colour map (a Matplotlib name) and the values of its two ends.
 
-    One sign ranges from white to blue; both signs from red over white at zero to blue.
+    Values of one sign range from white to blue; values of both signs from red, over white at zero, to blue.
     """
     values = [value for row in panel.z for value in row if value is not None] or [0.0]
     low = min(values) if panel.z_min is None else panel.z_min
@@ -234,7 +234,7 @@ def log_ticks(positions: Iterable[float]) -> list[float] | None:
 
 
 def few_decades(values: Iterable[float]) -> bool:
-    """Return whether values on a logarithmic axis need ticks other than powers of ten."""
+    """Return whether values on a logarithmic axis span too few decades for ticks at powers of ten only."""
     positive = [value for value in values if value > 0]
     return not positive or max(positive) < min(positive) * 10**LEAST_DECADES
 

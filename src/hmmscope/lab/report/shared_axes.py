@@ -1,4 +1,4 @@
-"""A common y axis for panels of a row with the same quantity."""
+"""A common y axis for panels of the same quantity in a row."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from hmmscope.lab.evidence.figure import Bars, Lines, Panel
 
 
 def share_axes(drawn: Sequence[Axes], panels: Sequence[Panel], columns: int) -> None:
-    """Give panels of a row one y axis for the same quantity, if each fills half of it."""
+    """Give panels of the same quantity in a row one y axis, if each panel's values fill half of that axis."""
     groups: dict[tuple[int, str, str], list[Axes]] = {}
     for number, (axes, panel) in enumerate(zip(drawn, panels, strict=True)):
         if isinstance(panel, Lines | Bars) and panel.y_label:

@@ -17,7 +17,7 @@ Point = tuple[float, float]
 
 
 def read_fitted(path: Path) -> dict[str, Any] | None:
-    """Read fitted.json; None if it is missing, DamagedError if it is invalid."""
+    """Read fitted.json; return None if it is missing, raise DamagedError if it is invalid."""
     if not path.is_file() or path.is_symlink():
         return None
     data = store.read_json(path, managed=True)
@@ -40,7 +40,7 @@ def read_fitted(path: Path) -> dict[str, Any] | None:
 
 
 def picture(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the numbers of the drawing: boxes with bars, arrows, loops, and the path over time."""
+    """Return the coordinates of the drawing: boxes with bars, arrows, loops, and the path over time."""
     states, size = data["states"], len(data["states"])
     tall = HEAD + 8 + BAR * max(len(state["emits"]) for state in states)
     radius = 0.0 if size == 1 else max(95.0, size * 36.0)

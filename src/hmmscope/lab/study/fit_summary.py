@@ -1,4 +1,4 @@
-"""Goodness of fit, parameter uncertainty and forecast of a study's HMM."""
+"""Goodness of fit, parameter uncertainty and forecast for a study's HMM."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ SIMULATIONS, STEPS, SYMBOLS, ENTRIES = 100, 12, 5, 24
 
 
 def tables_of_fit(hmm: HMM, train: SequenceData) -> dict[str, list[dict[str, Any]]]:
-    """Compute the tables `goodness`, `entries` and `forecast`; the last two may be empty."""
+    """Compute the tables `goodness`, `entries` (parameters) and `forecast`; the last two may be empty."""
     material, models = FitData(train, restricted=False), [hmm]
     entries: list[dict[str, Any]] = []
     ahead: list[dict[str, Any]] = []
@@ -46,7 +46,7 @@ def tables_of_fit(hmm: HMM, train: SequenceData) -> dict[str, list[dict[str, Any
 
 
 def figures_of_fit(tables: Mapping[str, Sequence[dict[str, Any]]]) -> list[Figure]:
-    """Return the figures of these tables; none for an older study."""
+    """Return the figures of the tables; none if an older study lacks the tables."""
     found = []
     if tables.get("goodness"):
         found.append(_goodness(tables["goodness"]))

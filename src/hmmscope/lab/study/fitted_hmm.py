@@ -1,4 +1,4 @@
-"""Content of a fitted HMM on the page of a study: emissions, transitions, and the path through a piece."""
+"""Description of a fitted HMM for the page of a study: emissions, transitions, and a decoded path."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ STATES, SYMBOLS, LENGTH = 8, 5, 128
 def fitted_hmm(
     hmms: Mapping[int, HMM], data: SequenceData, sizes: Sequence[Mapping[str, Any]], best: int
 ) -> dict[str, Any]:
-    """Return the content of fitted.json for the chosen HMM.
+    """Return the contents of fitted.json for the chosen HMM.
 
     Args:
         hmms: HMMs by their number of states.

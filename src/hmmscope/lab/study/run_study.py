@@ -141,7 +141,7 @@ def study(
     """Compare n-gram baselines, HMMs of growing size and networks on sequences with unknown distribution.
 
     All predictors are fitted to the training part. The validation part chooses the order of the n-gram, the training
-    length of each network and the HMM compared with them. Losses are on the test part.
+    length of each network and the HMM compared with them. Losses are computed on the test part.
 
     Args:
         source: `SequenceData` or its sources: a file path, lists, an array.
@@ -191,7 +191,7 @@ def findings_of(tables: Any, seeds: int) -> dict[str, Any]:
 
 
 class Prepared:
-    """Data in pieces, and the settings of their study.
+    """The data of a study, cut into pieces, and the settings.
 
     Attributes:
         spec: The settings.
@@ -230,7 +230,7 @@ class Prepared:
         return tuple(sorted({count for count in counts if count <= self.spec.max_steps})) or (self.spec.max_steps,)
 
     def engine(self, network: str) -> str:
-        """Return the engine of all trainings of a network, chosen for the longest training."""
+        """Return the training engine for all trainings of a network, chosen by the longest of them."""
         config = self.config(network, self.steps[-1], 0)
         config = replace(config, training=replace(config.training, device="cpu"))
         return engine_of(config, model_io_of(config, make_target(config.target, self.process, self.layout))).engine
@@ -244,7 +244,7 @@ class Prepared:
 
 
 def prepare(source: Any, spec: StudySpec, **reading: Any) -> Prepared:
-    """Read and split the data of a study; InputError if impossible."""
+    """Read and split the data of a study; raise InputError if that is impossible."""
     return Prepared(read_as(source, reading), spec)
 
 

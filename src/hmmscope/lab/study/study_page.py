@@ -34,7 +34,7 @@ Tables = Mapping[str, Sequence[dict[str, Any]]]
 
 
 def intervals(num_pieces: int, num_sequences: int, num_all: int) -> str:
-    """Describe the units of the intervals.
+    """Describe the units over which intervals are computed.
 
     Args:
         num_pieces: Number of test pieces.
@@ -154,7 +154,7 @@ def _beliefs(rows: Rows) -> Figure:
 
 
 def findings(tables: Tables, num_seeds: int) -> list[Finding]:
-    """Return findings: the best predictor, the network's gain, and whether it encodes the belief."""
+    """Return findings: the best predictor, the network's gain, and whether the network encodes the belief."""
     gram, tree, hmm, net = (_chosen(tables, family) for family in ("n-gram", "context trees", "HMM", "network"))
     (best,) = tables["chosen"]
     gain = Effect(value=best["value"], low=best["low"], high=best["high"], unit=_NATS)

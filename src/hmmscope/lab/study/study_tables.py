@@ -34,7 +34,7 @@ def per_symbol(losses: Curves) -> tuple[float, float, float]:
 
 
 def grams(data: SequenceData, size: int) -> NDArray[np.int64]:
-    """Return codes of all n-grams of a size, within sequences and between gaps."""
+    """Return the codes of all n-grams of a size that cross neither sequence ends nor gaps."""
     flat, place = data.flat.astype(np.int64), data.steps_since_gap
     code = np.zeros(len(flat), np.int64)
     for back in range(size):
@@ -43,7 +43,7 @@ def grams(data: SequenceData, size: int) -> NDArray[np.int64]:
 
 
 def counters(data: SequenceData, orders: Iterable[int]) -> dict[str, dict[str, Any]]:
-    """Return the table entries of the n-gram baselines by name."""
+    """Return the row of each n-gram baseline by name."""
     found: dict[str, dict[str, Any]] = {}
     for order in orders:
         seen = len(np.unique(grams(data, order + 1)))
@@ -55,7 +55,7 @@ def counters(data: SequenceData, orders: Iterable[int]) -> dict[str, dict[str, A
 def predictor_rows(
     known: Mapping[str, dict[str, Any]], validation: dict[str, Curves], test: dict[str, Curves], against: int
 ) -> list[dict[str, Any]]:
-    """Return a row per predictor; the validation part chooses one per family.
+    """Return a row per predictor; the validation part selects one predictor of each family.
 
     Args:
         known: Properties of each predictor by name, with its ``family``.
@@ -82,7 +82,7 @@ def over_counting(rows: Sequence[dict[str, Any]], test: dict[str, Curves], netwo
 
 
 def entropies(data: SequenceData, order: int) -> list[dict[str, Any]]:
-    """Estimate the entropy of the next symbol given the last k, in nats; biased low for rare contexts."""
+    """Estimate the entropy, in nats, of the next symbol given the last k; rare contexts bias it downwards."""
     rows, before = [{"context": -1, "value": math.log(data.num_symbols), "distinct": 1}], 0.0
     for k in range(order + 1):
         if data.num_symbols ** (k + 1) >= 2**62:
@@ -120,7 +120,7 @@ def num_states(
 
 
 def searched(one: BaumWelchFit) -> dict[str, Any]:
-    """Return the information criterion and the restarts of a fit as a record."""
+    """Return a record of a fit's information criterion and restarts."""
     about = {"bic": one.bic, "log_likelihood": one.log_likelihood, "restarts": one.num_restarts}
     return about | {"agreed": one.restarts_agree, "iterations": one.num_iterations, "converged": one.converged}
 
@@ -153,7 +153,7 @@ def positions(losses: dict[str, Curves]) -> Iterator[dict[str, Any]]:
 
 
 def contexts(dataset: ProcessDataset, gain: Curves) -> list[dict[str, Any]]:
-    """Return contexts where the network gains or loses most against the HMM."""
+    """Return the contexts in which the network gains or loses most compared with the HMM."""
     data, num_symbols = dataset.process.data, dataset.num_symbols
     seen = dataset[0 : len(gain)].observations.numpy().astype(np.int64)
     rows = []

@@ -57,7 +57,7 @@ _MAX_POINTS = 100_000
 
 @dataclass(frozen=True)
 class GridPoint:
-    """One run of a grid.
+    """One run of a grid: configuration, name and varied values.
 
     Attributes:
         name: Folder name, determined by the configuration, see `run_name`.
@@ -73,7 +73,8 @@ class GridPoint:
 def config_digest(config: RunConfig) -> str:
     """Return the SHA-256 of the configuration as compact JSON, in hexadecimal.
 
-    ``training.device`` and ``training.engine`` are excluded. A digest replaces the path of a process file.
+    ``training.device`` and ``training.engine`` are excluded. The path of a process file is replaced by the file's
+    digest.
     """
     data = config.to_data()
     if data["process"].get("digest"):
@@ -92,7 +93,7 @@ def run_name(config: RunConfig) -> str:
 
 
 def read_grid(path: Path) -> list[GridPoint]:
-    """Read the points of a grid file; a base file is relative to it."""
+    """Read the points of a grid file; the path of its base file is relative to the grid file."""
     data = read_yaml(path)
     if isinstance(data, dict) and isinstance(data.get("base"), str) and _is_file(data["base"]):
         data = data | {"base": str(path.parent / data["base"])}
@@ -100,7 +101,7 @@ def read_grid(path: Path) -> list[GridPoint]:
 
 
 def expand(data: object, overrides: Mapping[str, str] | None = None) -> list[GridPoint]:
-    """Expand a grid to points: combinations first, then `also`; seeds of a point are adjacent.
+    """Return the points of a grid: combinations, then those of `also`; seeds of a point are adjacent.
 
     Args:
         data: Mapping of a grid file.
@@ -298,7 +299,7 @@ def check_run(path: Path, config: RunConfig) -> None:
 
 
 def make_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> None:
-    """Create the folder of a sweep, or with `shared` of a pool, unless it exists."""
+    """Create the folder of a sweep (with `shared`, of a pool) unless it exists."""
     kind = "pool" if shared else "sweep"
     if not os.path.lexists(out):
         store.make_folder(out.parent)
@@ -319,7 +320,7 @@ def make_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> 
 
 @contextmanager
 def changing_grid(out: Path) -> Iterator[None]:
-    """Serialize changes to grid.json and to files that depend on it."""
+    """Hold a lock inside the block, so that changes to grid.json and its dependent files are serial."""
     with disk.writing(out, 0):
         lock = disk.open_own(out / "grid.lock", os.O_RDWR | os.O_CREAT)
     try:
@@ -349,7 +350,7 @@ def extend_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -
 
 
 def begin_work(out: Path, points: Iterable[GridPoint]) -> None:
-    """Remove the folder's seal before any of these runs is trained."""
+    """Remove the folder's seal if any of the points is to be trained."""
     if any(not os.path.lexists(out / "runs" / point.name / "done.json") for point in points):
         with changing_grid(out):
             seals.remove_seal(out)

@@ -27,7 +27,7 @@ _WARM: set[type] = set()
 
 @dataclass(frozen=True)
 class RunTask(Task):
-    """A run to train; its lock admits one writing process."""
+    """The task of training one run; a lock allows one writing process."""
 
     kind: ClassVar[str] = "run"
 
@@ -42,7 +42,6 @@ class RunTask(Task):
         return os.path.lexists(self.folder)
 
     def in_use(self) -> bool:
-        """Return whether a process holds the run's lock."""
         path = self.folder / "lock"
         if not os.path.lexists(path):
             return False
@@ -95,7 +94,7 @@ class RunTask(Task):
 
 
 def shorter(out: Path, config: RunConfig) -> Path | None:
-    """Return the longest finished run of the grid that differs only in its steps, for the schedule "wsd"."""
+    """Return the longest finished run of the grid that differs only in its number of steps (schedule "wsd" only)."""
     if config.training.schedule != "wsd":
         return None
     found = [
@@ -125,7 +124,7 @@ def _same_run(path: Path, config: RunConfig) -> bool:
 
 @contextmanager
 def taking_part(out: Path) -> Iterator[None]:
-    """Hold the shared lock of a sweep; a process that is alone removes temporary files of killed ones."""
+    """Hold the shared lock of a sweep; a process that is alone removes temporary files of killed processes."""
     with disk.writing(out, 0):
         lock = disk.open_own(out / "lock", os.O_RDWR | os.O_CREAT)
     try:

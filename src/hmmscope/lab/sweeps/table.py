@@ -24,9 +24,9 @@ SILENT = 600.0
 
 
 def table_rows(out: Path, points: Sequence[GridPoint]) -> list[dict[str, Any]]:
-    """Return a row per point: ``run``, varied values, ``seed``, ``state``, ``reason``, and the summary of the run.
+    """Return a row per point: ``run``, varied values, ``seed``, ``state``, ``reason``, and the run's summary.
 
-    A finished run may also be "damaged", or "unsealed", which cannot be verified.
+    The state of a finished run may also be "damaged", or "unsealed" if it cannot be verified.
     """
     rows = []
     for point in points:
@@ -50,7 +50,7 @@ def table_rows(out: Path, points: Sequence[GridPoint]) -> list[dict[str, Any]]:
 
 
 def write_results(out: Path, *, shared: bool) -> None:
-    """Write OUT/table.jsonl for all runs of the current grid, and the seal; a pool has no table."""
+    """Write OUT/table.jsonl for all runs of the current grid, and the seal; a pool gets no table."""
     with changing_grid(out):
         points = load_points(out)
         rows = [] if shared else table_rows(out, points)
@@ -97,7 +97,7 @@ def _cell(value: object) -> str:
 
 
 class Board(ProgressListener):
-    """Context manager that shows progress: a live table on a terminal, else a line per finished run.
+    """Context manager that shows progress: a live table in a terminal, else a line per finished run.
 
     Args:
         out: Folder of the sweep.

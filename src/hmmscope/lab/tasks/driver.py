@@ -21,7 +21,7 @@ _FULL = 1 << 20
 
 
 class Executor(Protocol):
-    """Runs tasks."""
+    """Interface of an executor, which runs tasks."""
 
     @property
     def active(self) -> int:
@@ -32,7 +32,7 @@ class Executor(Protocol):
         """Return how many more tasks may be submitted now."""
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Start or queue these tasks."""
+        """Start or queue tasks."""
 
     def finished(self) -> list[Outcome]:
         """Return the outcomes since the last call."""
@@ -68,7 +68,7 @@ class InProcessExecutor:
 
 
 class ProgressListener:
-    """Receives progress events; see `table.Board`."""
+    """Interface for progress events; see `table.Board`."""
 
     def update(self, counts: dict[str, int]) -> None:
         """Receive the numbers of done, running, failed and waiting tasks."""
@@ -77,7 +77,7 @@ class ProgressListener:
         """Receive a completed task."""
 
     def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
-        """Receive a failed attempt, and whether it will be retried."""
+        """Receive a failed attempt; `again` says whether it will be retried."""
 
     def at_work(self, beats: dict[str, Heartbeat]) -> None:
         """Receive the heartbeats of running tasks from time to time."""
@@ -86,7 +86,7 @@ class ProgressListener:
 def do_tasks(
     tasks: Sequence[Task], executor: Executor, *, retries: int, watcher: ProgressListener | None = None
 ) -> None:
-    """Run all unfinished tasks and stop the executor; failed tasks store a failure record."""
+    """Run all unfinished tasks, then stop the executor; failed tasks store a failure record."""
     require(0 <= retries <= 1000, "retries", "must be in [0, 1000]", retries)
     try:
         signals: AbstractContextManager[Sequence[int]]

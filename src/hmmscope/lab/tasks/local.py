@@ -1,6 +1,6 @@
 """Worker processes on this machine, and the executor that runs them.
 
-A fork server imports everything once and forks a worker per task, see `hmmscope.lab.worker`.
+A fork server imports all modules once and forks a worker per task; see `hmmscope.lab.worker`.
 """
 
 import functools
@@ -29,7 +29,7 @@ _UNSEEN = 70
 
 
 class ForkServer:
-    """Client of the fork server, which starts with the first worker and is restarted if killed."""
+    """Client of the fork server, which it starts for the first worker and restarts if killed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -65,7 +65,7 @@ class ForkServer:
         return self._socket
 
     def close(self) -> None:
-        """Stop the server; its workers continue."""
+        """Stop the fork server; its workers continue."""
         if self._socket is not None:
             self._socket.close()
         if self._process is not None:
@@ -182,7 +182,7 @@ def _server() -> ForkServer:
 
 
 def attend(task: Task, heartbeat_timeout: float | None = None) -> tuple[str, int, str]:
-    """Run a worker to its end, and return the fields of `Outcome`."""
+    """Run a worker for a task to its end, and return the fields of `Outcome`."""
     job = Job(_server(), task, heartbeat_timeout)
     try:
         while (outcome := job.poll()) is None:

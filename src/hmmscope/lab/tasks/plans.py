@@ -13,5 +13,5 @@ def in_words(seeds: Collection[int]) -> str:
 
 
 def as_written_now(command: str) -> str:
-    """Rewrite a stored command of older versions: ``--seeds 5`` becomes ``--num-seeds 5``."""
+    """Rewrite a command stored by an older version: ``--seeds 5`` becomes ``--num-seeds 5``."""
     return re.sub(r"--seeds (\d+)(?= |$)", r"--num-seeds \1", command)

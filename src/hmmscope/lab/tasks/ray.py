@@ -1,4 +1,4 @@
-"""Executor for several machines: Ray tasks on a cluster, or on a Ray started here."""
+"""Executor for several machines: Ray tasks on a cluster, or on a local Ray that it starts."""
 
 import os
 import time
@@ -16,7 +16,7 @@ _QUEUED = 1_000_000  # no limit: Ray queues tasks
 class RayExecutor:
     """Runs each task as a Ray task with one processor and `gpus` GPUs, in a worker process.
 
-    All machines need hmmscope and the same paths of task folders.
+    All machines need hmmscope, and task folders at the same paths.
 
     Args:
         jobs: Processors of a Ray started here; not with `address`.

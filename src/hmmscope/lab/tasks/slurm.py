@@ -19,7 +19,7 @@ _SECONDS_FOR_A_RESULT = 60.0
 
 
 class SlurmWorker:
-    """A Slurm job: start a worker, wait for it, and make it save before preemption or the time limit."""
+    """A Slurm job that runs a worker, and makes it save before preemption or the time limit."""
 
     def __init__(self, heartbeat_timeout: float | None = None) -> None:
         self._job: Job | None = None
@@ -32,7 +32,7 @@ class SlurmWorker:
         return astuple(outcome)
 
     def checkpoint(self, task: Task) -> Any:
-        """Requeue the job at Slurm's warning, after the worker has saved."""
+        """Requeue the job when Slurm warns of its end, after the worker has saved."""
         from submitit.helpers import DelayedSubmission
 
         if self._job is not None:
@@ -42,7 +42,7 @@ class SlurmWorker:
 
 
 class SlurmExecutor:
-    """Runs each task as a Slurm job, in job arrays. Jobs outlive this process; a repeated command waits for them.
+    """Runs each task as a Slurm job, in job arrays. Jobs outlive this process; the same command waits for them.
 
     The task folder must be on a file system shared by all nodes, with working locks (flock).
 

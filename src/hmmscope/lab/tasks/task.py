@@ -1,4 +1,4 @@
-"""Tasks: work identified by a folder and a name, with files that appear atomically, and outcomes of attempts.
+"""Tasks: units of work with a folder and a name, whose files appear atomically, and outcomes of attempts.
 
 A worker receives the type, folder and name of a task, and reads the rest from the folder.
 
@@ -33,7 +33,7 @@ State = Literal["done", "failed", "running", "partial", "waiting"]
 
 
 class TaskLocked(Exception):
-    """Another process is running the task."""
+    """Raised when another process is running the task."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Task(ABC):
         """
 
     def prepare(self) -> None:  # noqa: B027 - most tasks have nothing to prepare
-        """Do work shared by similar tasks, once for all processes forked from this one."""
+        """Do the work that similar tasks share, once before worker processes are forked."""
 
     def in_use(self) -> bool:
         return False
@@ -102,20 +102,20 @@ class Task(ABC):
         return False
 
     def saved(self) -> int:
-        """Return the progress of saved work, a growing number."""
+        """Return a number that grows with the progress of saved work."""
         return 0
 
     def heartbeat(self, silent: float | None = None) -> "Heartbeat":
-        """Return the progress of the task, the time since its last change, and its process.
+        """Return the task's progress, the time since its last change, and the process that runs it.
 
-        `silent` is the time that a `StallTimer` measured; default: from file times.
+        `silent` is the time that a `StallTimer` measured; by default the time follows from file times.
         """
         if silent is None:
             silent = time.time() - max((changed for changed, _ in self.signs()), default=0) / 1e9
         return Heartbeat(None, silent, "")
 
     def growing(self) -> Sequence[Path]:
-        """Return files that change while the task runs, besides its log."""
+        """Return the files, besides the log, that change while the task runs."""
         return ()
 
     def signs(self) -> list[tuple[int, int]]:
@@ -137,11 +137,11 @@ class Task(ABC):
 
     @classmethod
     def read(cls, **given: str) -> "Task":
-        """Build the task from the strings of `given`."""
+        """Build the task from the strings that `given` returned."""
         return cls(Path(given["out"]), given["name"])
 
     def given(self) -> dict[str, str]:
-        """Return the strings for `read`, on this or another machine with the same paths."""
+        """Return the strings from which `read` builds the task, here or on a machine with the same paths."""
         return {"out": str(self.out), "name": self.name}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -151,7 +151,6 @@ class Task(ABC):
         return self.name
 
     def write_failure(self, outcome: Outcome, attempts: int) -> None:
-        """Write the failure record."""
         if not os.path.isdir(self.failure_path.parent):
             store.make_folder(self.failure_path.parent)
         record = {"reason": outcome.reason, "exit_code": outcome.exit_code, "attempts": attempts}
@@ -180,12 +179,12 @@ class Task(ABC):
         return "partial" if self.is_begun() else "waiting"
 
     def outcome(self, code: int, reason: str) -> Outcome:
-        """Convert the exit of a worker to the outcome of the task."""
+        """Return the outcome of the task for a worker's exit code and reason."""
         return Outcome(self.name, 0, "") if self.is_done() else Outcome(self.name, code, reason)
 
 
 def attempt(task: Task, quiet: bool) -> Outcome:
-    """Run a task in this process.
+    """Run a task in this process, and return the outcome.
 
     Raises:
         Interrupted, FullDiskError: Other tasks would fail as well.
@@ -206,7 +205,7 @@ def attempt(task: Task, quiet: bool) -> Outcome:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """Last progress of a running task: ``step 120, 35 s ago, process 123 on host``."""
+    """The last progress of a running task; as text ``step 120, 35 s ago, process 123 on host``."""
 
     step: int | None
     age: float
@@ -220,14 +219,14 @@ class Heartbeat:
 
 
 class StallTimer:
-    """Measures the time without a visible change of a task, by a monotonic clock of this process."""
+    """Measures the time since a task last changed its files, by a monotonic clock."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._seen, self._since = task.signs(), time.monotonic()
 
     def silent(self) -> float:
-        """Look for changes and return the seconds since the last one."""
+        """Look for changed files and return the seconds since the last change."""
         if (seen := self._task.signs()) != self._seen:
             self._seen, self._since = seen, time.monotonic()
         return time.monotonic() - self._since

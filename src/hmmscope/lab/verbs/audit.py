@@ -1,4 +1,4 @@
-"""`hmmscope claims --audit`: whether verdict rules precede their data, and which code measured the parts."""
+"""`hmmscope claims --audit`: checks whether rules precede their data, and which code measured the parts."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _NOTED = "by the rules that its run recorded at its start, before protocols exis
 
 
 def audit(entries: Sequence[LedgerRow], folders: Sequence[Path]) -> list[str]:
-    """Return lines about the verdicts and the parts of folders.
+    """Return a text report on the verdicts and the parts of experiment folders.
 
     Raises:
         DamagedError: A protocol is not in the git history, or is younger than its data.

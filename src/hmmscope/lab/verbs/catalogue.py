@@ -1,6 +1,7 @@
-"""Registered names and their meanings, as `show` and `claims` print them.
+"""Registered names and their meanings, for the commands `show` and `claims`.
 
-The names are read from catalogue.json (by `scripts/write_pages.py`), or by importing everything if they changed.
+The names come from catalogue.json (written by `scripts/write_pages.py`), or from importing everything if the file is
+outdated.
 """
 
 import contextlib

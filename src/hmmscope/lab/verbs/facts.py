@@ -1,4 +1,4 @@
-"""Answers of `infer` about a process without sequences: properties of its matrices."""
+"""Output of `infer` for a process without sequences: properties of its matrices."""
 
 import dataclasses
 import re
@@ -53,7 +53,7 @@ Section = tuple[list[str], dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class FactOptions:
-    """Optional properties to compute; zero means none.
+    """Optional properties to compute; zero switches a property off.
 
     Attributes:
         block_entropies: Longest block of observations.

@@ -23,7 +23,7 @@ from hmmscope.training.signals import Interrupted
 
 
 def fit(options: FitCommandOptions) -> None:
-    """Fit an HMM to the sequences of a file and save it in a file that other verbs read."""
+    """Fit an HMM to the sequences of a file, and save it in a file for other commands."""
     new_file(options.out, HMM_FILES)
     if options.forecast and not options.posterior:
         raise InputError("--forecast: needs draws from the posterior for its intervals; add --posterior 500")
@@ -100,7 +100,7 @@ def fit(options: FitCommandOptions) -> None:
 
 
 def said_of(found: fitting.FitResult, options: FitCommandOptions) -> None:
-    """Print requested extras: intervals, goodness of fit, forecast."""
+    """Print the requested extras: intervals, goodness of fit and forecast."""
     distance = getattr(found.final.hmm, "quantisation_distance", None) if found.fits else None
     if distance is not None:  # HMMs of symbols are quantized
         say(f"rounding to multiples of 2^-32: at most {distance:.1e} nats per symbol from the fit")

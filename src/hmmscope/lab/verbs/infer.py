@@ -9,7 +9,7 @@ from hmmscope.lab.verbs.sequence_answers import oracle
 
 
 def infer(options: InferOptions) -> None:
-    """Print properties of the process; with sequences, the exact inference of the Bayes-optimal predictor."""
+    """Print properties of the process or, for given sequences, results of exact inference."""
     groups = {one.name: one.metadata.get("group") for one in fields(InferOptions)}
     for name in options.beyond_defaults():
         flag = f"--{name.replace('_', '-')}"

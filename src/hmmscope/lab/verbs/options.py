@@ -1,4 +1,4 @@
-"""The options of each verb, as records from which the command line builds its parser."""
+"""The options of each verb (command), as dataclasses from which the parser is built."""
 
 import functools
 import importlib.metadata
@@ -16,12 +16,12 @@ OF_SEQUENCES, OF_PROCESS = "questions about sequences", "questions about the pro
 
 
 def said(text: str, default: Any = None, **how: Any) -> Any:
-    """Declare an option: help, default, and argparse settings (`metavar`, `flags`, help `group`)."""
+    """Declare an option by its help text, default and argparse settings (`metavar`, `flags`, `group`)."""
     return field(default=default, metadata={"help": text, **how})
 
 
 def given(text: str | None = None, **how: Any) -> Any:
-    """Declare a positional argument; a `default` makes it optional."""
+    """Declare a positional argument, which is optional if it has a `default`."""
     default = {"default": how.pop("default")} if "default" in how else {}
     return field(**default, metadata={"help": text, "place": True, **how})
 

@@ -26,7 +26,7 @@ def new_file(out: str, endings: tuple[str, ...] | None = None) -> None:
 
 
 def require_ours(path: Path, mark: str = GENERATOR) -> None:
-    """Raise an error for an output file that hmmscope did not write."""
+    """Raise an error if an existing output file was not written by hmmscope."""
     if not os.path.lexists(path):
         return
     with disk.reading(path, managed=False, limit=sys.maxsize) as file:
@@ -35,5 +35,5 @@ def require_ours(path: Path, mark: str = GENERATOR) -> None:
 
 
 def under_seal(out: str) -> None:
-    """Add a file written into a sealed folder to the folder's second seal."""
+    """If a file was written into a sealed folder, add it to the folder's second seal."""
     seals.cover(Path(out))

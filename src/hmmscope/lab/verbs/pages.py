@@ -24,7 +24,7 @@ def is_run(folder: Path) -> bool:
 
 
 def kept_results(name: str) -> Path:
-    """Return the folder of the kept results of an experiment, of the largest scale."""
+    """Return the folder with an experiment's kept results at the largest scale."""
     experiment = name.partition("@")[0]
     if experiment not in (known := registry.entries("experiment")):
         near = difflib.get_close_matches(experiment, known, 1, 0.7)
@@ -45,7 +45,7 @@ def kept_results(name: str) -> Path:
 
 
 def read_folder(folder: Path) -> ExperimentFolder:
-    """Read an experiment or a finished run for a page; a name stands for its kept results."""
+    """Read an experiment's or finished run's folder for a page; an experiment's name means its kept results."""
     try:
         os.lstat(folder)
     except FileNotFoundError:
@@ -63,7 +63,7 @@ def read_folder(folder: Path) -> ExperimentFolder:
 
 
 def page_place(out: str, made: str | None = None) -> Path:
-    """Return the path of a page in an existing folder or in `made`; only an older page may be replaced."""
+    """Return the path for a page: `out`, or a file in the folder `made`; only an earlier page may be replaced."""
     if Path(out).suffix not in (".html", ".htm"):
         raise InputError(f"out: must end in .html, got {out!r}")
     refuse_special(Path(out))

@@ -18,7 +18,7 @@ from hmmscope.text import say
 
 
 def paper(paper: str, scale: str, out: str, resume: bool, quiet: bool, jobs: int | None = None) -> None:
-    """Run all experiments of a paper at one scale; continue if one fails.
+    """Run all experiments of a paper at one scale; if one fails, continue with the next.
 
     Raises:
         InputError: The scale is unknown.
@@ -51,13 +51,13 @@ def paper(paper: str, scale: str, out: str, resume: bool, quiet: bool, jobs: int
 
 
 def is_group(name: str) -> bool:
-    """Return whether a word is "all" or begins names of experiments ("limits")."""
+    """Return whether a word is "all" or a prefix of experiment names, such as "limits"."""
     known = registry.entries("experiment")
     return name not in known and (name == "all" or any(one.startswith(f"{name}-") for one in known))
 
 
 def experiments_of(paper: str, scale: str) -> list[str]:
-    """Return the experiments in running order, experiments without training first."""
+    """Return the experiments in running order; those without training come first."""
     if scale not in SCALES:
         raise unknown_name("scale", scale, SCALES)
     begin = "" if paper == "all" else f"{paper}-"

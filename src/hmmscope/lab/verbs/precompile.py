@@ -68,7 +68,6 @@ CALLS: dict[str, Callable[[], object]] = {
 
 
 def compile_all(*, quiet: bool = False) -> None:
-    """Compile or load every kernel and print its time."""
     began = time.process_time()
     for name, call in CALLS.items():
         before = time.process_time()

@@ -23,7 +23,6 @@ from hmmscope.text import say
 
 
 def sample(options: SampleOptions) -> None:
-    """Print or write sequences."""
     num_samples, length, first, out = options.num_samples, options.length, options.first, options.out
     if num_samples < 0 or first < 0:
         raise InputError(f"num_samples: and first must be at least 0, got {num_samples} and {first}")

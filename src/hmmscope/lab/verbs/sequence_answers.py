@@ -1,4 +1,4 @@
-"""Answers of `infer` about given sequences: exact inference."""
+"""Output of `infer` for given sequences: exact inference."""
 
 import math
 from dataclasses import dataclass, fields
@@ -45,7 +45,7 @@ _ASKED = {"smooth": SMOOTHING, "viterbi": PATHS, "paths": PATHS, "memory": MEMOR
 
 @dataclass(frozen=True)
 class SequenceQuestions:
-    """Optional answers besides the filter; zero means none.
+    """Optional results besides the filter's; zero switches a result off.
 
     Attributes:
         smooth, viterbi: Posterior of each state, and the most likely path, given all observations.
@@ -66,7 +66,7 @@ class SequenceQuestions:
 
 
 def oracle(asked: InferOptions) -> None:
-    """Print the likelihood and details of the first sequences; write every position to a table."""
+    """Print likelihoods, and details of the first sequences; write all positions to a table."""
     for name in ("paths", "memory", "ngrams", "forecast"):
         require(getattr(asked, name) >= 0, name, "must be at least 0", getattr(asked, name))
     check_seed(asked.seed)

@@ -26,7 +26,7 @@ _LARGE = 2**24
 
 
 def find_process(source: str, overrides: Mapping[str, str] | None = None, *, allow_drop_tiny: bool = False) -> Process:
-    """Return a process by registered name (with changed fields) or file (also HMMER)."""
+    """Return a process by registered name, with changed fields, or from a file (including HMMER files)."""
     fields = {key.removeprefix("process."): value for key, value in (overrides or {}).items()}
     if source in registry.entries("process"):
         spec = registry.build_spec("process", {"name": source, **fields}, "process")
@@ -68,7 +68,7 @@ def likeliest(law: list[float], names: tuple[str, ...] | None, count: int = 5) -
 
 
 class Observations(NamedTuple):
-    """Sequences of a file.
+    """The sequences of a file, as symbols or vectors.
 
     Attributes:
         sequences: (1, time) of symbols or (1, time, observed) of vectors.

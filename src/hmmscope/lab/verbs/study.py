@@ -16,7 +16,7 @@ from hmmscope.text import say, tell
 
 
 def study(options: StudyOptions) -> None:
-    """Study the sequences of a file, print the findings and write the page; or print the cost."""
+    """Study the sequences of a file, print the findings and write the page, or only estimate the cost."""
     overrides = dict(options.overrides)
     if "seeds" in overrides:
         raise refused(overrides["seeds"], "a study takes no list of seeds")

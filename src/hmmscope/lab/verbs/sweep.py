@@ -20,7 +20,7 @@ from hmmscope.text import say, tell
 
 
 def sweep(options: SweepOptions) -> None:
-    """Run or resume a grid and print its table; or print the current table of a sweep."""
+    """Run or resume a grid and print its table, or print the current table of a sweep."""
     where, out, table = ExecutorOptions(**options.execution()), options.out, options.table
     seeds = chosen_seeds(options.num_seeds, options.seeds)
     flags = bool(options.base or options.vary or seeds is not None or options.vary_process or options.overrides)

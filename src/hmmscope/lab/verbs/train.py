@@ -28,7 +28,7 @@ from hmmscope.text import say
 
 @kept_running()
 def train(options: TrainCommandOptions) -> None:
-    """Train one model and print how far its loss is from the optimum; or print the cost."""
+    """Train one model and print how far its loss is from the optimum, or only print the cost."""
     reading = {name: value for name, value in options.reading().items() if value is not None}
     own = None if options.model is None else _own(options.model, options.overrides)
     configured, out, quiet = run_config(options.config, options.overrides, reading), options.out, options.quiet
@@ -60,9 +60,9 @@ def _own(name: str, overrides: Mapping[str, str]) -> Any:
 
 
 def run_config(source: str, overrides: dict[str, str], reading: Mapping[str, Any] | None = None) -> RunConfig:
-    """Read a configuration from a YAML file, a run's folder, a preset, a process, or a file of sequences.
+    """Return the configuration for a YAML file, a run's folder, a preset, a process, or a file of sequences.
 
-    `reading` are options for a file of sequences, with their length as default.
+    For a file of sequences, `reading` are the reading options, and the sequences' length is the default length.
     """
     found = _run_config(source, overrides, reading or {})
     if reading and not isinstance(found.process, DataSpec):

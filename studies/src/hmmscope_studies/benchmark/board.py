@@ -161,7 +161,6 @@ def check_board(folder: Path) -> tuple[str, seals.SealReport]:
 
 
 def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row per card."""
     rows = []
     for card in cards:
         solved = card["solved"]
@@ -249,7 +248,6 @@ def keep_card(submission: Path, folder: Path) -> Path:
 
 
 def write_card(card: dict[str, Any], folder: Path) -> Path:
-    """Write a card under a name that ends in its digest."""
     store.make_folder(folder)
     store.write_json(folder / _file_name(card), card)
     return folder / _file_name(card)

@@ -23,12 +23,10 @@ class Card(Tabular):
         self.data, self.path = data, path
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row per task and score, with interval and baselines."""
         rows: list[dict[str, Any]] = self.data["scores"]
         return rows
 
     def value(self, task: str, score: str) -> float | None:
-        """Return the mean of a score of a task over seeds."""
         found = next(row for row in self.table() if (row["task"], row["score"]) == (task, score))
         value: float | None = found["value"]
         return value

@@ -142,7 +142,6 @@ def _limit(seconds: int, memory: int, size: int) -> None:
 
 
 def main() -> int:
-    """Run the job on standard input and return the exit code."""
     message = json.loads(sys.stdin.buffer.readline())
     source = sys.stdin.buffer.read(message["length"])
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -150,7 +150,6 @@ def why_not_ranked(budget: Budget, tasks: tuple[BenchmarkTask, ...]) -> str:
 
 
 def chosen_by(entry: BenchmarkEntry) -> dict[str, Any]:
-    """Return the changed and declared fields of an entry."""
     return {
         "training": {key: list(value) if isinstance(value, tuple) else value for key, value in entry.training.items()},
         "layers": None if entry.layers is None else list(entry.layers),

@@ -115,7 +115,6 @@ class BenchmarkTask:
         return hashlib.sha256(f"HMM-bench/{VERSION}/{text}".encode()).hexdigest()
 
     def require_frozen(self) -> None:
-        """Raise DamagedError if this installation's task differs from the benchmark's."""
         if self.digest != DIGESTS[self.name]:
             raise DamagedError(
                 f"{self.name}: its samples differ from those of HMM-bench {VERSION} ({self.digest[:12]} instead of "

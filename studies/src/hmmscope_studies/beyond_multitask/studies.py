@@ -163,13 +163,11 @@ def untrained_answers(tables: lab.Tables, name: str) -> lab.Tables:
 
 
 def excess_by(tables: lab.Tables, key: str, **fields: Any) -> dict[Any, lab.Effect]:
-    """Return the excess over the optimum by setting, in nats."""
     found = {value: own.effect() for value, own in _excess(tables, **fields).by(key).items()}
     return {value: effect for value, effect in found.items() if effect is not None}
 
 
 def excess_less(tables: lab.Tables, one: dict[str, Any], other: dict[str, Any], unit: str) -> lab.Effect | None:
-    """Return the excess at one setting minus that at another."""
     return _excess(tables, **one).less(_excess(tables, **other), unit=unit)
 
 
@@ -206,7 +204,6 @@ def listed(found: dict[Any, lab.Effect]) -> str:
 
 
 def better(effect: lab.Effect | None, one: str, other: str) -> str:
-    """Return a sentence on which of the two is better."""
     if effect is None or effect.low is None or effect.high is None or effect.low <= 0 <= effect.high:
         return f"It is open whether {one.lower()} or {other} is better."
     return f"{one} is {'better' if effect.low > 0 else 'worse'} than {other}."

@@ -73,7 +73,6 @@ def window_rows(run: Run, histories: Histories, memory: int) -> list[dict[str, A
 def divergence(
     one: Float64[Tensor, "history symbol"], other: Float64[Tensor, "history symbol"]
 ) -> Float64[Tensor, " history"]:
-    """Return KL(one || other) by row, in nats."""
     return (torch.special.xlogy(one, one) - torch.special.xlogy(one, other)).sum(1)
 
 
@@ -97,7 +96,6 @@ def exact_rate(histories: Histories, hmm: HMM, lengths: list[int]) -> dict[str, 
 
 
 def by_memory(rows: Rows, predictor: str, metric: str) -> dict[int, float]:
-    """Return a metric by the number of observations, for one seed."""
     return {row["memory"]: row["value"] for row in rows.where(predictor=predictor, metric=metric)}
 
 
@@ -120,7 +118,6 @@ def exponential_rather(errors: Mapping[int, float], numbers: Numbers = None) -> 
 
 
 def fitted_line(points: Mapping[float, float]) -> tuple[float, float]:
-    """Return slope and root mean squared deviation of the least-squares line."""
     x, y = np.array(list(points)), np.array(list(points.values()))
     slope, start = np.polyfit(x, y, 1)
     return float(slope), float(np.sqrt(np.mean((y - start - slope * x) ** 2)))

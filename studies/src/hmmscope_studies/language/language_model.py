@@ -41,7 +41,6 @@ class Reader:
     seed: int
 
     def read(self, length: int, separator: str) -> tuple[HuggingFaceModel, Any]:
-        """Return the model and its layout for sequences of `length` symbols."""
         model, tokenizer = _opened(self.source, torch.get_default_dtype())
         return pretrained(model, self.names, tokenizer=tokenizer, length=length, separator=separator)
 

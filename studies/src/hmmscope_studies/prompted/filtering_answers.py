@@ -54,7 +54,6 @@ def _cell(rows: Rows) -> str:
 
 
 def share_left(rows: Rows) -> Effect | None:
-    """Return a network's excess divided by the n-gram baseline's."""
     model, counting = (rows.where(predictor=name).estimates() for name in ("model", "counting"))
     return in_pairs(model, counting, ratio).effect()
 

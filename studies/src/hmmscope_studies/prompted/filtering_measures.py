@@ -33,7 +33,6 @@ Row = dict[str, Any]
 
 
 def instrument(name: str) -> Callable[..., list[Row]]:
-    """Look up a registered instrument."""
     found: Callable[..., list[Row]] = registry.lookup("instrument", name)
     return found
 
@@ -73,7 +72,6 @@ def architecture_of(run: Run) -> str:
 
 
 def facts_of(run: Run) -> Row:
-    """Return the columns that identify a training and its cost."""
     training, took = run.config.training, run.seconds_per_step
     steps = training.num_steps
     return {

@@ -56,5 +56,4 @@ HEADLINE = ("rnn", "lstm", "transformer")
 
 
 def title(name: str) -> str:
-    """Return an architecture's name in figures and sentences."""
     return ARCHITECTURES[name].title
