@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from hmmscope.lab.study.run_study import findings_of
 from hmmscope.lab.sweeps.grid import check_run, load_points
 from hmmscope.lab.sweeps.run_task import RunTask
 from hmmscope.lab.sweeps.table import table_rows
+from hmmscope.lab.verbs.folder_kind import FolderKind
 from hmmscope.models.user_module import UserModuleSpec
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import load_run
@@ -84,21 +85,17 @@ def _verified(folder: Path) -> tuple[str, seals.SealReport]:
 
 
 def _checked(kind: str, folder: Path) -> list[str]:
-    if kind in _CHECKS:
-        return _CHECKS[kind](folder)
-    return [str(registry.lookup("folder", kind).check_model(folder, None)).partition(": ")[2]]
+    one = registry.lookup("folder", kind)
+    return one.recompute(folder) if one.recompute else [str(one.check_model(folder, None)).partition(": ")[2]]
 
 
 def _files(folder: Path) -> set[Path]:
     return {path for name in seals.file_names(folder) if (path := folder / name).name not in seals.APART}
 
 
-_KINDS = {RECORD: "export", "config.json": "run", "experiment.json": "experiment", "grid.json": "sweep"}
-
-
 def _inside(folder: Path) -> list[Path]:
-    found, ours = [], {seals.SEAL, *_KINDS} - {"config.json"}
     kinds = registry.entries("folder").values()
+    found, ours = [], {seals.SEAL, *(one.file for one in kinds)} - {"config.json", ""}
     for parent, inner, files in os.walk(folder):
         names = {*files}
         if ours & names or {"config.json", store.MANIFEST} <= names or any(one.holds(names) for one in kinds):
@@ -108,8 +105,8 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _kind_of(folder: Path) -> str:
-    for name, kind in _KINDS.items():
-        if folder.is_dir() and os.path.lexists(folder / name):
+    for kind, one in registry.entries("folder").items():  # an export has the file of a run, too
+        if one.file and folder.is_dir() and os.path.lexists(folder / one.file):
             return kind
     above = next((one for one in Path(os.path.abspath(folder)).parents if os.path.lexists(one / seals.SEAL)), None)
     if above is not None and os.path.lexists(folder):
@@ -210,14 +207,13 @@ def _paper(folder: Path) -> list[str]:
     return [f"{one.name}: {', '.join(_experiment(one))}" for one in inside]
 
 
-_CHECKS: dict[str, Callable[[Path], list[str]]] = {
-    "run": _run,
-    "experiment": _experiment,
-    "sweep": _sweep,
-    "pool": _sweep,
-    "paper": _paper,
-    "kept": lambda folder: [],
-}
+registry.folder("export")(FolderKind(file=RECORD, recompute=lambda folder: _export(folder)[0]))
+registry.folder("run")(FolderKind(file="config.json", recompute=_run))
+registry.folder("experiment")(FolderKind(file="experiment.json", recompute=_experiment))
+registry.folder("sweep")(FolderKind(file="grid.json", recompute=_sweep))
+registry.folder("pool")(FolderKind(recompute=_sweep))
+registry.folder("paper")(FolderKind(recompute=_paper))
+registry.folder("kept")(FolderKind(recompute=lambda folder: []))
 
 
 def _claim(finding: Mapping[str, Any]) -> str:
