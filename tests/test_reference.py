@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import runpy
 from pathlib import Path
 from types import ModuleType
 
@@ -56,3 +57,22 @@ def test_every_documented_name_exists(kind: str, name: str, options: str) -> Non
     fields = getattr(thing, "__dataclass_fields__", {})
     for member in members[1].split(", ") if members else ():
         assert hasattr(thing, member) or member in fields, f"{name}.{member}"
+
+
+def test_each_object_has_a_page_that_its_synonyms_find() -> None:
+    """docs/conf.py makes a page for each directive, and a table of all."""
+    pages = runpy.run_path(str(ROOT / "docs" / "conf.py"))
+    sections = pages["by_section"](PAGE)
+    names = [name for _, own in sections for name in own]
+    assert sorted(names) == sorted({name for _, name, _ in DOCUMENTED})
+    assert all(f":: {name}\n" in lines for _, own in sections for name, lines in own.items())
+    assert (
+        ":members: left_to_right, banded"
+        in dict(kv for _, own in sections for kv in own.items())["hmmscope.Constraints"]
+    )
+    assert "forward algorithm" in pages["also_called"]("hmmscope.filter_beliefs")
+    assert pages["first_line"]("hmmscope.fit").endswith(".")
+    source = [PAGE]
+    pages["list_api"](None, "reference", source)
+    assert all(f"(generated/api/{name}.md)" in source[0] for name in names)
+    assert "{eval-rst}" not in source[0]

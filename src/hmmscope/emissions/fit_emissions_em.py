@@ -87,8 +87,8 @@ def fit_emissions(
         observations: Consecutive sequences; NaN where missing.
         lengths: At least 1 each.
         num_states: S.
-        start, fixed, constraints, sequence_weights, known_states, num_restarts, num_tries, agreement, max_iterations,
-            tolerance, seed, callback: As `fit_baum_welch`.
+        start, fixed, constraints, sequence_weights, known_states, num_restarts, num_tries, agreement: As `fit_baum_welch`.
+        max_iterations, tolerance, seed, callback: As there.
         pseudo_count: Added to expected initial and transition counts.
         min_variance: Fraction in (0, 1).
         laws: Options of the family, such as `covariance_type`.
