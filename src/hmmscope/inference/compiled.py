@@ -246,7 +246,7 @@ def _forward_side_by_side(
     kept = [nothing if array is None else array.reshape(-1) for array in (beliefs, norms, ahead)]
 
     def run(part: slice) -> None:
-        own = work.part(part)
+        own = work if part == slice(0, len(work.rows)) else work.part(part)
         simd_over_states.forward(
             *(*flat, opening, prediction.ravel(), *own[:3], own.starts, every, *kept),
             *(nothing if totals is None else totals[part], doubtful[part]),

@@ -45,7 +45,7 @@ def add_counts(process: Tables, work: PackedSequences, counts: Counts, num_threa
     summed = _InOrder(counts)
 
     def run(part: slice) -> None:
-        own = work.part(part)
+        own = work if part == slice(0, len(work.rows)) else work.part(part)
         first, transitions, visits = (np.zeros_like(total) for total in counts[:3])
         found = Counts(first, transitions, visits, np.zeros(len(own.rows)))
         doubtful = _add(process, own, found)
@@ -92,7 +92,7 @@ def _add(process: Tables, work: PackedSequences, found: Counts) -> NDArray[np.bo
     own, doubtful = work.packed(), np.zeros(len(work.rows), np.bool_)
     beliefs, norms = np.empty((total, size)), np.empty(total)
     forward(process, own, doubtful, beliefs=beliefs, norms=norms, totals=found.logs)
-    sure = own.part(~doubtful)
+    sure = own.part(~doubtful) if doubtful.any() else own
     if work.weights is None:
         sums = np.zeros((size, size))
         _backward(process, sure, beliefs, norms, np.empty((0, size)), (found.initial, sums, found.emissions))

@@ -94,16 +94,21 @@ class Tables(Shown):
         return _entries(self.step)
 
     @cached_property
+    def _lows(self) -> list[np.floating]:
+        return [part.min(initial=1.0) for part in self]
+
+    @cached_property
     def signed(self) -> bool:
-        return not all(bool((part >= 0).all()) for part in self)
+        return not all(low >= 0 for low in self._lows)
 
     @cached_property
     def least(self) -> float:
         """Smallest positive transition or emission probability, or square root of a positive initial probability."""
         if self.signed:
             return 1.0
-        first, *rest = self
-        return min(float(part[part > 0].min(initial=1.0)) for part in (np.sqrt(first), *rest))
+        pairs = zip(self, self._lows, strict=True)
+        first, *rest = (low if low > 0 else part[part > 0].min(initial=1.0) for part, low in pairs)
+        return min(map(float, (np.sqrt(first), *rest)))
 
     @cached_property
     def _padded(self) -> "dict[tuple[type, bool], Padded]":
@@ -218,6 +223,8 @@ class PackedSequences(NamedTuple):
         return float(values.sum() if self.weights is None else values @ self.weights)
 
     def packed(self) -> "PackedSequences":
+        if len(self.lengths) == 1 and self.lengths[0] == len(self.symbols) and self.symbols.dtype == np.int64:
+            return self
         offsets = self.lengths.cumsum() - self.lengths
         begin, total = self.offsets[:1].sum(), self.lengths.sum()
         if total == len(self.symbols) and self.symbols.dtype == np.int64 and np.array_equal(self.offsets, offsets):

@@ -339,9 +339,10 @@ def _compiled(kernel: Any) -> set[str]:
 def states_of(kernel: Any, num_states: int, lengths: NDArray[np.int64]) -> Any:
     """Return the first argument of a kernel: vectors of 16 also for fewer states, until compiling others repays."""
     own = shared(num_states)
-    kind, steps = type(own), int(lengths.sum())
+    kind = type(own)
     if num_states >= _COMMON or kind.__name__ in _compiled(kernel):
         return own
+    steps = int(lengths.sum())
     _missed[kernel, kind] = _missed.get((kernel, kind), 0.0) + _SAVED * steps
     if steps < _MANY and _missed[kernel, kind] < _COMPILING:
         return type(shared(_COMMON))(num_states)
