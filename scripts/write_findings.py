@@ -30,9 +30,38 @@ TEXTS, PAGE, LEDGER = (
 )
 PLANS = ROOT / "protocols" / "undecided.toml"
 #: Changes of a rule, in words.
-CHANGES = {"margin × ½": "half the margin", "margin × 2": "twice the margin"}
+CHANGES = {"margin × ½": "half the margin", "margin × 2": "twice the margin", "rate 0.05": "the error rate 0.05"}
+#: Deciding cases, in words.
+CASES = {
+    "noisy less clear": "noisiest minus least noisy chains",
+    "fall of 1 back": "the fall for the token one back",
+    "4 back": "the fourth token back",
+    "counting": "n-grams and context trees",
+    "used": "the prediction after a belief is written",
+    "read": "the belief decoded from a layer",
+    "bigrams": "the bigram distribution",
+    "trained": "the trained network",
+    "1 in 128": "one label in 128 actions",
+    "(0.03, 0.03)": "concentrations 0.03 and 0.03",
+    "exponential or power law": "exponential against power law",
+    "worst depth": "the worst depth",
+    "backward 0.15": "backward probability 0.15",
+    "no error": "processes without any error",
+    "steps": "the number of steps",
+}
+#: Further differences of a headline from the paper.
+DIFFERS = {
+    "measure": "The paper does not define the measured quantity; this definition is ours.",
+    "varied rates": "This experiment varies the learning rate, so its choice does not differ from the paper.",
+    "several rates": "Cyclic-HARD labels the state after one in 8 to 32 actions (the paper: one in 120).",
+    "supervision rate": "Cyclic-HARD labels the state after one in 32 actions (the paper: one in 120).",
+}
 #: Why verdicts at scale "small" are exploratory.
-SEEN = "data of scale small were known when the rules were written"
+SEEN = "data at scale `small` were known when the rules were written"
+#: Ends of the names of things that a claim counts.
+COUNTED = ("processes", "networks", "instances", "samples", "prompts", "windows", "distances and seeds")
+#: Beginnings of units that stand after a number.
+AFTER = ("of ", "in ", "nats", "doublings", "layers", "positions", "bits", "steps", "times ")
 #: Columns of the tables of answers.
 COLUMNS = ("supported", "contradicted", "undecided")
 
@@ -100,6 +129,33 @@ def glance(paper: dict[str, Any], ledger: dict[str, dict[str, Any]]) -> str:
     return f"**{paper['title']}**\n\n" + "\n".join(lines) + "\n"
 
 
+def measured(row: dict[str, Any]) -> str:
+    """Return the sentence about the effect of a row."""
+    shown, (unit, _, case) = (
+        in_digits(row["value"], row["low"], row["high"]),
+        ("in accuracy" if row["unit"] == "accuracy" else row["unit"]).partition(", "),
+    )
+    counted = f", over {row['seeds']} seeds" if row["seeds"] else ""
+    begin = f"In the deciding case ({CASES.get(case, case)}) the" if case else "The"
+    if unit.startswith("fraction of ") and unit.endswith(COUNTED):
+        return f"{begin} {unit} that meet the criterion is {shown}{counted}"
+    if unit.startswith("fraction"):
+        return f"{begin} measured {unit} is {shown}{counted}"
+    if not unit or unit.startswith(AFTER):
+        return f"{begin} measured effect is {shown} {unit}".rstrip() + counted
+    return f"{begin} measured effect ({unit}) is {shown}{counted}"
+
+
+def sensitive(changes: list[str]) -> str:
+    """Return the sentence about changes that alter a verdict."""
+    seeds = [one.removeprefix("without seed ") for one in changes if one.startswith("without seed ")]
+    named = [CHANGES.get(one, one) for one in changes if not one.startswith("without seed ")]
+    named += [f"leaving out seed {' or '.join(filter(None, [', '.join(seeds[:-1]), seeds[-1]]))}"] if seeds else []
+    if len(named) == 1:
+        return f"The verdict would change with {named[0]}"
+    return f"Any one of these changes would alter the verdict: {', '.join(named)}"
+
+
 def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dict[str, str]) -> list[str]:
     """Return lines on each claim of a headline: verdict, number, closed gates, and what would decide it."""
     lines = []
@@ -107,28 +163,18 @@ def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dic
         row = ledger[name]
         number = ""
         if row["value"] is not None and row["low"] is not None:
-            shown, (unit, _, case) = in_digits(row["value"], row["low"], row["high"]), row["unit"].partition(", ")
-            noun = unit if unit.startswith("fraction of ") else "effect"
-            number = f" The measured {noun} is {shown}" + (f" {unit}" if unit.startswith("of ") else "")
-            kind = "" if unit.startswith(("fraction of ", "of ")) else unit
-            extra = [part for part in (kind, case and f"deciding case: {case}") if part]
-            number += f" ({'; '.join(extra)})" if extra else ""
-            number += f", over {row['seeds']} seeds." if row["seeds"] else "."
+            number = f" {measured(row)}."
         elif row["seeds"]:
             number = f" The data have {row['seeds']} seeds."
-        marks = (
-            f" The verdict would change with: {', '.join(CHANGES.get(one, one) for one in row['fragile'])}."
-            if row["fragile"]
-            else ""
-        )
+        marks = f" {sensitive(row['fragile'])}." if row["fragile"] else ""
         why = row["exploratory"]
         if why:
-            marks += f" The verdict is exploratory: {SEEN if why == 'scale small' else why}."
+            marks += f" The verdict is exploratory, because {SEEN if why == 'scale small' else why}."
         closed = "".join(
-            f" Gate *{gate['name']}* failed: {gate['text']}." for gate in row["gates"] if not gate["is_open"]
+            f" The precondition *{gate['name']}* fails: {gate['text']}." for gate in row["gates"] if not gate["is_open"]
         )
-        needed = f" {row['seeds_needed']} seeds would be enough to decide." if row["seeds_needed"] else ""
-        decide = f" Next test: {plans[name]}" if row["verdict"] not in DECIDED and name in plans else ""
+        needed = f" A decision needs about {row['seeds_needed']} seeds." if row["seeds_needed"] else ""
+        decide = f" {plans[name]}" if row["verdict"] not in DECIDED and name in plans else ""
         lines.append(f"`{name}`: the verdict is *{row['verdict']}*.{number}{marks}{closed}{needed}{decide}")
     return lines
 
@@ -147,7 +193,7 @@ def section(paper: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dic
         scopes = re.sub(r"\bT = (\d+)", r"sequence length \1", ", ".join(dict.fromkeys(map(scope_of, rows))))
         lines += [f"**{entry['claim']}** *{answer(entry, ledger).capitalize()}, {scopes}.* {entry['seen']}", ""]
         folded = reasons(entry, ledger, plans)
-        differs = [f"Further differences from the paper: {entry['differs']}."] if entry.get("differs") else []
+        differs = [DIFFERS[entry["differs"]]] if entry.get("differs") else []
         pages = links([ledger[name] for name in [*entry["rows"], *entry.get("also", [])]])
         lines += ["<details><summary>Verdict and reasons</summary>", "", f"{pages}", ""]
         lines += [f"* {escape(line, quote=False)}" for line in [*folded, *differs]] + ["", "</details>", ""]
@@ -194,8 +240,11 @@ def page() -> str:
     plans = list(tomllib.loads(PLANS.read_text("utf-8"))["plans"].values())
     told = {}
     for plan in plans:
-        what, cost = article.what_decides(plan, list(ledger.values()))
-        told |= dict.fromkeys(plan["headlines"], f"{what.rstrip('.')} ({cost})." if cost else what)
+        _, cost = article.what_decides(plan, list(ledger.values()))
+        sure = "" if plan.get("sure", True) else ", which may not decide,"
+        what = re.sub(r"((limits|multitask|construction)-[a-z0-9-]+)", r"`\1`", plan["what"])
+        test = f"The next test{sure} is {what} ({cost})."
+        told |= dict.fromkeys(plan["headlines"], plan["what"] if cost == "none" else test)
     papers = {key: value for key, value in texts.items() if isinstance(value, dict)}
     counted = Counter(answer_of(ledger[name]["verdict"]) for name in headlines)
     counts = ", ".join(f"{number} are {word}" for word, number in counted.most_common())

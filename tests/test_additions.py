@@ -240,10 +240,15 @@ class Mine:
 @pytest.mark.parametrize(
     "kind, name, entry, said",
     [
-        ("process", "", Mine, "process '': must consist of letters, digits, - and _, to be distinct from a file"),
+        (
+            "process",
+            "",
+            Mine,
+            "process '': must consist of letters, digits, - and _, so that it differs from a file name",
+        ),
         ("process", 5, Mine, "process 5: must consist of letters"),
         ("process", "mine.json", Mine, "process 'mine.json': must consist of letters"),
-        ("process", "umbrella", Mine, "process 'umbrella': is a name of the library; choose another name"),
+        ("process", "umbrella", Mine, "process 'umbrella': is already a name in the library; choose another name"),
         (
             "process",
             "mess3",

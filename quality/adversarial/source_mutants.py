@@ -83,7 +83,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ): "whose rate is taken, of steps that are timed",
     (
         "processes/observations.py",
-        'hint = "; a missing observation is hmmscope.MISSING" if value < 0 else ""',
+        'hint = "; write a missing observation as hmmscope.MISSING" if value < 0 else ""',
     ): "of what is no symbol: 0 is one",
     ("lab/evidence/effects.py", "least = 1.0"): "no p is above 1, so that the first product already is not",
     (

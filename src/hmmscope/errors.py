@@ -75,14 +75,14 @@ def code_and_line(error: Exception) -> tuple[int, str]:
     if isinstance(error, HmmscopeError):
         return error.exit_code, " ".join(str(error).split())
     if isinstance(error, ModuleNotFoundError) and error.name in _PAGES:
-        return 2, f"{error.name} is not installed, but pages and plots need it; pip install 'hmmscope[pages]'"
+        return 2, f"{error.name} is not installed, but pages and plots need it; run pip install 'hmmscope[pages]'"
     memory = isinstance(error, RuntimeError) and re.search(r"can't allocate memory|out of memory", str(error))
     if memory or isinstance(error, MemoryError):
         return 5, "out of memory; request fewer or shorter samples at once, or smaller sizes"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return 2, too_long(error.filename)
     if isinstance(error, OSError) and error.errno in _OUT_OF_REACH and error.filename is not None:
-        reason = f"{_OUT_OF_REACH[error.errno]}; leave the folder in place and writable until the work ends"
+        reason = f"{_OUT_OF_REACH[error.errno]}; do not move or protect the folder until the work ends"
         return 5, f"{error.filename}: {reason}"
     if isinstance(error, OSError) and error.errno in _RESOURCES:
         return 5, f"{error.strerror}; files saved earlier are intact"

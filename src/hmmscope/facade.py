@@ -25,7 +25,7 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
     read = getattr(spec and spec.loader, "get_source", lambda name: None)
     source = read(package)
     if source is None:
-        raise ImportError(f"{package}: the source of its __init__.py, which lists its names, is not installed")
+        raise ImportError(f"{package}: its __init__.py, which lists its names, is not installed as source")
     home = {name: module for module, name in _IMPORT.findall(source)}
     names = sorted(home)
 

@@ -123,9 +123,11 @@ def _register(kind: str, name: str, stored: str | None = None) -> Callable[[T], 
 def require_name(kind: str, name: object) -> None:
     """Raise InputError for a name that may be a path or belongs to the library already."""
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
-        raise InputError(f"{kind} {shown(name)}: must consist of letters, digits, - and _, to be distinct from a file")
+        raise InputError(
+            f"{kind} {shown(name)}: must consist of letters, digits, - and _, so that it differs from a file name"
+        )
     if kind == "process" and (Path(__file__).parent / "data" / f"{name}.json").exists():
-        raise InputError(f"process {name!r}: is a name of the library; choose another name")
+        raise InputError(f"process {name!r}: is already a name in the library; choose another name")
 
 
 def _is_again(before: Any, entry: Any) -> bool:
@@ -155,7 +157,7 @@ def layout(name: str, *, stored: str | None = None) -> Callable[[T], T]:
 def emission(name: str) -> Callable[[T], T]:
     """Register an emission family, a subclass of `hmmscope.EmissionHMM`, for `hmmscope.fit` and the command line."""
     if name == "symbols":
-        raise InputError("emission 'symbols': is the name of an HMM with symbols; choose another name")
+        raise InputError("emission 'symbols': is reserved for HMMs with symbols; choose another name")
 
     def decorate(entry: T) -> T:
         if not (isinstance(entry, type) and hasattr(entry, "m_step")):

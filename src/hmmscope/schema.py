@@ -104,7 +104,7 @@ def by_field(cls: type, data: Mapping[str, Any], where: str = "") -> dict[str, A
     for key, value in data.items():
         name = known.get(key, key) if isinstance(key, str) else key
         if name in found:
-            raise InputError(f"{path_of(where, key)}: is given twice, also as {name}; give one of them")
+            raise InputError(f"{path_of(where, key)}: is given twice, the second time as {name}; give one of them")
         found[name] = value
     return found
 

@@ -115,7 +115,7 @@ def test_over_training_each_kept_step_has_its_map(tmp_path: Path) -> None:
 def test_given_sequences_need_an_observer() -> None:
     data = hs.SequenceData([[0, 1, 1, 0, 1, 0, 0, 1]] * 12)
     dataset, model = hs.ProcessDataset(data, stream="evaluate"), hs.make_model("rnn", num_symbols=2, width=4)
-    with pytest.raises(InputError, match="observer: missing, and the process of recorded sequences is unknown"):
+    with pytest.raises(InputError, match="observer: is missing, and the process of recorded sequences is unknown"):
         belief_map(model, dataset)
 
 

@@ -159,7 +159,7 @@ def test_a_model_goes_over_from_one_predictor_to_another() -> None:
     assert found is not None
     assert found.log2_step == pytest.approx(4 / 3)
     assert found.error == pytest.approx(2 / 3 * math.hypot(1 / 3, 2 / 3) * 0.1 * math.sqrt(2))
-    with pytest.raises(InputError, match=r"rows: must have two steps with a and b, got \[4\]"):
+    with pytest.raises(InputError, match=r"rows: must contain at least two training steps with a and b, got \[4\]"):
         LevelCrossing.between([*rows, row("a", 4, 1.0, "tv")], "a", "b", metric="tv")
 
 

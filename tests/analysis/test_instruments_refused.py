@@ -86,7 +86,7 @@ def edited_in_vain() -> None:
         ),
         (
             lambda: ngram_baselines(CORPUS, CORPUS, missing="NA"),
-            r"missing: is an option for recorded sequences, and train is a dataset",
+            r"missing: applies to recorded sequences only, but train is a dataset",
         ),
         (
             lambda: constrained_updates(rnn(), ProcessDataset(load_process("umbrella"), layout=PROMPTS)),

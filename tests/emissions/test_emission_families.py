@@ -274,7 +274,7 @@ def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) ->
     assert judged.held_out[2] == pytest.approx(mean, rel=1e-9)
     assert judged.num_fitted == 600
     few = hs.fit(seen[0, :100], [1, 2], lengths=[100], options=hs.FitOptions(num_restarts=1, max_iterations=5))
-    assert few.reason.endswith("too little data to hold any out")
+    assert few.reason.endswith("there are too few data for a held-out part")
     assert not few.support.why
     torn = seen[0, :100].where(torch.arange(100)[:, None] != 7, torch.nan)
     for options, why in (

@@ -56,7 +56,7 @@ def test_a_decided_row_has_its_power_its_whole_interval_and_its_sensitivity(row:
 # ---------------------------------------------------------------------------------------------------------------------
 # A gate belongs to the data
 
-HARD, ASKED = ("cyclic-hard", "Cyclic-HARD"), "after which the state is asked for"
+HARD, ASKED = ("cyclic-hard", "Cyclic-HARD"), "after which the model must predict the state"
 SHOWN = "each HMM was shown"
 
 

@@ -97,7 +97,7 @@ HEAT: dict[str, Any] = {"title": "", "x_label": "", "y_label": "", "z_label": ""
         (DenseScatter, CLOUD, {"places": (PLACE, PLACE[:-1] + "<")}, "must be base64"),
         (DenseScatter, CLOUD, {"places": ("A" * 7,) * 2, "colours": "A" * 7}, r"places\[0\]: must have 7 characters"),
         (DenseScatter, CLOUD, {"colours": "A" * 7 + "'"}, "must be base64"),
-        (DenseScatter, CLOUD, {"corners": ("a", "b")}, "corners: must be three names or empty"),
+        (DenseScatter, CLOUD, {"corners": ("a", "b")}, "corners: must be empty or three names"),
         (DenseScatter, CLOUD, {"corners": ("a", "b", "c")}, "outline: must have a place per corner"),
         (DenseScatter, CLOUD, {"outline": "AAAA"}, "outline: must have a place per corner"),
         (Explorer, MANY, {"choices": tuple("abcdef")}, "choices: must have 1 to 5 names"),

@@ -98,7 +98,7 @@ def test_what_an_open_claim_says(rising: Claim, tmp_path: Path) -> None:
     assert open_.finding.seeds_needed > 3
     (closed,) = ledger([folder(tmp_path / "closed", {0: (0.9, 0.5), 1: (0.9, 0.52)})])
     assert closed.finding is not None
-    assert closed.finding.text.startswith("Not tested: it leaves 0.1, and 0.2 are needed. ")
+    assert closed.finding.text.startswith("Not tested: it leaves room for an effect of 0.1 (required: 0.2). ")
 
 
 def test_the_smallest_scale_has_no_verdicts(rising: Claim, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_the_smallest_scale_has_no_verdicts(rising: Claim, tmp_path: Path) -> No
     assert "0.4" not in printed
 
 
-LATE = "the rule was written after the data"
+LATE = "the decision rule was written after the data were seen"
 
 
 def test_marks_of_before_protocols_say_which_rules_were_fixed(
@@ -135,7 +135,10 @@ def test_marks_of_before_protocols_say_which_rules_were_fixed(
     monkeypatch.setitem(registry._found["claim"], "it-rises", known)
     now = rules_of("test-rising")
     assert now == {"it-rises": 1}  # what a run notes of itself is no protocol
-    assert exploratory("noted", known, scale="medium", rules=now) == "no protocol fixed the rule before the data"
+    assert (
+        exploratory("noted", known, scale="medium", rules=now)
+        == "no protocol fixed the decision rule before the data were collected"
+    )
 
 
 def with_protocol(path: Path, claim: Claim, **changes: object) -> Path:
@@ -164,7 +167,7 @@ def test_a_verdict_confirms_if_its_data_carry_a_protocol_that_names_its_rule_as_
     assert exploratory("said", replace(rising, claim_text="It climbs.")) is None
     given = replace(rising, parameters=RuleParameters(first=0), measure=lambda tables, numbers: rising.measure(tables))
     assert exploratory("moved", given) is None  # the number stood in the function before
-    said = "the protocol has version 1 of the rule; the current version is 2"
+    said = "the decision rule changed after the protocol was fixed (from version 1 to 2)"
     assert exploratory("version", replace(rising, version=2)) == said
     assert exploratory("number", replace(rising, rule=Above(smallest_effect=0.2))) == (
         "the protocol has matters = 0.1; the current value is 0.2"

@@ -110,7 +110,7 @@ def test_each_direction_is_asked_for_its_own_error() -> None:
     assert power is not None
     assert power.power < 0.5
     assert (gate.is_open, verdict) == (True, "reproduced in sign")
-    assert gate.text.startswith("low power: the size is uncertain (the rule confirms the expected effect in 0.")
+    assert gate.text.startswith("the power is low, because the rule confirms the expected effect in 0.")
     assert gate.text.endswith("seeds would have a power of 0.9")
     gate, power, verdict = powered(rule, contrary, "not reproduced", **known)  # type: ignore[arg-type]
     assert (gate.is_open, verdict) == (True, "not reproduced")
@@ -138,7 +138,7 @@ def test_low_power_limits_what_is_borne_out_and_closes_no_denial(values: tuple[f
     effect, confirmed = Effect.pooled(values), values[0] > 0
     judged = claim_of(Above(0, smallest_effect=0.04), effect).evaluate({})
     assert judged.verdict == ("reproduced in sign" if confirmed else "not reproduced")
-    assert judged.text == ("So. (Low power: the size is uncertain.)" if confirmed else "So.")
+    assert judged.text == ("So. (The power is low, so the size of the effect is uncertain.)" if confirmed else "So.")
     assert [gate.name for gate in judged.gates] == ["learned", "power"]
     told = claim_of(Above(0.0), effect, effect_if_true=0.5, effect_if_false=-0.5).evaluate({})
     assert told.verdict == ("reproduced" if confirmed else "not reproduced")

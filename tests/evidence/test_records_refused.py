@@ -112,7 +112,10 @@ _ENTRY = '[mine]\nsource = "s"\nsays = "s"\nreading = "r"\nversion = 1\n'
         ('experiment = "x"\n' + _ENTRY + 'about = "cake"\n', r"about: unknown 'cake'"),
         ('experiment = "x"\n' + _ENTRY + "level = 1.0\n", r"level: must be between 0 and 1"),
         ('experiment = "x"\n' + _ENTRY + "least_power = 0.0\n", r"least_power: must be between 0 and 1"),
-        ('experiment = "x"\n' + _ENTRY + "printed = 1.0\n", r"printed_in: must name the place if printed is given"),
+        (
+            'experiment = "x"\n' + _ENTRY + "printed = 1.0\n",
+            r"printed_in: must name the place in the paper if printed is given",
+        ),
         (
             'experiment = "x"\n' + _ENTRY.replace("version = 1", "version = 0"),
             r"version: must be an integer >= 1",
@@ -150,9 +153,9 @@ def test_deviations_name_facts_that_are_there(tmp_path: Path) -> None:
     ("change", "error"),
     [
         ({"format": "x"}, "not a protocol; write one with"),
-        ({"plan": []}, "plan: missing, or not of the type that a protocol has"),
-        ({"measurement": "1"}, "measurement: missing, or not of the type that a protocol has"),
-        ({"rules": {"a": 1}}, "rules: missing, or not of the type that a protocol has"),
+        ({"plan": []}, "plan: is missing or has the wrong type for a protocol"),
+        ({"measurement": "1"}, "measurement: is missing or has the wrong type for a protocol"),
+        ({"rules": {"a": 1}}, "rules: is missing or has the wrong type for a protocol"),
     ],
 )
 def test_protocols(change: dict[str, Any], error: str, tmp_path: Path) -> None:

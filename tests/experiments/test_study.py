@@ -216,7 +216,9 @@ def test_a_folder_that_is_moved_away_is_one_line(
         raise DamagedError("out/x: is no JSON") if part == "_fit_all" else FileNotFoundError("out/x")
 
     monkeypatch.setattr(studies, part, moved)
-    with pytest.raises(ResourceError, match="out: was moved or removed; leave it in place until the work ends"):
+    with pytest.raises(
+        ResourceError, match="out: was moved or removed during the work; leave it in place until the work ends"
+    ):
         hs.study(data, tmp_path / "out")
 
 

@@ -248,7 +248,7 @@ def test_a_start_that_forbids_the_data_is_refused():
     start = hs.HMM([1.0], [[1.0]], [[1.0, 0.0]])
     with pytest.raises(
         InputError,
-        match=r"^start: gives observations\[1\] probability zero, which EM keeps; make its entries positive$",
+        match=r"^start: gives observations\[1\] probability zero, and EM would keep it zero; make its entries positive$",
     ):
         fit_baum_welch(torch.tensor([[0, 0], [0, 1]]), 1, 2, start=start, num_restarts=1)
     matrices, sequence = revived()

@@ -81,7 +81,9 @@ def test_counts_of_what_seemed_impossible():
 
 @pytest.mark.usefixtures("unchecked")
 def test_counts_need_states_that_emit():
-    with pytest.raises(InputError, match=r"^hmm: must be one whose states emit, got 'LabelledHMM'$"):
+    with pytest.raises(
+        InputError, match=r"^hmm: must be an HMM whose states emit the observations, got 'LabelledHMM'$"
+    ):
         expected_counts(hs.make_process("mess3"), torch.zeros(1, 2, dtype=torch.int64))
 
 

@@ -110,7 +110,7 @@ def test_vectors():
     ("given", "message"),
     [
         ({"transition": [[1, 0], [0, 1]]}, r"transition: must have the shape \(3, 3\), got \(2, 2\)"),
-        ({"initial": [0.6, 0.6, None]}, "initial: row 0: the fixed entries leave nothing for the others"),
+        ({"initial": [0.6, 0.6, None]}, "initial: row 0: the fixed entries leave no probability for the other entries"),
         ({"initial": [0.5, 0.2, 0.1]}, "initial: row 0: the entries do not sum to 1"),
         ({"initial": [False, False, False]}, "initial: row 0: the entries do not sum to 1"),
         ({"initial": [2, None, None]}, r"initial\[0\]: must be a probability, .* got 2"),

@@ -223,7 +223,7 @@ def test_a_decay_is_fitted_where_errors_are_positive() -> None:
     assert memory_error.fit_decay([1, 2], [4.0, 2.0], first=1).first == 1
     for first, last, errors in ((3, 3, [4.0, 2.0]), (2, 3, [4.0, 0.0]), (2, 3, [4.0, math.inf])):
         with pytest.raises(
-            InputError, match=f"errors: must have two or more positive values at lengths {first} to {last}"
+            InputError, match=f"errors: must have at least two positive values at lengths {first} to {last}"
         ):
             memory_error.fit_decay([2, 3], errors, first=first, last=last)
 
@@ -268,7 +268,9 @@ def test_what_has_no_such_answer_says_so(monkeypatch: pytest.MonkeyPatch, unchec
     assert ragged.check_own(HMM, SEEN)[1].all()
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     assert chains.matching(np.ones((2, 1, 1))).tolist() == [[0], [0]]
-    with pytest.raises(InputError, match=r"posterior: matching labels requires SciPy; pip install 'hmmscope\[hmm\]'"):
+    with pytest.raises(
+        InputError, match=r"posterior: matching the labels of states needs SciPy; pip install 'hmmscope\[hmm\]'"
+    ):
         chains.matching(np.ones((2, 2, 2)))
 
 
@@ -278,7 +280,7 @@ def test_chains_whose_start_forbids_what_was_seen_are_refused() -> None:
     few = gibbs.Chains(num_draws=4, num_chains=1, warm_up=0)
     with pytest.raises(InputError, match="start: gives a sequence probability zero"):
         gibbs.symbol_draws(work, start, np.empty(0, np.int64), gibbs.DirichletPrior(), few)
-    with pytest.raises(InputError, match=r"start: gives observations\[1\] probability zero, which EM keeps"):
+    with pytest.raises(InputError, match=r"start: gives observations\[1\] probability zero, and EM would keep it zero"):
         em.expect(start, baum_welch.as_sequences(torch.tensor([[0, 0], [0, 1]]), 2), 1)
 
 

@@ -227,7 +227,9 @@ def test_limits_are_told():
     assert (by_depth.complete, by_depth.stopped_by) == (False, "max_depth")
     assert by_depth.expanded.sum() == 13
     assert int(by_depth.depth.max()) == 3
-    with pytest.raises(InputError, match=r"^mixed states: not complete \(stopped by max_depth\); increase that limit$"):
+    with pytest.raises(
+        InputError, match=r"^mixed states: the list is not complete \(stopped by max_depth\); increase that limit$"
+    ):
         by_depth.labelled()
     merged = mixed_states(mess3, tolerance=0.05)
     assert merged.complete

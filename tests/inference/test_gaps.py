@@ -338,7 +338,7 @@ def test_a_fit_sums_over_what_is_missing():
     seen = int((gone != hs.MISSING).sum())
     free = 1 * np.log(40) + 2 * np.log(40 * 59) + 6 * np.log(seen)
     assert longer.bic == pytest.approx(free - 2 * longer.log_likelihood, rel=1e-12)
-    with pytest.raises(InputError, match="observations: must hold one that is not missing"):
+    with pytest.raises(InputError, match="observations: must contain an observation that is not missing"):
         fit_baum_welch(torch.full((2, 3), hs.MISSING), 2, 4)
 
 
@@ -409,7 +409,10 @@ def test_an_observer_of_different_lengths_knows_nothing_beyond_their_end():
 @pytest.mark.parametrize(
     ("observations", "words"),
     [
-        ([[0, -1]], r"observations\[0, 1\]: symbol -1 is not in \[0, 2\); a missing observation is hmmscope.MISSING"),
+        (
+            [[0, -1]],
+            r"observations\[0, 1\]: symbol -1 is not in \[0, 2\); write a missing observation as hmmscope.MISSING",
+        ),
         (np.array([[0, np.nan]]), r"observations\[0, 1\]: is NaN; hmmscope.SequenceData\(X, missing='nan', axis=1\)"),
         ([[0, None]], r"sequence 1, symbol 2: is None, which is not a symbol; .*missing='none'"),
         ([["rain", "snow"], ["sun"]], "'snow' is not one of rain, sun"),
@@ -424,7 +427,7 @@ def test_a_gap_that_nobody_named_is_refused(observations, words):
 def test_where_no_gap_can_be_answered_for():
     with pytest.raises(
         InputError,
-        match=r"observations\[0, 1\]: is missing; this function has no exact answer for missing observations",
+        match=r"observations\[0, 1\]: is missing, but this function has no exact answer for missing observations",
     ):
         hs.observe(hs.make_process("fresh-markov-chains"), torch.tensor([[0, hs.MISSING]]))
     with pytest.raises(InputError, match="lengths: must be None; these observations already have lengths"):

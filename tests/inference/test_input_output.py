@@ -218,7 +218,7 @@ def test_errors():
                 ask(hmm, [[0, 1, 1]], **given)
     with pytest.raises(InputError, match="inputs: needs an InputOutputHMM, got 'HMM'"):
         hmmscope.filter_beliefs(hmm.with_policy([0.5, 0.5]), [[0, 1]], inputs=[[0, 1]])
-    with pytest.raises(InputError, match="emission: must have a matrix per input, as transition"):
+    with pytest.raises(InputError, match="emission: must have one matrix per input, like transition"):
         hmmscope.InputOutputHMM([1], [[[1]]] * 2, [[[1]]] * 3)
     with pytest.raises(InputError, match=r"transition: must have the shape \(input, state, outcome\)"):
         hmmscope.InputOutputHMM([1], [1], [[[1]]])

@@ -83,7 +83,7 @@ def test_both_rules_stand_beside_each_other():
     start = f"2 states, 95 % [{low}, {high}]: the smallest BIC, {by_bic:.1f} below that of 3 states; the held-out "
     assert found.reason.startswith(start)
     alone = choose_num_states(rows[:8], rows[8:9], [2], 3, **options)
-    assert alone.reason == "2 states: no other number was tried"
+    assert alone.reason == "2 states: the only number of states that was tried"
     assert 0 < alone.held_out_errors[2] < 0.5  # one sequence, in blocks
     (many,) = choose_num_states(rows[:2], rows[2:], [2], 3, **options).held_out_errors.values()
     logs = hs.filter_beliefs(

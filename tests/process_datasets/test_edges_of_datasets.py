@@ -89,7 +89,7 @@ def test_a_field_is_taken_up_to_its_edge(
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        (lambda: ProcessDataset(UMBRELLA), "length: missing; pass a length or a layout"),
+        (lambda: ProcessDataset(UMBRELLA), "length: is missing; pass a length or a layout"),
         (lambda: ProcessDataset(UMBRELLA, 3, layout=SequenceLayout()), "length: cannot be combined with layout"),
         (lambda: ProcessDataset(UMBRELLA, 3).stream()[5], "stream: can only be iterated"),
         (lambda: ProcessDataset(UMBRELLA, 3, device="gpu"), "device: must be cpu, cuda or cuda:NUMBER, got 'gpu'"),

@@ -62,5 +62,5 @@ def test_durations_are_those_that_were_asked_for() -> None:
 def test_bad_parts_are_named() -> None:
     with pytest.raises(InputError, match=r"^durations: must have shape 2 x any, got 1 x 2"):
         with_durations(INITIAL, MOVES, [[0.5, 0.5]])
-    with pytest.raises(InputError, match=r"longest: must be in \[1, 2048\], 4096 over num_states"):
+    with pytest.raises(InputError, match=r"longest: must be in \[1, 2048\], which is 4096 divided by num_states"):
         hs.make_process("semi-markov", num_states=2, longest=5000)

@@ -79,7 +79,9 @@ def test_pages_praise_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.Monk
         told |= {"verdict": "more", "text": "0.14 [0.01, 0.25] of what 3 untrained controls leave unexplained"}
     said = read(look.save(tmp_path / "look.html"))
     assert (
-        said.count("As it has learned nothing, it is not identifiable whether training made it hold the belief: 0.14")
+        said.count(
+            "Because the model has learned nothing, it cannot be determined whether training made it hold the belief: 0.14"
+        )
         == 2
     )
     assert "The network never saw a state." in said

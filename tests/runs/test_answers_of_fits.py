@@ -73,13 +73,13 @@ def test_a_fit_answers_about_its_data_and_about_other_data() -> None:
     assert fit.predict(names=True)[0] in ("state 0", "state 1")
     assert fit.predict(x[:5]).shape == (5,)
     assert fit.sample(4).observations.shape == (4, 2)
-    with pytest.raises(InputError, match="observed: must be one sequence, got 2"):
+    with pytest.raises(InputError, match="observed: must be a single sequence, got 2"):
         fit.forecast(steps=3)
     ahead = fit.forecast(x, steps=3)
     mean = hs.filter_beliefs(fit.hmm, x).next_observation[0, -1]
     assert np.allclose(ahead.mean[0], mean)
     assert bool((ahead.low < ahead.mean).all() & (ahead.mean < ahead.high).all())
-    with pytest.raises(InputError, match="lengths: describes how to read x; pass x"):
+    with pytest.raises(InputError, match="lengths: describes how to read x, so pass x too"):
         fit.predict(lengths=[3])
 
 

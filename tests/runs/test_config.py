@@ -103,7 +103,7 @@ def test_order_of_overrides_does_not_matter() -> None:
             "training.nothing_like_it: unknown 'nothing_like_it' (known: accumulation_steps, auxiliary_losses, batch_size,",
         ),
         ("sed", "3", "sed: unknown 'sed'; did you mean 'seed'?"),
-        ("seed.x", "3", "seed.x: this section has no fields"),
+        ("seed.x", "3", "seed.x: this section of the configuration has no fields"),
         ("seed", "three", "seed: must be an integer, got 'three'"),
         ("seed", "-1", "seed: must be an integer in [0, 4294967295], got -1"),
         ("training", "3", "training: must be a mapping of fields, got '3'"),
@@ -123,7 +123,11 @@ def test_order_of_overrides_does_not_matter() -> None:
         ("training.learning_rate", "0", "training.learning_rate: must be positive, got 0.0"),
         ("training.weight_decay", "-0.1", "training.weight_decay: must be at least 0, got -0.1"),
         ("training.final_fraction", "1.5", "training.final_fraction: must be in [0, 1], got 1.5"),
-        ("layout.length", "1", "layout: must have at least 2 positions, one to read and one to predict, got 1"),
+        (
+            "layout.length",
+            "1",
+            "layout: must have at least 2 positions, the first to read and the second to predict, got 1",
+        ),
         ("training.batch_size", "1000000000", "training.num_steps: times batch_size must be at most 2^40 samples"),
     ],
 )

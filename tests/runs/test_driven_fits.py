@@ -129,7 +129,7 @@ def test_errors(given):
         (lambda: fit.forecast(x[0], 2, inputs=actions[0]), "next_inputs: must hold the input of each next step"),
         (lambda: fit.posterior(degrees=1.0), "posterior: unknown"),
         (lambda: fit.predict(x, inputs=[["up"] * 30] * 12), "up"),
-        (lambda: hs.fit(x, 2, inputs=actions[:3]), r"inputs: must have an entry per observation \(12 sequences"),
+        (lambda: hs.fit(x, 2, inputs=actions[:3]), r"inputs: must have one entry per observation \(12 sequences"),
         (lambda: hs.fit(x, 2, inputs=[actions[0][:9], [*actions[0], *actions[0][:21]], *actions[2:]]), r"inputs\[0\]"),
         (lambda: hs.fit(x[:1], 2, inputs=[[*actions[0][:29], None]]), "inputs: .*symbol 30: is None"),
         (lambda: hs.fit(x, 2, inputs=actions, options=durations), "durations: cannot be combined with inputs"),

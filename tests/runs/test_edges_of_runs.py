@@ -107,7 +107,7 @@ def test_an_estimate_in_lines() -> None:
     config = configure("umbrella", length=8, training={"batch_size": 4, "num_steps": 6, "epoch_steps": 3})
     found = dry_run.ResourceEstimate(
         parameters=1234, samples=24, tokens=192, flops=4e9, memory_bytes=2**29, free_bytes=2**31, disk_bytes=2_500_000,
-        engine="torch", engine_reason="as asked for", steps_measured=1, samples_measured=4, seconds=2.0,
+        engine="torch", engine_reason="as requested", steps_measured=1, samples_measured=4, seconds=2.0,
         other_precision="bfloat16", other_seconds=4.0,
     )  # fmt: skip
     lines = [line.split(maxsplit=1) for line in dry_run.as_text(found, config)]
@@ -115,7 +115,7 @@ def test_an_estimate_in_lines() -> None:
         "parameters": "1,234",
         "steps": "6 of 4 samples (2 epochs)",
         "tokens": "192 in 24 samples",
-        "engine": "torch (as asked for)",
+        "engine": "torch (as requested)",
         "FLOPs": "4e+09 (matrix products, forward and backward)",
         "memory": "about 0.50 GiB for a step, 2.0 GiB free",
         "disk": "about 2.5 MB for 2 stored checkpoints" if dry_run._kept(config.training) == 2 else lines[6][1],
@@ -281,15 +281,15 @@ def test_threads_and_determinism_are_as_before_afterwards(monkeypatch: pytest.Mo
         (lambda: config_from_data([]), r"config: must be a mapping of sections, got \[\]"),
         (lambda: config_from_data({"num_steps": 3}), r"num_steps: is a field of training; write --training\.num_steps"),
         (lambda: config_from_data({"modle": 3}), "modle: unknown 'modle'|modle"),
-        (lambda: config_from_data({}, {"seed.x": "1"}), "seed.x: this section has no fields"),
+        (lambda: config_from_data({}, {"seed.x": "1"}), "seed.x: this section of the configuration has no fields"),
         (lambda: config_from_data({"seed": "x"}), "seed: "),
         (
             lambda: configure("umbrella", layout="prompts", length=3),
-            "length: cannot be combined with layout; give one of them",
+            "length: cannot be combined with layout; pass only one of them",
         ),
         (
             lambda: configure("umbrella", length=1),
-            "layout: must have at least 2 positions, one to read and one to predict, got 1",
+            "layout: must have at least 2 positions, the first to read and the second to predict, got 1",
         ),
         (
             lambda: configure("umbrella", layout="prompts", training={"curriculum": [2]}),

@@ -146,7 +146,7 @@ def test_too_little_to_hold_anything_out_is_chosen_by_bic_alone() -> None:
     for rows in ([[0, 1, 1, 0]], [[0, 1, 1, 0, 1, 0, 0, 1] * 20]):
         fit = hs.fit(rows, [1, 2], options=QUICK)
         assert fit.held_out == {}
-        assert fit.reason.endswith("; too little data to hold any out")
+        assert fit.reason.endswith("; there are too few data for a held-out part")
         assert fit.hmm.num_states == min(fit.fits, key=lambda size: fit.fits[size].bic)
         assert fit.lines()[0].split() == ["states", "restarts", "BIC"]
         assert fit.lines()[3] == fit.reason

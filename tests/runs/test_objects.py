@@ -142,7 +142,7 @@ def test_a_run_on_an_object_goes_on_with_the_same_object_only(tmp_path: Path) ->
         (
             "umbrella",
             {"length": 5, "options": hs.TrainOptions(layout=hs.PromptLayout())},
-            "length: cannot be combined with layout; give one of them",
+            "length: cannot be combined with layout; pass only one of them",
         ),
         ("umbrella", {"options": hs.TrainOptions(target="beliefs")}, "target: unknown 'beliefs'"),
         ("umbrella", {"training": {"steps": 3}}, "training.steps: unknown 'steps'"),
@@ -184,7 +184,7 @@ def test_a_corpus_of_given_sequences_is_as_long_as_the_longest() -> None:
     assert hs.ProcessDataset(data).layout.length == data.longest  # type: ignore[attr-defined]
     long = hs.SequenceData([[0, 1] * 200])
     assert hs.ProcessDataset(long).layout.length == 256  # type: ignore[attr-defined]
-    with pytest.raises(InputError, match=r"^length: missing; pass a length or a layout$"):
+    with pytest.raises(InputError, match=r"^length: is missing; pass a length or a layout$"):
         hs.ProcessDataset(coin())
 
 
@@ -328,7 +328,9 @@ def test_windows_that_come_again_are_not_counted_twice() -> None:
     )
     model = net(num_tokens=3, num_outputs=3)
     assert len(hs.evaluate(model, dataset, num_samples=256).measures["model"]["loss"]) == count
-    with pytest.raises(InputError, match=f"num_samples: must be at least 8, to train and to test on, got {count}"):
+    with pytest.raises(
+        InputError, match=f"num_samples: must be at least 8, some to train and some to test, got {count}"
+    ):
         hs.probe(model, dataset, target="previous-0", layers=["read"])
 
 
@@ -466,7 +468,7 @@ def test_training_reads_as_fit_and_study_do(tmp_path: Path) -> None:
         assert run.process.digest == digest
         assert run.process.data.num_steps == 72
     for source, options, message in (
-        (wanted, {"unit": "words"}, "unit: applies to unread sources only"),
+        (wanted, {"unit": "words"}, "unit: applies only when a source is read"),
         (coin(), {"column": "a"}, "column: applies only to sequences that are read here"),
         ("umbrella", {"column": "a"}, "column: applies only to sequences that are read here, got 'umbrella'"),
         (rows, {"colum": "a"}, "option: unknown 'colum'; did you mean 'column'"),

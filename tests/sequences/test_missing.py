@@ -334,7 +334,7 @@ def test_counting_of_sequences_of_ones_own() -> None:
         (lambda: hs.ngram_baselines(dataset), "test: must be a dataset with the layout of train"),
         (
             lambda: hs.ngram_baselines(dataset, dataset, missing="none"),
-            "missing: is an option for recorded sequences, and train is a dataset",
+            "missing: applies to recorded sequences only, but train is a dataset",
         ),
         (lambda: hs.ngram_baselines([[0, 1]]), "cannot be split"),
     ):

@@ -423,8 +423,8 @@ def test_what_is_read_is_read_again_by_its_names() -> None:
     assert numbers(SequenceData(gaps, symbols=["a", "b"])) == [[0, hs.MISSING, 1]]
     refused(lambda: SequenceData(sky, symbols=["rain", "sun", "fog"][:1]), "'sun' is not one of rain")
     refused(lambda: SequenceData(gaps, symbols=1), "1 is not a symbol in [0, 1)")
-    refused(lambda: SequenceData(sky, unit="words"), "unit: applies to unread sources only")
-    refused(lambda: SequenceData(gaps, lengths=[1, 2]), "lengths: applies to unread sources only")
+    refused(lambda: SequenceData(sky, unit="words"), "unit: applies only when a source is read")
+    refused(lambda: SequenceData(gaps, lengths=[1, 2]), "lengths: applies only when a source is read")
 
 
 class Column:

@@ -92,7 +92,7 @@ DAY = "2026-01-31"
         (rows("01/02/2026", "02/02/2026"), {}, "may have the day or the month first"),
         (rows("13/02/2026", "02/14/2026"), {}, "the order of day and month differs"),
         (rows(f"{DAY} 00:00", ""), {}, "row 3, column stamp: has no time"),
-        (rows("2026-02-30 00:00"), {}, "row 2, column stamp: 2026-02-30 00:00:00 is no date and time"),
+        (rows("2026-02-30 00:00"), {}, "row 2, column stamp: 2026-02-30 00:00:00 is not a date and time"),
         (rows("noon"), {}, "row 2, column stamp: 'noon' is not a time"),
         (rows("0", "1", "2"), {}, "give every and gap as numbers in their unit"),
         (rows(f"{DAY} 00:00", f"{DAY} 01:00"), {"every": 60}, "every: 60 does not fit column stamp, which holds dates"),

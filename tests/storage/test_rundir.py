@@ -119,7 +119,7 @@ def test_open_refuses_what_is_no_run(run: RunDir, tmp_path: Path) -> None:
             store.write_json(
                 folder / store.MANIFEST, {"format": store.FORMAT, "version": store.VERSION, "files": entries}
             )
-        with pytest.raises(DamagedError, match=r"config\.json: not the configuration of a run"):
+        with pytest.raises(DamagedError, match=r"config\.json: is not the configuration of a run"):
             RunDir.open(tmp_path / "other")
         shutil.rmtree(tmp_path / "other")
 

@@ -526,8 +526,8 @@ def test_what_the_compiled_engine_does_not_cover(
 @pytest.mark.parametrize(
     ("asked", "fixed", "seconds", "timing", "engine", "reason"),
     [
-        ("torch", "compiled", 99.0, None, "torch", "as asked for"),
-        ("compiled", "torch", 0.0, None, "compiled", "as asked for"),
+        ("torch", "compiled", 99.0, None, "torch", "as requested"),
+        ("compiled", "torch", 0.0, None, "compiled", "as requested"),
         ("auto", "compiled", 0.0, None, "compiled", "HMMSCOPE_ENGINE is compiled"),
         ("auto", "torch", 99.0, None, "torch", "HMMSCOPE_ENGINE is torch"),
         ("auto", "unmeasured", 15.0, None, "compiled", "HMMSCOPE_ENGINE is unmeasured"),

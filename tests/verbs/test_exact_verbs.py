@@ -467,7 +467,7 @@ def test_arrays_of_hmmlearn_are_fitted(call: Callable) -> None:
     both = hs.fit(x, 2, lengths=[4, 6], **options)
     assert both.log_likelihood == rows.log_likelihood
     assert hs.fit(x, 2, **options).log_likelihood == hs.fit(x[:, 0], 2, **options).log_likelihood
-    with pytest.raises(InputError, match="lengths: applies to unread sources only"):
+    with pytest.raises(InputError, match="lengths: applies only when a source is read"):
         hs.fit(hs.SequenceData(x), 2, lengths=[4, 6])
     np.save("x.npy", x)
     for flags, lengths in (([], 1), (["--axis", 1], 10)):
@@ -527,11 +527,15 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
     "absurd memory": (2, ["infer", "umbrella", "--memory", 10**9], "memory: must be in [0, 10000]"),
     "long steps": (2, ["infer", "umbrella", "--observability", 21], "exceed the limit of 1048576"),
     "one sample": (2, ["infer", "umbrella", "--samples", 1], "samples: must be at least 2"),
-    "time without memory": (2, ["infer", "umbrella", "--horizon", 5], "horizon: must be at least the memory"),
+    "time without memory": (
+        2,
+        ["infer", "umbrella", "--horizon", 5],
+        "horizon: must be at least as long as the memory",
+    ),
     "time below memory": (
         2,
         ["infer", "umbrella", "--memory", 6, "--horizon", 5],
-        "horizon: must be at least the memory",
+        "horizon: must be at least as long as the memory",
     ),
     "seed": (2, ["infer", "umbrella", "--seed", -1], "seed: must be an integer in"),
     "component of one HMM": (

@@ -171,4 +171,4 @@ def test_the_name_of_an_experiment_stands_for_its_kept_results(call: Callable, t
         near.error == "error[2] limits-fgi3: not a folder of an experiment; did you mean the experiment limits-fig3?\n"
     )
     none = call("report", "quickstart", "--out", str(tmp_path / "two.html"))
-    assert none.error.startswith("error[2] quickstart: no results are kept here; run hmmscope run quickstart")
+    assert none.error.startswith("error[2] quickstart: this checkout has no results of it; run hmmscope run quickstart")

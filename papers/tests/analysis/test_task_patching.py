@@ -73,6 +73,6 @@ def test_refused(prompts: ProcessDataset) -> None:
         task_patching(model, ProcessDataset(prompts.process, length=6))
     with pytest.raises(InputError, match="columns: unknown 'tset'"):
         task_patching(model, prompts, columns="tset")
-    with pytest.raises(InputError, match="must have prompts of two components"):
+    with pytest.raises(InputError, match="must have prompts of at least two components"):
         _of_another_component(torch.zeros(4, dtype=torch.int64))
     assert _of_another_component(torch.tensor([0, 0, 1, 0])).tolist() == [2, 2, 3, 2]

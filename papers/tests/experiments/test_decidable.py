@@ -50,7 +50,7 @@ def test_the_plan_of_figure_1_at_the_papers_scale() -> None:
     assert {outlook.answer() for outlook in one.values()} == {"cannot decide: one seed is not enough for a verdict"}
     assert {outlook.answer() for outlook in five.values()} == {"can decide"}
     fixed = {gate.text for gate in five["multitask-high-accuracy"].gates if gate.name == "regime"}
-    assert "the number of prompts in which each HMM was shown (16 in the paper) is 16, inside 4 to 64" in fixed
+    assert "the number of prompts in which each HMM was shown (16 in the paper) is 16 (required: 4 to 64)" in fixed
     assert {"learned", "converged"} <= {*five["multitask-high-accuracy"].pending}
 
 
@@ -64,12 +64,15 @@ def test_ratios_that_the_plan_fixes_close_their_claims() -> None:
     small = by_name(plan_of("multitask-fig1", "medium", {"plan.parts": "16", "plan.cycles": "12/6"}, 5), kept=[])
     assert not any(one.decides for one in small.values())
     assert (
-        "the number of HMMs in the pool (8192 in the paper) is 128, outside 512"
+        "the number of HMMs in the pool (8192 in the paper) is 128 (required: 512"
         in small["multitask-high-accuracy"].answer()
     )
     asked = by_name(plan_of("limits-fig3", "medium", {}, None), kept=[])
     assert not asked["limits-hard-plateau"].decides
-    assert "the share of actions after which the state is asked for is 0.03125" in asked["limits-hard-plateau"].answer()
+    assert (
+        "the fraction of actions after which the model must predict the state is 0.03125"
+        in asked["limits-hard-plateau"].answer()
+    )
     assert asked["limits-fit-length-grows"].answer() == "can decide"
     longer = by_name(plan_of("limits-fig3", "medium", {"plan.length": "64"}, 8), kept=[])
     assert longer["limits-hard-plateau"].answer() == "can decide"

@@ -110,7 +110,7 @@ def require_numbers(
     bad = bad if asked is None else bad & asked.to(bad.device)
     if bad.any():
         sample, place = bad.nonzero()[0].tolist()
-        raise NonFiniteError(f"model: its answers are NaN, first in sample {sample} at answer {place}")
+        raise NonFiniteError(f"model: its outputs are NaN, first in sample {sample} at answer {place}")
 
 
 def residual_layers(model: nn.Module) -> list[str]:

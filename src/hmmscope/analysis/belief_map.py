@@ -115,8 +115,8 @@ class BeliefMap(Shown, Tabular):
         if self.from_prediction < SAME_AS_PREDICTION:
             return ""
         return (
-            "The belief is an affine function of the prediction here, so this map cannot distinguish them: use a process "
-            "such as rrxor, or an intervention."
+            "Here the belief is an affine function of the prediction, so this map cannot distinguish the belief from the "
+            "prediction; use a process such as rrxor, or an intervention."
         )
 
     def coordinates(self, values: Points | None = None) -> NDArray[np.float64]:
@@ -293,7 +293,7 @@ def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed:
         return process
     if process is None:
         raise InputError(
-            "process: missing, and a model does not state its training process; pass a process, its name or a dataset"
+            "process: is missing, and a model does not store its training process; pass a process, its name or a dataset"
         )
     made = as_process(process)
     stated = read_number(model, TRAINED_LENGTHS)
@@ -338,11 +338,11 @@ class BeliefReader(Shown):
     ) -> "BeliefReader":
         if dataset.process.data is not None and observer is None:
             raise InputError(
-                "observer: missing, and the process of recorded sequences is unknown; pass an HMM fitted to them, "
+                "observer: is missing, and the process of recorded sequences is unknown; pass an HMM fitted to them, "
                 "hs.fit(...).hmm"
             )
         num_samples, times = dataset.different(num_samples), belief_times(dataset)
-        require_count("num_samples", num_samples, 8, ", to fit and to test on")
+        require_count("num_samples", num_samples, 8, ", some to fit and some to test")
         targets = belief_targets(dataset, times, num_samples, observer)
         belief, inside = targets.get(MIXED_BELIEF, targets[BELIEF]), unpadded(dataset, times, num_samples)
         alone = read_off(targets[PREDICTION][None], belief, num_samples, inside=inside).r2()

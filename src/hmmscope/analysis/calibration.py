@@ -97,7 +97,7 @@ def miscalibrated(won: Winnings, spare: float = 0.0) -> str | None:
     if best is None or not won[best] - spare > math.log(len(won) / FALSE_ALARM):
         return None
     if math.isinf(won[best]):
-        return "the optimum gives probability zero to an observed outcome: a wrong optimum"
+        return "the optimum gives probability zero to an observed outcome, so it is wrong"
     return (
         f"the optimum is not calibrated: the outcomes are e^{won[best]:.0f} times as likely under another prediction "
         f"({best}), which happens to an exact optimum less than once in {1 / FALSE_ALARM:,.0f} evaluations"

@@ -65,7 +65,7 @@ def constrained_updates(
     require(2 <= num_distances < time, "num_distances", f"must be in [2, {time})", num_distances)
     known = dict(model.named_modules())
     if any(tap not in known for tap in _TAPS):
-        raise InputError(f"model: must have the taps {', '.join(_TAPS)}")
+        raise InputError(f"model: must have the activations {', '.join(_TAPS)}")
     stream, written, pattern, observations = _seen(model, dataset, num_samples)
     transition, prior, said = _theory(process)
     modes = torch.linalg.eigvals(transition).abs().sort(descending=True).values

@@ -44,6 +44,8 @@ MAX_ORDER = 3
 
 #: Most probabilities of one predictor in memory at once, where there is no optimum.
 _LAWS = 2**23
+#: Explanation of a loss below the optimum.
+_WRONG = "either the model sees the future, or the optimum is wrong"
 METRICS = ("accuracy", "loss", "excess", "total_variation", "distance")
 
 #: Probabilities or vectors at the evaluated positions, by predictor.
@@ -202,7 +204,9 @@ def evaluate(
     asked = make_target(target, dataset.process, dataset.layout) if isinstance(target, str) else target
     if asked is not target:  # a target from the caller already has its device
         asked.device = next((p.device for p in model.parameters()), None)
-    require(len(asked.token_positions) > 0, "layout", "must have an observation to predict", dataset.layout)
+    require(
+        len(asked.token_positions) > 0, "layout", "must contain an observation that the model predicts", dataset.layout
+    )
     believed = _checked(observers or {}, dataset.process, asked)
     warnings = () if block_length else rehearsed(model, dataset, asked)
     given = isinstance(asked, RecordedNextObservation)
@@ -363,13 +367,16 @@ def _invalid(
     in_order: bool = True,
 ) -> str | None:
     if np.isinf(floor).any():
-        return "the loss of the Bayes optimum is not finite: a wrong optimum"
-    whose = {"optimum": "the Bayes optimum", "known-component": "that of the filter that knows the HMM"}[of_whom]
+        return "the loss of the Bayes optimum is not finite, so the optimum is wrong"
+    whose = {
+        "optimum": "the loss of the Bayes optimum",
+        "known-component": "the loss of the filter that knows the HMM",
+    }[of_whom]
     if in_order:
         won = float(np.nansum(floor - loss)) - part * len(loss)
         if won > -math.log(FALSE_ALARM):
-            rare = f"which happens to an honest model once in {1 / FALSE_ALARM:,.0f} evaluations"
-            return f"the model's loss is below {whose} by {won:.4g} nats in total, {rare}: a leak, or a wrong optimum"
+            rare = f"which happens to a valid model once in {1 / FALSE_ALARM:,.0f} evaluations"
+            return f"the model's loss is below {whose} by {won:.4g} nats in total, {rare}; {_WRONG}"
         return None
     difference = mean_of_asked(loss - floor)
     difference = difference[~np.isnan(difference)]
@@ -379,7 +386,7 @@ def _invalid(
     below = -difference.mean() - part / loss.shape[1]
     if below > max(least_z(len(difference), FALSE_ALARM) * error, ROUNDING):
         size = f"{below / error:.1f} standard errors" if error > 0 else f"{below:.3g} nats in every sample"
-        return f"the model's loss is below {whose} by {size}: a leak, or a wrong optimum"
+        return f"the model's loss is below {whose} by {size}; {_WRONG}"
     return None
 
 

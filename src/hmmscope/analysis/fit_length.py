@@ -64,7 +64,7 @@ def evaluation_losses(
     require_count("least_count", least_count, 0)
     asked = make_target(target, dataset.process, dataset.layout)
     kept = np.flatnonzero(asked.positions > 0)
-    require(len(kept) > 0, "layout", "must have an answer after the first observation", dataset.layout)
+    require(len(kept) > 0, "layout", "must predict something after the first observation", dataset.layout)
     positions = np.unique(asked.positions[kept])
     found: dict[str, list[NDArray[np.float64]]] = {"model": [], "constant": []}
     constant: Tensor | None = None

@@ -208,7 +208,7 @@ def geometry(
     check_dataset(dataset)
     options = options_of(options, InstrumentOptions).without(num_points=NO_POINTS)
     num_samples = dataset.different(num_samples)
-    require_count("num_samples", num_samples, 8, ", to fit and to test on")
+    require_count("num_samples", num_samples, 8, ", some to fit and some to test")
     names = layers_read(model, layers)
     exact = ExactBeliefs.of(dataset, num_samples, options.observer)
     stream = exact.stream(model, names)
@@ -381,7 +381,7 @@ def explained(errors: Curves, spread: Curves, *, seed: int = 0) -> Curves:
     Raises:
         InputError: a target that does not vary.
     """
-    require(bool(spread.sum() > 0), "dataset", "must have a target that varies", float(spread.sum()))
+    require(bool(spread.sum() > 0), "dataset", "must have a target that varies between positions", float(spread.sum()))
     means = resampled_curves(np.concatenate([errors, spread[:, None]], 1), seed=seed)
     r2: Curves = 1 - means[:, :-1] / means[:, -1:]
     return r2

@@ -63,7 +63,7 @@ def header_memory(
         InputError: another layout, or an unknown layer.
     """
     length = behind_headers(dataset)
-    require_count("num_samples", num_samples, 8, ", to fit and to test on")
+    require_count("num_samples", num_samples, 8, ", some to fit and some to test")
     names = layers_read(model, layers)
     last = np.array([dataset.layout.num_observations - 1])
     entries = (dataset[0:num_samples].tokens[:, :length] - dataset.num_symbols).double()
@@ -127,7 +127,9 @@ def header_edits(
     exact = target.optimum(Batch(edited, batch.observations, batch.states, batch.components))
     half = exact.shape[1] // 2
     kept = (exact[:, half:].sum(-1) > 0.5).all(1).nonzero()[:, 0]
-    require(len(kept) >= 2, "num_samples", "must give two samples that the edited header allows", num_samples)
+    require(
+        len(kept) >= 2, "num_samples", "must leave two samples that are possible under the edited header", num_samples
+    )
     old, new, wanted = batch.tokens[kept], edited[kept], exact[kept][:, half:]
     names = layers_read(model, layers)
     columns = torch.from_numpy(target.token_positions[half:])

@@ -80,14 +80,14 @@ class NgramReach(Shown):
         ]
 
     def lines(self) -> list[str]:
-        said = [f"next observation, accuracy (nats), {self.num_samples} prompts"]
+        said = [f"accuracy for the next observation (loss in nats), {self.num_samples} prompts"]
         for name, level in self.accuracy.items():
             said.append(f"  {name:<18} {_in_digits(level)}  ({steady(self.loss[name].value):z.3f})")
         if self.no_optimum is not None:
             said.append(f"  optimum            unknown: {self.no_optimum}")
         if self.component:
             said.append(
-                f"which of {self.num_components} components, by linear probe (chance {steady(self.chance or 0.0):.3f})"
+                f"accuracy of a probe for {self.num_components} components (chance {steady(self.chance or 0.0):.3f})"
             )
             for name, level in self.component.items():
                 said.append(f"  {name:<18} {_in_digits(level)}")
@@ -130,7 +130,7 @@ def ngram_reach(
     if not isinstance(asked, NextObservation):
         raise InputError(f"process: must have symbols for n-gram baselines, got a {type(process).__name__}")
     judged = (asked.sequences == asked.sequences[-1]) & (asked.positions >= first_position)
-    require(bool(judged.any()), "first_position", "must be a position of the last sequence", first_position)
+    require(bool(judged.any()), "first_position", "must be a position in the last sequence", first_position)
     others = ProcessDataset(process, layout=layout, seed=seed, stream="counting")
     counting = TunedNgrams.tuned(others, orders=MAX_ORDER, asked=judged)
     terms: dict[str, list[NDArray[np.float64]]] = {}

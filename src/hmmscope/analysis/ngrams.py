@@ -78,7 +78,7 @@ class TunedNgrams:
         check_dataset(dataset)
         target = make_target("observation", dataset.process, dataset.layout)
         if not isinstance(target, NextObservation | RecordedNextObservation):
-            raise InputError("dataset: n-gram baselines need symbols, and its observations are vectors")
+            raise InputError("dataset: n-gram baselines need symbols, but its observations are vectors")
         layout, size = dataset.layout, dataset.num_symbols
         require(0 <= orders <= MAX_ORDER, "orders", f"must be in [0, {MAX_ORDER}]", orders)
         if num_samples is None:
@@ -89,7 +89,7 @@ class TunedNgrams:
         seen = batch.observations.cpu().numpy()
         kept = (target.labels(batch) != PADDING).cpu().numpy()
         kept = kept if asked is None else kept & asked
-        require(bool(kept.any()), "asked", "must hold an observation that is predicted", 0)
+        require(bool(kept.any()), "asked", "must include an observation that is predicted", 0)
         where = (slice(None), layout.predicted_observations)
         reaches = (False, True) if len(layout.sequence_lengths) > 1 else (False,)
         longest = min(MAX_ORDER, layout.num_observations - 1)

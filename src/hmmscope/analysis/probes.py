@@ -196,7 +196,7 @@ def probe(
     require(listed, "layers", "must be a list of at least one name", layers)
     check_layers(model, names := layers_read(model, layers))
     num_samples = dataset.different(num_samples)
-    require_count("num_samples", num_samples, 8, ", to train and to test on")
+    require_count("num_samples", num_samples, 8, ", some to train and some to test")
     options = options_of(options, InstrumentOptions).without(num_points=NO_POINTS)
     require(options.observer is None or target == "belief", "observer", "is for the target belief", target)
     if target == "belief":

@@ -101,7 +101,9 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
         names = attention_taps(model, "logits")
         attend_at = attend_at or getattr(model, "attend_at", None)
         if mode == "layer" and attend_at is None:
-            raise InputError("mode: 'layer' needs a model with attend_at, which moves one layer; use 'blocks'")
+            raise InputError(
+                "mode: 'layer' needs a model whose method attend_at moves positions in one layer; use 'blocks'"
+            )
         batch = dataset[0:num_samples]
         generator = torch_generator(seed, "shuffle")
         logits: dict[str, list[Tensor]] = {name: [] for name in names}
@@ -125,7 +127,7 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
                             model, names, tokens, lambda x: x[:, :, -1, keys].cpu().double(), **placed_ids
                         )
                     except TypeError as error:
-                        rule = "needs a model that is called with positions, (batch, time); use 'blocks'"
+                        rule = "needs a model that accepts positions (batch, time); use 'blocks'"
                         raise InputError(f"mode: 'everywhere' {rule} ({' '.join(str(error).split())[:200]})") from error
                     for name in names:
                         logits[name].append(found[name])

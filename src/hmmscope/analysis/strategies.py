@@ -151,7 +151,7 @@ class LevelCrossing(NamedTuple):
         """
         found = {(row["predictor"], row["step"]): row for row in rows if row["metric"] == metric}
         steps = sorted(step for name, step in found if name == before and (after, step) in found)
-        require(len(steps) >= 2, "rows", f"must have two steps with {before} and {after}", steps)
+        require(len(steps) >= 2, "rows", f"must contain at least two training steps with {before} and {after}", steps)
         pairs = [(found[before, step], found[after, step]) for step in steps]
         gains = [left["value"] - right["value"] for left, right in pairs]
         errors = [math.hypot(*((row["high"] - row["low"]) / 3.92 for row in pair)) for pair in pairs]

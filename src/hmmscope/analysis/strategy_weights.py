@@ -60,8 +60,8 @@ def strategy_weights(
     require(
         possible,
         "predictors",
-        "must together allow every outcome that the model allows",
-        "an outcome that none of them allows",
+        "must together give a positive probability to every outcome that the model considers possible",
+        "an outcome to which none of them gives a positive probability",
     )
     start = np.full(len(p_KBN), 1 / len(p_KBN))
     whole = _fit(q_BN, p_KBN, start)

@@ -77,7 +77,7 @@ def task_patching(
 
     Source: ours; task vectors as in Hendel et al. (2023).
     """
-    require_count("num_samples", num_samples, 16, ", to fit and to change")
+    require_count("num_samples", num_samples, 16, ", some to fit and some to change")
     require_count("rank", rank, 0)
     names = layers_read(model, layers)
     if columns not in ("test", "all"):
@@ -170,5 +170,5 @@ def _of_another_component(components: Int64[Tensor, " sample"]) -> Int64[Tensor,
     count = len(components)
     ahead = (torch.arange(count)[:, None] + torch.arange(1, count)) % count
     differs = components[ahead] != components[:, None]
-    require(bool(differs.any(1).all()), "dataset", "must have prompts of two components", int(components[0]))
+    require(bool(differs.any(1).all()), "dataset", "must have prompts of at least two components", int(components[0]))
     return ahead[torch.arange(count), differs.int().argmax(1)]

@@ -263,11 +263,14 @@ def ngram_baselines(
         return _count_data(train, num_samples, orders, reading)
     check_dataset(train)
     require(
-        test is not None, "test", "must be a dataset with the layout of train; only recorded sequences need none", test
+        test is not None,
+        "test",
+        "must be a dataset with the layout of train; it may be omitted for recorded sequences only",
+        test,
     )
     check_dataset(test)
     if reading:
-        raise InputError(f"{next(iter(reading))}: is an option for recorded sequences, and train is a dataset")
+        raise InputError(f"{next(iter(reading))}: applies to recorded sequences only, but train is a dataset")
     assert test is not None
     require(train.num_symbols == test.num_symbols, "train", f"must have {test.num_symbols} symbols", train.num_symbols)
     require(train.layout == test.layout, "train", "must have the layout of test", train.layout)

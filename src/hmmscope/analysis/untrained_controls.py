@@ -31,7 +31,7 @@ from hmmscope.text import in_digits
 
 #: Default and least number of controls.
 NUM_TWINS = 3
-NO_POINTS = "must be unset: this instrument plots no beliefs"
+NO_POINTS = "must be unset, because this instrument plots no beliefs"
 #: Least unexplained fraction of controls; below it the fraction is not identifiable.
 LEAST_LEFT = 0.02
 #: Smaller fractions count as none: rounding and the ridge differ between controls.
@@ -158,7 +158,7 @@ def draw_controls(
     Raises:
         InputError: fewer than three controls, or `controls` returns a different type of module.
     """
-    rule = f"must be at least {NUM_TWINS}, to measure their spread, or 0 for none"
+    rule = f"must be at least {NUM_TWINS} to measure the spread of controls, or 0 for no controls"
     require(num_controls == 0 or num_controls >= NUM_TWINS, "num_controls", rule, num_controls)
     if num_controls == 0:
         return UntrainedControls((), "no controls were requested")
@@ -207,7 +207,7 @@ def _twin(model: nn.Module, seed: int, *, tables: bool) -> tuple[nn.Module, set[
             )
     table = copied_table(twin, before, known) if tables else ""
     if table:
-        raise InputError(f"the buffer {table} of {name} may be learned, and has no initializer; {FIX}")
+        raise InputError(f"the buffer {table} of {name} may be learned, but has no initializer; {FIX}")
     return twin.to(device), {where for where, parameter in twin.named_parameters() if id(parameter) in known}
 
 

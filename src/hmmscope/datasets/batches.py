@@ -61,7 +61,7 @@ class ProcessStream(IterableDataset[dict[str, Tensor]]):
         require_count("world", world)
         require(0 <= rank < world, "rank", f"must be in [0, {world})", rank)
         require(batch_size is None or batch_size >= 1, "batch_size", "must be at least 1", batch_size)
-        rule = f"must be a multiple of world = {world}, so that each process gets an equal part"
+        rule = f"must be a multiple of world = {world}, so that all processes get equal parts"
         require(batch_size is None or batch_size % world == 0, "batch_size", rule, batch_size)
         require_count("first", first, 0)
         require(num_samples is None or num_samples >= 1, "num_samples", "must be at least 1", num_samples)

@@ -155,7 +155,7 @@ def head_of(process: VectorProcess, num_laws: int | None = None) -> DensityHead:
     """
     heads = registry.entries("density")
     if process.density not in heads:
-        raise InputError(f"target: no density head for {type(process).__name__}; use belief")
+        raise InputError(f"target: there is no density head for {type(process).__name__}; use belief")
     head: DensityHead = heads[process.density](
         process, min(process.num_mixture_components, MOST_LAWS) if num_laws is None else num_laws
     )

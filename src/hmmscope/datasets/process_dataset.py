@@ -88,7 +88,7 @@ class ProcessDataset:
         device: torch.device | str = "cpu",
     ) -> None:
         if length is not None and layout is not None:
-            raise InputError("length: cannot be combined with layout; give one of them")
+            raise InputError("length: cannot be combined with layout; pass only one of them")
         check_seed(seed)
         if stream not in STREAMS:
             raise unknown_name("stream", stream, STREAMS)
@@ -96,7 +96,7 @@ class ProcessDataset:
         if length is None and layout is None:
             length = self.process.window
             if length is None:
-                raise InputError("length: missing; pass a length or a layout")
+                raise InputError("length: is missing; pass a length or a layout")
         self.device = _device(device)
         self.layout = SequenceLayout(length=length) if layout is None else layout.of(self.process)  # type: ignore[arg-type]
         if has_gaps(self.process) and not isinstance(self.layout, SequenceLayout):
@@ -146,7 +146,7 @@ class ProcessDataset:
         return ProcessStream(self, batch_size, rank, world, num_samples=num_samples, first=first, exact=exact)
 
     def __len__(self) -> int:
-        raise TypeError(f"a process dataset is infinite; use {_LOADED}, or some samples, dataset[0:1024]")
+        raise TypeError(f"a process dataset has no end; use {_LOADED}, or some samples, dataset[0:1024]")
 
     def __bool__(self) -> bool:
         return True

@@ -68,7 +68,7 @@ class UnknownNextObservation(NextObservation):
         return None
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        raise InputError(f"process: no exact answer for {self.process!r}: {self.no_optimum_reason}")
+        raise InputError(f"process: there is no exact answer for {self.process!r}: {self.no_optimum_reason}")
 
 
 class RecordedNextObservation(BeforeEachObservation):
@@ -106,7 +106,7 @@ class RecordedNextObservation(BeforeEachObservation):
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
         if self.process.prior is None:
             raise InputError(
-                "process: recorded sequences have no known process, so no exact answer; fit an HMM to them"
+                "process: the process of recorded sequences is unknown, so there is no exact answer; fit an HMM to them"
             )
         padding = torch.eye(self.num_outputs, dtype=torch.float64)[0]
         return self.answer_of(self.process.prior.process, batch).where(self.evaluated(batch)[..., None], padding)
@@ -166,7 +166,7 @@ def make_target(name: str, process: Process, layout: Layout) -> Target:
     if process.data is not None:
         if name != "observation":
             raise InputError(
-                f"target: must be observation for recorded sequences (no known hidden states), got {name!r}"
+                f"target: must be observation for recorded sequences, whose hidden states are unknown, got {name!r}"
             )
         return RecordedNextObservation(process, layout)
     if name.startswith("density"):
@@ -207,7 +207,7 @@ def dataset_of(source: Any, process: Process, layout: Layout, *, seed: int = 0, 
     """
     asked = make_target("observation", process, layout)
     if asked.kind != "law" or len(layout.sequence_lengths) > 1:
-        raise InputError("sequences: need a model of one sequence of symbols per sample (layout sequences)")
+        raise InputError("sequences: need a run whose samples are single sequences of symbols (layout sequences)")
     data = source
     if not isinstance(source, SequenceData):
         data = SequenceData(source, symbols_from=process, **reading)

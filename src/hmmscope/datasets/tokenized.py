@@ -79,7 +79,7 @@ class TextLayout(Layout):
             require(different, "names", "must be different non-empty strings", names)
         between, turn_text = self._between, SEPARATORS.get(self.delimiter, self.delimiter)
         begun = [_read(tokenizer, [name, names[0]], between, self.prefix) for name in names]
-        require(len({read.head for read in begun}) == 1, "prefix", "must end where a token ends", self.prefix)
+        require(len({read.head for read in begun}) == 1, "prefix", "must end at the end of a token", self.prefix)
         first = tuple(read.names[0] for read in begun)
         require_count("num_demonstrations", self.num_demonstrations, 0)
         if self.num_demonstrations:
@@ -216,7 +216,7 @@ def _tokens(names: Sequence[str], read: Sequence[str], tokens: Sequence[int]) ->
 
 
 def _same(gaps: Sequence[tuple[int, ...]], field: str, text: str) -> tuple[int, ...]:
-    require(len(set(gaps)) == 1, field, "must have the same tokens between all names", text)
+    require(len(set(gaps)) == 1, field, "must give the same tokens between any two names", text)
     return gaps[0]
 
 

@@ -359,5 +359,7 @@ class EmissionHMM(VectorProcess):
             said.append(("stationary law", "not unique"))
         if self.num_states > 1:
             second = float(torch.linalg.eigvals(self.transition).abs().sort().values[-2])
-            said.append(("2nd eigenvalue", f"{steady(second):z.6f} in modulus, of the transition matrix"))
+            said.append(
+                ("2nd eigenvalue", f"{steady(second):z.6f} in modulus (second eigenvalue of the transition matrix)")
+            )
         return said

@@ -194,7 +194,9 @@ def as_sequences(
     work = with_weights(work, as_weights(weights, len(checked))).packed()
     require(len(work.rows) > 0, name, "must hold at least one", tuple(checked.shape))
     seen = work.symbols if work.sets is None else work.sets.symbols
-    require(bool((seen < num_symbols).any()), name, "must hold one that is not missing", tuple(checked.shape))
+    require(
+        bool((seen < num_symbols).any()), name, "must contain an observation that is not missing", tuple(checked.shape)
+    )
     return work._replace(rows=np.arange(len(work.rows)))
 
 

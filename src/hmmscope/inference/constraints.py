@@ -131,7 +131,11 @@ class RowConstraints(Shown):
         left = found.left
         free: NDArray[np.bool_] = np.any(groups >= 0, axis=1)
         for row in np.flatnonzero(np.where(free, left <= 1e-9, np.abs(left) > 1e-9)).tolist():
-            rule = "the fixed entries leave nothing for the others" if free[row] else "the entries do not sum to 1"
+            rule = (
+                "the fixed entries leave no probability for the other entries"
+                if free[row]
+                else "the entries do not sum to 1"
+            )
             raise InputError(f"{self.name}: row {row}: {rule}")
         rows = found.maximise(np.ones(self.shape)).reshape(groups.shape)
         if np.abs(rows.sum(1) - 1).max() > 1e-9 or (rows[groups >= 0] < 1e-7).any():

@@ -253,7 +253,7 @@ def expect(model: Model, work: PackedSequences, num_threads: int) -> Counts:
     if (counts.logs == -np.inf).any():
         row = int(work.rows[np.flatnonzero(counts.logs == -np.inf)[0]])
         raise InputError(
-            f"start: gives observations[{row}] probability zero, which EM keeps; make its entries positive"
+            f"start: gives observations[{row}] probability zero, and EM would keep it zero; make its entries positive"
         )
     return counts
 

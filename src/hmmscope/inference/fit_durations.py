@@ -136,7 +136,7 @@ def fit_durations(
     """
     limits = {"num_states": num_states, "num_symbols": num_symbols, "longest": longest}
     check_limits(num_restarts, max_iterations, {"tolerance": tolerance, "pseudo_count": pseudo_count}, **limits)
-    require(num_states * longest <= _MOST, "longest", f"must be at most {_MOST} over num_states", longest)
+    require(num_states * longest <= _MOST, "longest", f"must be at most {_MOST} divided by num_states", longest)
     if family not in FAMILIES:
         raise unknown_name("family", family, FAMILIES)
     shapes = ((num_states,), (num_states, num_states), (num_states, longest), (num_states, num_symbols))

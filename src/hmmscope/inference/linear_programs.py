@@ -109,4 +109,4 @@ def _linprog() -> Any:
     try:
         return importlib.import_module("scipy.optimize").linprog
     except ImportError:
-        raise ResourceError("observability: requires SciPy; pip install 'hmmscope[hmm]'") from None
+        raise ResourceError("observability: needs SciPy; pip install 'hmmscope[hmm]'") from None

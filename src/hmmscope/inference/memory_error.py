@@ -129,7 +129,7 @@ def fit_decay(
     last = lengths[-1] if last is None else last
     used = [(length, error) for length, error in zip(lengths, errors, strict=True) if first <= length <= last]
     if len(used) < 2 or any(not 0 < error < math.inf for _, error in used):
-        raise InputError(f"errors: must have two or more positive values at lengths {first} to {last}, got {used}")
+        raise InputError(f"errors: must have at least two positive values at lengths {first} to {last}, got {used}")
     x, y = np.array([length for length, _ in used], dtype=np.float64), np.log([error for _, error in used])
     centred = x - x.mean()
     slope = float(centred @ y / (centred @ centred))

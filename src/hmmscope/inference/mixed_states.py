@@ -45,7 +45,9 @@ class MixedStates(Shown):
     def labelled(self) -> Float64[Tensor, "symbol node node"]:
         """Return `[v, n, m]` = P(emit v and go to node m given node n); raise InputError unless complete."""
         if not self.complete:
-            raise InputError(f"mixed states: not complete (stopped by {self.stopped_by}); increase that limit")
+            raise InputError(
+                f"mixed states: the list is not complete (stopped by {self.stopped_by}); increase that limit"
+            )
         num_nodes, num_symbols = self.successor.shape
         labelled_VNN = torch.zeros(num_symbols, num_nodes, num_nodes, dtype=torch.float64)
         node, symbol = (self.successor >= 0).nonzero().unbind(1)

@@ -350,7 +350,7 @@ def choice_reason(
     scores = {size: -2 * log for size, log in support.log_evidence.items()} if by_evidence and support else bics
     chosen, *others = sorted(bics, key=lambda size: scores[size])
     if not others:
-        return chosen, f"{_states(chosen)}: no other number was tried"
+        return chosen, f"{_states(chosen)}: the only number of states that was tried"
     second, ahead = others[0], scores[others[0]] - scores[chosen]
     between = f", 95 % [{', '.join(map(str, support.interval(chosen)))}]" if support else ""
     won = f"the largest evidence, {ahead / 2:.1f} nats above" if by_evidence else f"the smallest BIC, {ahead:.1f} below"
@@ -364,7 +364,7 @@ def choice_reason(
         return chosen, by_bic
     best = max(logs, key=lambda size: float(logs[size].sum()))
     if best == chosen:
-        return chosen, f"{by_bic}; the held-out likelihood is largest there too"
+        return chosen, f"{by_bic}; this number of states also has the largest held-out likelihood"
     if not math.isfinite(logs[chosen].sum()):
         return (
             chosen,

@@ -122,7 +122,7 @@ def mixture_facts(mixture: Process) -> list[tuple[str, str]]:
         said.append(
             (
                 "2nd eigenvalue",
-                f"{steady(min(seconds)):z.6f} to {steady(max(seconds)):z.6f} in modulus, of the transition matrix{whose}",
+                f"{steady(min(seconds)):z.6f} to {steady(max(seconds)):z.6f} in modulus, in the transition matrix{whose}",
             )
         )
     rates = []

@@ -161,7 +161,7 @@ def expected_counts(
     """
     hmm = as_process(hmm)
     hmm.require_capability(STATES)
-    require(hmm.params.states_emit, "hmm", "must be one whose states emit", type(hmm).__name__)
+    require(hmm.params.states_emit, "hmm", "must be an HMM whose states emit the observations", type(hmm).__name__)
     if known_states is not None:
         given = condition(hmm, observations, known_states, reset_mask=reset_mask, lengths=lengths)
         found = expected_counts(given.process, given.observations, sequence_weights=sequence_weights, **given.options)

@@ -55,7 +55,7 @@ def stationary_distribution(
 def _stationary_vector(step_SS: Float64[Tensor, "state state"]) -> Float64[Tensor, " state"]:
     left, sizes, _ = torch.linalg.svd(step_SS - torch.eye(len(step_SS), dtype=step_SS.dtype))
     if len(sizes) > 1 and float(sizes[-2]) < _SINGULAR * max(1.0, float(sizes[0])):
-        raise InputError("stationary vector: not unique; pass prior instead")
+        raise InputError("stationary vector: is not unique; pass prior instead")
     return left[:, -1] / left[:, -1].sum()
 
 

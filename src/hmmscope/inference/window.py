@@ -40,8 +40,8 @@ def window_errors(
         num_samples: Sequences.
         seed: Random seed.
     """
-    require(len(windows) > 0 and min(windows) >= 0, "windows", "must be numbers of at least 0", windows)
-    require(len(times) > 0 and min(times) >= 1, "times", "must be numbers of at least 1", times)
+    require(len(windows) > 0 and min(windows) >= 0, "windows", "must contain only numbers of at least 0", windows)
+    require(len(times) > 0 and min(times) >= 1, "times", "must contain only numbers of at least 1", times)
     require_count("num_samples", num_samples, 2)
     if hmm.real_valued:
         linear = require_process_type(hmm, LinearGaussian, "hmm")

@@ -49,7 +49,7 @@ def check_decoder(model: nn.Module) -> Decoder:
     if not all(isinstance(block.attention, Attention) for block in blocks_of(model)):
         raise InputError("model: must have softmax attention to be exported to transformers")
     if model.model_io.vocab_size is None:
-        raise InputError("input_width: the model reads vectors, but causal language models read tokens")
+        raise InputError("input_width: the model reads vectors, but causal language models of transformers read tokens")
     if model.feedback is not None:
         raise InputError("feedback_width: block chain-of-thought has no counterpart in causal language models")
     return model
@@ -121,7 +121,7 @@ def folded_bias(head: nn.Linear, bias: Float[Tensor, " width"]) -> Float[Tensor,
     gap = (weight @ folded.double() - exact).abs().max().item()
     if not gap <= _FOLD_ROUNDINGS * torch.finfo(bias.dtype).eps * scale:
         rows, width = weight.shape
-        why = f"num_outputs = {rows} is above width = {width}" if rows > width else "its weights do not span it"
+        why = f"num_outputs = {rows} is above width = {width}" if rows > width else "its weights cannot represent it"
         raise InputError(
             "head.bias: GPT-2 and GPT-NeoX have none, and it cannot be folded into the last norm "
             f"({why}; a logit would change by {gap:.2g})"

@@ -103,7 +103,7 @@ class HookedModel(SequenceModel):
 
     def __repr__(self) -> str:
         taps = sum(isinstance(module, HookPoint) for module in self.modules())
-        read = f"{type(self.model).__name__}, {self.vocab_size} tokens read, {self.num_symbols} predicted"
+        read = f"{type(self.model).__name__}, reads {self.vocab_size} tokens, predicts {self.num_symbols}"
         return f"{type(self).__name__}({read}, {len(list(self.residual)) - 1} layers, {taps} taps)"
 
     def share_of_outputs(self, inputs: Int64[Tensor, "batch time"]) -> Float64[Tensor, "batch time"]:
@@ -302,7 +302,9 @@ def _layers_of(model: nn.Module, count: int | None, name: str | None) -> str:
     if name is None:
         fitting = [path for path, module in lists.items() if len(module) and len(module) == count]
         if not fitting:
-            raise InputError(f"layers: none found in {type(model).__name__}; name one of {', '.join(lists) or 'none'}")
+            raise InputError(
+                f"layers: no layers were found in {type(model).__name__}; name one of {', '.join(lists) or 'none'}"
+            )
         return fitting[0]
     if not len(lists.get(name, [])):
         raise InputError(f"layers: {name!r} is not a list of layers; the model has {', '.join(lists) or 'none'}")

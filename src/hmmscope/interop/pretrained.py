@@ -47,7 +47,7 @@ def pretrained(
         tokenizer = own if tokenizer is None else tokenizer
     if tokenizer is None:
         if not isinstance(source, str) and not hasattr(source, "__fspath__"):
-            raise InputError("tokenizer: missing; pass the tokenizer of a model in memory")
+            raise InputError("tokenizer: is missing; pass the tokenizer that belongs to the model")
         try:
             tokenizer = transformers().AutoTokenizer.from_pretrained(
                 str(source), local_files_only=True, trust_remote_code=False

@@ -137,7 +137,7 @@ def adapt(
         hint = f"; pass an instance, {model.__name__}(...)" if isinstance(model, type) else ""
         raise InputError(f"model: must be a torch module or a function of tokens, got {shown(model)}{hint}")
     if call is not None and (tokens is not None or arguments):
-        raise InputError("call: passes all arguments itself; leave out tokens= and other arguments")
+        raise InputError("call: must pass all arguments to the model itself; leave out tokens= and other arguments")
     if call is not None and not callable(call):
         raise InputError(f"call: must be a function of the model and the tokens, got {shown(call)}")
     return AdaptedModule(model, _Call(call, tokens, output, arguments))

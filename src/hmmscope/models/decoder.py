@@ -253,7 +253,7 @@ class Decoder(EncodedModel):
         """Run the attention of one block at given position ids."""
         if self.rotary is None:
             raise InputError(
-                "positions: only rotary positions enter each layer separately and can be moved in one layer"
+                "positions: must be rotary to be moved in one layer; only rotary positions enter each layer separately"
             )
         moved: Tensor = attention(x_BTD, self.rotary.at(positions, rotation_dtype(x_BTD)), None)
         return moved

@@ -101,7 +101,7 @@ def _require_trainable(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if ".quantized." in f"{type(part).__module__}.":
             raise InputError(
-                f"model: {name or title_of(module)} is quantized and has no weights to train; train it first"
+                f"model: {name or title_of(module)} is quantized and cannot be trained; train it before quantization"
             )
         odd = next((key for key, weight in part.named_parameters(recurse=False) if weight.is_complex()), None)
         if odd is not None:

@@ -35,9 +35,9 @@ def logits_of(
         found = described_output(output)
         rule = f"model: must map tokens {tuple(inputs.shape)} to logits (batch, time, symbol), got {found}"
         if isinstance(logits, Tensor) and logits.ndim == 3 and logits.shape[:2] == (time, batch):
-            rule += ": batch and time are swapped; return logits.transpose(0, 1)"
+            rule += "; batch and time are swapped, so return logits.transpose(0, 1)"
         elif isinstance(logits, Tensor) and logits.ndim == 3 and (logits.shape[0], logits.shape[2]) == (batch, time):
-            rule += ": time is the last axis instead of symbols; return logits.transpose(1, 2)"
+            rule += "; time is the last axis instead of symbols, so return logits.transpose(1, 2)"
         raise InputError(rule)
     if not logits.is_floating_point():
         kind = str(logits.dtype).removeprefix("torch.")

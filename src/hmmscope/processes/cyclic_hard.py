@@ -52,7 +52,7 @@ class CyclicHardSpec(CyclesSpec):
             labelled,
             symbols=(*self.actions, "*", *(f"s{s}" for s in range(size))),
             states=[f"s{s}{suffix}" for suffix in ("", ",asked", ",told") for s in range(size)],
-            title=f"Cyclic-HARD, {size} states, {num_actions} actions, asked at rate {self.prediction_rate:g}",
+            title=f"Cyclic-HARD, {size} states, {num_actions} actions, questions at rate {self.prediction_rate:g}",
             source="[Limits], Cyclic-HARD",
         )
         process.evaluated_after = num_actions

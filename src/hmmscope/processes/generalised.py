@@ -74,7 +74,7 @@ class GeneralisedHMM(Process):
         while len(words) * self.num_symbols <= _MOST_WORDS:
             words = torch.einsum("bi,vij->bvj", words, self.labelled).flatten(0, 1)
             least = float(words.sum(1).min())
-            require(least > -ROUNDING, "labelled", "must give no word a negative probability", least)
+            require(least > -ROUNDING, "labelled", "must give every word a probability of at least 0", least)
             if self.num_symbols == 1:
                 break
 

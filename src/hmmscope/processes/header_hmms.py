@@ -40,7 +40,7 @@ class HeaderHMMs(HMMPerSample):
     stored_name = "ToldHMMs"
 
     no_optimum_reason: ClassVar[str | None] = (
-        "the integral over HMMs of the prior has no closed form; the layout header encodes the HMM, whose filter is exact"
+        "the integral over the HMMs of the prior has no closed form; use the layout header, which states the HMM"
     )
     file_format = "hmmscope-told-hmms"
 
@@ -226,7 +226,7 @@ class HeaderSparseHMMsSpec(HeaderSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.least == 0, "least", "must be 0, since most entries are", self.least)
+        require(self.least == 0, "least", "must be 0, because most entries are 0", self.least)
         most = min(self.num_states, self.num_symbols)
         require(1 <= self.support <= most, "support", f"must be in [1, {most}]", self.support)
 

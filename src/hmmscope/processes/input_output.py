@@ -72,7 +72,7 @@ class InputOutputHMM(Process):
         for name, part in (("transition", transition), ("emission", emission)):
             require(part.ndim == 3, name, "must have the shape (input, state, outcome)", tuple(part.shape))
         counts = {len(part) for part in (transition, emission)} - {1}
-        require(len(counts) <= 1, "emission", "must have a matrix per input, as transition", tuple(emission.shape))
+        require(len(counts) <= 1, "emission", "must have one matrix per input, like transition", tuple(emission.shape))
         self.num_inputs = counts.pop() if counts else 1
         transition, emission = (part.expand(self.num_inputs, -1, -1) for part in (transition, emission))
         self.transition = laws_of("transition", transition, (None, size, size))

@@ -183,7 +183,7 @@ def checked(
         if not gaps:
             b, t = missing.nonzero()[0].tolist()
             raise InputError(
-                f"observations[{b}, {t}]: is missing; this function has no exact answer for missing observations"
+                f"observations[{b}, {t}]: is missing, but this function has no exact answer for missing observations"
             )
         seen = observations[~missing]
         lowest = int(seen.amin()) if seen.numel() else 0
@@ -193,7 +193,7 @@ def checked(
         bad = ((observations < 0) | (observations >= num_symbols)) & (observations != MISSING)
         b, t = bad.nonzero()[0].tolist()
         value = observations[b, t].item()
-        hint = "; a missing observation is hmmscope.MISSING" if value < 0 else ""
+        hint = "; write a missing observation as hmmscope.MISSING" if value < 0 else ""
         raise InputError(f"observations[{b}, {t}]: symbol {value} is not in [0, {num_symbols}){hint}")
     return observations, _starts(reset_mask, observations.shape[1])
 

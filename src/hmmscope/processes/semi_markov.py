@@ -172,7 +172,7 @@ class SemiMarkovSpec:
     def __post_init__(self) -> None:
         check_seed(self.seed)
         require(2 <= self.num_states <= 1024, "num_states", "must be in [2, 1024]", self.num_states)
-        rule = f"must be in [1, {4096 // self.num_states}], 4096 over num_states"
+        rule = f"must be in [1, {4096 // self.num_states}], which is 4096 divided by num_states"
         require(1 <= self.longest <= 4096 // self.num_states, "longest", rule, self.longest)
         require(0 <= self.noise <= 1, "noise", "must be in [0, 1]", self.noise)
 

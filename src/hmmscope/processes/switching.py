@@ -146,7 +146,7 @@ class SwitchingLinearGaussian(VectorProcess):
 
     def following(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch coordinate"]:
         raise InputError(
-            "process: the next observation of a switching system depends on its state, not only on the mode belief"
+            "process: the next observation of a switching system depends on its continuous state, not only on the mode"
         )
 
     def facts(self) -> list[tuple[str, str]]:

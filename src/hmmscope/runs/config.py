@@ -74,7 +74,12 @@ class RunConfig:
         if self.layout.needs_process:
             object.__setattr__(self, "layout", self.layout.of(self.process.build()))
         columns = self.layout.context_length
-        require(columns >= 2, "layout", "must have at least 2 positions, one to read and one to predict", columns)
+        require(
+            columns >= 2,
+            "layout",
+            "must have at least 2 positions, the first to read and the second to predict",
+            columns,
+        )
         if self.training.curriculum:
             plain = isinstance(self.layout, SequenceLayout)
             require(
@@ -211,7 +216,7 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
             if section in ("model", "layout") and isinstance(inside, str):
                 inside = merged[section] = {"name": inside}
             if not isinstance(inside, dict):
-                raise InputError(f"{path_of('', path)}: this section has no fields")
+                raise InputError(f"{path_of('', path)}: this section of the configuration has no fields")
             if key == "name" and not _is_same(section, inside.get("name"), text):
                 inside.clear()  # another type has other defaults
             _leave_out_aliases(section, inside, key)

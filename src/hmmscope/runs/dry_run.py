@@ -248,7 +248,7 @@ def as_text(found: ResourceEstimate, config: RunConfig) -> list[str]:
     lines.append(f"disk         about {found.disk_bytes / 1e6:,.1f} MB for {kept} stored checkpoints")
     if found.seconds is not None and not found.steps_measured:
         lines.append(
-            f"time         about {duration(found.seconds)} on this processor, {BY_COUNT}; add --measure to time steps"
+            f"time         about {duration(found.seconds)} on this processor, {BY_COUNT}; add --measure to time a few steps"
         )
         lines.append(f"GPU time     about {duration(found.gpu_seconds or 0.0)}, {BY_COUNT_GPU}")
     elif found.seconds is not None:

@@ -237,7 +237,7 @@ def fit(
         refuse(emission, stream=stream, tied_emissions=tied)
         return _fit_numbers(source, sizes, emission, validation, settings, (quiet, choose, begun), reading)
     if stream:
-        require(len(sizes) == 1, "num_states", "must be one number for a stream", num_states)
+        require(len(sizes) == 1, "num_states", "must be a single number for a stream", num_states)
         return _fit_stream(source, sizes[0], settings, quiet, reading)
     data = read_as(source, reading, [*settings, "num_states", "emission", "validation", "stream", "options"])
     settings["start"] = matched_by_name(options.start, data.symbols)
@@ -319,7 +319,7 @@ def _without_judges(
     fits = fit_each(sizes, fit, options["callback"])
     choice = choice_of(fits, *evidence_of_fits(work, fits, choose, options["callback"]))
     hmm = _named(choice.chosen.hmm, data, "Baum-Welch fit")
-    why = "too little data to hold any out" if work.weights is None else "sequence_weights hold nothing out"
+    why = "there are too few data for a held-out part" if work.weights is None else "sequence_weights hold nothing out"
     fields = choice.fields | {"num_zeros": choice.chosen.num_zeros, "data": _material(data, work, options, index)}
     fields["reason"] = f"{choice.reason}; {why}" if choice.reason else ""
     return FitResult(hmm, num_weighted(work, data), **fields)

@@ -127,13 +127,15 @@ def read_inputs(
     if found.lengths.tolist() != list(lengths):
         if sum(found.lengths.tolist()) == sum(lengths) and len(found) == len(lengths):
             where = next(k for k, (a, b) in enumerate(zip(found.lengths.tolist(), lengths, strict=True)) if a != b)
-            raise InputError(f"inputs[{where}]: must have {lengths[where]} entries, as the observations")
+            raise InputError(f"inputs[{where}]: must have {lengths[where]} entries, one per observation")
         count, total = len(found), sum(found.lengths.tolist())
-        rule = f"must have an entry per observation ({len(lengths)} sequences, {sum(lengths)} in all)"
+        rule = f"must have one entry per observation ({len(lengths)} sequences, {sum(lengths)} in all)"
         raise InputError(f"inputs: {rule}, got {count} sequences and {total}")
     if found.num_missing:
         place = int(np.flatnonzero(found.flat == found.num_symbols)[0])
-        raise InputError(f"inputs: entry {place} is missing; each observation, a missing one too, needs its input")
+        raise InputError(
+            f"inputs: entry {place} is missing; every observation needs an input, even a missing observation"
+        )
     return found
 
 
@@ -143,7 +145,7 @@ def _as_read(
     if isinstance(inputs, str):
         isolated = {name: value for name, value in reading.items() if name not in ("symbols", "column", "symbols_from")}
         if isinstance(source, SequenceData | GivenRows | list | tuple | np.ndarray | Tensor):
-            raise InputError(f"{inputs!r} names a column, but the source has none; pass an input of each observation")
+            raise InputError(f"{inputs!r} names a column, but the source has none; pass an input for each observation")
         found = SequenceData(source, column=inputs, symbols=_symbols_of(alphabet), **isolated)
     elif isinstance(inputs, SequenceData):
         found = SequenceData(inputs, symbols_from=alphabet) if alphabet is not None else inputs

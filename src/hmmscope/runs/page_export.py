@@ -54,7 +54,9 @@ def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
     data = live_model_data(run.model, probe, held_out, run.dataset("train"), name=name, twins=twins)
     about = shown.title or shown.describe()
     data["title"] = (
-        f"{run.config.model.name} on {about}" if own else f"{data['model']['name']} on HMMs never seen ({about})"
+        f"{run.config.model.name} on {about}"
+        if own
+        else f"{data['model']['name']} on HMMs that were not in training ({about})"
     )
     data["model"]["steps"] = run.config.training.num_steps
     return data | {"excess": (run.summary or {}).get("excess") if own else None}

@@ -281,7 +281,7 @@ def engine_of(config: RunConfig, model_io: ModelIO, num_processes: int = 1, *, m
     if config.target.startswith("density"):
         if config.training.engine == "compiled":
             raise InputError("training.engine: compiled does not support densities; use torch")
-        return Choice("torch", f"target = {config.target} (the compiled engine has no densities)")
+        return Choice("torch", f"target = {config.target} (the compiled engine does not support densities)")
     columns, found = config.layout.context_length, partial(timing if measure else kept_timing, config, model_io)
     try:
         return choose_engine(config.model, model_io, config.training, columns, num_processes, found)

@@ -88,11 +88,15 @@ class Posterior(Shown, Tabular):
             max(_seen(rows, "r_hat"), default=1.0),
             min(_seen(rows, "bulk") + _seen(rows, "tail"), default=0.0),
         )
-        ended = "agree" if worst <= MIXED else f"have not mixed (R-hat above {MIXED}): take more draws, or fewer states"
+        ended = (
+            "agree" if worst <= MIXED else f"have not mixed (R-hat is above {MIXED}): take more draws, or fewer states"
+        )
         ended += f"; fewer than {ENOUGH} effective draws give imprecise interval ends" if least < ENOUGH else ""
         said = f"posterior of {chains} chains of {draws} draws: largest R-hat {worst:.3f}, "
         said += f"smallest effective sample size {least:.0f}; the chains {ended}" + (
-            f"; labels matched in {self.relabelled_fraction:.0%} of the draws" if self.relabelled_fraction else ""
+            f"; state labels were matched in {self.relabelled_fraction:.0%} of the draws"
+            if self.relabelled_fraction
+            else ""
         )
         said += f"; the chains were lengthened {self.lengthened} times" if self.lengthened > 1 else ""
         shown = [row for row in rows if len(rows) <= 200 or row["array"] != "emission"]

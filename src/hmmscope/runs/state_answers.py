@@ -168,7 +168,7 @@ def forecast(
 ) -> Forecasts:
     given = given_rows(hmm, observed, **reading)
     count = len(given.sequences)
-    require(count == 1, "observed", f"must be one sequence, got {count}; pass one of them", count)
+    require(count == 1, "observed", f"must be a single sequence, got {count}; pass one of them", count)
     names = coordinate_names(hmm, given) if hmm.real_valued else hmm.symbols or ()
     if given.inputs is not None:
         if next_inputs is None:

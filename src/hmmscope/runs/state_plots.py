@@ -36,7 +36,7 @@ def plot(hmm: Process, kind: str = "overview", x: Any = None, *, ax: Any = None,
     own, reading = split_options(options)
     given = None if x is None else given_rows(hmm, x, **reading)
     if x is None and reading:
-        raise InputError(f"{next(iter(reading))}: describes how to read x; pass x")
+        raise InputError(f"{next(iter(reading))}: describes how to read x, so pass x too")
     if given is None and kind in OF_ROWS:
         raise InputError(f"x: {kind!r} needs observations; pass x=")
     if kind in OF_INPUTS and hmm.num_inputs is not None:

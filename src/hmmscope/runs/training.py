@@ -214,10 +214,10 @@ def _check_given(net: UserModule, config: RunConfig, world: ProcessGroup) -> Non
     require(
         not spec.block_length,
         "training.block_length",
-        "needs a registered model, not a user's module",
+        "needs a registered model, not a module of your own",
         spec.block_length,
     )
-    rule = "must be exact or ddp for a user's module"
+    rule = "must be exact or ddp for a module of your own"
     require(not _in_parts(spec, world), "training.parallel", rule, spec.parallel)
     for line in rehearse_training(net, config.layout.context_length, config.target):
         if world.leader:

@@ -65,11 +65,11 @@ def held_out(data: VectorData, seed: int) -> tuple[VectorData, VectorData | None
         parts = [block for part in parts for block in part.split(size)]
         how = f"; held-out blocks of {size} observations"
     if len(parts) < LEAST_PARTS:
-        return data, None, "; too little data to hold any out"
+        return data, None, "; there are too few data for a held-out part"
     chosen = set(numpy_generator(seed, "held-out").permutation(len(parts))[: len(parts) // 5].tolist())
     judges = [part for number, part in enumerate(parts) if number in chosen]
     if all(bool(part.isnan().all()) for part in judges):
-        return data, None, "; too little data to hold any out"
+        return data, None, "; there are too few data for a held-out part"
     rest = [part for number, part in enumerate(parts) if number not in chosen]
     return joined(rest), joined(judges), f"{how}; then refitted to all data"
 

@@ -61,9 +61,9 @@ class SharedPrefix:
         last = min(spec.num_steps - 1 for spec in both) if apart is None else apart
         steps = [step for step in shorter.checkpoint_steps() if step <= last]
         if not steps:
-            kept = f"it has checkpoints of steps {', '.join(map(str, shorter.checkpoint_steps())) or 'none'}"
+            kept = f"the other run has checkpoints of steps {', '.join(map(str, shorter.checkpoint_steps())) or 'none'}"
             raise InputError(
-                f"warm_start: {path} shares the first {last} steps, but {kept}; none of them can be reused"
+                f"warm_start: {path} shares the first {last} steps, but {kept}; none of these steps can be reused"
             )
         return cls(shorter, steps[-1], config.training.log_checkpoint_steps)
 

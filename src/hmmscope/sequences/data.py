@@ -365,7 +365,10 @@ class SequenceData(Dataset[Tensor]):
             InputError: fewer than three different sequences, or no rest.
         """
         require(
-            train > 0 and validation > 0 and train + validation < 1, "train", "and validation must leave a rest", train
+            train > 0 and validation > 0 and train + validation < 1,
+            "train",
+            "and validation must leave a training part",
+            train,
         )
         keys = [
             hashlib.sha256(f"{check_seed(seed)}/".encode() + sequence.numpy().astype("<i8").tobytes()).digest()
@@ -438,6 +441,6 @@ def read_as(source: Any, read_options: Mapping[str, Any], beside: Iterable[str] 
         return SequenceData(source, **read_options)
     if read_options:
         raise InputError(
-            f"{next(iter(read_options))}: applies to unread sources only, and SequenceData is already read"
+            f"{next(iter(read_options))}: applies only when a source is read, and SequenceData is already read"
         )
     return source

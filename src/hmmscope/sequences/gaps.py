@@ -102,7 +102,7 @@ class Missing:
         """Raise InputError if a symbol's name represents missing observations."""
         both = [name for name in names or () if name in self.names]
         if both:
-            raise InputError(f"missing: {shown(both[0])} is also one of the symbols; choose one meaning")
+            raise InputError(f"missing: {shown(both[0])} is also one of the symbols; it must be one or the other")
 
     def advice(self, value: object) -> str:
         """Return advice on declaring this value as missing."""

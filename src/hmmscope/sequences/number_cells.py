@@ -105,7 +105,7 @@ def floats_of(table: Table, name: str, gaps: NumberMarkers) -> NDArray[np.float6
         if looks_like_time(cell):
             hint = f"; a column of time stamps is time={name!r} (--time {name})"
         elif isinstance(cell, str) and "," in cell:
-            hint = "; write numbers without marks of thousands"
+            hint = "; write numbers without thousands separators"
         raise InputError(f"{table.place(row, name)}: must be a number, got {shown(cell)}{hint}")
     _one_decimal_mark(table, name, cells)
     return np.array(numbers, np.float64)

@@ -104,7 +104,9 @@ def _read_fasta(text: str, asked: ReadRequest) -> Encoded:
     sequences = ["".join(record) for record in records]
     if not any(sequences):
         raise InputError(f"{asked.what}: holds no sequence")
-    found = _letters(sequences, asked, "FASTA records, each letter a symbol, small letters as capitals")
+    found = _letters(
+        sequences, asked, "FASTA records, where each letter is a symbol and small letters count as capitals"
+    )
     kept = tuple(name for name, sequence in zip(names, sequences, strict=True) if sequence)
     return replace(found, names=kept if any(kept) and len(kept) == len(found.lengths) else None)
 
@@ -133,7 +135,7 @@ def _read_fastq(text: str, asked: ReadRequest) -> Encoded:
         sequences.append(record)
     if not any(sequences):
         raise InputError(f"{asked.what}: holds no sequence")
-    how = "FASTQ records without their quality, each letter a symbol, small letters as capitals"
+    how = "FASTQ records without their quality, where each letter is a symbol and small letters count as capitals"
     return _letters(sequences, asked, how)
 
 
@@ -333,7 +335,7 @@ def read_again(found: Encoded, asked: ReadRequest) -> Encoded:
     """Return encoded sequences with other names or another number of symbols."""
     wanted, options = asked.alphabet, asked.read_options.to_data() | ({} if asked.lengths is None else {"lengths": 0})
     if options:
-        raise InputError(f"{next(iter(options))}: applies to unread sources only, and SequenceData is already read")
+        raise InputError(f"{next(iter(options))}: applies only when a source is read, and SequenceData is already read")
     if wanted.count is None or (wanted.names, wanted.count) == (found.symbols, found.num_symbols):
         return found
     if found.symbols is not None and wanted.names is not None:

@@ -111,7 +111,7 @@ def _summary(
     said += f", {disorder} rows sorted" if disorder else ""
     off = max(one.off for one in found)
     if off:
-        said += f", stamps up to {duration_text(off) if is_time else f'{off:g}'} off the grid"
+        said += f", time stamps up to {duration_text(off) if is_time else f'{off:g}'} off the grid"
     return said
 
 

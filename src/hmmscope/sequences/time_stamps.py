@@ -195,7 +195,7 @@ def _of_parts(rows: Sequence[tuple[Any, ...]], where: Callable[[int], str]) -> N
             try:
                 np.datetime64(text)
             except ValueError:
-                raise InputError(f"{where(row)}: {text[:19].replace('T', ' ')} is no date and time") from None
+                raise InputError(f"{where(row)}: {text[:19].replace('T', ' ')} is not a date and time") from None
         raise
 
 

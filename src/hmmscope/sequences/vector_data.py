@@ -149,7 +149,7 @@ def read_vectors(
         other = next((name for name, value in wanted.to_data().items() if value is not None), None)
         if other is not None or columns or lengths is not None:
             raise InputError(
-                f"{other or 'column, lengths'}: applies to unread sources only, and VectorData is already read"
+                f"{other or 'column, lengths'}: applies only when a source is read, and VectorData is already read"
             )
         return source
     if isinstance(source, os.PathLike | str):

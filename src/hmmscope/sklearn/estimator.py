@@ -186,7 +186,7 @@ class HiddenMarkovModel(BaseEstimator):
             counts, total = self._expect(X, lengths, weights, known)
             if (counts.logs == -np.inf).any():
                 given = " and known_states" if known is not None else ""
-                rule = f"X: a sequence has probability zero under the start{given}, which EM keeps"
+                rule = f"X: a sequence has probability zero under the start{given}, and EM would keep it zero"
                 raise InputError(f"{rule}; make its entries positive")
             self._maximise(X, counts)
             monitor.report(total)

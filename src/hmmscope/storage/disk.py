@@ -239,7 +239,7 @@ def take_lock(path: Path) -> int:
             owner = os.pread(fd, 200, 0).strip().decode(errors="replace") or "unknown"
             os.close(fd)
             raise RefusedError(
-                f"{path.parent}: in use by process {owner}; wait until it ends, or choose another folder"
+                f"{path.parent}: is in use by process {owner}; wait until it ends, or choose another folder"
             ) from None
         except BaseException:
             os.close(fd)
@@ -285,4 +285,6 @@ def staying(folder: Path, name: str) -> Iterator[None]:
     except (HmmscopeError, OSError) as error:
         if os.path.lexists(folder / name):
             raise
-        raise ResourceError(f"{folder}: was moved or removed; leave it in place until the work ends") from error
+        raise ResourceError(
+            f"{folder}: was moved or removed during the work; leave it in place until the work ends"
+        ) from error

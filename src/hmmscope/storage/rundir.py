@@ -108,7 +108,7 @@ class RunDir:
             if isinstance(error, RefusedError) and os.path.lexists(path):
                 raise RefusedError(exists) from error
             if isinstance(error.__cause__, PermissionError) or getattr(error.__cause__, "errno", 0) == errno.EROFS:
-                raise ResourceError(f"{path}: no folder can be created here; choose another --out") from error
+                raise ResourceError(f"{path}: the system cannot create a folder here; choose another --out") from error
             raise
         run.config = read_json(path / "config.json", managed=True)
         return run
@@ -126,13 +126,13 @@ class RunDir:
         if not path.is_dir():
             raise InputError(f"{path}: no such run folder")
         if not os.path.lexists(path / "config.json"):
-            raise InputError(f"{path}: not a run folder (it has no config.json)")
+            raise InputError(f"{path}: is not a run folder (it has no config.json)")
         if os.path.lexists(path / "hmmscope.json"):
             raise InputError(f"{path}: an exported model, not a run folder; open it with hs.interop.from_huggingface")
         named = verify_folder(path, exact=False)["files"]
         config = read_json(path / "config.json", managed=True)
         if "config.json" not in named or not isinstance(config, dict):
-            raise DamagedError(f"{path / 'config.json'}: not the configuration of a run")
+            raise DamagedError(f"{path / 'config.json'}: is not the configuration of a run")
         run = cls(path, config)
         if lock:
             run.lock()
@@ -265,7 +265,7 @@ class RunDir:
     def _checkpoints(self) -> Path:
         folder = self.path / "checkpoints"
         if folder.is_symlink() or not folder.is_dir():
-            raise DamagedError(f"{folder}: missing, or a link, which is not followed")
+            raise DamagedError(f"{folder}: is missing, or is a link, which is not followed")
         return folder
 
     def _read_checkpoint(self, step: int) -> tuple[dict[str, dict[str, "torch.Tensor"]], dict]:
@@ -275,7 +275,7 @@ class RunDir:
         document = store.parse(data, str(folder / "state.json"))
         keys = {"step", "journal_length", "state"}  # "journal_sha256" is new in 0.3
         if not isinstance(document, dict) or document.keys() - {"journal_sha256"} != keys:
-            raise DamagedError(f"{folder / 'state.json'}: not the state of a checkpoint")
+            raise DamagedError(f"{folder / 'state.json'}: is not the state of a checkpoint")
         length, journal = document["journal_length"], self.path / "metrics.jsonl"
         if document["step"] != step or not isinstance(length, int) or not isinstance(document["state"], dict):
             raise DamagedError(

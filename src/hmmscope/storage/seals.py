@@ -203,7 +203,7 @@ def open_sealed(folder: Path, *, weights: bool = True, milestones: bool = True) 
     if "findings.json" in seal.files:
         found = {path.relative_to(folder).as_posix() for pattern in _LISTED for path in folder.glob(pattern)}
         if beyond := found - seal.files.keys():
-            raise DamagedError(f"{folder / min(beyond)}: not in the seal; remove it")
+            raise DamagedError(f"{folder / min(beyond)}: is not listed in the seal; remove it")
     return seal
 
 
@@ -274,7 +274,7 @@ def _bound(folder: Path, seal: Seal) -> dict[str, str | None]:
 def _surveyed(folder: Path, name: str, digest: str | None) -> tuple[str, ...]:
     path = folder / name
     if not path.is_dir():
-        raise DamagedError(f"{path}: missing, although {folder / SEAL} is bound to it")
+        raise DamagedError(f"{path}: is missing, although {folder / SEAL} is bound to it")
     seal = read_seal(path)
     if digest is None and seal is None:  # it had no seal when the folder was sealed
         return ()

@@ -351,7 +351,7 @@ def read_manifest(path: Path, *, exact: bool = True) -> dict:
     if exact:
         found = {file.relative_to(path).as_posix() for file in _contents(path)[0]} - {MANIFEST}
         if found != files.keys():
-            raise DamagedError(f"{path / min(found ^ files.keys())}: missing, or not in the manifest")
+            raise DamagedError(f"{path / min(found ^ files.keys())}: is missing, or is not in the manifest")
     return manifest
 
 

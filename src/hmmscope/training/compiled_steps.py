@@ -85,7 +85,7 @@ class Compiled(SingleProcess):
         rounded = spec.precision == "bfloat16"
         if rounded and self._theta.dtype != torch.float32:
             raise InputError(
-                "training.precision: bfloat16 with the compiled engine needs a float32 model; use float32 or torch"
+                "training.precision: bfloat16 in the compiled engine needs a float32 model; use float32 or the torch engine"
             )
         self._family: _Family = (
             _DecoderFamily(model, names, rounded) if isinstance(model, Decoder) else _cells(model, names, rounded)

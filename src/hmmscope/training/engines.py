@@ -60,14 +60,20 @@ def uncovered(model: ModelSpec, model_io: ModelIO, spec: TrainingSpec, num_proce
     decoder = model.decoder if isinstance(model, RoFormerSpec) else model if type(model) is DecoderSpec else None
     name = getattr(model, "name", type(model).__name__)
     cases: list[tuple[bool, str]] = [
-        (spec.device == "cuda", "training.device = cuda (compiled runs on the CPU)"),
-        (num_processes > 1, f"{num_processes} processes (compiled runs in one)"),
-        (spec.compile, "training.compile = true (torch.compile applies to torch only)"),
-        (spec.block_length > 0, f"training.block_length = {spec.block_length} (no feedback of answers)"),
+        (spec.device == "cuda", "training.device = cuda (the compiled engine runs on the CPU)"),
+        (num_processes > 1, f"{num_processes} processes (the compiled engine runs in one)"),
+        (spec.compile, "training.compile = true (torch.compile applies to the torch engine only)"),
+        (
+            spec.block_length > 0,
+            f"training.block_length = {spec.block_length} (the compiled engine has no feedback of answers)",
+        ),
         (spec.optimizer != "adamw", f"training.optimizer = {spec.optimizer} (adamw only)"),
         (bool(spec.optimizer_options), "training.optimizer_options (adamw without options only)"),
         (spec.weight_decay_on != "all", f"training.weight_decay_on = {spec.weight_decay_on} (all only)"),
-        (bool(spec.auxiliary_losses), "training.auxiliary_losses (the loss of the target only)"),
+        (
+            bool(spec.auxiliary_losses),
+            "training.auxiliary_losses (the compiled engine computes the loss of the target only)",
+        ),
         (decoder is None and type(model) is not RNNSpec, f"model.name = {name} (decoder, roformer, rnn)"),
     ]
     width, heads = getattr(model, "width", 16), 0
@@ -75,7 +81,7 @@ def uncovered(model: ModelSpec, model_io: ModelIO, spec: TrainingSpec, num_proce
         heads = decoder.num_heads
         cases += [
             (decoder.dropout > 0, f"model.dropout = {decoder.dropout} (no dropout)"),
-            (not decoder.causal, "model.causal = false (causal attention only)"),
+            (not decoder.causal, "model.causal = false (the compiled engine has causal attention only)"),
         ]
     misfit = unfit(width, heads)
     cases.append((misfit is not None, f"model.{misfit}"))
@@ -108,12 +114,12 @@ def choose_engine(
         timing: Measures both engines, given torch's estimated seconds, or returns None.
     """
     if spec.engine == "torch":
-        return Choice("torch", "as asked for")
+        return Choice("torch", "as requested")
     why = uncovered(model, model_io, spec, num_processes)
     if spec.engine == "compiled":
         if why is not None:
             raise InputError(f"training.engine: compiled does not support {why}; use torch or auto")
-        return Choice("compiled", "as asked for")
+        return Choice("compiled", "as requested")
     if why is not None:
         return Choice("torch", f"compiled does not support {why}")
     fixed, seconds = os.environ.get(FIXED), torch_seconds(model, model_io, spec, columns)

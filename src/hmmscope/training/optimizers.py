@@ -104,13 +104,19 @@ def _given(factory: Factory, model: nn.Module) -> Sequence[torch.optim.Optimizer
     held = [p for one in found for group in one.param_groups for p in group["params"]]
     own = set(model.parameters())
     if any(p not in own for p in held):
-        raise InputError("optimizer: has a parameter that is not of the model; use those of the factory's argument")
+        raise InputError(
+            "optimizer: has a parameter that does not belong to the model; use the parameters of the factory's argument"
+        )
     if len(set(held)) < len(held):
-        raise InputError("optimizer: two of the optimizers have the same parameter; give each parameter to one")
+        raise InputError(
+            "optimizer: two of the optimizers have the same parameter; give each parameter to one optimizer only"
+        )
     for one in found:
         closure = inspect.signature(type(one).step).parameters.get("closure")
         if (closure is not None and closure.default is closure.empty) or isinstance(one, torch.optim.LBFGS):
-            raise InputError(f"optimizer: {type(one).__name__} needs a closure; use one whose step() takes none")
+            raise InputError(
+                f"optimizer: {type(one).__name__} needs a closure; use an optimizer whose step() takes no closure"
+            )
         for group in one.param_groups:
             group.setdefault("initial_lr", group["lr"])
     return found

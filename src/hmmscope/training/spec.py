@@ -113,7 +113,10 @@ class TrainingSpec:
         )
         both = self.epoch_steps > 0 and self.num_trajectories > 0
         require(
-            not both, "epoch_steps", "must be 0 with num_trajectories, which fixes the epoch length", self.epoch_steps
+            not both,
+            "epoch_steps",
+            "must be 0 if num_trajectories is set, which fixes the length of an epoch",
+            self.epoch_steps,
         )
         sensible = self.num_log_checkpoints == 0 or 2 <= self.num_log_checkpoints <= 1000
         require(sensible, "num_log_checkpoints", "must be 0, or in [2, 1000]", self.num_log_checkpoints)

@@ -53,7 +53,7 @@ def save_state(
     copies = world.size > 1 and not any(hasattr(parameter, "full_tensor") for parameter in names.values())
     weights = _gathered(tensors_of(model), world)
     if copies and not world.agree(_sum_of_bits(weights)):
-        rule = "the machines are of different types, or one is faulty; train on equal ones"
+        rule = "the machines are of different types, or one is faulty; train on equal machines"
         raise ResourceError(f"step {step}: the processes have different weights; {rule}")
     numbers: dict[str, Any] = {}
     if moments.optimizers:
@@ -190,7 +190,7 @@ def _restore(
             continue
         parameter = parameters.get(name)
         if parameter is None or parameter not in owners:
-            raise DamagedError(f"optimiser.safetensors: {path} is of no parameter of the optimizer")
+            raise DamagedError(f"optimiser.safetensors: {path} belongs to no parameter of the optimizer")
         if isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.ndim:
             value = copied_to(parameter, value)
         elif isinstance(value, torch.Tensor):
@@ -226,7 +226,11 @@ def _check_same_module(own: Mapping[str, torch.Tensor], found: Mapping[str, torc
     for name in dict.fromkeys([*own, *found]):
         short = name.removeprefix("module.")
         if name not in found or name not in own:
-            here = "this module has it and the run has not" if name in own else "the run has it and this module has not"
+            here = (
+                "this module has it, but the run does not"
+                if name in own
+                else "the run has it, but this module does not"
+            )
             raise InputError(f"model: differs from the module of the run in {short}: {here}; pass the run's module")
         if own[name].shape != found[name].shape:
             sizes = f"{tuple(own[name].shape)} here, {tuple(found[name].shape)} in the run"

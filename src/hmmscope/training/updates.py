@@ -198,5 +198,5 @@ def not_finite(model: nn.Module, loss: float, step: int, world: ProcessGroup | N
     bad = list(gradients)[-number] if number else "all together"
     what = f"gradient of {bad}" if abs(loss) < float("inf") else "loss"
     return NonFiniteError(
-        f"step {step + 1}: {what} is not finite (loss {loss}); the step was not taken, lower learning_rate"
+        f"step {step + 1}: {what} is not finite (loss {loss}); the step was not taken; lower learning_rate"
     )

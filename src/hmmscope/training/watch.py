@@ -42,7 +42,7 @@ class ProcessMonitor(threading.Thread):
                 self._look()
                 told = self._table.check(["code"])
             except RuntimeError:
-                self._end_alone("the process that the others were connected to")
+                self._end_alone("the process to which the other processes were connected")
                 return
             self._dead = {other for other, missed in self._missed.items() if missed >= MISSED}
             if self._dead or told:

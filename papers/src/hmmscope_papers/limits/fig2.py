@@ -310,7 +310,9 @@ def _drift(rows: lab.Rows, measure: Callable[[lab.Rows], float | None]) -> float
 @lab.claim("limits-rnn-final-accuracy")
 def final_accuracy(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = alike(tables["epochs"])
-    effects = each_task(rows, FOUR, partial(_lead, numbers=numbers), "loss, best Transformer minus RNN")
+    effects = each_task(
+        rows, FOUR, partial(_lead, numbers=numbers), "loss of the best Transformer minus that of the RNN"
+    )
     seen = []
     for task, own in rows.by("task").items():
         ends = {n: over_seeds(own.where(layers=n), partial(_at_end, numbers=numbers)) for n in layers_of(own)}
@@ -340,7 +342,7 @@ def better_throughout(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
                 leads.append(min(values.values()) - recurrent)
         return min(leads, default=None)
 
-    effects = each_task(rows, FOUR, least, "loss, best Transformer minus RNN, worst evaluation")
+    effects = each_task(rows, FOUR, least, "loss of the best Transformer minus that of the RNN at the worst evaluation")
     text = (
         f"Smallest lead of the RNN over the best Transformer (difference of losses) at any evaluation: {told(effects)}."
     )
@@ -370,7 +372,9 @@ def fits_longer(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
         (row["positions"][-1] for row in rows), default=2
     )  # longer fits are impossible, so lengths differ by a position or more
     resolution = math.log2(most / (most - 1))
-    effects = each_task(rows, FOUR, longer, "doublings beyond the best Transformer", resolution=resolution)
+    effects = each_task(
+        rows, FOUR, longer, "doublings of the RNN's fit length above the best Transformer's", resolution=resolution
+    )
     drifts = {task_title(task): _drift(own, longer) for task, own in rows.by("task").items()}
     text = f"log2 of the RNN's 0.1-fit length divided by the best Transformer's: {told(effects)}."
     return lab.Measurement(
@@ -399,7 +403,7 @@ def supervision_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Meas
     shown = told({name: one for name, one in parts.items() if one})
     text = f"Evaluation loss on Cyclic-HARD minus that on Cyclic-DET: {shown}."
     compared = rows.where(layers=[0, deepest])
-    effect = over_seeds(rows, difference, "loss, Transformer's increase minus the RNN's")
+    effect = over_seeds(rows, difference, "increase of the Transformer's loss minus that of the RNN's")
     own = alike(tables["epochs"].where(task=[HARD, "cyclic-det"], layers=[0, deepest]))
     return lab.Measurement(
         effect, text, gates=_gates(tables, own, numbers), last_doubling_change=_drift(compared, difference)

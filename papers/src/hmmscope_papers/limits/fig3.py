@@ -218,7 +218,7 @@ def rnn_fits(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement
     """Include the first position, where the relative loss on RanLDS is largest."""
     rate = lab.parameter(numbers, "rate")
     rows = fits.models(tables).where(layers=0)
-    effects = each_task(rows, TASKS, lambda own: fits.slack(own, rate), f"below {rate:g}")
+    effects = each_task(rows, TASKS, lambda own: fits.slack(own, rate), f"{rate:g} minus the loss")
     whole = tables["fit-lengths"].where(layers=0, predictor="model", by="epochs", error_rate=rate)
     longest = {row["task"]: row["longest"] for row in whole}
     seen = "; ".join(
@@ -279,7 +279,9 @@ def power(tables: lab.Tables, numbers: Mapping[str, Any]) -> lab.Measurement:
         logs = [(n, fits.log2(length)) for n, length in found.items() if 2**n < longest]
         return min((one - lab.EstimateWithError(n) for n, one in logs), default=None)
 
-    effects, drifts = fits.growing_by_task(tables, least, "doublings above 2^L, worst depth", numbers["rate"], numbers)
+    effects, drifts = fits.growing_by_task(
+        tables, least, "doublings above 2^L at the worst depth", numbers["rate"], numbers
+    )
     text = f"{fits.by_depth(tables, REMEMBERING, numbers)} "
     text += f"log2 of the fit length divided by 2^L, at the worst depth: {told(effects)}."
     return lab.Measurement(
@@ -300,7 +302,7 @@ def constant_depth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         )
 
     rows = fits.models(tables).where(layers=[1, 2])
-    effects = each_task(rows, FORGETTING, best, "below 0.1")
+    effects = each_task(rows, FORGETTING, best, "0.1 minus the loss")
     deepest = each_task(fits.models(tables).where(layers=fits.deep(tables)), FORGETTING, best, "")
     short = [name for name, one in deepest.items() if one.value <= 0]
     depth = (
@@ -378,7 +380,7 @@ def hard_below_det(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
     def least(easy: fits.Lengths, hard: fits.Lengths) -> lab.EstimateWithError:
         return min(fits.log2(easy[n]) - fits.log2(hard[n]) for n in easy.keys() & hard.keys())
 
-    effect, moved = fits.both_cycles(tables, least, "doublings, smallest over depths", numbers)
+    effect, moved = fits.both_cycles(tables, least, "doublings at the depth with the smallest difference", numbers)
     gates = (*fits.rarely_asked(tables["positions"], numbers), *_learned(tables, fits.CYCLES, numbers))
     return lab.Measurement(effect, fits.by_depth(tables, fits.CYCLES, numbers), gates=gates, last_doubling_change=moved)
 
@@ -391,7 +393,7 @@ def hard_plateau(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measure
             return None
         return (fits.log2(easy[most]) - fits.log2(easy[2])) - (fits.log2(hard[most]) - fits.log2(hard[2]))
 
-    effect, moved = fits.both_cycles(tables, gain, "doublings more on Cyclic-DET", numbers)
+    effect, moved = fits.both_cycles(tables, gain, "doublings gained on Cyclic-DET minus those on Cyclic-HARD", numbers)
     gates = (*fits.rarely_asked(tables["positions"], numbers), *_learned(tables, fits.CYCLES, numbers))
     return lab.Measurement(effect, fits.by_depth(tables, fits.CYCLES, numbers), gates=gates, last_doubling_change=moved)
 
@@ -431,7 +433,8 @@ def error_rates_close(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
         )
 
     rows = fits.models(tables).where(layers=fits.deep(tables))
-    effect, parts = over_seeds(rows, now, "mean ratio"), each_task(rows, REMEMBERING, now, "mean ratio")
+    unit = "ratio of the two fit lengths"
+    effect, parts = over_seeds(rows, now, unit), each_task(rows, REMEMBERING, now, unit)
     text = (
         ""
         if effect is None

@@ -370,7 +370,7 @@ def lowers_loss(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
         return None if chosen is None else own.one(block_length=0)["error"] - own.one(block_length=chosen)["error"]
 
     effects, drifts = (
-        _each_shown(tables, fall, "fall of the error with b half the fit length"),
+        _each_shown(tables, fall, "decrease of the error with blocks of half the fit length"),
         _drifts(tables, fall, numbers),
     )
     gate = _learned(tables, SHOWN, chosen=True, numbers=numbers)
@@ -427,7 +427,7 @@ def cot_hard(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement
         return lab.EstimateWithError(lab.parameter(numbers, "rate", ERROR_RATES[1]) - best.value, best.error)
 
     rows = heard.where(task=HARD)
-    effect = over_seeds(rows, least, "largest loss, best block length")
+    effect = over_seeds(rows, least, "largest loss with the best block length")
     easy = over_seeds(
         heard.where(task=SHOWN[0]),
         lambda own: max(

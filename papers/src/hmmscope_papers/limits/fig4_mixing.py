@@ -253,7 +253,7 @@ def end_falls(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measuremen
         def fall(own: lab.Rows, slower: float = slower, faster: float = faster) -> lab.EstimateWithError:
             return sampled(own.one(probability=slower)) - sampled(own.one(probability=faster))
 
-        found = over_seeds(ends.where(predictor="model"), fall, "fall of the error")
+        found = over_seeds(ends.where(predictor="model"), fall, "decrease of the error over backward probabilities")
         effects |= {f"from {slower:g} to {faster:g}": found} if found else {}
     both = {name: each(ends.where(predictor=name), "probability", _value) for name in ("model", "uniform")}
     shown = [", ".join(f"{p:g} {one.value:.3f}" for p, one in sorted(both[name].items())) for name in both]
@@ -290,7 +290,7 @@ def mixing_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
     gates = (equal_budgets(tables, labels), _learned(rows, "rnn", numbers), _learned(rows, numbers=numbers))
     then = while_training(tables).with_columns(predictor=lambda row: row["network"], value=lambda row: row["loss"])
     return lab.Measurement(
-        over_seeds(rows, more, "rise of the error, Transformer minus RNN"),
+        over_seeds(rows, more, "increase of the Transformer's error minus that of the RNN's"),
         text,
         gates=gates,
         last_doubling_change=drift(then, more, numbers),

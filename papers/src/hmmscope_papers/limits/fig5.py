@@ -200,7 +200,7 @@ def _along(rows: lab.Rows, axis: str) -> lab.Measurement:
     effect = over_seeds(
         rows,
         lambda own: _mean(own.where(**{axis: values[0]})) - _mean(own.where(**{axis: values[-1]})),
-        f"loss at {axis} {values[0]} minus that at {values[-1]}",
+        f"loss with {axis} {values[0]} minus that with {axis} {values[-1]}",
     )
     assert effect is not None
     clear = effect.low is not None and effect.high is not None and not effect.low <= 0 <= effect.high
@@ -233,7 +233,7 @@ def rnn_tuning(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
     for task, own in rows.by("task").items():
         values = list(own.per_seed(_wider("value", deep)).values())
         if any(value is not None for value in values):
-            effects[task] = lab.Effect.pooled(values, "range of losses, Transformer minus RNN")
+            effects[task] = lab.Effect.pooled(values, "range of the Transformer's losses minus that of the RNN's")
             drifts[task] = drift(later.where(task=task), _wider("loss", deep), numbers)
     shown = [
         f"{task}, {'RNN' if n == 0 else f'{n} layers'}, {rate:g}: {_mean(own):.3f}"

@@ -297,6 +297,9 @@ def rarely_asked(rows: Rows, numbers: Numbers = None) -> tuple[Gate, ...]:
 def asked_once_in(actions: int, numbers: Numbers = None) -> tuple[Gate, ...]:
     asked = 1 / actions
     gate = Gate.regime(
-        asked, 0, parameter(numbers, "rarely", RARELY), "the share of actions after which the state is asked for"
+        asked,
+        0,
+        parameter(numbers, "rarely", RARELY),
+        "the fraction of actions after which the model must predict the state",
     )
     return (gate.about(task_title(HARD)),)

@@ -173,4 +173,4 @@ def mixing_falls(tables: lab.Tables) -> lab.Measurement:
 
     means = each(lab.Rows(row for row in rows if row["time"] is not None), "process", lambda own: float(own[0]["time"]))
     text = f"Mean steps: {'; '.join(f'{name} {one.value:.1f}' for name, one in means.items())}."
-    return lab.Measurement(over_seeds(rows, smallest, "smallest fall, steps"), text)
+    return lab.Measurement(over_seeds(rows, smallest, "smallest decrease in steps"), text)

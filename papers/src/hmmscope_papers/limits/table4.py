@@ -194,7 +194,7 @@ def matmul_slower(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
             )
             return None if slow is None or other is None else slow - other
 
-        found = over_seeds(rows.where(task=["matmul", task]), later, "of the fall")
+        found = over_seeds(rows.where(task=["matmul", task]), later, "of the total decrease of the loss")
         effects |= {task_title(task): found} if found else {}
     shares = each_task(rows, REMEMBERING, partial(late_share, numbers=numbers), "")
     text = f"Fraction of the fall of the training loss in the last two fifths of training: {told(shares)}."

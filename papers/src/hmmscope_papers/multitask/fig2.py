@@ -224,7 +224,9 @@ def _upper_layers(tables: lab.Tables, mode: str, begin: str, numbers: lab.Number
     gains, parts = {}, []
     for name, metric in _MEASURES.items():
         own = {n: _effects(tables, mode, "lower less upper", metric, n) for n in ("trained", "untrained")}
-        gain = own["trained"].less(own["untrained"], unit="variation, lower less upper half")
+        gain = own["trained"].less(
+            own["untrained"], unit="variation in the lower half of the layers minus that in the upper half"
+        )
         if gain is not None:
             gains[name] = gain
         parts.append(f"{own['trained'].effect()} for {name} ({own['untrained'].effect()} before training)")

@@ -114,7 +114,10 @@ def _onsets(curves: dict[tuple[str, str], list[Curves]]) -> list[dict]:
 # Figures
 
 _TITLES = {"component": "Which HMM", "state": "Hidden state within an HMM"}
-_SHORT: dict[str, tuple[str, lab.Role]] = {"component": ("which HMM", "model"), "state": ("hidden state", "other")}
+_SHORT: dict[str, tuple[str, lab.Role]] = {
+    "component": ("HMM of the prompt", "model"),
+    "state": ("hidden state", "other"),
+}
 _COUNTED = ("symbols", "symbols and pairs")
 #: Definitions of the onset layer, and their labels under bars.
 _ARRIVALS = {"onset": "90 %", "onset above layer 0": "90 % of rise", "peak": "peak"}
@@ -278,7 +281,7 @@ def _onset(tables: lab.Tables, target: str, quantity: str = "onset") -> lab.Effe
 
 def _gain(tables: lab.Tables, target: str) -> lab.Effect:
     rows = tables["onsets"].where(model="trained - untrained", target=target, quantity="accuracy at the last layer")
-    gain = rows.effect(unit="accuracy at the last layer, trained minus untrained")
+    gain = rows.effect(unit="in accuracy at the last layer")
     assert gain is not None
     return gain
 
@@ -288,7 +291,7 @@ def _raised(tables: lab.Tables, numbers: lab.Numbers = None) -> list[lab.Gate]:
         lab.Gate.learned(
             _gain(tables, target),
             lab.parameter(numbers, "raised", _RAISED),
-            f"the untrained model at identifying the {target}",
+            f"the untrained model at identifying the {_SHORT[target][0]}",
         )
         for target in _SHORT
     ]

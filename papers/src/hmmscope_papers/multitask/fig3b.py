@@ -226,7 +226,7 @@ def rise_and_fall(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
     for quantity in ("rise", "fall"):
         for k in EARLIER:
             own, before = (_rows(tables, network, quantity, k) for network in ("trained", "untrained"))
-            effect = own.less(before, unit="accuracy above the untrained model")
+            effect = own.less(before, unit="accuracy minus that of the untrained network")
             if effect is not None:
                 effects[f"{quantity} of {k} back"] = effect
     falls = ", ".join(_of(tables, "trained", "fall", k).short() for k in EARLIER)
@@ -285,7 +285,8 @@ def without_training(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Mea
         f"{_listed(tables, 'trained', 'best accuracy')} after it."
     )
     return lab.Measurement(
-        best["trained"].less(best["untrained"], unit="accuracy at the best layer, trained minus untrained"), text
+        best["trained"].less(best["untrained"], unit="accuracy at the best layer minus that of the untrained network"),
+        text,
     )
 
 

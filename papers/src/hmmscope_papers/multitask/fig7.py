@@ -324,7 +324,9 @@ def lower_layers_look_nearby(tables: lab.Tables, numbers: lab.RuleParameters) ->
         f"lower half of the layers and {own('upper').effect()} in the upper half, a difference of {both.effect()}; "
         f"before training the difference is {before.effect()}."
     )
-    effect = both.less(before, unit="fraction of attention, lower minus upper half")
+    effect = both.less(
+        before, unit="fraction of attention in the lower half of the layers minus that in the upper half"
+    )
     return lab.Measurement(effect, text, gates=gates(tables, numbers))
 
 
@@ -336,7 +338,7 @@ def copying_heads(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
     overlap, parts = {}, []
     for offset in offsets:
         own, before = (rows.where(offset=offset, network=network) for network in ("trained", "untrained"))
-        gain = own.less(before, unit="attention to the gathered position, above the untrained network")
+        gain = own.less(before, unit="attention to the gathered position minus that of the untrained network")
         if gain is not None:
             overlap[f"{offset} back"] = gain
         layers = ", ".join(f"{found.value:g}" for found in own.estimates("layer").values() if found is not None)

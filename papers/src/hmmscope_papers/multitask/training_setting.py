@@ -296,7 +296,7 @@ def right_beyond_counting(tables: Tables, numbers: Numbers = None) -> Gate:
     return Gate(
         "learned",
         is_open,
-        said if is_open else f"{said}, not clearly by {RIGHT:g}",
+        said if is_open else f"{said} (required: clearly above {RIGHT:g})",
         (least, parameter(numbers, "right", RIGHT)),
     )
 

@@ -99,7 +99,7 @@ class Case:
             if not able.is_open:
                 return self._at_budget(Judged("not tested", decides, gates, f"power: {able.text}", power=shares))
             low = limited in CONFIRMED and shares is not None and shares.power < self.claim.least_power
-            why = "Low power: the size is uncertain." if low else ""
+            why = "The power is low, so the size of the effect is uncertain." if low else ""
             return self._at_budget(Judged(limited, decides, gates, why, power=shares))
         return self._at_budget(Judged(verdict, decides, gates, _undecided(verdict, known.get(decides))))
 

@@ -210,7 +210,7 @@ def claim(record: str | ClaimRecord) -> Callable[[Callable[..., Measurement]], C
             folder = folder_of(measure.__module__)
             if folder is None:
                 raise InputError(
-                    f"claim {made}: found no record; add one to claims/ next to the module, or pass a ClaimRecord"
+                    f"claim {made}: there is no record of it; add one to claims/ next to the module, or pass a ClaimRecord"
                 )
             made = stored_record(folder, made)
         return registry.claim(made.name)(Claim(**vars(made), measure=measure))

@@ -211,7 +211,7 @@ class DenseScatter(Panel):
             plain = _BASE64.fullmatch(place + self.colours + self.outline) is not None
             require(plain, "places, colours", "must be base64", place[:40])
             require(same, f"places[{i}]", f"must have {len(self.colours)} characters, like colours", len(place))
-        require(len(self.corners) in (0, 3), "corners", "must be three names or empty", self.corners)
+        require(len(self.corners) in (0, 3), "corners", "must be empty or three names", self.corners)
         require(len(self.outline) == 4 * len(self.corners), "outline", "must have a place per corner", self.outline)
 
 
@@ -405,7 +405,10 @@ def _check_values(values: Any, name: str) -> None:
             _set(values, field, _numbers(getattr(values, field), f"{name}: {field}"))
     count = len(values.y)
     require(
-        (values.low is None) == (values.high is None), f"{name}: low", "must be given together with high", values.low
+        (values.low is None) == (values.high is None),
+        f"{name}: low",
+        "must be given together with high",
+        values.low,
     )
     require(len(values.x) in (0, count), f"{name}: x", f"must have {count} values", len(values.x))
     if values.low is not None and values.high is not None:

@@ -100,7 +100,12 @@ class Finding:
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
             raise unknown_name("verdict", self.verdict, VERDICTS)
-        require((self.low is None) == (self.high is None), "low", "must be given together with high", self.low)
+        require(
+            (self.low is None) == (self.high is None),
+            "low",
+            "must be given together with high",
+            self.low,
+        )
         require(
             self.low is None or self.value is not None, "value", "must be given if there is an interval", self.value
         )

@@ -25,7 +25,9 @@ from hmmscope.storage import packed, seals, store
 #: Scales, ascending.
 SCALES = ("smoke", "small", "medium", "gpu", "paper")
 #: Deviation of every proved construction: nothing is trained, so the row only checks the code.
-PROVED = "weights from the proof of the statement: the row checks the weights and the code (nothing is trained)"
+PROVED = (
+    "the weights come from the proof of the statement, so the row checks the proof and the code (nothing is trained)"
+)
 #: Scales whose numbers were seen while the rules were written: their verdicts are exploratory.
 EXPLORATORY = ("smoke", "small")
 
@@ -230,7 +232,7 @@ def _judged(folder: Path, about: dict[str, Any]) -> list[tuple[Claim, Finding]]:
         try:
             found.append((one, one.evaluate(tables).at(scale)))
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-            rule = "its tables do not match this version"
+            rule = "its tables do not match this version of hmmscope"
             raise DamagedError(f"{folder}: {one.name}: {rule} ({type(error).__name__}: {error})") from error
     if not found:
         raise InputError(
@@ -250,16 +252,16 @@ def _exploratory(claim: Claim | RecordedClaim, finding: Finding, about: dict[str
         return _against_protocol(claim, about, folder)
     noted = about.get("rules", {})
     if all(isinstance(mark, int) for mark in noted.values()) and noted:
-        return "no protocol fixed the rule before the data"
+        return "no protocol fixed the decision rule before the data were collected"
     fixed = noted.get(claim.name)  # older runs noted the marks of the rules at their start
     known = isinstance(claim, Claim) and present(claim.once, fixed) == finding.rule_version
-    return None if known else "the rule was written after the data"
+    return None if known else "the decision rule was written after the data were seen"
 
 
 def _against_protocol(claim: Claim | RecordedClaim, about: Mapping[str, Any], folder: Path) -> str | None:
     protocol = read_protocol(folder / PROTOCOL)
     if protocol.digest != about["protocol"]:
-        raise DamagedError(f"{folder / PROTOCOL}: not the protocol with which the experiment started")
+        raise DamagedError(f"{folder / PROTOCOL}: differs from the protocol with which the experiment started")
     if isinstance(claim, Claim) and (why := protocol.against(claim)) is not None:
         return why
     index = store.read_table(folder / packed.INDEX) if (folder / packed.INDEX).is_file() else []
@@ -298,7 +300,7 @@ def read_about(folder: Path) -> dict[str, Any]:
 def _opened(folder: Path) -> tuple[dict[str, Any], seals.Seal | None]:
     path = folder / "experiment.json"
     if not os.path.lexists(path) or not os.path.lexists(folder / "findings.json"):
-        raise InputError(f"{folder}: not the folder of a finished experiment")
+        raise InputError(f"{folder}: is not the folder of a finished experiment")
     seal = seals.open_sealed(folder)
     about: dict[str, Any] = store.read_json(path, managed=True)
     store.check_format(about, "experiment", path)

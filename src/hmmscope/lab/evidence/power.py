@@ -159,20 +159,20 @@ def powered(
         text = f"the rule falsely denies the expected effect in {found.denied:.2f} of simulated experiments"
         return Gate("power", found.denied <= MOST_FALSE, text, seen), found, verdict
     if found.confirmed > MOST_FALSE:
-        text = f"the rule falsely confirms no effect in {found.confirmed:.2f} of simulated experiments"
+        text = f"the rule falsely confirms an effect of zero in {found.confirmed:.2f} of simulated experiments"
         return Gate("power", False, text, seen), found, verdict
     text = f"the rule confirms the expected effect in {found.power:.2f} of simulated experiments"
     if found.power >= least:
-        return Gate("power", True, f"{text}, and no effect in {found.confirmed:.2f}", seen), found, verdict
+        return Gate("power", True, f"{text}, and an effect of zero in {found.confirmed:.2f}", seen), found, verdict
     enough = None if redrawn is not None else seeds_enough(rule, effects, effect_if_true, effect_if_false)
     more = f"; {enough} seeds would have a power of {PLANNED:g}" if enough else ""
     held = all(rule.holds_by_sign(effect) for effect in effects.values())
     bound = (
         "the sign-test bound is on the claimed side"
         if held
-        else "the sign-test bound is not on the claimed side (or too few seeds)"
+        else "the sign-test bound is not on the claimed side (or there are too few seeds)"
     )
-    text = f"low power: the size is uncertain ({text}); {bound}{more}"
+    text = f"the power is low, because {text}, and {bound}{more}"
     return Gate("power", held, text, seen), found, "reproduced in sign"
 
 

@@ -51,11 +51,10 @@ class Protocol:
         """Return how a rule or its numbers differ from this protocol, or None."""
         named = self.rules.get(record.name)
         if named is None:
-            return "the protocol does not contain the rule"
+            return "the protocol does not contain the decision rule"
         if named.get("version") != record.version:
-            return (
-                f"the protocol has version {named.get('version')} of the rule; the current version is {record.version}"
-            )
+            then = f"from version {named.get('version')} to {record.version}"
+            return f"the decision rule changed after the protocol was fixed ({then})"
         now = entry_of(record)
         for key in (key for key in _NUMBERS if key != "least_power" or record.asks_power):
             found, present = named.get(key), now[key] if key in named else None
@@ -87,10 +86,10 @@ def read_protocol(path: Path) -> Protocol:
     found = store.parse(data, str(path))
     kinds = {"experiment": str, "scale": str, "plan": dict, "measurement": int, "rules": dict}
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise DamagedError(f"{path}: not a protocol; write one with hmmscope run ... --dry-run --protocol FILE")
+        raise DamagedError(f"{path}: is not a protocol; write one with hmmscope run ... --dry-run --protocol FILE")
     wrong = next((key for key, kind in kinds.items() if not isinstance(found.get(key), kind)), None)
     if wrong is not None or not all(isinstance(rule, dict) for rule in found["rules"].values()):
-        raise DamagedError(f"{path}: {wrong or 'rules'}: missing, or not of the type that a protocol has")
+        raise DamagedError(f"{path}: {wrong or 'rules'}: is missing or has the wrong type for a protocol")
     return Protocol(**by_field(Protocol, {key: found[key] for key in kinds}), data=data)
 
 

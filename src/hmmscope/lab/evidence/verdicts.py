@@ -181,7 +181,7 @@ class Printed(Rule):
         return None
 
     def __str__(self) -> str:
-        return f"the printed {self.bound:g} inside the prediction interval, whose half-width is at most {self.margin:g}"
+        return f"the printed value {self.bound:g} inside the prediction interval, of half-width {self.margin:g} or less"
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class Always(Rule):
         return math.ceil(math.log(level() / 2) / math.log(self.least)) if effect.value == 1 else None
 
     def __str__(self) -> str:
-        return f"in every instance, with enough instances to exclude a fraction below {self.least:g}"
+        return f"true in every instance, with enough instances to exclude a fraction below {self.least:g}"
 
 
 #: Rules by their names in records.
@@ -263,8 +263,8 @@ class Gate:
             )
         most = (max(abs(change) for change in changes.values() if change is not None), margin)
         if moving:
-            text = f"the {what} still changed by {margin:g} or more in the last quarter of training in {_some(moving)}"
-            return Gate("converged", False, f"{text} ({len(moving)} of {len(changes)})", most)
+            text = f"in {len(moving)} of {len(changes)} cases ({_some(moving)}) the {what} still changed by {margin:g}"
+            return Gate("converged", False, f"{text} or more in the last quarter of training", most)
         return Gate(
             "converged", True, f"the {what} changed by less than {margin:g} in the last quarter of training", most
         )
@@ -297,11 +297,11 @@ class Gate:
         shifts = {name: rounded(drifts[name] or 0.0) for name in effects}
         now, _, _ = all_of(rule, effects)
         then, _, _ = all_of(rule, {name: effect.shifted(shifts[name]) for name, effect in effects.items()})
-        said = "; ".join(f"{name} {shift:+.2g}".strip() for name, shift in shifts.items())
+        said = ", ".join(f"{shift:+.2g} ({name})" if name else f"{shift:+.2g}" for name, shift in shifts.items())
         pace = f"the last doubling of training changed the effect by {said}"
         stays = now == then or (now, then) == ("reproduced in sign", "reproduced")
         turned = "not change the verdict" if stays else f"change the verdict from {now} to {then}"
-        return Gate("converged", stays, f"{pace}, and another such change would {turned}", tuple(shifts.values()))
+        return Gate("converged", stays, f"{pace}; another such change would {turned}", tuple(shifts.values()))
 
     @staticmethod
     def learned(effect: Effect | None, margin: float, control: str) -> "Gate":
@@ -311,7 +311,9 @@ class Gate:
         is_open = effect.low is not None and rounded(effect.low) > 0 and rounded(effect.value) >= margin
         said = f"the model is better than {control} by {effect}"
         seen = (effect.value, margin) if effect.low is None else (effect.value, effect.low, margin)
-        return Gate("learned", is_open, said if is_open else f"{said}, not clearly by {margin:g} or more", seen)
+        return Gate(
+            "learned", is_open, said if is_open else f"{said} (required: {margin:g} or more, clearly above 0)", seen
+        )
 
     @staticmethod
     def matched(budgets: Mapping[str, Mapping[str, float]], tolerance: float = 0.05) -> "Gate":
@@ -340,15 +342,16 @@ class Gate:
     def regime(value: float, low: float, high: float, what: str) -> "Gate":
         """Require that a ratio of the measured process is in a range."""
         is_open = low <= value <= high
-        inside = "inside" if is_open else "outside"
-        return Gate("regime", is_open, f"{what} is {value:.4g}, {inside} {low:.4g} to {high:.4g}", (value, low, high))
+        most = f"{low:.4g} to {high:.4g}" if low else f"at most {high:.4g}"
+        needed = f"at least {low:.4g}" if math.isinf(high) else most
+        return Gate("regime", is_open, f"{what} is {value:.4g} (required: {needed})", (value, low, high))
 
     @staticmethod
     def headroom(available: float, needed: float, what: str) -> "Gate":
         """Require that the possible range of outcomes is large enough for the effect."""
         is_open = available >= needed
-        short = "" if is_open else f", and {needed:.3g} are needed"
-        return Gate("room", is_open, f"{what} leaves {available:.3g}{short}", (available, needed))
+        text = f"{what} leaves room for an effect of {available:.3g} (required: {needed:.3g})"
+        return Gate("room", is_open, text, (available, needed))
 
 
 def at_budget(
@@ -420,4 +423,4 @@ def _ratio(values: Sequence[float]) -> float:
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return "; ".join([*names[:3], *(["others"] if len(names) > 3 else [])])

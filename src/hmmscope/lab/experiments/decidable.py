@@ -114,7 +114,7 @@ def decision_lines(plan: ExperimentPlan, kept: Sequence[Path] | None = None) -> 
         return
     yield f"decides      {sum(one.decides for one in found)} of {len(found)} claims and questions, at least in part:"
     if not folders:
-        unknown = "the models that each claim needs, and the power, are not checked"
+        unknown = "this list does not check the power, nor whether all needed models are in the plan"
         yield f"  found no tables of {plan.experiment.name} in {RESULTS}/: {unknown}"
     for one in found:
         yield from one.lines()
@@ -138,7 +138,7 @@ def _outlook(plan: ExperimentPlan, claim: Claim, folders: Sequence[Path]) -> Out
     gates = [*_of_scale(plan), *_of_seeds(plan, claim), *fixed]
     gates += [Gate("measured", False, f"{name} is not in the plan").about(name) for name in missing]
     if folders and whole and not missing and not effects and plan.configs:
-        gates.append(Gate("measured", False, "the plan lacks models that the effect needs"))
+        gates.append(Gate("measured", False, "the plan lacks models that are needed to compute the effect"))
     if plan.seeds is not None and len(plan.seeds) > 1 and effects:
         gates += _of_power(claim, effects, len(plan.seeds))
     names = {gate.name for gate in gates}

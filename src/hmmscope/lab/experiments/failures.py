@@ -27,7 +27,7 @@ class Failures:
         if error is None and self._failed:
             name, code, line = self._failed[0]
             others = f"; {len(self._failed) - 1} more failed: {', '.join(n for n, *_ in self._failed[1:4])}"
-            rule = "everything else is done; run the same command with --resume to try again"
+            rule = "all other parts are complete; run the same command with --resume to try again"
             more = others if len(self._failed) > 1 else ""
             raise PartlyFailedError(f"{self._what}: {name} failed (error[{code}] {line}){more}; {rule}", code)
 

@@ -68,7 +68,7 @@ def plan_of(name: str, scale: str, overrides: dict[str, str], seeds: int | Seque
     if chosen is not None:
         for key in ("seed", "process.seed"):
             if key in changes:
-                raise InputError(f"--{key}: is set by --seeds; give a list such as --seeds 0,5,7")
+                raise InputError(f"--{key}: is determined by --seeds; give a list such as --seeds 0,5,7")
     configs = {label: pinned(config_from_data(data, changes)) for label, data in configured.items()}
     for label, data in configured.items():
         for section in ("process", "layout", "model"):

@@ -45,7 +45,7 @@ def train_in_pool(
         if failed := [row for row in rows if row["state"] != "done"]:
             raise ResourceError(
                 f"{pool}: {len(failed)} of {len(rows)} runs failed, such as {failed[0]['run']} "
-                f"({failed[0]['reason']}); the others are complete; run the same command with --resume to try again"
+                f"({failed[0]['reason']}); the other runs are complete; run the same command with --resume to try again"
             )
     folders = [RunTask(pool, run_name(config)).folder for config in configs]
     for folder, config in zip(folders, configs, strict=True):

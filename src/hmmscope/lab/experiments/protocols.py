@@ -37,7 +37,7 @@ def protocol_data(plan: ExperimentPlan) -> dict[str, Any]:
 def write_protocol(plan: ExperimentPlan, path: Path) -> str:
     """Write the protocol of a plan, and return its digest."""
     if path.exists():
-        raise RefusedError(f"{path}: exists; a protocol is never overwritten; choose another file")
+        raise RefusedError(f"{path}: exists, and a protocol is never overwritten; choose another file")
     data = store.json_bytes(protocol_data(plan), str(path))
     store.write_bytes(path, data)
     return hashlib.sha256(data).hexdigest()

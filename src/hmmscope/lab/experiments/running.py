@@ -218,7 +218,7 @@ def _claim_folder(
         if difference:
             raise RefusedError(f"{out}: holds another plan ({'; '.join(difference[:4])}); choose another --out")
         if protocol is not None and before.get("protocol") != protocol.digest:
-            raise RefusedError(f"{out}: was not started with this protocol; choose another --out")
+            raise RefusedError(f"{out}: was started without this protocol; choose another --out")
         return
     command = [f"hmmscope run {experiment.name} --scale {plan.scale} --out {out.name}"]
     if seeds is not None:

@@ -114,10 +114,10 @@ def measured(
             found["push"] = None if found["live"] else pushed(subject.model, subject.probe, best)
             found["used"] = used(subject.model, subject.probe, best)
         except InputError as error:
-            unknown.append(f"The model's use of the regressed belief: {error}.")
+            unknown.append(f"Whether the model uses the decoded belief: {error}.")
     unknown += [
-        "Results for another seed: this page shows one network.",
-        "Results beyond the length of these samples, or for another process.",
+        "How results vary between seeds: this page shows one network.",
+        "How the model behaves on longer samples, or on another process.",
     ]
     return found | {"unknown": unknown}
 
@@ -127,7 +127,7 @@ def _require_pushable(subject: PageInputs) -> None:
         raise InputError("the page can move the belief only for models that predict the next observation")
     if STATES not in subject.probe.process.uses_hmm_inference:
         raise InputError(
-            "the page can move only the belief about the state of a single HMM, and this process is not one"
+            "the page can move only the belief about the state of a single HMM, but this process is another kind"
         )
 
 
@@ -183,7 +183,7 @@ def _learned(subject: PageInputs, unknown: list[str]) -> dict[str, str] | None:
             return None
         gone = learned(subject.model, subject.held_out, subject.training)
     except InputError as error:
-        unknown.append(f"The progress from a memoryless baseline: {error}.")
+        unknown.append(f"How much the model learned beyond a memoryless baseline: {error}.")
         return None
     return {"verdict": gone.verdict, "bar": gone.bar, "text": str(gone)}
 
@@ -221,7 +221,7 @@ def _beliefs(
         names[own.chosen], reader.points, reader.points, None, 1.0, 1.0, 1.0, whole, reader.from_prediction
     )
     if plane.note:
-        unknown.append(f"A belief distinct from the prediction. {plane.note}")
+        unknown.append(f"Whether the model represents a belief apart from its prediction. {plane.note}")
     exact = plane.coordinates(reader.points)
     box = _box(exact, triangle=reader.points.shape[1] == 3)
     states = subject.probe.process.states or tuple(map(str, range(reader.points.shape[1])))

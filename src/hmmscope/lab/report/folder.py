@@ -16,8 +16,8 @@ from hmmscope.lab.tasks.plans import as_written_now
 from hmmscope.schema import parse_spec, require_path
 from hmmscope.storage import packed, seals, store
 
-CONTINUED = "run the command again with --resume for the others"
-UNSEALED = "none, so these files cannot be verified"
+CONTINUED = "run the command again with --resume for the other seeds"
+UNSEALED = "there is no seal, so these files cannot be verified"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +231,7 @@ def _present(path: Path) -> Path:
     if path.is_symlink():
         raise DamagedError(f"{path}: a symbolic link, which is not followed; replace it by the file")
     if not path.is_file():
-        raise InputError(f"{path}: missing; every finished experiment has it")
+        raise InputError(f"{path}: is missing, although every finished experiment has it")
     return path
 
 

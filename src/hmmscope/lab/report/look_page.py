@@ -59,8 +59,8 @@ _BEYOND = {
     "more": "Training put more of the belief into it than untrained networks hold",
     "no more": "It holds no more of the belief than untrained networks do",
     "less": "It holds less of the belief than untrained networks do",
-    "not told": "It is not identifiable whether training made it hold the belief",
-    "nothing": "As it has learned nothing, it is not identifiable whether training made it hold the belief",
+    "not told": "It cannot be determined whether training made it hold the belief",
+    "nothing": "Because the model has learned nothing, it cannot be determined whether training made it hold the belief",
 }
 #: Words for the R² of the belief, by lower bound.
 _SIZES = (
@@ -137,7 +137,7 @@ def _told(number: dict[str, float]) -> str:
 
 
 #: Explanation of negative movement.
-_DISTURBED = ": it only disturbs the prediction"
+_DISTURBED = ", so it only disturbs the prediction"
 
 
 def of_use(data: dict[str, Any]) -> str:

@@ -63,7 +63,7 @@ def _goodness(rows: Sequence[dict[str, Any]]) -> Figure:
         own = Rows([row | {"x": x} for x, row in enumerate((row for row in rows if row["family"] == family), 1)])
         of_data = curve(own, "x", "data", "model", bands=False, pool=False)
         simulated = curve(own, "x", "simulated, 95 %", "ceiling", y="mean", pool=False)
-        label = {"runs": "length of the run (the last: or longer)", "autocorrelation": "lag"}
+        label = {"runs": "length of the run (the last bar includes longer runs)", "autocorrelation": "lag"}
         x_label = label.get(family, "n-grams, the most frequent first")
         title = f"{family}, p {own[0]['adjusted']:.2g}"
         panels.append(lines(title, of_data, simulated, x_label=x_label, y_label="share"))

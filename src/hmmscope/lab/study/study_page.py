@@ -46,7 +46,7 @@ def intervals(num_pieces: int, num_sequences: int, num_all: int) -> str:
     which = f"pieces cut from {of}" if cut else "sequences"
     if num_pieces == 1:
         return f"There are no intervals: the test part has only one of {num_all} {which}."
-    alone = "; neighbouring pieces are assumed independent" if cut else ""
+    alone = "; neighbouring pieces are assumed to be independent" if cut else ""
     law = "by Student's t distribution" if num_pieces < FEW else "by the bootstrap (1000 resamples)"
     return (
         f"Intervals are 95 % intervals over the test part, {num_pieces} of {num_all} {which}, {law}{alone}. They do not "
@@ -199,7 +199,7 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
         shown = ", ".join(f"{row['context']}|{row['next']} ({100 * row['share']:.1f} %)" for row in foremost)
         total = 100 * sum(row["share"] for row in surely)
         text = f"Largest fractions of the total gain by preceding symbols: {shown}. "
-        text += f"{len(surely)} contexts with an interval above zero account for {total:.0f} % of it."
+        text += f"{len(surely)} contexts whose interval is above zero account for {total:.0f} % of the gain."
         found.append(_found("Gain of the network over the HMM by context", text))
     if tables["beliefs"]:
         rows = Rows(tables["beliefs"]).where(labels="true")
@@ -207,16 +207,16 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
             ties.largest(rows.where(network=name), lambda row: row["r2"]) for name in ("trained", "untrained")
         )
         text = f"R² {top['r2']:.3f} at {top['layer_name']}; untrained network {before['r2']:.3f} at {before['layer_name']}; "
-        text += f"the HMM's next-symbol distribution alone {top['from_prediction']:.3f}."
+        text += f"R² from the HMM's next-symbol distribution alone {top['from_prediction']:.3f}."
         effect = Effect(value=top["r2"], low=top["low"], high=top["high"], unit="R²")
         if top.get("beyond_twins"):
             text += f" {top['beyond_twins'][0].upper()}{top['beyond_twins'][1:]}."
         share = top.get("share")
-        title = "It is not identifiable whether training made the network encode the HMM's belief"
+        title = "It cannot be determined whether training made the network encode the HMM's belief"
         if share is not None:
             better = top["share_low"] > 0 and share >= LEAST_SHARE
             how = "better after training" if better else "no better after training than before"
-            title = f"Regression recovers the HMM's belief {how}"
+            title = f"The HMM's belief can be decoded from the network {how}"
         found.append(_found(title, text, effect))
     return found
 

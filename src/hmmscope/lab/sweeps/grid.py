@@ -384,14 +384,14 @@ def load_point(out: Path, name: str) -> GridPoint:
 def _read_grid(out: Path) -> dict[str, Any]:
     path = out / "grid.json"
     if not os.path.lexists(path):
-        raise InputError(f"{out}: not the folder of a sweep (it has no grid.json)")
+        raise InputError(f"{out}: is not the folder of a sweep (it has no grid.json)")
     document = store.read_json(path, managed=True)
     store.check_format(document, "grid", path)
     points = document.get("points")
     keys = {"name", "varied", "config"}
     whole = isinstance(points, list) and all(isinstance(p, dict) and p.keys() == keys for p in points)
     if not whole or document.get("kind") not in ("sweep", "pool", None):
-        raise DamagedError(f"{path}: not a grid of runs")
+        raise DamagedError(f"{path}: is not a grid of runs")
     before = "sweep" if os.path.lexists(out / "table.jsonl") else None
     return {"kind": document.get("kind", before), "points": points}
 

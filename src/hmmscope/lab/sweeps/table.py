@@ -37,7 +37,10 @@ def table_rows(out: Path, points: Sequence[GridPoint]) -> list[dict[str, Any]]:
                 check_run(task.folder, point.config)
                 summary = RunDir.open(task.folder).done or {}
                 if not RunDir.open(task.folder).sealed:
-                    state, reason = "unsealed", f"runs/{point.name}: has no seal; remove it to train it again"
+                    state, reason = (
+                        "unsealed",
+                        f"runs/{point.name}: has no seal; remove the folder to train this run again",
+                    )
             elif state == "running":
                 reason = str(task.heartbeat())
             elif state == "failed":

@@ -43,7 +43,9 @@ class RayExecutor:
             import ray
         except ImportError:
             raise InputError("executor: ray is not installed; pip install 'hmmscope[ray]'") from None
-        require(address is None or jobs is None, "jobs", "is set by the cluster at --address; leave it out", jobs)
+        require(
+            address is None or jobs is None, "jobs", "is determined by the cluster at --address; leave it out", jobs
+        )
         require(jobs is None or 1 <= jobs <= 1024, "jobs", "must be in [1, 1024]", jobs)
         require(0 <= gpus <= 64, "gpus", "must be in [0, 64]", gpus)
         self._ray, self._silence = ray, heartbeat_timeout

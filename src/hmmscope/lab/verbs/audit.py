@@ -14,7 +14,7 @@ from hmmscope.lab.experiments.parts import INDEX, measurement_of
 from hmmscope.storage import store
 
 #: Description of verdicts fixed by noted rules.
-_NOTED = "by the rules that its run recorded at its start, before protocols existed"
+_NOTED = "by the decision rules that the run recorded at its start, before protocols existed"
 
 
 def audit(entries: Sequence[LedgerRow], folders: Sequence[Path]) -> list[str]:
@@ -57,7 +57,9 @@ def _why(entry: LedgerRow, folders: Sequence[Path]) -> str:
     except NoHistoryError as error:
         return f"{by}, but its git history is unavailable ({error})"
     if when is None:
-        raise DamagedError(f"{folder / PROTOCOL}: in no commit; a protocol must be committed before its first run")
+        raise DamagedError(
+            f"{folder / PROTOCOL}: is in no commit, but a protocol must be committed before its first run"
+        )
     if when > datetime.fromisoformat(about["begun"]):
         raise DamagedError(
             f"{folder / PROTOCOL}: committed {when.isoformat()}, after its data collection began ({about['begun']})"

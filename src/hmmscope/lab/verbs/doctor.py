@@ -41,7 +41,7 @@ def checks() -> Iterator[tuple[str, bool, str]]:
     yield "random numbers", known, "Philox4x32-10 gives its known answer" if known else f"got {compiled}"
     yield "sampler", *_sampler()
     yield "disk", *_disk()
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none; everything runs on the processor"
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "there is none; everything runs on the CPU"
     yield "GPU", True, gpu
     present = importlib.util.find_spec("hmmlearn") is not None
     absent = "not installed; only hmmscope.interop.to_hmmlearn needs it: pip install 'hmmscope[hmm]'"
@@ -54,7 +54,12 @@ def _sampler() -> tuple[bool, str]:
     arguments = (np.arange(20), np.arange(20) % 3, starts, *tables[1:])
     fast, plain = sample_paths((1, 2), *arguments), sample_paths_reference((1, 2), *arguments)
     same = all((a == b).all() for a, b in zip(fast, plain, strict=True))
-    return same, "compiled and plain sampler give the same bits" if same else "compiled and plain sampler DIFFER"
+    return (
+        same,
+        "the compiled and the plain sampler give the same bits"
+        if same
+        else "the compiled and the plain sampler DIFFER",
+    )
 
 
 def _disk() -> tuple[bool, str]:
@@ -65,4 +70,4 @@ def _disk() -> tuple[bool, str]:
             store.verify_folder(Path(folder) / "trial")
         except Exception as error:
             return False, str(error)
-    return True, "a folder is committed whole and verifies"
+    return True, "a folder can be written, sealed and verified"

@@ -81,7 +81,7 @@ class FactOptions:
         for name, most in _MOST.items():
             require(0 <= getattr(self, name) <= most, name, f"must be in [0, {most}]", getattr(self, name))
         require(self.samples >= 2, "samples", "must be at least 2", self.samples)
-        rule = "must be number x length of the demonstrations, such as 5x8"
+        rule = "must be the number x the length of demonstrations, such as 5x8"
         require(
             not self.ngram_baselines or bool(re.fullmatch(r"\d{1,6}x\d{1,6}", self.ngram_baselines)),
             "ngram_baselines",
@@ -89,7 +89,10 @@ class FactOptions:
             self.ngram_baselines,
         )
         require(
-            not self.horizon or self.horizon >= self.memory > 0, "horizon", "must be at least the memory", self.horizon
+            not self.horizon or self.horizon >= self.memory > 0,
+            "horizon",
+            "must be at least as long as the memory",
+            self.horizon,
         )
 
 
@@ -255,7 +258,7 @@ def _decay(lengths: list[int], errors: list[MemoryLoss]) -> tuple[str, dict[str,
         return "decay: needs a memory of 3 or more", None
     if min(values) <= 1e-14:
         first = next(length for length, value in zip(lengths, values, strict=True) if value <= 1e-14)
-        return f"decay: none, the error is zero up to rounding from memory {first} on", None
+        return f"decay: there is none, because the error is zero up to rounding from memory {first} on", None
     fit = fit_decay(lengths, values)
     return (
         f"decay: a factor {steady(fit.ratio):.6f} for each observation (fitted from {fit.first} to {fit.last}, "

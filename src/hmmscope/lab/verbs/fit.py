@@ -83,7 +83,7 @@ def fit(options: FitCommandOptions) -> None:
     kind = "coordinate" if found.hmm.real_valued else "symbol"
     about = f"{_counted(found.num_states, 'state')}, {_counted(found.hmm.num_symbols, kind)}, {total} observations"
     if stream:
-        say(f"{about} of a stream, each read once")
+        say(f"{about} of a stream, each of which is read once")
     else:
         best = found.final
         ended = "converged" if found.converged else "not converged"

@@ -57,15 +57,15 @@ class SequenceInputOptions:
     )
     time: str | None = said("column with the time stamp of each row", metavar="NAME", group=READING)
     every: str | None = said(
-        "time step, such as 10min; steps without a row are missing; row: each row is a step",
+        "time step, such as 10min; time steps without a row are missing observations; row: each row is one time step",
         metavar="STEP",
         group=READING,
     )
-    gap: str | None = said("start a new sequence after a longer time, such as 1d", metavar="TIME", group=READING)
+    gap: str | None = said("start a new sequence after a longer pause, such as 1d", metavar="TIME", group=READING)
     sort: bool = said("sort rows by time", False, group=READING)
-    duplicates: str | None = said("use the first or last of several rows in one step", metavar="WHICH", group=READING)
+    duplicates: str | None = said("use the first or last of several rows in a step", metavar="WHICH", group=READING)
     missing: str | None = said(
-        "markers of a missing observation, such as NA,N,-; none: no marker", metavar="NAMES", group=READING
+        "markers of a missing observation, such as NA,N,-; write none for no marker", metavar="NAMES", group=READING
     )
     axis: int | None = said(
         "time axis of an array: 0 if each column is a sequence, 1 if each row is", metavar="0|1", group=READING
@@ -89,9 +89,9 @@ class SequenceInputOptions:
 class ExecutionOptions:
     """Options for executing training runs; see `hmmscope.lab.tasks.executors`."""
 
-    executor: str | None = said("run on: local (the default), ray or slurm", metavar="EXECUTOR", group=EXECUTION)
+    executor: str | None = said("where to run: local (the default), ray or slurm", metavar="EXECUTOR", group=EXECUTION)
     jobs: int | None = said("run N trainings in parallel (default: number of processors)", metavar="N", group=EXECUTION)
-    gpus: float = said("GPUs per run (ray: may be a fraction; slurm: whole)", 0.0, metavar="G", group=EXECUTION)
+    gpus: float = said("GPUs per run (with ray also a fraction)", 0.0, metavar="G", group=EXECUTION)
     heartbeat_timeout: float | None = said(
         "restart a run that makes no progress for S seconds", metavar="S", group=EXECUTION
     )
@@ -138,18 +138,18 @@ class RunOptions(ExecutionOptions, OverrideOptions):
     dry_run: bool = said("print runs, tokens, memory and time; train nothing", False)
     measure: bool = said("with --dry-run: time a few training steps on this machine for the estimate", False)
     num_seeds: int | None = said("run seeds 0 to N-1 of a seeded experiment", metavar="N")
-    seeds: str | None = said("run these seeds of a seeded experiment: 0,5,7; one seed: 7,", metavar="A,B")
+    seeds: str | None = said("run these seeds of a seeded experiment: 0,5,7 (one seed: 7,)", metavar="A,B")
     pool: str | None = said(
         "keep and reuse trained runs in this folder (default: the folder trained next to DIR)", metavar="DIR"
     )
     only_first: int | None = said("run the first N seeds only; --resume runs the rest", metavar="N")
     measure_only: bool = said("with --resume: train nothing; measure the runs already in the pool", False)
     reuse: str | None = said(
-        "reuse measured parts from these files of the experiment; do not train them again",
+        "reuse measurements from this folder of the experiment, and do not train their models again",
         metavar="DIR",
     )
     protocol: str | None = said(
-        "protocol that fixes the analysis before the data; with --dry-run: write it and run nothing", metavar="FILE"
+        "protocol that fixes the analysis before the data; with --dry-run: write this file only", metavar="FILE"
     )
 
 
@@ -185,12 +185,12 @@ class SweepOptions(ExecutionOptions, OverrideOptions):
     grid: str | None = given(
         "a YAML file with base, vary, also, seeds, instances; or any CONFIG of train, with --vary", default=None
     )
-    out: str | None = said("write into this new folder, or resume or extend the sweep in it", metavar="DIR")
+    out: str | None = said("write into this new folder, or resume or extend the sweep in this folder", metavar="DIR")
     table: str | None = said("only print the current table of the sweep in DIR", metavar="DIR")
-    base: str | None = said("the configuration to vary: the same as GRID with --vary", metavar="CONFIG")
+    base: str | None = said("the configuration to vary, an alternative to GRID", metavar="CONFIG")
     vary: tuple[str, ...] = said("values to try, such as training.learning_rate=1e-3,3e-4", (), metavar="KEY=A,B")
     num_seeds: int | None = said("run seeds 0 to N-1", metavar="N")
-    seeds: str | None = said("run these seeds: 0,5,7; one seed: 7,", metavar="A,B")
+    seeds: str | None = said("run these seeds: 0,5,7 (one seed: 7,)", metavar="A,B")
     vary_process: bool = said("draw another process for each seed", False)
     retries: int = said("retry a failed run up to N times", 2, metavar="N")
     dry_run: bool = said("list the runs; train nothing", False)
@@ -231,7 +231,7 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
         "write a new file: a .jsonl table with a row per position of the sequences; for a process .json", metavar="FILE"
     )
     memory: int = said(
-        "limit the predictor to the last L symbols; for a process, print the errors of memories up to L", 0, metavar="L"
+        "limit the predictor to the last L symbols; for a process, print errors of memories up to L", 0, metavar="L"
     )
     seed: int = said("seed of random draws", 0)
     allow_drop_tiny: bool = said("round probabilities below 2^-32 to zero", False)
@@ -269,10 +269,10 @@ class FitCommandOptions(SequenceInputOptions, Options):
 
     observations: str = given("a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet")
     states: str = said(
-        "number of states; of several, such as 2,4,8, choose by the smallest BIC", metavar="S", required=True
+        "number of states; of several, such as 2,4,8, the smallest BIC is chosen", metavar="S", required=True
     )
     choose: str | None = said(
-        "choose by bic (computes no evidence) or by evidence; default: bic, with an interval by the evidence of short data",
+        "choose by bic (without evidence) or by evidence; default: bic, with an interval from the evidence of short data",
         metavar="RULE",
     )
     out: str = said("write the HMM to a new .json, .npz or .safetensors", metavar="FILE", required=True)
@@ -282,7 +282,7 @@ class FitCommandOptions(SequenceInputOptions, Options):
         metavar="NAME",
     )
     inputs: str | None = said(
-        "column with the input (action) of each observation: a transition and an emission matrix per input",
+        "column with the input (action) of each observation; the model has a transition and an emission matrix per input",
         metavar="NAME",
     )
     durations: int | None = said("fit the durations of visits up to N steps (semi-Markov model)", metavar="N")
@@ -292,7 +292,7 @@ class FitCommandOptions(SequenceInputOptions, Options):
     iterations: int = said("run at most N iterations per restart", 200, metavar="N")
     pseudo_count: float = said("add C to every expected count", 0.1, metavar="C")
     seed: int = said("seed of the initial parameters", 0)
-    stream: bool = said("read the file in parts, each once, so that it may exceed memory", False)
+    stream: bool = said("read the file in parts, each part once, so that it may be larger than memory", False)
     posterior: int = said("add the 95 % interval of every parameter, from N draws of each of 4 chains", 0, metavar="N")
     goodness_of_fit: int = said("test the goodness of fit against N simulations", 0, metavar="N")
     forecast: int = said(
@@ -327,10 +327,10 @@ class AnalyseOptions(SequenceInputOptions, OverrideOptions):
 
     run: str = given("the folder of a run or of a Hugging Face model, or FILE.py:NAME for your own module")
     instrument: str | None = given("a name from hmmscope show instruments", default=None)
-    process: str | None = given("its training process (name or file), or the run that trained it", default=None)
+    process: str | None = given("the training process (name or file), or the run that trained the model", default=None)
     length: int | None = said("observations per sample, as in training; required with a process", metavar="T")
     out: str | None = said("write the table into this new .jsonl (default: RUN/analysis)", metavar="FILE")
-    over_checkpoints: bool = said("run it at every stored checkpoint (set by training.num_log_checkpoints)", False)
+    over_checkpoints: bool = said("run at every stored checkpoint (training.num_log_checkpoints sets them)", False)
     sequences: str | None = said("with curves: use your sequences and the optimum of the run's process", metavar="FILE")
     export: str | None = said("write the model into a new folder that AutoModelForCausalLM opens", metavar="DIR")
 
@@ -345,7 +345,7 @@ class ClaimsOptions(Options):
     folders: tuple[str, ...] = given("folders of experiments (default: list the claims)", metavar="RUN", default=())
     audit: bool = said("print which verdicts were fixed before their data, and the commit that shows it", False)
     sensitivity: bool = said(
-        "simulate the power of each rule, and list the margins, error rates and left-out seeds that change its verdict",
+        "simulate the power of each rule, and list the margins, error rates and omitted seeds that would change its verdict",
         False,
     )
     out: str | None = said("write the ledger to a new .md, .html, .json or .jsonl", metavar="FILE")
@@ -374,7 +374,7 @@ class LookOptions(Options):
     examples = ("hmmscope look runs/mess3", "hmmscope look model.py:GPT mess3 --length 32")
 
     model: str = given("the folder of a run or of a Hugging Face model, or FILE.py:NAME for your own module")
-    process: str | None = given("its training process (name or file), or the run that trained it", default=None)
+    process: str | None = given("the training process (name or file), or the run that trained the model", default=None)
     out: str = said("write this page", "look.html", metavar="FILE", flags=("-o", "--out"))
     length: int | None = said("observations per sample, as in training; required with a process", metavar="T")
     samples: int = said("measure losses on N held-out samples", 256, metavar="N")

@@ -34,7 +34,9 @@ def kept_results(name: str) -> Path:
     homes = [folder for folder in Path(str(module.__file__)).parents if (folder / "src").is_dir()]
     found = [place for folder in homes[:1] for scale in SCALES if (place := folder / "results" / scale / name).is_dir()]
     if not found:
-        raise InputError(f"{name}: no results are kept here; run hmmscope run {name} --scale small --out {name}")
+        raise InputError(
+            f"{name}: this checkout has no results of it; run hmmscope run {name} --scale small --out {name}"
+        )
 
     def worth(folder: Path) -> tuple[bool, bool, int]:
         about = store.read_json(folder / "experiment.json")

@@ -25,7 +25,7 @@ from hmmscope.text import say
 def sample(options: SampleOptions) -> None:
     num_samples, length, first, out = options.num_samples, options.length, options.first, options.out
     if num_samples < 0 or first < 0:
-        raise InputError(f"num_samples: and first must be at least 0, got {num_samples} and {first}")
+        raise InputError(f"num_samples, first: must be at least 0, got {num_samples} and {first}")
     if out is not None:
         new_file(out, (".txt", ".jsonl", ".npz", ".safetensors"))
     layout = SequenceLayout(length=length)

@@ -57,7 +57,7 @@ def sweep(options: SweepOptions) -> None:
 def _refuse_doubtful(rows: Sequence[dict[str, Any]]) -> None:
     if names := [row["run"] for row in rows if row["state"] in DOUBTFUL]:
         raise ResourceError(
-            f"{len(names)} of {len(rows)} runs are damaged or unsealed, such as {names[0]}; the other runs are valid"
+            f"{len(names)} of {len(rows)} runs are damaged or have no seal, such as {names[0]}; the other runs are valid"
         )
 
 

@@ -164,7 +164,11 @@ def _experiment(folder: Path) -> list[str]:
             data = sorted(data, key=_claim)
         words = _FINDING_WORDS if name == "findings.json" else _FIGURE_WORDS
         _same(_without(stored, words), _without(data, words), f"{folder / name}: ", _TABLES)
-    made = "1 file of findings follows" if len(derived) == 1 else f"{len(derived)} files of figures and findings follow"
+    made = (
+        "1 file of findings follows"
+        if len(derived) == 1
+        else f"{len(derived)} files of figures and findings follow from the tables"
+    )
     said = [f"{made} from {len(tables)} tables"]
     pool, rows, found = folder.parent / "trained", list(tables.get("runs", ())), 0
     for part in store.read_table(folder / INDEX) if (folder / INDEX).is_file() else ():

@@ -300,7 +300,9 @@ def depth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     if len(depths) < 2:
         return lab.Measurement(None, _said(rows))
     ends = (("transformer", depths[0]), ("transformer", depths[-1]))
-    effects = each(rows, "task", _less(*ends), f"loss with {depths[0]} layers minus that with {depths[-1]}")
+    effects = each(
+        rows, "task", _less(*ends), f"loss with {depths[0]} layer{'s' * (depths[0] > 1)} minus that with {depths[-1]}"
+    )
     gates, drifts = (
         [_learned(tables, one, rows.values("task"), numbers) for one in ends],
         _drifts(tables, *ends, rows.values("task"), numbers=numbers),
@@ -356,7 +358,7 @@ def parity(tables: lab.Tables) -> lab.Measurement:
         models,
         "task",
         _less(("delta-rule", layers), (architecture, layers), beyond=True),
-        "lower loss beyond the training length",
+        "decrease of the loss beyond the training length",
     )
     exact = rows.where(predictor="constructed")
     if not exact:

@@ -289,7 +289,9 @@ def _gains(tables: lab.Tables, processes: tuple[str, ...]) -> dict[str, lab.Effe
         return lab.EstimateWithError(less.value / left, less.error / left)
 
     for process, own in rows.where(process=processes).by("process").items():
-        effects[process] = lab.Effect.pooled(list(own.per_seed(gain).values()), "of what was unexplained")
+        effects[process] = lab.Effect.pooled(
+            list(own.per_seed(gain).values()), "of the variance that the controls leave unexplained"
+        )
     return effects
 
 
@@ -340,7 +342,7 @@ def factors_apart(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
     def removed(of: Callable[[int, str], float]) -> float:
         return (of(1, "factored") - of(0, "factored")) / (1 - of(0, "factored"))
 
-    effects = _by_process(tables, removed, "of the part that is not factored")
+    effects = _by_process(tables, removed, "of the variance that the factors do not explain")
     held = _by_process(tables, lambda of: of(1, "dimension"), "dimensions")
     text = f"Effective dimensions of the last layer (sum 4, product 8): {_said(held)}."
     return lab.Measurement(

@@ -122,7 +122,9 @@ def _effects(tables: lab.Tables, intervention: str, less: dict[str, str]) -> dic
             return of("trained", "belief") - of(less.get("network", "trained"), less.get("subspace", "belief"))
 
         name = f"{ARCHITECTURES[architecture]} on {PROCESSES[process]}"
-        effects[name] = lab.Effect.pooled(list(rows.per_seed(difference).values()), "of the way")
+        effects[name] = lab.Effect.pooled(
+            list(rows.per_seed(difference).values()), "of the way to the filter's prediction"
+        )
     return effects
 
 

@@ -260,7 +260,7 @@ def by_which_way(tables: lab.Tables) -> lab.Measurement:
 
     by_seed = rows.per_seed(lambda own: {name: cost(own, name) for name in senders})
     each = {name: lab.Effect.pooled([found[name] for found in by_seed.values()]) for name in senders}
-    effect = lab.Effect.pooled(list(rows.per_seed(more).values()), "nats, MLP minus head")
+    effect = lab.Effect.pooled(list(rows.per_seed(more).values()), "loss without the MLP minus that without the head")
     return lab.Measurement(
         effect, f"Rise of the loss in nats if the second layer's attention no longer receives: {_said(each)}."
     )

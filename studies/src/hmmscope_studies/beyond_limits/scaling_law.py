@@ -228,7 +228,7 @@ def _foretold(chains: Mapping[str, list[lab.ScalingLaw.BudgetPoint]], numbers: l
         share,
         lab.parameter(numbers, "covered"),
         1.0,
-        "the fraction of largest budgets inside the intervals of the laws fitted to smaller ones",
+        "the fraction of largest budgets whose result lies in the interval predicted from smaller budgets",
     )
 
 
@@ -345,7 +345,9 @@ def recurrent(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measuremen
 def _to_the_end(tables: lab.Tables, deepest: int, numbers: lab.Numbers = None) -> lab.Measurement:
     rows = _lengths(tables, deepest, numbers=numbers)
     chain, end = _points(rows, numbers), math.log2(max(map(partial(_end, numbers=numbers), rows)))
-    law = _at_paper(chain, f"doublings of the RNN beyond {model_name(deepest)}, to the end of the sequence", numbers)
+    law = _at_paper(
+        chain, f"doublings from the fit length of {model_name(deepest)} to the end of the sequence", numbers
+    )
     if law is None or law.low is None or law.high is None:
         return lab.Measurement(
             None, _said(tables, numbers), _gates(tables, {"deepest": chain}, numbers), compute_used=_reached(numbers)

@@ -170,7 +170,7 @@ def dose_slope(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
         1 / max(rows.values("actions")),
         0,
         lab.parameter(numbers, "rarely", RARELY),
-        "the smallest share of actions after which the state is asked for",
+        "the smallest fraction of actions after which the model must predict the state",
     )
     gates = [asked, lab.Gate.matched(_budgets(tables))]
     for who, depths in {"RNN": [0], "Transformer": [n for n in layers_of(rows) if n]}.items():
@@ -210,7 +210,9 @@ def _budgets(tables: lab.Tables) -> dict[str, dict[str, float]]:
 def dose_threshold(tables: lab.Tables, numbers: lab.Numbers = None) -> lab.Measurement:
     """Compare the best Transformer with the RNN by supervision rate, the rarest first."""
     rows = _models(tables)
-    found = each(rows, "actions", partial(_behind, numbers=numbers), "doublings behind the RNN")
+    found = each(
+        rows, "actions", partial(_behind, numbers=numbers), "doublings of the RNN's fit length above the Transformer's"
+    )
     effects = {f"1 in {actions}": found[actions] for actions in sorted(found, reverse=True)}
     deep = each(
         rows,

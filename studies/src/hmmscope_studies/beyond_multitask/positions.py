@@ -70,7 +70,10 @@ def rotary(tables: Tables) -> Measurement:
         return Measurement(None, f"{text} There are no two encodings to compare.")
     best = smallest(others, lambda kind: kinds[kind].value)
     effect = excess_less(
-        deep, {"positions": best}, {"positions": "rotary"}, f"excess of {best} minus that of rotary, nats"
+        deep,
+        {"positions": best},
+        {"positions": "rotary"},
+        f"nats of excess with {best} positions minus those with rotary ones",
     )
     text = f"{text} {better(effect, 'Rotary', f'the best other encoding ({best})')}"
     return Measurement(

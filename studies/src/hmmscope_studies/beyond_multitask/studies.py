@@ -191,7 +191,7 @@ def depth_matters(tables: lab.Tables, key: str) -> lab.Gate:
     rows = _excess(tables)
     shallow = rows.where(layers=1)
     deep = rows.where(layers=max(rows.values("layers")), **{key: shallow.values(key)[0]} if shallow else {})
-    gain = shallow.less(deep, unit="excess, nats")
+    gain = shallow.less(deep, unit="nats of excess")
     return (
         lab.Gate.learned(gain, DEPTH_GAIN, "one layer")
         if gain

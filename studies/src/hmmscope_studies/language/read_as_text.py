@@ -353,7 +353,7 @@ def context(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
 @lab.claim("pretrained-optimum")
 def optimum(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     end = _end(tables, "accuracy")
-    found = _of(end, "optimum").less(_of(end, "trained"), unit="of accuracy")
+    found = _of(end, "optimum").less(_of(end, "trained"), unit="accuracy")
     return _seen(found, "Accuracy, exact filter minus language model", tables, numbers)
 
 
@@ -394,7 +394,7 @@ def belief(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     effects = {
         "read": _of(tables["beyond"], "trained").effect(unit="of the variance left by untrained controls"),
         "beyond the prediction": (tops["trained"] - alone).effect("of R²"),
-        "used": _of(moved, "trained").less(_of(moved, "untrained"), unit="of the way"),
+        "used": _of(moved, "trained").less(_of(moved, "untrained"), unit="of the way to the filter's prediction"),
     }
     listed = "; ".join(f"{LOOKS[name][0]} {_short(found.effect())}" for name, found in tops.items())
     beside = f"weights shuffled {_short(_of(tables['beyond'], 'shuffled').effect())}"
