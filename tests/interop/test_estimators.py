@@ -166,6 +166,7 @@ class FirstColumn(CategoricalHMM):
 
 
 ONE_COLUMN = "the check brings several columns; symbols are one"
+COLUMN = "an array of one dimension is one column, as in hmmscope.fit"
 LENGTHS_SECOND = "the second argument of fit is lengths, as in hmmlearn, and there is no y"
 EXPECTED = {
     CategoricalHMM: dict.fromkeys(
@@ -188,7 +189,8 @@ EXPECTED = {
         ),
         ONE_COLUMN,
     )
-    | dict.fromkeys(("check_fit_score_takes_y", "check_fit2d_1feature"), LENGTHS_SECOND),
+    | dict.fromkeys(("check_fit_score_takes_y", "check_fit2d_1feature"), LENGTHS_SECOND)
+    | {"check_fit1d": COLUMN},
     FirstColumn: dict.fromkeys(
         ("check_methods_sample_order_invariance", "check_methods_subset_invariance"),
         "rows are moments of one sequence: their order is what the model is about",

@@ -156,6 +156,8 @@ ORDER = "rows are moments of one sequence: their order is what the model is abou
 EXPECTED = {
     "check_methods_sample_order_invariance": ORDER,
     "check_methods_subset_invariance": ORDER,
+    "check_fit1d": "an array of one dimension is one column, as in hmmscope.fit",
+    "check_fit2d_predict1d": "likewise",
     "check_dont_overwrite_parameters": "n_features is an attribute of hmmlearn's",
 }
 

@@ -17,8 +17,8 @@ from hmmscope.errors import InputError
 from hmmscope.processes.probability_rows import numbers_of
 from hmmscope.schema import require
 
-#: Largest mean count, so that sums stay exact and sampling tables stay small.
-MOST = 1e6
+#: Mean count above which log-probabilities use deviances, and samples a normal expansion.
+LARGE = 1e6
 
 
 @registry.emission("poisson")
@@ -34,7 +34,7 @@ class PoissonHMM(EmissionHMM):
 
     Args:
         initial, transition: As in `EmissionHMM`.
-        rates: (S, Y) or (S,), in (0, 10^6].
+        rates: (S, Y) or (S,), positive.
         states, title, source: As in `EmissionHMM`.
 
     Raises:
@@ -63,7 +63,6 @@ class PoissonHMM(EmissionHMM):
         found = numbers_of("rates", rates, (self.num_states,) if flat else (self.num_states, None))
         self.rates = found[:, None] if flat else found
         require(bool((self.rates > 0).all()), "rates", "must be positive", float(self.rates.min()))
-        require(bool((self.rates <= MOST).all()), "rates", f"must be at most {MOST:g}", float(self.rates.max()))
         self.num_symbols = self.num_draws = self.rates.shape[1]
 
     @property
@@ -92,6 +91,9 @@ class PoissonHMM(EmissionHMM):
     def log_likelihoods(self, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch state"]:
         """Compute log P(o_t | state) = sum_y (o_y log rate_y - rate_y - log o_y!)."""
         rows_NY = observations.reshape(-1, self.num_symbols)
+        if bool((self.rates > LARGE).any()):
+            seen_NSY = _log_probs(rows_NY[:, None], self.rates).where(~rows_NY[:, None].isnan(), 0.0)
+            return seen_NSY.sum(-1).view(*observations.shape[:-1], len(self.rates))
         found_NS = coordinate_sums(rows_NY, -self.rates, slopes=self.rates.log())
         found_NS -= _log_factorials(rows_NY.nan_to_num(0.0))
         return found_NS.view(*observations.shape[:-1], len(self.rates))
@@ -103,6 +105,10 @@ class PoissonHMM(EmissionHMM):
         for state, rates in enumerate(self.rates.tolist()):
             here = states == state
             for y, rate in enumerate(rates):
+                if rate > LARGE:
+                    z = torch.special.ndtri(uniforms[..., y][here].clamp(1e-300, 1 - 2**-53))
+                    found[..., y][here] = (rate + math.sqrt(rate) * z + (z.square() - 1) / 6 + 0.5).floor().clamp_min(0)
+                    continue
                 least = max(0, int(rate - 12 * math.sqrt(rate)) - 20)  # smaller counts have probability below 2^-53
                 counts = torch.arange(least, int(rate + 12 * math.sqrt(rate)) + 40, dtype=torch.float64)
                 cumulated = (counts * math.log(rate) - rate - torch.lgamma(counts + 1)).exp().cumsum(0)
@@ -122,7 +128,7 @@ class PoissonHMM(EmissionHMM):
         filled = completed(observations)[0].sqrt()
         centres = scattered_centres(filled, num_states, torch.from_numpy(random.random(num_states)))
         uniform = torch.full((num_states, num_states), 1 / num_states, dtype=torch.float64)
-        return cls(uniform[0], uniform, torch.maximum(centres.square(), min_variance))
+        return cls(uniform[0], uniform, torch.maximum(centres.square(), _least(observations, min_variance)))
 
     def m_step(
         self,
@@ -132,7 +138,7 @@ class PoissonHMM(EmissionHMM):
     ) -> dict[str, Any]:
         weight = occupancy.T @ (~observations.isnan()).double()
         mean = occupancy.T @ observations.nan_to_num(0.0) / weight.where(weight > 0, 1.0)
-        return {"rates": torch.maximum(mean.where(weight > 0, self.rates), min_variance)}
+        return {"rates": torch.maximum(mean.where(weight > 0, self.rates), _least(observations, min_variance))}
 
     @classmethod
     def conjugate(
@@ -140,6 +146,31 @@ class PoissonHMM(EmissionHMM):
     ) -> GammaRates:
         refuse_others(others, ("prior_strength",))
         return GammaRates(observations.nanmean(0), prior_strength)
+
+
+def _least(observations: Tensor, min_variance: Tensor) -> Tensor:
+    """Return the least rates: the least variances, but below a tenth of the smallest positive counts."""
+    positive = observations.where(observations > 0, torch.inf)
+    return torch.minimum(min_variance, positive.amin(0) / 10)
+
+
+def _log_probs(counts: Tensor, rates: Tensor) -> Tensor:
+    """Return log P(count | rate) without cancellation, by deviances.
+
+    Source: Loader (2000), *Fast and accurate computation of binomial probabilities*.
+    """
+    seen = counts.clamp_min(1)
+    away = (rates - seen) / seen
+    series = away.square() * (0.5 - away * (1 / 3 - away * (0.25 - away / 5)))
+    deviance = seen * torch.where(away.abs() < 1e-4, series, away - torch.log1p(away))
+    error = torch.where(
+        seen < 16, torch.lgamma(seen + 1) - _stirling(seen), (1 - 1 / (30 * seen.square())) / (12 * seen)
+    )
+    return torch.where(counts < 1, -rates, -deviance - error - (2 * math.pi * seen).log() / 2)
+
+
+def _stirling(counts: Tensor) -> Tensor:
+    return (counts + 0.5) * counts.log() - counts + math.log(2 * math.pi) / 2
 
 
 def _log_factorials(counts: Float64[Tensor, "row coordinate"]) -> Float64[Tensor, "row 1"]:

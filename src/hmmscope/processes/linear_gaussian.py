@@ -44,7 +44,7 @@ class LinearGaussian(VectorProcess):
     Args:
         transition, output: (n, n) and (m, n).
         initial: state before time 0 (n,); default: the first unit vector.
-        state_noise, output_noise: (n, n) and (m, m), positive definite; default: identities.
+        state_noise, output_noise: (n, n), positive semidefinite, and (m, m), definite; default: identities.
         title, source: free text.
 
     Raises:
@@ -163,10 +163,23 @@ class LinearGaussian(VectorProcess):
 
 
 def _factor(name: str, covariance: Float64[Tensor, "size size"]) -> NDArray[np.float64]:
-    factor, failed = torch.linalg.cholesky_ex(covariance)
-    if int(failed) or not bool(torch.allclose(covariance, covariance.T)):
-        raise InputError(f"{name}: must be a symmetric positive definite matrix")
+    factor = noise_factor(covariance, singular=name == "state_noise")
+    if factor is None:
+        kind = "semidefinite" if name == "state_noise" else "definite"
+        raise InputError(f"{name}: must be a symmetric positive {kind} matrix")
     return factor.numpy()
+
+
+def noise_factor(covariance: Float64[Tensor, "size size"], *, singular: bool) -> Float64[Tensor, "size size"] | None:
+    """Return F with F F^T = covariance, or None if it is not symmetric, or not positive (semi)definite."""
+    if not bool(torch.allclose(covariance, covariance.T)):
+        return None
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    if not int(failed):
+        return factor
+    values, vectors = torch.linalg.eigh(covariance)
+    rounding = 1e-12 * float(values.abs().max())
+    return vectors * values.clamp_min(0).sqrt() if singular and float(values.min()) >= -rounding else None
 
 
 @registry.process("ran-lds")

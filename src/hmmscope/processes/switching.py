@@ -12,6 +12,7 @@ from hmmscope.errors import InputError
 from hmmscope.kernels.random_arrays import standard_normals
 from hmmscope.processes.capabilities import ObserverOutput
 from hmmscope.processes.hmm import texts
+from hmmscope.processes.linear_gaussian import noise_factor
 from hmmscope.processes.probability_rows import as_float64, laws_of, numbers_of
 from hmmscope.processes.process import SampledPaths, check_samples
 from hmmscope.processes.switching_filter import num_apart, require_kept, switching_filter
@@ -37,7 +38,7 @@ class SwitchingLinearGaussian(VectorProcess):
         transition, output: (K, n, n) and (K, m, n).
         mode_initial: (K,); default: uniform.
         initial: state before time 0 (n,); default: zeros.
-        state_noise, output_noise: (K, n, n) and (K, m, m), positive definite; default: identities.
+        state_noise, output_noise: (K, n, n), positive semidefinite, and (K, m, m), definite; default: identities.
         num_kept: Gaussians in the filter, at least K^2.
         title, source: free text.
 
@@ -75,7 +76,7 @@ class SwitchingLinearGaussian(VectorProcess):
         self.initial = numbers_of("initial", _or(initial, torch.zeros(size)), (size,))
         self.state_noise = _noise("state_noise", state_noise, modes, size)
         self.output_noise = _noise("output_noise", output_noise, modes, seen)
-        self._factors = [torch.linalg.cholesky(one).numpy() for one in (self.state_noise, self.output_noise)]
+        self._factors = [_factors(name, getattr(self, name)) for name in ("state_noise", "output_noise")]
         require_kept(modes, num_kept)
         self.num_states, self.num_symbols, self.num_kept = modes, seen, num_kept
         self.title, self.source = title, source
@@ -162,11 +163,15 @@ def _or(given: object, otherwise: object) -> object:
 
 
 def _noise(name: str, given: object, modes: int, size: int) -> Float64[Tensor, "mode size size"]:
-    found = numbers_of(name, _or(given, torch.eye(size).expand(modes, size, size)), (modes, size, size))
-    failed = torch.linalg.cholesky_ex(found)[1]
-    if bool(failed.any()) or not bool(torch.allclose(found, found.mT)):
-        raise InputError(f"{name}: must be a symmetric positive definite matrix for each mode")
-    return found
+    return numbers_of(name, _or(given, torch.eye(size).expand(modes, size, size)), (modes, size, size))
+
+
+def _factors(name: str, covariances: Float64[Tensor, "mode size size"]) -> NDArray[np.float64]:
+    found = [noise_factor(one, singular=name == "state_noise") for one in covariances]
+    if any(one is None for one in found):
+        kind = "semidefinite" if name == "state_noise" else "definite"
+        raise InputError(f"{name}: must be a symmetric positive {kind} matrix for each mode")
+    return torch.stack([one for one in found if one is not None]).numpy()
 
 
 def _each(matrices: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -193,6 +193,8 @@ def _whole(row: object, missing: Missing, where: Callable[[], str]) -> NDArray[n
     if array.dtype.kind == "f" and bool((np.floor(array) == array).all()):
         whole = array.astype(np.float64)
         array = whole.astype(np.int64) if bool((np.abs(whole) < 2**53).all()) else array
+    if array.ndim == 1 and array.dtype.kind == "O" and all(isinstance(one, int) for one in array.tolist()):
+        raise InputError(f"{where()}: {max(array, key=abs)} is not a symbol; symbols must be in [0, {MAX_SYMBOLS})")
     if array.ndim != 1 or array.dtype.kind not in "iub":
         numbers = f"; {FOR_NUMBERS}" if array.dtype.kind == "f" else ""
         raise InputError(f"{where()}: must be a list of whole numbers, got {shown(row)}{numbers}")

@@ -12,7 +12,8 @@ from hmmscope.errors import InputError
 from hmmscope.inference.constraints import Constraints
 from hmmscope.inference.free_parameters import num_free
 from hmmscope.inference.known_states import paired
-from hmmscope.sklearn.encoded import Array, EncodedObservations, rows_of, unmasked, unrounded
+from hmmscope.sequences.columns import categories_of, is_frame
+from hmmscope.sklearn.encoded import Array, EncodedObservations, as_rows, rows_of, unrounded
 from hmmscope.sklearn.estimator import HiddenMarkovModel, drawn
 
 
@@ -46,6 +47,7 @@ class CategoricalHMM(HiddenMarkovModel):
         n_features: V.
     """
 
+    symbolic = True
     parts = HiddenMarkovModel.parts | {"e": "emissionprob_"}
     laws = (*HiddenMarkovModel.laws, "emissionprob_")
     constrained = HiddenMarkovModel.constrained | {"emission": "emissionprob_"}
@@ -93,7 +95,8 @@ class CategoricalHMM(HiddenMarkovModel):
         return tags
 
     def _read(self, X: Any, *, fitting: bool) -> NDArray[np.int64]:
-        X = unmasked(X)
+        categories = [] if is_frame(X) else categories_of(X) or []
+        X = as_rows(X)
         if not fitting and self._is_column(X):  # passes all of scikit-learn's checks
             self._num_symbols = int(self.n_features or 0)
             self._check_largest(X)
@@ -110,7 +113,8 @@ class CategoricalHMM(HiddenMarkovModel):
         if (symbols != given).any() or symbols.min() < 0:
             raise InputError("X: must be symbols (nonnegative integers); encode names with OrdinalEncoder")
         drawn_anew = fitting and self.__dict__["n_features"] is None and "emissionprob_" in self._to_begin()
-        self._num_symbols = int(symbols.max()) + 1 if drawn_anew else int(self.n_features or 0)
+        largest = max([int(symbols.max()), *(one for one in categories if isinstance(one, int))])
+        self._num_symbols = largest + 1 if drawn_anew else int(self.n_features or 0)
         self._check_largest(symbols)
         return np.where(gaps, self._num_symbols, symbols)[:, None]
 

@@ -2,7 +2,8 @@
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,11 @@ from hmmscope.inference.weights import as_weights
 from hmmscope.processes.capabilities import OF_STATES
 from hmmscope.processes.params import StateEmissionParams
 from hmmscope.processes.process import Process
-from hmmscope.schema import refuse_masked
+from hmmscope.schema import refuse_masked, shown
+from hmmscope.sequences.columns import to_plain, writable
+from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.gaps import is_nothing
+from hmmscope.sequences.vector_data import VectorData, read_vectors
 
 Array = NDArray[np.float64]
 
@@ -137,6 +142,42 @@ class PaddedBatch(NamedTuple):
 def libm_log(values: Array) -> Array:
     """Compute logarithms with the bits of the C library."""
     return np.array([math.log(value) if value > 0 else -math.inf for value in values.ravel()]).reshape(values.shape)
+
+
+def as_rows(X: Any) -> Any:
+    """Convert what `hmmscope.SequenceData` and `read_vectors` read to rows for `validate_data`; frames keep names.
+
+    A sequence of numbers is a column, and None and masked entries become NaN. Files and data that were read
+    come with lengths, see `with_lengths`.
+    """
+    if isinstance(X, np.ndarray) and X.dtype.names is not None:
+        X = {name: X[name] for name in X.dtype.names}
+    if isinstance(X, Mapping):
+        return np.column_stack([np.asarray(unmasked(to_plain(column)), np.float64) for column in X.values()])
+    X = unmasked(to_plain(X))
+    if isinstance(X, list | tuple) and not any(np.ndim(one) for one in X):
+        X = np.array([np.nan if is_nothing(one) else one for one in X])
+    if isinstance(X, np.ndarray) and X.ndim == 1:
+        X = X[:, None]
+    if isinstance(X, np.ndarray) and X.dtype.kind in "OUS" and X.size:
+        texts = [one for one in X.ravel().tolist() if isinstance(one, str | bytes)]
+        if texts:
+            raise InputError(f"X: must be numbers, got {shown(texts[0])}; encode names with OrdinalEncoder")
+    return writable(X) if isinstance(X, np.ndarray) else X
+
+
+def with_lengths(X: Any, lengths: Any, *, symbols: bool) -> tuple[Any, Any]:
+    """Return rows and lengths of a file, `SequenceData` or `VectorData`; other X unchanged."""
+    if isinstance(X, str | Path):
+        X = SequenceData(X) if symbols else read_vectors(X)
+    if not isinstance(X, SequenceData | VectorData):
+        return X, lengths
+    if lengths is not None:
+        raise InputError("lengths: apply to arrays and tables; this X has its own")
+    if isinstance(X, VectorData):
+        return X.rows.numpy(), X.lengths.numpy()
+    flat = X.flat.astype(np.float64)
+    return np.where(flat == X.num_symbols, np.nan, flat)[:, None], X.lengths.numpy()
 
 
 def unmasked(X: Any) -> Any:

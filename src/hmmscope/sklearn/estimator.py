@@ -5,6 +5,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Collection
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -27,7 +28,16 @@ from hmmscope.inference.paths import viterbi_paths
 from hmmscope.inference.weights import as_weights, with_weights
 from hmmscope.processes.stationary import stationary_law
 from hmmscope.schema import refuse_masked, unknown_name
-from hmmscope.sklearn.encoded import Array, EncodedObservations, lengths_of, rows_of, weighted_parts, weighted_sum
+from hmmscope.sklearn.encoded import (
+    Array,
+    EncodedObservations,
+    as_rows,
+    lengths_of,
+    rows_of,
+    weighted_parts,
+    weighted_sum,
+    with_lengths,
+)
 from hmmscope.sklearn.monitor import ConvergenceMonitor
 
 #: Decoders: the Viterbi path, or the most probable state at each time.
@@ -46,6 +56,8 @@ class HiddenMarkovModel(BaseEstimator):
     parts: dict[str, str] = {"s": "startprob_", "t": "transmat_"}
     #: Attributes whose rows are distributions; a fit preserves their zeros.
     laws: tuple[str, ...] = ("startprob_", "transmat_")
+    #: Whether observations are symbols.
+    symbolic = False
     #: Attribute of each part that `constraints` may name.
     constrained: dict[str, str] = {"initial": "startprob_", "transition": "transmat_"}
 
@@ -108,7 +120,7 @@ class HiddenMarkovModel(BaseEstimator):
         transmat_ij ∝ max(0, transmat_prior - 1 + E[transitions i -> j]); zeros stay zero
 
         Args:
-            X: (time, feature), consecutive sequences.
+            X: (time, feature), consecutive sequences; also a column, a table, a path, or data that were read.
             lengths: They sum to the number of rows; None for one sequence.
             sequence_weights: Factor of each sequence; 2 equals two copies, 0 leaves it out.
             known_states: State of each row, -1 where unknown, or allowed states as booleans (time, state).
@@ -117,6 +129,7 @@ class HiddenMarkovModel(BaseEstimator):
             InputError: Invalid X or options, or a start that forbids a sequence.
         """
         self._check_options()
+        X, lengths = with_lengths(X, lengths, symbols=self.symbolic)
         X = self._read(X, fitting=True)
         lengths, allowed = lengths_of(lengths, len(X)), self._allowed(known_states, len(X))
         X, lengths, weights, allowed = weighted_parts(X, lengths, sequence_weights, allowed)
@@ -325,8 +338,9 @@ class HiddenMarkovModel(BaseEstimator):
 
         Only parameters named in `params` are free; structural zeros are not.
         """
+        X, lengths = with_lengths(X, lengths, symbols=self.symbolic)
         score = self.score(X, lengths)
-        return self._num_parameters() * math.log(len(X)) - 2 * score
+        return self._num_parameters() * math.log(len(as_rows(X))) - 2 * score
 
     # -- checks
 
@@ -360,6 +374,7 @@ class HiddenMarkovModel(BaseEstimator):
 
     def _asked(self, X: Any, lengths: Any, known_states: Any = None) -> EncodedObservations:
         self._ready()
+        X, lengths = with_lengths(X, lengths, symbols=self.symbolic)
         X = self._read(X, fitting=False)
         allowed = self._allowed(known_states, len(X))
         return self._seen(X, lengths_of(lengths, len(X)), None if allowed is None else self._known(X, allowed))
@@ -389,6 +404,8 @@ class HiddenMarkovModel(BaseEstimator):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 raise InputError(f"{name}: must be a whole number of at least {least}, got {value!r}")
+        if isinstance(self.tol, bool) or not isinstance(self.tol, Real) or math.isnan(self.tol):
+            raise InputError(f"tol: must be a number of nats, -inf to run all iterations, got {self.tol!r}")
         for name, known in (("algorithm", ALGORITHMS), ("implementation", IMPLEMENTATIONS)):
             if getattr(self, name) not in known:
                 raise unknown_name(name, getattr(self, name), known)

@@ -15,7 +15,8 @@ from hmmscope.emissions.states import MarkovChainParams, StateCounts
 from hmmscope.errors import InputError
 from hmmscope.inference.counts import Counts
 from hmmscope.processes.observations import as_counts
-from hmmscope.sklearn.encoded import Array, EncodedObservations, unmasked, weighted_sum
+from hmmscope.sequences.columns import writable
+from hmmscope.sklearn.encoded import Array, EncodedObservations, as_rows, weighted_sum, with_lengths
 from hmmscope.sklearn.estimator import HiddenMarkovModel
 
 
@@ -44,7 +45,9 @@ class RealValuedHMM(HiddenMarkovModel):
         return tags
 
     def _read(self, X: Any, *, fitting: bool) -> Array:
-        found: Array = validate_data(self, unmasked(X), reset=fitting, dtype=np.float64, ensure_all_finite="allow-nan")
+        found: Array = writable(
+            validate_data(self, as_rows(X), reset=fitting, dtype=np.float64, ensure_all_finite="allow-nan")
+        )
         if fitting:
             self.n_features = found.shape[1]
         return found
@@ -67,6 +70,7 @@ class RealValuedHMM(HiddenMarkovModel):
         self, X: Any, lengths: Any, known_states: Any = None
     ) -> tuple[MarkovChainParams, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         self._ready()
+        X, lengths = with_lengths(X, lengths, symbols=False)
         X = self._read(X, fitting=False)
         counts = as_counts([len(X)] if lengths is None else lengths)
         if counts.ndim != 1 or counts.is_floating_point() or bool((counts < 0).any()) or int(counts.sum()) != len(X):
@@ -142,6 +146,8 @@ def without_gaps(X: Array, num_states: int) -> Array:
 def bounded_below(covars: Array, least: float, matrices: bool) -> Array:
     """Raise variances, or the eigenvalues of covariance matrices, to `least`."""
     if least <= 0:
+        if matrices and np.isfinite(covars).all():
+            _refuse_collinear(covars)
         return covars
     if not matrices:
         return np.maximum(covars, least)
@@ -149,3 +155,15 @@ def bounded_below(covars: Array, least: float, matrices: bool) -> Array:
     raised = np.einsum("...ij,...j,...kj->...ik", vectors, np.maximum(values, least), vectors)
     found: Array = np.where((values.min(-1) < least)[..., None, None], raised, covars)
     return found
+
+
+def _refuse_collinear(covars: Array) -> None:
+    for place, matrix in enumerate(covars.reshape(-1, *covars.shape[-2:])):
+        values, vectors = np.linalg.eigh(matrix)
+        if values[0] <= 1e-14 * max(values[-1], 1e-300):
+            columns = np.flatnonzero(np.abs(vectors[:, 0]) > 0.05).tolist()
+            which = f"column {columns[0]} is constant" if len(columns) == 1 else f"columns {columns} are collinear"
+            raise InputError(
+                f"X: {which} in the rows of component {place}, so that its covariance matrix is singular; drop a column, or "
+                "set min_variance, covariance_type='diag', or fewer components"
+            )

@@ -1,0 +1,139 @@
+"""Estimators read what hs.fit reads, and refuse in one line what they cannot fit."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hmmscope as hs
+from hmmscope.errors import InputError
+
+estimators = pytest.importorskip("hmmscope.sklearn")
+
+CHAIN = {"startprob_": np.array([0.5, 0.5]), "transmat_": np.array([[0.9, 0.1], [0.2, 0.8]])}
+
+
+def ready(kind: str) -> Any:
+    """An estimator with parameters, which fits nothing."""
+    parts: dict[str, Any] = {
+        "CategoricalHMM": {"emissionprob_": np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]])},
+        "GaussianHMM": {"means_": np.array([[0.0], [2.0]]), "covars_": np.ones((2, 1))},
+        "PoissonHMM": {"lambdas_": np.array([[0.5], [2.0]])},
+        "GMMHMM": {"weights_": np.ones((2, 1)), "means_": np.array([[[0.0]], [[2.0]]]), "covars_": np.ones((2, 1, 1))},
+    }
+    found = getattr(estimators, kind)(2)
+    for name, value in (CHAIN | parts[kind]).items():
+        setattr(found, name, value)
+    return found
+
+
+def columns(rows: list[int | None]) -> dict[str, Any]:
+    """One column in arrays, lists, tensors and tables."""
+    values = np.array([np.nan if one is None else one for one in rows])
+    fixed = values.copy()
+    fixed.flags.writeable = False
+    found = {
+        "list": rows,
+        "rows": [[one] for one in values.tolist()],
+        "one dimension": values,
+        "read-only": fixed[:, None],
+        "big-endian": values.astype(">f8")[:, None],
+        "fortran": np.asfortranarray(np.stack([values, values], 1))[:, :1],
+        "reversed": values[::-1].copy()[::-1][:, None],
+        "masked": np.ma.masked_invalid(values),
+        "tensor": torch.tensor(values),
+        "mapping": {"x": values},
+        "records": np.array([(one,) for one in values], dtype=[("x", float)]),
+        "numbers that were read": hs.read_vectors(values) if not np.isnan(values).all() else values,
+    }
+    if None not in rows:
+        found |= {"bytes": values.astype("u1"), "symbols": hs.SequenceData(values, symbols=3)}
+        found |= {"half": values.astype("f2")[:, None]}
+    for name in ("pandas", "polars"):
+        try:
+            library = __import__(name)
+        except ImportError:
+            continue
+        found |= {f"{name} series": library.Series(rows), f"{name} frame": library.DataFrame({"x": rows})}
+    return found
+
+
+@settings(max_examples=4, deadline=None)
+@given(
+    st.lists(st.none() | st.integers(0, 2), min_size=2, max_size=6).filter(lambda one: any(v is not None for v in one))
+)
+@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("ignore:X has feature names")
+@pytest.mark.parametrize("kind", ["CategoricalHMM", "GaussianHMM", "PoissonHMM", "GMMHMM"])
+def test_any_container_gives_the_same_answers(kind: str, rows: list[int | None]) -> None:
+    model = ready(kind)
+    plain = np.array([[np.nan if one is None else one] for one in rows])
+    score, states = model.score(plain), model.predict(plain)
+    process = hs.HMM(*CHAIN.values(), model.emissionprob_) if kind == "CategoricalHMM" else model.process()
+    source = [hs.MISSING if one is None else one for one in rows] if kind == "CategoricalHMM" else plain[:, 0]
+    assert score == pytest.approx(float(hs.log_likelihood(process, source)), abs=1e-7)
+    for name, given_rows in columns(rows).items():
+        assert model.score(given_rows) == score, name
+        assert model.predict(given_rows).tolist() == states.tolist(), name
+
+
+def test_files_and_data_that_were_read_have_their_lengths(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("x\n" + "".join(f"{one},5\n".replace(",", ".") for one in range(8)))
+    rows = np.arange(8.0)[:, None] + 0.5
+    model = ready("GaussianHMM")
+    assert model.score(path) == model.score(str(path)) == model.score(rows)
+    assert model.bic(path) == model.bic(rows)
+    parts = hs.SequenceData([[0, 1, 2], [2, 2]])
+    model = ready("CategoricalHMM")
+    assert model.score(parts) == model.score(np.array([[0], [1], [2], [2], [2]]), [3, 2])
+    assert estimators.CategoricalHMM(2, random_state=0).fit(parts).n_features == 3
+    with pytest.raises(InputError, match="lengths: apply to arrays and tables; this X has its own"):
+        model.score(parts, [3, 2])
+
+
+def test_what_cannot_be_fitted_is_refused_in_one_line() -> None:
+    x = np.random.default_rng(0).normal(size=(50, 1))
+    twice = np.column_stack([x, x[::-1], x])
+    for model in (estimators.GaussianHMM(2, "full", random_state=0), estimators.GaussianHMM(1, "tied")):
+        with pytest.raises(InputError, match=r"X: columns \[0, 2\] are collinear .* set min_variance"):
+            model.fit(twice)
+    with pytest.raises(InputError, match="tol: must be a number of nats"):
+        estimators.CategoricalHMM(2, tol=None).fit([0, 1, 1])
+    for names in (["a", "b"], np.array(["a", "b"]), np.array([["a"], ["b"]], object)):
+        with pytest.raises(InputError, match="X: must be numbers, got 'a'; encode names with OrdinalEncoder"):
+            estimators.CategoricalHMM(2).fit(names)
+    with pytest.raises(InputError, match=r"100000000000000000000 is not a symbol; symbols must be in \[0, "):
+        hs.SequenceData([0, 10**20])
+
+
+def test_counts_of_millions() -> None:
+    """Against log P = sum over the counts below of log(rate / count), from the count 0."""
+    rate, counts = 3e6, np.array([0.0, 1.0, 2.0, 2_999_000.0, 3_000_000.0, 3_005_000.0])
+    exact = [float(np.log(rate / np.arange(1, one + 1)).sum()) - rate for one in counts]
+    model = hs.PoissonHMM([1.0], [[1.0]], [rate])
+    found = [float(hs.log_likelihood(model, np.array([one]))) for one in counts]
+    assert found == pytest.approx(exact, abs=1e-6)
+    drawn = hs.ProcessDataset(model, length=4000)[0:1].observations
+    assert abs(float(drawn.mean()) - rate) < 5 * (rate / 4000) ** 0.5
+    assert float(drawn.var()) / rate == pytest.approx(1, abs=0.12)
+    values = np.repeat([3e7, 3.1e7], 50) + np.tile([0.0, 1e3], 50)
+    fitted = hs.fit(values, 2, emission="poisson", options=hs.FitOptions(num_restarts=1, choose="bic"))
+    assert sorted(fitted.hmm.rates[:, 0].tolist()) == pytest.approx([3e7 + 500, 3.1e7 + 500], abs=1)
+
+
+def test_noise_of_a_tracked_position_may_be_singular() -> None:
+    parts: dict[str, Any] = {"transition": [[1.0, 1.0], [0.0, 1.0]], "output": [[1.0, 0.0]], "output_noise": [[1.0]]}
+    noise = np.array([[0.25, 0.5], [0.5, 1.0]])
+    singular, near = (hs.LinearGaussian(**parts, state_noise=noise + more * np.eye(2)) for more in (0.0, 1e-9))
+    seen = hs.ProcessDataset(singular, length=30)[0:2].observations
+    torch.testing.assert_close(hs.log_likelihood(singular, seen), hs.log_likelihood(near, seen), rtol=1e-6, atol=1e-6)
+    for bad in (noise - 0.1 * np.eye(2), [[1.0, 0.0], [0.5, 1.0]]):
+        with pytest.raises(InputError, match="state_noise: must be a symmetric positive semidefinite matrix"):
+            hs.LinearGaussian(**parts, state_noise=bad)
+    with pytest.raises(InputError, match="output_noise: must be a symmetric positive definite matrix"):
+        hs.LinearGaussian(**parts | {"output_noise": [[0.0]]})
