@@ -94,8 +94,10 @@ class LogMean(NamedTuple):
 def log_mean(logs: Sequence[float]) -> LogMean | None:
     """Return log mean exp of independent logarithms without its jackknife bias; None if one decides it."""
     own, count = np.array(logs), len(logs)
-    weights = np.exp(own - own.max()) if count else own
-    if count < 2 or not weights.sum() - weights.max() > 0:
+    if count < 2 or own.max() == -np.inf:
+        return None
+    weights = np.exp(own - own.max())
+    if not weights.sum() - weights.max() > 0:
         return None
     without = own.max() + np.log((weights.sum() - weights) / (count - 1))
     log = count * (own.max() + math.log(weights.mean())) - (count - 1) * without.mean()
