@@ -1,6 +1,7 @@
 """Check the families of `hmmscope.fit` at length: answers by enumeration of all paths, and coverage of posterior intervals.
 
 python scripts/check_families.py enumerate [--cases 200]
+python scripts/check_families.py climb [--cases 200]
 python scripts/check_families.py coverage [--datasets 1000] [--families constraints,labels,inputs,durations]
 
 Coverage draws each model from the priors of the posterior, so that exact 95 % intervals contain the truth in 95 % of the
@@ -189,6 +190,42 @@ def cover_case(family: str, number: int, random: np.random.Generator) -> dict[st
     return found
 
 
+def climb_case(family: str, number: int, random: np.random.Generator) -> float:
+    """Return the smallest gain of an EM step without pseudo-counts, on one ragged data set with gaps."""
+    truth, lengths = drawn_model(family, random), [12, 9, 5, 1]
+    inputs = [random.integers(0, 2, length).tolist() for length in lengths]
+    drawn = truth.sample(12, 4, seed=number, inputs=random.integers(0, 2, (4, 12)) if family == "inputs" else None)
+    rows = [np.asarray(row)[:n] for row, n in zip(drawn.observations.per_sequence(), lengths, strict=True)]
+    rows = [np.where(random.random(len(row)) < 0.15, hs.MISSING, row).tolist() for row in rows[:-1]] + [[0]]
+    options: dict[str, Any] = {
+        "constraints": {"constraints": LEFT_RIGHT},
+        "labels": {"known_states": [[0, -1] * (n // 2) + [-1] * (n % 2) for n in lengths]},
+        "weights": {"sequence_weights": random.random(4) + 0.5},
+        "durations": {"durations": 3, "duration_family": ("free", "negative-binomial")[number % 2]},
+    }.get(family, {})
+    limits = {"num_restarts": 2, "max_iterations": 30, "pseudo_count": 0.0}
+    fit = hs.fit(
+        hs.SequenceData(rows, symbols=2),
+        3 if family == "constraints" else 2,
+        inputs=hs.SequenceData(inputs, symbols=2) if family == "inputs" else None,
+        options=hs.FitOptions(**limits, **options),
+        seed=number,
+    )
+    return min(float(np.diff(one).min(initial=0.0)) for one in fit.final.history)
+
+
+def check_climbs(families: list[str], cases: int) -> dict[str, Any]:
+    found = {}
+    for family in families:
+        random = numpy_generator(2, "check-families", FAMILIES.index(family))
+        least = min(climb_case(family, number, random) for number in range(cases))
+        found[family] = {"fits": cases, "smallest_gain": least}
+        print(f"{family}: {cases} fits, smallest gain of a step {least:.1e} nats", flush=True)
+        keep("climb", {family: found[family]})
+        assert least > -1e-9
+    return found
+
+
 def check_enumeration(families: list[str], cases: int) -> dict[str, Any]:
     found = {}
     for family in families:
@@ -222,13 +259,14 @@ def keep(name: str, found: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("check", choices=("enumerate", "coverage"))
+    parser.add_argument("check", choices=("enumerate", "climb", "coverage"))
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--datasets", type=int, default=1000)
     parser.add_argument("--families")
     given = parser.parse_args()
     torch.set_num_threads(1)
     checks: dict[str, Callable[[], dict[str, Any]]] = {
+        "climb": lambda: check_climbs(given.families.split(",") if given.families else [*FAMILIES], given.cases),
         "enumerate": lambda: check_enumeration(
             given.families.split(",") if given.families else [*FAMILIES], given.cases
         ),
