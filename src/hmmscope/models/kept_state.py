@@ -89,11 +89,10 @@ def _other(before: Any, now: Any) -> bool:
         now = now.get_state()
     if isinstance(before, Tensor) and isinstance(now, Tensor):
         return before.shape != now.shape or not torch.equal(before.nan_to_num(), now.nan_to_num())
-    if isinstance(before, list | dict) and type(before) is type(now):
-        pairs = (
-            zip(before, now, strict=False) if isinstance(before, list) else ((before[k], now.get(k)) for k in before)
-        )
-        return len(before) != len(now) or any(_other(*pair) for pair in pairs)
+    if isinstance(before, dict) and isinstance(now, dict):
+        return before.keys() != now.keys() or any(_other(value, now[key]) for key, value in before.items())
+    if isinstance(before, list) and isinstance(now, list):
+        return len(before) != len(now) or any(_other(*pair) for pair in zip(before, now, strict=True))
     return isinstance(before, int | float) and isinstance(now, int | float) and before != now
 
 
