@@ -6,8 +6,9 @@ import numpy as np
 import torch
 
 import hmmscope as hs
-from hmmscope.kernels.reference import sample_components_reference, sample_edges_reference, sample_paths_reference
+from hmmscope.kernels.reference import sample_paths_reference
 from hmmscope.processes.params import StateEmissionParams
+from reference_samplers import sample_components_reference, sample_edges_reference
 
 SAMPLES = np.array([0, 1, 2, 77, 5, 5, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**40 - 1, *range(100, 130)])
 

@@ -21,8 +21,9 @@ from dataset_cases import (
     weather,
 )
 from hmmscope.kernels import cpu
-from hmmscope.kernels.reference import sample_components_reference, sample_paths_reference
+from hmmscope.kernels.reference import sample_paths_reference
 from hmmscope.seeds import philox_key
+from reference_samplers import sample_components_reference
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -22,12 +22,12 @@ from families_cases import (
     words,
 )
 from hmmscope.errors import InputError
-from hmmscope.kernels.reference import sample_edges_reference
 from hmmscope.processes.combine import as_labelled
 from hmmscope.processes.low_rank import symmetric_channel
 from hmmscope.processes.params import EdgeEmissionParams, StateEmissionParams, stack, symbol_probs
 from hmmscope.seeds import PURPOSES, philox_key
 from oracles import by_enumeration, exact
+from reference_samplers import sample_edges_reference
 from strategies import KINDS, rows
 
 
