@@ -17,9 +17,6 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
     """Return `__getattr__`, `__dir__` and `__all__` of a package that imports its names on first use.
 
     The package's source imports these names under ``if TYPE_CHECKING``.
-
-    Args:
-        package: The package's `__name__`.
     """
     spec = sys.modules[package].__spec__
     read = getattr(spec and spec.loader, "get_source", lambda name: None)

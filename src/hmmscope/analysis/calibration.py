@@ -38,15 +38,7 @@ def bet(
     *,
     in_order: bool = True,
 ) -> Winnings:
-    """Return the log of each bet's winnings q(outcome) / p(outcome); add those of several batches.
-
-    Args:
-        law: probabilities at each position.
-        happened: outcomes.
-        positions: earlier observations of the sequence.
-        others: further predictors, by name.
-        in_order: whether outcomes are known at the next position; if not, bets are separate by position.
-    """
+    """Return the log of each bet's winnings q(outcome) / p(outcome); add those of several batches."""
     log_BJV = law.log()
     seen_BJ = log_BJV.gather(2, happened[..., None])[..., 0]
     if bool(torch.isinf(seen_BJ).any()):

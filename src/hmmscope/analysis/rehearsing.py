@@ -29,13 +29,7 @@ _LEAST_POSITIONS = 9
 
 
 def rehearsed(model: nn.Module, dataset: ProcessDataset, target: Target | None = None) -> tuple[str, ...]:
-    """Rehearse a user's model on a few samples, and return warnings.
-
-    Args:
-        model: any module.
-        dataset: samples.
-        target: what it predicts; None for instruments that need no logits.
-    """
+    """Rehearse a user's model on a few samples, and return warnings."""
     if _REHEARSED.get() or not isinstance(model, nn.Module) or is_of_library(model):
         return ()
     inputs = dataset[0 : dataset.different(SAMPLES)].tokens

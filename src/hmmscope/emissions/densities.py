@@ -208,11 +208,6 @@ def scattered_centres(
     """Choose cluster centres by k-means++ and four k-means steps.
 
     Source: Arthur and Vassilvitskii (2007).
-
-    Args:
-        vectors: Complete, equally scaled.
-        count: Number of centres.
-        uniforms: In [0, 1).
     """
     centres = vectors[int(uniforms[0] * len(vectors))][None]
     for drawn in uniforms[1:count]:

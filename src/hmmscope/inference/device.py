@@ -93,14 +93,7 @@ def forward_logs_torch(
     *,
     predictions: bool = False,
 ) -> tuple[Float64[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
-    """Compute log P(o_t | past), marks of underflow risk, and P(o_t | past) (time, component, batch, symbol).
-
-    Args:
-        rows: `StateEmissionParams.rows` of M components, float32 or float64.
-        observations_BT: Shared by components.
-        starts_T: Sequence starts, on the CPU.
-        predictions: Return predictions too.
-    """
+    """Compute log P(o_t | past), marks of underflow risk, and P(o_t | past) (time, component, batch, symbol)."""
     initial_MS, transition_MSS, emission_MSV = rows
     emission_MVS = emission_MSV.transpose(1, 2).contiguous()
     (batch, time), (components, states, symbols) = observations_BT.shape, emission_MSV.shape
@@ -242,16 +235,7 @@ def mixture_predictions_there(
     *,
     chunk_bytes: int | None = None,
 ) -> tuple[Float64[Tensor, "batch time symbol"], Float64[Tensor, "batch time"]]:
-    """Return the predictions and log P(o_t | past) of a mixture, computed in chunks of components.
-
-    Args:
-        law: M components with state emissions, float64.
-        weights_M: Prior weights.
-        observations_BT: The sequences.
-        starts_T: Sequence starts, on the CPU.
-        dtype: Parameter type; sums are float64.
-        chunk_bytes: Working memory; default half of what is free.
-    """
+    """Return the predictions and log P(o_t | past) of a mixture, computed in chunks of components."""
     device, (batch, time), (_, states, symbols) = observations_BT.device, observations_BT.shape, law.emission_MSV.shape
     size = dtype.itemsize
     a_component = batch * (4 * size * states + time * (8 + size + size * symbols) + 8 * 4 + 16 * symbols)

@@ -55,10 +55,6 @@ def block_entropies(hmm: Process, length: int) -> BlockEntropies:
     """Compute exact block entropies of the stationary process, by enumeration.
 
     Source: Cover and Thomas, *Elements of Information Theory*, section 4.5.
-
-    Args:
-        hmm: S states, V symbols.
-        length: Longest block; V^length is at most `MAX_ENUMERATED`.
     """
     require_count("length", length)
     hmm.require_capability(WORDS)

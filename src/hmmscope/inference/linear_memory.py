@@ -43,11 +43,6 @@ def linear_predictor(hmm: Process, memory_length: int, prior: object = None) -> 
     The moments P(o_s = a, o_{s+k} = b) follow from powers of the transition matrix.
 
     Source: [MultiTask] Eq. (5), its population form.
-
-    Args:
-        hmm: The process.
-        memory_length: At least 1.
-        prior: Distribution of a window's first emitting state; default stationary.
     """
     require_count("memory_length", memory_length)
     params = with_prior(hmm, prior)

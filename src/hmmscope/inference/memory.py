@@ -107,11 +107,7 @@ class MemoryTable(Shown):
 
 
 def memory_table(hmm: Process, memory_length: int, prior: object = None) -> MemoryTable:
-    """Compute P(next observation | window) for all V^memory_length windows.
-
-    Args:
-        hmm, memory_length, prior: As for `memory_beliefs`.
-    """
+    """Compute P(next observation | window) for all V^memory_length windows."""
     require_count("memory_length", memory_length)
     params = with_prior(hmm, prior)
     windows = all_sequences(hmm.num_symbols, memory_length)

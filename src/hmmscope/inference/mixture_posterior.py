@@ -95,11 +95,7 @@ def filter_mixture(
 def components_known(
     mixture: Process, observations: Symbols, *, reset_mask: object = None, lengths: object = None
 ) -> Float64[Tensor, "batch component"]:
-    """Compute P(component | all observations).
-
-    Args:
-        mixture, observations, reset_mask, lengths: As for `filter_mixture`.
-    """
+    """Compute P(component | all observations)."""
     found = filter_mixture(mixture, observations, reset_mask=reset_mask, lengths=lengths)
     counts_B = found.component_posterior.any(2).sum(1)
     rows_B = torch.arange(len(counts_B), device=counts_B.device)

@@ -21,11 +21,6 @@ def as_decoder(
 
     `Decoder` has exact GELU, sequential blocks, biases, dropout on the residual stream, and rotary positions over the
     full head width.
-
-    Args:
-        config: contents of config.json.
-        tensors: weights by name.
-        num_symbols: outputs to keep; default: as exported, or all.
     """
     family = next((family for family in FAMILIES if family.model_type == config.get("model_type")), None)
     fields = None if family is None else _fields(family, config)

@@ -86,15 +86,6 @@ def context_tree_laws(
     s' is s with one earlier symbol in front; w_s is the posterior probability that s is a leaf. The prior of a tree
     with l leaves above the full depth and i inner nodes is weight^l (1 - weight)^i.
 
-    Args:
-        observations: As for `context_counts`.
-        reach: As for `context_counts`.
-        num_symbols: V.
-        depth: Longest context.
-        pseudo_count: a.
-        weight: In (0, 1).
-        of_seen: Whether to return only probabilities of observed symbols.
-
     Returns:
         (batch, time, symbol), or (batch, time, 1) with `of_seen`.
 

@@ -75,11 +75,6 @@ def kalman_steps(
 
     predicted = A P A^T + state_noise;  S = B predicted B^T + output_noise;  K = predicted B^T S^-1
     P = (1 - K B) predicted (1 - K B)^T + K output_noise K^T   (Joseph's form)
-
-    Args:
-        process: n state and m observed coordinates.
-        covariance: before the first step.
-        seen_TY: mask of observed coordinates for each step; None for all, without end.
     """
     transition, output = process.transition, process.output
     eye = torch.eye(process.num_states, dtype=torch.float64)

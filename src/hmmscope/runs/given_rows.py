@@ -111,15 +111,7 @@ def given_rows(hmm: Process, source: Any, *, lengths: Any = None, inputs: Any = 
 def read_inputs(
     inputs: Any, source: Any, lengths: Sequence[int], reading: Mapping[str, Any], alphabet: Any = None
 ) -> SequenceData:
-    """Read the input of each observation.
-
-    Args:
-        inputs: Column of `source`, or an input of each observation: sequences, or all in one row.
-        source: Table with the observations, if `inputs` is a column.
-        lengths: Lengths of the observed sequences.
-        reading: Options that read the observations.
-        alphabet: Known inputs.
-    """
+    """Read the input of each observation."""
     try:
         found = _as_read(inputs, source, lengths, reading, alphabet)
     except InputError as error:

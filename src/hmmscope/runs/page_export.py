@@ -91,15 +91,6 @@ def live_model_data(
 
     The maps are fitted and evaluated on `probe`, as in `geometry`. `beyond` is the fraction of the belief explained
     beyond untrained controls, using each network's best layer.
-
-    Args:
-        model: A model that `in_browser` supports.
-        probe: Samples for fitting and testing the maps.
-        held_out: Samples for the losses.
-        training: Samples for the n-gram baselines and the constant prediction.
-        name: Name of the model; by default its class.
-        twinned: Scores of controls that were already measured on `probe`.
-        twins: Untrained controls; by default from `draw_controls`.
     """
     name = name or type(model).__name__
     found = in_browser(model, probe)

@@ -83,16 +83,7 @@ def choose_vectors(
     more: dict[str, Any],
     choose: str | None = None,
 ) -> tuple[NumStatesChoice, dict[str, Any]]:
-    """Fit each number of states, and choose; also return further fields of `FitResult`.
-
-    Args:
-        judges: Held-out data; by default a part of `data` if there is a choice.
-        sizes: Numbers of states.
-        emission: Name of a registered family, or its class.
-        options: Options of `fit_emissions`.
-        more: Options of the family, and `min_variance`.
-        choose: See `hmmscope.fit`.
-    """
+    """Fit each number of states, and choose; also return further fields of `FitResult`."""
     apart, cut = data, ""
     if judges is not None and judges.rows.shape[1] != data.rows.shape[1]:
         raise InputError(f"validation: must have {data.rows.shape[1]} coordinates, got {judges.rows.shape[1]}")

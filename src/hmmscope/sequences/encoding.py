@@ -267,15 +267,7 @@ def _small(flat: NDArray[np.integer], count: int) -> NDArray[np.integer]:
 def encode_lines(
     lines: list[str], alphabet: Alphabet, unit: str | None, what: str, where: Callable[[int], str]
 ) -> Encoded:
-    """Encode lines of text with the given unit, or with the only unit that fits.
-
-    Args:
-        lines: without line ends; blank ones are skipped.
-        alphabet: known symbols.
-        unit: one of `UNITS`, or None.
-        what: the source, for messages.
-        where: names a line by its index.
-    """
+    """Encode lines of text with the given unit, or with the only unit that fits."""
     if unit is not None and unit not in UNITS:
         raise unknown_name("unit", unit, UNITS)
     kept = [number for number, line in enumerate(lines) if line.strip()]

@@ -89,13 +89,7 @@ def duration_text(size: float) -> str:
 
 
 def parse_times(cells: Any, where: Callable[[int], str], as_time: bool) -> NDArray[Any]:
-    """Return times as datetime64[us] (in UTC if zones are given) or as plain numbers.
-
-    Args:
-        cells: text, dates, or numbers; numbers are seconds to nanoseconds since 1970 if `as_time`.
-        where: names a row for messages.
-        as_time: whether numbers must become dates.
-    """
+    """Return times as datetime64[us] (in UTC if zones are given) or as plain numbers."""
     if isinstance(cells, np.ndarray) and cells.dtype.kind == "M":
         found = cells.astype("datetime64[us]")
         if bool(np.isnat(found).any()):

@@ -103,16 +103,7 @@ def choose_engine(
     num_processes: int,
     timing: Callable[[float], Timing | None],
 ) -> Choice:
-    """Choose the engine; "auto" means compiled where supported, unless torch is clearly faster.
-
-    Args:
-        model: Architecture.
-        model_io: Inputs and outputs.
-        spec: Training spec with a resolved device.
-        columns: Positions of a full-length sample.
-        num_processes: Processes that train together.
-        timing: Measures both engines, given torch's estimated seconds, or returns None.
-    """
+    """Choose the engine; "auto" means compiled where supported, unless torch is clearly faster."""
     if spec.engine == "torch":
         return Choice("torch", "as requested")
     why = uncovered(model, model_io, spec, num_processes)

@@ -42,12 +42,7 @@ def save_state(
     world: ProcessGroup | None = None,
     milestones: Collection[int] = (),
 ) -> None:
-    """Save a checkpoint of gathered weights and moments; all processes take part.
-
-    Args:
-        run: Run folder in the leader, None elsewhere.
-        milestones: Steps with permanent checkpoints.
-    """
+    """Save a checkpoint of gathered weights and moments; all processes take part."""
     world = world or ProcessGroup()
     names = dict(model.named_parameters())
     copies = world.size > 1 and not any(hasattr(parameter, "full_tensor") for parameter in names.values())

@@ -151,20 +151,6 @@ def train_model(
     """Train `model` in place to the last step, resuming from the newest checkpoint of `run`.
 
     A resumed run ends with the same bits as an uninterrupted one (same machine type and torch build).
-
-    Args:
-        model: Its parameters start a new run.
-        dataset: Training samples.
-        spec: Training spec.
-        run: Locked run folder; None in processes that do not lead.
-        world: Processes that train together. With "fsdp", `model` stays sharded.
-        target: Prediction target.
-        held_out: Dataset of the evaluation loss.
-        floor: Bayes loss, shown next to the loss.
-        quiet: See `Progress`.
-        tracker: Also receives the metrics.
-        flops_of: Operations of a step per sample of given positions.
-        optimizer, auxiliary_losses: See `TrainOptions`; `spec` has their names.
     """
     world = world or ProcessGroup()
     device = world.device(resolve_device(spec.device))
@@ -304,12 +290,7 @@ def train_step(
     step: int,
     engine: SingleProcess | None = None,
 ) -> tuple[float, float]:
-    """Take a training step; return the loss and gradient norm before the step.
-
-    Args:
-        batch: This process's samples of the step.
-        engine: Gradient engine; default a single process.
-    """
+    """Take a training step; return the loss and gradient norm before the step."""
     return (engine or SingleProcess(model, spec)).take(moments, batch, target, step)
 
 

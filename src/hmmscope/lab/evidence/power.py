@@ -71,15 +71,7 @@ def power_of(
     effect_if_false: float | None = None,
     redrawn: Redrawn | None = None,
 ) -> Power | None:
-    """Simulate the power of a rule; return None if that is impossible.
-
-    Args:
-        rule: rule of each effect.
-        effects: with their observed spread.
-        effect_if_true: the paper's effect; default twice the smallest that matters.
-        effect_if_false: no effect; default the bound, or the mirror image of the paper's effect.
-        redrawn: see `Redrawn`.
-    """
+    """Simulate the power of a rule; return None if that is impossible."""
     if isinstance(rule, Always) and effects:
         count = min(effect.num_seeds for effect in effects.values())
         return Power(float(rule.least**count <= level() / 2), 0.0, rule.least**count)
@@ -143,13 +135,7 @@ def powered(
     least: float,
     redrawn: Redrawn | None = None,
 ) -> tuple[Gate, Power | None, Verdict]:
-    """Return the power gate of a verdict, the power, and the verdict that the gate allows.
-
-    Args:
-        verdict: verdict of the rule.
-        least: power below which "reproduced" becomes "reproduced in sign".
-        effect_if_true, effect_if_false, redrawn: see `power_of`.
-    """
+    """Return the power gate of a verdict, the power, and the verdict that the gate allows."""
     found = power_of(rule, effects, effect_if_true, effect_if_false, redrawn)
     seen = (MOST_FALSE, least)
     if found is None:

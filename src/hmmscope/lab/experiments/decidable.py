@@ -84,12 +84,7 @@ class Outlook:
 
 
 def outlooks(plan: ExperimentPlan, kept: Sequence[Path] | None = None) -> list[Outlook]:
-    """Return an `Outlook` for each claim of a plan.
-
-    Args:
-        plan: plan of the experiment.
-        kept: folders with tables; by default those in `RESULTS`.
-    """
+    """Return an `Outlook` for each claim of a plan."""
     folders = kept_folders(plan) if kept is None else list(kept)
     return [_outlook(plan, claim, folders) for claim in claims_of(plan.experiment.name)]
 

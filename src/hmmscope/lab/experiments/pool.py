@@ -24,14 +24,7 @@ from hmmscope.runs.dry_run import require_room
 def train_in_pool(
     configs: Sequence[RunConfig], pool: Path, executor: ExecutorOptions | None = None, *, quiet: bool = False
 ) -> list[Path]:
-    """Train the missing runs and return all run folders.
-
-    Args:
-        configs: the runs.
-        pool: a new folder, or a pool.
-        executor: where to train; None trains in this process.
-        quiet: show no progress.
-    """
+    """Train the missing runs and return all run folders."""
     in_order = sorted(configs, key=lambda config: config.training.num_steps if config.training.schedule == "wsd" else 0)
     points = {run_name(config): GridPoint(run_name(config), {"seed": config.seed}, config) for config in in_order}
     wanted = [point for name, point in points.items() if not RunTask(pool, name).is_done()]

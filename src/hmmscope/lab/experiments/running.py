@@ -61,23 +61,7 @@ def run_experiment(
     protocol: Path | None = None,
     quiet: bool = False,
 ) -> Path:
-    """Train, measure, write tables, figures and findings into `out`, and return `out`.
-
-    Args:
-        name: name of the experiment.
-        scale: "smoke", "small", "medium", "gpu" or "paper".
-        out: a new folder, or with `resume` one with the same plan.
-        overrides: such as ``{"training.num_steps": "100", "plan.depths": "1,2"}``.
-        seeds: number or list; by default those of the scale.
-        trained: pool of the runs; by default "trained" next to `out`.
-        executor: where to train; by default one worker process per processor.
-        resume: continue in `out`.
-        kept: folder of the same experiment with parts to reuse.
-        first: number of seeds to run now.
-        measure_only: measure parts whose models are in the pool.
-        protocol: see `protocols`.
-        quiet: show no progress.
-    """
+    """Train, measure, write tables, figures and findings into `out`, and return `out`."""
     plan = plan_of(name, scale, overrides or {}, seeds)
     given = {
         "trained": trained,

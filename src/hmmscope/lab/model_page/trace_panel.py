@@ -18,14 +18,7 @@ MOST_STATES, MOST_SYMBOLS = 64, 96
 def traced(
     model: nn.Module, held_out: ProcessDataset, reader: BeliefReader | None, layer: str | None
 ) -> dict[str, Any] | None:
-    """Return the symbols, states, beliefs and predictions along the last sequence of a sample.
-
-    Args:
-        model: Any module.
-        held_out: Samples; the first is traced.
-        reader: Exact beliefs and their regression; None to trace nothing.
-        layer: Layer of the regression.
-    """
+    """Return the symbols, states, beliefs and predictions along the last sequence of a sample."""
     process, layout = held_out.process, held_out.layout
     batch = held_out[0:1]
     if reader is None or layer is None or batch.tokens.ndim != 2 or process.num_symbols > MOST_STATES:

@@ -108,13 +108,7 @@ def draw(figure: Figure, style: str = "paper") -> Canvas:
 
 
 def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") -> dict[str, bytes]:
-    """Return the contents of a figure's files by ending; equal figures and marks give equal bytes.
-
-    Args:
-        figure: The figure.
-        mark: Text without spaces, stored in the metadata.
-        style: A name in `STYLES`.
-    """
+    """Return the contents of a figure's files by ending; equal figures and marks give equal bytes."""
     metadata = {
         "pdf": {"CreationDate": None, "Creator": None, "Producer": None, "Keywords": mark},
         "svg": {"Date": None, "Creator": None, "Keywords": mark},

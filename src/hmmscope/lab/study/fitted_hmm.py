@@ -22,12 +22,6 @@ def fitted_hmm(
 ) -> dict[str, Any]:
     """Return the contents of fitted.json for the chosen HMM.
 
-    Args:
-        hmms: HMMs by their number of states.
-        data: Held-out pieces, for the occupancy of states; the longest piece shows the path.
-        sizes: Rows of the table `states`; empty for older studies.
-        best: Number of states of the best predictor, shown if `sizes` is empty.
-
     Returns:
         For each state its name, occupancy and most likely symbols; transitions; the symbols of a piece, "?" where
         missing, with its most likely path (-1 for a state that is not shown) and the posterior of each state (time,

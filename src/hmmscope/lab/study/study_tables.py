@@ -55,13 +55,7 @@ def counters(data: SequenceData, orders: Iterable[int]) -> dict[str, dict[str, A
 def predictor_rows(
     known: Mapping[str, dict[str, Any]], validation: dict[str, Curves], test: dict[str, Curves], against: int
 ) -> list[dict[str, Any]]:
-    """Return a row per predictor; the validation part selects one predictor of each family.
-
-    Args:
-        known: Properties of each predictor by name, with its ``family``.
-        validation, test: Losses by name.
-        against: Number of states of the chosen HMM.
-    """
+    """Return a row per predictor; the validation part selects one predictor of each family."""
     means = {name: float(np.nanmean(validation[name])) for name in known}
     families = {about["family"] for about in known.values()} - {"HMM"}
     best = {smallest((n for n in known if known[n]["family"] == family), means.__getitem__) for family in families}

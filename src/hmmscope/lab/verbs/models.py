@@ -17,11 +17,7 @@ from hmmscope.storage.rundir import RunDir
 
 
 def load_model(name: str) -> tuple[Any, Controls | None]:
-    """Return the name of a run folder, or the model of a Hugging Face folder or FILE.py:NAME and a maker of controls.
-
-    Raises:
-        InputError: Another source, or NAME is not a module and builds none.
-    """
+    """Return the name of a run folder, or the model of a Hugging Face folder or FILE.py:NAME and a maker of controls."""
     path, attribute = split_name(name)
     if attribute:
         return _made_by(Path(path), attribute)

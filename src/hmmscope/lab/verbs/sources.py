@@ -86,14 +86,7 @@ class Observations(NamedTuple):
 
 
 def read_observations(path: Path, process: Process, inputs: str | None = None, **reading: Any) -> Observations:
-    """Read sequences of symbols or vectors from a file.
-
-    Args:
-        path: Any file that `SequenceData` reads.
-        inputs: column of the inputs; default: that of the fit.
-        process: Process with the alphabet; reading options stored with a fit are the defaults.
-        reading: options of `SequenceData`.
-    """
+    """Read sequences of symbols or vectors from a file."""
     if process.real_valued:
         if reading.get("unit") is not None:
             raise InputError(f"unit: applies to symbols, but {path.name} is read as numbers; leave it out")
