@@ -137,6 +137,6 @@ BAD_SYSTEMS = [
     ((EYE, np.eye(3)), {}, "output: must have shape any x 2"),
     ((EYE * np.nan, EYE), {}, "transition: must be finite"),
     ((EYE, EYE), {"initial": [1.0]}, "initial: must have shape 2"),
-    ((EYE, EYE), {"state_noise": -EYE}, "state_noise: must be a symmetric positive definite"),
+    ((EYE, EYE), {"state_noise": -EYE}, "state_noise: must be a symmetric positive semidefinite"),
     ((EYE, EYE), {"output_noise": [[1.0, 0.5], [0.0, 1.0]]}, "output_noise: must be a symmetric"),
 ]

@@ -165,7 +165,7 @@ def test_a_network_is_trained_beside_it_and_its_mode_is_read(tmp_path: Any) -> N
         ({"mode_initial": [1.0]}, "mode_initial: must have shape"),
         ({"transition": [[[1.0, 0.0]]] * 2}, "transition: must have shape"),
         ({"output": [[[1.0]]] * 2}, "output: must have shape"),
-        ({"state_noise": [[[1.0, 0.0], [0.0, -1.0]]] * 2}, "state_noise: must be a symmetric positive definite"),
+        ({"state_noise": [[[1.0, 0.0], [0.0, -1.0]]] * 2}, "state_noise: must be a symmetric positive semidefinite"),
         ({"num_kept": 3}, "num_kept: must be at least 4, the square of the number of modes, got 3"),
     ],
 )
@@ -178,7 +178,7 @@ def test_what_is_none_is_refused(changed: dict, words: str) -> None:
 def test_what_it_does_not_know_is_said() -> None:
     with pytest.raises(InputError, match="process: SwitchingLinearGaussian has no smoothing"):
         scalar().smooth(torch.zeros(1, 2, 1, dtype=torch.float64))
-    with pytest.raises(InputError, match="process: the next observation of a switching system depends on its state"):
+    with pytest.raises(InputError, match="process: the next observation of a switching system depends on its continuous state"):
         following(scalar(), torch.ones(1, 2, dtype=torch.float64))
     with pytest.raises(InputError, match="observations: must have shape"):
         hs.switching_filter(scalar(), torch.zeros(1, 2, 3, dtype=torch.float64))
