@@ -193,7 +193,7 @@ def sizes() -> dict[str, Size]:
 def instrument(
     name: str, *, x: str = "layer", y: str = "value", by: tuple[str, ...] = (), only: tuple[str, ...] = ()
 ) -> Callable[[T], T]:
-    """Register a function (model, dataset, ...) -> rows; see `hmmscope.reprs.ResultTable` for its plot."""
+    """Register a function (model, dataset, ...) -> rows, plotted as `hmmscope.reprs.ResultTable`."""
 
     def decorate(function: T) -> T:
         parameters = inspect.signature(cast("Callable[..., Any]", function)).parameters

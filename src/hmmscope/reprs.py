@@ -144,12 +144,7 @@ class ResultTable(ResultRows):
         self.title, self.x, self.y, self.by, self.only = title, x, y, tuple(by), tuple(only)
 
     def plot(self, *, ax: Any = None, **only: Any) -> Any:
-        """Return a Matplotlib figure of `y` over `x`, with intervals, drawn in `ax` if given.
-
-        Args:
-            ax: Axes to draw in.
-            only: Values by column, ``metric="kl"``: plot these rows; default: the commonest value of each column in `only`.
-        """
+        """Return a Matplotlib figure of `y` over `x`, with intervals, of rows such as ``metric="kl"``."""
         values = {name: [row.get(name) for row in self] for name in self.only if self}
         chosen = {name: max(dict.fromkeys(own), key=own.count) for name, own in values.items()} | only
         kept = [row for row in self if all(row.get(name) == value for name, value in chosen.items())]

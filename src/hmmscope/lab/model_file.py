@@ -25,7 +25,7 @@ _MOST_BYTES = 2**20
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return the file and the name of FILE.py:NAME; the name is empty for anything else."""
+    """Return FILE.py and NAME of FILE.py:NAME, else `name` and ""."""
     path, colon, attribute = name.rpartition(":")
     return (path, attribute) if colon and path.endswith(".py") else (name, "")
 

@@ -70,7 +70,7 @@ class ModelPage:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Return length, samples, seed, layers and device of the measurement."""
+        """Return how the model was measured."""
         return dict(self.data["about"])
 
     @property

@@ -34,7 +34,7 @@ def load_model(name: str) -> tuple[Any, Controls | None]:
 
 
 def trained_by(model: Any, process: str | None) -> tuple[Any, str | None]:
-    """Return the run that trained a module instead of the module, if `process` is the folder of that run."""
+    """Return the run in `process` that trained the module, else both unchanged."""
     if isinstance(model, nn.Module) and process is not None and is_run(Path(process)):
         return load_run(process, model=model), None
     return model, process
