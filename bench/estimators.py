@@ -54,7 +54,7 @@ def _of_vectors(
     hidden = random.integers(0, states, -(-batch * length // 8)).repeat(8)[: batch * length]
     X = centres[hidden] + random.normal(size=(batch * length, coordinates))
     if name == "PoissonHMM":
-        X = random.poisson(1 + centres[hidden])
+        X = random.poisson(1 + centres[hidden]).astype(float)
     start: dict[str, Any] = {
         "startprob_": np.full(states, 1 / states),
         "transmat_": (np.eye(states) + 1 / states) / 2,
@@ -75,7 +75,9 @@ def _of_vectors(
             setattr(model, attribute, np.array(value) if isinstance(value, np.ndarray) else value)
         return model
 
-    makers = {"hmmscope.sklearn": functools.partial(make, getattr(hmmscope.sklearn, name))}
+    makers: dict[str, Callable[[], Any]] = {
+        "hmmscope.sklearn": functools.partial(make, getattr(hmmscope.sklearn, name))
+    }
     if peers and installed("hmmlearn"):
         import hmmlearn.hmm
 

@@ -244,7 +244,8 @@ class AnnealedSampler(Shown):
 
     def from_prior(self, levels: list[Law], bounds: list[float]) -> tuple[float, Rows | None, int]:
         """Return a log estimate, labelled counts of some particles (None below a bound), and the number of steps."""
-        total, steps, rows, low = 0.0, 0, self._drawn(self.emissions.nothing(PARTICLES)), self._prior
+        total, steps, rows = 0.0, 0, self._drawn(self.emissions.nothing(PARTICLES))
+        low: Law = self._prior
         for high, bound in zip(levels, [*bounds, -math.inf], strict=True):
             rows, counts, gain, powers = self._climb(rows, low, high)
             total, steps, low = total + gain, steps + len(powers), high

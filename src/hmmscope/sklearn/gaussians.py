@@ -104,15 +104,16 @@ class GaussianHMM(RealValuedHMM):
             raise unknown_name("covariance_type", self.covariance_type, SHAPES)
 
     def _begin_emissions(self, X: NDArray[Any], random: np.random.RandomState) -> dict[str, Array]:
-        filled, means = without_gaps(X, self.n_components), None
+        filled, begun = without_gaps(X, self.n_components), dict[str, Array]()
         if "means_" in self._to_begin():
-            means = KMeans(self.n_components, random_state=self.random_state, n_init=10).fit(filled).cluster_centers_
+            found = KMeans(self.n_components, random_state=self.random_state, n_init=10).fit(filled)
+            begun["means_"] = found.cluster_centers_
         if "_covars_" not in self._to_begin():
-            return {"means_": means}
+            return begun
         whole = np.atleast_2d(np.cov(filled.T)) + self.min_covar * np.eye(X.shape[1])
         size = self.n_components
         shapes = {"spherical": np.full(size, whole.mean()), "tied": whole, "full": np.tile(whole, (size, 1, 1))}
-        return {"means_": means, "_covars_": shapes.get(self.covariance_type, np.tile(np.diag(whole), (size, 1)))}
+        return begun | {"_covars_": shapes.get(self.covariance_type, np.tile(np.diag(whole), (size, 1)))}
 
     def _maximise_emissions(self, X: NDArray[Any], visits: Float64[Tensor, "row state"]) -> None:
         weights, gaps = visits.numpy(), np.isnan(X)

@@ -36,7 +36,10 @@ class MultiTaskFig1(PoolFigure):
     """Prompts of the pool, of held-out pairs and of new HMMs, with all predictors."""
 
     title = "Accuracy rises with demonstrations and along the test sequence"
-    in_paper = "[MultiTask] §2.2", "accuracy improves as the number of input-output examples increases"
+    in_paper: tuple[str, str] | None = (
+        "[MultiTask] §2.2",
+        "accuracy improves as the number of input-output examples increases",
+    )
     summary = (
         "RoFormers trained on prompts from pools of hidden Markov models predict fresh prompts of three kinds: "
         "from HMMs of the pool, from held-out pairs of a cycle and an emission of the pool, and from unseen HMMs. "

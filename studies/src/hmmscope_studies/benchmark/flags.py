@@ -51,7 +51,8 @@ def source_flags(source: bytes, tasks: tuple[BenchmarkTask, ...]) -> list[str]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return []
-    numbers = np.array([node.value for node in ast.walk(tree) if _is_number(node)], dtype=np.float64)
+    constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    numbers = np.array([value for value in constants if isinstance(value, float)], dtype=np.float64)
     found = [f"imports {name}" for name in sorted(set(_imported(tree)) & set(_EXACT))]
     return found + [f"states parameters of {task.name}" for task in tasks if _holds(numbers, task)]
 
@@ -65,10 +66,6 @@ def weight_flags(weights: dict[str, Tensor], task: BenchmarkTask) -> list[str]:
     ]
 
 
-def _is_number(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, float)
-
-
 def _imported(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
@@ -80,9 +77,9 @@ def _imported(tree: ast.AST) -> Iterator[str]:
 def _holds(values: np.ndarray[Any, Any], task: BenchmarkTask) -> bool:
     """Return whether half of the parameters, and at least `FOUND`, stand among the values, rounded to float32."""
     params = _parameters(task.name)
-    own = set(values.astype(np.float32).tolist())
-    known = sum(not own.isdisjoint(np.float32([one, np.log(one)]).tolist()) for one in params)
-    return known >= max(FOUND, len(params) / 2)
+    own = values.astype(np.float32)
+    known = np.isin(params.astype(np.float32), own) | np.isin(np.log(params).astype(np.float32), own)
+    return int(known.sum()) >= max(FOUND, len(params) / 2)
 
 
 @cache
