@@ -80,7 +80,7 @@ def bench(
     if out is not None:
         new_file(out, (".json",))
     if device == "cuda" and not torch.cuda.is_available():
-        raise ResourceError("device: cuda was asked for and no CUDA device is present; use cpu")
+        raise ResourceError("device: cuda was requested but no CUDA device is present; use cpu")
     facts = machine()
     say(", ".join(f"{key} {value}" for key, value in facts.items() if value is not None))
     if work == "curve":

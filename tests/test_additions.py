@@ -264,7 +264,7 @@ class Mine:
         ),
         ("layout", "mine", int, "layout 'mine': must be a dataclass, got <class 'int'>"),
         ("emission", "mine", int, "emission 'mine': must be a subclass of hmmscope.EmissionHMM, got <class 'int'>"),
-        ("emission", "symbols", int, "emission 'symbols': is the name of an HMM with symbols"),
+        ("emission", "symbols", int, "emission 'symbols': is reserved for HMMs with symbols; choose another name"),
         ("emission", "poisson", hs.GaussianHMM, "emission 'poisson': is already registered by hmmscope.emissions."),
     ],
 )

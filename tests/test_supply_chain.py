@@ -147,7 +147,7 @@ open(sys.argv[sys.argv.index("--output-file") + 1], "w").write("hmmscope" if tol
 
 def test_pages_and_bars_are_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     code, line = code_and_line(ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"))
-    assert (code, line.partition("; ")[2]) == (2, "pip install 'hmmscope[pages]'")
+    assert (code, line.partition("; ")[2]) == (2, "run pip install 'hmmscope[pages]'")
     assert code_and_line(ModuleNotFoundError("No module named 'numpy'", name="numpy"))[0] == 70
     monkeypatch.setitem(sys.modules, "rich.console", None)
     assert live_console() is None

@@ -122,7 +122,7 @@ def test_given_sequences_need_an_observer() -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ({}, "process: missing, and a model does not state"),
+        ({}, "process: is missing, and a model does not store its training process"),
         ({"process": "mes3"}, "mess3"),
         ({"process": MESS3}, "length: Recurrent does not state its training length"),
         (

@@ -141,7 +141,7 @@ def test_planted_leak_is_invalid(layout: str, seed: int) -> None:
     dataset = ProcessDataset(random_hmm(seed, concentration=2.0), layout=LAYOUTS[layout])
     score = evaluate(leaking(dataset, 10.0), dataset, num_samples=64, baselines=False)
     assert score.invalid is not None
-    assert "below the Bayes optimum by" in score.invalid
+    assert "below the loss of the Bayes optimum by" in score.invalid
 
 
 def test_a_leak_that_is_the_same_in_every_sample_is_invalid() -> None:
@@ -261,7 +261,7 @@ def test_no_samples_are_refused(num_samples: int) -> None:
     for call in (evaluate, shuffle_test, attention_map, probe):
         with pytest.raises(InputError, match="num_samples: must be at least"):
             call(model, dataset, num_samples=num_samples)
-    with pytest.raises(InputError, match="observation to predict"):
+    with pytest.raises(InputError, match="layout: must contain an observation that the model predicts"):
         evaluate(model, ProcessDataset(random_hmm(3), 1), num_samples=2)
 
 

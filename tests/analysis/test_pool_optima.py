@@ -123,7 +123,7 @@ def test_a_model_that_knows_the_part_is_valid_and_one_that_sees_the_answer_is_no
     assert told.invalid is None
     leaks = hs.evaluate(leaking(dataset, 0.9), dataset, num_samples=1500, baselines=False)
     assert leaks.invalid is not None
-    assert "below the Bayes optimum" in leaks.invalid
+    assert "below the loss of the Bayes optimum" in leaks.invalid
 
 
 # Pólya's urns ---------------------------------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ def test_facts_screens(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
     assert cli.main([*command, "--out", str(tmp_path / "f.json")]) == 0
     said = capsys.readouterr().out
     assert "after 2 demonstrations of 5, from position 4 on" in said
-    assert "which of 3 components" in said
+    assert "accuracy of a probe for 3 components" in said
     rows = store.read_json(tmp_path / "f.json")["screening"]
     assert {row["name"] for row in rows} >= {"optimum", "order-4", "symbol counts"}
     assert cli.main(["infer", "umbrella", "--ngram-baselines", "1x6", "--samples", "8"]) == 0

@@ -4,7 +4,7 @@ import ast
 import inspect
 import sys
 import types
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -130,13 +130,25 @@ def reached(measure: Callable[..., Any]) -> tuple[dict[str, types.FunctionType],
             continue
         functions[key] = one
         named = _names(one.__code__)
-        for name in named:
-            value = one.__globals__.get(name)
+        for module, name, value in _values_of(one, named):
             if is_constant(value):
-                constants[_home(one.__module__, name), name] = value
+                constants[_home(module, name), name] = value
             else:
                 left += functions_of(value, named)
     return functions, constants
+
+
+def _values_of(one: types.FunctionType, named: set[str]) -> Iterator[tuple[str, str, Any]]:
+    """What the names of a function stand for, also as attributes of a module: module, name and value."""
+    for name in named:
+        value = one.__globals__.get(name)
+        if isinstance(value, types.ModuleType):
+            own = value.__name__.partition(".")[0] in ("hmmscope", "hmmscope_papers", "hmmscope_studies")
+            for attribute in named if own else ():
+                if (found := getattr(value, attribute, None)) is not None and not isinstance(found, types.ModuleType):
+                    yield value.__name__, attribute, found
+        else:
+            yield one.__module__, name, value
 
 
 def _home(module: str, name: str) -> str:

@@ -173,13 +173,15 @@ def test_a_verdict_confirms_if_its_data_carry_a_protocol_that_names_its_rule_as_
         "the protocol has matters = 0.1; the current value is 0.2"
     )
     assert exploratory("level", replace(rising, level=0.1)) == "the protocol has level = 0.05; the current value is 0.1"
-    assert exploratory("name", replace(rising, name="it-climbs")) == "the protocol does not contain the rule"
+    assert exploratory("name", replace(rising, name="it-climbs")) == "the protocol does not contain the decision rule"
     other = "1 of 3 parts were not measured under the protocol"
     assert exploratory("part", rising, **{"1": {"protocol": None}}) == other
     assert exploratory("measured", rising, **{"2": {"measurement": 2}}) == other
     made = with_protocol(tmp_path / "altered", rising)
     (made / "protocol.json").write_bytes((made / "protocol.json").read_bytes().replace(b"0.1", b"0.2"))
-    with pytest.raises(DamagedError, match=r"protocol\.json: not the protocol with which"):
+    with pytest.raises(
+        DamagedError, match=r"protocol\.json: differs from the protocol with which the experiment started"
+    ):
         ledger([made])
 
 
@@ -308,7 +310,7 @@ def test_written_ledgers(rising: Claim, tmp_path: Path, capsys: pytest.CaptureFi
     assert (row["verdict"], row["exploratory"], row["seeds"]) == ("reproduced", "scale small", 3)
     assert row["p"] == row["q"] < 0.05
     room, power = row["gates"]
-    assert room == {"name": "room", "is_open": True, "text": "it leaves 0.9"}
+    assert room == {"name": "room", "is_open": True, "text": "it leaves room for an effect of 0.9 (required: 0.2)"}
     assert (power["name"], power["is_open"]) == ("power", True)
     assert power["text"].startswith("the rule confirms the expected effect in 0.9")
     assert main(["claims", str(run), "-q", "--out", str(tmp_path / "ledger.html")]) == 0

@@ -136,7 +136,7 @@ def test_an_entry_that_is_there_and_one_that_is_not(tmp_path: Path) -> None:
         _ = found.parameters.rat
     with pytest.raises(InputError, match="claim: unknown 'yours'"):
         records.record(folder, "yours")
-    with pytest.raises(InputError, match="claim mine: found no record; add one to claims/ next to the module"):
+    with pytest.raises(InputError, match="claim mine: there is no record of it; add one to claims/ next to the module"):
         claim("mine")(type("f", (), {"__module__": "nowhere"}))
 
 

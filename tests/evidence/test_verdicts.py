@@ -118,7 +118,7 @@ def test_converged() -> None:
     assert Gate.converged({"a": 0.01, "b": -0.02}, 0.1, "loss").is_open
     moving = Gate.converged({"a": 0.01, "b": -0.2}, 0.1, "loss")
     assert not moving.is_open
-    assert "b (1 of 2)" in moving.text
+    assert "in 1 of 2 cases (b) the loss" in moving.text
     assert not Gate.converged({"a": 0.01, "b": None}, 0.1, "loss").is_open  # what was not recorded is not flat
     assert not Gate.converged({"a": float("nan")}, 0.1, "loss").is_open
     assert not Gate.converged({}, 0.1, "loss").is_open
@@ -130,7 +130,7 @@ def test_a_verdict_is_settled_if_one_more_doubling_would_not_turn_it() -> None:
     assert Gate.converged_by_rule(Above(), clear, {"a": 5.0}).is_open
     turned = Gate.converged_by_rule(Above(), clear, {"a": -1.5})
     assert not turned.is_open
-    assert "by a -1.5" in turned.text
+    assert "changed the effect by -1.5 (a)" in turned.text
     assert "would change the verdict from reproduced to inconclusive" in turned.text
     assert Gate.converged_by_rule(Above(), open_, {"a": 0.0}).is_open
     assert not Gate.converged_by_rule(Above(), open_, {"a": 3.0}).is_open

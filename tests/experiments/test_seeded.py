@@ -484,8 +484,8 @@ def test_only_small_files_of_the_experiment_are_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"overrides": {"seed": "3"}}, "--seed: is set by --seeds"),
-        ({"overrides": {"process.seed": "3"}}, r"--process\.seed: is set by --seeds"),
+        ({"overrides": {"seed": "3"}}, "--seed: is determined by --seeds"),
+        ({"overrides": {"process.seed": "3"}}, r"--process\.seed: is determined by --seeds"),
         ({"overrides": {"plan.width": "3"}}, "did you mean 'widths'"),
         ({"overrides": {"plan.widths": "4,-8"}}, r"--plan\.widths: must be in \[1, 8000\], got -8"),
         (

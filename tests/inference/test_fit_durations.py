@@ -124,7 +124,7 @@ def test_visits_of_one_step_equal_a_markov_chain_without_self_transitions():
 def test_errors():
     for options, message in (
         ({"longest": 0}, "longest: must be at least 1"),
-        ({"longest": 4000}, "longest: must be at most which is 4096 divided by num_states"),
+        ({"longest": 4000}, "longest: must be at most 4096 divided by num_states, got 4000"),
         ({"longest": 3, "family": "poisson"}, "family: .*poisson.*free, negative-binomial"),
         (
             {"longest": 3, "start": hmmscope.HMM([1], [[1]], [[0.5, 0.5]])},

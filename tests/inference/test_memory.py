@@ -330,7 +330,7 @@ def test_a_fit_of_a_geometric_decay():
     assert fitted.residual < 1e-12
     assert fit_decay([1, 2, 3, 4], [1.0, 0.5, 0.25, 7.0], first=1, last=3).ratio == pytest.approx(0.5)
     for errors in ([1.0, 0.0, 0.5], [1.0, math.nan, 0.5], [1.0, -1.0, 0.5]):
-        with pytest.raises(InputError, match=r"^errors: must have two or more positive values"):
+        with pytest.raises(InputError, match=r"^errors: must have at least two positive values"):
             fit_decay([1, 2, 3], errors)
 
 

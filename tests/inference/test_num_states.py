@@ -80,8 +80,9 @@ def test_both_rules_stand_beside_each_other():
         assert found.held_out_errors[size] == pytest.approx(blocks.std(ddof=1) / 12 / 20**0.5, rel=1e-9)
     by_bic = found.fits[3].bic - found.fits[2].bic
     low, high = found.support.interval(2)
-    start = f"2 states, 95 % [{low}, {high}]: the smallest BIC, {by_bic:.1f} below that of 3 states; the held-out "
+    start = f"2 states, 95 % [{low}, {high}]: the smallest BIC, {by_bic:.1f} below that of 3 states; "
     assert found.reason.startswith(start)
+    assert "held-out likelihood" in found.reason
     alone = choose_num_states(rows[:8], rows[8:9], [2], 3, **options)
     assert alone.reason == "2 states: the only number of states that was tried"
     assert 0 < alone.held_out_errors[2] < 0.5  # one sequence, in blocks

@@ -462,4 +462,4 @@ def test_bench_refuses_a_device_in_one_line(capsys):
     assert capsys.readouterr().err == "error[2] device: unknown 'tpu'; did you mean 'cpu'? (known: cpu, cuda)\n"
     if not torch.cuda.is_available():
         assert main(["sampling", "--device", "cuda"]) == 5
-        assert "device: cuda was requested" in capsys.readouterr().err
+        assert "device: cuda was requested but no CUDA device is present" in capsys.readouterr().err

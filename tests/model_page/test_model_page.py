@@ -202,7 +202,7 @@ def test_a_page_says_what_its_model_is() -> None:
 
 def test_a_page_says_what_its_process_is() -> None:
     found = explained(RRXOR)
-    assert "two fair bits, then their exclusive or" in found["words"]
+    assert "two fair bits, then their XOR, repeated" in found["words"]
     assert "5 hidden states and 2 symbols" in found["words"]
     assert [row[0] for row in found["table"]["rows"]] == list("SABXY")
     assert found["table"]["rows"][0] == ["S", "A .5", "B .5"]
@@ -325,7 +325,7 @@ def test_the_command_line_looks_at_a_model_that_a_file_makes(
         (["mine.py:broken", "mess3"], "model: mine.py:broken fails (RuntimeError: no weights here)"),
         (["none.py:Net", "mess3"], "model: file 'none.py' does not exist"),
         (["nowhere", "mess3"], "model: folder 'nowhere' does not exist"),
-        (["mine.py:Net"], "process: missing, and a model does not state its training process"),
+        (["mine.py:Net"], "process: is missing, and a model does not store its training process"),
         (["mine.py:Net", "mess3", "-o", "x.txt"], "out: must end in .html"),
     ):
         assert main(["look", *words]) == 2
@@ -352,8 +352,8 @@ def test_every_verb_takes_an_adapted_model_of_a_file(
     capsys.readouterr()
     for words, line in (
         (
-            ["train", "mess3", "--model", "lstm"],
-            "--model: needs FILE.py:NAME, got 'lstm'; choose a registered model by",
+            ["train", "mess3", "--model", "lsmt"],
+            "--model: unknown 'lsmt'; did you mean 'lstm'?",
         ),
         (["train", "mess3", "--model", "mine.py:one", "--model.width", "8"], "--model.width: is a field of registered"),
         (["analyse", "mine.py:one", "probe", "mess3"], "length: Batches does not state its training length"),

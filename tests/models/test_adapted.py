@@ -200,7 +200,10 @@ def test_an_adapter_follows_its_module() -> None:
             r"^model: the forward of <lambda> takes no tokens; pass hs.adapt\(model, call\)$",
         ),
         (lambda: hs.adapt(3), r"^model: must be a torch module or a function of tokens, got 3$"),
-        (lambda: hs.adapt(Net(), lambda model, tokens: 0, mask=1), r"^call: passes all arguments itself"),
+        (
+            lambda: hs.adapt(Net(), lambda model, tokens: 0, mask=1),
+            r"^call: must pass all arguments to the model itself",
+        ),
     ],
 )
 def test_a_signature_that_does_not_fit_is_one_line(model: Callable[[], Any], line: str) -> None:

@@ -153,7 +153,7 @@ def test_a_wrong_density_has_excess_and_a_leak_is_invalid() -> None:
     assert bolder.excess[1] > 0
     leaking = hs.evaluate(ExactFilter(process, sharper=3.0, sees=1), dataset, target="density", num_samples=200)
     assert leaking.invalid is not None
-    assert "below the Bayes optimum" in leaking.invalid
+    assert "below the loss of the Bayes optimum by" in leaking.invalid
 
 
 def test_the_belief_is_read_and_used_where_it_is_known_to_be() -> None:

@@ -104,7 +104,7 @@ def test_a_field_is_taken_up_to_its_edge(
         (lambda: check_target("density-x", "answer"), "target: must be density, or density-K for K"),
         (lambda: make_target("belief", RecordedSequences(SequenceData([[0, 1]])), SequenceLayout()), "must be observation"),
         (lambda: make_target("observation", make_process("ran-lds"), PromptLayout()), "must be SequenceLayout for a linear"),
-        (lambda: dataset_of([[0, 1]], UMBRELLA, PromptLayout()), "sequences: need a model of one"),
+        (lambda: dataset_of([[0, 1]], UMBRELLA, PromptLayout()), "sequences: the samples must be single sequences"),
         (lambda: dataset_of(SequenceData(["ab"]), UMBRELLA, SequenceLayout(length=2)), "must have the symbols of the"),
         (lambda: density_heads.laws_asked("density-1.5"), "target: must be density"),
         (lambda: density_heads.laws_asked("dense"), "target: must be density"),
@@ -201,7 +201,7 @@ def test_what_is_given_is_asked_as_far_as_it_goes() -> None:
     assert float(asked.loss(even.log(), labels)) == pytest.approx(math.log(2), rel=1e-6)
     assert float(asked.loss(even[:1].log(), torch.full((1, 3), PADDING))) == 0
     assert asked.lower_bound(samples, 2) is None
-    with pytest.raises(InputError, match="recorded sequences have no known process"):
+    with pytest.raises(InputError, match="the process of recorded sequences is unknown, so there is no exact answer"):
         asked.optimum(batch)
     known = RecordedSequences(SequenceData([[0, 1, 1], [1]], symbols=2), UMBRELLA)
     beside = make_target("observation", known, layout)

@@ -39,7 +39,7 @@ def test_demonstrations_are_the_tokens_of_the_tokenizer(kind: str, separator: st
     if kind == "words" and delimiter == "lines":
         delimiter = ":"  # it knows no lines
     if kind == "pieces" and delimiter == "lines":  # it joins the end of a line with what follows
-        with pytest.raises(InputError, match="delimiter: must have the same tokens"):
+        with pytest.raises(InputError, match="delimiter: must give the same tokens between any two names"):
             hs.TextLayout(tokenizer=made, names=3, separator=separator, delimiter=delimiter, **sizes)
         return
     text = hs.TextLayout(tokenizer=made, names=3, separator=separator, delimiter=delimiter, **sizes)
@@ -73,7 +73,7 @@ def test_names_are_chosen_from_any_vocabulary() -> None:
         ({"names": ["A", ""]}, "different"),
         ({"names": 0}, "at least 1"),
         ({"names": 10**6}, "10000.. are needed"),
-        ({"names": ["A", "z"]}, "separator: must have the same tokens"),
+        ({"names": ["A", "z"]}, "separator: must give the same tokens between any two names"),
         ({"names": ["t", "h"], "separator": "nothing"}, "single token"),
         ({"names": 2, "length": 0}, "length"),
         ({"names": 2, "num_demonstrations": -1}, "num_demonstrations: must be at least 0"),

@@ -84,7 +84,7 @@ def test_pages_praise_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.Monk
         )
         == 2
     )
-    assert "The network never saw a state." in said
+    assert "Behind each symbol is a hidden state, which the network never sees." in said
     assert praise(said) == []
 
 

@@ -285,7 +285,7 @@ def test_threads_and_determinism_are_as_before_afterwards(monkeypatch: pytest.Mo
         (lambda: config_from_data({"seed": "x"}), "seed: "),
         (
             lambda: configure("umbrella", layout="prompts", length=3),
-            "length: cannot be combined with layout; pass only one of them",
+            "length: cannot be combined with layout; give only one of them",
         ),
         (
             lambda: configure("umbrella", length=1),

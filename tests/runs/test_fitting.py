@@ -66,7 +66,7 @@ def test_a_search_that_does_not_agree_says_so(casino: hs.SequenceData) -> None:
     assert not short.fits[5].restarts_agree
     apart = f"{short.fits[5].restart_gap:.2g} nats"
     assert short.lines() == [
-        f"no agreement of the best two of 4 restarts (the maximum) for states 5 ({apart} difference)"
+        f"the best two restarts do not agree after 4 restarts (the maximum) for states 5 ({apart} difference)"
     ]
     assert f"best two of 4 restarts differ by {apart}" in repr(short)
     sure = hs.fit(casino, 1)
@@ -186,7 +186,7 @@ def test_streams_that_are_none(text: str, options: dict, message: str, tmp_path:
 def test_fits_that_are_none(casino: hs.SequenceData) -> None:
     for options, message in (
         *(({"num_states": size}, "num_states: must be at least 1 and whole") for size in ([], 0, "2", 2.5, True)),
-        ({"num_states": [1, 2], "stream": True}, "num_states: must be one number"),
+        ({"num_states": [1, 2], "stream": True}, "num_states: must be a single number for a stream"),
         ({"num_states": 2, "stream": True, "source": 3}, "source: a stream needs"),
         ({"num_states": 2, "stream": True, "source": []}, "source: holds no sequence"),
         ({"num_states": [1, 2], "validation": [[0, 6]]}, "symbol"),

@@ -142,7 +142,7 @@ def test_a_run_on_an_object_goes_on_with_the_same_object_only(tmp_path: Path) ->
         (
             "umbrella",
             {"length": 5, "options": hs.TrainOptions(layout=hs.PromptLayout())},
-            "length: cannot be combined with layout; pass only one of them",
+            "length: cannot be combined with layout; give only one of them",
         ),
         ("umbrella", {"options": hs.TrainOptions(target="beliefs")}, "target: unknown 'beliefs'"),
         ("umbrella", {"training": {"steps": 3}}, "training.steps: unknown 'steps'"),
@@ -347,7 +347,7 @@ def test_padding_is_not_asked_for() -> None:
     assert target.loss(logits, labels) == pytest.approx(by_hand.item(), rel=1e-6)
     terms = target.loss_terms(logits.double().softmax(-1), labels)
     assert torch.equal(terms.isnan(), ~inside)
-    with pytest.raises(InputError, match="no known process, so no exact answer"):
+    with pytest.raises(InputError, match="the process of recorded sequences is unknown, so there is no exact answer"):
         target.optimum(batch)
     with pytest.raises(InputError, match="must be observation for recorded sequences"):
         make_target("belief", dataset.process, dataset.layout)
@@ -391,7 +391,9 @@ def test_own_sequences_that_are_not_of_the_process_are_found_out() -> None:
         dataset_of(hs.SequenceData(["ab", "ba"]), process, layout)
     with pytest.raises(InputError, match="symbols: must be 2, got 3"):
         dataset_of(hs.SequenceData([[0, 1, 2]]), process, layout)
-    with pytest.raises(InputError, match=r"one sequence of symbols per sample \(layout sequences\)"):
+    with pytest.raises(
+        InputError, match=r"sequences: the samples must be single sequences of symbols \(layout sequences\)"
+    ):
         dataset_of([[0, 1]], process, hs.PromptLayout())
     nobodys = dataset_of(["abba"], RecordedSequences(words()), layout)
     assert hs.evaluate(net(num_tokens=3, num_outputs=3), nobodys).bayes_loss is None

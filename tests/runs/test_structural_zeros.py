@@ -40,8 +40,9 @@ def test_symbols(symbols: np.ndarray, fixed: Any, tied: Any) -> None:
     penalty = free["initial"] * math.log(12) + free["transition"] * math.log(468) + free["emission"] * math.log(480)
     assert fit.final.num_free == free
     assert fit.final.bic == pytest.approx(penalty - 2 * fit.log_likelihood, abs=1e-9)
-    with pytest.raises(InputError, match="fit without fixed, start, tied_emissions"):
-        fit.posterior()
+    drawn = fit.posterior(4, num_chains=2, warm_up=2, max_lengthening=1)
+    for name, zero in start.file_tensors().items():
+        assert all(bool((one.file_tensors()[name][zero == 0] == 0).all()) for one in drawn.models(4)), name
 
 
 def test_restarts_separate_equal_rows(symbols: np.ndarray) -> None:

@@ -213,7 +213,7 @@ def test_a_figure_that_the_seal_does_not_name_is_refused(tmp_path: Path) -> None
     shutil.copytree(RESULTS / "limits-fig6", tmp_path / "kept")
     (tmp_path / "kept" / "figures").mkdir()
     (tmp_path / "kept" / "figures" / "99-more.json").write_text("{}\n")
-    with pytest.raises(DamagedError, match=r"99-more\.json: not in the seal"):
+    with pytest.raises(DamagedError, match=r"99-more\.json: is not listed in the seal"):
         open_sealed(tmp_path / "kept")
 
 

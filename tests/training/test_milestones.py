@@ -183,5 +183,5 @@ def test_a_transition_is_between_two_predictors() -> None:
     assert found is not None
     assert found.step == pytest.approx(4.0)
     assert LevelCrossing.between(rows, "b", "a") is None
-    with pytest.raises(InputError, match="two steps with a and c"):
+    with pytest.raises(InputError, match="must contain at least two training steps with a and c"):
         LevelCrossing.between(rows, "a", "c")

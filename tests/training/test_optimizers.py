@@ -122,7 +122,11 @@ def test_groups_and_optimisers_are_those_of_torch() -> None:
         ({}, {"optimizer": lambda model: torch.optim.SGD(model)}, "the factory fails: 'Net' object is not iterable"),
         ({}, {"optimizer": lambda model: None}, "returned None, not a torch optimizer"),
         ({}, {"optimizer": lambda model: torch.optim.LBFGS(model.parameters())}, "LBFGS needs a closure"),
-        ({}, {"optimizer": lambda model: torch.optim.SGD(Net().parameters())}, "that is not of the model"),
+        (
+            {},
+            {"optimizer": lambda model: torch.optim.SGD(Net().parameters())},
+            "parameter that does not belong to the model",
+        ),
         ({}, {"auxiliary_losses": AUXILIARY["a"]}, "must map names to functions"),
         ({"compile": True}, {"auxiliary_losses": AUXILIARY}, "need compile = false"),
     ],

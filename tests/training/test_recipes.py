@@ -132,7 +132,7 @@ def test_multitask_sees_each_prompt_once() -> None:
 @pytest.mark.parametrize(
     "changes, word",
     [
-        ({"num_trajectories": 10, "epoch_steps": 5}, "epoch_steps: must be 0 with num_trajectories"),
+        ({"num_trajectories": 10, "epoch_steps": 5}, "epoch_steps: must be 0 if num_trajectories is set"),
         ({"accumulation_steps": 3}, "accumulation_steps: must divide batch_size = 32"),
         ({"curriculum": (4, 0)}, "curriculum: must be lengths >= 1"),
         ({"num_steps": 2, "curriculum": (2, 4, 8)}, "curriculum: must have at most 2 stages"),

@@ -509,7 +509,10 @@ def test_fit_chooses_among_sizes_and_streams(call: Callable) -> None:
     called = call(
         "fit", "u.txt", "--states", 2, "--out", "s.json", "--iterations", 5, "--stream", "--unit", "words", "-q"
     )
-    assert (called.code, called.out) == (0, "2 states, 2 symbols, 600 observations of a stream, each read once\n")
+    assert (called.code, called.out) == (
+        0,
+        "2 states, 2 symbols, 600 observations of a stream, each of which is read once\n",
+    )
     assert load_process("s.json").symbols == ("no-umbrella", "umbrella")
 
 

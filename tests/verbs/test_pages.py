@@ -142,7 +142,7 @@ def test_a_run_without_its_seal_is_marked_wherever_it_is_read(runs: dict[str, Ru
     summary = RunDir.open(path).done
     assert summary is not None
     store.write_json(path / "done.json", summary | {"loss": 0.125})
-    assert "none, so these files cannot be verified" in runs["known"].report().read_text()
+    assert "there is no seal, so these files cannot be verified" in runs["known"].report().read_text()
     for words in (["analyse", "known", "curves"], ["look", "known", "-o", "live.html"]):
         assert "warning: known: has no seal" in call(*words).error
     assert call("check", "known").code == 4

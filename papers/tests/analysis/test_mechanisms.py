@@ -106,7 +106,7 @@ def test_mlps_are_components_and_models_without_heads_are_refused(corpus: Proces
     found = mechanisms(model, ProcessDataset(plain, length=6), num_samples=16)
     assert {row["component"] for row in found} == {part.name for part in components(model)}
     assert "belief" in {row["quantity"] for row in found}
-    with pytest.raises(InputError, match=r"has no taps"):
+    with pytest.raises(InputError, match=r"model: has no activations blocks\.<n>\.attention\.mixed"):
         mechanisms(make_model("rnn", num_symbols=V, width=8), corpus)
     with pytest.raises(InputError, match="at least five observations"):
         mechanisms(model, ProcessDataset(plain, length=4), num_samples=16)

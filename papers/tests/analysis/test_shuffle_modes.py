@@ -140,7 +140,9 @@ def test_shuffle_modes_are_checked() -> None:
     network = multitask_theorem1(
         4, 2, 2, num_demonstrations=4, demonstration_length=4, test_length=5, options=MultiTaskOptions(causal=True)
     )
-    with pytest.raises(InputError, match="mode: 'layer' needs a model with attend_at"):
+    with pytest.raises(
+        InputError, match="mode: 'layer' needs a model whose method attend_at moves positions in one layer"
+    ):
         shuffle_test(network, corpus(), num_samples=2, mode="layer")
 
 

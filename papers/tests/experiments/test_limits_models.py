@@ -106,7 +106,7 @@ def test_what_still_moves_is_not_at_rest() -> None:
     assert not losses_at_rest(rows(4.0, 8.0), numbers).is_open
     assert losses_at_rest(rows(8.0, 0.5), numbers).is_open  # at the floor
     assert "not recorded" in losses_at_rest(Rows(), numbers).text
-    assert "task matmul, layers 1 (1 of 1)" in losses_at_rest(rows(4.0, 8.0), numbers).text
+    assert "in 1 of 1 cases (task matmul, layers 1)" in losses_at_rest(rows(4.0, 8.0), numbers).text
     up_and_down = Rows([*rows(4.0, 8.0).where(seed=0), *rows(8.0, 4.0).where(seed=1)])
     assert losses_at_rest(up_and_down, numbers).is_open  # mean over seeds
 

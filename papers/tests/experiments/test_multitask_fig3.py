@@ -179,7 +179,7 @@ def test_state_before_task(later: Sequence[float], above: Sequence[float] | None
 def test_order_is_not_asked_of_what_training_did_not_raise() -> None:
     found = judged("multitask-state-before-task", tables_3a(gain=(0.02, 0.03, 0.02)))
     assert found.verdict == "not tested"
-    assert "identifying the component" in found.text
+    assert "identifying the HMM of the prompt" in found.text
     swapped = untrained(tables_3a())
     assert swapped is not None
     assert judged("multitask-state-before-task", swapped).verdict == "not tested"

@@ -88,7 +88,7 @@ class ProcessDataset:
         device: torch.device | str = "cpu",
     ) -> None:
         if length is not None and layout is not None:
-            raise InputError("length: cannot be combined with layout; pass only one of them")
+            raise InputError("length: cannot be combined with layout; give only one of them")
         check_seed(seed)
         if stream not in STREAMS:
             raise unknown_name("stream", stream, STREAMS)

@@ -207,7 +207,7 @@ def dataset_of(source: Any, process: Process, layout: Layout, *, seed: int = 0, 
     """
     asked = make_target("observation", process, layout)
     if asked.kind != "law" or len(layout.sequence_lengths) > 1:
-        raise InputError("sequences: need a run whose samples are single sequences of symbols (layout sequences)")
+        raise InputError("sequences: the samples must be single sequences of symbols (layout sequences)")
     data = source
     if not isinstance(source, SequenceData):
         data = SequenceData(source, symbols_from=process, **reading)

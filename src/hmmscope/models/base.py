@@ -81,7 +81,7 @@ class ModelIO:
             require(value is None or value >= 1, name, "must be at least 1", value)
         require(self.feedback_width >= 0, "feedback_width", "must be at least 0", self.feedback_width)
         if (self.vocab_size is None) == (self.input_width is None):
-            raise InputError("vocab_size, input_width: give only one of them, because a model reads tokens or vectors")
+            raise InputError("vocab_size, input_width: give one of them, because a model reads tokens or vectors")
 
     @property
     def read_width(self) -> int:

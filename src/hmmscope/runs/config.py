@@ -145,7 +145,7 @@ def configure(
         InputError: Invalid arguments, both `layout` and `length`, or reading options without a source to read.
     """
     if layout is not None and length is not None:
-        raise InputError("length: cannot be combined with layout; give one of them")
+        raise InputError("length: cannot be combined with layout; give only one of them")
     source = _read(source, read_options or {})
     if isinstance(source, RunConfig):
         config = source

@@ -152,7 +152,7 @@ def test_a_folder_is_opened_with_its_tokenizer(folder: Path) -> None:
     assert text.names == ("A", "B", "C")
     assert pretrained(str(folder), ["the", "cat"], length=2)[1].symbol_tokens != text.symbol_tokens[:2]
     refuses(lambda: pretrained(folder, 3, length=65), "length", "65", "64")
-    refuses(lambda: pretrained(language_model(), 3), "tokenizer: missing; pass")
+    refuses(lambda: pretrained(language_model(), 3), "tokenizer: is missing; pass")
     (folder / "tokenizer.json").unlink()
     refuses(lambda: pretrained(folder, 3, length=10), "cannot open a tokenizer")
 

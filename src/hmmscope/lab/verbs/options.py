@@ -164,7 +164,7 @@ class TrainCommandOptions(SequenceInputOptions, OverrideOptions):
         "a YAML file, the folder of a run, a preset, a process, or a file of sequences (--process.cut ...)"
     )
     out: str | None = said("write into this new folder", metavar="DIR")
-    model: str | None = said("train your own module, in place of a registered model", metavar="FILE.py:NAME")
+    model: str | None = said("train this registered model, or your own module", metavar="NAME|FILE.py:NAME")
     warm_start: str | None = said("reuse the steps shared with a shorter run", metavar="RUN")
     resume: bool = said("resume the same run in DIR", False)
     dry_run: bool = said("print tokens, FLOPs, memory and time; train nothing", False)

@@ -30,8 +30,12 @@ from hmmscope.text import say
 def train(options: TrainCommandOptions) -> None:
     """Train one model and print how far its loss is from the optimum, or only print the cost."""
     reading = {name: value for name, value in options.reading().items() if value is not None}
-    own = None if options.model is None else _own(options.model, options.overrides)
-    configured, out, quiet = run_config(options.config, options.overrides, reading), options.out, options.quiet
+    overrides, own = options.overrides, None
+    if options.model is not None and options.model in registry.entries("model"):
+        overrides = {"model.name": options.model} | overrides
+    elif options.model is not None:
+        own = _own(options.model, overrides)
+    configured, out, quiet = run_config(options.config, overrides, reading), options.out, options.quiet
     configured = configure(configured, model=own)
     if options.dry_run:
         from hmmscope.runs.dry_run import as_text, estimate
@@ -53,7 +57,7 @@ def train(options: TrainCommandOptions) -> None:
 
 def _own(name: str, overrides: Mapping[str, str]) -> Any:
     if not split_name(name)[1]:
-        raise InputError(f"--model: needs FILE.py:NAME, got {name!r}; choose a registered model by --model.name {name}")
+        raise unknown_name("--model", name, [*registry.entries("model"), "FILE.py:NAME"])
     if odd := next((key for key in overrides if key.startswith("model.")), None):
         raise InputError(f"--{odd}: is a field of registered models, and {name} is a module; leave it out")
     return load_model(name)[0]

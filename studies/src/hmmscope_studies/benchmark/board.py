@@ -7,7 +7,6 @@ import math
 import os
 import re
 from collections.abc import Iterable
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,8 @@ _LEGEND = (
     "seed. The last rows are references, without training. Checked: the scores were recomputed here from the model, or from "
     "stored predictions, or only the card was read."
 )
+#: Fractions of tasks that fitted models solve; scripts/benchmark_references.py measures them.
+REFERENCES = Path(__file__).with_name("references.json")
 #: Levels of `checked`: what was recomputed here, weakest first.
 CHECKED = ("card", "predictions", "model")
 
@@ -197,7 +198,7 @@ def reference_rows(card: dict[str, Any]) -> dict[str, dict[str, float | None]]:
     ngrams = {
         task: None if row["counting"] is None else 1 - row["counting"] / row["constant"] for task, row in rows.items()
     }
-    fitted = json.loads((resources.files(__package__) / "references.json").read_text())["rows"]
+    fitted = store.read_json(REFERENCES, managed=False)["rows"]
     return {
         "exact filter": dict.fromkeys(rows, 1.0),
         **fitted,
