@@ -299,7 +299,7 @@ def test_one_piece_of_a_test_part_decides_nothing(tmp_path: Path, capsys: pytest
     assert "[" not in out
     assert "(HMM of 1 state)" in out
     about = json.loads((tmp_path / "a" / "experiment.json").read_text())
-    assert about["intervals"] == "There are no intervals: the test part is one of 3 sequences."
+    assert about["intervals"] == "There are no intervals: the test part has only one of 3 sequences."
 
 
 def test_entropies_by_counting() -> None:

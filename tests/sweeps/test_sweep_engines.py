@@ -197,7 +197,7 @@ def test_workers_say_why_they_fail(tmp_path: Path) -> None:
     assert found[points[2].name].reason.startswith(f"error[2] runs/{points[2].name}: no such run folder")
     assert engine.active == 0
     for name, reason in (
-        (points[1].name, "exit code unknown: the fork server was killed"),
+        (points[1].name, "the exit code is unknown, because the fork server was killed"),
         (points[0].name, "error[2]"),
     ):
         step = RunTask(out, name).saved()

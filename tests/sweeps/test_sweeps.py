@@ -151,7 +151,7 @@ def test_a_grid_file_with_its_base_beside_it(tmp_path: Path) -> None:
         ({"vary": {"model.width": ["8"], "size": {"a": {"model.width": "8"}}}}, r"vary: must set each key once"),
         (
             {"vary": {"model": [{"name": "rnn"}], "model.width": ["8"]}},
-            r"model\.width: must not change together with the whole section",
+            r"model\.width: cannot be varied together with its whole section",
         ),
         ({"vary": {"seed": ["1"]}, "seeds": "2"}, r"seeds: seed: is set by seeds and must not vary"),
         ({"seeds": "0"}, r"seeds: must be in \[1, 100000\], got 0"),

@@ -38,7 +38,7 @@ class ChunkPlan:
 def plan(sizes: Sizes, steps: int, batch: int, threads: int, itemsize: int) -> ChunkPlan:
     """Plan cache-sized chunks of at most `MOST` samples, at least one per thread."""
     if steps < 1 or batch < 1:
-        raise InputError(f"batch: needs samples and positions, got {batch} of {steps}")
+        raise InputError(f"batch: needs at least one sample and one position, got {batch} samples of {steps} positions")
     fits = CACHE // (steps * sizes.numbers_of_column * itemsize) if sizes.heads else MOST  # a recursion streams
     most = max(LANES, min(MOST, fits // LANES * LANES))
     count = max(-(-batch // most), min(threads, -(-batch // LANES)))

@@ -101,7 +101,7 @@ class HMMParams(Shown, ABC):
     def factors(
         self, components: Int64[Tensor, " row"], symbols: Int64[Tensor, " row"]
     ) -> tuple[Float64[Tensor, "row state state"], Float64[Tensor, "row state"]]:
-        """Return the filter's step matrix and its elementwise factor for each (component, symbol)."""
+        """Return the matrix of a filter step and the factor that then multiplies the belief, by (component, symbol)."""
 
     @abstractmethod
     def from_each_state(self) -> "HMMParams":

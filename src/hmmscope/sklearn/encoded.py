@@ -152,6 +152,8 @@ def as_rows(X: Any) -> Any:
     """
     if isinstance(X, np.ndarray) and X.dtype.names is not None:
         X = {name: X[name] for name in X.dtype.names}
+    if hasattr(X, "toarray"):  # sparse, which validate_data refuses
+        return X
     if isinstance(X, Mapping):
         return np.column_stack([np.asarray(unmasked(to_plain(column)), np.float64) for column in X.values()])
     X = unmasked(to_plain(X))

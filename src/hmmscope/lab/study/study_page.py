@@ -198,7 +198,7 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
         foremost = [surely[place] for place in descending([row["share"] for row in surely])[:5]]
         shown = ", ".join(f"{row['context']}|{row['next']} ({100 * row['share']:.1f} %)" for row in foremost)
         total = 100 * sum(row["share"] for row in surely)
-        text = f"Largest fractions of the total gain by preceding symbols: {shown}. "
+        text = f"Preceding symbols that lower the loss most, with their fractions of the whole fall: {shown}. "
         text += f"{len(surely)} contexts whose interval is above zero account for {total:.0f} % of the gain."
         found.append(_found("Gain of the network over the HMM by context", text))
     if tables["beliefs"]:

@@ -281,7 +281,7 @@ def _check_overlap(changes: Mapping[str, Any]) -> None:
         require(
             key == section or section not in changes,
             key,
-            f"must not change together with the whole section {section}",
+            f"cannot be varied together with its whole section {section}",
             key,
         )
 

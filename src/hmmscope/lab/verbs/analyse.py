@@ -51,7 +51,7 @@ def _instrument(asked: AnalyseOptions, instrument: str) -> None:
             raise InputError(f"--{given}: applies to --sequences FILE only")
     elif instrument != "curves":
         raise InputError(
-            "--sequences: the hidden states of given sequences are unknown; only the instrument curves can use them"
+            "--sequences: the hidden states of your sequences are unknown; only the instrument `curves` can use them"
         )
     loaded, dataset, controls = _measured(asked)
     if dataset.process.data is not None and sequences is not None and not quiet:

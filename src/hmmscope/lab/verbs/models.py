@@ -34,7 +34,7 @@ def load_model(name: str) -> tuple[Any, Controls | None]:
 
 
 def trained_by(model: Any, process: str | None) -> tuple[Any, str | None]:
-    """Return the run in `process` that trained the module, else both unchanged."""
+    """Return the run that `process` names if it trained the module, else the model and process unchanged."""
     if isinstance(model, nn.Module) and process is not None and is_run(Path(process)):
         return load_run(process, model=model), None
     return model, process
