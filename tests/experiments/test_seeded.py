@@ -408,7 +408,7 @@ def test_a_run_goes_by_a_protocol_and_writes_none(tmp_path: Path, capsys: pytest
     without = run_experiment("test-seeded", "smoke", tmp_path / "without", trained=tmp_path / "trained", quiet=True)
     assert not (without / "protocol.json").exists()
     assert "protocol" not in store.read_table(without / "parts.jsonl")[0]
-    with pytest.raises(RefusedError, match="was not started with this protocol"):
+    with pytest.raises(RefusedError, match="was started without this protocol"):
         run_experiment("test-seeded", "smoke", without, protocol=file, quiet=True, resume=True)
     on = run_experiment("test-seeded", "smoke", tmp_path / "on", kept=out, quiet=True)
     assert store.read_json(on / "experiment.json")["protocol"] == digest
