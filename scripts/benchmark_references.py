@@ -31,6 +31,8 @@ from hmmscope_studies.benchmark.tasks import VERSION, BenchmarkTask, tasks_of
 OUT = Path(__file__).resolve().parents[1] / "studies/src/hmmscope_studies/benchmark/references.json"
 #: Numbers of states among which BIC chooses, restarts and iterations of each fit; longest prefix and suffix of words.
 SIZES, FIT, WORD = range(1, 11), {"num_restarts": 8, "quiet": True}, 2
+#: Smallest probability of learned operators, whose answers may be negative.
+LEAST = 1e-3
 #: Answers from observations (sample, time) for the positions of a task.
 Answers = Callable[[BenchmarkTask, ScoredSamples], Tensor]
 
@@ -73,7 +75,7 @@ def spectral(task: BenchmarkTask, observations: Tensor) -> Answers:
         seen = samples.batch(samples.trained, SCORED).observations
         first = torch.einsum("r,vrq,q->v", operators.start, operators.step, operators.end)
         later = operators.next_observation(seen)[:, :-1]
-        probs = torch.cat([first.expand(len(seen), 1, -1), later], 1).nan_to_num(0.0).clamp_min(1e-3)
+        probs = torch.cat([first.expand(len(seen), 1, -1), later], 1).nan_to_num(0.0).clamp_min(LEAST)
         probs = probs / probs.sum(-1, keepdim=True)
         return probs[:, task.asked(samples.trained).kept]
 
@@ -118,7 +120,7 @@ def main() -> None:
             try:
                 values = [solved(task, learn, seed, given.samples) for seed in range(given.seeds)]
                 value = float(np.mean(values))
-            except (InputError, AttributeError) as error:  # no HMM, or no next symbol to predict
+            except InputError as error:  # no HMM, or a prompt that no HMM of symbols reads
                 print(f"{task.name}, {name}: {' '.join(str(error).split())[:100]}")
                 value = math.nan
             rows[name][task.name] = None if math.isnan(value) else round(value, 4)

@@ -139,7 +139,7 @@ def reached(measure: Callable[..., Any]) -> tuple[dict[str, types.FunctionType],
 
 
 def _values_of(one: types.FunctionType, named: set[str]) -> Iterator[tuple[str, str, Any]]:
-    """What the names of a function stand for, also as attributes of a module: module, name and value."""
+    """Yield module, name and value of each global that a function names, also as an attribute of a module."""
     for name in named:
         value = one.__globals__.get(name)
         if isinstance(value, types.ModuleType):

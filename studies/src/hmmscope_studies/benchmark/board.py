@@ -162,6 +162,7 @@ def check_board(folder: Path) -> tuple[str, seals.SealReport]:
 
 
 def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row per card with its tier, flags, costs and solved fractions."""
     rows = []
     for card in cards:
         solved = card["solved"]
