@@ -1,5 +1,6 @@
 """One entrance: the same data in any container give the same sequences and the same exact answers."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,3 +69,31 @@ def test_frames_of_other_libraries_are_the_same() -> None:
         assert found.rows[:, 0].nan_to_num(-1).tolist() == [0.5, -1, -1, 2.0]
     column = pandas.Series(pandas.Categorical(list("aba"), categories=list("cba")))
     assert hs.SequenceData(column).symbols == ("c", "b", "a")
+
+
+def test_numbers_that_could_be_read_wrongly(tmp_path: Path) -> None:
+    """Thousands separators, row numbers of pandas and R, padded rows, and columns in another order or renamed."""
+    path = tmp_path / "x.csv"
+    for text, rows in (
+        ('a,b\n"1,234",2\n"2,345",3\n', None),
+        ("a;b\n1.234;2,5\n2.000;3,5\n", None),
+        ("a;b\n1,234;2\n2,000;3\n", [[1.234, 2.0], [2.0, 3.0]]),
+        ('a,b\n"0,512",2\n"2,345",3\n', [[0.512, 2.0], [2.345, 3.0]]),
+        (",a,b\n0,0.5,2\n1,1.5,3\n", [[0.5, 2.0], [1.5, 3.0]]),
+        ('"","a","b"\n"1",0.5,2\n"2",1.5,3\n', [[0.5, 2.0], [1.5, 3.0]]),
+    ):
+        path.write_text(text)
+        if rows is None:
+            with pytest.raises(hs.HmmscopeError, match="may have a thousands separator or a decimal mark"):
+                hs.read_vectors(path)
+        else:
+            assert hs.read_vectors(path).rows.tolist() == rows
+            assert hs.fit(path, 1).hmm.num_coordinates == 2
+    ragged = hs.read_vectors(np.array([[0.5, 1.5], [2.5, 9.0]]), axis=1, lengths=[2, 1])
+    assert [one[:, 0].tolist() for one in ragged] == [[0.5, 1.5], [2.5]]
+    two = {"a": np.array([0.5, 1.5, 4.0]), "b": np.array([3.0, 1.0, 2.5])}
+    fit, turned = hs.fit(two, 1), {"b": two["b"], "a": two["a"], "c": two["a"]}
+    assert fit.score(turned) == fit.score(hs.read_vectors(turned)) == fit.score(two)
+    assert float(hs.log_likelihood(fit.hmm, hs.read_vectors(turned))) == fit.score(two)
+    with pytest.raises(hs.HmmscopeError, match="has a but not b, which the model was fitted to; name the columns in"):
+        fit.score({"a": two["a"], "d": two["b"]})

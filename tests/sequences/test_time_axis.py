@@ -125,7 +125,7 @@ def test_disorder_and_duplicates_are_repaired_on_request(tmp_path: Path) -> None
     for which, last in (("first", 0.5), ("last", 2.5)):
         found = hs.read_vectors(path, time="stamp", every="1h", sort=True, duplicates=which)
         assert found.rows[:, 0].tolist() == [1.5, 3.5, last]
-        assert "1 repeated rows left out" in found.how
+        assert "1 repeated row left out" in found.how
 
 
 def test_jitter_and_drift_stay_on_the_grid() -> None:

@@ -221,7 +221,7 @@ def as_vectors(
     NaN is a missing entry. Accepted are (time, coordinate), (time,) for one coordinate, a list of arrays, rows that
     `lengths` split as in hmmlearn, and tables and files, which `read_vectors` reads with the process's `read_options`.
     """
-    if _is_named(observations):
+    if _is_named(observations) or (isinstance(observations, VectorData) and lengths is None):
         observations = read_vectors(observations, lengths=lengths, symbols_from=read_options, width=num_coordinates)
         lengths = None
     if isinstance(observations, VectorData):

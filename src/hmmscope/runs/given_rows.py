@@ -15,7 +15,7 @@ from hmmscope.processes.observations import as_vectors
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.runs.row_values import RowValues
-from hmmscope.sequences.columns import is_frame
+from hmmscope.sequences.columns import is_frame, labels_of
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.vector_data import VectorData, read_vectors
 
@@ -165,7 +165,7 @@ def row_labels(source: Any) -> Any:
     if isinstance(source, SequenceData | VectorData):
         return None if source.index is None else np.concatenate(source.index)
     index = getattr(source, "index", None)
-    return None if callable(index) else index
+    return labels_of(source) if callable(index) or index is None else index
 
 
 def column_names(source: Any) -> tuple[str, ...]:

@@ -90,8 +90,10 @@ def as_labels(index: Any) -> NDArray[Any]:
 
 
 def labels_of(source: Any) -> Any:
-    """Return the row labels of a pandas object; None if they are row numbers."""
+    """Return the row labels of a pandas object or an xarray dimension; None if they are row numbers."""
     index = getattr(source, "index", None)
+    if hasattr(source, "indexes") and len(getattr(source, "dims", ())) == 1:
+        index = next(iter(source.indexes.values()), None)
     if index is None or callable(index) or not hasattr(index, "dtype") or not hasattr(index, "is_unique"):
         return None
     return None if type(index).__name__ == "RangeIndex" and (index.start, index.step) == (0, 1) else index

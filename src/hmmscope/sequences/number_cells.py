@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.schema import listed, shown
-from hmmscope.sequences.columns import is_frame, to_plain
+from hmmscope.sequences.columns import is_frame, to_plain, writable
 from hmmscope.sequences.gaps import Missing, is_nothing
 from hmmscope.sequences.tables import (
     INDEX,
@@ -30,6 +32,8 @@ from hmmscope.sequences.time_stamps import looks_like_time
 #: Default markers of a missing entry, besides an empty cell.
 NOTHING = ("NA", "NaN", "nan")
 _COMMA = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
+#: A number that may have a thousands separator or a decimal mark.
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}[,.]\d{3}")
 
 
 def split_names(column: str, table: Table) -> list[str]:
@@ -48,7 +52,27 @@ def is_array(one: Any) -> bool:
         return False
 
 
-def refuse_ragged(what: str, rows: Any) -> None:
+def as_numbers(one: Any, what: str = "source") -> Float64[Tensor, "..."]:
+    """Return an array or list of numbers as float64, with NaN where missing."""
+    plain = to_plain(one)
+    if isinstance(plain, list | tuple) and any(is_nothing(value) for value in plain):
+        plain = [math.nan if is_nothing(value) else value for value in plain]
+    try:
+        if isinstance(plain, np.ma.MaskedArray):
+            plain = np.ma.filled(plain.astype(np.float64), np.nan)
+        array = np.asarray(plain)
+        if array.dtype.kind in "mMcUS":
+            raise TypeError
+        found = torch.from_numpy(writable(np.array(array, dtype=np.float64)))
+    except (ValueError, TypeError):
+        _refuse_ragged(what, plain)
+        raise InputError(f"{what}: must be numbers, got {shown(one)}") from None
+    if bool(found.isinf().any()):
+        raise InputError(f"{what}{found.isinf().nonzero()[0].tolist()}: is not finite; mark a missing entry with NaN")
+    return found
+
+
+def _refuse_ragged(what: str, rows: Any) -> None:
     if isinstance(rows, list | tuple) and all(isinstance(row, list | tuple) for row in rows):
         sizes = sorted({len(row) for row in rows})
         if len(sizes) > 1:
@@ -112,11 +136,16 @@ def floats_of(table: Table, name: str, gaps: NumberMarkers) -> NDArray[np.float6
 
 
 def _one_decimal_mark(table: Table, name: str, cells: list[Any]) -> None:
-    commas = [row for row, cell in enumerate(cells) if isinstance(cell, str) and "," in cell]
-    if not commas:
-        return
-    points = [row for row, cell in enumerate(cells) if isinstance(cell, str) and "." in cell]
-    if points:
+    commas, points = ([row for row, one in enumerate(cells) if isinstance(one, str) and mark in one] for mark in ",.")
+    marked = points or commas
+    if marked and all(_THOUSANDS.fullmatch(cells[row].strip()) for row in marked):
+        decimal = [cell for one in table.names for cell in table.column(one) if _COMMA.fullmatch(str(cell).strip())]
+        if decimal if points else table.separator == ",":
+            raise InputError(
+                f"{table.place(marked[0], name)}: {shown(cells[marked[0]])} may have a thousands separator or a decimal "
+                "mark; write numbers without thousands separators"
+            )
+    if commas and points:
         both = f"{shown(cells[commas[0]])} and {shown(cells[points[0]])}"
         raise InputError(
             f"{table.place(commas[0], name)}: has both decimal commas and decimal points, {both}; write one"
@@ -151,10 +180,12 @@ def looks_like_numbers(source: Any, reading: Mapping[str, Any]) -> bool:
         return _fractional_columns(table_of(source, "source"), reading)
     plain = to_plain(source)
     parts = plain if isinstance(plain, list | tuple) and plain and all(is_array(one) for one in plain) else [plain]
-    return any(_fractional_entries(to_plain(one)) for one in parts)
+    return any(
+        _fractional_columns(table_of(one, ""), {}) if is_frame(one) else _entries(to_plain(one)) for one in parts
+    )
 
 
-def _fractional_entries(entries: Any) -> bool:
+def _entries(entries: Any) -> bool:
     if isinstance(entries, list | tuple) and any(_has_parts(one) for one in entries):
         return False
     return _fractional(entries, NumberMarkers([]))
@@ -167,7 +198,7 @@ def _has_parts(one: Any) -> bool:
 def _fractional_columns(table: Table, reading: Mapping[str, Any]) -> bool:
     column = reading.get("column")
     given = [column] if isinstance(column, str) else None if column is None else list(map(str, column))
-    aside = (reading.get("group"), reading.get("time"), INDEX, "lengths")
+    aside = (reading.get("group"), reading.get("time"), INDEX, "lengths", *table.row_numbers())
     names = (
         [n for n in table.names if n not in aside]
         if given is None

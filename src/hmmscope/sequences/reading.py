@@ -152,7 +152,7 @@ def _letters(sequences: list[str], asked: ReadRequest, how: str) -> Encoded:
 
 def _read_csv(text: str, asked: ReadRequest, separators: str) -> Encoded:
     found = read_cells(text, asked.what, separators)
-    rows, numbers = found
+    rows, numbers, _ = found
     if not rows:
         raise InputError(f"{asked.what}: holds no sequence")
     asked.choose(rows[0])

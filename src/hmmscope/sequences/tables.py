@@ -74,10 +74,11 @@ def read_text(path: Path, limit: int = MAX_TEXT) -> str:
 
 
 class TableCells(NamedTuple):
-    """The nonempty rows of a table, and their row numbers from 1."""
+    """The nonempty rows of a table, their row numbers from 1, and the separator."""
 
     cells: list[list[str]]
     numbers: list[int]
+    separator: str
 
 
 def read_cells(text: str, what: str, separators: str) -> TableCells:
@@ -90,7 +91,7 @@ def read_cells(text: str, what: str, separators: str) -> TableCells:
     text, separators = (text[named.end() :], named[1]) if named else (text, separators)
     limit = csv.field_size_limit(MAX_TEXT)
     try:
-        rows = _parsed(text, separator_of(text, separators))
+        rows = _parsed(text, separator := separator_of(text, separators))
     except csv.Error as error:
         raise InputError(f"{what}: not CSV ({error})") from None
     finally:
@@ -99,7 +100,7 @@ def read_cells(text: str, what: str, separators: str) -> TableCells:
         rows.pop()
     one_column = any(rows) and len(next(filter(None, rows))) == 1
     kept = [number for number, row in enumerate(rows) if row or one_column]
-    return TableCells([[cell.strip() for cell in rows[k]] or [""] for k in kept], [k + first for k in kept])
+    return TableCells([[cell.strip() for cell in rows[k]] or [""] for k in kept], [k + first for k in kept], separator)
 
 
 def _parsed(text: str, separator: str) -> list[list[str]]:
@@ -138,6 +139,7 @@ class Table:
         take: returns a column by name.
         numbers: row numbers in the file, from 1.
         labels: of the rows, or None.
+        separator: of the cells in a file.
     """
 
     def __init__(
@@ -147,14 +149,10 @@ class Table:
         take: Callable[[str], Any],
         numbers: Sequence[int] | None = None,
         labels: Any = None,
+        separator: str = ",",
     ) -> None:
-        self.what, self.names, self._take, self.numbers, self.labels = (
-            what,
-            list(map(str, names)),
-            take,
-            numbers,
-            labels,
-        )
+        self.what, self.names, self._take = what, list(map(str, names)), take
+        self.numbers, self.labels, self.separator = numbers, labels, separator
 
     def raw(self, name: str) -> Any:
         """Return a column in the form of the source; the name `index` gives a frame's index."""
@@ -169,6 +167,13 @@ class Table:
         if isinstance(cells, str | bytes | Mapping) or not isinstance(cells, Iterable):
             raise InputError(f"{self.what}: column {name}: must be a list of rows, got {shown(cells)}")
         return list(cells)
+
+    def row_numbers(self) -> list[str]:
+        """Return the column without a name that counts the rows, as pandas and R write it, or no column."""
+        if len(self.names) > 1 and self.names[0] in ("", "Unnamed: 0"):
+            cells = list(map(str, self.column(self.names[0])))
+            return self.names[:1] * any(cells == [str(k + first) for k in range(len(cells))] for first in (0, 1))
+        return []
 
     def has(self, name: str) -> bool:
         return name in self.names or (self.labels is not None and name in (INDEX, str(self.labels.name)))
@@ -240,8 +245,9 @@ def table_of(source: Any, what: str) -> Table:
     if hasattr(source, "collect_schema") and hasattr(source, "collect"):  # a lazy frame
         source = source.collect()
     if hasattr(source, "data_vars"):  # xarray
-        keys = {str(name): name for name in (*source.data_vars, *source.coords)}
-        return Table(what, keys, lambda name: source[keys[name]])
+        beside = [name for name in source.coords if name not in source.indexes]
+        keys = {str(name): name for name in (*source.data_vars, *beside)}
+        return Table(what, keys, lambda name: source[keys[name]], labels=labels_of(source))
     names = getattr(source, "column_names", None)
     if names is None:
         names = list(source) if isinstance(source, Mapping) else source.columns
@@ -257,7 +263,9 @@ def csv_table(cells: TableCells, what: str) -> Table:
     for number, row in zip(numbers, body, strict=True):
         if len(row) != len(header):
             raise InputError(f"{what}: row {number}: {len(row)} cells where the header has {len(header)}")
-    return Table(what, header, lambda name: [row[header.index(name)] for row in body], numbers)
+    return Table(
+        what, header, lambda name: [row[header.index(name)] for row in body], numbers, separator=cells.separator
+    )
 
 
 def parquet_table(path: Path) -> Table:

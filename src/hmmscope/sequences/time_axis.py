@@ -105,10 +105,9 @@ def _summary(
     if every is not None:
         said += f" every {every.text}, {gaps} gap{'s' * (gaps != 1)} of {empty} missing step{'s' * (empty != 1)}"
     said += f", {cuts} cut{'s' * (cuts != 1)} at gaps above {axis.gap}" if axis.gap is not None else ""
-    for count, word in ((sum(one.duplicates for one in found), "repeated rows left out"),):
-        said += f", {count} {word}" if count else ""
-    disorder = sum(one.disorder for one in found)
-    said += f", {disorder} rows sorted" if disorder else ""
+    repeated, disorder = sum(one.duplicates for one in found), sum(one.disorder for one in found)
+    said += f", {repeated} repeated row{'s' * (repeated != 1)} left out" if repeated else ""
+    said += f", sorted ({disorder} step{'s' * (disorder != 1)} back in time)" if disorder else ""
     off = max(one.off for one in found)
     if off:
         said += f", time stamps up to {duration_text(off) if is_time else f'{off:g}'} off the grid"

@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.schema import refuse_masked, shown, unknown_name
-from hmmscope.sequences.columns import as_labels, is_frame, labels_of, to_plain, writable
-from hmmscope.sequences.gaps import Missing, is_nothing
-from hmmscope.sequences.number_cells import NumberMarkers, floats_of, is_array, refuse_ragged, split_names
+from hmmscope.sequences.columns import as_labels, is_frame, labels_of, to_plain
+from hmmscope.sequences.gaps import Missing
+from hmmscope.sequences.number_cells import NumberMarkers, as_numbers, floats_of, is_array, split_names
 from hmmscope.sequences.read_options import TIME_OPTIONS, ReadOptions
 from hmmscope.sequences.tables import (
     SEPARATORS,
@@ -151,10 +151,18 @@ def read_vectors(
             raise InputError(
                 f"{other or 'column, lengths'}: applies only when a source is read, and VectorData is already read"
             )
-        return source
+        return _in_order(source, asked.kept.column)
     if isinstance(source, os.PathLike | str):
         return _read_file(Path(source), asked)
     return _read_object(source, asked, "source")
+
+
+def _in_order(data: VectorData, column: str | None) -> VectorData:
+    """Return the columns that a model was fitted to, if the data have them."""
+    names, known = (column or "").split(","), data.columns or ()
+    if names == list(known) or not all(name in known for name in names):
+        return data
+    return replace(data, rows=data.rows[:, [known.index(name) for name in names]], columns=tuple(names))
 
 
 @dataclass(frozen=True)
@@ -167,8 +175,15 @@ class _Request:
 
     def chosen(self, table: Table) -> tuple[list[str] | None, ReadOptions]:
         columns, options, kept = self.columns, self.options, self.kept
-        if columns is None and kept.column is not None and all(map(table.has, split_names(kept.column, table))):
-            columns = [kept.column]
+        if columns is None and kept.column is not None:
+            known = [name for name in split_names(kept.column, table) if table.has(name)]
+            absent = [name for name in split_names(kept.column, table) if name not in known]
+            if known and absent:
+                raise InputError(
+                    f"{table.what}: has {', '.join(known)} but not {', '.join(absent)}, which the model was fitted to; "
+                    "name the columns in that order with column= (--column)"
+                )
+            columns = None if absent else [kept.column]
         values = {name: getattr(options, name) for name in ("group", "missing", *TIME_OPTIONS)}
         if values["group"] is None and kept.group is not None and table.has(kept.group):
             values["group"] = kept.group
@@ -247,7 +262,7 @@ def _lists(rows: list[Any], asked: _Request, how: str) -> VectorData:
             whole if one is None else [math.nan if v is None else v for v in one] if isinstance(one, list) else one
             for one in row
         ]
-        parts.append(_numbers(filled, f"{how}: sequence {number + 1}"))
+        parts.append(as_numbers(filled, f"{how}: sequence {number + 1}"))
     return joined([part[:, None] if part.ndim == 1 else part for part in parts], how)
 
 
@@ -283,7 +298,8 @@ def _of_table(table: Table, asked: _Request) -> VectorData:
     for name in table.names:
         if table.names.count(name) > 1:
             raise InputError(f"{table.what}: {table.names.count(name)} columns have the name {shown(name)}")
-    chosen = columns if columns is not None else [n for n in table.names if n not in (options.group, options.time)]
+    aside = (options.group, options.time, *table.row_numbers())
+    chosen = columns if columns is not None else [n for n in table.names if n not in aside]
     for field, given in (("column", chosen), ("group", [options.group]), ("time", [options.time])):
         for name in filter(None, given):
             table.require(name, field)
@@ -362,7 +378,7 @@ def _of_array(source: Any, asked: _Request, how: str, what: str = "source") -> V
     plain = to_plain(source)
     axis, lengths = _axis(asked, plain), asked.lengths
     if isinstance(plain, list | tuple) and len(plain) and all(is_array(one) for one in plain):
-        parts = [_numbers(one, what) for one in plain]
+        parts = [as_numbers(one, what) for one in plain]
         rows = {part.shape for part in parts}
         if not all(isinstance(one, list | tuple) for one in plain) or len(rows) > 1 or any(p.ndim == 2 for p in parts):
             if lengths is not None or axis is not None:
@@ -370,7 +386,7 @@ def _of_array(source: Any, asked: _Request, how: str, what: str = "source") -> V
             return joined([part[:, None] if part.ndim == 1 else part for part in parts], how)
         array = torch.stack(parts)
     else:
-        array = _numbers(plain, what)
+        array = as_numbers(plain, what)
     reading = ReadOptions(axis=axis) if axis is not None else None
     return _shaped(array, axis, lengths, asked.width, how, reading, what)
 
@@ -378,6 +394,8 @@ def _of_array(source: Any, asked: _Request, how: str, what: str = "source") -> V
 def _shaped(
     array: Tensor, axis: int | None, lengths: Any, width: int | None, how: str, reading: ReadOptions | None, what: str
 ) -> VectorData:
+    if array.ndim == 2 and axis in (0, 1):
+        array, axis = (array.T if axis == 0 else array)[..., None], None
     if array.ndim == 3 and axis is None:
         if lengths is None:
             return joined(list(array), how, reading)
@@ -388,8 +406,6 @@ def _shaped(
     if array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1 and axis is None):
         array = array.reshape(-1, 1)
         lengths = [len(array)] if lengths is None else lengths
-    elif array.ndim == 2 and axis in (0, 1):
-        return joined([row[:, None] for row in (array.T if axis == 0 else array)], how, reading)
     if array.ndim != 2 or axis is not None:
         raise InputError(
             f"{what}: must be numbers (sequence, time, coordinate), got {tuple(array.shape)} with axis={axis}"
@@ -408,25 +424,6 @@ def _shaped(
             f"{columns} numbers"
         )
     return joined(list(array.split(_counts(lengths, len(array)))), how, reading)
-
-
-def _numbers(one: Any, what: str = "source") -> Float64[Tensor, "..."]:
-    plain = to_plain(one)
-    if isinstance(plain, list | tuple) and any(is_nothing(value) for value in plain):
-        plain = [math.nan if is_nothing(value) else value for value in plain]
-    try:
-        if isinstance(plain, np.ma.MaskedArray):
-            plain = np.ma.filled(plain.astype(np.float64), np.nan)
-        array = np.asarray(plain)
-        if array.dtype.kind in "mMcUS":
-            raise TypeError
-        found = torch.from_numpy(writable(np.array(array, dtype=np.float64)))
-    except (ValueError, TypeError):
-        refuse_ragged(what, plain)
-        raise InputError(f"{what}: must be numbers, got {shown(one)}") from None
-    if bool(found.isinf().any()):
-        raise InputError(f"{what}{found.isinf().nonzero()[0].tolist()}: is not finite; mark a missing entry with NaN")
-    return found
 
 
 def _counts(lengths: Any, total: int | None = None) -> list[int]:
