@@ -273,7 +273,7 @@ def test_bad_requests_are_refused():
         ),
         (
             lambda: fit_baum_welch(observations, 3, 2, start=hs.load_process("dishonest-casino")),
-            r"^start: must have 3 ",
+            r"^start: must be an HMM of 3 ",
         ),
         (lambda: fit_baum_welch(observations, 2, 2, num_tries=0), r"^num_tries: must be at least 1, got 0$"),
         (lambda: fit_baum_welch(observations, 2, 2, agreement=-1.0), r"^agreement: must be at least 0"),

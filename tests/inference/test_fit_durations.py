@@ -66,7 +66,7 @@ def test_counts_equal_those_by_enumeration():
                     for symbol in own:
                         if symbol != hmmscope.MISSING:
                             expected.emission[state, symbol] += share
-        counts, logs = DurationSteps(as_sequences(torch.from_numpy(symbols), 2), "free", 0.0).counts(params)
+        counts, logs = DurationSteps(as_sequences(torch.from_numpy(symbols), 2), "free", 0.0, ()).counts(params)
         assert logs == pytest.approx(log_likelihood, abs=1e-10)
         for ours, exact in zip(counts, expected, strict=True):
             np.testing.assert_allclose(ours, exact, atol=1e-10)
@@ -78,9 +78,11 @@ def test_em_never_decreases(family):
     symbols, params, before = torch.from_numpy(rng.integers(0, 2, (5, 20))), _random(rng, 2, 3, 2), -math.inf
     if family == "negative-binomial":
         params = params._replace(
-            durations=np.stack([_negative_binomial(np.full(3, 1 / 3), row) for row in params.durations])
+            durations=np.stack(
+                [_negative_binomial(np.full(3, 1 / 3), row, np.ones(3, np.bool_)) for row in params.durations]
+            )
         )
-    settings = DurationSteps(as_sequences(symbols, 2), family, 0.0)
+    settings = DurationSteps(as_sequences(symbols, 2), family, 0.0, tuple(rows > 0 for rows in params))
     for _ in range(6):
         counts, reached = settings.counts(params)
         assert reached >= before - 1e-9

@@ -138,3 +138,60 @@ def test_a_start_without_zeros_leaves_the_restarts_as_they_were(symbols: np.ndar
     one, two = (hs.fit(symbols, 3, options=hs.FitOptions(start=start, **options)) for start in (flat, other))
     assert torch.equal(one.hmm.transition, two.hmm.transition)
     assert not sum(one.num_zeros.values())
+
+
+SPELLS = ([0.5, 0.5, 0.0], [[0, 1, 0], [0, 0, 1], [1, 0, 0]], [[0.5, 0.0, 0.5], [0.5, 0.5, 0.0], [0.2, 0.3, 0.5]], LAWS)
+DRIVEN: list[tuple[hs.Process, dict[str, int]]] = [
+    (hs.SemiMarkovHMM(*SPELLS), {"initial": 1, "transition": 0, "durations": 4, "emission": 7}),
+    (hs.InputOutputHMM(FIRST, [STAIRS, np.full((3, 3), 1 / 3)], LAWS), {"initial": 1, "transition": 8, "emission": 14}),
+]
+
+
+@pytest.mark.parametrize("family", ["free", "negative-binomial", "inputs"])
+def test_durations_and_inputs(symbols: np.ndarray, family: str) -> None:
+    """The data come from another model, so that restarts without the zeros of `start` fit better."""
+    start, free = DRIVEN[family == "inputs"]
+    given: Any = {"inputs": symbols % 2} if family == "inputs" else {}
+    more: Any = {} if given else {"durations": 3, "duration_family": family}
+    data = np.where(symbols == 3, 0, symbols) if family == "inputs" else np.repeat(symbols[:, ::4] % 3, 2, 1)
+    fit = hs.fit(hs.SequenceData(data, symbols=4), 3, **given, options=hs.FitOptions(start=start, **more, **QUICK))
+    zeros = {name: int((rows == 0).sum()) for name, rows in start.file_tensors().items()}
+    for name, rows in start.file_tensors().items():
+        assert bool((fit.hmm.file_tensors()[name][rows == 0] == 0).all()), name
+    assert (fit.num_zeros, fit.final.num_free) == (zeros, free)
+
+
+def test_names_of_a_start_with_inputs_or_durations_are_matched() -> None:
+    text, given = ["aabbbaab" * 4, "bbaabbba" * 4], ["xxyyxyyx" * 4, "yxyxyyxx" * 4]
+    rows = np.array([[[0.9, 0.1]], [[0.2, 0.8]]])
+    begins = [
+        hs.InputOutputHMM([1.0], [[1.0]], rows, symbols=["b", "a"], inputs=["y", "x"]),
+        hs.InputOutputHMM([1.0], [[1.0]], rows[::-1, :, ::-1].copy(), symbols=["a", "b"], inputs=["x", "y"]),
+    ]
+    fits = [hs.fit(text, 1, inputs=given, options=hs.FitOptions(start=one, **QUICK)) for one in begins]
+    assert [fit.final.history[0][0] for fit in fits] == pytest.approx([fits[1].final.history[0][0]] * 2)
+    assert fits[0].hmm.inputs == ("x", "y")
+    chain, flat = ([0.5, 0.5], 1 - np.eye(2), np.full((2, 3), 1 / 3)), rows[:, 0]
+    spells = [hs.SemiMarkovHMM(*chain, flat, symbols=["b", "a"]), hs.SemiMarkovHMM(*chain, flat[:, ::-1].copy())]
+    fits = [hs.fit(text, 2, options=hs.FitOptions(start=one, durations=3, **QUICK)) for one in spells]
+    assert [fit.final.history[0][0] for fit in fits] == pytest.approx([fits[1].final.history[0][0]] * 2)
+    with pytest.raises(InputError, match="start: has the symbols b, a, but the source has a, b, c"):
+        hs.fit(["abcabc" * 9], 2, options=hs.FitOptions(start=spells[0], durations=3))
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        ("mess3", "start: must be a model, such as HMM, got 'str'"),
+        (hs.make_process("mess3"), "start: must be an HMM of 3 states and 4 symbols, got LabelledHMM"),
+        (DRIVEN[1][0], "start: must be an HMM of 3 states and 4 symbols, got InputOutputHMM"),
+        (
+            hs.HMM([0.5, 0.5], np.eye(2), np.full((2, 4), 0.25)),
+            "start: must be an HMM of 3 states and 4 symbols, got HMM",
+        ),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_another_kind_of_start_is_refused(symbols: np.ndarray, start: Any, said: str, stream: bool) -> None:
+    with pytest.raises(InputError, match=said):
+        hs.fit([symbols[:6], symbols[6:]] if stream else symbols, 3, options=hs.FitOptions(start=start), stream=stream)

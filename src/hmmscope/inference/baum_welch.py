@@ -28,7 +28,7 @@ from hmmscope.inference.loop_inputs import PackedSequences, sequences
 from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.inference.restarts import check_limits, criterion, search
 from hmmscope.inference.weights import as_weights, with_weights
-from hmmscope.processes.hmm import HMM
+from hmmscope.processes.hmm import HMM, check_start
 from hmmscope.processes.observations import Symbols, whole_batch
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
@@ -88,7 +88,7 @@ def fit_baum_welch(
     num_symbols: int,
     *,
     lengths: object = None,
-    start: HMM | None = None,
+    start: Any = None,
     fixed: Collection[str] = (),
     tied_emissions: Sequence[int] | None = None,
     constraints: Constraints | Callable[[int], Constraints] | None = None,
@@ -203,7 +203,7 @@ def as_sequences(
 def _rules(
     num_states: int,
     num_symbols: int,
-    start: HMM | None,
+    start: Any,
     fixed: Collection[str],
     tied: Sequence[int] | None,
     pseudo_count: float,
@@ -211,8 +211,7 @@ def _rules(
 ) -> MStepSettings:
     require(set(fixed) <= set(PARTS), "fixed", f"must be among {', '.join(PARTS)}", sorted(fixed))
     require(start is not None or not fixed, "fixed", "requires start, which supplies the fixed parts", sorted(fixed))
-    if start is not None and (start.num_states, start.num_symbols) != (num_states, num_symbols):
-        raise InputError(f"start: must have {num_states} states and {num_symbols} symbols, got {start!r}")
+    check_start(start, num_states, num_symbols)
     classes = None if tied is None else np.asarray(tied)
     if classes is not None and (
         classes.shape != (num_states,)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import BaumWelchFit, as_sequences, seen_by_part
 from hmmscope.inference.em import Model, counts_of
-from hmmscope.inference.free_parameters import log_of_positive, maximised_rows
+from hmmscope.inference.free_parameters import log_of_positive, maximised_rows, num_free, restricted
 from hmmscope.inference.loop_inputs import PackedSequences
 from hmmscope.inference.restarts import check_limits, criterion, search
 from hmmscope.processes.observations import Symbols
@@ -55,6 +55,7 @@ class DurationSteps:
     work: PackedSequences
     family: str
     pseudo_count: float
+    support: tuple[NDArray[np.bool_], ...]
 
     @property
     def num_steps(self) -> float:
@@ -80,9 +81,20 @@ class DurationSteps:
     def maximise(self, before: SemiMarkovParams, counts: SemiMarkovParams) -> SemiMarkovParams:
         rows = [self._rows(old, count) for old, count in zip(before, counts, strict=True)]
         if self.family == "negative-binomial":
-            pairs = zip(before.durations, counts.durations, strict=True)
-            rows[2] = np.stack([_negative_binomial(old, count) for old, count in pairs])
+            rows[2] = self._durations(before.durations, counts.durations)
         return SemiMarkovParams(*rows)
+
+    def begun(self, params: SemiMarkovParams) -> SemiMarkovParams:
+        """Return parameters of the family with the zeros of `start`."""
+        found = SemiMarkovParams(*(restricted(own, kept) for own, kept in zip(params, self.support, strict=True)))
+        if self.family == "free":
+            return found
+        even = self.support[2] / self.support[2].sum(-1, keepdims=True)
+        return found._replace(durations=self._durations(even, found.durations))
+
+    def _durations(self, before: Array, counts: Array) -> Array:
+        rows = zip(before, counts, self.support[2], strict=True)
+        return np.stack([_negative_binomial(old, count, kept) for old, count, kept in rows])
 
     def _rows(self, before: Array, counts: Array) -> Array:
         """Maximize the posterior of rows; zeros, and rows without counts, stay."""
@@ -118,7 +130,8 @@ def fit_durations(
     durations_id ∝ E[visits of state i that last d steps];  transition_ij ∝ E[visits of j after i]
 
     A sequence starts with a new visit; its end may cut the last visit short. No state follows itself, unless there is
-    one state. The family "negative-binomial" restricts d - 1 to a negative binomial distribution, cut off at `longest`.
+    one state. The family "negative-binomial" restricts d - 1 to a negative binomial distribution, cut off at `longest`
+    and at zeros of `start`.
 
     Source: Yu (2010).
 
@@ -128,7 +141,7 @@ def fit_durations(
         longest: Longest visit D.
         family: "free" or "negative-binomial".
         lengths, sequence_weights: Observations, and factor, of each sequence (batch,).
-        start: First start, a `SemiMarkovHMM` or its four arrays; zeros stay zero.
+        start: First start, a `SemiMarkovHMM` or its four arrays; its zeros stay zero in every restart.
         num_restarts, max_iterations, tolerance, pseudo_count, seed, callback: As for `fit_baum_welch`.
 
     Raises:
@@ -150,31 +163,22 @@ def fit_durations(
         for name, part, shape in zip(SemiMarkovParams._fields, begins, shapes, strict=True):
             require(part.shape == shape, f"start.{name}", f"must have the shape {shape}", part.shape)
     work = as_sequences(observations, num_symbols, lengths, weights=sequence_weights)
-    steps = DurationSteps(work, family, float(pseudo_count))
+    first = _random(0, seed, *shapes) if begins is None else begins
+    steps = DurationSteps(work, family, float(pseudo_count), tuple(rows > 0 for rows in first))
 
     def begin(number: int) -> list[SemiMarkovParams]:
-        begun = _random(number, seed, *shapes) if begins is None or number else begins
-        if family == "free":
-            return [begun]
-        even = np.full(longest, 1 / longest)
-        return [begun._replace(durations=np.stack([_negative_binomial(even, row) for row in begun.durations]))]
+        return [steps.begun(_random(number, seed, *shapes) if number else first)]
 
     params, about = search(steps, begin, num_restarts, max_iterations, tolerance, callback)
-    first = _random(0, seed, *shapes) if begins is None else begins
-    free = _num_free(first, family)
+    free = {name: num_free(kept) for name, kept in zip(first._fields, steps.support, strict=True)}
+    if family == "negative-binomial":
+        free["durations"] = int(np.minimum(2, steps.support[2].sum(-1) - 1).sum())
     moves = free["transition"] + free["durations"]
     parts = {"initial": free["initial"], "transition": moves, "emission": free["emission"]}
     bic = criterion(about["log_likelihood"], parts, seen_by_part(work, num_symbols))
     zeros = {} if begins is None else {name: int((rows == 0).sum()) for name, rows in begins._asdict().items()}
     hmm = params.hmm("semi-Markov fit")
     return BaumWelchFit(hmm, bic=bic, num_free=free, num_zeros=zeros, lists_free=True, **about)
-
-
-def _num_free(params: SemiMarkovParams, family: str) -> dict[str, int]:
-    each = {name: int((rows > 0).sum() - rows[..., 0].size) for name, rows in params._asdict().items()}
-    if family == "negative-binomial":
-        each["durations"] = min(2, params.durations.shape[1] - 1) * len(params.durations)
-    return each
 
 
 def _random(number: int, seed: int, *shapes: tuple[int, ...]) -> SemiMarkovParams:
@@ -186,22 +190,22 @@ def _random(number: int, seed: int, *shapes: tuple[int, ...]) -> SemiMarkovParam
     return SemiMarkovParams(initial, transition, durations, emission)
 
 
-def _negative_binomial(before: Array, counts: Array) -> Array:
-    """Fit a truncated negative binomial, no worse than `before`.
+def _negative_binomial(before: Array, counts: Array, kept: NDArray[np.bool_]) -> Array:
+    """Fit a negative binomial restricted to durations that are `kept`, no worse than `before`.
 
     Golden-section search over log r.
     """
-    if counts.sum() <= 0 or len(counts) == 1:
+    if counts.sum() <= 0 or kept.sum() == 1:
         return before
     low, high = -4.0, 8.0
     inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
-    found = [_with_mean(at, counts) for at in inner]
+    found = [_with_mean(at, counts, kept) for at in inner]
     scores = [_score(rows, counts) for rows in found]
     for _ in range(30):
         better = int(scores[1] > scores[0])
         low, high = (inner[0], high) if better else (low, inner[1])
         at = low + _GOLDEN * (high - low) if better else high - _GOLDEN * (high - low)
-        new = _with_mean(at, counts)
+        new = _with_mean(at, counts, kept)
         order = 1 if better else -1
         inner = [inner[better], at][::order]
         found = [found[better], new][::order]
@@ -210,10 +214,11 @@ def _negative_binomial(before: Array, counts: Array) -> Array:
     return best if _score(best, counts) > _score(before, counts) else before
 
 
-def _with_mean(log_r: float, counts: Array) -> Array:
+def _with_mean(log_r: float, counts: Array, kept: NDArray[np.bool_]) -> Array:
     """Return the distribution with this r and the mean nearest to the counts'."""
     k, r = np.arange(len(counts)), math.exp(log_r)
     base = np.array([math.lgamma(n + r) - math.lgamma(n + 1) for n in k.tolist()])
+    base[~kept] = -np.inf
     mean, low, high = float(k @ counts) / float(counts.sum()), -40.0, -1e-9
 
     def probs(log_p: float) -> Array:

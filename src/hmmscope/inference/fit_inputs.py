@@ -11,7 +11,7 @@ from hmmscope.axes import Bool, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import BaumWelchFit
 from hmmscope.inference.em import PARTS
-from hmmscope.inference.free_parameters import log_of_positive, maximised_rows, num_free
+from hmmscope.inference.free_parameters import log_of_positive, maximised_rows, num_free, restricted
 from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.inference.restarts import check_limits, criterion, search
 from hmmscope.inference.smoothing import smooth_pairs
@@ -143,7 +143,7 @@ def fit_inputs(
         inputs: In [0, U), as observations.
         num_states, num_symbols, num_inputs: S, V and U.
         lengths, sequence_weights: Observations, and factor, of each sequence (batch,).
-        start: First start; zeros stay zero.
+        start: First start; its zeros stay zero in every restart.
         num_restarts, max_iterations, tolerance, pseudo_count, seed, callback: As for `fit_baum_welch`.
 
     Raises:
@@ -162,11 +162,15 @@ def fit_inputs(
     weights = np.ones(len(checked)) if weights is None else weights
     steps = InputSteps(checked, given, mask, inside, float(pseudo_count), weights)
 
+    positive = [array > 0 for array in _arrays(first)]
+
     def begins(number: int) -> list[InputOutputHMM]:
-        return [first if number == 0 else _random(number, seed, *sizes)]
+        if number == 0:
+            return [first]
+        rows = zip(_arrays(_random(number, seed, *sizes)), positive, strict=True)
+        return [InputOutputHMM(*(restricted(own, allowed) for own, allowed in rows))]
 
     hmm, about = search(steps, begins, num_restarts, max_iterations, tolerance, callback)
-    positive = [array > 0 for array in _arrays(first)]
     free = {part: num_free(own) for part, own in zip(PARTS, positive, strict=True)}
     count, total = float(weights @ inside.any(1).numpy()), steps.num_steps
     emitted = float(weights @ (inside & (checked < num_symbols)).sum(1).numpy())

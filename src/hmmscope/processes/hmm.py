@@ -135,19 +135,32 @@ def texts(data: Mapping[str, Any]) -> dict[str, Any]:
     return {key: data[key] for key in ("symbols", "states", "title", "source") if data.get(key) is not None}
 
 
-def matched_by_name(start: Any, symbols: Sequence[str] | None) -> Any:
-    """Return a process with its symbols in another order; raise InputError if the names differ."""
-    names = start.symbols if isinstance(start, HMM) else None
-    if names is None or symbols is None or tuple(names) == tuple(symbols):
+def matched_by_name(start: Any, names: Sequence[str] | None, field: str = "symbols") -> Any:
+    """Return a process with its symbols or inputs in another order; raise InputError if the names differ."""
+    own = getattr(start, field, None)
+    if own is None or names is None or tuple(own) == tuple(names) or "emission" not in start.file_arrays:
         return start
-    if sorted(names) != sorted(symbols):
-        ours, theirs = (", ".join(map(in_brief, some[:6])) + ", ..." * (len(some) > 6) for some in (names, symbols))
-        raise InputError(f"start: has the symbols {ours}, but the source has {theirs}; pass the same symbols= for both")
-    emission_SV = start.emission[:, [names.index(one) for one in symbols]]
-    arrays = (start.initial, start.transition, emission_SV)
-    return HMM(
-        *arrays, symbols=symbols, states=start.states, title=start.title, source=start.source, allow_drop_tiny=True
+    if sorted(own) != sorted(names):
+        ours, theirs = (", ".join(map(in_brief, some[:6])) + ", ..." * (len(some) > 6) for some in (own, names))
+        remedy = "; pass the same symbols= for both" if field == "symbols" else ""
+        raise InputError(f"start: has the {field} {ours}, but the source has {theirs}{remedy}")
+    order, arrays = [own.index(one) for one in names], start.file_tensors()
+    if field == "symbols":
+        found = start.replaced(emission=arrays["emission"][..., order])
+    else:
+        found = start.replaced(transition=arrays["transition"][order], emission=arrays["emission"][order])
+    setattr(found, field, tuple(names))
+    found.title, found.source = start.title, start.source
+    return found
+
+
+def check_start(start: Any, num_states: int, num_symbols: int) -> None:
+    """Raise InputError unless `start` is None or an HMM of these sizes."""
+    good = start is None or (
+        isinstance(start, HMM) and (start.num_states, start.num_symbols) == (num_states, num_symbols)
     )
+    if not good:
+        raise InputError(f"start: must be an HMM of {num_states} states and {num_symbols} symbols, got {start!r}")
 
 
 def asked_after(data: Mapping[str, Any], num_symbols: int) -> int | None:

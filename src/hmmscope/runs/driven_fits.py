@@ -1,6 +1,6 @@
 """Fits with inputs or durations."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from hmmscope.inference.fit_inputs import fit_inputs
 from hmmscope.inference.loop_inputs import flat_sequences
 from hmmscope.inference.num_states import choice_of, fit_each
 from hmmscope.inference.weights import as_weights
+from hmmscope.processes.hmm import matched_by_name
 from hmmscope.progress import StoppableProgress
 from hmmscope.runs.fit_options import FitOptions
 from hmmscope.runs.given_rows import read_inputs
@@ -35,7 +36,7 @@ def refuse_beside(options: FitOptions, inputs: Any, **given: Any) -> None:
     own = {one: getattr(options, one) for one in ("fixed", "tied_emissions", "constraints", "known_states")}
     own["choose"] = None if options.choose == "bic" else options.choose
     for option, value in (own | {"validation": given["validation"], "stream": given["stream"]}).items():
-        if value is not None and not (isinstance(value, bool | tuple) and not value):
+        if value is not None and not (isinstance(value, Collection | bool) and not value):
             raise InputError(f"{option}: cannot be combined with {name}; fit without {option}=")
 
 
@@ -51,10 +52,12 @@ def fit_driven(
     """Fit a model with each number of states, and choose one by BIC."""
     names = ("sequence_weights", "start", "num_restarts", "max_iterations", "tolerance", "pseudo_count")
     limits = {name: getattr(options, name) for name in names} | {"seed": seed}
-    start, weights = options.start, as_weights(options.sequence_weights, len(data))
+    weights = as_weights(options.sequence_weights, len(data))
+    inputs = None if asked is None else read_inputs(asked, source, data.lengths.tolist(), reading)
+    start = matched_by_name(options.start, data.symbols)
+    start = limits["start"] = start if inputs is None else matched_by_name(start, inputs.symbols, "inputs")
     for size in sizes:
         require(start is None or len(start.initial) == size, "start", f"must have {size} states", repr(start))
-    inputs = None if asked is None else read_inputs(asked, source, data.lengths.tolist(), reading)
     most = len(sizes) * options.num_restarts * options.max_iterations
     with StoppableProgress(most, "fit", quiet=options.quiet) as heard:
         limits["callback"] = heard

@@ -53,6 +53,9 @@ class FitOptions:
     def __post_init__(self) -> None:
         if isinstance(self.fixed, str):
             object.__setattr__(self, "fixed", (self.fixed,))
+        own = " (pass its hmm)" if hasattr(self.start, "hmm") else ""
+        good = self.start is None or hasattr(self.start, "file_format")
+        require(good, "start", f"must be a model, such as HMM{own}", type(self.start).__name__)
         require(set(self.fixed) <= set(PARTS), "fixed", f"must be among {', '.join(PARTS)}", sorted(self.fixed))
         rule = "requires start, which supplies the fixed parts"
         require(self.start is not None or not self.fixed, "fixed", rule, sorted(self.fixed))

@@ -34,7 +34,7 @@ from hmmscope.inference.num_states import (
 )
 from hmmscope.inference.restarts import criterion
 from hmmscope.inference.weights import as_weights, with_weights
-from hmmscope.processes.hmm import HMM, matched_by_name
+from hmmscope.processes.hmm import HMM, check_start, matched_by_name
 from hmmscope.progress import Progress, StoppableProgress
 from hmmscope.reprs import ResultRows, html_rows
 from hmmscope.runs.driven_fits import OWN_OPTIONS, fit_driven, refuse_beside
@@ -402,6 +402,7 @@ def _fit_stream(
     if head is None:
         raise InputError("source: holds no sequence")
     start = matched_by_name(options["start"], head.symbols)
+    check_start(start, num_states, head.num_symbols)
     zeros = {} if start is None else dict(zip(PARTS, (int((p == 0).sum()) for p in Model.of(start)), strict=True))
     if start is None:
         start = fit_baum_welch(_work(head, num_states), num_states, head.num_symbols, **options).hmm
