@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import hmmscope as hs
+from hmmscope.analysis.autoregression import AutoRegression
 from hmmscope.analysis.geometry import geometry
 from hmmscope.analysis.strategies import strategies
 from hmmscope.datasets.density_heads import head_of
@@ -235,3 +237,35 @@ def test_what_cannot_be_asked_is_said_in_a_line(tmp_path: Path) -> None:
             attempt()
     assert hs.make_target("belief", channels, layout).num_outputs == 2
     assert configure("random-gaussian").target == "density"
+
+
+def test_a_network_learns_the_density_of_recorded_numbers(tmp_path: Path) -> None:
+    """Against the process that drew them, with gaps, and with an autoregression by conditional densities."""
+    law = hs.GaussianHMM([0.5, 0.5], [[0.95, 0.05], [0.1, 0.9]], [[0.0], [3.0]], torch.ones(2, 1))
+    rows = np.array(law.sample(1600, seed=0).observations)[:, 0]
+    rows[100:130] = np.nan
+    path = tmp_path / "x.csv"
+    path.write_text("t,x\n" + "".join(f"{k},{'' if row != row else float(row)}\n" for k, row in enumerate(rows)))
+    settings: dict[str, Any] = {"model": {"name": "rnn", "width": 16}, "num_steps": 100, "length": 32}
+    run = hs.train(path, tmp_path / "run", time="t", every=1, training={"learning_rate": 0.02}, **settings)
+    assert run.process.digest == hs.load_run(tmp_path / "run").process.digest
+    score = hs.evaluate(run.model, run.dataset("test"), target="density", observers={"law": law}, num_samples=99)
+    loss = {row["predictor"]: row["loss"] for row in score.table()}
+    assert loss["law"] < loss["model"] < loss["autoregression-0"] - 0.1
+    assert score.baseline == min(
+        (("autoregression-" + k, loss["autoregression-" + k]) for k in "0123"), key=lambda x: x[1]
+    )
+    test = run.dataset("test")[0 : run.dataset("test").different(99)].observations
+    each = law.observe(test).log_likelihood_terms.where(~test.isnan().any(-1), torch.nan)[:, 1:]
+    assert loss["law"] == pytest.approx(-float(each.nanmean()), rel=1e-9)
+    regression = AutoRegression(run.process.part("train").padded(), 2)  # type: ignore[attr-defined]
+    values = torch.tensor([[[0.5], [1.0], [torch.nan], [2.0], [3.0], [2.5]]], dtype=torch.float64)
+    found = regression.predictions(values)
+    of = {k: found[f"autoregression-{k}"][0, :, 0] for k in range(3)}
+    assert of[2][0] == of[0][0]  # no past
+    assert of[2][[1, 4]].equal(of[1][[1, 4]])  # a past of one
+    assert of[2][5] != of[1][5]
+    run = hs.train(rows, tmp_path / "again", num_steps=1, model={"name": "rnn", "width": 4})
+    assert run.config.target == "density"
+    with pytest.raises(InputError, match="target: must be density for recorded numbers, got 'belief'"):
+        hs.train(rows, tmp_path / "belief", num_steps=1, options=hs.TrainOptions(target="belief"))

@@ -14,6 +14,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, target_probs
+from hmmscope.analysis.autoregression import AUTOREGRESSION, AutoRegression
 from hmmscope.analysis.calibration import FALSE_ALARM, Winnings, bet, miscalibrated
 from hmmscope.analysis.devices import about_of, takes_device
 from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio, least_z
@@ -25,6 +26,7 @@ from hmmscope.analysis.trained_ngrams import TrainedNgrams
 from hmmscope.axes import Float64, Tensor
 from hmmscope.datasets.process_dataset import Batch, ProcessDataset, check_dataset
 from hmmscope.datasets.targets import PADDING, Labels, NextObservation, RecordedNextObservation, Target, make_target
+from hmmscope.datasets.vector_targets import NextDensity
 from hmmscope.errors import InputError
 from hmmscope.inference.mixture_posterior import filter_known_component
 from hmmscope.inference.stable_argmax import stable_argmax
@@ -35,7 +37,7 @@ from hmmscope.processes.recorded_sequences import JUDGING
 from hmmscope.progress import shows_progress
 from hmmscope.reprs import html_rows, plot_rows
 from hmmscope.schema import options_of, require, require_count
-from hmmscope.ties import TOLERANCE
+from hmmscope.ties import TOLERANCE, smallest
 
 #: Differences of mean losses that rounding explains, nats.
 ROUNDING = 1e-9
@@ -50,6 +52,10 @@ METRICS = ("accuracy", "loss", "excess", "total_variation", "distance")
 
 #: Probabilities or vectors at the evaluated positions, by predictor.
 Laws = dict[str, Tensor]
+
+
+def is_baseline(predictor: str) -> bool:
+    return is_ngram(predictor) or predictor.startswith(AUTOREGRESSION)
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,12 +99,12 @@ class Score(Measures):
 
     @property
     def baseline(self) -> tuple[str, float] | None:
-        """Name and mean loss of the best n-gram baseline; None without one."""
-        losses = {name: metrics["loss"] for name, metrics in self.measures.items() if is_ngram(name)}
+        """Name and mean loss of the best n-gram or autoregression; None without one."""
+        losses = {name: float(np.nanmean(of["loss"])) for name, of in self.measures.items() if is_baseline(name)}
         if not losses:
             return None
-        best = TunedNgrams.best(losses)
-        return best, float(np.nanmean(losses[best]))
+        best = smallest(losses, losses.__getitem__)
+        return best, losses[best]
 
     @property
     def excess(self) -> tuple[float, float | None, float | None] | None:
@@ -180,7 +186,8 @@ def evaluate(
         ``optimum``: the Bayes-optimal predictor, which knows the process or its prior;
         ``known-component``: the filter that knows the mixture component (for next symbols of mixtures and pools);
         ``order-0``, ..., ``context-tree``: n-gram baselines in the sample (`TunedNgrams.tuned`); ``trained-order-0``,
-        ..., ``trained-context-tree``: n-grams fitted to the training part, for other parts of recorded sequences.
+        ..., ``trained-context-tree``, for numbers ``autoregression-0``, ...: baselines fitted to the training part, for
+        other parts of recorded sequences.
 
     Args:
         model: maps tokens or vectors (batch, time, ...) to (batch, time, output).
@@ -188,7 +195,7 @@ def evaluate(
         num_samples: at most the windows of recorded sequences.
         baselines: add n-gram baselines.
         target: "observation", "belief" or a `Target`.
-        observers: further predictors of next symbols, by name, such as a fitted HMM.
+        observers: further predictors of next observations, by name, such as a fitted HMM.
         options: see `EvaluateOptions`.
 
     Raises:
@@ -249,14 +256,24 @@ def _predictors(
     if (
         baselines and dataset.process.data is not None and dataset.stream_name in JUDGING
     ):  # not on its own training part
-        trained = TrainedNgrams(dataset.process, ngram_order)
-        found.append(lambda batch: trained.predictions(batch.observations, asked.positions))
+        if isinstance(asked, NextDensity):
+            regressions = AutoRegression(dataset.process.part("train").padded(), ngram_order)  # type: ignore[attr-defined]
+            found.append(lambda batch: _kept(regressions.predictions(batch.observations), asked))
+        else:
+            trained = TrainedNgrams(dataset.process, ngram_order)
+            found.append(lambda batch: trained.predictions(batch.observations, asked.positions))
+    if isinstance(asked, NextDensity):
+        found.append(lambda batch: {name: asked.answer_of(process, batch) for name, process in believed.items()})
     if isinstance(asked, NextObservation | RecordedNextObservation):
         found.append(lambda batch: _of_known_component(dataset, batch))
         if baselines:
             found.append(partial((ngrams or _tuned(dataset)).probs, dataset))
         found.append(lambda batch: {name: asked.answer_of(process, batch) for name, process in believed.items()})
     return found
+
+
+def _kept(answers: Laws, asked: NextDensity) -> Laws:
+    return {name: answer[:, asked.kept] for name, answer in answers.items()}
 
 
 def _of_known_component(dataset: ProcessDataset, batch: Batch) -> Laws:
@@ -287,9 +304,11 @@ def _why_invalid(
 def _checked(observers: Mapping[str, Process], process: Process, asked: Target) -> dict[str, Process]:
     taken = {"model", "optimum", "known-component"}
     for name, believed in observers.items():
-        if not isinstance(asked, NextObservation | RecordedNextObservation):
-            raise InputError(f"observers: {name!r} predicts next symbols, but the target here is not the next symbol")
-        free = name not in taken and not is_ngram(name)
+        if not isinstance(asked, NextObservation | RecordedNextObservation | NextDensity):
+            raise InputError(
+                f"observers: {name!r} predicts the next observation, but the target here is not observation or density"
+            )
+        free = name not in taken and not is_baseline(name)
         require(free, "observers", "must have names that no other predictor uses", name)
         rule = f"must have {process.num_symbols} symbols"
         require(believed.num_symbols == process.num_symbols, f"observers.{name}", rule, believed.num_symbols)

@@ -189,8 +189,8 @@ class ProcessDataset:
 
 
 def has_gaps(process: Process) -> bool:
-    """Return whether the process is recorded sequences with missing observations."""
-    return process.data is not None and process.data.num_missing > 0
+    """Return whether the process is recorded symbols with missing observations."""
+    return process.data is not None and not process.real_valued and process.data.num_missing > 0
 
 
 def vocab_size(process: Process, layout: Layout) -> int:

@@ -15,7 +15,7 @@ from hmmscope.datasets.target_base import PADDING as PADDING
 from hmmscope.datasets.target_base import AfterEachObservation, BeforeEachObservation, at_least_float32
 from hmmscope.datasets.target_base import Labels as Labels
 from hmmscope.datasets.target_base import Target as Target
-from hmmscope.datasets.vector_targets import NextDensity, NextVector, ProductVector, VectorBelief
+from hmmscope.datasets.vector_targets import NextDensity, NextVector, ProductVector, RecordedNextDensity, VectorBelief
 from hmmscope.errors import InputError
 from hmmscope.inference.fast import belief_states
 from hmmscope.processes.capabilities import PATHS, STATES, VECTORS
@@ -163,6 +163,10 @@ def make_target(name: str, process: Process, layout: Layout) -> Target:
     Source: [Limits] §2.2 and App. C (belief inference and next-observation prediction).
     """
     check_target(name)
+    if process.data is not None and process.real_valued:
+        if not name.startswith("density"):
+            raise InputError(f"target: must be density for recorded numbers, got {name!r}")
+        return RecordedNextDensity(process, layout, laws_asked(name))
     if process.data is not None:
         if name != "observation":
             raise InputError(

@@ -2,10 +2,10 @@
 
 import torch
 
-from hmmscope.axes import Float, Float64, Int64, Tensor
+from hmmscope.axes import Bool, Float, Float64, Int64, Tensor
 from hmmscope.datasets.density_heads import head_of, joined
 from hmmscope.datasets.layouts import Layout
-from hmmscope.datasets.process_dataset import Batch
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset
 from hmmscope.datasets.target_base import AfterEachObservation, BeforeEachObservation, at_least_float32
 from hmmscope.errors import InputError
 from hmmscope.processes.process import Process
@@ -48,10 +48,13 @@ class NextDensity(BeforeEachObservation):
         self.num_outputs = self.head.num_outputs
 
     def on(self, layout: Layout) -> "NextDensity":
-        return NextDensity(self.process, layout, self.head.num_mixture_components)
+        return type(self)(self.process, layout, self.head.num_mixture_components)
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged kept"]:
-        found = self.process.observe(batch.observations.cpu(), reset_mask=torch.from_numpy(self.layout.reset_mask))
+        return self.answer_of(self.process, batch)
+
+    def answer_of(self, observer: Process, batch: Batch) -> Float64[Tensor, "batch judged kept"]:
+        found = observer.observe(batch.observations.cpu(), reset_mask=torch.from_numpy(self.layout.reset_mask))
         return joined(found.log_likelihood_terms, found.predicted_observation)[:, self.kept]
 
     def answer(
@@ -78,6 +81,33 @@ class NextDensity(BeforeEachObservation):
     ) -> Float64[Tensor, "batch judged"]:
         """Compute the distance between predicted and exact mean, in standard deviations."""
         return ((answer - optimum)[..., 1:] / self.head.width).norm(dim=-1)
+
+
+class RecordedNextDensity(NextDensity):
+    """The density of the next vector of recorded sequences; vectors with a missing entry are not predicted."""
+
+    exact, ragged = False, True
+    no_optimum_reason = "the process of recorded sequences is unknown"
+
+    def lower_bound(self, dataset: ProcessDataset, num_samples: int) -> None:
+        return None
+
+    def labels(self, batch: Batch) -> Float64[Tensor, "batch judged coordinate"]:
+        return batch.observations[:, self.kept]
+
+    def evaluated(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
+        return ~self.labels(batch).isnan().any(-1)
+
+    def loss(
+        self, outputs: Float[Tensor, "batch judged output"], labels: Float[Tensor, "batch judged coordinate"]
+    ) -> Float[Tensor, ""]:
+        asked = ~labels.isnan().any(-1)
+        return -self.head.log_density(at_least_float32(outputs)[asked], labels[asked]).sum() / asked.sum().clamp_min(1)
+
+    def loss_terms(
+        self, answer: Float64[Tensor, "batch judged kept"], labels: Float[Tensor, "batch judged coordinate"]
+    ) -> Float64[Tensor, "batch judged"]:
+        return super().loss_terms(answer, labels).masked_fill(labels.isnan().any(-1), torch.nan)
 
 
 class VectorBelief(AfterEachObservation):

@@ -58,7 +58,7 @@ class RecordedSequences(Process):
     @property
     def window(self) -> int:
         """Default sample length: the longest sequence, clipped to 2..256."""
-        return max(2, min(256, self.data.longest))
+        return max(2, min(256, int(self.data.lengths.max())))
 
     @cached_property
     def digest(self) -> str:
@@ -74,6 +74,9 @@ class RecordedSequences(Process):
         if stream == "test":
             return self.data.test
         return self.data.validation if stream in JUDGING else self.data
+
+    def _padding(self, *shape: int) -> Tensor:
+        return torch.zeros(*shape, dtype=torch.int64)
 
     def num_different(self, stream: str, length: int) -> int | None:
         return None if stream in TRAINING else len(self._windows(stream, length))
@@ -110,8 +113,7 @@ class RecordedSequences(Process):
         else:
             order = random_permutations(key, np.zeros(1, np.int64), 1, len(windows))[0, 0]
             chosen = windows[order[indices % len(windows)]]
-        observations = torch.zeros(len(indices), length, dtype=torch.int64)
-        states = torch.full_like(observations, -1)
+        observations, states = self._padding(len(indices), length), torch.full((len(indices), length), -1)
         for row, (number, begin) in enumerate(chosen.tolist()):
             piece = part[number][begin : begin + length]
             observations[row, : len(piece)] = piece

@@ -21,10 +21,13 @@ from hmmscope.processes.make import is_process, process_data, process_spec
 from hmmscope.processes.process import Process
 from hmmscope.processes.random_hmm import RandomHMMSpec
 from hmmscope.processes.recorded_sequences import DataSpec, RecordedSequences
+from hmmscope.processes.recorded_vectors import RecordedVectors
 from hmmscope.reprs import changed, html_table
 from hmmscope.schema import known_keys, parse_value, path_of, require, shown, spec_to_data, unknown_name
 from hmmscope.seeds import check_seed
 from hmmscope.sequences.data import READING_OPTIONS, SequenceData, read_as
+from hmmscope.sequences.number_cells import looks_like_numbers
+from hmmscope.sequences.vector_data import VectorData, read_vectors
 from hmmscope.storage import store
 from hmmscope.training.spec import TrainingSpec
 
@@ -180,10 +183,18 @@ def _unknown_option(name: str) -> InputError:
     return unknown_name("option", name, [*taken, *READING_OPTIONS])
 
 
+def _may_be_numbers(source: Any) -> bool:
+    return not (
+        isinstance(source, RunConfig | ProcessDataset | SequenceData) or is_process(source) or is_dataclass(source)
+    )
+
+
 def _read(source: Any, read_options: Mapping[str, Any]) -> Any:
     for name in read_options:
         if name not in READING_OPTIONS:
             raise _unknown_option(name)
+    if isinstance(source, VectorData) or (_may_be_numbers(source) and looks_like_numbers(source, read_options)):
+        return RecordedVectors(read_vectors(source, **read_options)).in_pieces()
     ready = isinstance(source, RunConfig | ProcessDataset) or is_process(source) or is_dataclass(source)
     named = isinstance(source, str | Path) and "\n" not in str(source)
     if read_options and named and not os.path.exists(source):

@@ -27,6 +27,7 @@ from hmmscope.sequences.read_options import TIME_OPTIONS, ReadOptions
 from hmmscope.sequences.read_request import FORMAT, ReadRequest
 from hmmscope.sequences.reading import read_again, read_file, read_object
 from hmmscope.sequences.saving import write_sequences
+from hmmscope.sequences.splitting import block_length, hashes_of, parts_of_hashes, piece_length
 from hmmscope.sequences.time_stamps import stored_duration
 from hmmscope.text import in_a_line
 
@@ -34,10 +35,6 @@ from hmmscope.text import in_a_line
 READING_OPTIONS = ("symbols", "unit", "column", "group", *TIME_OPTIONS, "axis", "missing", "lengths", "symbols_from")
 #: Numbers of symbols, and of characters of the first line, in `describe`.
 _SHOWN_SYMBOLS, _SHOWN_LINE = 12, 60
-#: Number of blocks of long sequences, and the shortest block.
-_BLOCKS, _SHORTEST_BLOCK = 50, 16
-#: Fewest pieces whose tenth is a useful sample.
-_FEW_PIECES = 30
 
 
 class Parts(NamedTuple):
@@ -324,14 +321,12 @@ class SequenceData(Dataset[Tensor]):
     @property
     def block_length(self) -> int:
         """Piece length that gives about 50 pieces; at least 16."""
-        count = max(1, min(_BLOCKS, self.num_steps // _SHORTEST_BLOCK))
-        return -(-self.num_steps // count)
+        return block_length(self.num_steps)
 
     def chunks(self, length: int) -> "SequenceData":
         """Cut the sequences into pieces of `length`, or of `block_length` if there would be fewer than 30."""
         require_count("length", length)
-        if sum(-(-count // length) for count in self.lengths.tolist()) < _FEW_PIECES:
-            length = min(length, self.block_length)
+        length = piece_length(self.lengths.tolist(), length)
         return self.cut(length) if self.longest > length else self
 
     def in_blocks(self) -> "SequenceData":
@@ -370,11 +365,8 @@ class SequenceData(Dataset[Tensor]):
             "and validation must leave a training part",
             train,
         )
-        keys = [
-            hashlib.sha256(f"{check_seed(seed)}/".encode() + sequence.numpy().astype("<i8").tobytes()).digest()
-            for sequence in self
-        ]
-        order = sorted(set(keys))
+        keys = hashes_of((sequence.numpy().astype("<i8").tobytes() for sequence in self), seed)
+        order = set(keys)
         if len(order) < 3:
             if self.num_steps < 3:
                 raise InputError(
@@ -385,10 +377,7 @@ class SequenceData(Dataset[Tensor]):
                 f"{self.title}: {len(order)} {found} cannot be split into three parts; cut long ones first, for example "
                 f"with data.cut({max(1, self.longest // 10)})"
             )
-        num_validation, num_test = (max(1, round(share * len(order))) for share in (validation, 1 - train - validation))
-        num_train = max(1, len(order) - num_validation - num_test)
-        part_of = {key: (k >= num_train) + (k >= num_train + num_validation) for k, key in enumerate(order)}
-        parts = np.array([part_of[key] for key in keys])
+        parts = parts_of_hashes(keys, train, validation)
         return Parts(*(self._chosen(np.flatnonzero(parts == part)) for part in range(3)))
 
     def seeded(self, seed: int) -> "SequenceData":

@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +82,16 @@ class VectorData:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    @cached_property
+    def sequences(self) -> tuple[Float64[Tensor, "time coordinate"], ...]:
+        return self.rows.split(self.lengths.tolist())
+
     def __getitem__(self, number: int) -> Float64[Tensor, "time coordinate"]:
-        return self.rows.split(self.lengths.tolist())[number]
+        return self.sequences[number]
 
     def padded(self) -> Float64[Tensor, "sequence time coordinate"]:
         """Return all sequences, padded with NaN."""
-        parts = list(self.rows.split(self.lengths.tolist()))
+        parts = list(self.sequences)
         return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=torch.nan)
 
     def describe(self) -> str:

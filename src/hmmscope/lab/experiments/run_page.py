@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hmmscope import __version__
+from hmmscope.analysis.ngrams import is_ngram
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.figure import Figure, Lines
 from hmmscope.lab.evidence.finding import Finding
@@ -189,11 +190,12 @@ def run_facts(runs: dict[str, Run]) -> list[dict[str, str]]:
 
 def _distance_finding(summary: dict, kind: str) -> Finding:
     if summary["bayes_loss"] is None:
+        of_symbols = is_ngram(summary["baseline"])
         return Finding(
-            title="Comparison with n-grams",
+            title=f"Comparison with {'n-grams' if of_symbols else 'autoregressions'}",
             text=(
                 f"The optimum is unknown ({summary['no_optimum']}). The model's loss is {summary['loss']:.4f}; the "
-                f"best n-gram baseline ({summary['baseline']}) has {summary['baseline_loss']:.4f}."
+                f"best {'n-gram ' * of_symbols}baseline ({summary['baseline']}) has {summary['baseline_loss']:.4f}."
             ),
             verdict="open",
             value=summary["loss"] - summary["baseline_loss"],

@@ -18,6 +18,7 @@ from hmmscope.analysis.geometry import Readout
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.layer_curves import with_interval
 from hmmscope.analysis.learned import learned
+from hmmscope.analysis.ngrams import is_ngram
 from hmmscope.analysis.untrained_controls import ExplainedFraction, UntrainedControls, explained_by_layer
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.datasets.targets import NextObservation, Target
@@ -137,7 +138,9 @@ def _losses(subject: PageInputs, score: Score, unknown: list[str]) -> list[dict[
     best = score.baseline
     named = [("optimum", "the exact optimum", "exact"), ("model", subject.name, "model")]
     if best is not None:
-        named.append((best[0], f"the best n-gram baseline ({best[0].replace('-', ' ')})", "ngram"))
+        named.append(
+            (best[0], f"the best {'n-gram ' * is_ngram(best[0])}baseline ({best[0].replace('-', ' ')})", "ngram")
+        )
     rows = [
         {"name": name, "role": role, **_mean(by_sample[key])}
         | {"above": None if floor is None else _mean(by_sample[key] - floor)}

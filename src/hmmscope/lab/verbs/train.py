@@ -23,6 +23,8 @@ from hmmscope.runs.config import RunConfig, config_from_data, configure, load_co
 from hmmscope.runs.presets import PRESETS, preset
 from hmmscope.runs.training import TrainOptions
 from hmmscope.schema import unknown_name
+from hmmscope.sequences.number_cells import looks_like_numbers
+from hmmscope.sequences.read_options import TIME_OPTIONS
 from hmmscope.text import say
 
 
@@ -44,8 +46,9 @@ def train(options: TrainCommandOptions) -> None:
         return
     if out is None:
         raise InputError("out: missing; give a new folder for the run, --out DIR (or --dry-run)")
-    if isinstance(configured.process, DataSpec) and not quiet:
-        say(configured.process.build().data.describe())
+    recorded = configured.process.build().data if isinstance(configured.process, DataSpec | ObjectSpec) else None
+    if recorded is not None and not quiet:
+        say(recorded.describe())
     begin, resume, tracker = options.warm_start, options.resume, options.tracker
     trained = training.train(
         configured, out, resume=resume, options=TrainOptions(warm_start=begin, quiet=quiet, tracker=tracker)
@@ -69,7 +72,8 @@ def run_config(source: str, overrides: dict[str, str], reading: Mapping[str, Any
     For a file of sequences, `reading` are the reading options, and the sequences' length is the default length.
     """
     found = _run_config(source, overrides, reading or {})
-    if reading and not isinstance(found.process, DataSpec):
+    of_file = isinstance(found.process, DataSpec) or (isinstance(found.process, ObjectSpec) and os.path.isfile(source))
+    if reading and not of_file:
         raise InputError(f"--{next(iter(reading))}: applies to a file of sequences, but {source} is not one")
     return found
 
@@ -93,6 +97,9 @@ def _run_config(source: str, overrides: dict[str, str], reading: Mapping[str, An
         kind = find_process(source) if data["name"] == "file" else registry.entries("process")[data["name"]]
         target = getattr(kind, "default_target", "observation")
         return config_from_data({"process": data, "target": target}, overrides)
+    if any(name in reading for name in TIME_OPTIONS) or looks_like_numbers(source, reading):  # stored in the folder
+        found = configure(source, read_options=reading)
+        return config_from_data(found.to_data() | {"process": found.process}, overrides)
     fields = {key.removeprefix("process."): value for key, value in overrides.items() if key.startswith("process.")}
     given = configure(registry.build_spec("process", data | fields | dict(reading), "process"))
     return config_from_data(given.to_data(), {k: v for k, v in overrides.items() if not k.startswith("process.")})

@@ -1,0 +1,72 @@
+"""Gaussian autoregressions as baselines of recorded numbers."""
+
+import math
+
+import torch
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.datasets.density_heads import joined
+
+#: Prefix of the names of predictors.
+AUTOREGRESSION = "autoregression-"
+#: Ridge and least noise variance, as fractions of the variances of the data.
+_RIDGE, _LEAST = 1e-9, 1e-6
+
+
+class AutoRegression:
+    """Gaussian vector autoregressions of orders 0 to `order`, fitted by least squares.
+
+    o_t = b + A_1 o_{t-1} + .. + A_k o_{t-k} + N(0, noise).  With fewer than k known vectors since the start or the last
+    missing entry, the order is lower.
+
+    Args:
+        sequences: padded with NaN.
+        order: largest order; fewer if there are too few data.
+
+    Attributes:
+        num_parameters: of each order.
+    """
+
+    def __init__(self, sequences: Float64[Tensor, "batch time coordinate"], order: int) -> None:
+        self.order, size = order, sequences.shape[2]
+        rows = sequences[~sequences.isnan().any(-1)]
+        self.centre, self.width = rows.mean(0), rows.std(0, correction=0).clamp_min(torch.finfo(torch.float64).tiny)
+        values, past, run = self._lags(sequences)
+        self._maps: list[tuple[Tensor, Tensor]] = []
+        for k in range(order + 1):
+            used = (run >= k) & ~values.isnan().any(-1)
+            x, y = torch.cat(past[: k + 1], -1)[used], values[used]
+            if len(x) <= 2 * (x.shape[1] + size):
+                break
+            gram = x.T @ x / len(x) + _RIDGE * torch.eye(x.shape[1], dtype=x.dtype)
+            weights = torch.cholesky_solve(x.T @ y / len(x), torch.linalg.cholesky(gram))
+            left = y - x @ weights
+            noise = left.T @ left / len(x)
+            values_of, vectors = torch.linalg.eigh(noise)
+            self._maps.append((weights, (vectors * values_of.clamp_min(_LEAST)) @ vectors.T))
+        self.num_parameters = [weights.numel() + size * (size + 1) // 2 for weights, _ in self._maps]
+
+    def _lags(self, sequences: Tensor) -> tuple[Tensor, list[Tensor], Int64[Tensor, "batch time"]]:
+        values = (sequences - self.centre) / self.width
+        past = [
+            torch.nn.functional.pad(values, (0, 0, k, 0), value=torch.nan)[:, : values.shape[1]]
+            for k in range(1, self.order + 1)
+        ]
+        known = torch.stack([torch.ones_like(values[..., 0]), *(~one.isnan().any(-1) for one in past)]).long()
+        return values, [torch.ones_like(values[..., :1]), *past], known.cumprod(0).sum(0) - 1
+
+    def predictions(self, sequences: Float64[Tensor, "batch time coordinate"]) -> dict[str, Tensor]:
+        """Return (log density, mean) of each vector given the past, by name of predictor."""
+        values, past, run = self._lags(sequences)
+        mean, log, found = torch.zeros_like(values), torch.zeros_like(values[..., 0]), {}
+        for k, (weights, noise) in enumerate(self._maps):
+            own = torch.cat(past[: k + 1], -1).nan_to_num() @ weights
+            factor = torch.linalg.cholesky(noise)
+            away = torch.linalg.solve_triangular(factor, (values - own)[..., None], upper=False)[..., 0]
+            constant = float((factor.diagonal() * self.width).log().sum()) + 0.5 * len(self.width) * math.log(
+                2 * math.pi
+            )
+            mean = own.where((run >= k)[..., None], mean)
+            log = (-0.5 * away.square().sum(-1) - constant).where(run >= k, log)
+            found[f"{AUTOREGRESSION}{k}"] = joined(log, self.centre + self.width * mean)
+        return found

@@ -1,0 +1,128 @@
+"""Recorded sequences of numbers as a process with windows as samples."""
+
+import hashlib
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from hmmscope.axes import Float64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.processes.capabilities import PREDICTIONS
+from hmmscope.processes.recorded_sequences import JUDGING, TRAINING, RecordedSequences
+from hmmscope.processes.vector_process import VectorProcess
+from hmmscope.schema import require_count
+from hmmscope.sequences.read_options import ReadOptions
+from hmmscope.sequences.splitting import block_length, hashes_of, parts_of_hashes, piece_length
+from hmmscope.sequences.vector_data import VectorData, joined
+
+
+class RecordedVectors(RecordedSequences, VectorProcess):
+    """Windows of recorded numbers, with an unknown distribution; streams and windows as for `RecordedSequences`.
+
+    Networks read a missing entry as the last known one, or as the mean.
+
+    Args:
+        data: the sequences.
+        split_seed: seed of the split into parts.
+        title: free text.
+    """
+
+    stored_name = "RecordedVectors"
+
+    default_target, num_mixture_components = "density", 5
+    file_format = "hmmscope-vectors"
+    file_arrays = ("rows", "lengths")
+    file_fields = ("title", "split_seed", "columns", "reading")
+
+    def __init__(self, data: VectorData, *, split_seed: int = 0, title: str = "") -> None:
+        self.data, self.num_symbols, self.split_seed = data, data.rows.shape[1], split_seed
+        self.title, self.read_options = title or data.how, data.read_options
+        self._pieces = {}
+
+    def in_pieces(self, length: int | None = None) -> "RecordedVectors":
+        """Cut the sequences into pieces of `length`, or shorter if there would be few; by default only if there are few."""
+        lengths = self.data.lengths.tolist()
+        if length is None:
+            size = max(lengths) if len(lengths) >= 3 else block_length(sum(lengths))
+        else:
+            require_count("length", length)
+            size = piece_length(lengths, length)
+        pieces = [piece for one in self.data.sequences for piece in one.split(size)]
+        cut = joined(pieces, self.data.how, self.data.read_options)
+        return RecordedVectors(
+            VectorData(cut.rows, cut.lengths, self.data.columns, cut.how, cut.read_options),
+            split_seed=self.split_seed,
+            title=self.title,
+        )
+
+    @cached_property
+    def parts(self) -> tuple[VectorData, VectorData, VectorData]:
+        """Return the training, validation and test part."""
+        known = [one for one in self.data.sequences if not bool(one.isnan().all())]
+        keys = hashes_of((one.numpy().astype("<f8").tobytes() for one in known), self.split_seed)
+        if len(set(keys)) < 3:
+            raise InputError(
+                f"{self.title}: {self.data.num_observations} observations cannot be split into three parts"
+            )
+        parts, data = parts_of_hashes(keys), self.data
+        chosen = (joined([one for one, own in zip(known, parts, strict=True) if own == part]) for part in range(3))
+        train, validation, test = (VectorData(one.rows, one.lengths, data.columns) for one in chosen)
+        return train, validation, test
+
+    def part(self, stream: str) -> VectorData:  # type: ignore[override]
+        if stream in TRAINING:
+            return self.parts[0]
+        return self.parts[2] if stream == "test" else self.parts[1] if stream in JUDGING else self.data
+
+    def _padding(self, *shape: int) -> Tensor:
+        return torch.full((*shape, self.num_symbols), torch.nan, dtype=torch.float64)
+
+    @cached_property
+    def scale(self) -> tuple[Float64[Tensor, " coordinate"], Float64[Tensor, " coordinate"]]:
+        rows = self.parts[0].rows
+        centre = rows.nanmean(0)
+        width = (rows - centre).square().nanmean(0).sqrt()
+        return centre.nan_to_num(), torch.where(width > 0, width, 1.0)
+
+    def standardize(
+        self, observations: Float64[Tensor, "batch time coordinate"]
+    ) -> Float64[Tensor, "batch time coordinate"]:
+        found = super().standardize(observations)
+        times = torch.arange(found.shape[1], device=found.device)[:, None]
+        last = times.where(~found.isnan(), -1).cummax(1).values
+        return found.gather(1, last.clamp_min(0)).where(last >= 0, 0.0)
+
+    def following(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch coordinate"]:
+        raise self.missing_capability_error(PREDICTIONS)
+
+    @cached_property
+    def digest(self) -> str:
+        sha = hashlib.sha256(f"{self.file_format}/1/{len(self.data)}/{self.num_symbols}/{self.split_seed}".encode())
+        for part in (self.data.lengths.numpy().astype("<i8"), self.data.rows.numpy().astype("<f8")):
+            sha.update(part.tobytes())
+        return sha.hexdigest()
+
+    @property
+    def params_digest(self) -> str:  # type: ignore[override]
+        return self.digest
+
+    def file_tensors(self) -> dict[str, Tensor]:
+        return {"rows": self.data.rows, "lengths": self.data.lengths}
+
+    def file_texts(self) -> dict[str, Any]:
+        reading = {} if self.read_options is None else {"reading": self.read_options.to_data()}
+        names = {} if self.data.columns is None else {"columns": list(self.data.columns)}
+        return {"title": self.title, "split_seed": self.split_seed} | names | reading
+
+    @classmethod
+    def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "RecordedVectors":
+        rows = torch.as_tensor(data["rows"], dtype=torch.float64)
+        lengths, names = torch.as_tensor(data["lengths"], dtype=torch.int64), data.get("columns")
+        columns = None if names is None else tuple(map(str, names))
+        found = VectorData(rows, lengths, columns, read_options=ReadOptions.of_file(data))
+        return cls(found, split_seed=data.get("split_seed", 0), title=data.get("title", ""))
+
+    def __repr__(self) -> str:
+        return f"RecordedVectors({self.data!r})"
