@@ -191,7 +191,7 @@ TURNS: dict[str, dict[tuple[str, str], tuple[str, object] | None]] = {
         ("torch.optim.adamw", "adamw"): None,
         ("hmmscope.datasets.target_base", "Target.loss"): None,
     },
-    "fit": {("hmmscope.inference.counts", "add_counts"): None},
+    "fit": {("hmmscope.inference.one_block", "OneBlock.counts"): None},
     "look": {("hmmscope.analysis.activations", "model_outputs"): None},
 }
 
@@ -258,12 +258,12 @@ def unlisted_ways(modules: Modules) -> list[str]:
 
 #: Quantities with their places and the largest number allowed. Sizes are those of 2026-11-28; what adds to them raises them.
 SECTIONS: dict[str, tuple[Callable[[Modules], list[str]], int]] = {
-    "lines of the library": (of_ring("library"), 56_990),
+    "lines of the library": (of_ring("library"), 57_110),
     "lines of the lab": (of_ring("lab"), 15_450),
     "lines of the papers": (of_ring("papers"), 14_350),
     "lines of the studies": (of_ring("studies"), 10_000),
     "lines of tests": (lines_of_tests, 66_500),
-    "words of docstrings": (docstring_words, 78_870),
+    "words of docstrings": (docstring_words, 78_960),
     "modules of more than 450 lines": (long_modules, 0),
     "functions of more than 80 lines": (long_functions, 0),
     "public functions of > 9 parameters": (long_signatures, 0),

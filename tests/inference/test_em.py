@@ -10,6 +10,7 @@ from hmmscope.inference import em
 from hmmscope.inference.baum_welch import as_sequences, fit_baum_welch
 from hmmscope.inference.em import EMRunner, Model, MStepSettings, counts_of, counts_of_several
 from hmmscope.inference.loop_inputs import flat_sequences
+from hmmscope.inference.one_block import OneBlock
 from hmmscope.inference.restarts import climb
 from inference_cases import revived
 from strategies import rows
@@ -44,6 +45,28 @@ def test_counts_are_those_of_each_model(num_states, count):
         for part, other in zip((found.initial, found.transitions, found.emissions), own, strict=False):
             np.testing.assert_allclose(part[number], other, rtol=1e-11, atol=1e-11)
         assert found.logs[number] == pytest.approx(own.logs.sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize(("num_states", "num_symbols"), [(1, 2), (3, 4), (9, 30), (33, 3)])
+def test_counts_of_few_observations_have_the_bits_of_any_number(num_states, num_symbols):
+    """Zeros among the probabilities, missing observations, several sequences; what needs care is left to `expect`."""
+    rng = np.random.default_rng(num_states)
+    lengths = np.array([50, 7]) if num_states > 32 else np.array([7, 300, 1])
+    work = flat_sequences(rng.integers(0, num_symbols + 1, lengths.sum()), lengths)
+    runner = EMRunner(work, RULES, 1)
+    for model in models(3, num_states, num_symbols, 0.2, seed=num_states):
+        model = model._replace(initial=model.initial[0])
+        found, total = runner.counts(model)
+        prepared = OneBlock.of(work, num_states, num_symbols).counts(model)
+        expected = em.expect(model, work, 1)
+        for own, alone, other in zip(found, prepared, expected, strict=True):
+            np.testing.assert_array_equal(own, other)
+            np.testing.assert_array_equal(alone, other)
+        assert total == work.total(expected.logs)
+    impossible = Model(np.ones(1), np.ones((1, 1)), np.array([[1.0, 0.0]]))
+    assert OneBlock.of(flat_sequences(np.array([0, 1]), np.array([2])), 1, 2).counts(impossible) is None
+    assert OneBlock.of(flat_sequences(np.zeros(2**13, np.int64), np.array([2**13])), 1, 2) is None
+    assert OneBlock.of(work._replace(weights=np.ones(len(lengths))), 1, 2) is None
 
 
 def test_what_floats_may_lose_is_counted_with_care():

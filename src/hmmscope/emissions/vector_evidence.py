@@ -11,7 +11,7 @@ from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.emissions.conjugate import Conjugate
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.inference.constrained_laws import ConstrainedRows
-from hmmscope.inference.em import Model, can_run_side_by_side, counts_of_several
+from hmmscope.inference.em import Model, can_run_side_by_side, counter_of_several
 from hmmscope.inference.evidence import Array, Evidence, Law, Rows, floored, no_moves, sampled, share_of
 from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
 from hmmscope.reprs import Shown
@@ -98,13 +98,14 @@ class VectorEmissions(Shown):
         own = self.features[torch.from_numpy(part.symbols)]
         work = part._replace(symbols=np.arange(len(own)))
 
+        count = counter_of_several(work, self.size, len(own), self.num_threads)
         beside = 8 * max(1, _ROOM // (8 * own.shape[0] * self.size))
 
         def some(rows: Rows) -> tuple[Array, ...]:
             logs_NSR = self._natural(rows[2:]) @ own.T
             largest_NR = logs_NSR.amax(1, keepdim=True)
             table = (logs_NSR - largest_NR).clamp_min_(_LEAST).exp_().numpy()
-            found = counts_of_several(Model(rows[0], rows[1], table), work, self.num_threads)
+            found = count(Model(rows[0], rows[1], table))
             statistics = torch.from_numpy(found.emissions.swapaxes(1, 2)) @ own
             return found.logs + largest_NR.sum((1, 2)).numpy(), found.initial, found.transitions, statistics.numpy()
 

@@ -165,8 +165,7 @@ def forward(
     whole, least = ends is None and openers is None, process.least
     beside = whole and side_by_side(process, work)
     smallest, every = SMALLEST[np.dtype(np.float64) if beside else process.first.dtype]
-    if least < 1:  # one step shrinks an entry by no more than its square
-        every = max(1, min(every, int(math.log(_SHRINKS) / (2 * math.log(least)))))
+    every = steps_between_divisions(least, every)
     if beside:
         _forward_side_by_side(process, work, every, doubtful, beliefs, norms, laws, ahead, totals)
     else:
@@ -175,6 +174,12 @@ def forward(
         )
     if whole and least < smallest:
         doubtful |= _vanishing(process, work, smallest)
+
+
+def steps_between_divisions(least: float, most: int) -> int:
+    """Return how many steps a safe entry remains a normal number, at most `most`, given the least probability."""
+    # one step shrinks an entry by no more than its square
+    return max(1, min(most, int(math.log(_SHRINKS) / (2 * math.log(least))))) if least < 1 else most
 
 
 def _forward_over_lanes(

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from hmmscope.inference.constraints import RowConstraints
 from hmmscope.inference.counts import BLOCKS, LEAST, Counts, add_counts
 from hmmscope.inference.free_parameters import maximised_rows, num_free, restricted
 from hmmscope.inference.loop_inputs import PackedSequences, StateSets, Tables
+from hmmscope.inference.one_block import OneBlock
 from hmmscope.inference.restarts import EMResult, unheard
 from hmmscope.kernels import simd_over_models
 from hmmscope.processes.hmm import HMM
@@ -97,7 +99,7 @@ class MStepSettings:
                 count = (self.classes[:, None] == self.classes).astype(np.float64) @ np.where(before > 0, count, 0.0)
             share = maximised_rows(before, count, self.pseudo_count)
             share[share < _SMALLEST] = 0.0
-            found.append(share / share.sum(-1, keepdims=True))
+            found.append(share / np.add.reduce(share, -1, keepdims=True))
         return Model(*found)
 
     def tied(self, model: Model) -> Model:
@@ -168,11 +170,12 @@ class MStepSettings:
             free[-1] = model.emission[..., np.unique(self.classes, return_index=True)[1], :]
         for rows in free if self.pseudo_count else ():
             logs = np.log(rows if rows.min(initial=1.0) > 0 else np.where(rows > 0, rows, 1.0))
-            total += logs.reshape(*total.shape, -1).sum(-1)
+            total += np.add.reduce(logs.reshape(*total.shape, -1), -1)
         return np.asarray(self.pseudo_count * total)
 
 
-class EMRunner(NamedTuple):
+@dataclass(frozen=True)
+class EMRunner:
     """EM on one set of sequences.
 
     Attributes:
@@ -189,8 +192,16 @@ class EMRunner(NamedTuple):
     def num_steps(self) -> float:
         return self.work.total(self.work.lengths)
 
+    @cached_property
+    def _one_block(self) -> "dict[tuple[int, ...], OneBlock | None]":
+        return {}
+
     def counts(self, model: Model) -> tuple[Counts, float]:
-        counts = expect(model, self.work, self.num_threads)
+        shape = model.emission.shape
+        if shape not in self._one_block:
+            self._one_block[shape] = OneBlock.of(self.work, *shape)
+        own = self._one_block[shape]
+        counts = (None if own is None else own.counts(model)) or expect(model, self.work, self.num_threads)
         return counts, self.work.total(counts.logs)
 
     def maximise(self, model: Model, counts: Counts) -> Model:
@@ -211,7 +222,7 @@ class EMRunner(NamedTuple):
         ends: dict[int, EMResult] = {}
         history: list[list[float]] = [[] for _ in models]
         now, before = Model.several(models), np.full(len(models), -np.inf)
-        expectation = _SideBySide(self.work, now, self.num_threads)
+        expectation = _SideBySide(self.work, *now.emission.shape[1:], self.num_threads)
         while True:
             counts = expectation.counts(now)
             reached = counts.logs + self.m_step.log_prior(now)
@@ -260,11 +271,23 @@ def expect(model: Model, work: PackedSequences, num_threads: int) -> Counts:
 
 def counts_of_several(models: Model, work: PackedSequences, num_threads: int | None = None) -> Counts:
     """Compute expected counts under several models."""
+    return counter_of_several(work, *models.emission.shape[1:], num_threads)(models)
+
+
+def counter_of_several(
+    work: PackedSequences, num_states: int, num_symbols: int, num_threads: int | None = None
+) -> Callable[[Model], Counts]:
+    """Return `counts_of_several` for one set of sequences, with work arrays that are made once."""
     threads = torch.get_num_threads() if num_threads is None else num_threads
-    if can_run_side_by_side(models.initial.shape[1], work):
-        return _SideBySide(work, models, threads).counts(models)
-    each = [expect(models.chosen(number), work, threads) for number in range(len(models.initial))]
-    return Counts(*map(np.stack, zip(*((*one[:3], np.float64(work.total(one.logs))) for one in each), strict=True)))
+    if can_run_side_by_side(num_states, work):
+        return _SideBySide(work, num_states, num_symbols, threads).counts
+
+    def one_by_one(models: Model) -> Counts:
+        each = [expect(models.chosen(number), work, threads) for number in range(len(models.initial))]
+        parts = zip(*((*one[:3], np.float64(work.total(one.logs))) for one in each), strict=True)
+        return Counts(*map(np.stack, parts))
+
+    return one_by_one
 
 
 def can_run_side_by_side(num_states: int, work: PackedSequences) -> bool:
@@ -277,36 +300,43 @@ def can_run_side_by_side(num_states: int, work: PackedSequences) -> bool:
 
 
 class _SideBySide:
-    def __init__(self, work: PackedSequences, models: Model, num_threads: int) -> None:
-        num_models, size, self.num_symbols = models.emission.shape
-        self.work = work
-        self.rows = rows = self.num_symbols + (int(work.symbols.max(initial=0)) == self.num_symbols)
+    def __init__(self, work: PackedSequences, size: int, num_symbols: int, num_threads: int) -> None:
+        self.work, self.num_symbols, self.num_threads = work, num_symbols, num_threads
+        rows = num_symbols + (int(work.symbols.max(initial=0)) == num_symbols)
         count = max(BLOCKS, len(work.symbols) // MOST)
         blocks = min(count, 1 + len(work.symbols) // LEAST, len(work.rows))  # independent of the number of threads
         cuts = np.linspace(0, len(work.rows), blocks + 1).round().astype(int).tolist()
-        self.blocks = [work.part(slice(begin, end)) for begin, end in itertools.pairwise(cuts)]
-        self.num_threads = max(1, min(num_threads, -(-num_models // _LANES) * blocks))
+        self.blocks = [work.part(slice(begin, end)).packed()[:3] for begin, end in itertools.pairwise(cuts)]
         self.shapes: list[tuple[int, ...]] = [(size,), (size, size), (rows, size), (), ()]
         self.ends = [0, *itertools.accumulate(map(math.prod, self.shapes))]
-        numbers = (int(work.lengths[0]) * (size + 1) * _LANES, (size + 2) * size * _LANES)
-        self.rooms = [split(*numbers) for _ in range(self.num_threads)]
+        self.room = (int(work.lengths[0]) * (size + 1) * _LANES, (size + 2) * size * _LANES)
+        self.rooms: list[list[Array]] = []
 
     def counts(self, models: Model) -> Counts:
-        count, blocks, threads = len(models.initial), len(self.blocks), self.num_threads
-        eights = [self._eight(models.chosen(slice(begin, begin + _LANES))) for begin in range(0, count, _LANES)]
-        tasks = [(eight, block) for eight in eights for block in self.blocks]
+        count, blocks = len(models.initial), len(self.blocks)
+        groups, size = -(-count // _LANES), self.ends[-1] * _LANES
+        threads = max(1, min(self.num_threads, groups * blocks))
+        self.rooms += [split(*self.room) for _ in range(threads - len(self.rooms))]
+        tables = self._tables(models, groups)
+        (whole,) = split(groups * blocks * size)
+        whole[:] = 0.0
+        found = whole.reshape(groups, blocks, size)
+        tasks = [(group, block) for group in range(groups) for block in range(blocks)]
 
-        def run(thread: int) -> list[Array]:
-            return [self._counted(*task, self.rooms[thread]) for task in tasks[thread::threads]]
+        def run(thread: int) -> None:
+            for group, block in tasks[thread::threads]:
+                ends = itertools.pairwise(self.ends)
+                into = [found[group, block, begin * _LANES : end * _LANES] for begin, end in ends]
+                own = [part[group] for part in tables]
+                simd_over_models.counts(simd_over_models.BESIDE, *own, *self.blocks[block], *self.rooms[thread], *into)
 
         if threads == 1:
-            found = run(0)
+            run(0)
         else:
             with ThreadPoolExecutor(threads) as pool:
-                parts = list(pool.map(run, range(threads)))
-            found = [parts[place % threads][place // threads] for place in range(len(tasks))]
-        sums = [sum(found[begin + 1 : begin + blocks], found[begin]) for begin in range(0, len(tasks), blocks)]
-        together = np.concatenate([one.reshape(-1, _LANES).T for one in sums])[:count]
+                list(pool.map(run, range(threads)))
+        sums = sum((found[:, block] for block in range(1, blocks)), found[:, 0])
+        together = sums.reshape(groups, -1, _LANES).swapaxes(1, 2).reshape(groups * _LANES, -1)[:count]
         first, pairs, visits, logs, doubts = (
             together[:, begin:end].reshape(count, *shape)
             for (begin, end), shape in zip(itertools.pairwise(self.ends), self.shapes, strict=True)
@@ -318,23 +348,17 @@ class _SideBySide:
                 part[place] = own
         return counts
 
-    def _eight(self, models: Model) -> list[Array]:
-        lanes = np.zeros(_LANES, np.int64)
-        lanes[: len(models.initial)] = np.arange(len(models.initial))
-        pairs, visits = ((*shape, _LANES) for shape in self.shapes[1:3])
-        first, step, emission = split(math.prod(visits), math.prod(pairs), math.prod(visits))
-        emission.reshape(visits)[: self.num_symbols] = models.emission[lanes].transpose(2, 1, 0)
-        emission.reshape(visits)[self.num_symbols :] = 1.0  # a missing observation
-        np.multiply(models.initial[lanes].T, emission.reshape(visits), out=first.reshape(visits))
-        step.reshape(pairs)[:] = models.transition[lanes].transpose(1, 2, 0)
-        return [first, step, emission]
-
-    def _counted(self, tables: list[Array], block: PackedSequences, room: list[Array]) -> Array:
-        (whole,) = split(self.ends[-1] * _LANES)
-        whole[:] = 0.0
-        found = [whole[begin * _LANES : end * _LANES] for begin, end in itertools.pairwise(self.ends)]
-        simd_over_models.counts(simd_over_models.BESIDE, *tables, *block.packed()[:3], *room, *found)
-        return whole
+    def _tables(self, models: Model, groups: int) -> list[Array]:
+        lanes = np.minimum(np.arange(groups * _LANES), len(models.initial) - 1)
+        shapes = [(groups, *shape, _LANES) for shape in self.shapes[1:3]]
+        sizes = [math.prod(shape) for shape in shapes]
+        first, step, emission = split(sizes[1], *sizes)
+        initial, moves, seen = (part[lanes].reshape(groups, _LANES, *part.shape[1:]) for part in models)
+        table = emission.reshape(shapes[1])
+        table[:, : self.num_symbols], table[:, self.num_symbols :] = seen.transpose(0, 3, 2, 1), 1.0  # or missing
+        np.multiply(initial.swapaxes(1, 2)[:, None], table, out=first.reshape(shapes[1]))
+        step.reshape(shapes[0])[:] = moves.transpose(0, 2, 3, 1)
+        return [part.reshape(groups, -1) for part in (first, step, emission)]
 
 
 def split(*counts: int) -> list[Array]:

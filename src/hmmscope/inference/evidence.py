@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.inference.constrained_laws import ConstrainedRows, log_gamma, symmetries
-from hmmscope.inference.em import Model, can_run_side_by_side, counts_of_several
+from hmmscope.inference.em import Model, can_run_side_by_side, counter_of_several
 from hmmscope.inference.gibbs import dirichlet_rows
 from hmmscope.inference.loop_inputs import PackedSequences
 from hmmscope.inference.monte_carlo import combined
@@ -160,10 +160,10 @@ class Symbols:
         return *no_moves(count, self.size), np.zeros((count, self.size, self.num_symbols))
 
     def likelihood(self, share: int) -> Law:
-        part = share_of(self.work, share)
+        count = counter_of_several(share_of(self.work, share), self.size, self.num_symbols, self.num_threads)
 
         def law(rows: Rows) -> tuple[Array, Rows]:
-            found = counts_of_several(Model(*rows), part, self.num_threads)
+            found = count(Model(*rows))
             return found.logs, (found.initial, found.transitions, found.emissions.swapaxes(1, 2))
 
         return law

@@ -32,9 +32,13 @@ def restricted(rows: Array, positive: NDArray[np.bool_]) -> Array:
 
 def maximised_rows(before: Array, counts: Array, pseudo_count: float) -> Array:
     """Normalize counts; zeros, and rows without counts, stay."""
-    weight = np.where(before > 0, counts + pseudo_count, 0.0)
-    total = weight.sum(-1, keepdims=True)
-    return np.divide(weight, total, where=total > 0, out=np.array(before))
+    weight = np.add(counts, pseudo_count, order="C")
+    weight = weight if before.min() > 0 else np.where(before > 0, weight, 0.0)
+    total = np.add.reduce(weight, -1, keepdims=True)
+    whole: Array = (
+        weight / total if total.min() > 0 else np.divide(weight, total, where=total > 0, out=np.array(before))
+    )
+    return whole
 
 
 def log_of_positive(rows: Array) -> float:
