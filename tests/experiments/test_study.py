@@ -24,6 +24,7 @@ from hmmscope.lab.study import run_study as studies
 from hmmscope.lab.study.fitted_hmm import fitted_hmm
 from hmmscope.lab.study.study_tables import entropies, grams
 from hmmscope.processes.recorded_sequences import RecordedSequences
+from hmmscope.processes.recorded_vectors import RecordedVectors
 from hmmscope.storage.seals import remove_seal, seal_report
 
 SMALL = {
@@ -428,3 +429,37 @@ def test_a_fitted_json_that_no_study_wrote_is_damaged(study: studies.StudyResult
     (tmp_path / "fitted.json").write_text(json.dumps(data | change))
     with pytest.raises(DamagedError, match=r"fitted\.json: must contain the states"):
         read_fitted(tmp_path / "fitted.json")
+
+
+def test_a_study_of_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two states with a gap, from a file with time stamps to the page."""
+    monkeypatch.setattr("hmmscope.lab.study.fit_summary.SIMULATIONS", 20)
+    rng, path, out = np.random.default_rng(0), tmp_path / "sensor.csv", tmp_path / "out"
+    rows = [20 + 4 * (k // 40 % 2) + rng.normal() for k in range(500)]
+    path.write_text("t,x\n" + "".join(f"{k},{row:.3f}\n" for k, row in enumerate(rows) if not 100 <= k < 110))
+    asked = SMALL | {"length": 20, "iterations": 9, "max_steps": 4, "order": 1}
+    study = hs.study(path, out, time="t", every=1, **asked)
+    rows_of = {row["name"]: row for row in study.table()}
+    assert rows_of["HMM-1"]["value"] == pytest.approx(rows_of["autoregression-0"]["value"], abs=1e-3)
+    assert rows_of["HMM-2"]["value"] < rows_of["autoregression-1"]["value"] < rows_of["autoregression-0"]["value"] - 0.2
+    test = RecordedVectors(hs.read_vectors(path, time="t", every=1)).in_pieces(20).parts[2].padded()
+    each = hs.load_process(out / "hmms/2.json").observe(test).log_likelihood_terms[~test[..., 0].isnan()]
+    assert rows_of["HMM-2"]["value"] == pytest.approx(-float(each.mean()), rel=1e-9)
+    assert rows_of["HMM-2"]["parameters"] == 1 + 2 + 4
+    assert {row["array"] for row in study_table(study, "entries")} == {"initial", "transition", "means", "covariances"}
+    titles = [one["title"] for one in json.loads((out / "findings.json").read_text())]
+    assert "Number of states by BIC: 2" in titles
+    page = write_page([out], tmp_path / "report.html").read_text()
+    assert all(
+        text in page for text in ("Gaussian autoregressions", "state 1", "Loss by the number of observations seen")
+    )
+    assert hs.study(path, out, time="t", every=1, resume=True, **asked).table() == study.table()
+    assert (
+        main(["study", str(path), "--time", "t", "--every", "1", "--dry-run", "--states", "1", "--networks", "rnn"])
+        == 0
+    )
+    assert "1 gap of 10 missing steps" in capsys.readouterr().out
+    with pytest.raises(InputError, match="emission: must be symbols or gaussian"):
+        hs.study(path, tmp_path / "new", time="t", every=1, emission="poisson")

@@ -257,7 +257,7 @@ def _predictors(
         baselines and dataset.process.data is not None and dataset.stream_name in JUDGING
     ):  # not on its own training part
         if isinstance(asked, NextDensity):
-            regressions = AutoRegression(dataset.process.part("train").padded(), ngram_order)  # type: ignore[attr-defined]
+            regressions = AutoRegression(dataset.process.part("train").padded(), ngram_order)
             found.append(lambda batch: _kept(regressions.predictions(batch.observations), asked))
         else:
             trained = TrainedNgrams(dataset.process, ngram_order)

@@ -44,8 +44,8 @@ class RecordedSequences(Process):
     num_states = 1
     no_optimum_reason = "the distribution of recorded sequences is unknown; fit an HMM to them"
     file_format = "hmmscope-sequences"
-    file_arrays = ("tokens", "lengths", "num_symbols")
-    file_fields = ("symbols", "title", "split_seed", "reading", "gaps")
+    file_arrays: ClassVar[tuple[str, ...]] = ("tokens", "lengths", "num_symbols")
+    file_fields: ClassVar[tuple[str, ...]] = ("symbols", "title", "split_seed", "reading", "gaps")
 
     def __init__(self, data: SequenceData, law: Process | None = None) -> None:
         if law is not None:

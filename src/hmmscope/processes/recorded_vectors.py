@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -33,8 +33,8 @@ class RecordedVectors(RecordedSequences, VectorProcess):
 
     default_target, num_mixture_components = "density", 5
     file_format = "hmmscope-vectors"
-    file_arrays = ("rows", "lengths")
-    file_fields = ("title", "split_seed", "columns", "reading")
+    file_arrays: ClassVar[tuple[str, ...]] = ("rows", "lengths")
+    file_fields: ClassVar[tuple[str, ...]] = ("title", "split_seed", "columns", "reading")
 
     def __init__(self, data: VectorData, *, split_seed: int = 0, title: str = "") -> None:
         self.data, self.num_symbols, self.split_seed = data, data.rows.shape[1], split_seed
@@ -105,7 +105,7 @@ class RecordedVectors(RecordedSequences, VectorProcess):
         return sha.hexdigest()
 
     @property
-    def params_digest(self) -> str:  # type: ignore[override]
+    def params_digest(self) -> str:
         return self.digest
 
     def file_tensors(self) -> dict[str, Tensor]:

@@ -30,7 +30,7 @@ def read_fitted(path: Path) -> dict[str, Any] | None:
         right = len(moves) == size and all(len(row) == size for row in (*moves, *beliefs)) and size > 0
         right = right and len(beliefs) == len(data["path"]) == time and all(-1 <= int(s) < size for s in data["path"])
         for state in data["states"]:
-            float(state["share"]), str(state["name"]), [float(chance) for _, chance in state["emits"]]
+            float(state["share"]), str(state["name"]), [float(chance or 0) for _, chance in state["emits"]]
         right = right and isinstance(data["why"], str) and isinstance(data["num_states"], int)
     except (TypeError, KeyError, ValueError):
         right = False
@@ -84,9 +84,9 @@ def _sine(turn: float, k: int, size: int) -> float:
 def _box(state: dict[str, Any], centre: Point, tall: float) -> dict[str, Any]:
     x, y = centre[0] - BOX / 2, centre[1] - tall / 2
     bars = [
-        {"name": name, "chance": _digits(chance), "y": y + HEAD + 2 + BAR * k, "width": 56 * chance}
+        {"name": name, "chance": chance and _digits(chance), "y": y + HEAD + 2 + BAR * k, "width": 56 * (chance or 0)}
         for k, (name, chance) in enumerate(state["emits"])
-        if chance >= 0.005
+        if chance is None or chance >= 0.005
     ]
     return {"name": state["name"], "share": f"{100 * state['share']:.0f} %", "x": x, "y": y, "tall": tall, "bars": bars}
 

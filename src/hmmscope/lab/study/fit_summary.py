@@ -9,10 +9,10 @@ from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.figure import Bars, Figure, Series
 from hmmscope.lab.evidence.panels import curve, lines
 from hmmscope.lab.evidence.rows import Rows
-from hmmscope.processes.hmm import HMM
 from hmmscope.runs.goodness import goodness_of_fit
 from hmmscope.runs.posterior import FitData
 from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.vector_data import VectorData
 
 #: Chains of posterior draws, and the maximum of their operations; above it entries have no intervals.
 CHAINS, MOST = Chains(num_draws=200, num_chains=2, warm_up=100), 2e10
@@ -20,13 +20,14 @@ CHAINS, MOST = Chains(num_draws=200, num_chains=2, warm_up=100), 2e10
 SIMULATIONS, STEPS, SYMBOLS, ENTRIES = 100, 12, 5, 24
 
 
-def tables_of_fit(hmm: HMM, train: SequenceData) -> dict[str, list[dict[str, Any]]]:
+def tables_of_fit(hmm: Any, train: SequenceData | VectorData) -> dict[str, list[dict[str, Any]]]:
     """Compute the tables `goodness`, `entries` (parameters) and `forecast`; the last two may be empty."""
     material, models = FitData(train, restricted=False), [hmm]
     entries: list[dict[str, Any]] = []
     ahead: list[dict[str, Any]] = []
     sweeps = CHAINS.num_chains * (CHAINS.warm_up + CHAINS.num_draws)
-    if sweeps * train.num_observations * hmm.num_states**2 <= MOST:
+    width = hmm.num_symbols**2 if isinstance(train, VectorData) else 1
+    if sweeps * train.num_observations * hmm.num_states**2 * width <= MOST:
         try:
             posterior = material.posterior(hmm, DirichletPrior(), CHAINS, {})
         except InputError:  # matching labels needs scipy
@@ -35,7 +36,9 @@ def tables_of_fit(hmm: HMM, train: SequenceData) -> dict[str, list[dict[str, Any
             models = posterior.models(SIMULATIONS)
             entries = [row | {"entry": ">".join(map(str, row["entry"]))} for row in posterior.table()]
             entries = [row | {key: None for key, value in row.items() if value != value} for row in entries]
-            names = train.symbols or [str(v) for v in range(train.num_symbols)]
+            names = (train.columns if isinstance(train, VectorData) else train.symbols) or [
+                str(v) for v in range(hmm.num_symbols)
+            ]
             rows = posterior.forecast(material.sequences[-1], STEPS).table()
             ahead = [row | {"symbol": names[row["outcome"]]} for row in rows]
     found = goodness_of_fit(models, material.sequences, SIMULATIONS)
@@ -64,7 +67,7 @@ def _goodness(rows: Sequence[dict[str, Any]]) -> Figure:
         of_data = curve(own, "x", "data", "model", bands=False, pool=False)
         simulated = curve(own, "x", "simulated, 95 %", "ceiling", y="mean", pool=False)
         label = {"runs": "length of the run (the last bar includes longer runs)", "autocorrelation": "lag"}
-        x_label = label.get(family, "n-grams, the most frequent first")
+        x_label = label.get(family.split()[0], "n-grams, the most frequent first")
         title = f"{family}, p {own[0]['adjusted']:.2g}"
         panels.append(lines(title, of_data, simulated, x_label=x_label, y_label="share"))
     return Figure(
@@ -78,25 +81,30 @@ def _goodness(rows: Sequence[dict[str, Any]]) -> Figure:
 
 def _entries(rows: Sequence[dict[str, Any]]) -> Figure:
     panels = []
-    for array in ("transition", "emission"):
+    for array in [name for name in dict.fromkeys(row["array"] for row in rows) if name != "initial"]:
         own = sorted((row for row in rows if row["array"] == array), key=lambda row: -row["mean"])[:ENTRIES]
         effects = [Effect(value=row["mean"], low=row["low"], high=row["high"]) for row in own]
         series = (Series.of(effects, "posterior", "model"),)
         panels.append(
-            Bars(title=array, y_label="probability", categories=tuple(row["entry"] for row in own), series=series)
+            Bars(title=array, y_label=_measured(array), categories=tuple(row["entry"] for row in own), series=series)
         )
     return Figure(
         name="entries",
         title="Parameter uncertainty of the HMM chosen by BIC",
         caption="Posterior means and 95 % intervals of the largest entries, by Gibbs sampling with uniform priors on rows "
-        "and state labels matched to the fit. i>j is a transition from state i to j, or symbol j emitted in state i.",
+        "and state labels matched to the fit. i>j is a transition from state i to j, or symbol or coordinate j in state i.",
         panels=tuple(panels),
     )
+
+
+def _measured(array: str) -> str:
+    return "probability" if array in ("transition", "emission") else "value"
 
 
 def _forecast(rows: Sequence[dict[str, Any]]) -> Figure:
     last = max(row["step"] for row in rows)
     order = sorted((row for row in rows if row["step"] == last), key=lambda row: -row["mean"])[:SYMBOLS]
+    y_label = "probability" if all(0 <= row["mean"] <= 1 for row in rows) else "value"
     series = [
         curve(
             Rows([one for one in rows if one["outcome"] == row["outcome"]]), "step", row["symbol"], y="mean", pool=False
@@ -106,7 +114,7 @@ def _forecast(rows: Sequence[dict[str, Any]]) -> Figure:
     return Figure(
         name="forecast",
         title="Forecast after the last training piece",
-        caption="Probability of the symbols that are most likely at the last step, by the HMM chosen by BIC; bands are 95 % "
-        "intervals over the posterior of its parameters.",
-        panels=(lines("", *series, x_label="steps ahead", y_label="probability"),),
+        caption="By the HMM chosen by BIC: probability of the symbols that are most likely at the last step, with 95 % "
+        "intervals over the posterior of its parameters, or mean of the numbers, with 95 % intervals of the numbers.",
+        panels=(lines("", *series, x_label="steps ahead", y_label=y_label),),
     )

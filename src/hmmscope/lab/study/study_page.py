@@ -1,6 +1,6 @@
 """Figures and findings of a study, from its tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hmmscope import ties
@@ -15,16 +15,34 @@ from hmmscope.lab.evidence.verdicts import answer
 from hmmscope.lab.study.fit_summary import figures_of_fit
 from hmmscope.ties import descending
 
-SUMMARY = (
-    "This page compares predictors of the next symbol on sequences with an unknown distribution: n-grams, the mixture of "
-    "all context trees, hidden Markov models of growing size, and networks. All are fitted to the training part, where the "
-    "n-gram baselines are also tuned. The validation part chooses the order of the n-gram and the training length of each "
-    "network. The HMM compared with the networks is the one chosen by BIC, unless another has a lower validation loss "
-    "by more than a standard error. All losses are on the test part. Lower losses in some contexts show what the "
-    "best network knows beyond the best HMM. Regression of the HMM's belief on its layers shows how much of the HMM the "
-    "network encodes."
-)
-_NATS = "nats per symbol"
+#: Baselines by family: their name in sentences, and the name of a predictor.
+_BASELINES = {
+    "n-gram": ("n-grams by order", "the n-gram of order {size}"),
+    "context trees": ("context trees", "the context trees"),
+    "autoregression": ("autoregressions by order", "the autoregression of order {size}"),
+}
+
+
+def summary(counting: Sequence[str]) -> str:
+    """Describe a study with some families of simple predictors."""
+    symbols = "n-gram" in counting
+    simple = "n-grams, the mixture of all context trees" if symbols else "Gaussian autoregressions"
+    return (
+        f"This page compares predictors of the next {'symbol' if symbols else 'observation'} on sequences with an unknown "
+        f"distribution: {simple}, {'' if symbols else 'Gaussian '}hidden Markov models of growing size, and networks. All "
+        f"are fitted to the training part{', where the n-gram baselines are also tuned' if symbols else ''}. The "
+        f"validation part chooses the order of the {'n-gram' if symbols else 'autoregression'} and the training length of "
+        "each network. The HMM compared with the networks is the one chosen by BIC, unless another has a lower validation "
+        "loss by more than a standard error. All losses are on the test part"
+        + (
+            ". Lower losses in some contexts show what the best network knows beyond the best HMM"
+            if symbols
+            else "; they are negative log densities, which may be below zero"
+        )
+        + ". Regression of the HMM's belief on its layers shows how much of the HMM the network encodes."
+    )
+
+
 #: Adjusted p-value up to which the data differ from simulations.
 LEVEL = 0.05
 #: Maximum contexts in the figure.
@@ -59,11 +77,20 @@ def figures(tables: Tables) -> list[Figure]:
     found = [_predictors(Rows(tables["predictors"]))]
     if tables["positions"]:
         found.append(_positions(tables))
-    if tables["contexts"]:
+    if tables.get("contexts"):
         found.append(_contexts(Rows(tables["contexts"])))
     if tables["beliefs"]:
         found.append(_beliefs(Rows(tables["beliefs"])))
     return [*found, *figures_of_fit(tables)]
+
+
+def _nats(rows: Iterable[Mapping[str, Any]]) -> str:
+    return f"nats per {'observation' if any(row['family'] == 'autoregression' for row in rows) else 'symbol'}"
+
+
+def _simple(tables: Tables) -> list[Mapping[str, Any]]:
+    families = [family for family in _BASELINES if any(row["family"] == family for row in tables["predictors"])]
+    return [_chosen(tables, family) for family in families]
 
 
 def _chosen(tables: Tables, family: str) -> Mapping[str, Any]:
@@ -73,25 +100,28 @@ def _chosen(tables: Tables, family: str) -> Mapping[str, Any]:
 def _predictors(rows: Rows) -> Figure:
     networks = dict.fromkeys(row["network"] for row in rows.where(family="network"))
     families = [
-        curve(rows.where(family="n-gram"), "parameters", "n-grams by order", "baseline", pool=False),
-        curve(rows.where(family="context trees"), "parameters", "context trees", "baseline", pool=False),
+        *(
+            curve(rows.where(family=family), "parameters", said, "baseline", pool=False)
+            for family, (said, _) in _BASELINES.items()
+        ),
         curve(rows.where(family="HMM"), "parameters", "HMMs by number of states", "ceiling", pool=False),
         *(curve(rows.where(network=name), "parameters", name, "model", pool=False) for name in networks),
     ]
-    sizes = rows.where(family="HMM")
+    sizes, unit = rows.where(family="HMM"), _nats(rows)
+    simple = "distinct n-grams seen" if unit.endswith("symbol") else "coefficients of an autoregression"
     return Figure(
         name="predictors",
-        title="Loss of all predictors of the next symbol",
-        caption="Loss on the test part. Left: all predictors by number of parameters: distinct n-grams seen, free "
+        title=f"Loss of all predictors of the next {unit.removeprefix('nats per ')}",
+        caption=f"Loss on the test part. Left: all predictors by number of parameters: {simple}, free "
         "parameters of an HMM, weights of a network. Right: the HMMs on the validation part and on the test part.",
         panels=(
-            lines("All predictors", *families, x_label="parameters", y_label=_NATS, log_x=True),
+            lines("All predictors", *families, x_label="parameters", y_label=unit, log_x=True),
             lines(
                 "HMMs",
                 curve(sizes, "size", "test", "ceiling", pool=False),
                 curve(sizes, "size", "validation", "control", y="validation", bands=False, pool=False),
                 x_label="states",
-                y_label=_NATS,
+                y_label=unit,
                 log_x=True,
             ),
         ),
@@ -100,17 +130,18 @@ def _predictors(rows: Rows) -> Figure:
 
 def _positions(tables: Tables) -> Figure:
     rows = Rows(tables["positions"])
-    looks = {"n-gram": "baseline", "context trees": "baseline", "HMM": "ceiling", "network": "model"}
+    looks = [(row["name"], "baseline") for row in _simple(tables)]
+    looks += [(_chosen(tables, family)["name"], role) for family, role in (("HMM", "ceiling"), ("network", "model"))]
+    unit = _nats(tables["predictors"])
     series = []
-    for family, role in looks.items():
-        name = _chosen(tables, family)["name"]
+    for name, role in looks:
         series.append(curve(rows.where(name=name), "seen", name, role, pool=False))  # type: ignore[arg-type]
     return Figure(
         name="positions",
-        title="Loss by the number of symbols seen",
-        caption="The best n-gram, the context trees, the best HMM and the best network on the test part. A "
+        title=f"Loss by the number of {unit.removeprefix('nats per ')}s seen",
+        caption="The simple predictors, the best HMM and the best network on the test part. A "
         "curve that keeps falling uses more of the past.",
-        panels=(lines("", *series, x_label="symbols seen before", y_label=_NATS),),
+        panels=(lines("", *series, x_label=f"{unit.removeprefix('nats per ')}s seen before", y_label=unit),),
     )
 
 
@@ -122,7 +153,7 @@ def _contexts(rows: Rows) -> Figure:
         names = tuple(f"{row['context']}|{row['next']}" for row in own)
         title = f"after {k} symbol{'s' * (k != 1)}"
         series = (Series.of(effects, "gain of the network", "model"),)
-        panels.append(Bars(title=title, y_label=f"{_NATS} there", categories=names, series=series))
+        panels.append(Bars(title=title, y_label="nats per symbol there", categories=names, series=series))
     return Figure(
         name="contexts",
         title="Loss of the HMM minus loss of the network, by context",
@@ -155,21 +186,20 @@ def _beliefs(rows: Rows) -> Figure:
 
 def findings(tables: Tables, num_seeds: int) -> list[Finding]:
     """Return findings: the best predictor, the network's gain, and whether the network encodes the belief."""
-    gram, tree, hmm, net = (_chosen(tables, family) for family in ("n-gram", "context trees", "HMM", "network"))
-    (best,) = tables["chosen"]
-    gain = Effect(value=best["value"], low=best["low"], high=best["high"], unit=_NATS)
+    hmm, net = (_chosen(tables, family) for family in ("HMM", "network"))
+    (best,), simple, unit = tables["chosen"], _simple(tables), _nats(tables["predictors"])
+    gain = Effect(value=best["value"], low=best["low"], high=best["high"], unit=unit)
     title, alone = f"The best network {_compared(gain)} the best HMM", net["pieces"] < 2
     if alone:  # no estimate of the variation between pieces
         title = "With one test piece it is undecided whether the best network beats the best HMM"
     seeds = f"{num_seeds} seed{'s' * (num_seeds != 1)} of each network"
-    losses = f"{gram['value']:.4f} (n-gram of order {gram['size']}), {tree['value']:.4f} (context trees), "
+    losses = "".join(f"{row['value']:.4f} ({_called(row).removeprefix('the ')}), " for row in simple)
     losses += f"{hmm['value']:.4f} (HMM of {hmm['size']} state{'s' * (hmm['size'] != 1)})"
     found = [
         _found(
             title,
-            f"Test losses in nats per symbol: {losses}, "
-            f"{net['value']:.4f} ({net['network']}, {net['size']} steps; {seeds}).",
-            Effect(value=best["value"], unit=_NATS) if alone else gain,
+            f"Test losses in {unit}: {losses}, {net['value']:.4f} ({net['network']}, {net['size']} steps; {seeds}).",
+            Effect(value=best["value"], unit=unit) if alone else gain,
         )
     ]
     if "counting" in best and not alone:
@@ -177,10 +207,12 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
             value=best["over_counting_value"],
             low=best["over_counting_low"],
             high=best["over_counting_high"],
-            unit=_NATS,
+            unit=unit,
         )
-        text = f"Compared with {_called(best['counting'])}, the better n-gram baseline on the test part."
-        found.append(_found(f"The best network {_compared(over)} the n-gram baselines", text, over))
+        rival, symbols = next(row for row in simple if row["name"] == best["counting"]), unit.endswith("symbol")
+        better = ", the better n-gram baseline on the test part" * symbols
+        title = f"The best network {_compared(over)} the {'n-gram baselines' if symbols else 'autoregressions'}"
+        found.append(_found(title, f"Compared with {_called(rival)}{better}.", over))
     for row in tables.get("states", ()):
         if row["chosen"]:
             found.append(_found(f"Number of states by BIC: {row['num_states']}", f"{row['reason']}."))
@@ -192,7 +224,8 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
         found.append(
             _found(title, f"p-value of each family of statistics against simulations, times their number: {each}.")
         )
-    first = [row for row in tables["contexts"] if row["symbols_before"] == 2] or list(tables["contexts"])
+    contexts = list(tables.get("contexts", ()))
+    first = [row for row in contexts if row["symbols_before"] == 2] or contexts
     surely = [row for row in first if row["low"] > 0]
     if surely and best["low"] > 0 and not alone:
         foremost = [surely[place] for place in descending([row["share"] for row in surely])[:5]]
@@ -227,8 +260,8 @@ def _compared(gain: Effect) -> str:
     return "beats" if gain.low > 0 else "does not beat" if gain.high < 0 else "does not measurably differ from"
 
 
-def _called(name: str) -> str:
-    return f"the n-gram of order {name.removeprefix('n-gram-')}" if name.startswith("n-gram-") else "the context trees"
+def _called(row: Mapping[str, Any]) -> str:
+    return _BASELINES[row["family"]][1].format(size=row["size"])
 
 
 def _found(title: str, text: str, effect: Effect | None = None) -> Finding:

@@ -1,7 +1,7 @@
 """Tables of a study: losses and n-gram baselines by predictor, position and context."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,10 +12,8 @@ from hmmscope.analysis.intervals import bootstrap_ratio
 from hmmscope.analysis.ngrams import TREE
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.inference.baum_welch import BaumWelchFit
-from hmmscope.inference.evidence import evidence
-from hmmscope.inference.loop_inputs import flat_sequences
+from hmmscope.inference.evidence import Evidence
 from hmmscope.inference.num_states import best_predictor, choice_reason, held_out_mean, support_of
-from hmmscope.processes.hmm import HMM
 from hmmscope.sequences.data import SequenceData
 from hmmscope.ties import smallest
 
@@ -90,18 +88,19 @@ def entropies(data: SequenceData, order: int) -> list[dict[str, Any]]:
 
 
 def num_states(
-    searches: dict[int, dict[str, Any]], validation: dict[str, Curves], hmms: Mapping[int, HMM], train: SequenceData
+    searches: dict[int, dict[str, Any]],
+    validation: dict[str, Curves],
+    evidence_of: Callable[[int], Evidence | None],
 ) -> list[dict[str, Any]]:
     """Return a row per number of states: search, BIC, validation loss, reason.
 
     Args:
         searches: Fit record of each number of states, with its ``bic``.
         validation: Losses of each HMM by name.
-        hmms: The fits to `train`.
+        evidence_of: Evidence of a number of states.
     """
     bics, logs, lengths = _judged(searches, validation)
-    work = flat_sequences(train.flat, train.lengths.numpy())
-    support = support_of(bics, lambda size: evidence(work, hmms[size]))
+    support = support_of(bics, evidence_of)
     chosen, reason = choice_reason(bics, logs, lengths, support)
     rows = []
     for size, about in searches.items():

@@ -4,14 +4,13 @@ from hmmscope.errors import InputError
 from hmmscope.lab.report.drawing import draw_folder
 from hmmscope.lab.report.page import write_page
 from hmmscope.lab.study import run_study as studies
-from hmmscope.lab.study.run_study import StudySpec, prepare
+from hmmscope.lab.study.study_data import Prepared, StudySpec, prepare
 from hmmscope.lab.tasks.plans import in_words
 from hmmscope.lab.verbs.findings import print_findings_of
 from hmmscope.lab.verbs.options import StudyOptions
 from hmmscope.lab.verbs.seed_lists import refused
 from hmmscope.runs.dry_run import as_text, estimate
 from hmmscope.schema import parse_spec
-from hmmscope.sequences.data import SequenceData
 from hmmscope.text import say, tell
 
 
@@ -23,8 +22,7 @@ def study(options: StudyOptions) -> None:
     if options.num_seeds is not None:
         overrides["seeds"] = str(options.num_seeds)
     spec: StudySpec = parse_spec(StudySpec, overrides, "")
-    source = SequenceData(options.data, **options.reading())
-    work = prepare(source, spec)
+    work = prepare(options.data, spec, **options.reading())
     if not options.quiet:
         say(work.data.describe())
     if options.dry_run:
@@ -34,7 +32,7 @@ def study(options: StudyOptions) -> None:
         raise InputError("out: missing; give a new folder for the study, --out DIR (or --dry-run)")
     if not options.quiet and spec.networks:
         tell(f"plan: {len(spec.networks)} networks, {in_words(range(spec.seeds))}")
-    found = studies.study(source, options.out, resume=options.resume, quiet=options.quiet, spec=spec)
+    found = studies.study(work.source, options.out, resume=options.resume, quiet=options.quiet, spec=spec)
     for row in found.table():
         chosen = "  (chosen)" if row["chosen"] else ""
         interval = f" [{row['low']:.4f}, {row['high']:.4f}]" if row["pieces"] > 1 else ""
@@ -44,7 +42,7 @@ def study(options: StudyOptions) -> None:
     say(f"page: {write_page([found.path], found.path / 'report.html')}")
 
 
-def _say_what_it_takes(work: studies.Prepared, *, measure: bool) -> None:
+def _say_what_it_takes(work: Prepared, *, measure: bool) -> None:
     for fact in work.facts()[2:]:
         say(f"{fact['name']:<18} {fact['value']}")
     spec = work.spec
