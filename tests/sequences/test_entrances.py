@@ -1,5 +1,6 @@
 """One entrance: the same data in any container give the same sequences and the same exact answers."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hmmscope as hs
+from hmmscope.lab.cli import main
+from hmmscope.runs.stream_parts import parts_of
 
 UMBRELLA = hs.load_process("umbrella")
 NUMBERS = hs.GaussianHMM([0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]], [[0.0], [3.0]], torch.ones(2, 1))
@@ -57,6 +60,37 @@ def test_numbers_in_any_container_are_the_same(rows: list[float], gap: bool) -> 
     for name, source in (containers(values) | {"None": nothing, "objects": np.array(nothing, dtype=object)}).items():
         torch.testing.assert_close(hs.read_vectors(source).rows, vectors, rtol=0, atol=0, equal_nan=True, msg=name)
         assert hs.log_likelihood(NUMBERS, source).equal(expected), name
+
+
+def test_files_on_the_command_line_and_streams_are_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every file of one column, read by the command line, by estimators' verbs and in parts, against the array."""
+    rng, parts = np.random.default_rng(3), []
+    symbols, numbers = rng.integers(0, 2, 9), np.append(rng.normal(size=7), [np.nan, 1.5])
+    for name, process, values in (("s", hs.HMM(UMBRELLA.initial, UMBRELLA.transition, UMBRELLA.emission), symbols), ("n", NUMBERS, numbers)):
+        cells = ["" if one != one else str(one) for one in values.tolist()]
+        texts = {".csv": ["x", *cells], ".tsv": ["x\ty", *(f"{cell}\t1" for cell in cells)]}
+        for ending, lines in texts.items():
+            (tmp_path / f"{name}{ending}").write_text("\n".join(lines) + "\n")
+        np.savez(tmp_path / f"{name}.npz", x=values)
+        process.save(tmp_path / f"{name}.json")
+        expected = float(hs.log_likelihood(process, values))
+        for ending in (*texts, ".npz"):
+            path, read = tmp_path / f"{name}{ending}", {"column": "x"}
+            read |= {"unit": "lines"} if name == "s" and ending in texts else {}
+            options = [word for key, value in read.items() for word in (f"--{key}", value)]
+            assert main(["infer", str(tmp_path / f"{name}.json"), str(path), *options, "-q"]) == 0
+            said = re.search(r"log-(?:likelihood|density) (-?[\d.]+)", capsys.readouterr().out)
+            assert said is not None
+            assert float(said[1]) == pytest.approx(expected, abs=1e-5), path
+            assert process.score(path, **read) == pytest.approx(expected, abs=1e-9), path
+            fit = hs.fit(path, 1, emission=None if name == "s" else "gaussian", **read)
+            assert fit.log_likelihood == pytest.approx(hs.fit(values, 1).log_likelihood, abs=1e-9), path
+    (tmp_path / "s.txt").write_text(" ".join(map(str, symbols)) + "\n")
+    hs.SequenceData(symbols).save(tmp_path / "s.safetensors")
+    parts = [hs.SequenceStream(tmp_path / "s.txt", unit="numbers"), hs.SequenceStream(tmp_path / "s.safetensors")]
+    parts += [parts_of([source], 0, {})[0] for source in containers(symbols).values()]
+    for stream in parts:
+        assert [one.tolist() for part in stream for one in part] == [symbols.tolist()]
 
 
 def test_frames_of_other_libraries_are_the_same() -> None:
