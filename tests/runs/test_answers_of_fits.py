@@ -10,7 +10,7 @@ import torch
 import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.runs.given_rows import of_symbols
-from hmmscope.runs.row_values import duration_text, time_step
+from hmmscope.runs.row_values import duration_text, multiple_of, time_step
 
 WEATHER = hs.HMM(
     [0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[0.8, 0.2], [0.3, 0.7]], symbols=["sun", "rain"], states=["dry", "wet"]
@@ -156,3 +156,15 @@ def test_labels_of_each_sequence_are_joined() -> None:
     stamps = np.datetime64("2026-01-01") + np.arange(3)
     found = of_symbols(data, [stamps[:2], stamps[2:]])
     assert found.index.tolist() == stamps.tolist()
+
+
+def test_long_dwell_times_and_calendar_steps() -> None:
+    """Six hundred years are not "always", and the year after a leap year begins on the first of January."""
+    years = [f"{year}-01-01" for year in range(1960, 1972)]
+    fit = hs.fit({"t": years, "x": np.zeros(12) + np.arange(12) % 2}, 1, column="x", time="t", every="12mo")
+    step = np.timedelta64(365, "D")
+    assert duration_text(multiple_of(step, 627.3)) == "228,964 d 12 h"
+    assert duration_text(multiple_of(step, np.inf)) == "always"
+    assert multiple_of(np.timedelta64(10, "ns"), 2.5) == np.timedelta64(25, "ns")
+    ahead = [str(row["time"])[:10] for row in fit.forecast(steps=2).table()[::2]]
+    assert ahead == ["1972-01-01", "1973-01-01"]

@@ -66,7 +66,10 @@ def test_files_on_the_command_line_and_streams_are_the_same(tmp_path: Path, caps
     """Every file of one column, read by the command line, by estimators' verbs and in parts, against the array."""
     rng, parts = np.random.default_rng(3), []
     symbols, numbers = rng.integers(0, 2, 9), np.append(rng.normal(size=7), [np.nan, 1.5])
-    for name, process, values in (("s", hs.HMM(UMBRELLA.initial, UMBRELLA.transition, UMBRELLA.emission), symbols), ("n", NUMBERS, numbers)):
+    for name, process, values in (
+        ("s", hs.HMM(UMBRELLA.initial, UMBRELLA.transition, UMBRELLA.emission), symbols),
+        ("n", NUMBERS, numbers),
+    ):
         cells = ["" if one != one else str(one) for one in values.tolist()]
         texts = {".csv": ["x", *cells], ".tsv": ["x\ty", *(f"{cell}\t1" for cell in cells)]}
         for ending, lines in texts.items():

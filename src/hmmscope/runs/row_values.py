@@ -96,11 +96,19 @@ def time_step(index: Any) -> np.timedelta64 | None:
     return step if step > np.timedelta64(0) else None
 
 
+def multiple_of(step: np.timedelta64, count: float) -> np.timedelta64:
+    """Return a multiple of a step in nanoseconds, or microseconds above 146 years; NaT if it is infinite."""
+    for unit in ("ns", "us"):
+        if (size := count * float(step / np.timedelta64(1, "us")) * (1000 if unit == "ns" else 1)) < 2**62:
+            return np.timedelta64(round(size), unit)
+    return np.timedelta64("NaT", "us")
+
+
 def duration_text(step: np.timedelta64) -> str:
     """Format a duration in its two largest units, such as `1 h 40 min`; NaT gives "always"."""
     if np.isnat(step):
         return "always"
-    seconds = float(step / np.timedelta64(1, "ns")) / 1e9
+    seconds = float(step / np.timedelta64(1, "us")) / 1e6
     if seconds < 60:
         return f"{seconds:.3g} s"
     seconds = round(seconds)

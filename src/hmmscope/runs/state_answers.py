@@ -21,7 +21,7 @@ from hmmscope.processes.stationary import stationary_law
 from hmmscope.reprs import ResultRows
 from hmmscope.runs.forecasts import Forecasts, forecast_with
 from hmmscope.runs.given_rows import GivenRows, given_rows, read_inputs
-from hmmscope.runs.row_values import RowValues, duration_text, time_step
+from hmmscope.runs.row_values import RowValues, duration_text, multiple_of, stamps_of, time_step
 from hmmscope.schema import require, require_count, unknown_name
 from hmmscope.sequences.gaps import MISSING
 
@@ -209,8 +209,7 @@ def state_table(hmm: Process, x: Any = None, **reading: Any) -> StateTable:
     for row, dwell in zip(rows, dwell_rows(hmm), strict=True):
         row["dwell_rows"] = dwell
         if step is not None:
-            nanoseconds = dwell * float(step / np.timedelta64(1, "ns"))
-            row["dwell_time"] = np.timedelta64(round(nanoseconds) if nanoseconds < 2**62 else "NaT", "ns")
+            row["dwell_time"] = multiple_of(step, dwell)
     for row, emitted in zip(rows, _emitted(hmm, given), strict=True):
         row |= emitted
     return StateTable(rows)
@@ -299,8 +298,14 @@ def _by_row(given: GivenRows, answer: Callable[[Tensor, dict[str, Any]], Tensor]
 
 
 def _ahead(index: Any, steps: int) -> Any:
-    step = time_step(index)
-    return None if step is None else np.asarray(index)[-1] + step * np.arange(1, steps + 1)
+    step, stamps = time_step(index), stamps_of(index)
+    if step is None or stamps is None:
+        return None
+    months = stamps.astype("datetime64[M]")
+    inside, gaps = stamps - months, np.unique(np.diff(months.astype(np.int64)))
+    if (inside == inside[0]).all() and len(gaps) == 1 and gaps[0] > 0 and getattr(index, "tz", None) is None:
+        return (months[-1] + gaps * np.arange(1, steps + 1)).astype(stamps.dtype) + inside[0]  # months or years
+    return np.asarray(index)[-1] + step * np.arange(1, steps + 1)
 
 
 def _cell(value: Any) -> str:
