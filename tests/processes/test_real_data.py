@@ -4,6 +4,7 @@ import math
 import re
 import string
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -155,3 +156,13 @@ def two_state_fit(train_N1: np.ndarray, seed: int) -> CategoricalHMM:
     )
     model.startprob_ = np.full(2, 0.5)
     return model.fit(train_N1)
+
+
+def test_the_flow_of_the_nile_changes_in_1899(tmp_path: Path) -> None:
+    """100 shipped years, of which five are left out; Cobb (1978)."""
+    rows = files("hmmscope").joinpath("data/nile/nile.csv").read_text().splitlines(keepends=True)
+    path = tmp_path / "nile.csv"
+    path.write_text("".join(row for row in rows if not "1915" <= row[:4] <= "1919"))
+    fit = hs.fit(path, 2, column="flow", time="year", every="12mo", emission="gaussian")
+    assert (fit.num_observations, len(fit.predict())) == (95, 100)
+    assert str(fit.predict().index[np.flatnonzero(np.diff(fit.predict()))[0] + 1]).startswith("1899-01-01")
