@@ -461,5 +461,7 @@ def test_a_study_of_numbers(
         == 0
     )
     assert "1 gap of 10 missing steps" in capsys.readouterr().out
+    with pytest.raises(InputError, match="unit: applies to symbols"):
+        hs.study(np.array(rows), tmp_path / "new", unit="words")
     with pytest.raises(InputError, match="emission: must be symbols or gaussian"):
         hs.study(path, tmp_path / "new", time="t", every=1, emission="poisson")

@@ -1,6 +1,7 @@
 """A fit answers about rows: states, probabilities, scores, samples, forecasts, a table of states."""
 
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 
 import hmmscope as hs
 from hmmscope.errors import InputError
-from hmmscope.runs.given_rows import of_symbols
+from hmmscope.runs.given_rows import labels_as_given, of_symbols
 from hmmscope.runs.row_values import duration_text, multiple_of, time_step
 
 WEATHER = hs.HMM(
@@ -168,3 +169,31 @@ def test_long_dwell_times_and_calendar_steps() -> None:
     assert multiple_of(np.timedelta64(10, "ns"), 2.5) == np.timedelta64(25, "ns")
     ahead = [str(row["time"])[:10] for row in fit.forecast(steps=2).table()[::2]]
     assert ahead == ["1972-01-01", "1973-01-01"]
+
+
+def test_answers_have_the_index_of_a_frame_itself() -> None:
+    pandas = pytest.importorskip("pandas")
+    x = [0.5, 1.5, 0.2, 1.1, 0.4, 1.9]
+    for index in (
+        pandas.date_range("2026", periods=6, freq="h", tz="Europe/Berlin"),
+        pandas.period_range("2026-01", periods=6, freq="M"),
+        pandas.MultiIndex.from_product([["a", "b"], range(3)]),
+        pandas.Index([0] * 6),
+    ):
+        frame = pandas.DataFrame({"x": x}, index=index)
+        fit = hs.fit(frame, 1)
+        for found in (fit.predict(), fit.predict(frame), fit.predict_proba(frame), fit.hmm.predict(frame)):
+            assert found.to_pandas().index.equals(index)
+
+
+def test_labels_of_a_frame_keep_their_kind() -> None:
+    """The same with a stand-in for an index with a zone, which arrays of stamps lose."""
+    labels = np.array(["2026-01-01T00", "2026-01-01T01"], dtype="datetime64[s]").view(Labels)
+    data = hs.read_vectors({"t": ["2026-01-01 00:00", "2026-01-01 01:00"], "x": [0.5, 1.0]}, time="t", every="1h")
+    source = SimpleNamespace(index=labels)
+    assert labels_as_given(data, source) is labels
+    assert labels_as_given(data, SimpleNamespace(index=labels[::-1])) is not labels
+
+
+class Labels(np.ndarray):
+    """Labels with more than their values."""

@@ -64,7 +64,7 @@ class RecordedVectors(RecordedSequences, VectorProcess):
         keys = hashes_of((one.numpy().astype("<f8").tobytes() for one in known), self.split_seed)
         if len(set(keys)) < 3:
             raise InputError(
-                f"{self.title}: {self.data.num_observations} observations cannot be split into three parts"
+                f"{self.title or 'source'}: {self.data.num_observations} observations cannot be split into three parts"
             )
         parts, data = parts_of_hashes(keys), self.data
         chosen = (joined([one for one, own in zip(known, parts, strict=True) if own == part]) for part in range(3))

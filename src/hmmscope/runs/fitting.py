@@ -40,7 +40,7 @@ from hmmscope.reprs import ResultRows, html_rows
 from hmmscope.runs.driven_fits import OWN_OPTIONS, fit_driven, refuse_beside
 from hmmscope.runs.fit_answers import FitAnswers, ended, searched
 from hmmscope.runs.fit_options import FitOptions
-from hmmscope.runs.given_rows import column_names, row_labels
+from hmmscope.runs.given_rows import column_names, labels_as_given
 from hmmscope.runs.goodness import Goodness, goodness_of_fit
 from hmmscope.runs.posterior import FitData, Posterior
 from hmmscope.runs.stream_parts import parts_of
@@ -231,7 +231,7 @@ def fit(
         data = read_as(source, reading, [*settings, "num_states"])
         hmm, total, heard, fields = fit_driven(source, data, sizes, inputs, options, seed, reading)
         free = options.start is None and options.sequence_weights is None and options.duration_family == "free"
-        fields["data"] = FitData(data, not free, _labels(data, source), inputs=fields.pop("inputs"))
+        fields["data"] = FitData(data, not free, labels_as_given(data, source), inputs=fields.pop("inputs"))
         return ended(FitResult(hmm, total, **fields), heard, begun)
     if emission != "symbols":
         refuse(emission, stream=stream, tied_emissions=tied)
@@ -252,14 +252,16 @@ def fit(
     with StoppableProgress(total, "fit", quiet=quiet) as heard:
         settings["callback"] = heard
         if judges is None:
-            return ended(_without_judges(data, work, sizes, settings, _labels(data, source), choose), heard, begun)
+            return ended(
+                _without_judges(data, work, sizes, settings, labels_as_given(data, source), choose), heard, begun
+            )
         judged = flat_sequences(judges.flat, judges.lengths.numpy())
         every = work if apart is data else _work(data, sizes[-1])
         choice = choose_num_states(work, judged, sizes, data.num_symbols, whole=every, choose=choose, **settings)
         whole = None if apart is data else _on_to_all(data, choice.chosen, settings)
     hmm = _named((whole or choice.chosen).hmm, data, "Baum-Welch fit")
     fields = choice.fields | {"reason": choice.reason + how, "whole": whole, "num_fitted": apart.num_observations}
-    fields["data"] = _material(data, work, settings, _labels(data, source))
+    fields["data"] = _material(data, work, settings, labels_as_given(data, source))
     return ended(FitResult(hmm, num_weighted(work, data), **fields), heard, begun)
 
 
@@ -297,14 +299,9 @@ def _fit_numbers(
     seen, weights = (~data.rows.isnan()).any(1), as_weights(options.get("sequence_weights"), len(data.lengths))
     made = int(seen.sum()) if weights is None else float(np.repeat(weights, data.lengths.numpy()) @ seen.numpy())
     columns = data.columns or column_names(source)
-    material = _material(data, None, options, _labels(data, source), columns)
+    material = _material(data, None, options, labels_as_given(data, source), columns)
     fields = choice.fields | about | {"data": material, "num_zeros": choice.chosen.num_zeros}
     return ended(FitResult(hmm, made, **fields), heard, begun)
-
-
-def _labels(data: Any, source: Any) -> Any:
-    labels = row_labels(data)
-    return row_labels(source) if labels is None else labels
 
 
 def _without_judges(

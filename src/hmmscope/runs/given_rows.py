@@ -15,7 +15,7 @@ from hmmscope.processes.observations import as_vectors
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.runs.row_values import RowValues
-from hmmscope.sequences.columns import is_frame, labels_of
+from hmmscope.sequences.columns import as_labels, is_frame, labels_of
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.vector_data import VectorData, read_vectors
 
@@ -101,7 +101,8 @@ def given_rows(hmm: Process, source: Any, *, lengths: Any = None, inputs: Any = 
         source = np.asarray(source)
     if reading or isinstance(source, str | Path | VectorData | Mapping) or is_frame(source):
         kept, width = hmm.read_options, hmm.num_symbols
-        return of_vectors(read_vectors(source, lengths=lengths, symbols_from=kept, width=width, **reading))
+        data = read_vectors(source, lengths=lengths, symbols_from=kept, width=width, **reading)
+        return of_vectors(data, labels_as_given(data, source))
     numbers, counts = as_vectors(source, hmm.num_symbols, lengths)
     counts = torch.full(numbers.shape[:1], numbers.shape[1]) if counts is None else counts
     parts = [row[:count] for row, count in zip(numbers, counts.tolist(), strict=True)]
@@ -161,6 +162,14 @@ def of_symbols(data: SequenceData, index: Any = None, inputs: SequenceData | Non
     return _labelled(GivenRows(list(data), inputs=None if inputs is None else list(inputs)), index)
 
 
+def labels_as_given(data: SequenceData | VectorData, source: Any) -> Any:
+    """Return the labels of the rows; the index of a frame itself, with its zone and type, if the rows are in its order."""
+    own, read = row_labels(source), row_labels(data)
+    if read is None or (own is not None and hasattr(own, "dtype") and np.array_equal(as_labels(own), read)):
+        return own
+    return read
+
+
 def row_labels(source: Any) -> Any:
     if isinstance(source, SequenceData | VectorData):
         return None if source.index is None else np.concatenate(source.index)
@@ -177,7 +186,7 @@ def column_names(source: Any) -> tuple[str, ...]:
 
 
 def _symbols(hmm: Process, source: Any, lengths: Any, reading: dict[str, Any]) -> GivenRows:
-    labels = row_labels(source)
+    labels, given = row_labels(source), source
     if hasattr(source, "iloc") and source.ndim == 1:
         source = source.to_numpy()
         source = source if source.dtype.kind in "iu" else [source.tolist()]
@@ -189,7 +198,7 @@ def _symbols(hmm: Process, source: Any, lengths: Any, reading: dict[str, Any]) -
     if named and lengths is None and not reading and (hmm.read_options is None or hmm.read_options.unit is None):
         source = [list(source)]  # a list of names is one sequence, as for numbers
     data = SequenceData(source, symbols_from=hmm, lengths=lengths, **reading)
-    return of_symbols(data, labels if data.index is None else None)
+    return of_symbols(data, labels if data.index is None else labels_as_given(data, given))
 
 
 def _symbols_of(alphabet: Any) -> Any:

@@ -21,7 +21,7 @@ from hmmscope.processes.recorded_sequences import RecordedSequences
 from hmmscope.processes.recorded_vectors import RecordedVectors
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.pipeline import engine_of, model_io_of
-from hmmscope.runs.vector_sequences import READING, emission_of
+from hmmscope.runs.vector_sequences import READING, emission_of, refuse
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed
 from hmmscope.sequences.data import SequenceData, read_as
@@ -202,4 +202,5 @@ def prepare(source: Any, spec: StudySpec, **reading: Any) -> Prepared:
     """Read and split the data of a study; raise InputError if that is impossible."""
     if isinstance(source, SequenceData) or emission_of(source, spec.emission or None, reading) == "symbols":
         return Prepared(read_as(source, reading), spec)
+    refuse("gaussian", **{name: value for name, value in reading.items() if name not in READING})
     return PreparedNumbers(read_vectors(source, **{name: reading[name] for name in READING if name in reading}), spec)
