@@ -70,7 +70,7 @@ class OneBlock:
             return None
         simd_over_states.backward(
             *(kinds[1], *flat[3:5], *work[:3], work.starts, *flat[5:], none, none),
-            *(counts.initial, sums.reshape(-1), visits),
+            *(counts.initial, sums.reshape(-1), visits.reshape(-1)),
         )
         sums *= transition
         logs = np.empty_like(counts.logs)

@@ -6,27 +6,32 @@ from hmmscope.kernels.compiling import kernel
 
 #: Rows per partial sum, so that rounding does not grow with their number.
 _ROWS = 1024
+#: Rows that a sum processes together, in vector registers.
+_BLOCK = 256
 
 
 @kernel()
 def sums(rows, means, weights, slopes, constants, found):  # type: ignore[no-untyped-def]
     """found[n, c] = sum_y constants[y, c] + slopes[y, c] rows[n, y] + weights[y, c] (rows[n, y] - means[y, c])^2."""
-    few = found.shape[1] < 4  # then one after the other, in registers
-    for n in range(len(rows)):
-        for c in range(found.shape[1]):
-            total = 0.0
-            for y in range(rows.shape[1] if few else 0):
-                value = rows[n, y]
-                if value == value:
-                    away = value - means[y, c]
-                    total += constants[y, c] + slopes[y, c] * value + weights[y, c] * away * away
-            found[n, c] = total
-        for y in range(0 if few else rows.shape[1]):
-            value = rows[n, y]
-            if value == value:
-                for c in range(found.shape[1]):
-                    away = value - means[y, c]
-                    found[n, c] += constants[y, c] + slopes[y, c] * value + weights[y, c] * away * away
+    size = found.shape[1]
+    values, part = np.empty(_BLOCK), np.empty((size, _BLOCK))
+    for begin in range(0, len(rows), _BLOCK):
+        count = min(_BLOCK, len(rows) - begin)
+        part[:] = 0.0
+        for y in range(rows.shape[1]):
+            for n in range(count):
+                values[n] = rows[begin + n, y]
+            for c in range(size):
+                into, mean, weight = part[c], means[y, c], weights[y, c]
+                slope, constant = slopes[y, c], constants[y, c]
+                for n in range(count):
+                    value = values[n]
+                    away = value - mean
+                    term = constant + slope * value + weight * away * away
+                    into[n] += term if value == value else 0.0
+        for n in range(count):
+            for c in range(size):
+                found[begin + n, c] = part[c, n]
 
 
 @kernel()
