@@ -1,6 +1,7 @@
 """Which unit a text is read in where one more line decides, what is refused at the edge, and streams in parts."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+import hmmscope as hs
 from hmmscope import system_info
 from hmmscope.errors import DamagedError, InputError, ResourceError
+from hmmscope.lab.cli import main
 from hmmscope.sequences import encoding, streaming
 from hmmscope.sequences.data import SequenceData, read_as
 from hmmscope.sequences.encoding import MAX_SYMBOLS, Alphabet, apart, whole_lengths, within
@@ -359,3 +362,29 @@ def test_an_empty_list_is_refused_before_the_others_are_read(monkeypatch):
     monkeypatch.setattr("hmmscope.sequences.read_request.plain", lambda _: pytest.fail("was read"))
     with pytest.raises(InputError, match="sequence 2: is empty; leave it out"):
         SequenceData([[0, 1], [], []])
+
+
+def test_advice_of_an_error_can_be_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Calls that messages suggest are run; FASTA with other signs is refused, and its names stand in the output."""
+    hmm = hs.load_process("umbrella")
+    for X in (np.array([[0.0, np.nan, 1.0]]), [[0], [1], [1]], [[0, 1, None]]):
+        with pytest.raises(InputError) as found:
+            hs.filter_beliefs(hmm, X)
+        said = str(found.value)
+        call = re.search(r"hmmscope\.(SequenceData\([^)]*\))", said)
+        option = re.search(r"pass (missing='none')", said)
+        assert call or option, said
+        code = call[1] if call else f"SequenceData(X, {option[1]})"  # type: ignore[index]
+        data = eval(code, {"SequenceData": hs.SequenceData, "X": X, "rows": X})
+        assert hs.filter_beliefs(hmm, data).log_likelihood.isfinite().all()
+    path = tmp_path / "reads.fasta"
+    for text, said in ((">a\nACGT1\n", "line 2: '1' is not a letter"), (">a\nAC\0GT\n", "or binary; save it as UTF-8")):
+        path.write_text(text)
+        with pytest.raises(InputError, match=said):
+            hs.SequenceData(path)
+    path.write_text(">one\nACGT\n>two\nTT\n")
+    hs.fit(path, 1).hmm.save(tmp_path / "fit.json")
+    assert main(["infer", str(tmp_path / "fit.json"), str(path), "-q"]) == 0
+    out = capsys.readouterr().out
+    assert "sequence 1 (one):" in out
+    assert "sequence 2 (two):" in out
