@@ -178,3 +178,4 @@ def test_names_of_earlier_versions_are_those_of_the_migration_page() -> None:
     )
     assert isinstance(unknown_name("x", "y", []), InputError)
     assert suggestion("viterbi", ["train"]) is None
+    assert suggestion("likeliest_path", ["likeliest", "most_likely_states"]) == "most_likely_states"

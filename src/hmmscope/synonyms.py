@@ -95,7 +95,7 @@ smoothed posterior | smooth_beliefs, infer --smooth
     smooth, smoothing, gamma, forward-backward, posterior decoding
 most likely states | most_likely_states, infer --viterbi
     the state path of largest probability, given all observations
-    Viterbi, Viterbi path, MAP path, decode, decoding
+    Viterbi, Viterbi path, likeliest path, MAP path, decode, decoding
 state path sample | sample_state_paths, infer --paths
     a draw from the posterior of state paths
     posterior sample, backward sampling
