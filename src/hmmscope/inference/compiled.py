@@ -177,7 +177,6 @@ def forward(
 
 
 def steps_between_divisions(least: float, most: int) -> int:
-    """Return how many steps a safe entry remains a normal number, at most `most`, given the least probability."""
     # one step shrinks an entry by no more than its square
     return max(1, min(most, int(math.log(_SHRINKS) / (2 * math.log(least))))) if least < 1 else most
 

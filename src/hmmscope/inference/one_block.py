@@ -1,4 +1,4 @@
-"""The E-step of EM on few observations, with tables and work arrays that are made once."""
+"""The E-step of EM on few observations, with reused arrays."""
 
 import threading
 from collections.abc import Sequence
@@ -25,7 +25,6 @@ class OneBlock:
 
     @classmethod
     def of(cls, work: PackedSequences, num_states: int, num_symbols: int) -> "OneBlock | None":
-        """Return None if the sequences need another implementation, or several blocks."""
         ones = np.ones((1, num_states, num_states))
         each = 8 * num_states * int(work.lengths.max(initial=1))
         one = len(work.symbols) < LEAST and len(work.rows) <= max(1, BLOCK_BYTES // each)
@@ -73,6 +72,4 @@ class OneBlock:
             *(counts.initial, sums.reshape(-1), visits.reshape(-1)),
         )
         sums *= transition
-        logs = np.empty_like(counts.logs)
-        logs[work.rows] = counts.logs
-        return counts._replace(logs=logs)
+        return counts._replace(logs=counts.logs[np.argsort(work.rows)])
