@@ -26,6 +26,7 @@ from hmmscope.inference.chains import effective_sizes, equal_tails
 from hmmscope.inference.fit_durations import DurationSteps, SemiMarkovParams
 from hmmscope.inference.fit_inputs import expected_input_counts
 from hmmscope.inference.loop_inputs import flat_sequences
+from hmmscope.inference.row_rules import RowRules
 from hmmscope.seeds import numpy_generator
 from hmmscope.system_info import machine_line
 
@@ -124,7 +125,7 @@ def enumerate_case(family: str, random: np.random.Generator) -> float:
             [np.where(symbols[b, :n] == hs.MISSING, 3, symbols[b, :n]) for b, n in enumerate(lengths)]
         )
         params = SemiMarkovParams(*(part.numpy() for part in hmm.file_tensors().values()))
-        steps = DurationSteps(flat_sequences(flat, np.array(lengths)), "free", 0.0)
+        steps = DurationSteps(flat_sequences(flat, np.array(lengths)), "free", RowRules({}, 0.0, {}))
         counted, moves = steps.counts(params)[0].transition, folded(hmm, moves)
     else:
         options: dict[str, Any] = {"sequence_weights": weights} if family == "weights" else {}

@@ -85,7 +85,7 @@ def test_what_floats_may_lose_is_counted_with_care():
         np.testing.assert_allclose(found.transitions[number], own.transitions, rtol=1e-11)
         assert found.logs[number] == pytest.approx(own.logs.sum(), rel=1e-12)
     forbidden = flat_sequences(np.array([*sequence, 1]), np.array([len(sequence) + 1]))
-    with pytest.raises(InputError, match=r"^start: gives observations\[0\] probability zero"):
+    with pytest.raises(InputError, match=r"^observations\[0\]: has probability zero under start"):
         counts_of_several(both, forbidden)
 
 

@@ -10,6 +10,7 @@ import hmmscope
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import as_sequences, fit_baum_welch
 from hmmscope.inference.fit_durations import DurationSteps, SemiMarkovParams, _negative_binomial, fit_durations
+from hmmscope.inference.row_rules import RowRules
 from hmmscope.seeds import numpy_generator
 
 
@@ -66,7 +67,9 @@ def test_counts_equal_those_by_enumeration():
                     for symbol in own:
                         if symbol != hmmscope.MISSING:
                             expected.emission[state, symbol] += share
-        counts, logs = DurationSteps(as_sequences(torch.from_numpy(symbols), 2), "free", 0.0, ()).counts(params)
+        counts, logs = DurationSteps(as_sequences(torch.from_numpy(symbols), 2), "free", RowRules({}, 0.0, {})).counts(
+            params
+        )
         assert logs == pytest.approx(log_likelihood, abs=1e-10)
         for ours, exact in zip(counts, expected, strict=True):
             np.testing.assert_allclose(ours, exact, atol=1e-10)
@@ -82,7 +85,7 @@ def test_em_never_decreases(family):
                 [_negative_binomial(np.full(3, 1 / 3), row, np.ones(3, np.bool_)) for row in params.durations]
             )
         )
-    settings = DurationSteps(as_sequences(symbols, 2), family, 0.0, tuple(rows > 0 for rows in params))
+    settings = DurationSteps(as_sequences(symbols, 2), family, RowRules({}, 0.0, {}))
     for _ in range(6):
         counts, reached = settings.counts(params)
         assert reached >= before - 1e-9

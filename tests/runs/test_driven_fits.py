@@ -10,6 +10,7 @@ from hmmscope.seeds import numpy_generator
 
 NAMES = np.array(["keep", "switch"])
 QUICK = hs.FitOptions(num_restarts=1, max_iterations=15)
+LIMITS = {"num_restarts": 1, "max_iterations": 8}
 
 
 def process():
@@ -107,6 +108,64 @@ def test_durations_answer_about_states():
     assert fit.score() == pytest.approx(fit.log_likelihood, abs=1e-5)  # HMM rounds to multiples of 2^-32
 
 
+def test_constraints_of_fits_with_inputs(given):
+    x, actions, free = given
+    fit = hs.fit(x, 2, inputs=actions, options=hs.FitOptions(constraints=hs.Constraints.left_to_right, **LIMITS))
+    assert not fit.hmm.transition[:, 1, 0].any()
+    assert fit.final.num_free == {"initial": 0, "transition": 2, "emission": 4}
+    tied = hs.Constraints(emission=[["a", "b"], ["c", None]])  # a name ties entries of all inputs
+    fit = hs.fit(x, 2, inputs=actions, options=hs.FitOptions(constraints=tied, **LIMITS))
+    assert torch.equal(fit.hmm.emission[0], fit.hmm.emission[1])
+    assert fit.final.num_free["emission"] == 2
+    assert all(np.diff(own).min() > -1e-9 for own in fit.final.history[:1])
+    options = hs.FitOptions(start=free.hmm, fixed=["transition"], tied_emissions=[0, 0], **LIMITS)
+    fit = hs.fit(x, 2, inputs=actions, options=options)
+    assert torch.equal(fit.hmm.transition, free.hmm.transition)
+    assert torch.equal(fit.hmm.emission[:, 0], fit.hmm.emission[:, 1])
+    assert fit.final.num_free == {"initial": 1, "transition": 0, "emission": 2}
+    zeros = free.hmm.replaced(transition=[[[1, 0], [0.5, 0.5]], [[0.5, 0.5], [0, 1]]])
+    fit = hs.fit(x, 2, inputs=actions, options=hs.FitOptions(start=zeros, num_restarts=3, max_iterations=5))
+    assert not fit.hmm.transition[[0, 1], [0, 1], [1, 0]].any()  # in all restarts
+
+
+def test_complete_labels_with_inputs_give_counted_estimates(given):
+    x, actions, _ = given
+    states = numpy_generator(1, "driven").integers(0, 2, (12, 30))
+    fit = hs.fit(x, 2, inputs=actions, options=hs.FitOptions(known_states=states, pseudo_count=0.0, **LIMITS))
+    moves, codes = np.zeros((2, 2, 2)), np.array([[fit.hmm.inputs.index(one) for one in row] for row in actions])
+    np.add.at(moves, (codes[:, 1:], states[:, :-1], states[:, 1:]), 1.0)
+    np.testing.assert_allclose(fit.hmm.transition, moves / moves.sum(-1, keepdims=True), atol=1e-12)
+
+
+def test_starts_are_matched_by_the_names_of_symbols_and_inputs(given):
+    x, actions, fit = given
+    turned = fit.hmm.replaced(emission=fit.hmm.emission.flip(0, 2), transition=fit.hmm.transition.flip(0))
+    turned.symbols, turned.inputs = ("t", "h"), ("switch", "keep")
+    options = {"num_restarts": 1, "max_iterations": 1}
+    fits = [hs.fit(x, 2, inputs=actions, options=hs.FitOptions(start=one, **options)) for one in (fit.hmm, turned)]
+    assert fits[0].log_likelihood == pytest.approx(fits[1].log_likelihood, abs=1e-9)
+
+
+def test_constraints_and_labels_of_fits_with_durations():
+    x = semi_markov().sample(30, 10, seed=1).observations.per_sequence()
+    options = {"durations": 4, **LIMITS}
+    fit = hs.fit(x, 3, options=hs.FitOptions(constraints=hs.Constraints.left_to_right, **options))
+    assert fit.hmm.transition.tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 1]]  # only the last state follows itself
+    long = hs.Constraints(durations=[[False, True, True, True]] * 2)
+    fit = hs.fit(x, 2, options=hs.FitOptions(constraints=long, **options))
+    assert not fit.hmm.durations[:, 0].any()
+    assert fit.final.num_free["durations"] == 4
+    again = hs.FitOptions(start=fit.hmm, fixed=["durations"], **options)
+    assert torch.equal(hs.fit(x, 2, options=again).hmm.durations, fit.hmm.durations)
+    known = [[0, 0, 0, 1] * 7 + [-1, 0]] * 10
+    fit = hs.fit(x, 2, options=hs.FitOptions(known_states=known, pseudo_count=0.0, **options))
+    found = hs.smooth_beliefs(fit.hmm, np.array(x), known_states=known) @ torch.eye(2).double()[fit.hmm.visits.of]
+    np.testing.assert_allclose(found[:, :28, 1], np.array(known)[:, :28], atol=1e-12)
+    np.testing.assert_allclose(fit.hmm.durations[:, [2, 0]].diagonal(), 1, atol=0.05)
+    logs = hs.log_likelihood(fit.hmm, np.array(x), known_states=known)
+    assert fit.log_likelihood == pytest.approx(float(logs.sum()), abs=1e-5)  # HMM rounds to multiples of 2^-32
+
+
 def test_plots_have_a_panel_per_input(given):
     fit = given[2]
     titles = [axes.get_title() for axes in fit.plot("transitions").axes]
@@ -137,6 +196,8 @@ def test_errors(given):
         (lambda: hs.fit(x, 2, validation=x, options=durations), "validation: cannot be combined with durations"),
         (lambda: hs.fit(x, 2, inputs="action"), "inputs: .*column"),
         (lambda: semi_markov().predict([0, 1], inputs=[0, 1]), "inputs: needs a model with inputs"),
+        (lambda: hs.fit(x, [1, 2], inputs=actions, options=hs.FitOptions(known_states=[])), "known_states: needs one"),
+        (lambda: hs.fit(x, 2, options=hs.FitOptions(constraints=hs.Constraints(durations=1))), "durations: applies to"),
         (lambda: hs.FitOptions(durations=0), "durations: must be at least 1"),
         (lambda: hs.FitOptions(duration_family="poisson"), "duration_family: unknown"),
     ):

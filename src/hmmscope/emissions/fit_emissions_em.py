@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.axes import Bool, Float64, Int64, Tensor
+from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.emissions.em_steps import EmissionSteps, zeros_by_part
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.errors import InputError
@@ -16,7 +16,7 @@ from hmmscope.inference.baum_welch import BaumWelchFit
 from hmmscope.inference.constrained_laws import ConstrainedRows
 from hmmscope.inference.constraints import Constraints, RowConstraints, as_constraints
 from hmmscope.inference.em import PARTS
-from hmmscope.inference.known_states import as_allowed
+from hmmscope.inference.known_states import flat_allowed
 from hmmscope.inference.restarts import check_limits, criterion, search
 from hmmscope.inference.weights import as_weights
 from hmmscope.schema import require
@@ -101,7 +101,7 @@ def fit_emissions(
     rule = "must be in (0, 1), a fraction of the variance of all observations"
     require(0 < min_variance < 1, "min_variance", rule, min_variance)
     _check_start(family, observations.shape[1], num_states, start, fixed, laws)
-    allowed = _allowed(known_states, num_states, lengths)
+    allowed = None if known_states is None else flat_allowed(known_states, num_states, lengths)
     observations, lengths, weights, allowed = _weighted(observations, lengths, sequence_weights, allowed)
     rows, laws = family.checked(observations), ({} if start is None else start.options) | laws
     least, positive = min_variance * _variances(rows, lengths, weights), {} if start is None else start.positive
@@ -148,13 +148,6 @@ def _constraints(
         require(part not in fixed, f"constraints.{part}", "cannot be used with fixed", sorted(fixed))
     zeros = {} if start is None else {part: (getattr(start, part) == 0).numpy() for part in found}
     return {part: own.with_zeros(zeros[part]) if zeros else own for part, own in found.items()}
-
-
-def _allowed(known_states: Any, num_states: int, lengths: Tensor) -> Bool[Tensor, "row state"] | None:
-    if known_states is None:
-        return None
-    inside = torch.arange(int(lengths.max())) < lengths[:, None]
-    return as_allowed(known_states, num_states, inside)[inside]
 
 
 def _check_start(

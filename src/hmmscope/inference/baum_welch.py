@@ -23,10 +23,11 @@ from hmmscope.inference.em import (
     expect,
 )
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.known_states import as_allowed, with_known_states
+from hmmscope.inference.known_states import as_allowed, paired
 from hmmscope.inference.loop_inputs import PackedSequences, sequences
 from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.inference.restarts import check_limits, criterion, search
+from hmmscope.inference.row_rules import check_rules
 from hmmscope.inference.weights import as_weights, with_weights
 from hmmscope.processes.hmm import HMM, check_start
 from hmmscope.processes.observations import Symbols, whole_batch
@@ -190,7 +191,8 @@ def as_sequences(
     work = sequences(checked.cpu(), mask, counted(inside).cpu())
     if known[0] is not None:
         allowed = as_allowed(known[0], known[1], inside.cpu()).numpy()
-        work = with_known_states(work, allowed.reshape(-1, known[1]))
+        symbols, sets = paired(work.symbols.astype(np.int64), allowed.reshape(-1, known[1]))
+        work = work._replace(symbols=symbols, sets=sets)
     work = with_weights(work, as_weights(weights, len(checked))).packed()
     require(len(work.rows) > 0, name, "must hold at least one", tuple(checked.shape))
     seen = work.symbols if work.sets is None else work.sets.symbols
@@ -209,22 +211,9 @@ def _rules(
     pseudo_count: float,
     constraints: Mapping[str, RowConstraints] | None = None,
 ) -> MStepSettings:
-    require(set(fixed) <= set(PARTS), "fixed", f"must be among {', '.join(PARTS)}", sorted(fixed))
-    require(start is not None or not fixed, "fixed", "requires start, which supplies the fixed parts", sorted(fixed))
-    check_start(start, num_states, num_symbols)
-    classes = None if tied is None else np.asarray(tied)
-    if classes is not None and (
-        classes.shape != (num_states,)
-        or classes.dtype.kind not in "iu"
-        or classes.min() < 0
-        or classes.max() >= num_states
-    ):
-        raise InputError(f"tied_emissions: must be {num_states} class numbers in [0, {num_states})")
     constraints = dict(constraints or {})
-    if classes is not None and "emission" in constraints:
-        raise InputError("constraints.emission: cannot be used with tied_emissions; tie the entries by names instead")
-    for part in constraints:
-        require(part not in fixed, f"constraints.{part}", "cannot be used with fixed", sorted(fixed))
+    classes = check_rules(PARTS, num_states, start, fixed, tied, constraints)
+    check_start(start, num_states, num_symbols)
     if start is not None:
         parts = zip(PARTS, Model.of(start), strict=True)
         constraints |= {part: constraints[part].with_zeros(own == 0) for part, own in parts if part in constraints}

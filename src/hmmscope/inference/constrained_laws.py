@@ -156,8 +156,10 @@ def symmetries(laws: Mapping[str, ConstrainedRows], size: int) -> NDArray[np.int
 
 
 def _keeps(part: str, rule: RowConstraints, order: list[int]) -> bool:
-    fixed, groups = rule.fixed.reshape(rule.shape), rule.groups.reshape(rule.shape)
-    place = np.ix_(order, order) if part == "transition" else order
-    pairs = np.unique(np.stack([groups[place].ravel(), groups.ravel()]), axis=1).shape[1]
+    fixed, groups = (own.reshape(rule.shape) for own in (rule.fixed, rule.groups))
+    moved_fixed, moved = fixed, groups
+    for axis in {"initial": (-1,), "transition": (-2, -1)}.get(part, (-2,)):
+        moved_fixed, moved = moved_fixed.take(order, axis), moved.take(order, axis)
+    pairs = np.unique(np.stack([moved.ravel(), groups.ravel()]), axis=1).shape[1]
     same = pairs == len(np.unique(groups))  # the same partition into groups
-    return same and np.array_equal(fixed[place], fixed, equal_nan=True)
+    return same and np.array_equal(moved_fixed, fixed, equal_nan=True)

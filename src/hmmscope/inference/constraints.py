@@ -1,6 +1,6 @@
 """Constraints that EM keeps on the probabilities of an HMM: forbidden, fixed and tied entries."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -28,12 +28,14 @@ class Constraints:
     None or NaN leaves it free, and a name ties it to the entries of the same name.
 
     Attributes:
-        initial, transition, emission: Of shapes (S,), (S, S) and (S, V).
+        initial, transition, emission, durations: (S,), (S, S), (S, V) and (S, D); with inputs (U, S, S) and (U, S, V), or
+            without the first axis for all inputs, over which names then tie entries.
     """
 
     initial: Any = None
     transition: Any = None
     emission: Any = None
+    durations: Any = None
 
     @classmethod
     def left_to_right(cls, num_states: int, width: int = 1, *, emission: Any = None) -> "Constraints":
@@ -49,20 +51,27 @@ class Constraints:
         require_count("width", width)
         return cls(transition=np.abs(_differences(num_states)) <= width, emission=emission)
 
-    def parts(self, num_states: int, num_symbols: int | None) -> dict[str, "RowConstraints"]:
+    def parts(self, num_states: int, num_symbols: int | None, **shapes: tuple[int, ...]) -> dict[str, "RowConstraints"]:
         """Return the checked constraints by part.
 
         Raises:
             InputError: Another shape or entry, or constraints that no probabilities satisfy.
         """
-        shapes = {"initial": (num_states,), "transition": (num_states, num_states)}
+        usual = {
+            "initial": (num_states,),
+            "transition": (num_states, num_states),
+            "emission": (num_states, num_symbols),
+        }
         found = {}
-        for part, shape in (shapes | {"emission": (num_states, num_symbols)}).items():
-            given = getattr(self, part)
-            if given is not None and shape[-1] is None:
+        for part, given in vars(self).items():
+            shape: Any = (usual | shapes).get(part)
+            if given is None:
+                continue
+            if shape is None:
+                raise InputError(f"constraints.{part}: applies to fits with {part}")
+            if shape[-1] is None:
                 raise InputError("constraints.emission: applies to symbols; use start and fixed for numbers")
-            if given is not None:
-                found[part] = RowConstraints.of(f"constraints.{part}", given, shape)
+            found[part] = RowConstraints.of(f"constraints.{part}", given, shape)
         return found
 
 
@@ -104,6 +113,8 @@ class RowConstraints(Shown):
             entries = np.array(given.tolist() if hasattr(given, "tolist") else given, dtype=object)
         except ValueError:
             entries = np.empty(0, object)
+        if len(shape) == 3 and entries.shape == shape[1:]:
+            entries = np.broadcast_to(entries, shape)
         if entries.shape != shape:
             raise InputError(f"{name}: must have the shape {shape}, got {entries.shape}")
         fixed, groups = np.full(shape, np.nan), np.full(shape, -1)
@@ -220,6 +231,32 @@ class RowConstraints(Shown):
         chosen = first[self.groups.ravel()[first] >= 0]
         values = probs.reshape(-1)[chosen]
         return float(np.log(values[values > 0]).sum())
+
+
+def row_constraints(
+    rows: Mapping[str, Array],
+    given: Mapping[str, RowConstraints],
+    fixed: Collection[str],
+    classes: NDArray[np.int64] | None,
+    support: Mapping[str, NDArray[np.bool_]],
+) -> dict[str, RowConstraints]:
+    """Return constraints: those `given`, fixed parts, tied emission classes, and zeros outside `support`."""
+    found = dict[str, RowConstraints]()
+    for part, own in rows.items():
+        entries = np.full(own.shape, None, object)
+        if part in given:
+            found[part] = given[part]
+            continue
+        if part in fixed:
+            entries[:] = own
+        elif part == "emission" and classes is not None:
+            for place in np.ndindex(own.shape):
+                entries[place] = " ".join(map(str, (*place[:-2], classes[place[-2]], place[-1])))
+        lost = ~support.get(part, np.ones(own.shape, np.bool_))
+        if lost.any() or any(entry is not None for entry in entries.flat):
+            rule = RowConstraints.of(part, entries, own.shape)
+            found[part] = rule.with_zeros(lost)
+    return found
 
 
 def _solved(multiplicity: Array, left: Array, weights: Array) -> Array:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
-from hmmscope.inference.constraints import RowConstraints
+from hmmscope.inference.constraints import RowConstraints, row_constraints
 from hmmscope.inference.counts import BLOCKS, LEAST, Counts, add_counts
 from hmmscope.inference.free_parameters import maximised_rows, num_free, restricted
 from hmmscope.inference.loop_inputs import PackedSequences, StateSets, Tables
@@ -130,21 +130,8 @@ class MStepSettings:
 
     def row_constraints(self, model: Model) -> dict[str, RowConstraints]:
         """Return the constraints of the parts of a fitted model that are not free."""
-        found: dict[str, RowConstraints] = {}
-        for place, (part, rows) in enumerate(zip(PARTS, model, strict=True)):
-            entries = np.full(rows.shape, None, object)
-            if part in self.constraints:
-                found[part] = self.constraints[part]
-                continue
-            if part in self.fixed:
-                entries[:] = rows
-            elif part == "emission" and self.classes is not None:
-                entries[:] = [[f"{own} {symbol}" for symbol in range(rows.shape[1])] for own in self.classes.tolist()]
-            if self.support is not None:
-                entries[~self.support[place]] = 0.0
-            if any(entry is not None for entry in entries.flat):
-                found[part] = RowConstraints.of(part, entries, rows.shape)
-        return found
+        support = {} if self.support is None else dict(zip(PARTS, self.support, strict=True))
+        return row_constraints(model._asdict(), self.constraints, self.fixed, self.classes, support)
 
     @property
     def num_zeros(self) -> dict[str, int]:
@@ -261,12 +248,15 @@ def counts_of(model: Model, work: PackedSequences, num_threads: int | None = Non
 def expect(model: Model, work: PackedSequences, num_threads: int) -> Counts:
     """Compute expected counts; raise InputError for an impossible sequence."""
     counts = counts_of(model, work, num_threads)
-    if (counts.logs == -np.inf).any():
-        row = int(work.rows[np.flatnonzero(counts.logs == -np.inf)[0]])
-        raise InputError(
-            f"start: gives observations[{row}] probability zero, and EM would keep it zero; make its entries positive"
-        )
+    require_possible(counts.logs, work.rows)
     return counts
+
+
+def require_possible(logs: Array, rows: NDArray[np.int64]) -> None:
+    """Raise InputError if a sequence has probability zero."""
+    for row in rows[logs == -np.inf].tolist():
+        rule = "has probability zero under start, constraints and known_states, and EM would keep it zero"
+        raise InputError(f"observations[{row}]: {rule}; allow more")
 
 
 def counts_of_several(models: Model, work: PackedSequences, num_threads: int | None = None) -> Counts:

@@ -1,19 +1,19 @@
 """Fit a hidden semi-Markov model by EM on its expanded HMM."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import BaumWelchFit, as_sequences, seen_by_part
-from hmmscope.inference.em import Model, counts_of
-from hmmscope.inference.free_parameters import log_of_positive, maximised_rows, num_free, restricted
+from hmmscope.inference.constraints import Constraints, RowConstraints, as_constraints
+from hmmscope.inference.em import PARTS, Model, counts_of, require_possible
 from hmmscope.inference.loop_inputs import PackedSequences
 from hmmscope.inference.restarts import check_limits, criterion, search
+from hmmscope.inference.row_rules import RowRules
 from hmmscope.processes.observations import Symbols
 from hmmscope.processes.semi_markov import Durations, SemiMarkovHMM, with_durations
 from hmmscope.schema import require, unknown_name
@@ -54,8 +54,7 @@ class SemiMarkovParams(NamedTuple):
 class DurationSteps:
     work: PackedSequences
     family: str
-    pseudo_count: float
-    support: tuple[NDArray[np.bool_], ...]
+    rules: RowRules
 
     @property
     def num_steps(self) -> float:
@@ -63,10 +62,11 @@ class DurationSteps:
 
     def counts(self, params: SemiMarkovParams) -> tuple[SemiMarkovParams, float]:
         chain, model = params.expanded()
-        found = counts_of(model, self.work, 1)
-        dead = np.flatnonzero(found.logs == -np.inf)
-        if len(dead):
-            raise InputError(f"start: gives observations[{int(self.work.rows[dead[0]])}] probability zero")
+        sets, work = self.work.sets, self.work
+        if sets is not None:
+            work = work._replace(sets=sets._replace(allowed=sets.allowed[:, chain.states.numpy()]))
+        found = counts_of(model, work, 1)
+        require_possible(found.logs, work.rows)
         states, left = chain.states.numpy(), chain.left.numpy() - 1
         first, durations = np.zeros(len(params.initial)), np.zeros_like(params.durations)
         moves, emitted = np.zeros_like(params.transition), np.zeros_like(params.emission)
@@ -79,33 +79,25 @@ class DurationSteps:
         return SemiMarkovParams(first, moves, durations, emitted), self.work.total(found.logs)
 
     def maximise(self, before: SemiMarkovParams, counts: SemiMarkovParams) -> SemiMarkovParams:
-        rows = [self._rows(old, count) for old, count in zip(before, counts, strict=True)]
-        if self.family == "negative-binomial":
-            rows[2] = self._durations(before.durations, counts.durations)
-        return SemiMarkovParams(*rows)
+        found = SemiMarkovParams(**self.rules.maximise(before._asdict(), counts._asdict()))
+        return self.of_family(before.durations, found, counts.durations)
 
-    def begun(self, params: SemiMarkovParams) -> SemiMarkovParams:
-        """Return parameters of the family with the zeros of `start`."""
-        found = SemiMarkovParams(*(restricted(own, kept) for own, kept in zip(params, self.support, strict=True)))
-        if self.family == "free":
-            return found
-        even = self.support[2] / self.support[2].sum(-1, keepdims=True)
-        return found._replace(durations=self._durations(even, found.durations))
+    @property
+    def kept(self) -> NDArray[np.bool_]:
+        """Durations that are not forbidden (S, D); none if they are fixed."""
+        rule = self.rules.rules.get("durations")
+        return np.ones((1, 1), np.bool_) if rule is None else rule.groups >= 0
 
-    def _durations(self, before: Array, counts: Array) -> Array:
-        rows = zip(before, counts, self.support[2], strict=True)
-        return np.stack([_negative_binomial(old, count, kept) for old, count, kept in rows])
-
-    def _rows(self, before: Array, counts: Array) -> Array:
-        """Maximize the posterior of rows; zeros, and rows without counts, stay."""
-        share = maximised_rows(before, counts, self.pseudo_count)
-        share[share < 2.0**-40] = 0.0  # as in EM without durations
-        return np.asarray(share / share.sum(-1, keepdims=True))
+    def of_family(self, before: Array, params: SemiMarkovParams, counts: Array) -> SemiMarkovParams:
+        """Return parameters with durations of the family."""
+        if self.family == "free" or not self.kept.any():
+            return params
+        rows = zip(before, counts, np.broadcast_to(self.kept, counts.shape), strict=True)
+        return params._replace(durations=np.stack([_negative_binomial(*row) for row in rows]))
 
     def log_prior(self, params: SemiMarkovParams) -> float:
-        free = [params.initial, params.transition, params.emission]
-        free += [params.durations] if self.family == "free" else []
-        return self.pseudo_count * sum(map(log_of_positive, free))
+        rows = params._asdict()
+        return self.rules.log_prior(rows if self.family == "free" else {k: rows[k] for k in PARTS})
 
 
 def fit_durations(
@@ -117,7 +109,11 @@ def fit_durations(
     family: str = "free",
     lengths: object = None,
     sequence_weights: Any = None,
+    known_states: Any = None,
     start: Any = None,
+    fixed: Collection[str] = (),
+    tied_emissions: Sequence[int] | None = None,
+    constraints: Constraints | Callable[[int], Constraints] | None = None,
     num_restarts: int = 6,
     max_iterations: int = 100,
     tolerance: float = 1e-6,
@@ -129,9 +125,9 @@ def fit_durations(
 
     durations_id ∝ E[visits of state i that last d steps];  transition_ij ∝ E[visits of j after i]
 
-    A sequence starts with a new visit; its end may cut the last visit short. No state follows itself, unless there is
-    one state. The family "negative-binomial" restricts d - 1 to a negative binomial distribution, cut off at `longest`
-    and at zeros of `start`.
+    A sequence starts with a new visit; its end may cut the last visit short. No state follows itself, unless no other
+    may. The family "negative-binomial" restricts d - 1 to a negative binomial distribution, cut off at `longest`
+    and at durations that `start` or `constraints` forbid.
 
     Source: Yu (2010).
 
@@ -142,6 +138,7 @@ def fit_durations(
         family: "free" or "negative-binomial".
         lengths, sequence_weights: Observations, and factor, of each sequence (batch,).
         start: First start, a `SemiMarkovHMM` or its four arrays; its zeros stay zero in every restart.
+        known_states, fixed, tied_emissions, constraints: See `FitOptions`.
         num_restarts, max_iterations, tolerance, pseudo_count, seed, callback: As for `fit_baum_welch`.
 
     Raises:
@@ -153,32 +150,54 @@ def fit_durations(
     if family not in FAMILIES:
         raise unknown_name("family", family, FAMILIES)
     shapes = ((num_states,), (num_states, num_states), (num_states, longest), (num_states, num_symbols))
-    if getattr(start, "visits", None) is not None:
-        start = list(start.file_tensors().values())
-    begins = None
-    if start is not None:
-        good = isinstance(start, Sequence) and len(start) == 4
-        require(good, "start", "must be a SemiMarkovHMM, or its four arrays", type(start).__name__)
-        begins = SemiMarkovParams(*(np.asarray(part, np.float64) for part in start))
-        for name, part, shape in zip(SemiMarkovParams._fields, begins, shapes, strict=True):
-            require(part.shape == shape, f"start.{name}", f"must have the shape {shape}", part.shape)
-    work = as_sequences(observations, num_symbols, lengths, weights=sequence_weights)
-    first = _random(0, seed, *shapes) if begins is None else begins
-    steps = DurationSteps(work, family, float(pseudo_count), tuple(rows > 0 for rows in first))
+    begins = None if start is None else _given(start, shapes)
+    known = known_states, num_states
+    work = as_sequences(observations, num_symbols, lengths, weights=sequence_weights, known=known)
+    parts = as_constraints(constraints, num_states).parts(num_states, num_symbols, durations=shapes[2])
+    good = family == "free" or "durations" not in parts or parts["durations"].is_mask
+    require(good, "constraints.durations", "may only forbid durations of this family", family)
+    if "transition" in parts:
+        parts["transition"] = _without_repeats(parts["transition"])
+    like, rows = _random(0, seed, *shapes)._asdict(), None if begins is None else begins._asdict()
+    own: dict[str, Any] = {"fixed": fixed, "tied": tied_emissions, "constraints": parts}
+    rules = RowRules.of(like, rows, pseudo_count, **own)
+    steps = DurationSteps(work, family, rules)
 
     def begin(number: int) -> list[SemiMarkovParams]:
-        return [steps.begun(_random(number, seed, *shapes) if number else first)]
+        begun = _random(number, seed, *shapes) if begins is None or number else begins
+        begun = SemiMarkovParams(**rules.constrained(begun._asdict()))
+        even = np.broadcast_to(steps.kept, begun.durations.shape).astype(np.float64)
+        return [steps.of_family(even / np.maximum(1, even.sum(1, keepdims=True)), begun, begun.durations)]
 
     params, about = search(steps, begin, num_restarts, max_iterations, tolerance, callback)
-    free = {name: num_free(kept) for name, kept in zip(first._fields, steps.support, strict=True)}
-    if family == "negative-binomial":
-        free["durations"] = int(np.minimum(2, steps.support[2].sum(-1) - 1).sum())
+    free = rules.num_free(like if rows is None else rows)
+    if family == "negative-binomial" and steps.kept.any():
+        count = np.broadcast_to(steps.kept, shapes[2]).sum(1)
+        free["durations"] = int(np.clip(count - 1, 0, 2).sum())
     moves = free["transition"] + free["durations"]
-    parts = {"initial": free["initial"], "transition": moves, "emission": free["emission"]}
-    bic = criterion(about["log_likelihood"], parts, seen_by_part(work, num_symbols))
-    zeros = {} if begins is None else {name: int((rows == 0).sum()) for name, rows in begins._asdict().items()}
-    hmm = params.hmm("semi-Markov fit")
-    return BaumWelchFit(hmm, bic=bic, num_free=free, num_zeros=zeros, lists_free=True, **about)
+    seen = {"initial": free["initial"], "transition": moves, "emission": free["emission"]}
+    bic = criterion(about["log_likelihood"], seen, seen_by_part(work, num_symbols))
+    about |= {"num_free": free, "num_zeros": rules.num_zeros, "rules": rules.rules}
+    return BaumWelchFit(params.hmm("semi-Markov fit"), bic=bic, lists_free=True, **about)
+
+
+def _given(start: Any, shapes: tuple[tuple[int, ...], ...]) -> SemiMarkovParams:
+    if getattr(start, "visits", None) is not None:
+        start = list(start.file_tensors().values())
+    good = isinstance(start, Sequence) and len(start) == 4
+    require(good, "start", "must be a SemiMarkovHMM, or its four arrays", type(start).__name__)
+    found = SemiMarkovParams(*(np.asarray(part, np.float64) for part in start))
+    for name, part, shape in zip(SemiMarkovParams._fields, found, shapes, strict=True):
+        require(part.shape == shape, f"start.{name}", f"must have the shape {shape}", part.shape)
+    return found
+
+
+def _without_repeats(rule: RowConstraints) -> RowConstraints:
+    """Forbid that a state follows itself, where the entry is free and another one is."""
+    size = len(rule.groups)
+    count = np.bincount(rule.groups[rule.groups >= 0], minlength=rule.groups.size)
+    alone = (rule.groups >= 0) & (count[rule.groups] == 1)
+    return rule.with_zeros(np.eye(size, dtype=np.bool_) & alone & ((rule.groups >= 0).sum(1) > 1)[:, None])
 
 
 def _random(number: int, seed: int, *shapes: tuple[int, ...]) -> SemiMarkovParams:

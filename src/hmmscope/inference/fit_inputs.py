@@ -1,6 +1,6 @@
 """Fit an input-output HMM by expectation maximization (EM)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 from hmmscope.axes import Bool, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import BaumWelchFit
-from hmmscope.inference.em import PARTS
-from hmmscope.inference.free_parameters import log_of_positive, maximised_rows, num_free, restricted
+from hmmscope.inference.constraints import Constraints, as_constraints
+from hmmscope.inference.em import PARTS, require_possible
+from hmmscope.inference.known_states import as_allowed, conditioned
 from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.inference.restarts import check_limits, criterion, search
+from hmmscope.inference.row_rules import RowRules
 from hmmscope.inference.smoothing import smooth_pairs
 from hmmscope.inference.weights import as_weights
 from hmmscope.processes.input_output import InputOutputHMM
@@ -43,7 +45,7 @@ class InputCounts(NamedTuple):
 
 
 def expected_input_counts(
-    hmm: InputOutputHMM, observations: object, inputs: object, *, lengths: object = None
+    hmm: InputOutputHMM, observations: object, inputs: object, *, lengths: object = None, known_states: Any = None
 ) -> InputCounts:
     """Compute the expected counts of initial states, transitions and emissions by input.
 
@@ -52,7 +54,8 @@ def expected_input_counts(
     """
     checked, mask, inside = check_ragged(observations, hmm.alphabet, None, lengths)
     given = hmm.checked_inputs(inputs, tuple(checked.shape))
-    return _counts(hmm, checked, given, mask, inside, np.ones(len(checked)))
+    allowed = None if known_states is None else as_allowed(known_states, hmm.num_states, inside)
+    return _counts(hmm, checked, given, mask, inside, np.ones(len(checked)), allowed)
 
 
 def _counts(
@@ -62,6 +65,7 @@ def _counts(
     mask_T: Tensor,
     inside_BT: Tensor,
     weights_B: Array,
+    allowed_BTS: Tensor | None = None,
 ) -> InputCounts:
     size, count, num_symbols = hmm.num_states, hmm.num_inputs, hmm.num_symbols
     batch, time = observations_BT.shape
@@ -69,6 +73,8 @@ def _counts(
     emitted, logs = np.zeros((count, num_symbols + 1, size)), np.zeros(batch)
     each = max(1, _MOST_PAIRS // max(1, time * size * size))
     process, symbols_BT = hmm.given_inputs(observations_BT, inputs_BT, mask_T)
+    if allowed_BTS is not None:
+        process, symbols_BT, _ = conditioned(process, symbols_BT, allowed_BTS)
     for begin in range(0, batch, each):
         part = slice(begin, begin + each)
         inside, given = inside_BT[part].numpy(), inputs_BT[part].numpy()
@@ -76,9 +82,7 @@ def _counts(
         beliefs = found.beliefs.numpy() * weights_B[part, None, None]
         pairs = found.pairs.numpy() * weights_B[part, None, None, None]
         logs[part] = found.log_likelihood.numpy()
-        dead = np.flatnonzero(logs[part] == -np.inf)
-        if len(dead):
-            raise InputError(f"observations[{begin + dead[0]}]: the sequence has probability zero")
+        require_possible(logs[part], np.arange(batch)[part])
         first += beliefs[:, 0][inside[:, 0]].sum(0)
         np.add.at(emitted, (given[inside], observations_BT[part].numpy()[inside]), beliefs[inside])
         later = inside[:, 1:]
@@ -94,27 +98,28 @@ class InputSteps(Shown):
     inputs: Int64[Tensor, "batch time"]
     mask: Bool[Tensor, " time"]
     inside: Bool[Tensor, "batch time"]
-    pseudo_count: float
+    rules: RowRules
     weights: Array
+    allowed: Bool[Tensor, "batch time state"] | None
 
     @property
     def num_steps(self) -> float:
         return float(self.weights @ self.inside.sum(1).numpy())
 
-    def counts(self, hmm: InputOutputHMM) -> tuple[InputCounts, float]:
-        counts = _counts(hmm, self.observations, self.inputs, self.mask, self.inside, self.weights)
-        return counts, float(self.weights @ counts.log_likelihood)
+    def counts(self, hmm: InputOutputHMM) -> tuple[dict[str, Array], float]:
+        own = self.observations, self.inputs, self.mask, self.inside, self.weights, self.allowed
+        counts = _counts(hmm, *own)
+        return dict(zip(PARTS, counts[:3], strict=True)), float(self.weights @ counts.log_likelihood)
 
-    def maximise(self, before: InputOutputHMM, counts: InputCounts) -> InputOutputHMM:
-        rows = zip(_arrays(before), counts[:3], strict=True)
-        return InputOutputHMM(*(maximised_rows(old, own, self.pseudo_count) for old, own in rows))
+    def maximise(self, before: InputOutputHMM, counts: dict[str, Array]) -> InputOutputHMM:
+        return InputOutputHMM(**self.rules.maximise(_rows(before), counts))
 
     def log_prior(self, hmm: InputOutputHMM) -> float:
-        return self.pseudo_count * sum(map(log_of_positive, _arrays(hmm))) if self.pseudo_count else 0.0
+        return self.rules.log_prior(_rows(hmm))
 
 
-def _arrays(hmm: InputOutputHMM) -> list[Array]:
-    return [getattr(hmm, part).numpy() for part in PARTS]
+def _rows(hmm: InputOutputHMM) -> dict[str, Array]:
+    return {part: getattr(hmm, part).numpy() for part in PARTS}
 
 
 def fit_inputs(
@@ -126,7 +131,11 @@ def fit_inputs(
     *,
     lengths: object = None,
     sequence_weights: Any = None,
+    known_states: Any = None,
     start: InputOutputHMM | None = None,
+    fixed: Collection[str] = (),
+    tied_emissions: Sequence[int] | None = None,
+    constraints: Constraints | Callable[[int], Constraints] | None = None,
     num_restarts: int = 12,
     max_iterations: int = 200,
     tolerance: float = 1e-7,
@@ -144,6 +153,7 @@ def fit_inputs(
         num_states, num_symbols, num_inputs: S, V and U.
         lengths, sequence_weights: Observations, and factor, of each sequence (batch,).
         start: First start; its zeros stay zero in every restart.
+        known_states, fixed, tied_emissions, constraints: See `FitOptions`.
         num_restarts, max_iterations, tolerance, pseudo_count, seed, callback: As for `fit_baum_welch`.
 
     Raises:
@@ -156,28 +166,30 @@ def fit_inputs(
         raise InputError(f"start: must have {sizes[0]} inputs, {sizes[1]} states and {sizes[2]} symbols, got {start!r}")
     checked, mask, inside = check_ragged(observations, Alphabet(None, num_symbols), None, lengths)
     require(bool(inside.any()), "observations", "must hold at least one", tuple(checked.shape))
-    first = start or _random(0, seed, *sizes)
-    given = first.checked_inputs(inputs, tuple(checked.shape))
+    drawn = _random(0, seed, *sizes)
+    given = drawn.checked_inputs(inputs, tuple(checked.shape))
     weights = as_weights(sequence_weights, len(checked))
     weights = np.ones(len(checked)) if weights is None else weights
-    steps = InputSteps(checked, given, mask, inside, float(pseudo_count), weights)
-
-    positive = [array > 0 for array in _arrays(first)]
+    allowed = None if known_states is None else as_allowed(known_states, num_states, inside)
+    like = _rows(drawn)
+    shapes = {part: rows.shape for part, rows in like.items()}
+    parts = as_constraints(constraints, num_states).parts(num_states, num_symbols, **shapes)
+    own: dict[str, Any] = {"fixed": fixed, "tied": tied_emissions, "constraints": parts}
+    rules = RowRules.of(like, None if start is None else _rows(start), pseudo_count, **own)
+    steps = InputSteps(checked, given, mask, inside, rules, weights, allowed)
 
     def begins(number: int) -> list[InputOutputHMM]:
-        if number == 0:
-            return [first]
-        rows = zip(_arrays(_random(number, seed, *sizes)), positive, strict=True)
-        return [InputOutputHMM(*(restricted(own, allowed) for own, allowed in rows))]
+        begun = start if start is not None and number == 0 else _random(number, seed, *sizes)
+        return [InputOutputHMM(**rules.constrained(_rows(begun)))]
 
     hmm, about = search(steps, begins, num_restarts, max_iterations, tolerance, callback)
-    free = {part: num_free(own) for part, own in zip(PARTS, positive, strict=True)}
+    free = rules.num_free(like)
     count, total = float(weights @ inside.any(1).numpy()), steps.num_steps
     emitted = float(weights @ (inside & (checked < num_symbols)).sum(1).numpy())
     seen = {"initial": count, "transition": total - count, "emission": emitted}
     bic = criterion(about["log_likelihood"], free, seen)
-    zeros = {} if start is None else {p: int((~own).sum()) for p, own in zip(PARTS, positive, strict=True)}
-    return BaumWelchFit(hmm, bic=bic, num_free=free, num_zeros=zeros, lists_free=True, **about)
+    about |= {"num_free": free, "num_zeros": rules.num_zeros, "rules": rules.rules}
+    return BaumWelchFit(hmm, bic=bic, lists_free=True, **about)
 
 
 def _random(number: int, seed: int, num_inputs: int, num_states: int, num_symbols: int) -> InputOutputHMM:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from hmmscope.errors import InputError
 from hmmscope.inference.constrained_laws import ConstrainedRows
 from hmmscope.inference.gibbs import PIECE, SPREAD, Chains, Draws, dirichlet_rows, matched
-from hmmscope.inference.loop_inputs import PackedSequences
+from hmmscope.inference.known_states import paired
+from hmmscope.inference.loop_inputs import StateSets
 from hmmscope.kernels.state_draws import draw_paths
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
@@ -25,6 +26,10 @@ Rows = Mapping[str, Array]
 @runtime_checkable
 class Expansion(Protocol):
     """A model with inputs, durations or known states, expressed on its data as an HMM of expanded states."""
+
+    @property
+    def codes(self) -> Path:
+        """Row of the likelihood table for each observation (N,)."""
 
     def arrays(self, rows: Rows) -> tuple[Array, Array, Array]:
         """Return the initial, transition and likelihood (R, expanded) arrays of the expanded states."""
@@ -155,11 +160,15 @@ class InputExpansion(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DurationExpansion(Shown):
-    """Expanded states (state, remaining steps); `symbols` is flat (N,), with V for missing ones."""
+    """Expanded states (state, remaining steps); `symbols` is flat (N,), V where missing."""
 
     symbols: Path
     longest: int
     num_symbols: int
+
+    @property
+    def codes(self) -> Path:
+        return self.symbols
 
     def arrays(self, rows: Rows) -> tuple[Array, Array, Array]:
         durations = rows["durations"]
@@ -190,31 +199,56 @@ class DurationExpansion(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StateExpansion(Shown):
-    """States of an HMM; `work` has the allowed sets, if states are known."""
+    """States of an HMM; `symbols` as above."""
 
-    work: PackedSequences
+    symbols: Path
     num_symbols: int
 
+    @property
+    def codes(self) -> Path:
+        return self.symbols
+
     def arrays(self, rows: Rows) -> tuple[Array, Array, Array]:
-        sets, table = self.work.sets, _with_missing(rows["emission"]).T
-        table = table if sets is None else table[sets.symbols] * sets.allowed
-        return rows["initial"], rows["transition"], np.ascontiguousarray(table)
+        return rows["initial"], rows["transition"], np.ascontiguousarray(_with_missing(rows["emission"]).T)
 
     def counts(self, first: Array, moves: Array, path: Path) -> Rows:
-        symbols = self.work.symbols if self.work.sets is None else self.work.sets.symbols[self.work.symbols]
-        emitted = _emitted(path, symbols, len(first), self.num_symbols)
+        emitted = _emitted(path, self.symbols, len(first), self.num_symbols)
         return {"initial": first, "transition": moves, "emission": emitted}
 
     def shown(self, path: Path) -> Path:
         return path
 
 
-def expansion_of(hmm: Process, work: PackedSequences, inputs: SequenceData | None) -> Expansion:
-    """Return the expansion of a model on sequences."""
-    symbols = work.symbols.astype(np.int64)
+@dataclass(frozen=True, eq=False, repr=False)
+class KnownExpansion(Shown):
+    """An expansion with allowed states; `codes` number pairs (code, allowed states)."""
+
+    whole: Expansion
+    codes: Path
+    sets: StateSets
+
+    def arrays(self, rows: Rows) -> tuple[Array, Array, Array]:
+        initial, step, table = self.whole.arrays(rows)
+        allowed = self.sets.allowed[:, self.shown(np.arange(len(initial)))]
+        return initial, step, table[self.sets.symbols] * allowed
+
+    def counts(self, first: Array, moves: Array, path: Path) -> Rows:
+        return self.whole.counts(first, moves, path)
+
+    def shown(self, path: Path) -> Path:
+        return self.whole.shown(path)
+
+
+def expansion_of(
+    hmm: Process, symbols: Path, inputs: SequenceData | None, allowed: NDArray[np.bool_] | None
+) -> Expansion:
+    """Return the expansion of a model on flat symbols, inputs and allowed states (N, S)."""
+    found: Expansion
     if inputs is not None:
         assert hmm.num_inputs is not None
-        return InputExpansion(symbols, inputs.flat.astype(np.int64), hmm.num_inputs, hmm.num_states, hmm.num_symbols)
-    if hmm.visits is not None:
-        return DurationExpansion(symbols, hmm.visits.durations.shape[1], hmm.num_symbols)
-    return StateExpansion(work, hmm.num_symbols)
+        found = InputExpansion(symbols, inputs.flat.astype(np.int64), hmm.num_inputs, hmm.num_states, hmm.num_symbols)
+    elif hmm.visits is not None:
+        found = DurationExpansion(symbols, hmm.visits.durations.shape[1], hmm.num_symbols)
+    else:
+        found = StateExpansion(symbols, hmm.num_symbols)
+    return found if allowed is None else KnownExpansion(found, *paired(found.codes, allowed))

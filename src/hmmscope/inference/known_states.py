@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.axes import Bool, Tensor
+from hmmscope.axes import Bool, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.loop_inputs import PackedSequences, StateSets
 from hmmscope.inference.ragged import check_own, check_ragged, counted
@@ -96,10 +96,20 @@ def condition(
             return Conditioned(hmm, checked, {"reset_mask": mask, "lengths": counted(inside)}, None)
     hmm.require_capability(STATES)
     require(checked.device.type == "cpu", "known_states", "needs observations on the CPU", checked.device)
-    allowed = as_allowed(known_states, hmm.num_states, inside)
-    symbols, sets = paired(checked.numpy().ravel(), allowed.numpy().reshape(-1, hmm.num_states))
-    pairs = torch.from_numpy(symbols).view(checked.shape)
-    return Conditioned(ConditionedProcess(hmm, sets), pairs, {"reset_mask": mask, "lengths": counted(inside)}, sets)
+    if hmm.visits is None:
+        allowed = as_allowed(known_states, hmm.num_states, inside)
+    else:  # each known state allows all its remaining steps
+        allowed = as_allowed(known_states, len(hmm.visits.names), inside)[..., hmm.visits.of]
+    process, pairs, sets = conditioned(hmm, checked, allowed)
+    return Conditioned(process, pairs, {"reset_mask": mask, "lengths": counted(inside)}, sets)
+
+
+def conditioned(
+    hmm: Process, observations_BT: Tensor, allowed_BTS: Bool[Tensor, "batch time state"]
+) -> tuple[ConditionedProcess, Tensor, StateSets]:
+    """Return the process of pairs (observation, allowed states), the pairs, and their table."""
+    symbols, sets = paired(observations_BT.numpy().ravel(), allowed_BTS.numpy().reshape(-1, hmm.num_states))
+    return ConditionedProcess(hmm, sets), torch.from_numpy(symbols).view(observations_BT.shape), sets
 
 
 def paired(symbols: NDArray[np.int64], allowed: NDArray[np.bool_]) -> tuple[NDArray[np.int64], StateSets]:
@@ -110,10 +120,22 @@ def paired(symbols: NDArray[np.int64], allowed: NDArray[np.bool_]) -> tuple[NDAr
     return numbers.ravel().astype(np.int64), sets
 
 
-def with_known_states(work: PackedSequences, allowed: NDArray[np.bool_]) -> PackedSequences:
-    """Pair the symbols of sequences with their allowed states (N, S)."""
-    symbols, sets = paired(work.symbols.astype(np.int64), allowed)
+def with_known_states(
+    work: PackedSequences, known_states: Any, lengths: Int64[Tensor, " sequence"], num_states: int
+) -> PackedSequences:
+    """Pair the symbols of flat sequences with their allowed states; None leaves them."""
+    if known_states is None:
+        return work
+    symbols, sets = paired(work.symbols.astype(np.int64), flat_allowed(known_states, num_states, lengths).numpy())
     return work._replace(symbols=symbols, sets=sets)
+
+
+def flat_allowed(
+    known_states: Any, num_states: int, lengths: Int64[Tensor, " sequence"]
+) -> Bool[Tensor, "observation state"]:
+    """Return the allowed states of consecutive sequences."""
+    inside = torch.arange(int(lengths.max())) < lengths[:, None]
+    return as_allowed(known_states, num_states, inside)[inside]
 
 
 def as_allowed(

@@ -1,6 +1,6 @@
 """Fits with inputs or durations."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import BaumWelchFit
 from hmmscope.inference.fit_durations import fit_durations
 from hmmscope.inference.fit_inputs import fit_inputs
+from hmmscope.inference.known_states import flat_allowed, with_known_states
 from hmmscope.inference.loop_inputs import flat_sequences
 from hmmscope.inference.num_states import choice_of, fit_each
 from hmmscope.inference.weights import as_weights
@@ -33,11 +34,9 @@ def refuse_beside(options: FitOptions, inputs: Any, **given: Any) -> None:
     )
     if given["emission"] != "symbols":
         raise InputError(f"{name}: needs symbols, but emission is {family_name(given['emission'])!r}")
-    own = {one: getattr(options, one) for one in ("fixed", "tied_emissions", "constraints", "known_states")}
-    own["choose"] = None if options.choose == "bic" else options.choose
-    for option, value in (own | {"validation": given["validation"], "stream": given["stream"]}).items():
-        if value is not None and not (isinstance(value, Collection | bool) and not value):
-            raise InputError(f"{option}: cannot be combined with {name}; fit without {option}=")
+    require(options.choose != "evidence", "choose", f"no evidence is computed with {name}; use 'bic'", "evidence")
+    for option, value in {"validation": given["validation"], "stream": given["stream"] or None}.items():
+        require(value is None, option, f"cannot be combined with {name}; fit without {option}=", value)
 
 
 def fit_driven(
@@ -50,9 +49,10 @@ def fit_driven(
     reading: Mapping[str, Any],
 ) -> tuple[Any, float, Any, dict[str, Any]]:
     """Fit a model with each number of states, and choose one by BIC."""
-    names = ("sequence_weights", "start", "num_restarts", "max_iterations", "tolerance", "pseudo_count")
-    limits = {name: getattr(options, name) for name in names} | {"seed": seed}
-    weights = as_weights(options.sequence_weights, len(data))
+    others = ("durations", "duration_family", "choose", "quiet")
+    limits = {name: value for name, value in vars(options).items() if name not in others} | {"seed": seed}
+    weights, known = as_weights(options.sequence_weights, len(data)), options.known_states
+    require(known is None or len(sizes) == 1, "known_states", "needs one num_states", sizes)
     inputs = None if asked is None else read_inputs(asked, source, data.lengths.tolist(), reading)
     start = matched_by_name(options.start, data.symbols)
     start = limits["start"] = start if inputs is None else matched_by_name(start, inputs.symbols, "inputs")
@@ -66,7 +66,9 @@ def fit_driven(
     hmm = _named(choice.chosen.hmm, data, inputs, asked)
     seen = data.flat != data.num_symbols
     total = data.num_observations if weights is None else float(np.repeat(weights, data.lengths.numpy()) @ seen)
-    return hmm, total, heard, choice.fields | {"inputs": inputs, "num_zeros": choice.chosen.num_zeros}
+    allowed = None if known is None else flat_allowed(known, sizes[0], data.lengths).numpy()
+    fields = {"inputs": inputs, "known": allowed, "num_zeros": choice.chosen.num_zeros}
+    return hmm, total, heard, choice.fields | fields
 
 
 def _one_fit(
@@ -76,9 +78,13 @@ def _one_fit(
     if inputs is not None:
         (rows, lengths), given = data.padded(), inputs.padded()[0]
         return partial(fit_inputs, rows, given, num_inputs=inputs.num_symbols, lengths=lengths, **limits)
-    assert options.durations is not None
-    work = flat_sequences(data.flat, data.lengths.numpy())
-    return partial(fit_durations, work, longest=options.durations, family=options.duration_family, **limits)
+    longest = options.durations
+    assert longest is not None
+    work, own = flat_sequences(data.flat, data.lengths.numpy()), dict(limits)
+    known, family = own.pop("known_states"), options.duration_family
+    return lambda size: fit_durations(
+        with_known_states(work, known, data.lengths, size), size, longest=longest, family=family, **own
+    )
 
 
 def _named(hmm: Any, data: SequenceData, inputs: SequenceData | None, asked: Any) -> Any:

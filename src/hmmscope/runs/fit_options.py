@@ -17,7 +17,7 @@ class FitOptions:
 
     Attributes:
         start: Model for the first restart and for fixed parts. Its zeros stay zero; symbols match by name.
-        fixed: Parts that keep the values of `start`: "initial", "transition", "emission".
+        fixed: Parts that keep the values of `start`: "initial", "transition", "emission", "durations".
         tied_emissions: A class per state; each class shares one emission distribution.
         constraints: Forbidden, fixed and tied probabilities, or a function that gives them for a number of states.
         sequence_weights: Factor of each sequence; 2 equals two copies. They hold nothing out, except `validation`.
@@ -56,7 +56,8 @@ class FitOptions:
         own = " (pass its hmm)" if hasattr(self.start, "hmm") else ""
         good = self.start is None or hasattr(self.start, "file_format")
         require(good, "start", f"must be a model, such as HMM{own}", type(self.start).__name__)
-        require(set(self.fixed) <= set(PARTS), "fixed", f"must be among {', '.join(PARTS)}", sorted(self.fixed))
+        parts = PARTS if self.durations is None else (*PARTS, "durations")
+        require(set(self.fixed) <= set(parts), "fixed", f"must be among {', '.join(parts)}", sorted(self.fixed))
         rule = "requires start, which supplies the fixed parts"
         require(self.start is not None or not self.fixed, "fixed", rule, sorted(self.fixed))
         as_constraints(self.constraints)

@@ -23,7 +23,7 @@ from hmmscope.inference.baum_welch import (
 from hmmscope.inference.counts import MOST_BYTES
 from hmmscope.inference.em import PARTS, Model
 from hmmscope.inference.gibbs import Chains, DirichletPrior
-from hmmscope.inference.known_states import as_allowed, with_known_states
+from hmmscope.inference.known_states import with_known_states
 from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
 from hmmscope.inference.num_states import (
     StateCountPosterior,
@@ -230,8 +230,9 @@ def fit(
         refuse_beside(options, inputs, emission=emission, validation=validation, stream=stream)
         data = read_as(source, reading, [*settings, "num_states"])
         hmm, total, heard, fields = fit_driven(source, data, sizes, inputs, options, seed, reading)
-        free = options.start is None and options.sequence_weights is None and options.duration_family == "free"
-        fields["data"] = FitData(data, not free, labels_as_given(data, source), inputs=fields.pop("inputs"))
+        free = options.sequence_weights is None and options.duration_family == "free"
+        more = {name: fields.pop(name) for name in ("inputs", "known")}
+        fields["data"] = FitData(data, not free, labels_as_given(data, source), **more)
         return ended(FitResult(hmm, total, **fields), heard, begun)
     if emission != "symbols":
         refuse(emission, stream=stream, tied_emissions=tied)
@@ -247,7 +248,7 @@ def fit(
     apart, judges, how = data, None, ""
     if len(sizes) > 1 and (weights is None or validation is not None):
         apart, judges, how = _held_out(data, validation)
-    work = with_weights(_labelled(_work(apart, sizes[-1]), known, apart, sizes[-1]), weights)
+    work = with_weights(with_known_states(_work(apart, sizes[-1]), known, apart.lengths, sizes[-1]), weights)
     total = (len(sizes) * options.num_restarts + (judges is not None)) * options.max_iterations
     with StoppableProgress(total, "fit", quiet=quiet) as heard:
         settings["callback"] = heard
@@ -322,13 +323,6 @@ def _without_judges(
     return FitResult(hmm, num_weighted(work, data), **fields)
 
 
-def _labelled(work: PackedSequences, known: Any, data: SequenceData, num_states: int) -> PackedSequences:
-    if known is None:
-        return work
-    inside = torch.arange(data.longest) < data.lengths[:, None]
-    return with_known_states(work, as_allowed(known, num_states, inside)[inside].numpy())
-
-
 def num_weighted(work: PackedSequences, data: SequenceData) -> float:
     return data.num_observations if work.weights is None else work.total(work.lengths)
 
@@ -338,7 +332,7 @@ def _material(
 ) -> FitData:
     weighted = options.get("sequence_weights") is not None or not (work is None or work.weights is None)
     restricted = weighted or options.get("known_states") is not None
-    known = None if work is None or work.sets is None else work.packed()
+    known = None if work is None or work.sets is None else work.sets.allowed[work.symbols]
     return FitData(data, restricted, index, columns, known=known)
 
 

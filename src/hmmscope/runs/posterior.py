@@ -152,11 +152,11 @@ class FitData:
 
     Attributes:
         data: Sequences of symbols or of numbers.
-        restricted: The fit has no posterior.
+        restricted: No posterior.
         index: Label of each row, or None.
         columns: Names of the coordinates, or empty.
         inputs: Inputs of the observations, or None.
-        known: Sequences of symbols with known states, or None.
+        known: Allowed states of each observation (N, S), or None.
     """
 
     data: SequenceData | VectorData
@@ -164,7 +164,7 @@ class FitData:
     index: Any = None
     columns: tuple[str, ...] = ()
     inputs: SequenceData | None = None
-    known: PackedSequences | None = None
+    known: NDArray[np.bool_] | None = None
 
     @property
     def rows(self) -> GivenRows:
@@ -220,8 +220,8 @@ class FitData:
         rules: Mapping[str, ConstrainedRows],
     ) -> Draws:
         if self.restricted:
-            options = "known_states" if isinstance(self.data, VectorData) else "start, and with free durations"
-            raise InputError(f"posterior: fit without sequence_weights and {options}")
+            options = " and known_states" if isinstance(self.data, VectorData) else ", and with free durations"
+            raise InputError(f"posterior: fit without sequence_weights{options}")
         if isinstance(self.data, VectorData):
             rows = self.data.rows
             conjugate = type(hmm).conjugate(rows, **hmm.options | laws)
@@ -248,20 +248,23 @@ class FitData:
                 raise unknown_name("posterior", name, [*start])
         masks: dict[str, Any] = {}
         if hmm.visits is not None and len(hmm.initial) > 1:
-            masks = {"transition": ~np.eye(len(hmm.initial), dtype=np.bool_)}
+            masks = {"transition": ~np.eye(len(hmm.initial), dtype=np.bool_) | (start["transition"] > 0)}
         kept = {"durations": laws.get("durations", 1.0)} | vars(prior)
+        rules = {name: replace(law, concentration=float(kept[name])) for name, law in rules.items()}
         priors = {name: np.full(rows.shape, float(kept[name])) * masks.get(name, True) for name, rows in start.items()}
         start = {name: np.where(priors[name] > 0, np.maximum(rows, 1 / UNIT), 0.0) for name, rows in start.items()}
         start = {name: rows / rows.sum(-1, keepdims=True) for name, rows in start.items()}
         start |= {name: law.rule.maximise(start[name]) for name, law in rules.items()}
         assert isinstance(self.data, SequenceData)
-        work = self.known or flat_sequences(self.data.flat, self.data.lengths.numpy()).packed()
-        symbols, expansion = work.symbols.astype(np.int64), expansion_of(hmm, work, self.inputs)
-        seen, orders = getattr(expansion, "codes", symbols), symmetries(rules, len(hmm.initial))
+        work = flat_sequences(self.data.flat.astype(np.int64), self.data.lengths.numpy())
+        expansion, orders = (
+            expansion_of(hmm, work.symbols, self.inputs, self.known),
+            symmetries(rules, len(hmm.initial)),
+        )
         reference = np.empty(0, np.int64)
         if self.known is None and (orders is None or len(orders) > 1):
             reference = np.maximum(np.asarray(predict(hmm, self.rows)), 0).astype(np.int64)
-        data = seen, work.offsets, work.lengths
+        data = expansion.codes, work.offsets, work.lengths
         return expanded_draws(expansion, data, start, priors, reference, chains, rules, orders)
 
 
