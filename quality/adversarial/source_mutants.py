@@ -41,7 +41,7 @@ ASKED += (
     "model_page",
     "kernels/test_device_implementations.py",
     "interop/test_interop.py",
-    "interop/test_hooked_models.py",
+    "interop/test_library_models.py",
 )
 ASKED += ("experiments/test_header_filtering.py", "experiments/test_causal.py", "experiments/test_beliefs.py")
 ASKED += (

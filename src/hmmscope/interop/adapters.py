@@ -3,17 +3,17 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import nn
-
 from hmmscope import registry
 from hmmscope.errors import InputError
-from hmmscope.interop.hooked_models import HookedModel, HuggingFaceModel
 from hmmscope.interop.hooked_module import HookedModule
+from hmmscope.interop.library_models import HuggingFaceModel, LibraryModel
 from hmmscope.interop.transformer_lens import TransformerLensModel
 from hmmscope.models.adapted import AdaptedModule, innermost, named_module
 from hmmscope.models.base import SequenceModel
+from hmmscope.models.failing import require_values
+from hmmscope.models.user_module import as_module
 
-_WITH_TAPS: dict[str, Callable[..., HookedModel]] = {
+_WITH_TAPS: dict[str, Callable[..., LibraryModel]] = {
     "transformers": HuggingFaceModel,
     "transformer_lens": TransformerLensModel,
 }
@@ -28,8 +28,10 @@ def with_hook_points(model: Any, layers: Sequence[str] | None = None) -> Any:
 
     A model that has hook points, or is read at its own named modules, is returned unchanged.
     """
-    if not isinstance(model, nn.Module) or isinstance(model, SequenceModel | HookedModule):
+    model = as_module(model)
+    if isinstance(model, SequenceModel | HookedModule):
         return model
+    require_values(model)
     model = named_module(model)
     own = {name for name, _ in model.named_modules()}
     tapped = any(name.startswith("residual.") or name.endswith(_TAPS) for name in own)

@@ -12,8 +12,8 @@ from hmmscope import __version__
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.interop.exported import Exported, as_exported
 from hmmscope.interop.families import FAMILIES
-from hmmscope.interop.hooked_models import HuggingFaceModel
 from hmmscope.interop.imported import as_decoder
+from hmmscope.interop.library_models import HuggingFaceModel
 from hmmscope.models.base import ModelIO, SequenceModel
 from hmmscope.models.transformers_model import transformers
 from hmmscope.schema import to_stored

@@ -7,8 +7,8 @@ from typing import Any
 
 from hmmscope.datasets.tokenized import TextLayout
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.interop.hooked_models import HuggingFaceModel
 from hmmscope.interop.huggingface import from_huggingface
+from hmmscope.interop.library_models import HuggingFaceModel
 from hmmscope.models.transformers_model import transformers
 
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.interop.hooked_models import HookedModel
 from hmmscope.interop.huggingface import to_huggingface
+from hmmscope.interop.library_models import LibraryModel
 from hmmscope.models.base import HookPoint
 from hmmscope.models.hooks import AttentionHookPoint, Pass, minus_infinity, writing
 from hmmscope.models.user_module import logits_of
@@ -53,14 +53,14 @@ def to_transformer_lens(thing: Any, *, max_length: int | None = None) -> Any:
     return sources.build_bridge_from_module(model, architecture, hf_config=model.config, model_name="hmmscope")
 
 
-class TransformerLensModel(HookedModel):
-    """A TransformerLens model; see `HookedModel`.
+class TransformerLensModel(LibraryModel):
+    """A TransformerLens model; see `LibraryModel`.
 
     Args:
         model: a ``TransformerBridge``, or any model with ``cfg`` and ``hook_dict``.
         num_symbols: outputs to keep; default: all.
         symbols: alternatively, the token of each symbol.
-        call: see `HookedModel`.
+        call: see `LibraryModel`.
 
     Raises:
         InputError: no such model, or invalid outputs.

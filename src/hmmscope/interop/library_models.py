@@ -31,8 +31,11 @@ from hmmscope.schema import require
 _REHEARSED = 5
 
 
-class HookedModel(SequenceModel):
-    """A wrapper that gives a model of another library this library's interface.
+class LibraryModel(SequenceModel):
+    """A language model of another library as a `SequenceModel`: it cuts the outputs to the tokens of the symbols.
+
+    `HookedModule` leaves signature and outputs of a user's module unchanged, and finds its layers by test calls; here
+    the library's own configuration or hook points give layers, MLPs and positions.
 
     Activations are named as in `Decoder`: ``residual.0`` is the input of the first layer, ``residual.<l>`` the output
     of layer l; ``blocks.<l>.attention`` and ``blocks.<l>.mlp`` are contributions to the stream (l from 0),
@@ -48,6 +51,7 @@ class HookedModel(SequenceModel):
         call: calls the model on tokens; default: by its own signature.
     """
 
+    wraps = "model"
     call: Callable[[Tensor], Any] | None
 
     def __init__(
@@ -130,8 +134,8 @@ class HookedModel(SequenceModel):
         return self._logits(inputs, positions)[..., self._outputs]
 
 
-class HuggingFaceModel(HookedModel):
-    """A causal language model of transformers; see `HookedModel`.
+class HuggingFaceModel(LibraryModel):
+    """A causal language model of transformers; see `LibraryModel`.
 
     Each layer must have softmax attention, and an MLP as the only other part with matrices. While attention logits or
     patterns are hooked, fused attention is replaced by "eager" attention.
@@ -141,7 +145,7 @@ class HuggingFaceModel(HookedModel):
         num_symbols: outputs to keep; default: all.
         symbols: alternatively, the token of each symbol.
         layers: name of the list of layers; default: the first with the configured length.
-        call: see `HookedModel`.
+        call: see `LibraryModel`.
 
     Raises:
         InputError: an encoder-decoder, invalid outputs, no layers, or a model that fails on a few tokens.
