@@ -1,6 +1,7 @@
 """What every registered process, layout, model and instrument must do; a new one is tested by being there."""
 
 import dataclasses
+import inspect
 import itertools
 import json
 import math
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from hmmscope import registry
 from hmmscope.analysis.activations import capture_activations, residual_layers
@@ -386,7 +388,8 @@ def test_instruments_give_the_same_table_twice(name: str) -> None:
     dataset = ProcessDataset(process, layout=layout, stream="probe")
     instrument = registry.entries("instrument")[name]
     tables = [
-        instrument(model_of("roformer", num_tokens=dataset.vocab_size), dataset, num_samples=24) for _ in range(2)
+        instrument(model_of("roformer", num_tokens=dataset.vocab_size), dataset, num_samples=24, device=device)
+        for device in (None, "cpu")
     ]
     assert tables[0] == tables[1]
     assert len(tables[0]) > 0
@@ -394,4 +397,12 @@ def test_instruments_give_the_same_table_twice(name: str) -> None:
         assert row.keys() == tables[0][0].keys()
         json.dumps(row, allow_nan=False)
         assert row["samples"] > 0
+    stated = tables[0].about
+    assert set(stated) >= {"length", "samples", "seed of samples", "device"}
+    assert ("seed" in stated) == ("seed" in inspect.signature(instrument).parameters)
+    assert stated.get("layers", []) == list(dict.fromkeys(filter(None, (row.get("layer_name") for row in tables[0]))))
+    assert list(tables[0].columns()) == list(tables[0][0])  # what to_pandas passes on
+    axes = Figure().subplots()
+    assert tables[0].plot(ax=axes) is axes.figure
+    assert any(line.get_ydata().size for line in axes.lines)
     assert instrument.__doc__

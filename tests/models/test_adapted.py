@@ -2,12 +2,14 @@
 
 import copy
 import warnings
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -18,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import hmmscope as hs
 from hmmscope import registry
 from hmmscope.errors import InputError
+from hmmscope.models.kept_state import undisturbed
 from hmmscope.models.weight_names import matched
 
 DATASET = hs.ProcessDataset(hs.make_process("mess3"), length=12, stream="probe")
@@ -199,6 +202,19 @@ def test_an_adapter_follows_its_module() -> None:
             lambda: hs.adapt(lambda: 0),
             r"^model: the forward of <lambda> takes no tokens; pass hs.adapt\(model, call\)$",
         ),
+        (
+            lambda: lambda tokens: torch.zeros(len(tokens), 1, 3),
+            r"returns the last position only, .*: hs.adapt\(model, targets=lambda tokens: tokens\)$",
+        ),
+        (
+            lambda: hs.adapt("runs/a"),
+            r"function of tokens, got 'runs/a'; for a run pass hs.load_run\('runs/a'\).model$",
+        ),
+        (
+            lambda: hs.adapt(Net().state_dict()),
+            r"got weights \(OrderedDict\); pass the module after module.load_state_dict",
+        ),
+        (lambda: hs.adapt(SimpleNamespace(model=Net())), r"; pass its .model$"),
         (lambda: hs.adapt(3), r"^model: must be a torch module or a function of tokens, got 3$"),
         (
             lambda: hs.adapt(Net(), lambda model, tokens: 0, mask=1),
@@ -349,11 +365,14 @@ def test_weights_of_distributed_modules_go_both_ways(kind: str, tmp_path: Path) 
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
     try:
         runs = train(wrapped(Net()), tmp_path / kind), train(Net(), tmp_path / "plain")
-        found = [hs.load_run(run.path, model=again).model(TOKENS) for run in runs for again in (Net(), wrapped(Net()))]
+        found = [
+            (run.model(TOKENS), hs.load_run(run.path, model=again).model(TOKENS))
+            for run in runs
+            for again in (Net(), wrapped(Net()))
+        ]
     finally:
         torch.distributed.destroy_process_group()
-    expected = runs[1].model(TOKENS)
-    assert all(torch.equal(one.detach(), expected) for one in found)
+    assert all(torch.equal(expected, one) for expected, one in found)
 
 
 def test_a_wrapper_class_of_the_user_loads_into_the_plain_module_and_back(tmp_path: Path) -> None:
@@ -393,20 +412,35 @@ def test_a_module_that_differs_is_not_a_damaged_file(tmp_path: Path) -> None:
         hs.load_run(run.path, model=Buffered(8, "other"))
 
 
+class Mean:
+    def __init__(self) -> None:
+        self.value = 0.0
+
+
 def test_state_outside_of_the_state_dict_is_named(tmp_path: Path) -> None:
     class Counting(Net):
         def __init__(self) -> None:
             super().__init__()
-            self.calls, self.mean, self.cache, self.seen = 0, torch.zeros(3), None, {"sizes": []}
+            self.calls, self.sum, self.cache, self.kept, self.text = 0, torch.zeros(3), None, None, ""
+            self.seen, self.last, self.table = {"sizes": [torch.zeros(1)]}, deque([0], maxlen=2), np.zeros(2)
+            self.pair, self.rng, self.mean = (torch.zeros(1), 0), np.random.default_rng(0), Mean()
+            self.ema = [parameter.detach().clone() for parameter in self.parameters()]
+            self.__dict__["teacher"], self.again = copy.deepcopy(self.head), [self.head]
             self.register_buffer("sums", torch.zeros(2), persistent=False)
 
         def forward(self, tokens: torch.Tensor) -> Any:
-            self.cache = torch.arange(tokens.shape[1])
+            logits = super().forward(tokens)
+            self.cache, self.kept = torch.arange(tokens.shape[1]), [logits.detach()]  # of the last call only
             if self.training:
-                self.calls, self.mean = self.calls + 1, self.mean + 1
+                self.calls, self.sum, self.text = self.calls + 1, self.sum + 1, f"{self.text}."
                 self.sums.add_(1)
-                self.seen = {"sizes": [*self.seen["sizes"], tokens.shape[1]]}
-            return super().forward(tokens)
+                self.seen["sizes"][0].add_(1)
+                self.last.append(self.last[-1] + 1)
+                self.table += 1
+                self.pair, self.mean.value = (self.pair[0] + 1, 0), self.mean.value + self.rng.random()
+                for own, mean in [*zip(self.parameters(), self.ema, strict=True), (self.head.bias, self.teacher.bias)]:
+                    mean.data.lerp_(own.detach(), 0.1)
+            return logits
 
         def get_extra_state(self) -> dict[str, int]:
             return {"calls": self.calls}
@@ -414,13 +448,20 @@ def test_state_outside_of_the_state_dict_is_named(tmp_path: Path) -> None:
         def set_extra_state(self, state: dict[str, int]) -> None:
             self.calls = state["calls"]
 
-    line = r"outside of the tensors of its state_dict \(calls, mean, seen, sums, the value of get_extra_state\)"
-    with pytest.warns(UserWarning, match=line):
+    names = "calls, sum, text, seen, last, table, pair, rng, mean, ema, teacher, sums, the value of get_extra_state"
+    with pytest.warns(UserWarning, match=rf"outside of the tensors of its state_dict \({names}\)"):
         run = train(Counting(), tmp_path / "run")
     assert hs.load_run(run.path, model=Counting()).model.calls == 0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         train(Net(), tmp_path / "plain")
+    model = Counting()
+    with undisturbed(model):
+        model.train()
+        model(TOKENS)
+    assert [model.seen["sizes"][0].item(), list(model.last), model.table.sum(), model.mean.value] == [0, [0], 0, 0]
+    assert model.rng.random() == np.random.default_rng(0).random()
+    assert torch.equal(model.ema[0], model.embedding.weight)
 
 
 def test_modules_that_cannot_be_trained_are_one_line(tmp_path: Path) -> None:
@@ -485,7 +526,7 @@ def test_the_users_hooks_are_called_once_for_each_batch() -> None:
     dataset = hs.ProcessDataset(DATASET.process, length=64, stream="probe")
     hs.evaluate(model, DATASET, num_samples=128, baselines=False)
     assert counts == {"before": 2, "after": 2}
-    hs.probe(model, dataset, target="previous-1", num_samples=64, options=NO_CONTROLS)
+    hs.probe(model, dataset, target="previous-1", num_samples=64)  # with controls, which are silent
     assert counts == {"before": 3, "after": 3}
     with hs.intervene(model, {"residual.1": lambda x: x}):
         model(TOKENS)

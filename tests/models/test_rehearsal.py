@@ -220,6 +220,12 @@ def test_weights_without_numbers_are_one_line() -> None:
         model = GPT()
     with pytest.raises(InputError, match=r"model: tok.weight of GPT is on the meta device"):
         hs.evaluate(model, CORPUS, **FEW)
+    with pytest.raises(InputError, match=r"model: tok.weight of GPT is on the meta device"):
+        hs.capture_activations(model, ["residual.1"], CORPUS[0:2].tokens)
+    model = GPT()
+    model.register_buffer("scale", torch.ones(3, device="meta"), persistent=False)
+    with pytest.raises(InputError, match=r"^model: scale of GPT is on the meta device, without values; build it on"):
+        hs.probe(model, CORPUS, num_samples=8)
     with pytest.raises(InputError, match="model: Sequential has lazy modules"):
         hs.evaluate(nn.Sequential(TABLE, nn.LazyLinear(3)), CORPUS, **FEW)
 
@@ -289,6 +295,21 @@ def test_layers_with_time_first_are_refused_where_a_batch_is_as_long() -> None:
             num_samples=64,
             options=hs.InstrumentOptions(num_controls=0),
         )
+
+
+def test_layers_with_channels_before_time_are_refused_where_they_are_as_many() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.conv, self.head = nn.Embedding(3, 12), nn.Conv1d(12, 12, 3), nn.Linear(12, 3)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.head(self.conv(F.pad(self.embedding(tokens).transpose(1, 2), (2, 0))).transpose(1, 2))
+
+    few = {"num_samples": 16, "options": hs.InstrumentOptions(num_controls=0)}
+    with pytest.raises(InputError, match=r"^layers: must give .* on tokens \(3, 11\), got \(3, 12, 11\)$"):
+        hs.probe(Model(), CORPUS, layers=["conv"], **few)
+    assert hs.probe(Model(), CORPUS, layers=["embedding"], **few)
 
 
 def test_a_length_is_asked_for_unless_the_model_states_it(tmp_path: Path) -> None:

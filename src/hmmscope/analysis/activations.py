@@ -17,7 +17,7 @@ from hmmscope.axes import Bool, Float, Float64, Int64, Tensor
 from hmmscope.datasets.process_dataset import Batch, ProcessDataset
 from hmmscope.datasets.targets import Target
 from hmmscope.errors import InputError, NonFiniteError
-from hmmscope.models.adapted import call_on_tokens, dtype_of, run_eagerly
+from hmmscope.models.adapted import call_on_tokens, dtype_of, run_eagerly, shown_model, title_of
 from hmmscope.models.base import evaluating
 from hmmscope.models.block_cot import block_outputs
 from hmmscope.models.failing import explained, failure
@@ -34,7 +34,7 @@ BATCH = 64
 
 def require_module(model: Any) -> None:
     if not isinstance(model, nn.Module):
-        raise InputError(f"model: must be a torch module, got {shown(model)}")
+        raise InputError(f"model: must be a torch module, got {shown_model(model)}")
 
 
 @contextmanager
@@ -163,10 +163,11 @@ def modules_named(model: nn.Module, names: Iterable[str], *, field: str = "layer
         return found
     looks = re.fullmatch(r"blocks\.\d+\.attention\.(logits|pattern)", str(unknown))
     if looks and not any(name.endswith(f".attention.{looks[1]}") for name in known):
-        raise InputError(f"{field}: found no softmax attention in {type(model).__name__}, so there is no {unknown!r}")
+        raise InputError(f"{field}: found no softmax attention in {title_of(model)}, so there is no {unknown!r}")
     near = difflib.get_close_matches(str(unknown), list(known), 1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise InputError(f"{field}: no module named {unknown!r} in the model{hint}")
+    failing = failure_on_few(model) if not near and str(unknown).startswith(("residual.", "blocks.")) else ""
+    raise InputError(f"{field}: no module named {unknown!r} in the model{failing}{hint}")
 
 
 def capture_activations(
@@ -270,20 +271,14 @@ def read_stream(
     features: list[Tensor] = []
     kind = dtype_of(model)
     with inference_mode(model) as device:
-        if num_samples >= BATCH == dataset.layout.context_length and not is_of_library(model):
-            few = dataset[first : first + BATCH // 2].tokens.to(
-                device
-            )  # a batch as large as the context would hide swapped axes
-            with undisturbed(model):
-                capture_activations(
-                    model, names, few.to(kind) if few.is_floating_point() else few, lambda x: _at(x, few, columns)
-                )
         for begin in range(first, first + num_samples, BATCH):
             tokens = dataset[begin : min(begin + BATCH, first + num_samples)].tokens.to(device)
             tokens = tokens.to(kind) if tokens.is_floating_point() else tokens  # vectors, in the dtype of the weights
             found = capture_activations(model, names, tokens, lambda x, like=tokens: _at(x, like, columns))  # type: ignore[misc]
             widest = max(x.shape[1] for x in found.values())
             padded = [nn.functional.pad(found[name], (0, widest - found[name].shape[1])) for name in names]
+            if begin == first and tokens.shape[1] in {len(tokens), *(x.shape[1] for x in found.values())}:
+                _require_axes(model, names, tokens)
             features.append(torch.stack(padded) if stay else torch.stack(padded).cpu())
     read = torch.cat(features, 1)
     if not read.isfinite().all():
@@ -292,9 +287,29 @@ def read_stream(
     return read
 
 
-def _at(activation: Tensor, tokens: Tensor, columns: Tensor) -> Tensor:
-    if activation.ndim != 3 or activation.shape[:2] != tokens.shape[:2]:
+def _require_axes(model: nn.Module, names: Sequence[str], tokens: Tensor) -> None:
+    """Raise InputError for exchanged axes of equal lengths, by a call of unequal ones."""
+    if is_of_library(model):
+        return
+    for time in (tokens.shape[1] - 1, tokens.shape[1]):
+        few = tokens[: 2 if time == 3 else 3, :time]
+        try:
+            with undisturbed(model):
+                shapes = capture_activations(model, names, few, lambda x: x.new_empty(0, *x.shape))
+        except InputError:  # the model has one length only
+            continue
+        for found in shapes.values():
+            _require_features_last(found.shape[1:], few)
+        return
+
+
+def _require_features_last(shape: tuple[int, ...], tokens: Tensor) -> None:
+    if len(shape) != 3 or shape[:2] != tokens.shape[:2]:
         raise InputError(
-            f"layers: must give (batch, time, feature) on tokens {tuple(tokens.shape)}, got {tuple(activation.shape)}"
+            f"layers: must give (batch, time, feature) on tokens {tuple(tokens.shape)}, got {tuple(shape)}"
         )
+
+
+def _at(activation: Tensor, tokens: Tensor, columns: Tensor) -> Tensor:
+    _require_features_last(activation.shape, tokens)
     return activation[:, columns].flatten(0, 1).float()

@@ -14,6 +14,7 @@ from hmmscope.datasets.layouts import PromptLayout
 from hmmscope.datasets.process_dataset import Batch, ProcessDataset
 from hmmscope.datasets.tokenized import TextLayout
 from hmmscope.errors import InputError
+from hmmscope.models.adapted import title_of
 from hmmscope.reprs import ResultTable
 from hmmscope.schema import require, require_count, unknown_name
 from hmmscope.seeds import torch_generator
@@ -171,8 +172,7 @@ def attention_taps(model: nn.Module, what: str) -> list[str]:
     """
     names = [name for name, _ in model.named_modules() if name.endswith(f".attention.{what}")]
     if not names:
-        name = type(getattr(model, "module", model)).__name__
-        raise InputError(f"model: found no softmax attention in {name}, so there is no attention {what}")
+        raise InputError(f"model: found no softmax attention in {title_of(model)}, so there is no attention {what}")
     return names
 
 

@@ -23,6 +23,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.monte_carlo import student_quantile
 from hmmscope.models.adapted import AdaptedModule, innermost, named_module, title_of
 from hmmscope.models.base import SequenceModel, build_model
+from hmmscope.models.rehearsal import copied_model
 from hmmscope.models.user_module import UserModule
 from hmmscope.reprs import Shown
 from hmmscope.schema import require, require_count
@@ -191,7 +192,7 @@ def _twin(model: nn.Module, seed: int, *, tables: bool) -> tuple[nn.Module, set[
     device = next(model.parameters()).device
     known: set[int] = set()
     try:
-        twin = copy.deepcopy(model).cpu()  # the CPU gives every device the same weights
+        twin = copied_model(model).cpu()  # the CPU gives every device the same weights
         before = {where: buffer.clone() for where, buffer in twin.named_buffers()}
         with torch.no_grad(), _drawing(seed):
             for parameter in twin.parameters():

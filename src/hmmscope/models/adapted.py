@@ -1,6 +1,7 @@
 """Adapters: call any module on tokens by its own signature, and read the logits in its output."""
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
@@ -134,13 +135,24 @@ def adapt(
         InputError: no module or function, or both `call` and arguments.
     """
     if not callable(model) or isinstance(model, type):
-        hint = f"; pass an instance, {model.__name__}(...)" if isinstance(model, type) else ""
-        raise InputError(f"model: must be a torch module or a function of tokens, got {shown(model)}{hint}")
+        raise InputError(f"model: must be a torch module or a function of tokens, got {shown_model(model)}")
     if call is not None and (tokens is not None or arguments):
         raise InputError("call: must pass all arguments to the model itself; leave out tokens= and other arguments")
     if call is not None and not callable(call):
         raise InputError(f"call: must be a function of the model and the tokens, got {shown(call)}")
     return AdaptedModule(model, _Call(call, tokens, output, arguments))
+
+
+def shown_model(model: Any) -> str:
+    """Return what was given instead of a module, and how to get the module from it."""
+    hint = f"; pass an instance, {model.__name__}(...)" if isinstance(model, type) else ""
+    if isinstance(model, str | os.PathLike):
+        hint = f"; for a run pass hs.load_run({str(model)!r}).model"
+    elif isinstance(getattr(model, "model", None), nn.Module):
+        hint = "; pass its .model"
+    elif isinstance(model, Mapping) and any(isinstance(value, Tensor) for value in model.values()):
+        return f"weights ({type(model).__name__}); pass the module after module.load_state_dict(...)"
+    return f"{shown(model)}{hint}"
 
 
 class _Call:
@@ -323,6 +335,7 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 def title_of(model: Any) -> str:
     """Return the class name of the user's module, or the name of a function."""
     inside = innermost(model) if isinstance(model, nn.Module) else model
+    inside = getattr(inside, getattr(type(inside), "wraps", ""), inside)
     if isinstance(inside, AdaptedModule):
         inside = inside.adapted
     if isinstance(inside, nn.Module):

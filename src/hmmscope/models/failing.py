@@ -193,13 +193,19 @@ def _most(runs: Callable[[int], bool], low: int, high: int) -> int | None:
 
 def require_callable_on_tokens(model: nn.Module) -> None:
     """Raise InputError for a module that needs arguments besides tokens, or has lazy or meta weights."""
-    name = title_of(model)
-    for where, weight in model.named_parameters():
-        if nn.parameter.is_lazy(weight):
-            raise InputError(f"model: {name} has lazy modules with uninitialized weights ({where}); give their sizes")
-        if weight.is_meta:
-            raise InputError(f"model: {where} of {name} is on the meta device, without values; load its weights")
+    require_values(model)
     require_signature(model)
+
+
+def require_values(model: nn.Module) -> None:
+    """Raise InputError for a module with lazy or meta weights or buffers."""
+    for where, weight in (*model.named_parameters(), *model.named_buffers()):
+        if nn.parameter.is_lazy(weight):
+            rule = f"has lazy modules with uninitialized weights ({where}); give their sizes"
+            raise InputError(f"model: {title_of(model)} {rule}")
+        if weight.is_meta:
+            fix = "load its weights" if isinstance(weight, nn.Parameter) else "build it on a device with values"
+            raise InputError(f"model: {where} of {title_of(model)} is on the meta device, without values; {fix}")
 
 
 def read_number(model: Any, names: tuple[str, ...]) -> tuple[str, int] | None:

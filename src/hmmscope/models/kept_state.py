@@ -1,8 +1,10 @@
 """Saved state of a user's module, to restore it after test calls."""
 
-from collections import OrderedDict
+import random
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,19 +19,23 @@ from hmmscope.models.base import evaluating
 _STRUCTURE = frozenset(
     {"_parameters", "_modules", "_buffers", "training", *(name for name in vars(nn.Module()) if "hooks" in name)}
 )
-#: Mutable values.
-_CHANGING = (Tensor, torch.Generator, np.random.Generator, list, dict, set)
+#: Random generators.
+_RANDOM = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+#: Longest container with elements that are restored too.
+_MOST_ELEMENTS = 10_000
 
 
 class KeptState:
-    """Buffers, plain attributes and hooks of a model."""
+    """Buffers, plain attributes with what they contain, and hooks of a model."""
 
     def __init__(self, model: nn.Module) -> None:
         self._parts = parts_of(model)
         self._buffers = [dict(part._buffers) for part in self._parts]
         self._plain = [{k: v for k, v in vars(part).items() if k not in _STRUCTURE} for part in self._parts]
-        values = [value for own in (*self._buffers, *self._plain) for value in own.values()]
-        self._copies = [(value, _copied(value)) for value in values if isinstance(value, _CHANGING)]
+        known = {id(one) for part in self._parts for one in (part, *part._parameters.values())}
+        own = {type(part).__module__.partition(".")[0] for part in self._parts} - {"torch"}
+        values = [value for kept in (*self._buffers, *self._plain) for value in kept.values()]
+        self._copies = {id(value): (value, _copied(value)) for value in _reachable(values, known, own)}
         self._hooks = [
             (part, name, hooks)
             for part in self._parts
@@ -41,15 +47,35 @@ class KeptState:
 
     def outside_state(self) -> list[str]:
         """Return the names of changed attributes and buffers that a state_dict does not contain."""
-        copies = {id(value): copy for value, copy in self._copies}
         found = []
         for part, buffers, plain in zip(self._parts, self._buffers, self._plain, strict=True):
             lost = plain | {name: buffers[name] for name in part._non_persistent_buffers_set if name in buffers}
             for name, value in lost.items():
-                now = getattr(part, name, None)
-                if _other(copies.get(id(value), value), now):
+                if self._differ(value, getattr(part, name, None), set()):
                     found.append(f"{self._names.get(id(part), '')}.{name}".lstrip("."))
         return found
+
+    def _differ(self, value: Any, now: Any, seen: set[int]) -> bool:
+        if type(value) is not type(now):
+            return True
+        if isinstance(value, int | float | complex | str | bytes):
+            return value != now
+        if id(value) in seen:
+            return False
+        seen.add(id(value))
+        before, now = self._copies.get(id(value), (value, value))[1], _copied(now)
+        if isinstance(before, Tensor):
+            return not _equal(before, now)
+        if isinstance(before, np.ndarray):
+            return not np.array_equal(before, now)
+        if isinstance(before, dict):
+            return before.keys() != now.keys() or any(self._differ(one, now[key], seen) for key, one in before.items())
+        if isinstance(before, list | tuple | deque):
+            return len(before) != len(now) or any(self._differ(*pair, seen) for pair in zip(before, now, strict=True))
+        if isinstance(before, set):
+            return before != now
+        inside = getattr(value, "__dict__", None)
+        return id(inside) in self._copies and self._differ(inside, vars(now), seen)
 
     def put_back(self) -> None:
         for part, buffers, plain in zip(self._parts, self._buffers, self._plain, strict=True):
@@ -58,7 +84,7 @@ class KeptState:
             for name in [name for name in vars(part) if name not in _STRUCTURE and name not in plain]:
                 del vars(part)[name]
             vars(part).update(plain)
-        for value, copy in self._copies:
+        for value, copy in self._copies.values():
             _restore(value, copy)
 
     @contextmanager
@@ -84,41 +110,54 @@ def _others(hooks: Mapping[int, Any]) -> list[int]:
     return [key for key, name in names.items() if not name.startswith(own)]
 
 
-def _other(before: Any, now: Any) -> bool:
-    if isinstance(now, torch.Generator):
-        now = now.get_state()
-    if isinstance(before, Tensor) and isinstance(now, Tensor):
-        return before.shape != now.shape or not torch.equal(before.nan_to_num(), now.nan_to_num())
-    if isinstance(before, dict) and isinstance(now, dict):
-        return before.keys() != now.keys() or any(_other(value, now[key]) for key, value in before.items())
-    if isinstance(before, list) and isinstance(now, list):
-        return len(before) != len(now) or any(_other(*pair) for pair in zip(before, now, strict=True))
-    return isinstance(before, int | float) and isinstance(now, int | float) and before != now
+def _reachable(values: list[Any], known: set[int], own: set[str]) -> Iterator[Any]:
+    """Yield the mutable values inside some values, also in modules and in objects of the packages `own`."""
+    stack, seen = values, set(known)
+    while stack:
+        value = stack.pop()
+        if id(value) in seen or (isinstance(value, Tensor) and value.is_meta):
+            continue
+        seen.add(id(value))
+        if isinstance(value, (Tensor, np.ndarray, dict, list, set, deque, *_RANDOM)):
+            yield value
+        elif isinstance(value, nn.Module | SimpleNamespace) or type(value).__module__.partition(".")[0] in own:
+            stack += [vars(value)] if hasattr(value, "__dict__") and not isinstance(value, type) else []
+        if isinstance(value, dict | list | tuple | deque) and len(value) <= _MOST_ELEMENTS:
+            stack += value.values() if isinstance(value, dict) else value
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def _copied(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().clone()
-    if isinstance(value, torch.Generator):
-        return value.get_state()
-    return value.bit_generator.state if isinstance(value, np.random.Generator) else value.copy()
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    if isinstance(value, _RANDOM):
+        return value.getstate() if isinstance(value, random.Random) else value.get_state()
+    return value.copy() if isinstance(value, np.ndarray | dict | list | set | deque) else value
 
 
 def _restore(value: Any, copy: Any) -> None:
-    if isinstance(value, torch.Generator):
-        value.set_state(copy)
-    elif isinstance(value, np.random.Generator):
+    if isinstance(value, np.random.Generator):
         value.bit_generator.state = copy
+    elif isinstance(value, _RANDOM):
+        (value.setstate if isinstance(value, random.Random) else value.set_state)(copy)
     elif isinstance(value, Tensor):
         if value.shape != copy.shape:
             value.data = copy.clone()
-        elif not torch.equal(value.nan_to_num(), copy.nan_to_num()):
+        elif not _equal(value, copy):
             value.copy_(copy)
+    elif isinstance(value, np.ndarray):
+        if value.flags.writeable:
+            value[...] = copy
     elif isinstance(value, list):
         value[:] = copy
     else:
         value.clear()
-        value.update(copy)
+        value.extend(copy) if isinstance(value, deque) else value.update(copy)
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 A rehearsal restores the model's state, the random generators and the hooks.
 """
 
+import copy
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -75,6 +77,7 @@ def rehearse(model: nn.Module, inputs: Tensor, asked: Asked) -> tuple[str, ...]:
     require_callable_on_tokens(model)
     device = next((p.device for p in model.parameters()), inputs.device)
     with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings(action="ignore"))  # the measurement repeats the model's own
         if device.type == "cuda":  # an index out of range makes the device unusable
             stack.enter_context(_checked_embeddings(model, inputs))
         kept = stack.enter_context(undisturbed(model))
@@ -93,8 +96,7 @@ def rehearse_training(net: UserModule, num_columns: int, target: str) -> tuple[s
         rows = max(SAMPLES, -(-ports.vocab_size // num_columns))
         inputs = (torch.arange(rows * num_columns) % ports.vocab_size).view(rows, num_columns)
     _require_trainable(module)
-    warnings = rehearse(module, inputs, asked)
-    return (*warnings, *_rehearse_gradients(module, inputs[:SAMPLES]))
+    return (*rehearse(module, inputs, asked), *_rehearse_gradients(module, inputs[:SAMPLES]))
 
 
 def _require_trainable(module: nn.Module) -> None:
@@ -124,12 +126,17 @@ def _rehearse_gradients(module: nn.Module, inputs: Tensor) -> tuple[str, ...]:
     inputs = inputs.to(device)
     with undisturbed(module), torch.enable_grad():
         module.train()  # a module may disable gradients in evaluation only
-        with seeded_generators(0):
-            output = raw_logits(call_on_tokens(module, inputs))
-        before = KeptState(module)  # caches are filled
-        with torch.no_grad(), seeded_generators(0):
-            call_on_tokens(module, inputs)
-        lost = before.outside_state()
+
+        def call() -> Any:
+            with seeded_generators(0):
+                return raw_logits(call_on_tokens(module, inputs))
+
+        output = call()
+        with torch.no_grad(), _moved(weights):
+            call()  # fills what depends on the last call only
+            before = KeptState(module)
+            call()
+            lost = before.outside_state()
     if isinstance(output, Tensor) and not output.requires_grad:
         raise InputError(
             "model: its output has no gradient; remove torch.no_grad(), inference_mode() or detach() from its forward"
@@ -139,7 +146,21 @@ def _rehearse_gradients(module: nn.Module, inputs: Tensor) -> tuple[str, ...]:
     if not lost:
         return ()
     rule = "checkpoints do not store it, so a resumed or loaded run starts with its initial value"
-    return (f"the model keeps state outside of the tensors of its state_dict ({', '.join(lost[:8])}); {rule}",)
+    return (f"the model keeps state outside of the tensors of its state_dict ({', '.join(lost[:16])}); {rule}",)
+
+
+@contextmanager
+def _moved(weights: list[nn.Parameter]) -> Iterator[None]:
+    """Change weights inside the block, so that their running averages change too."""
+    moving = [weight for weight in weights if weight.is_floating_point()]
+    kept = [weight.detach().clone() for weight in moving]
+    try:
+        for weight in moving:
+            weight.mul_(1.01)
+        yield
+    finally:
+        for weight, value in zip(moving, kept, strict=True):
+            weight.copy_(value)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -156,6 +177,15 @@ def failure_on_few(model: nn.Module) -> str:
     except Exception as error:
         return f", which fails on {described_inputs(tokens)} ({' '.join(str(error).split())[:200]})"
     return ""
+
+
+def copied_model(model: nn.Module) -> nn.Module:
+    """Return a copy without the user's forward hooks, unless the copy fails without them."""
+    kept = KeptState(model)
+    hooked = kept.disables
+    with kept.without_hooks():
+        copied = copy.deepcopy(model)
+    return copy.deepcopy(model) if hooked and failure_on_few(copied) else copied
 
 
 class _Rehearsed:

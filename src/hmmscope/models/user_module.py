@@ -38,6 +38,9 @@ def logits_of(
             rule += "; batch and time are swapped, so return logits.transpose(0, 1)"
         elif isinstance(logits, Tensor) and logits.ndim == 3 and (logits.shape[0], logits.shape[2]) == (batch, time):
             rule += "; time is the last axis instead of symbols, so return logits.transpose(1, 2)"
+        elif isinstance(logits, Tensor) and logits.ndim == 3 and logits.shape[:2] == (batch, 1):
+            rule += "; it returns the last position only, so return all, as nanoGPT does given targets: "
+            rule += "hs.adapt(model, targets=lambda tokens: tokens)"
         raise InputError(rule)
     if not logits.is_floating_point():
         kind = str(logits.dtype).removeprefix("torch.")

@@ -24,6 +24,7 @@ from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.mixture_posterior import filter_mixture
+from hmmscope.models.adapted import call_on_tokens
 from hmmscope.models.attention import Attention
 from hmmscope.models.base import parameter_count
 from hmmscope.models.decoder import Decoder
@@ -183,7 +184,7 @@ def _own_recurrent(model: nn.Module, dataset: ProcessDataset) -> tuple[dict[str,
         x = embedding(tokens)
         x = layers(x if layers.batch_first else x.transpose(0, 1))[0]
         expected = head(x if layers.batch_first else x.transpose(0, 1))
-        answer = logits_of(model(tokens), tokens, dataset.num_symbols)
+        answer = logits_of(call_on_tokens(model, tokens), tokens, dataset.num_symbols)
     expected = expected[..., : dataset.num_symbols]
     if expected.shape != answer.shape or not torch.allclose(expected, answer, atol=1e-5):
         return None

@@ -1,6 +1,5 @@
 """A trained model and its data, loaded from a run folder."""
 
-import copy
 import os
 import warnings
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from hmmscope.datasets.targets import Target, dataset_of, make_target
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.models.base import ModelIO, SequenceModel, build_model
 from hmmscope.models.block_cot import feedback_width
+from hmmscope.models.rehearsal import copied_model
 from hmmscope.models.user_module import UserModuleSpec, as_module, model_name, unwrapped
 from hmmscope.processes.files import load_process
 from hmmscope.processes.make import built
@@ -129,7 +129,7 @@ class Run(Tabular):
         """
         config, given = self.config, isinstance(self.config.model, UserModuleSpec)
         if isinstance(config.model, UserModuleSpec):
-            config = replace(config, model=config.model.with_module(copy.deepcopy(self.model)))
+            config = replace(config, model=config.model.with_module(copied_model(self.model)))
         net = untrained_model(config, self.process)
         if step:
             found = RunDir.open(self.path).load_checkpoint(step)

@@ -22,12 +22,12 @@ from hmmscope.lab.experiments.run_page import description
 from hmmscope.lab.model_page.page_measurements import PageInputs, measured
 from hmmscope.lab.report.folder import UNSEALED
 from hmmscope.lab.report.look_page import render_look, write_look
-from hmmscope.models.adapted import title_of
+from hmmscope.models.adapted import shown_model, title_of
 from hmmscope.models.user_module import model_name
 from hmmscope.processes.process import Process
 from hmmscope.progress import Progress
 from hmmscope.runs.pipeline import Run, load_run
-from hmmscope.schema import options_of, require, require_count, require_path, shown
+from hmmscope.schema import options_of, require, require_count, require_path
 from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import seals
 
@@ -150,7 +150,7 @@ def look(
         elif isinstance(given, nn.Module):
             subject = _of_module(given, process, options, length, seed)
         else:
-            raise InputError(f"model: must be a module, a run or the folder of a run, got {shown(model)}")
+            raise InputError(f"model: must be a module, a run or the folder of a run, got {shown_model(model)}")
         with already_rehearsed():
             check_layers(subject.model, layers or ())
             data = measured(subject, num_samples=num_samples, num_points=num_points, layers=layers) | {"made": made}
