@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 import hmmscope as hs
 from hmmscope.analysis.strategies import LevelCrossing, strategies
@@ -108,7 +109,14 @@ def test_an_instrument_at_every_step(run: Run, capsys: pytest.CaptureFixture) ->
     assert [{k: v for k, v in row.items() if k != "step"} for row in rows if row["step"] == 30] == alone
     assert cli.main(["analyse", str(run.path), "strategies", "--over-checkpoints", "--num_samples", "8", "-q"]) == 0
     assert read_table(run.path / "analysis/strategies-over-training-num_samples-8.jsonl") == rows
+    assert (rows.about["samples"], rows.columns()["step"][0]) == (8, 0)
+    axes = Figure().subplots()
+    assert rows.plot(ax=axes, metric="total_variation") is axes.figure
+    assert axes.get_title() == "strategies over training, total_variation"
+    drawn = {line.get_label(): line.get_xdata().tolist() for line in axes.lines}
+    assert drawn["optimum"] == [0, *KEPT]
     own = hs.over_training(run, lambda model, corpus: [{"parameters": parameter_count(model)}])
+    assert own.plot().axes[0].lines[0].get_ydata().tolist() == [parameter_count(run.model)] * len(own)
     assert own[1] == {"step": 1, "parameters": parameter_count(run.model)}
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
-
 from hmmscope import registry
+from hmmscope.analysis.devices import about_of
 from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.reprs import ResultTable
 from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 
@@ -16,17 +16,17 @@ Instrument = Callable[..., list[dict[str, Any]]]
 
 def over_training(
     run: Run, instrument: str | Instrument, *, dataset: ProcessDataset | None = None, **options: Any
-) -> list[dict[str, Any]]:
+) -> ResultTable:
     """Return the rows of an instrument at every stored checkpoint, including step 0.
 
     Args:
         run: Run trained with ``training.num_log_checkpoints``.
         instrument: Name of an instrument, or a function (model, dataset) -> rows.
         dataset: Samples, the same at every step; by default the run's stream "probe".
-        options: Options of the instrument.
+        options: Options of the instrument, such as ``device``.
 
     Returns:
-        The rows, each with its ``step``.
+        The rows, each with its ``step``; ``plot()`` draws them over the step.
 
     Raises:
         InputError: Not a run, an unknown instrument, or a run without stored checkpoints.
@@ -36,8 +36,16 @@ def over_training(
     tool = registry.lookup("instrument", instrument) if isinstance(instrument, str) else instrument
     samples = run.dataset("probe") if dataset is None else dataset
 
-    def at(step: int) -> list[dict[str, Any]]:
-        model: nn.Module = run.model_at(step)
-        return [{"step": step} | row for row in tool(model, samples, **options)]
-
-    return [row for step in run.checkpoint_steps() for row in at(step)]
+    steps = run.checkpoint_steps()
+    tables = [tool(run.model_at(step), samples, **options) for step in steps]
+    rows = [{"step": step} | row for step, table in zip(steps, tables, strict=True) for row in table]
+    last = tables[-1]
+    if isinstance(last, ResultTable):
+        title, y, by, only = last.title, last.y, (last.x, *last.by), last.only
+    else:
+        numbers = [name for row in rows[:1] for name, value in row.items() if isinstance(value, int | float)]
+        title, y, by, only = getattr(tool, "__name__", "instrument"), [*numbers, "value"][1], (), ()
+    found = ResultTable(rows, f"{title} over training", x="step", y=y, by=by, only=only)
+    found.about = getattr(last, "about", None) or about_of(run.model, samples, None)
+    found.warnings = tuple(dict.fromkeys(line for table in tables for line in getattr(table, "warnings", ())))
+    return found
