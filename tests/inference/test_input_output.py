@@ -12,6 +12,7 @@ from hmmscope.emissions.multichannel import MultichannelHMM
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import fit_baum_welch
 from hmmscope.inference.fit_inputs import expected_input_counts, fit_inputs
+from hmmscope.inference.given_inputs import StateObserver
 from hmmscope.seeds import numpy_generator
 
 
@@ -179,16 +180,58 @@ def test_policies_of_processes_that_actions_drive():
         hard.with_policy([0.5, 0.5])
 
 
-@pytest.mark.parametrize("form", ["pairs", "vectors"])
+def _forms(hmm, policy, inputs, symbols):
+    """Return the processes that a policy makes, each with the same samples."""
+    hot = [torch.nn.functional.one_hot(part, count) for part, count in ((inputs, 2), (symbols, hmm.num_symbols))]
+    return {
+        "tokens": (hmm.with_policy(policy), torch.stack([inputs, symbols + 2], 2).flatten(1)),
+        "pairs": (hmm.with_policy(policy, together=True), inputs * hmm.num_symbols + symbols),
+        "vectors": (MultichannelHMM.of_inputs(hmm, policy), torch.stack([inputs, symbols], 2).double()),
+        "one-hot": (MultichannelHMM.of_inputs(hmm, policy, one_hot=True), torch.cat(hot, 2).double()),
+    }
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (2, 4)])
+def test_a_state_observer_has_the_beliefs_given_the_inputs(shape):
+    random = numpy_generator(7, "input-output")
+    hmm, policy = _random(random, 2, 3, 4), random.dirichlet(np.ones(2), shape)
+    inputs, symbols = (torch.from_numpy(random.integers(0, count, (2, 5))) for count in (2, 4))
+    exact = hmmscope.filter_beliefs(hmm, symbols, inputs=inputs).beliefs
+    moved = torch.einsum("bts,btsj->btj", exact[:, :-1], hmm.transition[inputs[:, 1:]])
+    logs = []
+    for name, (process, seen) in _forms(hmm, policy, inputs, symbols).items():
+        found = hmmscope.observe(StateObserver(hmm, process), seen).belief
+        if name == "tokens":
+            torch.testing.assert_close(found[:, 2::2], moved, atol=1e-7, rtol=0)  # HMM rounds to multiples of 2^-32
+            found = found[:, 1::2]
+        torch.testing.assert_close(found, exact, atol=1e-7, rtol=0)
+        logs.append(float(hmmscope.log_likelihood(process, seen).sum()))
+    assert logs == pytest.approx(logs[:1] * 4, abs=1e-6)
+    with pytest.raises(InputError, match="process: must be a policy's process of this model"):
+        StateObserver(hmm, hmmscope.make_process("mess3"))
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("form", ["tokens", "pairs", "vectors", "one-hot"])
 def test_networks_of_inputs_and_observations(form, tmp_path):
     hmm = _random(numpy_generator(6, "input-output"), 2, 2, 2)
-    process = (
-        MultichannelHMM.of_inputs(hmm, [0.5, 0.5]) if form == "vectors" else hmm.with_policy([0.5, 0.5], together=True)
-    )
-    run = hmmscope.train(
-        process, tmp_path / "run", model={"name": "rnn", "width": 4, "num_layers": 1}, length=4, num_steps=2
-    )
-    assert run.summary["loss"] > 0
+    process, _ = _forms(hmm, [0.5, 0.5], torch.zeros(1, 1).long(), torch.zeros(1, 1).long())[form]
+    model = {"name": "rnn", "width": 4, "num_layers": 1}
+    run = hmmscope.train(process, tmp_path / "run", model=model, length=4, num_steps=2)
+    samples, net = run.dataset("probe"), run.model
+    score = hmmscope.evaluate(net, samples, num_samples=8, baselines=False)
+    assert score.loss > score.bayes_loss
+    options = hmmscope.InstrumentOptions(observer=StateObserver(hmm, process), num_controls=0)
+    (row, *_) = hmmscope.probe(net, samples, num_samples=16, options=options)
+    assert row["target"] == "belief"
+    found = hmmscope.belief_map(run, num_samples=16, options=options)
+    assert found.exact.shape[1] == 2
+    rows = hmmscope.belief_interventions(net, samples, num_samples=16)
+    assert {row["intervention"] for row in rows} >= {"set"}
+    with hmmscope.intervene(net, {"residual.0": torch.zeros_like}):
+        hmmscope.evaluate(net, samples, num_samples=8, baselines=False)
+    if form in ("tokens", "one-hot"):
+        assert hmmscope.look(run, num_samples=8).losses
 
 
 def test_file(tmp_path):

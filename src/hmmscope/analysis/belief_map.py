@@ -34,8 +34,6 @@ from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.models.adapted import title_of
 from hmmscope.models.failing import POSITION_LIMITS, TRAINED_LENGTHS, read_number
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.make import as_process
 from hmmscope.processes.process import Process
 from hmmscope.progress import shows_progress
@@ -334,7 +332,7 @@ class BeliefReader(Shown):
 
     @classmethod
     def of(
-        cls, dataset: ProcessDataset, num_samples: int, num_points: int, observer: HMM | LabelledHMM | None = None
+        cls, dataset: ProcessDataset, num_samples: int, num_points: int, observer: Process | None = None
     ) -> "BeliefReader":
         if dataset.process.data is not None and observer is None:
             raise InputError(

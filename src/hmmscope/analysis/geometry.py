@@ -30,8 +30,6 @@ from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.mixture_posterior import filter_known_component, filter_mixture
 from hmmscope.inference.optimal import observe
 from hmmscope.processes.capabilities import BELIEFS, COMPONENTS
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import options_of, require, require_count
@@ -118,7 +116,7 @@ class ExactBeliefs(Shown):
     inside: Bool[Tensor, " example"] | None
 
     @classmethod
-    def of(cls, dataset: ProcessDataset, num_samples: int, observer: HMM | LabelledHMM | None = None) -> "ExactBeliefs":
+    def of(cls, dataset: ProcessDataset, num_samples: int, observer: Process | None = None) -> "ExactBeliefs":
         """Compute the exact targets of samples under the dataset's process, or under another process (`observer`)."""
         times = belief_times(dataset)
         found, inside = belief_targets(dataset, times, num_samples, observer), unpadded(dataset, times, num_samples)
@@ -245,7 +243,7 @@ def belief_targets(
     dataset: ProcessDataset,
     times: NDArray[np.int64],
     num_samples: int,
-    observer: HMM | LabelledHMM | None = None,
+    observer: Process | None = None,
     *,
     first: int = 0,
 ) -> dict[str, Float64[Tensor, "example coordinate"]]:
@@ -269,7 +267,7 @@ def _batches(dataset: ProcessDataset, num_samples: int, first: int) -> Iterator[
 
 
 def _targets(
-    dataset: ProcessDataset, batch: Batch, observer: HMM | LabelledHMM | None
+    dataset: ProcessDataset, batch: Batch, observer: Process | None
 ) -> dict[str, Float64[Tensor, "batch time coordinate"]]:
     process: Process = dataset.process if observer is None else observer
     if process.num_symbols != dataset.num_symbols:

@@ -83,20 +83,24 @@ class MultichannelHMM(EmissionHMM):
         self.num_symbols = self.num_draws = len(self.channels)
 
     @classmethod
-    def of_inputs(cls, hmm: InputOutputHMM, policy: Any, *, first: Any = None) -> Self:
+    def of_inputs(cls, hmm: InputOutputHMM, policy: Any, *, first: Any = None, one_hot: bool = False) -> Self:
         """Return the process of vectors (input, observation) under a policy, see `policy_rows`.
 
-        Its states are pairs (input, state), or triples with the observation if the policy depends on it.
+        Its states are pairs (input, state), or triples with the observation if the policy depends on it, or for `one_hot`
+        vectors of U + V zeros and ones.
         """
         count, size, num_seen = hmm.emission.shape
         rows_UVU, first_U = policy_rows(policy, first, count, num_seen)
-        held = num_seen if np.ndim(policy) == 3 else 1
+        held = num_seen if np.ndim(policy) == 3 or one_hot else 1
         emits = hmm.emission if held > 1 else torch.ones(count, size, 1, dtype=torch.float64)
         initial = torch.einsum("x,t,xth->xth", first_U, hmm.initial, emits).flatten()
         moves = torch.einsum("ugx,xst,xth->usgxth", rows_UVU[:, :held], hmm.transition, emits)
         inputs = torch.eye(count, dtype=torch.float64).repeat_interleave(size * held, 0)
         seen = hmm.emission.flatten(0, 1) if held == 1 else torch.eye(held).double().repeat(count * size, 1)
-        return cls(initial, moves.reshape(len(initial), -1), [inputs, seen], title=hmm.title)
+        channels = [inputs, seen]
+        if one_hot:
+            channels = [torch.stack([1 - own, own], 1) for own in torch.cat(channels, 1).T]
+        return cls(initial, moves.reshape(len(initial), -1), channels, title=hmm.title)
 
     @property
     def means(self) -> Float64[Tensor, "state coordinate"]:

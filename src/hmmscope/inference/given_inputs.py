@@ -1,15 +1,19 @@
 """Input-output HMMs given a row of inputs."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.optimal import observe
 from hmmscope.inference.paths import most_likely_states, sample_state_paths
 from hmmscope.inference.smoothing import smooth_beliefs
 from hmmscope.processes.capabilities import ObserverOutput
+from hmmscope.processes.input_output import InputOutputHMM
 from hmmscope.processes.process import Process
+from hmmscope.schema import require
 from hmmscope.sequences.gaps import MISSING
 
 
@@ -52,3 +56,35 @@ class GivenInputs(Process):
 
     def _given(self, reset_mask: object) -> dict[str, Any]:
         return {"inputs": self.inputs, "reset_mask": reset_mask}
+
+
+class StateObserver(Process):
+    """The beliefs about the state of an `InputOutputHMM` on samples of a process that a policy makes from it.
+
+    After an input alone, the belief is about the state that emits the next observation.
+
+    Args:
+        hmm: The model.
+        process: `hmm.with_policy(...)`, or `MultichannelHMM.of_inputs(hmm, ...)`.
+    """
+
+    stored_name, observes_gaps = "StateObserver", True
+
+    def __init__(self, hmm: InputOutputHMM, process: Process) -> None:
+        self.process, self.num_symbols, self.num_states = process, process.num_symbols, hmm.num_states
+        self.real_valued, self.states = process.real_valued, hmm.states
+        own, inputs, total = torch.eye(hmm.num_states).double(), hmm.num_inputs, process.num_states
+        if process.real_valued:  # (input, state, held observation)
+            map_XS = own.repeat_interleave(total // (inputs * hmm.num_states), 0).repeat(inputs, 1)
+        elif not process.params.states_emit:  # pairs as symbols: the start, then (held, state)
+            map_XS = torch.cat([hmm.initial[None], own.repeat((total - 1) // hmm.num_states, 1)])
+        else:  # a first input, a later input and the state before it, (input, state, held observation)
+            held = (total - inputs) // (inputs * hmm.num_states) - 1
+            after = own.repeat_interleave(max(held, 0), 0).repeat(inputs, 1)
+            map_XS = torch.cat([hmm.initial.expand(inputs, -1), hmm.transition.flatten(0, 1), after])
+        require(len(map_XS) == total, "process", "must be a policy's process of this model", repr(process))
+        self.map_XS = map_XS
+
+    def observe(self, observations: Tensor, *, reset_mask: object = None) -> ObserverOutput:
+        found = observe(self.process, observations, reset_mask=reset_mask)
+        return replace(found, probs={"belief": found.probs["belief"] @ self.map_XS})
