@@ -17,7 +17,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from hmmscope.lab.evidence.answers import answer_of, scope_of
+from hmmscope.lab.evidence.answers import ANSWERS, MEANINGS, answer_of, effect_sentence, scope_of
 from hmmscope.lab.evidence.verdicts import DECIDED
 from hmmscope.storage import store
 from hmmscope.text import in_digits
@@ -30,7 +30,11 @@ TEXTS, PAGE, LEDGER = (
 )
 PLANS = ROOT / "protocols" / "undecided.toml"
 #: Changes of a rule, in words.
-CHANGES = {"margin × ½": "half the margin", "margin × 2": "twice the margin", "rate 0.05": "the error rate 0.05"}
+CHANGES = {
+    "margin × ½": "with a margin half as large",
+    "margin × 2": "with a margin twice as large",
+    "rate 0.05": "with fit lengths at the error rate 0.05 instead of 0.1",
+}
 #: Deciding cases, in words.
 CASES = {
     "noisy less clear": "noisiest minus least noisy chains",
@@ -58,10 +62,6 @@ DIFFERS = {
 }
 #: Why verdicts at scale "small" are exploratory.
 SEEN = "data at scale `small` were known when the rules were written"
-#: Ends of the names of things that a claim counts.
-COUNTED = ("processes", "networks", "instances", "samples", "prompts", "windows", "distances and seeds")
-#: Beginnings of units that stand after a number.
-AFTER = ("of ", "in ", "nats", "doublings", "layers", "positions", "bits", "steps", "times ")
 #: Columns of the tables of answers.
 COLUMNS = ("supported", "contradicted", "undecided")
 
@@ -69,23 +69,27 @@ _HEAD = """# Which claims of the papers hold
 
 <!-- python scripts/write_findings.py --write makes this page from docs/findings.toml and the ledger. -->
 
-Both papers make 100 headline claims that a measurement or a computation can decide: {counts}. The verdicts
+Both papers make 100 headline claims that a measurement or a computation can decide:
+{counts}. Most undecided claims need longer training or sequences than we could afford. The verdicts
 stand in the [ledger](ledger.md) of {made}; `make article` typesets them (PDF).
+
+Four words help to read this page. The **fit length** of a model is the number of positions, counted from the first,
+up to which its error stays below 0.1. A **doubling** is a factor of two: 0.11 doublings per layer means 8 % more per
+layer. A **pool** is the set of HMMs from which training prompts come. A **seed** is one independent training.
 
 {tables}
 ## How to read the answers
 
-* **Supported**: the whole 95 % interval lies beyond the smallest effect that matters. *In sign*: the interval lies on
-  the claimed side, but includes effects too small to matter, or the power is low. The
-  *margin* is the smallest effect that matters, or the bound of a rule without one.
-* **Contradicted**: the interval lies on the other side, or excludes every effect that matters. *At this budget*: more
-  training could still confirm the claim.
-* **Undecided**: the interval decides nothing, or a precondition (gate) failed.
+{meanings}
+If a claim covers several cases, such as tasks, the weakest case decides. The *margin* is the smallest effect that
+matters, or the bound of a rule without one. A *precondition* makes a test fair: *regime* (process and data are like
+those of the paper), *learned* (the model is better than its control), *converged* (the same change by training as in
+the last doubling would not alter the answer), *power* (there are enough seeds), and *room* (the effect is possible).
+An answer is *exploratory* if its rule was written or changed after data were seen; new data can confirm it.
 
 An answer holds only for the models and sizes that follow it, its scope. Numbers in brackets are 95 % intervals over
 seeds. [The rules](experiments.md#the-ledger) were changed on 2026-11-25 and 2026-11-28 ([what
-changed](experiments/ledger-changes.md)); rows whose rule changed after their data are exploratory until new data.
-The reasons, the failed gates and the next test of a claim are folded under each headline.
+changed](experiments/ledger-changes.md)). Unfold the reasons under a headline for the failed preconditions and the next test.
 
 All trained models differ from those of the papers in size, budget and data. The values of the papers are in parentheses.
 Models of [MultiTask] have width 64 to 128 (1024), and their pools consist of composed cycles. Models of [Limits] have a
@@ -129,54 +133,48 @@ def glance(paper: dict[str, Any], ledger: dict[str, dict[str, Any]]) -> str:
     return f"**{paper['title']}**\n\n" + "\n".join(lines) + "\n"
 
 
-def measured(row: dict[str, Any]) -> str:
-    """Return the sentence about the effect of a row."""
-    shown, (unit, _, case) = (
-        in_digits(row["value"], row["low"], row["high"]),
-        ("in accuracy" if row["unit"] == "accuracy" else row["unit"]).partition(", "),
-    )
-    counted = f", over {row['seeds']} seeds" if row["seeds"] else ""
-    begin = f"In the deciding case ({CASES.get(case, case)}) the" if case else "The"
-    if unit.startswith("fraction of ") and unit.endswith(COUNTED):
-        return f"{begin} {unit} that meet the criterion is {shown}{counted}"
-    if unit.startswith("fraction"):
-        return f"{begin} measured {unit} is {shown}{counted}"
-    if not unit or unit.startswith(AFTER):
-        return f"{begin} measured effect is {shown} {unit}".rstrip() + counted
-    return f"{begin} measured effect ({unit}) is {shown}{counted}"
-
-
 def sensitive(changes: list[str]) -> str:
     """Return the sentence about changes that alter a verdict."""
     seeds = [one.removeprefix("without seed ") for one in changes if one.startswith("without seed ")]
     named = [CHANGES.get(one, one) for one in changes if not one.startswith("without seed ")]
-    named += [f"leaving out seed {' or '.join(filter(None, [', '.join(seeds[:-1]), seeds[-1]]))}"] if seeds else []
-    if len(named) == 1:
-        return f"The verdict would change with {named[0]}"
-    return f"Any one of these changes would alter the verdict: {', '.join(named)}"
+    if seeds:
+        listed = f"seed {' or '.join(filter(None, [', '.join(seeds[:-1]), seeds[-1]]))}"
+        named.append(f"without {listed if len(seeds) < 4 else f'any of {len(seeds)} seeds'}")
+    return f"The answer would change {', or '.join(named)}."
 
 
 def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dict[str, str]) -> list[str]:
     """Return lines on each claim of a headline: verdict, number, closed gates, and what would decide it."""
     lines = []
     for name in [*entry["rows"], *entry.get("also", [])]:
-        row = ledger[name]
-        number = ""
+        row, told = ledger[name], []
+        why = " because a precondition fails" if row["verdict"] == "not tested" else ""
         if row["value"] is not None and row["low"] is not None:
-            number = f" {measured(row)}."
+            case = row["unit"].partition(", ")[2]
+            shown = in_digits(row["value"], row["low"], row["high"])
+            told.append(effect_sentence(shown, row["unit"], row["seeds"], CASES.get(case, "")))
         elif row["seeds"]:
-            number = f" The data have {row['seeds']} seeds."
-        marks = f" {sensitive(row['fragile'])}." if row["fragile"] else ""
-        why = row["exploratory"]
-        if why:
-            marks += f" The verdict is exploratory, because {SEEN if why == 'scale small' else why}."
-        closed = "".join(
-            f" The precondition *{gate['name']}* fails: {gate['text']}." for gate in row["gates"] if not gate["is_open"]
-        )
-        needed = f" A decision needs about {row['seeds_needed']} seeds." if row["seeds_needed"] else ""
-        decide = f" {plans[name]}" if row["verdict"] not in DECIDED and name in plans else ""
-        lines.append(f"`{name}`: the verdict is *{row['verdict']}*.{number}{marks}{closed}{needed}{decide}")
+            told.append(f"The data have {row['seeds']} seeds.")
+        told += [sensitive(row["fragile"])] if row["fragile"] else []
+        if row["exploratory"]:
+            told.append(
+                f"The answer is exploratory: {SEEN if row['exploratory'] == 'scale small' else row['exploratory']}."
+            )
+        told += [
+            f"The precondition *{gate['name']}* fails: {gate['text']}." for gate in row["gates"] if not gate["is_open"]
+        ]
+        told += [f"A decision needs about {row['seeds_needed']} seeds."] if row["seeds_needed"] else []
+        told += [plans[name]] if row["verdict"] not in DECIDED and name in plans else []
+        lines.append(f"`{name}` is {answer_of(row['verdict'])}{why}. {VERDICTS_IN.sub(as_answers, ' '.join(told))}")
     return lines
+
+
+#: Verdicts of a ledger in the text of a precondition.
+VERDICTS_IN = re.compile(rf"\bfrom ({'|'.join(ANSWERS)}) to ({'|'.join(ANSWERS)})(?=\.)")
+
+
+def as_answers(found: re.Match) -> str:
+    return f"from {answer_of(found[1])} to {answer_of(found[2])}"
 
 
 def section(paper: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dict[str, str]) -> str:
@@ -195,7 +193,7 @@ def section(paper: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dic
         folded = reasons(entry, ledger, plans)
         differs = [DIFFERS[entry["differs"]]] if entry.get("differs") else []
         pages = links([ledger[name] for name in [*entry["rows"], *entry.get("also", [])]])
-        lines += ["<details><summary>Verdict and reasons</summary>", "", f"{pages}", ""]
+        lines += ["<details><summary>Reasons</summary>", "", f"{pages}", ""]
         lines += [f"* {escape(line, quote=False)}" for line in [*folded, *differs]] + ["", "</details>", ""]
     if paper.get("question"):
         lines += ["### Questions of this project", ""]
@@ -247,10 +245,11 @@ def page() -> str:
         told |= dict.fromkeys(plan["headlines"], plan["what"] if cost == "none" else test)
     papers = {key: value for key, value in texts.items() if isinstance(value, dict)}
     counted = Counter(answer_of(ledger[name]["verdict"]) for name in headlines)
-    counts = ", ".join(f"{number} are {word}" for word, number in counted.most_common())
+    *most, last = (f"{counted[word]} are {word}" for word in MEANINGS if counted[word])
     head = _HEAD.format(
-        counts=counts,
+        counts=f"{', '.join(most)}, and {last}",
         made=max(row["created"] for row in ledger.values()),
+        meanings="".join(f"* **{word.capitalize()}**: {meaning}\n" for word, meaning in MEANINGS.items()),
         tables="\n".join(glance(papers[name], ledger) for name in ("MultiTask", "Limits")),
     )
     sections = [section(paper, ledger, told) for paper in papers.values()]

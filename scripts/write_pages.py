@@ -36,9 +36,10 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from hmmscope import registry
-from hmmscope.lab.evidence.answers import UNSETTLED, answer_of
+from hmmscope.lab.evidence.answers import UNSETTLED, answer_of, effect_sentence
 from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.derived import figures_of
+from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.figure import Figure, Heatmap
 from hmmscope.lab.evidence.finding import Finding, asked_by
 from hmmscope.lab.evidence.ledger import SCALES, LedgerRow, as_markdown, ledger, read_tables
@@ -376,22 +377,22 @@ def papers() -> list[str]:
 
 
 _PAPERS_INTRO = (
-    "Each part states what we found, our first figure, and the words of the paper. Numbers that a paper prints are drawn "
-    "beside ours and marked as printed. Neither paper publishes the values of its curves, so these are not drawn."
+    "Each part lists what is decided, our first figure, and the words of the paper. "
+    "[Answers](findings.md#how-to-read-the-answers) are supported, contradicted or undecided. Numbers that a paper prints "
+    "are drawn beside ours and marked as printed. Neither paper publishes the values of its curves, so these are not drawn."
 )
 
 
 def _answers(folder: Path) -> list[str]:
-    """Return the first decided claim of a folder, and the counts of answers."""
+    """Return the decided claims of a folder, each with its effect, and the counts of answers."""
     findings = [Finding.from_data(data) for data in store.read_json(folder / "findings.json")]
-    findings.sort(key=lambda one: answer_of(one.verdict) in UNSETTLED)
-    first = findings[0]
-    counted = verdict_summary(findings)
-    return [
-        f"**{answer_of(first.verdict).capitalize()}**: {first.title} {first.number()} (scale {folder.parent.name}).",
-        "",
-        f"Answers: {counted}.",
-    ]
+    settled = [one for one in findings if answer_of(one.verdict) not in UNSETTLED]
+    lines = []
+    for one in settled or findings[:1]:
+        shown = Effect(value=one.value, low=one.low, high=one.high, unit="") if one.value is not None else ""
+        effect = f" {effect_sentence(str(shown).strip(), one.unit, one.num_seeds)}" if shown else ""
+        lines.append(f"- **{answer_of(one.verdict).capitalize()}**: {one.title}{effect}")
+    return [*lines, "", f"All answers at scale {folder.parent.name}: {verdict_summary(findings)}."]
 
 
 def board_figure(cards: list[dict[str, Any]]) -> Figure:

@@ -194,15 +194,24 @@ def test_a_triangle_is_drawn_around_its_beliefs() -> None:
     assert axes.collections[0].get_rasterized()
 
 
-def test_panels_of_a_row_that_show_one_quantity_have_one_axis() -> None:
-    """Not one of another quantity, and not one that would be squashed."""
+def test_panels_that_show_one_quantity_have_one_axis() -> None:
+    """In pictures and on pages, over all rows; not one of another quantity, and not one that would be squashed."""
     largest = (("nats", 10.0), ("nats", 8.0), ("nats", 1.0), ("bits", 9.0))
     panels_ = [lines(y_label=label, series=(line(x=(0, 1), y=(0.0, y), low=None, high=None),)) for label, y in largest]
-    tops = lambda chosen: [axes.get_ylim()[1] for axes in plots.draw(a_figure(*chosen)).axes]  # noqa: E731
-    one, two, four = tops([panels_[n] for n in (0, 1, 3)])
+
+    def tops(*numbers: int) -> list[float]:
+        chosen = a_figure(*(panels_[n] for n in numbers))
+        ends = [axes.get_ylim()[1] for axes in plots.draw(chosen).axes]
+        for found, panel in zip(ends, interactive.figure_data(chosen)["panels"], strict=True):
+            assert panel["y_max"] is None or panel["y_max"] == found
+        return ends
+
+    one, two, four = tops(0, 1, 3)
     assert one == two != four
-    one, small = tops([panels_[n] for n in (0, 2)])
+    assert len(set(tops(0, 1, 0, 1, 1))) == 1
+    one, small = tops(0, 2)
     assert small < one / 5
+    assert tops(0, 0, 0, 2, 2)[3] < one / 5 == tops(0, 0, 0, 1, 1)[3] / 5
 
 
 @pytest.mark.drawn(3)

@@ -123,10 +123,10 @@ def _shown(tables: lab.Tables) -> lab.Figure:
         name="evaluation-loss",
         title="Evaluation loss at one position against training",
         caption=(
-            "Distance of the answer from the exact one at the given position, against the sequences seen in training; "
-            "all models of a task see equally many. At scales smoke and paper Transformers have the doubling "
-            "curriculum: a position is first trained when its stage begins. Cyclic-HARD includes only positions at "
-            "which the state is asked for. Bands are 95 % intervals over seeds."
+            "Each curve shows how far a model's answer is from the exact one at the given position, by the number of "
+            "training sequences, which is equal for all models of a task. At scales smoke and paper Transformers have "
+            "the doubling curriculum: a position is first trained when its stage begins. Cyclic-HARD includes only "
+            "positions at which the state is asked for. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )

@@ -120,23 +120,20 @@ def _lengths_figure(tables: lab.Tables) -> lab.Figure:
         ]
         if deep:
             powers = tuple(float(min(2**n, longest)) for n in deep)
-            series.append(lab.Series(name="2^layers", role="control", x=tuple(deep), y=powers))
+            series.append(lab.Series(name="2^layers (the paper)", role="control", x=tuple(deep), y=powers))
         shown: dict[str, Any] = {"x_label": "layers", "y_label": "fit length", "y_min": 0.0, "y_max": 1.08 * longest}
         panels.append(lab.lines(task_title(task), *series, **shown))
     definition = rows[0]["definition"]
-    rule = (
-        "all positions up to it are fitted"
-        if definition == "prefix"
-        else "it is fitted, whether or not earlier positions are"
-    )
+    which = "the last position up to which" if definition == "prefix" else "the last position at which"
     return lab.Figure(
         name="fit-length",
         title="Fit length against depth",
         caption=(
-            f"The largest position such that {rule}: evaluation loss below the error rate in each of the last epochs. "
-            "The constant predictor always gives the mean exact answer. 2^layers is cut at the sequence length. Depths "
-            "with a ring have not converged: their fit length changed by a tenth of a doubling or more over the last "
-            "doubling of the training, mean over seeds. Bands are 95 % intervals over seeds."
+            f"The fit length is {which} the evaluation loss is below the error rate, in each of the last epochs. The RNN "
+            "fits the whole sequence where its line covers the dots. The paper expects at least 2^layers positions (cut at "
+            "the sequence length); a constant answer is the mean of the exact answers. A ring marks a depth that still "
+            "learns: over the second half of its training the fit length changed by 7 % or more (mean over seeds). Bands "
+            "are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )

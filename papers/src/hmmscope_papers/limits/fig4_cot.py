@@ -192,8 +192,8 @@ def _training_figure(rows: lab.Rows) -> lab.Figure:
         name="error-over-training",
         title="The last position over training",
         caption=(
-            "Evaluation loss at one position against the epoch (a twentieth of the training at reduced scales), by "
-            "block length b; the exact belief is at 0. Means over seeds, bands are 95 % intervals."
+            "Each curve shows the evaluation loss at one position by the epoch (a twentieth of the training at reduced "
+            "scales), by block length b; the exact belief is at 0. Means over seeds, bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )

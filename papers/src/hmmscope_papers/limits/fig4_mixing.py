@@ -137,9 +137,10 @@ def _together(rows: lab.Rows) -> lab.Figure:
         name="errors-by-position",
         title="Error by position, for five speeds of mixing",
         caption=(
-            f"Half the L1 distance from the exact belief (the optimum is at 0), against the number of observations: a "
-            f"Transformer of {layers} layer{'s' * (layers > 1)} (left), and the uniform distribution (right), the best "
-            "prediction of the state from a window of observations. Means over seeds, bands are 95 % intervals."
+            "Curves show half the L1 distance from the exact belief (the optimum is at 0) by the number of "
+            f"observations, of a Transformer of {layers} layer{'s' * (layers > 1)} (left), and the uniform distribution "
+            "(right), the best prediction of the state from a window of observations. Means over seeds, bands are 95 % "
+            "intervals."
         ),
         panels=tuple(panels),
     )

@@ -123,8 +123,8 @@ def _against_depth(tables: lab.Tables) -> lab.Figure:
         name="fit-length-by-depth",
         title="Fit length against depth, with and without curriculum",
         caption=(
-            f"Number of leading positions with an evaluation loss below {rows[0]['error_rate']:g} in each of the "
-            "last epochs. Bands are 95 % intervals over seeds."
+            f"The fit length is the number of leading positions with an evaluation loss below {rows[0]['error_rate']:g} "
+            "in each of the last epochs. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )

@@ -98,9 +98,9 @@ def _figure(rows: lab.Rows) -> lab.Figure:
         name="mixing-times",
         title="Mixing times compared with Table 1",
         caption=(
-            "Steps until the initial state is forgotten: by the definition (Eq. A.2; cut at 120 as in the paper), the same "
-            "minus two steps, and as printed. RanLDS has a formula, from which no steps are subtracted. CR-p is Cyclic-RND "
-            "with backward probability p. Means over instances with 95 % intervals."
+            "Bars show the steps until the initial state is forgotten: by the definition (Eq. A.2; cut at 120 as in the "
+            "paper), the same minus two steps, and as printed. RanLDS has a formula, from which no steps are "
+            "subtracted. CR-p is Cyclic-RND with backward probability p. Means over instances with 95 % intervals."
         ),
         panels=(
             panel([label for label in shown if label.startswith("Ran")], "Forget quickly"),

@@ -192,8 +192,9 @@ def _cost_figure(rows: lab.Rows) -> lab.Figure:
         name="operations",
         title="Operations of a training pass",
         caption=(
-            "Floating-point operations of forward and backward pass as a multiple of those without chain-of-thought (the "
-            "line at 1). The naive algorithm needs ceil(T / b) passes; the two-phase algorithm gives the same gradients."
+            "Curves show the floating-point operations of forward and backward pass as a multiple of those without "
+            "chain-of-thought (the line at 1). The naive algorithm needs ceil(T / b) passes; the two-phase algorithm "
+            "gives the same gradients."
         ),
         panels=tuple(
             _panel(own, task, "flops_ratio", "operations, without = 1") for task, own in rows.by("task").items()

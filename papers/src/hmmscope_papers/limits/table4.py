@@ -135,9 +135,9 @@ def _figure(tables: lab.Tables) -> lab.Figure:
         name="training-loss",
         title="Training loss of the deepest Transformer",
         caption=(
-            "Mean loss over an epoch of training and on held-out samples, with the smallest possible loss and the loss of "
-            "a predictor that always gives the mean of the exact answers. Printed: 7 layers, length "
-            "120. Bands are 95 % intervals over seeds."
+            "Curves show the mean loss over an epoch of training and on held-out samples, with the smallest possible "
+            "loss and the loss of a predictor that always gives the mean of the exact answers. Printed: 7 layers, "
+            "length 120. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )

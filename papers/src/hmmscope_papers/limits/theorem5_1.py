@@ -44,9 +44,9 @@ class Theorem51(lab.Experiment):
     title = "A ReLU RNN of width n·m follows a deterministic HMM exactly"
     in_paper = "[Limits] Theorem 5.1", "approximating the belief state sequence of length T with no error."
     summary = (
-        "Theorem 5.1 of [Limits] gives the weights of a one-layer ReLU RNN whose hidden state contains the belief state of "
-        "a deterministic HMM, or a product of orthogonal matrices, without error. The weights are built into torch.nn.RNN "
-        "and run; the exact answer comes from the filter."
+        "Theorem 5.1 of [Limits] gives the weights of a one-layer ReLU RNN whose hidden state contains the belief state "
+        "of a deterministic HMM, or a product of orthogonal matrices, without error. The weights are built into "
+        "torch.nn.RNN and run; the exact answer comes from the filter."
     )
     intervals = INTERVALS
     groups = {"errors": ("errors",), "scale": ("scale", "start"), "weights": ("weights",)}
@@ -183,9 +183,9 @@ def _error_figure(rows: lab.Rows) -> lab.Figure:
         name="error-by-length",
         title="The only error is rounding",
         caption=(
-            "Largest error of any coordinate up to each step, for products of random orthogonal 5 x 5 matrices (median, "
-            "with the range over instances). For cyclic-det, random-automaton and word-problem the error is exactly zero "
-            "in both number types and at every length, which this axis cannot show."
+            "Curves show the largest error of any coordinate up to each step, for products of random orthogonal 5 x 5 "
+            "matrices (median, with the range over instances). For cyclic-det, random-automaton and word-problem the "
+            "error is exactly zero in both number types and at every length, which this axis cannot show."
         ),
         panels=(
             lab.lines("float64", band(orthogonal.where(numbers="float64"), "length", label, "model"), required, **axes),
@@ -207,9 +207,9 @@ def _scale_figure(rows: lab.Rows) -> lab.Figure:
         name="error-by-scale",
         title="Smallest α that works",
         caption=(
-            "Left: error against the constant α of the construction, in float64 (median, with the range over instances). "
-            f"Right: fraction of instances with an error above {FAILURE:g}. The theorem uses 4 ‖b_0‖; 2 ‖b_0‖ is enough. At "
-            "and above that the error on cycles is exactly zero; below, it grows without bound."
+            "Left: error against the constant α of the construction, in float64 (median, with the range over "
+            f"instances). Right: fraction of instances with an error above {FAILURE:g}. The theorem uses 4 ‖b_0‖; 2 "
+            "‖b_0‖ is enough. At and above that the error on cycles is exactly zero; below, it grows without bound."
         ),
         panels=(
             lab.lines(
@@ -251,8 +251,8 @@ def _weight_figure(rows: lab.Rows) -> lab.Figure:
         name="largest-weight",
         title="Weights grow in proportion to the norm of the start",
         caption=(
-            "Largest absolute weight, bias or initial hidden unit (median, with the range over instances), and the bound: "
-            "the largest row sum of an orthogonal matrix is at most √n, that of a permutation 1."
+            "Largest absolute weight, bias or initial hidden unit (median, with the range over instances), and the "
+            "bound: the largest row sum of an orthogonal matrix is at most √n, that of a permutation 1."
         ),
         panels=(panel("matmul", "Orthogonal matrices"), panel("cyclic-det", "Cycles")),
     )
@@ -278,8 +278,8 @@ def exact(tables: lab.Tables) -> lab.Measurement:
         ),
     }
     text = (
-        f"The largest error on {effects['no error'].num_seeds} processes (cycles, random automata, word problems; float64 "
-        f"and float32) over {longest} symbols is {worst:g}."
+        f"The largest error on {effects['no error'].num_seeds} processes (cycles, random automata, word problems; "
+        f"float64 and float32) over {longest} symbols is {worst:g}."
     )
     return lab.Measurement(effects, text)
 
@@ -292,7 +292,8 @@ def orthogonal(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
     growth = lab.Effect.pooled(power_slopes(double, "length", "error"))
     text = (
         f"Over {max(kept.values('length'))} symbols the largest error is {worst['float64']:.1e} in float64 and "
-        f"{worst['float32']:.1e} in float32. In float64 it grows as t to the power {growth.short()}, as for rounding errors."
+        f"{worst['float32']:.1e} in float32. In float64 it grows as t to the power {growth.short()}, as for rounding "
+        "errors."
     )
     return lab.Measurement(
         always(

@@ -53,10 +53,10 @@ class Theorem52(lab.Experiment):
         "there exists a log T-precision Transformer approximating the belief state sequence of length T",
     )
     summary = (
-        "Theorem 5.2 of [Limits] gives the weights of a Transformer with ceil(log2 T) layers that follows a deterministic "
-        "HMM, or a product of orthogonal matrices, up to an error of poly(1/T) with weights of poly(T). The network is "
-        "built and run to measure its error against length and bound, its depth, the size of its weights, and the "
-        "constant of the product gadget. The exact answer comes from the filter."
+        "Theorem 5.2 of [Limits] gives the weights of a Transformer with ceil(log2 T) layers that follows a "
+        "deterministic HMM, or a product of orthogonal matrices, up to an error of poly(1/T) with weights of poly(T). "
+        "The network is built and run to measure its error against length and bound, its depth, the size of its "
+        "weights, and the constant of the product gadget. The exact answer comes from the filter."
     )
     intervals = INTERVALS
     groups = {
@@ -205,9 +205,10 @@ def _error_figure(rows: lab.Rows) -> lab.Figure:
         name="error-by-length",
         title="The error grows in proportion to the length",
         caption=(
-            "Largest error over positions and coordinates of the network with ceil(log2 T) layers (median, with the range "
-            "over instances). λ is the best for the number type, 2^(p/3), unless it is given. The ReLU network on cycles "
-            "has no error that this axis could show. Right: constants of E.18 in float64, with the bound of the theorem."
+            "Curves show the largest error over positions and coordinates of the network with ceil(log2 T) layers "
+            "(median, with the range over instances). λ is the best for the number type, 2^(p/3), unless it is given. "
+            "The ReLU network on cycles has no error that this axis could show. Right: constants of E.18 in float64, "
+            "with the bound of the theorem."
         ),
         panels=(
             panel("float64", gadgets + truncated, "float64"),
@@ -227,8 +228,8 @@ def _depth_figure(tables: lab.Tables) -> lab.Figure:
         name="depth",
         title="ceil(log2 T) layers are enough, and one fewer is not",
         caption=(
-            f"Left: fraction of sequences with a wrong state, for length {longest} and random cycles of five states, at the "
-            "powers of two and the positions after them. Right: first wrong position with one layer fewer than "
+            f"Left: fraction of sequences with a wrong state, for length {longest} and random cycles of five states, at "
+            "the powers of two and the positions after them. Right: first wrong position with one layer fewer than "
             "ceil(log2 T), the same in all instances, and 2^(L-1) + 1."
         ),
         panels=(
@@ -287,8 +288,9 @@ def _scale_figure(tables: lab.Tables) -> lab.Figure:
         name="gadget-scale",
         title="The constant of the product gadget: truncation against cancellation",
         caption=(
-            "Left: largest error of one GeLU product over random factors in [-1, 1], against λ, in simulated arithmetic of "
-            "p bits and in float64 (53 bits); median, with the range over sets of factors. Right: the error at the best λ."
+            "Left: largest error of one GeLU product over random factors in [-1, 1], against λ, in simulated arithmetic "
+            "of p bits and in float64 (53 bits); median, with the range over sets of factors. Right: the error at the "
+            "best λ."
         ),
         panels=(
             lab.lines("", *of_scale, x_label="λ", y_label="error of a product", log_x=True, log_y=True),

@@ -54,10 +54,10 @@ class Theorem53(lab.Experiment):
         "there exists a T-precision Transformer approximating the belief state sequence of length T",
     )
     summary = (
-        "Theorem 5.3 of [Limits] gives the weights of a Transformer of depth ceil(log2 T) that multiplies the matrices of "
-        "an HMM, and of an MLP of depth O(log T) that divides by the sum. The network runs in p-bit arithmetic, where its "
-        "bound e^-T holds with p in proportion to T, and in float64 and float32, where it cannot hold for long sequences. "
-        "Exact answers come from integer arithmetic and from the filter."
+        "Theorem 5.3 of [Limits] gives the weights of a Transformer of depth ceil(log2 T) that multiplies the matrices "
+        "of an HMM, and of an MLP of depth O(log T) that divides by the sum. The network runs in p-bit arithmetic, "
+        "where its bound e^-T holds with p in proportion to T, and in float64 and float32, where it cannot hold for "
+        "long sequences. Exact answers come from integer arithmetic and from the filter."
     )
     intervals = INTERVALS
     groups = {
@@ -219,10 +219,10 @@ def _precision_figure(rows: lab.Rows) -> lab.Figure:
         name="error-in-bits",
         title="Below e^-T with bits in proportion to T",
         caption=(
-            "Largest error of a belief of the whole construction in p-bit arithmetic: softmax attention, GeLU products and "
-            "the normaliser, for random HMMs of 2 states and 2 symbols. Lines are medians; bands are ranges over instances "
-            "and over two sequences, a sampled one and the least likely one. p = T(1 + ln C)/ln 2 + 24, or half of the "
-            "first term + 24."
+            "Curves show the largest error of a belief of the whole construction in p-bit arithmetic: softmax "
+            "attention, GeLU products and the normaliser, for random HMMs of 2 states and 2 symbols. Lines are medians; "
+            "bands are ranges over instances and over two sequences, a sampled one and the least likely one. p = T(1 + "
+            "ln C)/ln 2 + 24, or half of the first term + 24."
         ),
         panels=(
             lab.lines(
@@ -311,9 +311,10 @@ def _normaliser_figure(rows: lab.Rows) -> lab.Figure:
         name="normaliser-sums",
         title="Gates bring any sum into [1, 3]",
         caption=(
-            "Largest and smallest sum of the scaled vector after each gate, over sampled sequences, positions and instances "
-            "of RanHMM (5 states, 5 symbols), in long double; sums of 10^40 and more are cut off. With the exponents "
-            "floor(T / 2^(k+1)) of the paper the last sums stay far above 3, and the series that follows them diverges."
+            "Largest and smallest sum of the scaled vector after each gate, over sampled sequences, positions and "
+            "instances of RanHMM (5 states, 5 symbols), in long double; sums of 10^40 and more are cut off. With the "
+            "exponents floor(T / 2^(k+1)) of the paper the last sums stay far above 3, and the series that follows them "
+            "diverges."
         ),
         panels=(panel("real", "Exponents T / 2^(k+1)"), panel("floor", "As printed, rounded down")),
     )
@@ -332,9 +333,9 @@ def error(tables: lab.Tables) -> lab.Measurement:
         errors = {length: max(row["error"] for row in group) for length, group in rows.by("length").items()}
         falls.append(-slope(errors, [math.log(value) for value in errors.values()]))
     text = (
-        f"Over {len(kept)} runs (softmax attention, GeLU products, normaliser) the largest error at T = {worst['length']} "
-        f"is {worst['error']:.1e} with {worst['bits']} bits; e^-T is {worst['bound']:.1e}. ln error falls by "
-        f"{lab.Effect.pooled(falls).short()} per observation. With half the bits per observation, "
+        f"Over {len(kept)} runs (softmax attention, GeLU products, normaliser) the largest error at T = "
+        f"{worst['length']} is {worst['error']:.1e} with {worst['bits']} bits; e^-T is {worst['bound']:.1e}. ln error "
+        f"falls by {lab.Effect.pooled(falls).short()} per observation. With half the bits per observation, "
         f"{_all_fail(tables['precision'].where(share=0.5))}."
     )
     return lab.Measurement(

@@ -67,7 +67,7 @@ class MultiTaskFig2(PoolFigure):
 
     def drawn(self, tables: lab.Tables) -> list[lab.Figure]:
         rows = tables["shuffle"]
-        size = "Standard deviation over permutations relative to the mean size of a logit, "
+        size = "The variation is the standard deviation over permutations divided by the mean size of a logit, "
         centred = (
             f"{size}after the mean over keys, which softmax ignores, is removed. Zero: the layer depends on content, "
         )

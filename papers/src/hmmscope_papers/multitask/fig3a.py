@@ -128,13 +128,13 @@ def _probe_figure(tables: lab.Tables) -> lab.Figure:
         name="probes",
         title="The HMM and its hidden state, read layer by layer",
         caption=(
-            "Accuracy of linear probes (multinomial logistic regression on the residual stream; layer 0 is the "
-            "embedding) on prompts that neither the model nor the probe was trained on. Left: the HMM among a "
+            "Curves show the accuracy of linear probes (multinomial logistic regression on the residual stream; layer 0 "
+            "is the embedding) on prompts that neither the model nor the probe was trained on. Left: the HMM among a "
             "subset of the pool, read at the last observation of the prompt; also by probes that read only the "
-            "frequencies of symbols, or of pairs of neighbours, in the prompt. Right: the hidden state, one probe "
-            "for each of several HMMs, at positions 4 and later of the test sequence, averaged over HMMs. The "
-            "ceiling is the most likely class under the exact posterior of an observer who knows the subset "
-            "(left) or the HMM (right). Bands are 95 % intervals over seeds."
+            "frequencies of symbols, or of pairs of neighbours, in the prompt. Right: the hidden state, one probe for "
+            "each of several HMMs, at positions 4 and later of the test sequence, averaged over HMMs. The ceiling is "
+            "the most likely class under the exact posterior of an observer who knows the subset (left) or the HMM "
+            "(right). Bands are 95 % intervals over seeds."
         ),
         panels=tuple(_probe_panel(tables, target, title) for target, title in _TITLES.items()),
     )

@@ -226,9 +226,9 @@ def _layers(rows: lab.Rows) -> lab.Figure:
         name="by-distance",
         title="Attention of the last token, by layer",
         caption=(
-            "Fraction of the attention of the last token to the position so many positions back (0 is itself), "
-            f"averaged over heads, prompts and {_seeds(rows)}. The ReLU heads of the network of Theorem 1 are not "
-            f"normalised; shown is the fraction of their sum. Beige: no attention. {_SCALES}"
+            "Colours show the fraction of its attention that the last token gives to the position so many positions "
+            f"back (0 is itself), averaged over heads, prompts and {_seeds(rows)}. The ReLU heads of the network of "
+            f"Theorem 1 are not normalised; shown is the fraction of their sum. Beige: no attention. {_SCALES}"
         ),
         panels=_maps(means, "layer"),
     )

@@ -128,9 +128,9 @@ def _memory_figure(rows: lab.Rows) -> lab.Figure:
         name="memory-error",
         title="Error of a short memory",
         caption=(
-            "Total variation between the prediction from the last observations and the exact one, averaged over "
-            "all histories by enumeration, for channels of observability γ. The bound (contraction in Hilbert's "
-            "metric) holds for every single history and does not depend on γ."
+            "Curves show the total variation between the prediction from the last observations and the exact one, "
+            "averaged over all histories by enumeration, for channels of observability γ. The bound (contraction in "
+            "Hilbert's metric) holds for every single history and does not depend on γ."
         ),
         panels=tuple(panels),
     )

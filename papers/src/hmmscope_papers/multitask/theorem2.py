@@ -193,7 +193,8 @@ def _observability_figure(rows: Rows) -> Figure:
         name="observability",
         title="Several observations together distinguish states",
         caption=(
-            "Observability of the distribution of the next k symbols given the state; median and range over processes."
+            "Curves show the observability of the distribution of the next k symbols given the state: median and range "
+            "over processes."
         ),
         panels=(
             lines(

@@ -43,7 +43,7 @@ def steps_figure(tables: lab.Tables) -> lab.Figure:
         name="gradient-layers",
         title="Each layer is a gradient step: the error falls geometrically",
         caption=(
-            "Left: distance of the weights in the residual stream from least squares, the largest over the seen "
+            "Left: the distance of the weights in the residual stream from least squares, the largest over the seen "
             "windows, after each gradient layer; median and range over processes, step size 1/λ_max. Right: slope "
             "of its logarithm, one point per process, against the stated rate from the smallest non-zero "
             "eigenvalue α₊."

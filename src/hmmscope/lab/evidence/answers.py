@@ -19,6 +19,15 @@ ANSWERS: dict[Verdict, str] = {
     "open": "open",
 }
 
+#: What the answers mean to a reader.
+MEANINGS = {
+    "supported": "the whole 95 % interval lies beyond the smallest effect that matters.",
+    "supported in sign": "the interval lies on the claimed side, but includes effects too small to matter, or the power is "
+    "low (few simulated experiments would confirm a true claim).",
+    "contradicted": "the interval lies on the other side, or excludes every effect that matters.",
+    "contradicted at this budget": "the same, but more training could still confirm the claim.",
+    "undecided": "the interval decides nothing, or a precondition of the claim fails.",
+}
 #: Answers that follow all others on pages.
 UNSETTLED = ("undecided", "open")
 
@@ -28,6 +37,31 @@ def answer_of(verdict: str) -> str:
     if verdict not in ANSWERS:
         raise InputError(f"verdict: unknown {verdict!r} (known: {', '.join(ANSWERS)})")
     return ANSWERS[verdict]
+
+
+#: Ends of units that count things, and beginnings of units that stand after a number.
+_COUNTED = ("processes", "networks", "instances", "samples", "prompts", "windows", "distances and seeds")
+_AFTER = ("of ", "in ", "nats", "doublings", "layers", "positions", "bits", "steps", "times ")
+
+
+def effect_sentence(shown: str, unit: str, num_seeds: int | None = None, case: str = "") -> str:
+    """Return the sentence about an effect, such as ``The measured effect is 0.5 [0.4, 0.6] layers over 5 seeds.``
+
+    Args:
+        shown: the number with its interval.
+        unit: unit of the effect, with the deciding case after a comma if there are several.
+        num_seeds: number of seeds, if there are any.
+        case: the deciding case in words.
+    """
+    unit, _, own = ("in accuracy" if unit == "accuracy" else unit).partition(", ")
+    seeds = f" over {num_seeds} seeds" if (num_seeds or 0) > 1 else ""
+    if unit.startswith("fraction of ") and unit.endswith(_COUNTED):
+        effect = f"{shown} of the {unit.removeprefix('fraction of ')} meet the criterion{seeds}."
+        return f"The deciding case is {case or own}: {effect}" if own else effect
+    begin = f"The deciding case is {case or own}, " if own else ""
+    if not unit or unit.startswith(_AFTER):
+        return f"{begin or 'The measured effect is '}{'with ' if own else ''}{shown} {unit}".rstrip() + f"{seeds}."
+    return f"{begin}{'where the' if own else 'The'} measured effect, {unit}, is {shown}{seeds}."
 
 
 def scope_of(row: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hmmscope.lab.evidence.answers import ANSWERS, answer_of
+from hmmscope.lab.evidence.answers import ANSWERS, answer_of, effect_sentence
 from hmmscope.lab.report.folder import ExperimentFolder, Finding
 from hmmscope.lab.report.formatting import format_cell, format_interval
 
@@ -42,7 +42,9 @@ def finding_view(finding: Finding) -> dict[str, Any]:
     value = interval = None
     if finding.value is not None:
         value, interval = format_interval(finding.value, finding.low, finding.high)
-    return vars(finding) | {"value": value, "interval": interval}
+    shown = f"{value} [{interval}]" if interval else value
+    effect = effect_sentence(shown, finding.unit, finding.num_seeds) if shown else ""
+    return vars(finding) | {"value": value, "interval": interval, "effect": effect}
 
 
 def finding_rows(experiments: Sequence[ExperimentFolder]) -> list[dict[str, Any]]:

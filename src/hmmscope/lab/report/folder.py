@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hmmscope import registry
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.evidence.derived import figures_of
 from hmmscope.lab.evidence.figure import Figure
@@ -109,9 +110,17 @@ def read_experiment(folder: Path) -> ExperimentFolder:
             raise DamagedError(f"{about_path}: whole_seeds and config.seeds: must be lists")
         notes = [Fact(name="unfinished", value=f"{len(whole)} of {len(seeds)} seeds so far; {CONTINUED}")]
     tables = packed.read_tables(folder)
+    # kept results show today's words, as their figures do
+    words = registry.lookup("experiment", described.experiment)() if packed.is_packed(folder) else described
     return ExperimentFolder(
         path=folder,
-        about=replace(described, command=as_written_now(described.command), facts=(*described.facts, *notes)),
+        about=replace(
+            described,
+            title=words.title,
+            summary=words.summary,
+            command=as_written_now(described.command),
+            facts=(*described.facts, *notes),
+        ),
         config=config,
         findings=tuple(one.at(described.scale) for one in _findings(findings, findings_path)),
         figures=_figures(folder, described.experiment, tables),

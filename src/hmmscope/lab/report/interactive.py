@@ -7,6 +7,7 @@ from hmmscope.lab.report import series_style
 from hmmscope.lab.report.explorer import MOST_CURVES, MOST_REFERENCES, REFERENCES, views
 from hmmscope.lab.report.formatting import shorten
 from hmmscope.lab.report.series_style import Key, SeriesStyle
+from hmmscope.lab.report.shared_axes import shared
 from hmmscope.text import visible
 
 _MOST_ROWS = 14  # maximum y labels of a heat map
@@ -20,7 +21,7 @@ def figure_data(figure: Figure) -> dict[str, Any]:
         "columns": columns,
         "bars": not any(isinstance(panel, Lines) for panel in figure.panels),
         "looks": [style_data(*one) for one in found.items()],
-        "panels": [panel_data(panel, list(found), columns) for panel in figure.panels],
+        "panels": [panel_data(panel, list(found), columns) for panel in shared(figure.panels, columns)],
         "colours": _colours(figure),
     }
 

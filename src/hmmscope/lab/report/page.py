@@ -17,7 +17,7 @@ import jinja2
 from markupsafe import Markup
 
 from hmmscope.errors import InputError
-from hmmscope.lab.evidence.answers import UNSETTLED, answer_of
+from hmmscope.lab.evidence.answers import MEANINGS, UNSETTLED, answer_of
 from hmmscope.lab.evidence.figure import Explorer, Figure, Lines
 from hmmscope.lab.evidence.finding import UNJUDGED, asked_by
 from hmmscope.lab.evidence.verdicts import DECIDED, OF_QUESTIONS
@@ -87,6 +87,7 @@ def render_page(experiments: list[ExperimentFolder]) -> str:
         style=Markup("".join(map(resource, styles))),
         figures=Markup(json_element(figures)),
         unjudged=UNJUDGED,
+        meanings=MEANINGS,
         live=live,
         live_data=Markup(json_element(live)),
         triangular=live is not None and is_triangular(live),

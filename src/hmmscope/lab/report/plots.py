@@ -29,7 +29,7 @@ from hmmscope.lab.report import latex, series_style
 from hmmscope.lab.report.explorer import first_text, without_choices
 from hmmscope.lab.report.formatting import shorten
 from hmmscope.lab.report.series_style import Key, SeriesStyle
-from hmmscope.lab.report.shared_axes import share_axes
+from hmmscope.lab.report.shared_axes import shared
 from hmmscope.text import visible
 
 
@@ -176,10 +176,9 @@ def _draw(chosen: Figure, style: Style) -> Canvas:
         layout=ConstrainedLayoutEngine(w_pad=_sized(0.06), h_pad=_sized(0.04), wspace=0.04),
     )
     drawn = [canvas.add_subplot(rows, columns, number + 1) for number in range(len(figure.panels))]
-    for axes, panel, given in zip(drawn, figure.panels, chosen.panels, strict=True):
+    for axes, panel, given in zip(drawn, shared(figure.panels, columns), chosen.panels, strict=True):
         _draw_panel(axes, panel, found, width / columns)
         _draw_titles(axes, panel.title, given, width / columns)
-    share_axes(drawn, figure.panels, columns)
     if found:
         bars = all(not isinstance(panel, Lines) for panel in figure.panels)
         handles = [_handle(one, how, bars) for one, how in found.items()]

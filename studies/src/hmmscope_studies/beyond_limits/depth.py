@@ -80,9 +80,9 @@ def _by_depth(rows: lab.Rows) -> lab.Figure:
         title="Fit length against depth, and against training",
         caption=(
             f"The place between two positions at which the evaluation loss crosses {rows[0]['error_rate']:g}, by one "
-            "evaluation. 2^layers is cut at the end of the sequence. Depths with a ring have not converged: over the "
-            "last doubling of the training they changed by a tenth of a doubling or more, mean over seeds, so their fit "
-            "length depends on the budget. Bands are 95 % intervals over seeds."
+            "evaluation. 2^layers is cut at the end of the sequence. A ring marks a depth that still learns: over the "
+            "second half of its training the fit length changed by 7 % or more, mean over seeds. Bands are 95 % intervals over "
+            "seeds."
         ),
         panels=tuple(_depth_panel(own) for own in rows.by("longest").values()),
     )

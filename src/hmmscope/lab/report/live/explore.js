@@ -156,6 +156,8 @@ class Explorer {
     const top = (law) => law.reduce((most, share, i) => (share > law[most] ? i : most), 0);
     const [state, next] = [top(moment.known.belief), top(moment.model ?? moment.optimum)];
     const read = this.#read(this.layer, moment);
+    const { r2 } = this.data.readouts[this.layer].belief;
+    const far = r2 !== null && r2 < 0.8 ? ` (R² ${r2.toFixed(2)}, so this stays near the average)` : "";
     const after = `After ${process.symbols[session.tape[shown - 1].symbol]}`;
     if (held) {
       const likely = top(held);
@@ -163,7 +165,7 @@ class Explorer {
         `with ${percent(moment.model[likely])}; the Bayes-optimal predictor with that belief gives ${percent(held[likely])}.`;
     }
     return `${after}, the exact belief gives state ${process.states[state]} ${percent(moment.known.belief[state])}` +
-      `${read ? `; regressed from the network: ${percent(read[state])}` : ""}. ` +
+      `${read ? `; regressed from the network: ${percent(read[state])}${far}` : ""}. ` +
       `The optimum predicts ${process.symbols[next]} with ${percent(moment.optimum[next])}` +
       `${moment.model ? `, the network with ${percent(moment.model[next])}` : ""}.`;
   }
