@@ -27,6 +27,8 @@ MEANINGS = {
     "contradicted": "the interval lies on the other side, or excludes every effect that matters.",
     "contradicted at this budget": "the same, but more training could still confirm the claim.",
     "undecided": "the interval decides nothing, or a precondition of the claim fails.",
+    "answered": "the interval decides a question of this project, which no paper asks.",
+    "open": "it does not.",
 }
 #: Answers that follow all others on pages.
 UNSETTLED = ("undecided", "open")

@@ -31,6 +31,9 @@ const Charts = (() => {
     return color === "#000000" ? token("--ink") : mix(color, "#ffffff", LIGHTER);
   }
 
+  const LABEL = 24; // characters of a turned label, whose end stays in the picture
+  const cut = (name) => (name.length > LABEL ? `${name.slice(0, LABEL / 2)}…${name.slice(1 - LABEL / 2)}` : name);
+
   /** Four significant digits, with a minus sign and thin groups. */
   function number(value) {
     if (value === 0) return "0";
@@ -194,7 +197,8 @@ const Charts = (() => {
   function drawBars(svg, width, height, panel, series) {
     const count = panel.categories.length;
     const turned = panel.short.reduce((sum, one) => sum + one.length + 1, 0) * 6.6 > width - 70;
-    const box = area(width, height, turned ? { bottom: 84 } : { bottom: 30 });
+    const longest = Math.min(LABEL, Math.max(...panel.short.map((one) => one.length)));
+    const box = area(width, height, turned ? { bottom: Math.max(84, 24 + 3.9 * longest) } : { bottom: 30 });
     const all = [0, ...series.flatMap(({ y, low, high }) => [...y, ...(low ?? []), ...(high ?? [])])];
     let [low, high] = ends(all, { low: panel.y_min, high: panel.y_max });
     if (panel.y_min === null && Math.min(...all) === 0) low = 0;
@@ -221,7 +225,7 @@ const Charts = (() => {
     }
     panel.short.forEach((name, i) =>
       svg.append(turned
-        ? text(0, 0, name, { "text-anchor": "end", "font-size": 11.5, transform: `translate(${middle(i) + 4} ${box.bottom + 14}) rotate(-35)` })
+        ? text(0, 0, cut(name), { "text-anchor": "end", "font-size": 11.5, transform: `translate(${middle(i) + 4} ${box.bottom + 14}) rotate(-35)` })
         : text(middle(i), box.bottom + 17, name, { "text-anchor": "middle" })),
     );
     frame(svg, box, { y_label: panel.y_label });

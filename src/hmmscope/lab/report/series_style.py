@@ -181,9 +181,15 @@ def _look(role: str, index: int) -> SeriesStyle:
         "control": _DASHES,
         "other": _DASHES,
     }.get(role, ((),))
-    width = {"model": 1.8, "optimum": 1.4, "ceiling": 1.0, "baseline": 1.1, "control": 1.1, "other": 2.2, "unfinished": 0.0}.get(
-        role, 1.2
-    )
+    width = {
+        "model": 1.8,
+        "optimum": 1.4,
+        "ceiling": 1.0,
+        "baseline": 1.1,
+        "control": 1.1,
+        "other": 2.2,
+        "unfinished": 0.0,
+    }.get(role, 1.2)
     level = {"control": 1, "other": 2, "baseline": 3, "ceiling": 4, "model": 5, "optimum": 6, "unfinished": 7}[role]
     return SeriesStyle(
         color=pick(color),

@@ -7,11 +7,12 @@ from hmmscope import ties
 from hmmscope.analysis.untrained_controls import LEAST_SHARE
 from hmmscope.inference.monte_carlo import FEW
 from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.figure import Bars, Figure, Series
+from hmmscope.lab.evidence.figure import Bars, Figure, Panel, Series
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.panels import curve, level, lines
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.evidence.verdicts import answer
+from hmmscope.lab.report.formatting import shorten
 from hmmscope.lab.study.fit_summary import figures_of_fit
 from hmmscope.ties import descending
 
@@ -146,11 +147,14 @@ def _positions(tables: Tables) -> Figure:
 
 
 def _contexts(rows: Rows) -> Figure:
-    panels = []
+    panels: list[Panel] = []
+    words = {row["context"]: row["context"].split(" ") for row in rows}
+    known = list(dict.fromkeys(word for row in rows for word in (*words[row["context"]], row["next"])))
+    short = dict(zip(known, shorten(known, 5), strict=True))
     for k in sorted(rows.values("symbols_before")):
         own = sorted(rows.where(symbols_before=k), key=lambda row: -row["count"] * row["value"])[:_DRAWN]
         effects = [Effect(value=row["value"], low=row["low"], high=row["high"]) for row in own]
-        names = tuple(f"{row['context']}|{row['next']}" for row in own)
+        names = tuple(f"{' '.join(short[word] for word in words[row['context']])}|{short[row['next']]}" for row in own)
         title = f"after {k} symbol{'s' * (k != 1)}"
         series = (Series.of(effects, "gain of the network", "model"),)
         panels.append(Bars(title=title, y_label="nats per symbol there", categories=names, series=series))
@@ -215,7 +219,12 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
         found.append(_found(title, f"Compared with {_called(rival)}{better}.", over))
     for row in tables.get("states", ()):
         if row["chosen"]:
-            found.append(_found(f"Number of states by BIC: {row['num_states']}", f"{row['reason']}."))
+            found.append(
+                _found(
+                    f"By BIC, {row['num_states']} hidden state{'s' * (row['num_states'] > 1)} fit best",
+                    f"{row['reason']}.",
+                )
+            )
     if tables.get("goodness"):
         ps = {row["family"]: row["adjusted"] for row in tables["goodness"]}
         bad = [family for family, p in ps.items() if p <= LEVEL]

@@ -81,8 +81,8 @@ def _by_depth(rows: lab.Rows) -> lab.Figure:
         caption=(
             f"The place between two positions at which the evaluation loss crosses {rows[0]['error_rate']:g}, by one "
             "evaluation. 2^layers is cut at the end of the sequence. A ring marks a depth that still learns: over the "
-            "second half of its training the fit length changed by 7 % or more, mean over seeds. Bands are 95 % intervals over "
-            "seeds."
+            "second half of its training the fit length changed by 7 % or more, mean over seeds. Bands are 95 % "
+            "intervals over seeds."
         ),
         panels=tuple(_depth_panel(own) for own in rows.by("longest").values()),
     )
