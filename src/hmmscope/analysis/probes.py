@@ -160,8 +160,7 @@ def probe(
         ``component``: the mixture component, at the last observation;
         ``state``: the hidden state, at positions >= 4 (probe mixtures by component);
         ``previous-k``: the observation k steps back, at positions >= 4;
-        ``belief``: the filtered posterior at every observation; the result has the rows of `geometry`, with R² in place
-            of accuracy.
+        ``belief``: the filtered posterior at every observation; the rows are those of `geometry`, with R² as accuracy.
 
     The probe is multinomial logistic regression on standardised features with ridge 1e-3, trained on three quarters of
     the samples. The controls are permuted training labels and untrained networks.
