@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from hmmscope.facade import lazily
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 if TYPE_CHECKING:
     from hmmscope import analysis as analysis

@@ -450,7 +450,7 @@ def test_a_study_of_numbers(
     assert rows_of["HMM-2"]["parameters"] == 1 + 2 + 4
     assert {row["array"] for row in study_table(study, "entries")} == {"initial", "transition", "means", "covariances"}
     titles = [one["title"] for one in json.loads((out / "findings.json").read_text())]
-    assert "Number of states by BIC: 2" in titles
+    assert "By BIC, 2 hidden states fit best" in titles
     page = write_page([out], tmp_path / "report.html").read_text()
     assert all(
         text in page for text in ("Gaussian autoregressions", "state 1", "Loss by the number of observations seen")
