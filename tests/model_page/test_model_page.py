@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from torch import nn
 
 import hmmscope as hs
@@ -268,6 +269,10 @@ def test_attention_is_that_of_the_model() -> None:
     ]
     np.testing.assert_allclose(pattern / 255, expected, atol=0.003)
     assert page.layers[1]["twins"] is not None
+    for rows in (page.layers, page.losses):
+        axes = Figure().subplots()
+        assert rows.plot(ax=axes) is axes.figure
+        assert (len(axes.lines[0].get_ydata()), rows.about) == (len(rows), page.about)
 
 
 def test_the_page_is_one_file_that_fetches_nothing_and_a_notebook_has_it_inline() -> None:
@@ -321,7 +326,7 @@ def test_the_command_line_looks_at_a_model_that_a_file_makes(
     assert "length 10, samples 16, seed of samples 0, seed 0, layers residual.0, residual.1, device cpu." in page
     for words, line in (
         (["mine.py", "mess3"], "model: give mine.py:NAME"),
-        (["mine.py:Nest", "mess3"], "model: mine.py:Nest must be an nn.Module or return one"),
+        (["mine.py:Nest", "mess3"], "model: mine.py: unknown 'Nest'; did you mean 'Net'?"),
         (["mine.py:broken", "mess3"], "model: mine.py:broken fails (RuntimeError: no weights here)"),
         (["none.py:Net", "mess3"], "model: file 'none.py' does not exist"),
         (["nowhere", "mess3"], "model: folder 'nowhere' does not exist"),

@@ -38,6 +38,12 @@ class GPT(nn.Module):
         return self.head(x)
 
 
+def counting(model: nn.Module) -> nn.Module:
+    """A model with attributes that count something else than its vocabulary."""
+    model.num_tokens = model.vocab_size = 1  # type: ignore[assignment]
+    return model
+
+
 class Past(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -131,6 +137,7 @@ def test_a_model_that_would_mislead_is_warned_of(model: Callable, line: str) -> 
         lambda x: TABLE(x).cumsum(1),
         lambda x: torch.where(F.one_hot(x, 3) > 0, -torch.inf, TABLE(x)),
         GPT(12),
+        counting(GPT(12)),
     ],
 )
 def test_a_right_model_is_not_warned_of(model: Callable) -> None:

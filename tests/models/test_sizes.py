@@ -126,7 +126,9 @@ def test_a_long_evaluation_is_left_and_its_step_is_taken_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "Evaluation", Signalled)
-        with pytest.raises(Interrupted, match=r"stopped by SIGTERM after step 5; continue with --resume$") as stopped:
+        with pytest.raises(
+            Interrupted, match=r"stopped by SIGTERM after step 5; continue with --resume \(resume=True in Python\)$"
+        ) as stopped:
             hs.train(config_from_data(TINY), tmp_path / "run", options=hs.TrainOptions(num_samples=4))
     assert stopped.value.exit_code == 143
     assert RunDir.open(tmp_path / "run").checkpoint_steps() == [5]

@@ -79,7 +79,8 @@ def test_numbers_of_processes_take_turns(reports: Reports) -> None:
     assert found["killed under 2"]["steps"] == [7]
     assert found["told under 4"]["codes"] == [143] * 4  # SIGTERM came to the third of them alone
     assert len(found["told under 4"]["errors"]) == 1
-    assert found["told under 4"]["errors"][0].endswith("run: stopped by SIGTERM after step 16; continue with --resume")
+    said = "run: stopped by SIGTERM after step 16; continue with --resume (resume=True in Python)"
+    assert found["told under 4"]["errors"][0].endswith(said)
     assert found["told under 4"]["steps"] == [14, 16]
     assert found["killed under 1"]["codes"] == [-signal.SIGKILL]
     for end in ("ended under 1", "ended under 2"):

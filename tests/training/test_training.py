@@ -245,7 +245,7 @@ def test_signals(crashes: Callable[[str], dict]) -> None:
         assert max(found["steps"], default=0) == step
         assert found["error"].startswith(f"error[{code}] ")
         after = f"after step {step}" if step else "before the first step was taken"
-        assert found["error"].endswith(f"stopped by {signal} {after}; continue with --resume\n")
+        assert found["error"].endswith(f"stopped by {signal} {after}; continue with --resume (resume=True in Python)\n")
     assert report["chosen"]["SIGTERM SIGTERM 10"]["code"] == -15  # the second one does not wait
 
 

@@ -401,6 +401,7 @@ def test_ctrl_c_at_any_instant_is_no_traceback(module: str, before: str, code: i
     [
         ("shw", "did you mean 'show'?"),
         ("train mess3 --ouy x", "did you mean '--out'?"),
+        ("train mess3 --out x --length 3", "length: is a field of layout; write --layout.length"),
         ("train mess3 --out x --num_steps 3", "num_steps: is a field of training; write --training.num_steps"),
         ("train mess3 --out x --model.nam rnn", "model.nam: unknown 'nam'; did you mean 'name'?"),
         ("sample mess3 --seet 3", "hmmscope sample: unknown '--seet'; did you mean '--seed'?"),

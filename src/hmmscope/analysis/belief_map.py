@@ -300,7 +300,7 @@ def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed:
         limit = read_number(model, POSITION_LIMITS)
         most = "" if limit is None else f"; it has at most {limit[1]} positions ({limit[0]})"
         raise InputError(
-            f"length: {title_of(model)} does not state its training length; pass length=, the observations per "
+            f"length: {title_of(model)} does not state its training length; pass length= (--length), the observations per "
             f"training sample{most}"
         )
     return ProcessDataset(made, length=known[0], seed=seed, stream="probe")

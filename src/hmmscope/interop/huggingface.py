@@ -50,7 +50,7 @@ def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None =
     """
     path = Path(path)
     if os.path.lexists(path):
-        raise RefusedError(f"{path}: exists; choose another --out")
+        raise RefusedError(f"{path}: exists; choose another path (--export)")
     if not os.path.isdir(path.parent):
         raise InputError(f"out: the folder {path.parent} does not exist")
     model = model_of(thing)

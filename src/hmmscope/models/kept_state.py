@@ -135,16 +135,20 @@ def _copied(value: Any) -> Any:
         return value.detach().clone()
     if isinstance(value, np.random.Generator):
         return value.bit_generator.state
-    if isinstance(value, _RANDOM):
-        return value.getstate() if isinstance(value, random.Random) else value.get_state()
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, torch.Generator | np.random.RandomState):
+        return value.get_state()
     return value.copy() if isinstance(value, np.ndarray | dict | list | set | deque) else value
 
 
 def _restore(value: Any, copy: Any) -> None:
     if isinstance(value, np.random.Generator):
         value.bit_generator.state = copy
-    elif isinstance(value, _RANDOM):
-        (value.setstate if isinstance(value, random.Random) else value.set_state)(copy)
+    elif isinstance(value, random.Random):
+        value.setstate(copy)
+    elif isinstance(value, torch.Generator | np.random.RandomState):
+        value.set_state(copy)
     elif isinstance(value, Tensor):
         if value.shape != copy.shape:
             value.data = copy.clone()

@@ -236,8 +236,9 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
             merged[section] = text
     known = {*_REGISTERED, "target", "training", "seed"}
     for key in merged:
-        if key in known_keys(TrainingSpec):
-            raise InputError(f"{key}: is a field of training; write --training.{key}, or put it under training:")
+        for section, spec in (("training", TrainingSpec), ("layout", SequenceLayout)):
+            if key in known_keys(spec):
+                raise InputError(f"{key}: is a field of {section}; write --{section}.{key}, or put it under {section}:")
         if key not in known:
             raise unknown_name(path_of("", key), key, known)
     if "seed" in merged:

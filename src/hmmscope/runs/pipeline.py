@@ -149,7 +149,8 @@ class Run(Tabular):
         wanted = self.config.training.log_checkpoint_steps
         if not wanted:
             raise InputError(
-                f"{self.path}: has no intermediate checkpoints; train again with --training.num_log_checkpoints 20"
+                f"{self.path}: has no intermediate checkpoints; train again with --training.num_log_checkpoints 20 "
+                "(training={'num_log_checkpoints': 20} in Python)"
             )
         found = set(RunDir.open(self.path).checkpoint_steps())
         lost = [step for step in wanted if step not in found]
@@ -209,11 +210,11 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None, strict: 
         warnings.warn(f"{path}: has no seal, so its files cannot be verified", stacklevel=2)
     found = folder.load_checkpoint()
     if found is None:
-        raise InputError(f"{path}: the run has no checkpoint yet; train it with --resume")
+        raise InputError(f"{path}: the run has no checkpoint yet; train it with --resume (resume=True in Python)")
     if folder.done is not None and found[0] < config.training.num_steps:
         raise DamagedError(
             f"{path}: the run is finished, but its last complete checkpoint is of step {found[0]} of "
-            f"{config.training.num_steps}; delete done.json there and train it again with --resume"
+            f"{config.training.num_steps}; delete done.json there and train it again with --resume (resume=True in Python)"
         )
     load_weights(net, found[1].get("model", {}), strict=strict)
     return Run(Path(path), config, process, unwrapped(net), folder.done)

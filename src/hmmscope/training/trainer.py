@@ -264,7 +264,7 @@ class _TrainingLoop:
 def _interrupted(signum: int, run: RunDir | None, step: int) -> Interrupted:
     name, where = signal.Signals(signum).name, "" if run is None else f"{run.path}: "
     after = f"after step {step}" if step else "before the first step was taken"
-    return Interrupted(f"{where}stopped by {name} {after}; continue with --resume", signum)
+    return Interrupted(f"{where}stopped by {name} {after}; continue with --resume (resume=True in Python)", signum)
 
 
 def _long_steps(model: torch.nn.Module, spec: TrainingSpec, dataset: ProcessDataset) -> bool:

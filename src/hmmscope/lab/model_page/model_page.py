@@ -26,6 +26,7 @@ from hmmscope.models.adapted import shown_model, title_of
 from hmmscope.models.user_module import model_name
 from hmmscope.processes.process import Process
 from hmmscope.progress import Progress
+from hmmscope.reprs import ResultTable
 from hmmscope.runs.pipeline import Run, load_run
 from hmmscope.schema import options_of, require, require_count, require_path
 from hmmscope.sequences.data import SequenceData
@@ -50,18 +51,22 @@ class ModelPage:
     path: Path | None = None
 
     @property
-    def losses(self) -> list[dict[str, Any]]:
+    def losses(self) -> ResultTable:
         """Return rows (name, role, value, low, high) of the losses of optimum, model and baselines."""
-        return list(self.data["losses"])
+        return self._table("losses", self.data["losses"], "value")
 
     @property
-    def layers(self) -> list[dict[str, Any]]:
+    def layers(self) -> ResultTable:
         """Return rows of R² by layer of the model, its controls and its initial weights."""
-        beliefs = self.data["beliefs"]
-        drawn = ("after", "before")
-        return (
-            [] if beliefs is None else [{k: v for k, v in row.items() if k not in drawn} for row in beliefs["layers"]]
+        rows = [] if self.data["beliefs"] is None else self.data["beliefs"]["layers"]
+        return self._table(
+            "R² by layer", [{k: v for k, v in row.items() if k not in ("after", "before")} for row in rows], "r2"
         )
+
+    def _table(self, title: str, rows: list[dict[str, Any]], y: str) -> ResultTable:
+        made = ResultTable(rows, title, x="name", y=y, by=())
+        made.about, made.warnings = self.about, tuple(self.warnings)
+        return made
 
     @property
     def warnings(self) -> list[str]:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -13,6 +14,7 @@ from hmmscope.interop import from_huggingface
 from hmmscope.lab.model_file import ModelFile, as_script, imports_beside, one_line, split_name
 from hmmscope.lab.verbs.pages import is_run
 from hmmscope.runs.pipeline import load_run
+from hmmscope.schema import unknown_name
 from hmmscope.storage.rundir import RunDir
 
 
@@ -45,12 +47,20 @@ def _made_by(path: Path, attribute: str) -> tuple[nn.Module, Controls | None]:
         raise InputError(f"model: file {str(path)!r} does not exist")
     file, make = ModelFile.read(path), None
     with one_line(f"model: {path}:{attribute}"), imports_beside(path), as_script(path):
-        found = getattr(file.run(), attribute, None)
+        module = file.run()
+        if not hasattr(module, attribute):
+            own = [name for name, one in vars(module).items() if isinstance(one, nn.Module) or _is_own(one, module)]
+            raise unknown_name(f"model: {path}", attribute, own)
+        found = getattr(module, attribute)
         if callable(found) and not isinstance(found, nn.Module):
             make, found = found, found()
     if not isinstance(found, nn.Module):
         raise InputError(f"model: {path}:{attribute} must be an nn.Module or return one, got {type(found).__name__}")
     return found, make if make is not None and _draws(make, found) else None
+
+
+def _is_own(one: Any, module: ModuleType) -> bool:
+    return callable(one) and getattr(one, "__module__", None) == module.__name__
 
 
 def _draws(make: Callable[[], Any], model: nn.Module) -> bool:

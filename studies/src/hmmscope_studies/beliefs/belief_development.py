@@ -76,7 +76,7 @@ class BeliefDevelopment(lab.Experiment):
         for run in runs.values():
             process = run.config.process.name
             if group == "strategies":
-                found = over_training(run, "strategies", num_samples=sizes["samples"])
+                found: list[dict[str, Any]] = over_training(run, "strategies", num_samples=sizes["samples"])
                 found = [row | {"warmup": run.config.training.warmup_steps} for row in found]
             elif group == "read" and process != CHAINS:  # with three untrained controls
                 dataset, options = run.dataset("probe"), {"num_samples": sizes["samples"], "seed": run.config.seed}

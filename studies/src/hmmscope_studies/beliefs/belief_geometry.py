@@ -85,7 +85,9 @@ class BeliefGeometry(lab.Experiment):
         for name, run in runs.items():
             if group == "steps":
                 factors = 2 if name in FACTORS else 1
-                found = over_training(run, _measured, num_samples=sizes["samples"], num_factors=factors)
+                found: list[dict[str, Any]] = over_training(
+                    run, _measured, num_samples=sizes["samples"], num_factors=factors
+                )
             else:
                 shown = run.config.seed == 0 and name in _CLOUDS
                 found = cloud_rows(run, sizes["points"], over_all=_CLOUDS[name]) if shown else []
