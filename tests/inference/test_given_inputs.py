@@ -1,12 +1,15 @@
 """Answers of an input-output HMM given a row of inputs, from the library and from the command line."""
 
 import json
+import re
 
 import numpy as np
+import pytest
 import torch
 
 import hmmscope as hs
 from hmmscope.inference.given_inputs import GivenInputs
+from hmmscope.inference.optimal import observe_with_memory
 from hmmscope.lab.cli import main
 
 HMM = hs.InputOutputHMM(
@@ -74,3 +77,43 @@ def test_infer_reads_the_column_of_inputs(tmp_path, capsys):
     assert "inputs: must hold the input of each row" in capsys.readouterr().err
     assert main(["infer", "mess3", *data[2:], *reading, "--inputs", "u"]) != 0
     assert "inputs: needs a model with inputs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("length", [1, 2, 4, 9])
+def test_a_short_memory_equals_missing_earlier_observations(length):
+    process = GivenInputs(HMM, U)
+    found = observe_with_memory(process, X, length)
+    for t in range(6):
+        window = X.clone()
+        window[:, : max(0, t - length + 1)] = hs.MISSING
+        exact = hs.observe(process, window)
+        torch.testing.assert_close(found.belief[:, t], exact.belief[:, t])
+        torch.testing.assert_close(found.next_observation[:, t], exact.next_observation[:, t])
+    assert found.log_likelihood_terms[0, 1] == 0  # missing
+
+
+def test_sample_and_infer_with_files_of_inputs(tmp_path, capsys):
+    hmm, out, table = tmp_path / "hmm.json", tmp_path / "samples.jsonl", tmp_path / "table.jsonl"
+    hs.InputOutputHMM(**HMM.file_tensors(), inputs=HMM.inputs, symbols=list("xyz")).save(hmm)
+    (tmp_path / "inputs.txt").write_text("left right right\nright left left\n")
+    sample, inputs = ["sample", str(hmm), "--inputs"], ["--inputs", "inputs", "--out", str(table)]
+    assert main([*sample, str(tmp_path / "inputs.txt"), "--out", str(out)]) == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert rows[1]["inputs"] == ["right", "left", "left"]
+    drawn = HMM.sample_given([[0, 1, 1], [1, 0, 0]])
+    assert [row["observations"] for row in rows] == drawn.observations.tolist()
+    infer = ["infer", str(hmm), str(out), *inputs]
+    assert main([*infer, "--memory", "2", "--forecast", "2", "--next-inputs", "right,left"]) == 0
+    found = [json.loads(line) for line in table.read_text().splitlines()]
+    ahead = HMM.forecast(drawn.observations[0], 2, inputs=[0, 1, 1], next_inputs=[1, 0]).mean
+    np.testing.assert_allclose([row["forecast"] for row in found[3:5]], ahead, atol=1e-12)
+    assert "memory_log_likelihood" in found[0]
+    for options, said in (
+        ([*infer[:-1], "t.jsonl", "--forecast", "2", "--next-inputs", "up"], "--next-inputs: .*'up' is not one of"),
+        ([*infer[:-1], "t.jsonl", "--forecast", "3", "--next-inputs", "left,left"], "each of the 3 next steps"),
+        (["sample", str(hmm)], "--inputs: must be a file of inputs"),
+        (["sample", "mess3", *sample[2:], "u.txt"], "--inputs: needs a model with inputs"),
+    ):
+        capsys.readouterr()
+        assert main(options) == 2
+        assert re.search(said, capsys.readouterr().err)

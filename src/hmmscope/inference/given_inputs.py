@@ -6,14 +6,16 @@ from typing import Any
 import torch
 
 from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.inference.continuations import Forecast
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.optimal import observe
 from hmmscope.inference.paths import most_likely_states, sample_state_paths
+from hmmscope.inference.ragged import seen_terms
 from hmmscope.inference.smoothing import smooth_beliefs
 from hmmscope.processes.capabilities import ObserverOutput
 from hmmscope.processes.input_output import InputOutputHMM
 from hmmscope.processes.process import Process
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 from hmmscope.sequences.gaps import MISSING
 
 
@@ -54,6 +56,38 @@ class GivenInputs(Process):
         given = self._given(reset_mask)
         return sample_state_paths(self.hmm, observations, num_paths=num_paths, seed=seed, **given)
 
+    def fixed_memory_predictions(self, observations: Tensor, memory_length: int) -> ObserverOutput:
+        """Return the results of `observe` given all inputs, but only the last `memory_length` observations."""
+        require_count("memory_length", memory_length)
+        count, times = self.num_symbols, torch.arange(len(self.inputs))
+        seen = observations.where((observations >= 0) & (observations < count), count)
+        moves, emits = self.hmm.transition[self.inputs], self.hmm.emission[self.inputs]
+        likely = torch.cat([emits, torch.ones_like(emits[..., :1])], 2)
+        before = [self.hmm.initial]
+        for move in moves[1:]:
+            before.append(before[-1] @ move)
+        begins, beliefs = torch.stack(before), torch.zeros(*seen.shape, self.num_states, dtype=torch.float64)
+        for back in reversed(range(min(memory_length, len(times)))):
+            at = (times - back).clamp(min=0)
+            moved = torch.einsum("bts,tsj->btj", beliefs, moves[at])
+            opens = (at == 0) | (back == memory_length - 1)
+            own = torch.where(opens[:, None], begins[at], moved) * likely[at, :, seen[:, at]]
+            beliefs = torch.where((times < back)[:, None], beliefs, own / own.sum(-1, keepdim=True).clamp(min=1e-300))
+        ahead = torch.einsum("bts,tsj,tjv->btv", beliefs[:, :-1], moves[1:], emits[1:])
+        predicted = torch.cat([(self.hmm.initial @ emits[0]).expand(len(seen), 1, -1), ahead], 1)
+        following = torch.cat([ahead, torch.zeros_like(predicted[:, :1])], 1)
+        return ObserverOutput(predicted, following, seen_terms(predicted, seen), {"belief": beliefs})
+
+    def ahead(self, observations: Tensor, next_inputs: Int64[Tensor, " step"]) -> Forecast:
+        """Compute the distributions of the next observations and states, given their inputs."""
+        inputs, time = torch.cat([self.inputs, next_inputs]), observations.shape[1]
+        gaps = torch.full((len(observations), len(next_inputs)), MISSING)
+        whole = torch.cat([observations, gaps], 1)
+        states = filter_beliefs(self.hmm, whole, inputs=inputs).beliefs[:, time:]
+        laws = torch.einsum("bts,tsv->btv", states, self.hmm.emission[next_inputs])
+        none = torch.zeros(0, *states.shape[:2], dtype=torch.int64)
+        return Forecast(laws, states, none, none)
+
     def _given(self, reset_mask: object) -> dict[str, Any]:
         return {"inputs": self.inputs, "reset_mask": reset_mask}
 
@@ -72,7 +106,8 @@ class StateObserver(Process):
 
     def __init__(self, hmm: InputOutputHMM, process: Process) -> None:
         self.process, self.num_symbols, self.num_states = process, process.num_symbols, hmm.num_states
-        self.real_valued, self.states = process.real_valued, hmm.states
+        self.real_valued = process.real_valued  # type: ignore[misc]
+        self.states = hmm.states
         own, inputs, total = torch.eye(hmm.num_states).double(), hmm.num_inputs, process.num_states
         if process.real_valued:  # (input, state, held observation)
             map_XS = own.repeat_interleave(total // (inputs * hmm.num_states), 0).repeat(inputs, 1)

@@ -13,6 +13,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.continuations import MAX_STEPS
 from hmmscope.inference.fast import log_likelihood
 from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.given_inputs import GivenInputs
 from hmmscope.inference.paths import most_likely_states
 from hmmscope.inference.smoothing import smooth_beliefs
 from hmmscope.processes.capabilities import PATHS, SMOOTHING, STATES
@@ -23,7 +24,6 @@ from hmmscope.runs.forecasts import Forecasts, forecast_with
 from hmmscope.runs.given_rows import GivenRows, given_rows, read_inputs
 from hmmscope.runs.row_values import RowValues, duration_text, multiple_of, stamps_of, time_step
 from hmmscope.schema import require, require_count, unknown_name
-from hmmscope.sequences.gaps import MISSING
 
 #: Largest number of symbols with a column each in the table of states.
 FEW_SYMBOLS = 12
@@ -183,9 +183,8 @@ def forecast(
 
 def _given_next_inputs(hmm: Any, past: Tensor, inputs: Tensor, steps: int) -> Forecasts:
     require_count("steps", steps, most=MAX_STEPS)
-    whole = torch.cat([past, torch.full((steps,), MISSING)])[None]
-    beliefs = filter_beliefs(hmm, whole, inputs=inputs[None], strict=True).beliefs[0, len(past) :]
-    laws = torch.einsum("ts,tsv->tv", beliefs, hmm.emission[inputs[len(past) :]])
+    filter_beliefs(hmm, past[None], inputs=inputs[None, : len(past)], strict=True)
+    laws = GivenInputs(hmm, inputs[: len(past)]).ahead(past[None], inputs[len(past) :]).observations[0]
     return Forecasts(laws, laws, laws)
 
 

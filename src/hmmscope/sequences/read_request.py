@@ -110,13 +110,15 @@ class ReadRequest:
         return names
 
     def of_file(self, header: Mapping[str, Any]) -> Alphabet | None:
-        """Take over the alphabet of a file; return the caller's alphabet if it differs."""
+        """Take over the alphabet of a file's observations; return the caller's alphabet if it differs."""
         self._check_header(header)
         self.own = "format" in header
         if header.get("gaps"):
             self.has_gaps, self.missing = True, replace(self.missing, nothing=True)
             self.alphabet = replace(self.alphabet, missing=self.missing)
         given, wanted = header.get("symbols", header.get("num_symbols")), self.alphabet
+        if self.column not in (None, OBSERVATIONS):
+            return None
         if given is None or (wanted.count is not None and (wanted.names is None or not isinstance(given, list))):
             return None
         self.alphabet = Alphabet.of(given, self.missing)

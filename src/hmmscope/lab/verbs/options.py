@@ -208,6 +208,10 @@ class SampleOptions(OverrideOptions):
     length: int = said("observations per sequence", 256)
     seed: int = said("seed of the samples", 0)
     first: int = said("index of the first sample", 0)
+    inputs: str | None = said(
+        "file of inputs for a model with inputs, one sample for each sequence (n, length and first do not apply)",
+        metavar="FILE",
+    )
     out: str | None = said("write a new .txt, .jsonl, .npz or .safetensors (default: print text)", metavar="FILE")
 
 
@@ -236,6 +240,9 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
     seed: int = said("seed of random draws", 0)
     allow_drop_tiny: bool = said("round probabilities below 2^-32 to zero", False)
     inputs: str | None = said("column with the input of each observation", metavar="NAME", group=OF_SEQUENCES)
+    next_inputs: str | None = said(
+        "with --forecast: inputs of the next steps, or one for all", metavar="A,B,...", group=OF_SEQUENCES
+    )
     smooth: bool = said("add the posterior of each state given all observations (smoothing)", False, group=OF_SEQUENCES)
     viterbi: bool = said("add the most likely state path (Viterbi)", False, group=OF_SEQUENCES)
     paths: int = said("add N state paths drawn from the posterior", 0, metavar="N", group=OF_SEQUENCES)

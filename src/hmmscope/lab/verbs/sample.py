@@ -29,25 +29,31 @@ def sample(options: SampleOptions) -> None:
     if out is not None:
         new_file(out, (".txt", ".jsonl", ".npz", ".safetensors"))
     layout = SequenceLayout(length=length)
-    require_memory("sample", 8 * 4 * num_samples * (length + 1))
     built = find_process(options.process, options.overrides)
-    dataset = ProcessDataset(built, layout=layout, seed=options.seed)
-    batch = dataset[first : first + num_samples]
+    if built.num_inputs is not None or options.inputs is not None:
+        arrays = _given_inputs(built, options)
+        num_samples, length = arrays["observations"].shape
+    else:
+        require_memory("sample", 8 * 4 * num_samples * (length + 1))
+        dataset = ProcessDataset(built, layout=layout, seed=options.seed)
+        batch = dataset[first : first + num_samples]
+        arrays = {"observations": batch.observations, "states": batch.states}
+        if batch.components is not None:
+            arrays["components"] = batch.components
     if out is None:
-        for line in _as_text(built, batch.observations):
+        for line in _as_text(built, arrays["observations"]):
             say(line)
         return
     path = Path(out)
-    arrays = {"observations": batch.observations, "states": batch.states}
-    if batch.components is not None:
-        arrays["components"] = batch.components
     match path.suffix:
         case ".txt":
-            text = "".join(line + "\n" for line in _as_text(built, batch.observations))
-            _require_equal(text, built, batch.observations)
+            text = "".join(line + "\n" for line in _as_text(built, arrays["observations"]))
+            _require_equal(text, built, arrays["observations"])
             store.write_text(path, text)
         case ".jsonl":
             columns = {name: tensor.tolist() for name, tensor in arrays.items()}
+            if "inputs" in arrays and built.inputs is not None:  # type: ignore[attr-defined]
+                columns["inputs"] = [[built.inputs[u] for u in row] for row in columns["inputs"]]  # type: ignore[attr-defined]
             rows = [{"sample": first + i} | {name: c[i] for name, c in columns.items()} for i in range(num_samples)]
             rows[:1] = [row | {"alphabet": _alphabet(built)} for row in rows[:1]]
             store.write_table(path, rows)
@@ -59,7 +65,21 @@ def sample(options: SampleOptions) -> None:
         case ".safetensors":
             store.write_tensors(path, arrays, {"sequences": json.dumps(_alphabet(built))})
     if not options.quiet:
-        say(f"{num_samples} sequences of {length} -> {path}; the first 100 have digest {dataset.digest(100)}")
+        digest = "" if "inputs" in arrays else f"; the first 100 have digest {dataset.digest(100)}"
+        say(f"{num_samples} sequences of {length} -> {path}{digest}")
+
+
+def _given_inputs(process: Any, options: SampleOptions) -> dict[str, Tensor]:
+    if process.num_inputs is None:
+        raise InputError(f"--inputs: needs a model with inputs, got {process!r}; fit one with hmmscope fit --inputs")
+    if options.inputs is None:
+        raise InputError("--inputs: must be a file of inputs, because the model depends on them")
+    read = SequenceData(options.inputs, symbols=process.inputs or process.num_inputs)
+    if read.num_missing or len(set(read.lengths.tolist())) != 1:
+        raise InputError(f"--inputs: {options.inputs} must hold sequences of one length without gaps")
+    inputs = read.padded()[0]
+    drawn = process.sample_given(inputs, seed=options.seed)
+    return {"observations": drawn.observations, "states": drawn.states, "inputs": inputs}
 
 
 def _require_equal(text: str, process: Process, observations: Tensor) -> None:

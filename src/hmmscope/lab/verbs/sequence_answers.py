@@ -10,6 +10,7 @@ import torch
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
+from hmmscope.inference.continuations import Forecast
 from hmmscope.inference.continuations import forecast as forecast_of
 from hmmscope.inference.given_inputs import GivenInputs
 from hmmscope.inference.missing import missing_probs
@@ -23,6 +24,7 @@ from hmmscope.lab.verbs.output_paths import new_file
 from hmmscope.lab.verbs.sources import Observations, find_process, likeliest, read_observations
 from hmmscope.processes.capabilities import FORECASTS, GAPS, MEMORY, PATHS, PREDICTIONS, SMOOTHING
 from hmmscope.processes.process import Process
+from hmmscope.runs.given_rows import read_inputs
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed
 from hmmscope.sequences.gaps import MISSING
@@ -81,8 +83,10 @@ def oracle(asked: InferOptions) -> None:
     built = find_process(asked.process, asked.overrides, allow_drop_tiny=asked.allow_drop_tiny)
     able = type(built) if built.num_inputs is None else GivenInputs
     for name, question in {"": PREDICTIONS, **_ASKED}.items():
-        if (not name or getattr(wanted, name)) and question not in able.capabilities():
+        given = able is GivenInputs and name == "forecast"
+        if (not name or getattr(wanted, name)) and question not in able.capabilities() and not given:
             raise built.missing_capability_error(question, f"--{name}" if name else "")
+    next_inputs = _next_inputs(built, asked)
     if asked.ngrams and built.real_valued:
         raise InputError("process: --ngrams needs symbols, but this process emits vectors")
     read = read_observations(Path(asked.observations), built, inputs=asked.inputs, **asked.reading())
@@ -97,6 +101,12 @@ def oracle(asked: InferOptions) -> None:
         process = built if read.inputs is None else GivenInputs(built, read.inputs[number])
         rows, said = _filtered(process, sequence)
         said += _extras(process, sequence, rows, wanted, number)
+        if asked.forecast and rows[-1]["log_likelihood"] > -torch.inf:
+            if isinstance(process, GivenInputs) and next_inputs is not None:
+                ahead = process.ahead(sequence, next_inputs)
+            else:
+                ahead = forecast_of(process, sequence, asked.forecast)
+            said += _forecast(process, sequence, rows, ahead)
         own = math.fsum(row.get("log_likelihood", 0.0) for row in rows)
         total, impossible = total + own, impossible + (own == -math.inf)
         if number < _SHOWN_SEQUENCES:
@@ -227,8 +237,6 @@ def _extras(process: Process, tokens: Tensor, rows: list[dict], wanted: Sequence
         lines += _memory(process, tokens, rows, wanted.memory)
     if wanted.ngrams:
         lines += _ngrams(process, tokens, rows, wanted.ngrams)
-    if wanted.forecast and possible:
-        lines += _forecast(process, tokens, rows, wanted.forecast)
     return lines
 
 
@@ -292,14 +300,33 @@ def _memory(process: Process, tokens: Tensor, rows: list[dict], length: int) -> 
     total = float(kept.log_likelihood_terms.sum())
     symbols = tuple(map(in_brief, process.symbols or map(str, range(process.num_symbols))))
     ahead = likeliest(rows[-1]["memory_next_observation"], symbols)
+    following = "" if isinstance(process, GivenInputs) else f", next: {ahead or 'none (impossible window)'}"
     return [
         f"with {length} observations of memory: log-likelihood {_nats(total)} "
-        f"({_digits(total / max(1, _made(tokens)))} per observation), next: {ahead or 'none (impossible window)'}"
+        f"({_digits(total / max(1, _made(tokens)))} per observation){following}"
     ]
 
 
-def _forecast(process: Process, tokens: Tensor, rows: list[dict], steps: int) -> list[str]:
-    ahead = forecast_of(process, tokens, steps)
+def _next_inputs(process: Process, asked: InferOptions) -> Tensor | None:
+    given = asked.next_inputs
+    if process.num_inputs is None or not asked.forecast:
+        require(given is None, "--next-inputs", "needs a model with inputs, and --forecast", given)
+        return None
+    rule = f"must name the input of each of the {asked.forecast} next steps, as A,B,..., or one for all"
+    entries: list[Any] = [] if given is None else given.split(",")
+    entries = entries * asked.forecast if len(entries) == 1 else entries
+    require(len(entries) == asked.forecast, "--next-inputs", rule, given)
+    alphabet = process.input_alphabet  # type: ignore[attr-defined]
+    if alphabet.names is None and all(entry.isdecimal() for entry in entries):
+        entries = list(map(int, entries))
+    try:
+        return read_inputs(entries, None, [asked.forecast], {}, alphabet)[0]
+    except InputError as error:
+        raise InputError(f"--next-{error}") from None
+
+
+def _forecast(process: Process, tokens: Tensor, rows: list[dict], ahead: Forecast) -> list[str]:
+    steps = ahead.observations.shape[1]
     symbols = tuple(map(in_brief, process.symbols or map(str, range(process.num_symbols))))
     lines = []
     for k, (law, states) in enumerate(zip(ahead.observations[0].tolist(), ahead.states[0].tolist(), strict=True)):
