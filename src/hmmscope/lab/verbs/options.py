@@ -208,10 +208,7 @@ class SampleOptions(OverrideOptions):
     length: int = said("observations per sequence", 256)
     seed: int = said("seed of the samples", 0)
     first: int = said("index of the first sample", 0)
-    inputs: str | None = said(
-        "file of inputs for a model with inputs, one sample for each sequence (n, length and first do not apply)",
-        metavar="FILE",
-    )
+    inputs: str | None = said("sequences of inputs, one for each sample; the model needs inputs", metavar="FILE")
     out: str | None = said("write a new .txt, .jsonl, .npz or .safetensors (default: print text)", metavar="FILE")
 
 

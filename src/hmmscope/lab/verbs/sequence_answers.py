@@ -83,7 +83,7 @@ def oracle(asked: InferOptions) -> None:
     built = find_process(asked.process, asked.overrides, allow_drop_tiny=asked.allow_drop_tiny)
     able = type(built) if built.num_inputs is None else GivenInputs
     for name, question in {"": PREDICTIONS, **_ASKED}.items():
-        given = able is GivenInputs and name == "forecast"
+        given = built.num_inputs is not None and name == "forecast"
         if (not name or getattr(wanted, name)) and question not in able.capabilities() and not given:
             raise built.missing_capability_error(question, f"--{name}" if name else "")
     next_inputs = _next_inputs(built, asked)
@@ -98,11 +98,11 @@ def oracle(asked: InferOptions) -> None:
     lines: list[str] = []
     total, impossible = 0.0, 0
     for number, sequence in enumerate(sequences):
-        process = built if read.inputs is None else GivenInputs(built, read.inputs[number])
+        process: Any = built if read.inputs is None else GivenInputs(built, read.inputs[number])
         rows, said = _filtered(process, sequence)
         said += _extras(process, sequence, rows, wanted, number)
         if asked.forecast and rows[-1]["log_likelihood"] > -torch.inf:
-            if isinstance(process, GivenInputs) and next_inputs is not None:
+            if next_inputs is not None:
                 ahead = process.ahead(sequence, next_inputs)
             else:
                 ahead = forecast_of(process, sequence, asked.forecast)
@@ -300,7 +300,7 @@ def _memory(process: Process, tokens: Tensor, rows: list[dict], length: int) -> 
     total = float(kept.log_likelihood_terms.sum())
     symbols = tuple(map(in_brief, process.symbols or map(str, range(process.num_symbols))))
     ahead = likeliest(rows[-1]["memory_next_observation"], symbols)
-    following = "" if isinstance(process, GivenInputs) else f", next: {ahead or 'none (impossible window)'}"
+    following = "" if getattr(process, "inputs", None) is not None else f", next: {ahead or 'none (impossible window)'}"
     return [
         f"with {length} observations of memory: log-likelihood {_nats(total)} "
         f"({_digits(total / max(1, _made(tokens)))} per observation){following}"
