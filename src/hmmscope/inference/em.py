@@ -209,7 +209,8 @@ class EMRunner:
         ends: dict[int, EMResult] = {}
         history: list[list[float]] = [[] for _ in models]
         now, before = Model.several(models), np.full(len(models), -np.inf)
-        expectation = _SideBySide(self.work, *now.emission.shape[1:], self.num_threads)
+        _, num_states, num_symbols = now.emission.shape
+        expectation = _SideBySide(self.work, num_states, num_symbols, self.num_threads)
         while True:
             counts = expectation.counts(now)
             reached = counts.logs + self.m_step.log_prior(now)
@@ -261,7 +262,8 @@ def require_possible(logs: Array, rows: NDArray[np.int64]) -> None:
 
 def counts_of_several(models: Model, work: PackedSequences, num_threads: int | None = None) -> Counts:
     """Compute expected counts under several models."""
-    return counter_of_several(work, *models.emission.shape[1:], num_threads)(models)
+    _, num_states, num_symbols = models.emission.shape
+    return counter_of_several(work, num_states, num_symbols, num_threads)(models)
 
 
 def counter_of_several(

@@ -34,8 +34,8 @@ class OneBlock:
     def _arrays(self, kinds: Sequence[Any]) -> Sequence[NDArray[np.float64]]:
         if getattr(self._own, "kinds", None) != [type(kind) for kind in kinds]:
             size, (ahead, back) = self.size, map(row_length, kinds)
-            shapes = (self.rows, ahead), (self.rows if self.folded else 1, size, ahead)
-            shapes = *shapes, (0 if self.folded else self.rows, ahead), (size, back), (self.rows, back)
+            first = (self.rows, ahead), (self.rows if self.folded else 1, size, ahead)
+            shapes = *first, (0 if self.folded else self.rows, ahead), (size, back), (self.rows, back)
             total = int(self.work.lengths.sum())
             self._own.kinds = [type(kind) for kind in kinds]
             self._own.arrays = [*map(np.zeros, shapes), np.empty(total * size), np.empty(total)]

@@ -24,7 +24,9 @@ def shared(panels: Sequence[Panel], columns: int) -> list[Panel]:
         }
         whole = [numbers] if _common(panels, numbers, log) else list(rows.values())
         for same in whole:
-            for number in same if (ends := _common(panels, same, log)) else ():
+            if (ends := _common(panels, same, log)) is None:
+                continue
+            for number in same:
                 found[number] = replace(panels[number], y_min=ends[0], y_max=ends[1])  # type: ignore[call-arg]
     return found
 
