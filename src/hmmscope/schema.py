@@ -74,12 +74,14 @@ class UnknownNameError(InputError):
         self.name, self.known = name, tuple(known)
 
 
-def unknown_name(field: str, name: object, known: Iterable[str]) -> UnknownNameError:
-    """Return the error for a name that is not in a closed list."""
+def unknown_name(field: str, name: object, known: Iterable[str], meant: str | None = None) -> UnknownNameError:
+    """Return the error for a name that is not in a closed list, with what was meant, if known."""
     options = sorted(known)
     text = name[:100] if isinstance(name, str) else ""
     near = difflib.get_close_matches(text, [option[:200] for option in options], n=5, cutoff=0.5)
-    meant = suggestion(text, options) or (near[0] if near and difflib.get_close_matches(text, near[:1]) else None)
+    meant = (
+        meant or suggestion(text, options) or (near[0] if near and difflib.get_close_matches(text, near[:1]) else None)
+    )
     hint = f"; did you mean {shown(meant)}?" if meant else ""
     if len(listed(options)) < len(", ".join(options)):  # a shortened list starts with similar names
         options.sort(key=lambda option: option not in near)

@@ -400,6 +400,8 @@ def test_ctrl_c_at_any_instant_is_no_traceback(module: str, before: str, code: i
     "words, said",
     [
         ("shw", "did you mean 'show'?"),
+        ("verifi x", "did you mean 'check'?"),
+        ("list", "did you mean 'show'?"),
         ("train mess3 --ouy x", "did you mean '--out'?"),
         ("train mess3 --out x --length 3", "length: is a field of layout; write --layout.length"),
         ("train mess3 --out x --num_steps 3", "num_steps: is a field of training; write --training.num_steps"),

@@ -1,5 +1,6 @@
 """The options of each verb (command), as dataclasses from which the parser is built."""
 
+import difflib
 import functools
 import importlib.metadata
 from dataclasses import dataclass, field, fields
@@ -424,6 +425,24 @@ VERBS: dict[str, type] = {
 }
 
 
+#: Former verbs and other words, by the verb that does this.
+_WORDS = {
+    word: verb
+    for verb, words in {
+        "infer": "ask oracle facts decode",
+        "check": "verify doctor test",
+        "show": "list help",
+        "analyse": "export probe evaluate",
+        "report": "figures page",
+        "look": "explore inspect",
+        "run": "paper reproduce experiment",
+        "claims": "ledger verdicts",
+        "sample": "generate simulate",
+    }.items()
+    for word in words.split()
+}
+
+
 @functools.cache
 def verbs() -> dict[str, type]:
     """Return the option records of all verbs in the order of the help.
@@ -445,4 +464,5 @@ def unknown_verb(name: str) -> InputError:
     """Return the error for a verb that no installed package registers."""
     from hmmscope.registry import not_registered
 
-    return not_registered(unknown_name("verb", name, verbs()))
+    near = difflib.get_close_matches(name[:100], [*_WORDS, *verbs()], 1, 0.7)
+    return not_registered(unknown_name("verb", name, verbs(), _WORDS.get(near[0]) if near else None))
