@@ -56,9 +56,10 @@ def meaning(name: str) -> None:
 
 
 def _show_term(name: str, known: Collection[str]) -> None:
-    term = None if {f"{name}s", f"{name}es"} & set(KINDS) else find_term(name)
+    kind = next((one for one in (f"{name}s", f"{name}es") if one in KINDS), None)
+    term = None if kind else find_term(name)
     if term is None:
-        raise unknown_name("name", name, known)
+        raise unknown_name("name", name, known, kind)
     say(str(term))
 
 

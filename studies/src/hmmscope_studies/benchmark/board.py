@@ -27,6 +27,10 @@ BOARD, _KEPT = "leaderboard", re.compile(r".+-(light|full)-[0-9a-f]{12}\.json")
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:75em;margin:2em auto;padding:0 1em}table{border-collapse:collapse}"
     "td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}"
+    ".scroll{overflow-x:auto}td{white-space:nowrap}.found{font-size:1.15em}.bars{display:grid;gap:.2em 1em;margin:0 0 1.5em;"
+    "grid-template-columns:max-content minmax(6em,32em) max-content}.bars i{background:#8883}.bars b{display:block;"
+    "height:100%;background:#0072b2}.ends{display:flex;justify-content:space-between;gap:1em;font-size:.85em}"
+    "@media(max-width:40em){.bars{grid-template-columns:1fr}.bars i{height:.8em}}"
     "@media(prefers-color-scheme:dark){body{background:#111;color:#ddd}td,th{border-color:#444}}"
 )
 #: Explanation of the tables.
@@ -226,13 +230,38 @@ def page(cards: list[dict[str, Any]]) -> str:
             header, *body = _table(ours)
             head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
             rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in body)
-            tables.append(f"<h2>{track} track</h2><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
+            tables.append(f"<h2>{track.capitalize()} track</h2>{_first(ours)}<div class=scroll tabindex=0><table>")
+            tables.append(f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>")
     title = f"HMM-bench {VERSION}: leaderboard"
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta name="generator" content="hmmscope"><title>{title}</title><style>{_STYLE}</style>'
-        f"<h1>{title}</h1><p>{html.escape(_LEGEND)}</p>{''.join(tables)}</html>\n"
+        f"<main><h1>{title}</h1>{''.join(tables)}<h2>How to read it</h2><p>{html.escape(_LEGEND)}</p></main></html>\n"
     )
+
+
+def _first(cards: list[dict[str, Any]]) -> str:
+    """Return the finding of a track, and a bar for each model between the best constant answer (0) and the optimum (1)."""
+    rows = board_rows(cards)
+    shown = [
+        f"{row['solved']:.3f}" + ("" if row["low"] is None else f" [{row['low']:.3f}, {row['high']:.3f}]")
+        for row in rows
+    ]
+    alike = [row["model"] for row in rows[1:] if row["tier"] is not None and row["tier"] == rows[0]["tier"]]
+    tied = f", level with {', '.join(alike)}" if alike else ""
+    said = (
+        f"{rows[0]['model']} solves the most: {shown[0]} of the way from the best constant answer to the optimum{tied}."
+    )
+    bars = "".join(
+        f'<span>{html.escape(row["model"])}</span><i><b style="width:{100 * min(max(row["solved"], 0), 1):.1f}%"></b></i>'
+        f"<span>{number}</span>"
+        for row, number in zip(rows, shown, strict=True)
+    )
+    ends = (
+        "<span></span><span class=ends><span>0: best constant</span><span>1: exact optimum</span></span><span></span>"
+    )
+    return f"<p class=found>{html.escape(said)}</p><div class=bars>{bars}{ends}</div>"
 
 
 def keep_card(submission: Path, folder: Path) -> Path:
