@@ -16,7 +16,7 @@ from contextlib import nullcontext, suppress
 from typing import Any, NoReturn, get_args, get_origin
 
 from hmmscope.errors import HmmscopeError, InputError, code_and_line
-from hmmscope.lab.verbs.options import ANYBODY, DATA, MODEL, PAPER, OverrideOptions, unknown_verb, verbs
+from hmmscope.lab.verbs.options import ANYBODY, DATA, MODEL, PAPER, OverrideOptions, verbs
 from hmmscope.schema import UnknownNameError, unknown_name
 from hmmscope.synonyms import suggestion
 from hmmscope.text import NobodyReadsError, in_a_line, say, silence, tell, whatever_is_heard
@@ -38,6 +38,29 @@ _LONGEST_LINE = 400
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help")
+
+
+#: Former verbs and other words, by the verb that does this.
+_WORDS = {
+    "infer": "ask oracle facts decode",
+    "check": "verify doctor test",
+    "show": "list help",
+    "analyse": "export probe evaluate",
+    "report": "figures page",
+    "look": "explore inspect",
+    "run": "paper reproduce experiment",
+    "claims": "ledger verdicts",
+    "sample": "generate simulate",
+}
+
+
+def unknown_verb(name: str) -> InputError:
+    """Return the error for a verb that no installed package registers, with the verb that a near word stands for."""
+    from hmmscope.registry import not_registered
+
+    verb_of = {word: verb for verb, words in _WORDS.items() for word in words.split()}
+    near = difflib.get_close_matches(name[:100], [*verb_of, *verbs()], 1, 0.7)
+    return not_registered(unknown_name("verb", name, verbs(), verb_of.get(near[0]) if near else None))
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,13 +1,11 @@
 """The options of each verb (command), as dataclasses from which the parser is built."""
 
-import difflib
 import functools
 import importlib.metadata
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hmmscope.errors import InputError
-from hmmscope.schema import unknown_name
 
 #: Groups of options, as help shows them.
 READING, EXECUTION = "input options", "execution options"
@@ -425,24 +423,6 @@ VERBS: dict[str, type] = {
 }
 
 
-#: Former verbs and other words, by the verb that does this.
-_WORDS = {
-    word: verb
-    for verb, words in {
-        "infer": "ask oracle facts decode",
-        "check": "verify doctor test",
-        "show": "list help",
-        "analyse": "export probe evaluate",
-        "report": "figures page",
-        "look": "explore inspect",
-        "run": "paper reproduce experiment",
-        "claims": "ledger verdicts",
-        "sample": "generate simulate",
-    }.items()
-    for word in words.split()
-}
-
-
 @functools.cache
 def verbs() -> dict[str, type]:
     """Return the option records of all verbs in the order of the help.
@@ -458,11 +438,3 @@ def verbs() -> dict[str, type]:
             raise InputError(f"plugin {point.name} ({point.value}): {type(error).__name__}: {error}") from error
     *names, last = VERBS
     return {name: VERBS[name] for name in names} | found | {last: VERBS[last]}
-
-
-def unknown_verb(name: str) -> InputError:
-    """Return the error for a verb that no installed package registers."""
-    from hmmscope.registry import not_registered
-
-    near = difflib.get_close_matches(name[:100], [*_WORDS, *verbs()], 1, 0.7)
-    return not_registered(unknown_name("verb", name, verbs(), _WORDS.get(near[0]) if near else None))
