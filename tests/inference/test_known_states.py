@@ -146,3 +146,13 @@ def test_fits_that_cannot_take_known_states():
         hmmscope.fit(num_states=2, stream=True, **given)
     with pytest.raises(InputError, match="known_states: cannot be used with a mixture"):
         hmmscope.filter_beliefs("mess3-mixture", [[0, 1]], known_states=[[0, 1]])
+
+
+def test_floats_with_gaps_are_known_states():
+    """As in a table's column with missing entries."""
+    hmm = hmmscope.HMM([0.5, 0.5], [[0.75, 0.25], [0.25, 0.75]], [[0.75, 0.25], [0.25, 0.75]])
+    expected = hmmscope.log_likelihood(hmm, [[0, 1, 1]], known_states=[[1, -1, 0]])
+    for known in (np.array([[1.0, np.nan, 0.0]]), [[1.0, None, 0.0]], torch.tensor([[1.0, -1.0, 0.0]])):
+        assert torch.equal(hmmscope.log_likelihood(hmm, [[0, 1, 1]], known_states=known), expected)
+    with pytest.raises(InputError, match=r"known_states\[0, 0\]: must be a state in \[0, 2\), .* got 0.5"):
+        hmmscope.log_likelihood(hmm, [[0, 1]], known_states=[[0.5, 1]])

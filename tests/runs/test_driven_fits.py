@@ -70,6 +70,42 @@ def test_forms_of_inputs_are_equal(given, tmp_path):
     assert again.score(table) == pytest.approx(fits[0].score(), abs=1e-9)  # the column is stored
 
 
+def test_inputs_and_labels_of_rows_follow_the_groups_of_a_table(given):
+    x, actions, _ = given
+    order = np.arange(60).reshape(2, 30).T.ravel()  # rows of two sequences by turns
+    table = {"coin": np.array(x[:2]).ravel()[order], "seq": np.repeat([0, 1], 30)[order]}
+    flat, known = np.array(actions[:2]).ravel()[order], np.arange(60) % 3 % 2
+    options = [hs.FitOptions(known_states=own, **LIMITS) for own in (known.reshape(2, 30), known[order])]
+    fits = [
+        hs.fit(x[:2], 2, inputs=actions[:2], options=options[0]),
+        hs.fit(table, 2, column="coin", group="seq", inputs=flat, options=options[1]),
+        hs.fit(table, 2, column="coin", group="seq", inputs=flat.tolist(), options=options[1]),
+    ]
+    assert len({fit.log_likelihood for fit in fits}) == 1
+
+
+def test_one_hot_rows_floats_and_columns_are_inputs(given):
+    x, actions, fit = given
+    codes = np.array([[fit.hmm.inputs.index(one) for one in row] for row in actions])
+    expected = fit.predict(x, inputs=actions).tolist()
+    forms = (np.eye(2)[codes], list(np.eye(2, dtype=int)[codes]), np.eye(2)[codes].reshape(-1, 2))
+    for form in (*forms, codes.astype(float), codes.reshape(-1, 1), torch.from_numpy(codes)):
+        assert fit.predict(x, inputs=form).tolist() == expected
+    with pytest.raises(InputError, match="inputs: one-hot rows: must have a column for each"):
+        fit.predict(x, inputs=np.eye(3)[codes])
+
+
+def test_inputs_that_do_not_occur_and_sequences_without_weight_do_not_count(given):
+    x, actions, _ = given
+    codes = np.array([[NAMES.tolist().index(one) for one in row] for row in actions])
+    fit = hs.fit(x, 2, inputs=2 * codes, options=QUICK)
+    assert fit.hmm.num_inputs == 3
+    assert fit.final.num_free == {"initial": 1, "transition": 4, "emission": 4}
+    only = hs.Constraints(initial=[1, 0], emission=[[1, 0], [0.5, 0.5]])  # no sequence starts with 1
+    options = hs.FitOptions(constraints=only, sequence_weights=[1, 0], **LIMITS)
+    assert hs.fit([[0, 1, 1], [1, 0, 0]], 2, inputs=[[0, 1, 1]] * 2, options=options).num_observations == 3
+
+
 def test_weights_equal_copies(given):
     x, actions, _ = given
     for inputs, more in ((actions, {}), (None, {"durations": 3})):

@@ -145,7 +145,7 @@ class RowConstraints(Shown):
             rule = (
                 "the fixed entries leave no probability for the other entries"
                 if free[row]
-                else "the entries do not sum to 1"
+                else "the entries do not sum to 1; a mask needs booleans"
             )
             raise InputError(f"{self.name}: row {row}: {rule}")
         rows = found.maximise(np.ones(self.shape)).reshape(groups.shape)

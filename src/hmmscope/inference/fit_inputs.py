@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Int64, Tensor
@@ -165,12 +166,13 @@ def fit_inputs(
     if start is not None and (start.num_inputs, start.num_states, start.num_symbols) != sizes:
         raise InputError(f"start: must have {sizes[0]} inputs, {sizes[1]} states and {sizes[2]} symbols, got {start!r}")
     checked, mask, inside = check_ragged(observations, Alphabet(None, num_symbols), None, lengths)
+    weights = as_weights(sequence_weights, len(checked))
+    weights = np.ones(len(checked)) if weights is None else weights
+    every, inside = inside, inside & torch.from_numpy(weights > 0)[:, None]
     require(bool(inside.any()), "observations", "must hold at least one", tuple(checked.shape))
     drawn = _random(0, seed, *sizes)
     given = drawn.checked_inputs(inputs, tuple(checked.shape))
-    weights = as_weights(sequence_weights, len(checked))
-    weights = np.ones(len(checked)) if weights is None else weights
-    allowed = None if known_states is None else as_allowed(known_states, num_states, inside)
+    allowed = None if known_states is None else as_allowed(known_states, num_states, every)
     like = _rows(drawn)
     shapes = {part: rows.shape for part, rows in like.items()}
     parts = as_constraints(constraints, num_states).parts(num_states, num_symbols, **shapes)
@@ -183,7 +185,9 @@ def fit_inputs(
         return [InputOutputHMM(**rules.constrained(_rows(begun)))]
 
     hmm, about = search(steps, begins, num_restarts, max_iterations, tolerance, callback)
-    free = rules.num_free(like)
+    later, used = (np.unique(own.numpy()) for own in (given[:, 1:][inside[:, 1:]], given[inside]))
+    occurring = {"transition": like["transition"][later], "emission": like["emission"][used]}
+    free = rules.num_free(like | occurring)
     count, total = float(weights @ inside.any(1).numpy()), steps.num_steps
     emitted = float(weights @ (inside & (checked < num_symbols)).sum(1).numpy())
     seen = {"initial": count, "transition": total - count, "emission": emitted}

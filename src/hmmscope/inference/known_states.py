@@ -153,7 +153,7 @@ def as_allowed(
         InputError: Another shape, a state outside [0, S), or a time at which no state is allowed.
     """
     (batch, time), counts = inside_BT.shape, inside_BT.sum(1).tolist()
-    rows = known_states
+    rows = known_states.to_numpy() if hasattr(known_states, "to_numpy") else known_states
     if isinstance(rows, list | tuple) and not _are_rows(rows):
         rows = [rows]
     if isinstance(rows, Tensor | np.ndarray):
@@ -192,10 +192,11 @@ def _allowed_row(row: Any, count: int, num_states: int, number: int) -> NDArray[
                 [] if _is_unknown(entry) else [entry] if np.ndim(entry) == 0 and not _is_set(entry) else list(entry)
             )
             for state in states:
-                if not isinstance(state, int | np.integer) or isinstance(state, bool) or not 0 <= state < num_states:
+                whole = isinstance(state, int | np.integer) or (isinstance(state, float) and state.is_integer())
+                if not whole or isinstance(state, bool) or not 0 <= state < num_states:
                     rule = f"must be a state in [0, {num_states}), a set of states, or -1 where unknown"
                     raise InputError(f"known_states[{number}, {t}]: {rule}, got {shown(state)}")
-            found[t, states if states else slice(None)] = not _is_empty(entry)
+            found[t, [*map(int, states)] if states else slice(None)] = not _is_empty(entry)
     if not found.any(1).all():
         raise InputError(f"known_states[{number}, {int(found.any(1).argmin())}]: must allow at least one state")
     return found
@@ -210,6 +211,6 @@ def _is_empty(entry: Any) -> bool:
 
 
 def _is_unknown(entry: Any) -> bool:
-    if entry is None or (isinstance(entry, float) and np.isnan(entry)):
+    if entry is None or (isinstance(entry, float) and np.isnan(entry)) or type(entry).__name__ == "NAType":
         return True
-    return isinstance(entry, int | np.integer) and not isinstance(entry, bool) and int(entry) in UNKNOWN
+    return isinstance(entry, int | float | np.integer) and not isinstance(entry, bool) and int(entry) in UNKNOWN

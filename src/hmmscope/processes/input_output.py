@@ -119,8 +119,8 @@ class InputOutputHMM(Process):
             given = given.expand(shape[0], -1)
         require(tuple(given.shape) == tuple(shape), "inputs", f"must have the shape {tuple(shape)}", tuple(given.shape))
         given = given.to(torch.int64)
-        good = bool(((given >= 0) & (given < self.num_inputs)).all())
-        require(good, "inputs", f"must be in [0, {self.num_inputs})", "another number")
+        bad = given[(given < 0) | (given >= self.num_inputs)].tolist()
+        require(not bad, "inputs", f"must be in [0, {self.num_inputs})", bad[:1])
         return given
 
     @property

@@ -44,6 +44,7 @@ from hmmscope.runs.given_rows import column_names, labels_as_given
 from hmmscope.runs.goodness import Goodness, goodness_of_fit
 from hmmscope.runs.posterior import FitData, Posterior
 from hmmscope.runs.stream_parts import parts_of
+from hmmscope.runs.table_order import in_table_order
 from hmmscope.runs.vector_sequences import READING, choose_vectors, emission_of, read_validation, refuse
 from hmmscope.schema import options_of, require
 from hmmscope.sequences.data import SequenceData, read_as
@@ -223,6 +224,8 @@ def fit(
     """
     sizes, begun = sizes_of(num_states), time.monotonic()
     options = options_of(options, FitOptions, reading)
+    if options.known_states is not None:
+        options = replace(options, known_states=in_table_order("known_states", options.known_states, source, reading))
     settings = {name: value for name, value in vars(options).items() if name not in OWN_OPTIONS} | {"seed": seed}
     quiet, choose = settings.pop("quiet"), settings.pop("choose")
     emission, tied = emission_of(source, emission, reading), options.tied_emissions

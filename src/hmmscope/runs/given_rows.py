@@ -15,6 +15,8 @@ from hmmscope.processes.observations import as_vectors
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.runs.row_values import RowValues
+from hmmscope.runs.table_order import from_one_hot, in_table_order
+from hmmscope.schema import require
 from hmmscope.sequences.columns import as_labels, is_frame, labels_of
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.vector_data import VectorData, read_vectors
@@ -116,7 +118,8 @@ def read_inputs(
     try:
         found = _as_read(inputs, source, lengths, reading, alphabet)
     except InputError as error:
-        raise InputError(f"inputs: {str(error).removeprefix('sequences: ')}") from None
+        said = str(error).removeprefix("sequences: ").removeprefix("inputs: ")
+        raise InputError(f"inputs: {said}") from None
     if found.lengths.tolist() != list(lengths):
         if sum(found.lengths.tolist()) == sum(lengths) and len(found) == len(lengths):
             where = next(k for k, (a, b) in enumerate(zip(found.lengths.tolist(), lengths, strict=True)) if a != b)
@@ -143,12 +146,23 @@ def _as_read(
     elif isinstance(inputs, SequenceData):
         found = SequenceData(inputs, symbols_from=alphabet) if alphabet is not None else inputs
     else:
-        flat = inputs if hasattr(inputs, "dtype") or hasattr(inputs, "iloc") else None
-        flat = np.asarray(flat if flat is not None else _scalars(inputs))
-        rows: Any = inputs
+        inputs, own = from_one_hot(inputs, lengths)
+        count = own if alphabet is None else _symbols_of(alphabet)
+        good = (
+            own is None
+            or alphabet is None
+            or (alphabet.count == own if isinstance(own, int) else alphabet.names == own)
+        )
+        require(good, "one-hot rows", f"must have a column for each of the inputs {count}", own)
+        flat = inputs[0] if own is not None and len(inputs) == 1 else inputs
+        rows: Any = in_table_order("inputs", flat, source, reading)
+        flat = rows if hasattr(rows, "dtype") or hasattr(rows, "iloc") else None
+        flat = np.asarray(flat if flat is not None else _scalars(rows))
+        whole = flat.shape == (len(lengths), max(lengths))
+        flat = flat.ravel() if flat.shape == (sum(lengths), 1) and not whole else flat
         if flat.ndim == 1 and len(flat) == sum(lengths):
             rows = [part.tolist() for part in np.split(flat, np.cumsum(lengths)[:-1])]
-        found = SequenceData(rows, axis=1 if max(lengths) == 1 else None, symbols=_symbols_of(alphabet))
+        found = SequenceData(rows, axis=1 if max(lengths) == 1 or whole else None, symbols=count)
     return found
 
 
