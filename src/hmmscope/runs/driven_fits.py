@@ -67,7 +67,7 @@ def fit_driven(
     seen = data.flat != data.num_symbols
     total = data.num_observations if weights is None else float(np.repeat(weights, data.lengths.numpy()) @ seen)
     allowed = None if known is None else flat_allowed(known, sizes[0], data.lengths).numpy()
-    fields = {"inputs": inputs, "known": allowed, "num_zeros": choice.chosen.num_zeros}
+    fields = {"given": (inputs, allowed), "num_zeros": choice.chosen.num_zeros}
     return hmm, total, heard, choice.fields | fields
 
 

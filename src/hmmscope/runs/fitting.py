@@ -224,8 +224,7 @@ def fit(
     """
     sizes, begun = sizes_of(num_states), time.monotonic()
     options = options_of(options, FitOptions, reading)
-    if options.known_states is not None:
-        options = replace(options, known_states=in_table_order("known_states", options.known_states, source, reading))
+    options = replace(options, known_states=in_table_order("known_states", options.known_states, source, reading))
     settings = {name: value for name, value in vars(options).items() if name not in OWN_OPTIONS} | {"seed": seed}
     quiet, choose = settings.pop("quiet"), settings.pop("choose")
     emission, tied = emission_of(source, emission, reading), options.tied_emissions
@@ -234,8 +233,7 @@ def fit(
         data = read_as(source, reading, [*settings, "num_states"])
         hmm, total, heard, fields = fit_driven(source, data, sizes, inputs, options, seed, reading)
         free = options.sequence_weights is None and options.duration_family == "free"
-        more = {name: fields.pop(name) for name in ("inputs", "known")}
-        fields["data"] = FitData(data, not free, labels_as_given(data, source), **more)
+        fields["data"] = FitData(data, not free, labels_as_given(data, source), (), *fields.pop("given"))
         return ended(FitResult(hmm, total, **fields), heard, begun)
     if emission != "symbols":
         refuse(emission, stream=stream, tied_emissions=tied)

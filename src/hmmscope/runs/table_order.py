@@ -20,6 +20,8 @@ def in_table_order(name: str, values: Any, source: Any, reading: Mapping[str, An
     Raises:
         InputError: The values have the table's index in another order.
     """
+    if values is None:
+        return None
     frame = is_frame(source)
     if frame and hasattr(values, "iloc") and hasattr(source, "iloc"):
         own, rows = values.index, source.index
