@@ -93,6 +93,11 @@ class Lists(Net):
         return [super().forward(tokens[0]), "more"]
 
 
+class Vectors(Net):
+    def forward(self, vectors: torch.Tensor) -> Any:
+        return self.head(vectors)
+
+
 class Dictionary(Net):
     def forward(self, batch: dict) -> Any:
         return Answer(None, super().forward(batch["tokens"]))
@@ -215,6 +220,13 @@ def test_an_adapter_follows_its_module() -> None:
             r"got weights \(OrderedDict\); pass the module after module.load_state_dict",
         ),
         (lambda: hs.adapt(SimpleNamespace(model=Net())), r"; pass its .model$"),
+        (lambda: hs.adapt(Net(), tokens="ids"), r"the forward of Net has no argument 'ids'; it has tokens$"),
+        (lambda: hs.adapt(Net(), mask=1), r"the forward of Net has no argument 'mask'; it has tokens$"),
+        (
+            lambda: hs.adapt(Net(), lambda model, tokens: model(tokens.float())),
+            r"in its module embedding: RuntimeError",
+        ),
+        (lambda: Vectors(), r"; for a model of one-hot vectors pass hs.adapt\("),
         (lambda: hs.adapt(3), r"^model: must be a torch module or a function of tokens, got 3$"),
         (
             lambda: hs.adapt(Net(), lambda model, tokens: 0, mask=1),
@@ -469,6 +481,11 @@ def test_modules_that_cannot_be_trained_are_one_line(tmp_path: Path) -> None:
     sparse.embedding = nn.Embedding(3, 8, sparse=True)
     twisted = Net()
     twisted.layers[0].phase = nn.Parameter(torch.zeros(8, dtype=torch.complex64))
+    spread = Net()
+    spread.register_buffer("graph", torch.eye(3).to_sparse())
+    assert hs.probe(spread, DATASET, num_samples=16)[0]["share"] is not None
+    with pytest.raises(InputError, match=r"^model: graph is a sparse tensor, .* register it with persistent=False$"):
+        train(spread, tmp_path / "run")
     with pytest.raises(InputError, match=r"^model: layers\.0\.phase is complex; keep its real and imaginary parts$"):
         train(twisted, tmp_path / "run")
     with pytest.raises(InputError, match=r"^model: embedding has sparse gradients; build it with sparse=False$"):
@@ -677,3 +694,30 @@ def test_plots_are_drawn_in_given_axes() -> None:
     for axes, one in zip(figure.subplots(1, 3), found, strict=True):
         assert one.plot(ax=axes) is figure  # type: ignore[attr-defined]
         assert axes.get_title()
+
+
+def test_a_module_of_a_fixed_length_is_trained_at_the_length_of_its_training(tmp_path: Path) -> None:
+    class Fixed(Net):
+        def forward(self, tokens: torch.Tensor) -> Any:
+            assert tokens.shape[1] == self.length, "another length"
+            return super().forward(tokens)
+
+    module = Fixed()
+    module.length = 7  # type: ignore[assignment]  # inputs of samples of 8, whose last token is only predicted
+    assert train(module, tmp_path / "run").summary["steps"] == 2
+    module.length = 8  # type: ignore[assignment]
+    with pytest.raises(InputError, match=r"^model: Fixed fails on tokens \(\d, 7\): AssertionError: another length"):
+        train(module, tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    "convert", [torch.jit.script, lambda net: torch.jit.trace(net, TOKENS), torch.fx.symbolic_trace]
+)
+def test_converted_modules_are_evaluated_and_trained(convert: Callable[[nn.Module], Any], tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Embedding(3, 8), nn.Linear(8, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        model = convert(net)
+    assert hs.evaluate(model, DATASET, num_samples=8, baselines=False).loss > 0
+    run = train(model, tmp_path / "run")
+    assert torch.equal(hs.load_run(run.path, model=net).model(TOKENS), run.model(TOKENS))

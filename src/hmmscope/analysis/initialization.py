@@ -10,6 +10,7 @@ from torch import nn
 from hmmscope.axes import Tensor
 from hmmscope.errors import HmmscopeError, InputError
 from hmmscope.models.base import seeded_generators
+from hmmscope.models.kept_state import equal_values
 from hmmscope.schema import shown
 from hmmscope.seeds import derived_seed
 
@@ -148,14 +149,13 @@ def copied_table(module: nn.Module, before: dict[str, Tensor], known: set[int]) 
         if id(buffer) in known or not (buffer.is_floating_point() or buffer.is_complex()):
             continue
         old = before.get(name)
-        kept = old is not None and old.shape == buffer.shape and torch.equal(old.nan_to_num(), buffer.nan_to_num())
-        if kept and not _follows(buffer.detach().cpu()):
+        if old is not None and equal_values(old, buffer) and not _follows(buffer.detach().cpu()):
             return name
     return ""
 
 
 def _follows(table: Tensor) -> bool:
-    values = torch.view_as_real(table) if table.is_complex() else table
+    values = torch.view_as_real(table) if table.is_complex() else table.to_dense()
     values = values.double()
     if values[values.isfinite()].unique().numel() <= 2:
         return True

@@ -123,13 +123,9 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
                 tokens, keys = batch.tokens.to(device), _columns(layout)[:, first_position:].flatten()
                 for ids in _moved_ids(layout, num_permutations, generator):
                     placed_ids = {"positions": ids.to(device)}
-                    try:
-                        found = capture_activations(
-                            model, names, tokens, lambda x: x[:, :, -1, keys].cpu().double(), **placed_ids
-                        )
-                    except TypeError as error:
-                        rule = "needs a model that accepts positions (batch, time); use 'blocks'"
-                        raise InputError(f"mode: 'everywhere' {rule} ({' '.join(str(error).split())[:200]})") from error
+                    found = capture_activations(
+                        model, names, tokens, lambda x: x[:, :, -1, keys].cpu().double(), **placed_ids
+                    )
                     for name in names:
                         logits[name].append(found[name])
                     predictions.append(to_probs(model, model(tokens, **placed_ids)[:, -1, : dataset.num_symbols]))

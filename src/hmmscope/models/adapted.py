@@ -201,10 +201,16 @@ def _arguments(model: Any, name: str | None, given: Mapping[str, Any]) -> tuple[
         found = list(inspect.signature(_function(model)).parameters.values())
     except (TypeError, ValueError):  # a function in C
         return name, dict(given)
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in found)
+    odd = {*given, *([] if name is None else [name])} - {one.name for one in found}
+    if odd and not takes_all:
+        own = ", ".join(one.name for one in found)
+        raise InputError(
+            f"model: the forward of {title_of(model)} has no argument {min(odd)!r}; it has {own or 'none'}"
+        )
     positional = [one for one in found if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     free = [one.name for one in positional if one.name not in FOLLOWING and one.name not in given]
     only = [one for one in found if one.kind is one.KEYWORD_ONLY]
-    takes_all = any(one.kind is one.VAR_KEYWORD for one in found)
     first = name
     free.sort(key=lambda one: one not in TOKENS)  # stable
     if name is None and positional and (not free or free[0] == positional[0].name):
@@ -294,7 +300,7 @@ def shells(model: Any) -> Iterator[nn.Module]:
     """Yield a module and the modules inside its wrappers, from the outside in; the last is the user's module."""
     while isinstance(model, nn.Module):
         yield model
-        held = vars(model).get("_modules", {})
+        held = dict(vars(model).get("_modules", {}).items())
         inside = next((held[name] for name in _WRAPPED if isinstance(held.get(name), nn.Module)), None)
         if inside is None and any(cls.__name__ in _PARALLEL for cls in type(model).__mro__):
             inside = held.get("module")

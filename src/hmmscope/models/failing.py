@@ -1,5 +1,6 @@
 """Diagnosis of failing model calls."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -89,7 +90,8 @@ def _require_known(model: nn.Module, inputs: Tensor) -> None:
 
 def _failure(model: nn.Module, inputs: Tensor, error: Exception) -> InputError:
     part, local = _innermost(model, error.__traceback__)
-    if isinstance(part, nn.Embedding) and isinstance(indices := local.get("input"), Tensor) and indices.numel():
+    indices = local.get("input")
+    if isinstance(part, nn.Embedding) and isinstance(indices, Tensor) and indices.numel() and _outside(part, indices):
         return embedding_failure(model, part, indices, inputs)
     where = _name_of(model, part)
     inside = f" in its module {where}" if where else ""
@@ -100,7 +102,14 @@ def _failure(model: nn.Module, inputs: Tensor, error: Exception) -> InputError:
     )
 
 
+def _outside(part: nn.Embedding, indices: Tensor) -> bool:
+    return not indices.is_floating_point() and bool(((indices < 0) | (indices >= part.num_embeddings)).any())
+
+
 def _dictionary(model: nn.Module, error: Exception) -> str:
+    if isinstance(error, RuntimeError | ValueError) and "dtype" in str(error) and re.search("int64|Long", str(error)):
+        call = "lambda model, tokens: model(one_hot(tokens, N).float())"
+        return f"; for a model of one-hot vectors pass hs.adapt(model, {call})"
     texts = ("too many indices for tensor", "only integers, slices", "argument after ** must be a mapping")
     named = isinstance(error, AttributeError) and "'Tensor' object has no attribute" in str(error)
     if named and (name := getattr(error, "name", "")) in TOKENS:

@@ -29,7 +29,7 @@ class KeptState:
     """Buffers, plain attributes with what they contain, and hooks of a model."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._parts = parts_of(model)
+        self._parts = [part for part in parts_of(model) if not isinstance(part, torch.jit.ScriptModule)]
         self._buffers = [dict(part._buffers) for part in self._parts]
         self._plain = [{k: v for k, v in vars(part).items() if k not in _STRUCTURE} for part in self._parts]
         known = {id(one) for part in self._parts for one in (part, *part._parameters.values())}
@@ -65,7 +65,7 @@ class KeptState:
         seen.add(id(value))
         before, now = self._copies.get(id(value), (value, value))[1], _copied(now)
         if isinstance(before, Tensor):
-            return not _equal(before, now)
+            return not equal_values(before, now)
         if isinstance(before, np.ndarray):
             return not np.array_equal(before, now)
         if isinstance(before, dict):
@@ -126,8 +126,11 @@ def _reachable(values: list[Any], known: set[int], own: set[str]) -> Iterator[An
             stack += value.values() if isinstance(value, dict) else value
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
+def equal_values(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    one, other = (part.to_dense() if part.layout is not torch.strided else part for part in (one, other))
+    return torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def _copied(value: Any) -> Any:
@@ -152,7 +155,7 @@ def _restore(value: Any, copy: Any) -> None:
     elif isinstance(value, Tensor):
         if value.shape != copy.shape:
             value.data = copy.clone()
-        elif not _equal(value, copy):
+        elif not equal_values(value, copy):
             value.copy_(copy)
     elif isinstance(value, np.ndarray):
         if value.flags.writeable:

@@ -100,6 +100,12 @@ def rehearse_training(net: UserModule, num_columns: int, target: str) -> tuple[s
 
 
 def _require_trainable(module: nn.Module) -> None:
+    held = ((name, value) for name, value in module.state_dict().items() if isinstance(value, Tensor))
+    sparse = next((name for name, value in held if value.layout is not torch.strided), None)
+    if sparse is not None:
+        raise InputError(
+            f"model: {sparse} is a sparse tensor, which checkpoints do not store; register it with persistent=False"
+        )
     for name, part in module.named_modules():
         if ".quantized." in f"{type(part).__module__}.":
             raise InputError(

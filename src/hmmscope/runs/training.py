@@ -198,7 +198,7 @@ def _begin(config: RunConfig, path: Path, world: ProcessGroup, resume: bool, opt
     config = replace(config, training=replace(config.training, engine=engine))
     net = build_model(config.model, ports, config.seed, trained_length=int(config.layout.num_observations))
     if isinstance(net, UserModule):
-        _check_given(net, config, world)
+        _check_given(net, config, world, target)
     make_optimizer(net, config.training, options.optimizer)  # raises before the folder exists
     run = Run(path, config, process, unwrapped(net), None)
     begun = _CheckedTraining(run, net, ports, target, run.dataset("evaluate"), judged=world.leader and target.exact)
@@ -209,7 +209,7 @@ def _begin(config: RunConfig, path: Path, world: ProcessGroup, resume: bool, opt
     return begun
 
 
-def _check_given(net: UserModule, config: RunConfig, world: ProcessGroup) -> None:
+def _check_given(net: UserModule, config: RunConfig, world: ProcessGroup, target: Target) -> None:
     spec = config.training
     require(
         not spec.block_length,
@@ -219,7 +219,7 @@ def _check_given(net: UserModule, config: RunConfig, world: ProcessGroup) -> Non
     )
     rule = "must be exact or ddp for a module of your own"
     require(not _in_parts(spec, world), "training.parallel", rule, spec.parallel)
-    for line in rehearse_training(net, config.layout.context_length, config.target):
+    for line in rehearse_training(net, int(target.token_positions[-1]) + 1, config.target):
         if world.leader:
             warnings.warn(line, stacklevel=5)
 
