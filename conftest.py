@@ -2,7 +2,6 @@
 
 import functools
 import gc
-import json
 import os
 import random
 import shutil
@@ -59,13 +58,7 @@ LONGEST = (
 #: Experiments that a commit runs at smoke, drawn by it; all of them are run by `make test-slow`.
 SMOKES = 1
 #: A commit runs one in so many of the long tests, drawn by it.
-LONG = 24
-#: A commit runs one in so many of the tests that `DURATIONS` lists, drawn by it, but all tests of the files `RUN_ALWAYS`.
-COSTLY = 2
-#: Processor seconds of tests without a marker that take at least `LEAST`. `DURATIONS=write pytest` writes it again.
-DURATIONS = Path(__file__).parent / "tests" / "durations.json"
-LEAST = 0.25
-RUN_ALWAYS = ("test_readme.py", "test_golden_verdicts.py", "test_names_change_nothing.py")
+LONG = 48
 
 
 @functools.cache
@@ -79,10 +72,9 @@ def leave_to_slow(items: list[pytest.Item]) -> None:
     """Of the cases of a test marked ``drawn(number)`` so many are drawn, and the others are marked slow.
 
     Tests of a file that are marked ``drawn(number, of="...")`` with the same words are the cases of one. One in `LONG` of
-    the tests marked ``long``, cases of ``drawn`` tests included, is drawn, and one in `COSTLY` of those that took long.
+    the tests marked ``long``, cases of ``drawn`` tests included, is drawn.
     """
     cases: dict[str, list[pytest.Item]] = {}
-    costly = {} if os.environ.get("DURATIONS") == "write" else json.loads(DURATIONS.read_text())
     for item in items:
         if item.get_closest_marker("long"):
             cases.setdefault("long", []).append(item)
@@ -90,14 +82,9 @@ def leave_to_slow(items: list[pytest.Item]) -> None:
             of = marker.kwargs.get("of")
             name = item.nodeid.partition("[")[0] if of is None else f"{item.path.name} {of}"
             cases.setdefault(name, []).append(item)
-        elif item.nodeid in costly and item.path.name not in RUN_ALWAYS:
-            cases.setdefault("costly", []).append(item)
     for test, own in cases.items():
         own.sort(key=lambda item: item.nodeid)
-        if test in (parts := {"long": LONG, "costly": COSTLY}):
-            number = len(own) // parts[test]
-        else:
-            number = own[0].get_closest_marker("drawn").args[0]
+        number = len(own) // LONG if test == "long" else own[0].get_closest_marker("drawn").args[0]
         number = min(len(own), max(1, number))
         kept = random.Random(f"{commit()} {test}").sample(own, number)
         for item in own:
@@ -144,14 +131,9 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Processor time by folder, largest first; imports are those of the first test of a worker."""
     used: Counter[str] = Counter()
-    each: Counter[str] = Counter()
     for report in (one for reports in terminalreporter.stats.values() for one in reports):
         if isinstance(report, pytest.TestReport):
             used[Path(report.nodeid.partition("::")[0]).parent.name] += getattr(report, "processor", 0.0)
-            each[report.nodeid.rpartition("@")[0] or report.nodeid] += getattr(report, "processor", 0.0)
-    if os.environ.get("DURATIONS") == "write":
-        kept = {name: round(each[name], 1) for name in sorted(each) if each[name] >= LEAST}
-        DURATIONS.write_text(json.dumps(kept, indent=0) + "\n")
     listed = ", ".join(f"{folder} {seconds:.0f}" for folder, seconds in used.most_common() if seconds >= 0.5)
     terminalreporter.write_line(f"processor seconds: {used.total():.0f}, of which {listed}")
 

@@ -21,6 +21,7 @@ from hmmscope.lab.report.drawing import draw_folder
 from hmmscope.lab.report.page import template, write_page
 from hmmscope.lab.report.state_diagram import picture, read_fitted
 from hmmscope.lab.study import run_study as studies
+from hmmscope.lab.study.fit_summary import figures_of_fit
 from hmmscope.lab.study.fitted_hmm import fitted_hmm
 from hmmscope.lab.study.study_tables import entropies, grams
 from hmmscope.processes.recorded_sequences import RecordedSequences
@@ -451,6 +452,9 @@ def test_a_study_of_numbers(
     assert {row["array"] for row in study_table(study, "entries")} == {"initial", "transition", "means", "covariances"}
     titles = [one["title"] for one in json.loads((out / "findings.json").read_text())]
     assert "By BIC, 2 hidden states fit best" in titles
+    fractions = [row | {"mean": 0.5, "low": 0.4, "high": 0.6} for row in study_table(study, "forecast")]
+    drawn = figures_of_fit({"entries": study_table(study, "entries"), "forecast": fractions})
+    assert [panel.y_label for panel in drawn[-1].panels] == ["value"]  # numbers in [0, 1] are no probabilities
     page = write_page([out], tmp_path / "report.html").read_text()
     assert all(
         text in page for text in ("Gaussian autoregressions", "state 1", "Loss by the number of observations seen")

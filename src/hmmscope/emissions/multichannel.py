@@ -11,14 +11,11 @@ from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.emissions.conjugate import DirichletRows, refuse_others
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.errors import InputError
-from hmmscope.inference.free_parameters import num_free
+from hmmscope.inference.free_parameters import SMALLEST, num_free
 from hmmscope.processes.input_output import InputOutputHMM
 from hmmscope.processes.policies import policy_rows
 from hmmscope.processes.probability_rows import laws_of, numbers_of
 from hmmscope.schema import is_count, require, shown
-
-#: Least symbol probability in a fit, so that the compiled loops detect underflow in time.
-_SMALLEST = 2.0**-40
 
 
 @registry.emission("channels")
@@ -115,7 +112,7 @@ class MultichannelHMM(EmissionHMM):
     @property
     def shares(self) -> list[Float64[Tensor, " symbol"]]:
         """Return the symbol frequencies of each channel."""
-        return [(self.occupancy @ probs).clamp_min(_SMALLEST) for probs in self.channels]
+        return [(self.occupancy @ probs).clamp_min(SMALLEST) for probs in self.channels]
 
     def num_free(self, positive: Mapping[str, Tensor]) -> dict[str, int]:
         allowed = positive.get("emissions", torch.ones_like(self.emissions))
@@ -200,7 +197,7 @@ class MultichannelHMM(EmissionHMM):
             counts.index_add_(0, observations[seen, channel].long(), occupancy[seen])
             total = counts.sum(0)[:, None]
             share = torch.where(total > 0, counts.T / total.where(total > 0, 1.0), probs)
-            share = share.where(share >= _SMALLEST, 0.0)
+            share = share.where(share >= SMALLEST, 0.0)
             found.append(share / share.sum(1, keepdim=True))
         return {"emissions": torch.cat(found, 1)}
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
+from hmmscope.inference.free_parameters import SMALLEST
 from hmmscope.reprs import Shown
 from hmmscope.schema import require_count, shown
 
@@ -16,8 +17,6 @@ Array = NDArray[np.float64]
 
 #: Least count of a tied group, as a fraction of all counts, so that the M-step is strictly concave.
 _LEAST = 1e-13
-#: Smaller probabilities become zero, as in EM without constraints.
-_SMALLEST = 2.0**-40
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -214,7 +213,7 @@ class RowConstraints(Shown):
             still = (multiplicity[rows] > 0).any(0)
             values = np.where(still, old, values)
         found = np.where(free, values[self.groups], self.fixed)
-        tiny = free & (found < _SMALLEST) & (found > 0)
+        tiny = free & (found < SMALLEST) & (found > 0)
         if tiny.any():
             return self._without(tiny).maximise(counts, pseudo_count, before)
         return found.reshape(self.shape)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hmmscope.errors import InputError
 from hmmscope.inference.constraints import RowConstraints, row_constraints
 from hmmscope.inference.counts import BLOCKS, LEAST, Counts, add_counts
-from hmmscope.inference.free_parameters import maximised_rows, num_free, restricted
+from hmmscope.inference.free_parameters import maximised_rows, num_free, restricted, without_tiny
 from hmmscope.inference.loop_inputs import PackedSequences, StateSets, Tables
 from hmmscope.inference.one_block import OneBlock
 from hmmscope.inference.restarts import EMResult, unheard
@@ -25,9 +25,6 @@ from hmmscope.processes.hmm import HMM
 Array = NDArray[np.float64]
 
 PARTS = ("initial", "transition", "emission")
-
-#: Smaller probabilities become zero, so that the compiled loops detect underflow in time.
-_SMALLEST = 2.0**-40
 
 #: Limits of batched EM: states, and belief entries of the longest sequence.
 MOST_STATES, MOST_BELIEFS = 8, 2**24
@@ -97,9 +94,7 @@ class MStepSettings:
                 continue
             if part == "emission" and self.classes is not None:
                 count = (self.classes[:, None] == self.classes).astype(np.float64) @ np.where(before > 0, count, 0.0)
-            share = maximised_rows(before, count, self.pseudo_count)
-            share[share < _SMALLEST] = 0.0
-            found.append(share / np.add.reduce(share, -1, keepdims=True))
+            found.append(without_tiny(maximised_rows(before, count, self.pseudo_count)))
         return Model(*found)
 
     def tied(self, model: Model) -> Model:

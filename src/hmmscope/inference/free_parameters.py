@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+#: Smaller probabilities become zero, so that the compiled loops detect underflow in time.
+SMALLEST = 2.0**-40
+
 
 def num_free(positive: Any) -> int:
     """Count the free probabilities of rows (..., outcome): the positive entries of each row, minus one.
@@ -28,6 +31,12 @@ def restricted(rows: Array, positive: NDArray[np.bool_]) -> Array:
     share = np.divide(kept, total, where=total > 0, out=np.broadcast_to(uniform, kept.shape).copy())
     found: Array = np.where(lost, share, rows)
     return found
+
+
+def without_tiny(rows: Array) -> Array:
+    """Zero tiny probabilities and normalize rows."""
+    rows[rows < SMALLEST] = 0.0
+    return np.asarray(rows / np.add.reduce(rows, -1, keepdims=True))
 
 
 def maximised_rows(before: Array, counts: Array, pseudo_count: float) -> Array:

@@ -9,16 +9,13 @@ from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
 from hmmscope.inference.constraints import RowConstraints, row_constraints
-from hmmscope.inference.free_parameters import log_of_positive, maximised_rows, num_free
+from hmmscope.inference.free_parameters import log_of_positive, maximised_rows, num_free, without_tiny
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
 Array = NDArray[np.float64]
 #: Rows of probabilities, or their counts, by part.
 Rows = Mapping[str, Array]
-
-#: Smaller probabilities become zero, so that the compiled loops detect underflow in time.
-_SMALLEST = 2.0**-40
 
 
 def check_rules(
@@ -85,9 +82,7 @@ class RowRules(Shown):
             if part in self.rules:
                 found[part] = self.rules[part].maximise(counts[part], self.pseudo_count, own)
                 continue
-            share = maximised_rows(own, counts[part], self.pseudo_count)
-            share[share < _SMALLEST] = 0.0
-            found[part] = share / share.sum(-1, keepdims=True)
+            found[part] = without_tiny(maximised_rows(own, counts[part], self.pseudo_count))
         return found
 
     def log_prior(self, rows: Rows) -> float:

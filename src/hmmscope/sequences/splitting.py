@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from hmmscope.seeds import check_seed
 
-#: Number of blocks into which few sequences are cut, their least length, and fewer pieces than enough.
+#: Number of blocks of long sequences, the shortest block, and the fewest pieces whose tenth is a useful sample.
 _BLOCKS, _SHORTEST_BLOCK, _FEW_PIECES = 50, 16, 30
 
 

@@ -25,10 +25,10 @@ MEANINGS = {
     "supported in sign": "the interval lies on the claimed side, but includes effects too small to matter, or the power is "
     "low (few simulated experiments would confirm a true claim).",
     "contradicted": "the interval lies on the other side, or excludes every effect that matters.",
-    "contradicted at this budget": "the same, but more training could still confirm the claim.",
+    "contradicted at this budget": "the claim is contradicted, but more training could still confirm it.",
     "undecided": "the interval decides nothing, or a precondition of the claim fails.",
     "answered": "the interval decides a question of this project, which no paper asks.",
-    "open": "it does not.",
+    "open": "the interval does not decide a question of this project.",
 }
 #: Answers that follow all others on pages.
 UNSETTLED = ("undecided", "open")

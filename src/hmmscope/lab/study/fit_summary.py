@@ -56,7 +56,8 @@ def figures_of_fit(tables: Mapping[str, Sequence[dict[str, Any]]]) -> list[Figur
     if tables.get("entries"):
         found.append(_entries(tables["entries"]))
     if tables.get("forecast"):
-        found.append(_forecast(tables["forecast"]))
+        symbols = any(row["array"] == "emission" for row in tables["entries"])
+        found.append(_forecast(tables["forecast"], "probability" if symbols else "value"))
     return found
 
 
@@ -101,10 +102,9 @@ def _measured(array: str) -> str:
     return "probability" if array in ("transition", "emission") else "value"
 
 
-def _forecast(rows: Sequence[dict[str, Any]]) -> Figure:
+def _forecast(rows: Sequence[dict[str, Any]], y_label: str) -> Figure:
     last = max(row["step"] for row in rows)
     order = sorted((row for row in rows if row["step"] == last), key=lambda row: -row["mean"])[:SYMBOLS]
-    y_label = "probability" if all(0 <= row["mean"] <= 1 for row in rows) else "value"
     series = [
         curve(
             Rows([one for one in rows if one["outcome"] == row["outcome"]]), "step", row["symbol"], y="mean", pool=False
@@ -114,7 +114,8 @@ def _forecast(rows: Sequence[dict[str, Any]]) -> Figure:
     return Figure(
         name="forecast",
         title="Forecast after the last training piece",
-        caption="By the HMM chosen by BIC: probability of the symbols that are most likely at the last step, with 95 % "
-        "intervals over the posterior of its parameters, or mean of the numbers, with 95 % intervals of the numbers.",
+        caption="Curves show what the HMM chosen by BIC predicts: the probability of the symbols that are most likely at "
+        "the last step, with 95 % intervals over the posterior of its parameters, or the mean of the numbers, with 95 % "
+        "intervals of the numbers.",
         panels=(lines("", *series, x_label="steps ahead", y_label=y_label),),
     )

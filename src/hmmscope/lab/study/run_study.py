@@ -252,9 +252,7 @@ def _measure_all(
     sizes = study_tables.num_states(searches, judged["evaluate"], lambda size: work.evidence_of(hmms[size]))
     tables: dict[str, list[dict[str, Any]]] = {
         "predictors": rows,
-        "states": (
-            sizes := study_tables.num_states(searches, judged["evaluate"], lambda size: work.evidence_of(hmms[size]))
-        ),
+        "states": sizes,
         "positions": list(study_tables.positions(named)),
         **work.tables(gain),
         "beliefs": list(_beliefs(work, hmm, network)),
