@@ -62,9 +62,10 @@ def constraints() -> None:
 
 
 def labels() -> None:
-    """Draw docs/img/fit-labels.png: the states of ten words are known, 1 for vowels."""
+    """Draw docs/img/fit-labels.png: the states of ten words are known."""
     given = words(400)
-    known = [[int(c in "aeiou") if n < 10 else -1 for c in word] for n, word in enumerate(given)]
+    kinds = [["vowel" if c in "aeiou" else "consonant" for c in word] for word in given]
+    known = [own if n < 10 else [None] * len(own) for n, own in enumerate(kinds)]
     fits = [
         hs.fit(given, 2, unit="characters", options=hs.FitOptions(known_states=own, **LIMITS)) for own in (None, known)
     ]

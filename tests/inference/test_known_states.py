@@ -144,6 +144,8 @@ def test_fits_that_cannot_take_known_states():
         hmmscope.fit(num_states=[2, 3], **given)
     with pytest.raises(InputError, match="known_states: cannot be used with a stream"):
         hmmscope.fit(num_states=2, stream=True, **given)
+    with pytest.raises(InputError, match="known_states: must name at most 2 states, got"):
+        hmmscope.fit([[0, 1, 1]], 2, options=hmmscope.FitOptions(known_states=["c", "b", "a"]))
     with pytest.raises(InputError, match="known_states: cannot be used with a mixture"):
         hmmscope.filter_beliefs("mess3-mixture", [[0, 1]], known_states=[[0, 1]])
 
@@ -156,3 +158,33 @@ def test_floats_with_gaps_are_known_states():
         assert torch.equal(hmmscope.log_likelihood(hmm, [[0, 1, 1]], known_states=known), expected)
     with pytest.raises(InputError, match=r"known_states\[0, 0\]: must be a state in \[0, 2\), .* got 0.5"):
         hmmscope.log_likelihood(hmm, [[0, 1]], known_states=[[0.5, 1]])
+
+
+def test_names_of_states_stand_for_their_numbers():
+    hmm = hmmscope.HMM([0.5, 0.5], [[0.75, 0.25], [0.25, 0.75]], [[0.75, 0.25], [0.5, 0.5]], states=["rain", "dry"])
+    for ask in (hmmscope.smooth_beliefs, hmmscope.log_likelihood):
+        expected = ask(hmm, [[0, 1, 1]], known_states=[[0, {0, 1}, -1]])
+        for known in ([["rain", {"rain", 1}, None]], np.array(["rain", None, None], object), ["rain", None, None]):
+            assert torch.equal(ask(hmm, [[0, 1, 1]], known_states=known), expected)
+    with pytest.raises(InputError, match=r"must be a state in \[0, 2\) or of rain, dry, .* got 'snow'"):
+        hmmscope.log_likelihood(hmm, [[0, 1]], known_states=["snow", None])
+
+
+@pytest.mark.parametrize("more", [{}, {"durations": 2}, {"inputs": [[0, 1, 0, 1]] * 2}, {"emission": "gaussian"}])
+def test_fits_name_the_labelled_states(more):
+    """Sorted names are numbers of states, unless `start` has names."""
+    known, numbers = [["wet", {"dry", "wet"}, None, "dry"], [None] * 4], [[1, {0, 1}, None, 0], [-1] * 4]
+    x, more = torch.tensor([[0, 1, 1, 0], [1, 1, 0, 0]]), dict(more)
+    options = {"num_restarts": 1, "max_iterations": 3} | {k: more.pop(k) for k in ("durations",) if k in more}
+    more |= {"axis": 1} if "emission" in more else {}
+    fit = hmmscope.fit(x, 3, options=hmmscope.FitOptions(known_states=known, **options), **more)
+    numbered = hmmscope.fit(x, 3, options=hmmscope.FitOptions(known_states=numbers, **options), **more)
+    names = fit.hmm.states if fit.hmm.visits is None else fit.hmm.visits.names
+    assert (*names,) == ("dry", "wet", "state 2")
+    assert fit.log_likelihood == numbered.log_likelihood
+    again = hmmscope.FitOptions(start=fit.hmm, known_states=[["wet"] + [None] * 3, [None] * 4], **options)
+    found = hmmscope.fit(x, 3, options=again, **more).hmm
+    assert (found.states if found.visits is None else found.visits.names)[:2] == ("state 0", "wet")
+    for label, message in (("snow", "known_states: unknown 'snow'"), ("wetter", "did you mean 'wet'")):
+        with pytest.raises(InputError, match=message):
+            hmmscope.fit(x, 3, options=hmmscope.FitOptions(start=fit.hmm, known_states=[[label] * 4] * 2), **more)

@@ -226,7 +226,11 @@ def test_errors(given):
         (lambda: fit.predict(x, inputs=[["up"] * 30] * 12), "up"),
         (lambda: hs.fit(x, 2, inputs=actions[:3]), r"inputs: must have one entry per observation \(12 sequences"),
         (lambda: hs.fit(x, 2, inputs=[actions[0][:9], [*actions[0], *actions[0][:21]], *actions[2:]]), r"inputs\[0\]"),
-        (lambda: hs.fit(x[:1], 2, inputs=[[*actions[0][:29], None]]), "inputs: .*symbol 30: is None"),
+        (
+            lambda: hs.fit(x[:1], 2, inputs=[[*actions[0][:29], None]]),
+            "symbol 30: is None, .*; every observation needs an input, which is a name or a whole number$",
+        ),
+        (lambda: hs.fit(x[:1], 2, inputs=[[0.5] * 30]), r"got \[0.5.*; every observation needs an input"),
         (lambda: hs.fit(x, 2, inputs=actions, options=durations), "durations: cannot be combined with inputs"),
         (lambda: hs.fit([[0.5, 1.5]], 2, inputs=[[0, 1]]), "inputs: needs symbols, but emission is 'gaussian'"),
         (lambda: hs.fit(x, 2, validation=x, options=durations), "validation: cannot be combined with durations"),
@@ -236,6 +240,7 @@ def test_errors(given):
         (lambda: hs.fit(x, 2, options=hs.FitOptions(constraints=hs.Constraints(durations=1))), "durations: applies to"),
         (lambda: hs.FitOptions(durations=0), "durations: must be at least 1"),
         (lambda: hs.FitOptions(duration_family="poisson"), "duration_family: unknown"),
+        (lambda: hs.FitOptions(duration_family="negative-binomial"), "duration_family: needs durations"),
     ):
         with pytest.raises(InputError, match=message):
             ask()

@@ -55,7 +55,7 @@ def expected_input_counts(
     """
     checked, mask, inside = check_ragged(observations, hmm.alphabet, None, lengths)
     given = hmm.checked_inputs(inputs, tuple(checked.shape))
-    allowed = None if known_states is None else as_allowed(known_states, hmm.num_states, inside)
+    allowed = None if known_states is None else as_allowed(known_states, hmm.num_states, inside, hmm.states)
     return _counts(hmm, checked, given, mask, inside, np.ones(len(checked)), allowed)
 
 

@@ -3,7 +3,7 @@
 An observation o with allowed states A becomes a symbol with the emission probabilities emission[:, o] * A.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from hmmscope.inference.ragged import check_own, check_ragged, counted
 from hmmscope.processes.capabilities import COMPONENTS, OF_STATES, STATES
 from hmmscope.processes.params import EdgeEmissionParams, StateEmissionParams
 from hmmscope.processes.process import Process
-from hmmscope.schema import require, shown
+from hmmscope.schema import require, shown, unknown_name
 from hmmscope.sequences.gaps import MISSING
 
 #: Entries for an unknown state.
@@ -84,7 +84,7 @@ def condition(
         given_states = getattr(hmm, "given_states", None)
         require(given_states is not None, "known_states", "needs an HMM whose states emit vectors", type(hmm).__name__)
         assert given_states is not None
-        given = given_states(as_allowed(known_states, hmm.num_states, inside))
+        given = given_states(as_allowed(known_states, hmm.num_states, inside, hmm.states))
         return Conditioned(given, vectors, {"reset_mask": reset_mask, "lengths": inside.sum(1)}, None)
     checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
     if inputs is not None:
@@ -97,9 +97,9 @@ def condition(
     hmm.require_capability(STATES)
     require(checked.device.type == "cpu", "known_states", "needs observations on the CPU", checked.device)
     if hmm.visits is None:
-        allowed = as_allowed(known_states, hmm.num_states, inside)
+        allowed = as_allowed(known_states, hmm.num_states, inside, hmm.states)
     else:  # each known state allows all its remaining steps
-        allowed = as_allowed(known_states, len(hmm.visits.names), inside)[..., hmm.visits.of]
+        allowed = as_allowed(known_states, len(hmm.visits.names), inside, hmm.visits.names)[..., hmm.visits.of]
     process, pairs, sets = conditioned(hmm, checked, allowed)
     return Conditioned(process, pairs, {"reset_mask": mask, "lengths": counted(inside)}, sets)
 
@@ -139,7 +139,10 @@ def flat_allowed(
 
 
 def as_allowed(
-    known_states: Any, num_states: int, inside_BT: Bool[Tensor, "batch time"]
+    known_states: Any,
+    num_states: int,
+    inside_BT: Bool[Tensor, "batch time"],
+    names: Sequence[str] | None = None,
 ) -> Bool[Tensor, "batch time state"]:
     """Return the allowed states at each time; in padding all states are allowed.
 
@@ -148,12 +151,14 @@ def as_allowed(
             unknown; in lists also None or a set of states. Booleans (batch, time, state) mark allowed states.
         num_states: S.
         inside_BT: True for observations.
+        names: Of states; may replace numbers.
 
     Raises:
         InputError: Another shape, a state outside [0, S), or a time at which no state is allowed.
     """
     (batch, time), counts = inside_BT.shape, inside_BT.sum(1).tolist()
-    rows = known_states.to_numpy() if hasattr(known_states, "to_numpy") else known_states
+    rows = numbered(known_states, names) if names else known_states
+    rows = rows.to_numpy() if hasattr(rows, "to_numpy") else rows
     if isinstance(rows, list | tuple) and not _are_rows(rows):
         rows = [rows]
     if isinstance(rows, Tensor | np.ndarray):
@@ -173,15 +178,57 @@ def as_allowed(
     for b, (row, count) in enumerate(zip(rows, counts, strict=True)):
         if len(row) != count and not (len(row) == time and hasattr(row, "shape")):
             raise InputError(f"known_states[{b}]: must have {count} entries, as observations, got {len(row)}")
-        allowed[b, :count] = _allowed_row(row, count, num_states, b)
+        allowed[b, :count] = _allowed_row(row, count, num_states, b, names)
     return torch.from_numpy(allowed)
+
+
+def numbered(known_states: Any, names: Sequence[str]) -> Any:
+    """Replace names of states by their numbers."""
+    if isinstance(known_states, str):
+        return names.index(known_states) if known_states in names else known_states
+    found = _values(known_states)
+    if isinstance(found, np.ndarray):
+        return np.frompyfunc(lambda one: numbered(one, names), 1, 1)(found)
+    return known_states if found is None else type(found)(numbered(one, names) for one in found)
+
+
+def named_states(known_states: Any, num_states: int, names: Sequence[str] | None) -> tuple[Any, tuple[str, ...] | None]:
+    """Return known states as numbers, and names of the states if `known_states` names one, by default sorted."""
+    found, plain = set(_texts(known_states)), tuple(f"state {s}" for s in range(num_states))
+    if not found:
+        return known_states, None
+    own = tuple(names or (plain if found <= set(plain) else sorted(found)))
+    for unknown in sorted(found - set(own)):
+        raise unknown_name("known_states", unknown, own)
+    require(len(own) <= num_states, "known_states", f"must name at most {num_states} states", ", ".join(own))
+    own += plain[len(own) :]
+    return numbered(known_states, own), tuple(one if one in found else plain[s] for s, one in enumerate(own))
+
+
+def _texts(known_states: Any) -> Iterator[str]:
+    if isinstance(known_states, str):
+        yield known_states
+    else:
+        for one in () if (found := _values(known_states)) is None else found:
+            yield from _texts(one)
+
+
+def _values(known_states: Any) -> Any:
+    """Return the list, set or array if it may hold names, else None."""
+    found = known_states.to_numpy() if hasattr(known_states, "to_numpy") else known_states
+    may = (
+        found.dtype.kind in "OUT"
+        if isinstance(found, np.ndarray)
+        else isinstance(found, list | tuple | set | frozenset)
+    )
+    return found if may else None
 
 
 def _are_rows(rows: Collection[Any]) -> bool:
     return any(isinstance(row, list | tuple | Tensor) or np.ndim(row) > 0 for row in rows if not isinstance(row, set))
 
 
-def _allowed_row(row: Any, count: int, num_states: int, number: int) -> NDArray[np.bool_]:
+def _allowed_row(row: Any, count: int, num_states: int, number: int, names: Sequence[str] | None) -> NDArray[np.bool_]:
     array = row.detach().cpu().numpy() if isinstance(row, Tensor) else row if isinstance(row, np.ndarray) else None
     if array is not None and array.dtype == np.bool_ and array.ndim == 2:
         found = array[:count]
@@ -194,7 +241,8 @@ def _allowed_row(row: Any, count: int, num_states: int, number: int) -> NDArray[
             for state in states:
                 whole = isinstance(state, int | np.integer) or (isinstance(state, float) and state.is_integer())
                 if not whole or isinstance(state, bool) or not 0 <= state < num_states:
-                    rule = f"must be a state in [0, {num_states}), a set of states, or -1 where unknown"
+                    known = f" or of {', '.join(names[:20])}" if names else ""
+                    rule = f"must be a state in [0, {num_states}){known}, a set of states, or -1 where unknown"
                     raise InputError(f"known_states[{number}, {t}]: {rule}, got {shown(state)}")
             found[t, [*map(int, states)] if states else slice(None)] = not _is_empty(entry)
     if not found.any(1).all():

@@ -47,6 +47,7 @@ def fit_driven(
     options: FitOptions,
     seed: int,
     reading: Mapping[str, Any],
+    names: Sequence[str] | None,
 ) -> tuple[Any, float, Any, dict[str, Any]]:
     """Fit a model with each number of states, and choose one by BIC."""
     others = ("durations", "duration_family", "choose", "quiet")
@@ -63,7 +64,7 @@ def fit_driven(
         limits["callback"] = heard
         fits = fit_each(sizes, _one_fit(data, inputs, options, limits), heard)
     choice = choice_of(fits, None, why="no evidence is computed with inputs or durations")
-    hmm = _named(choice.chosen.hmm, data, inputs, asked)
+    hmm = _named(choice.chosen.hmm, data, inputs, asked, names)
     seen = data.flat != data.num_symbols
     total = data.num_observations if weights is None else float(np.repeat(weights, data.lengths.numpy()) @ seen)
     allowed = None if known is None else flat_allowed(known, sizes[0], data.lengths).numpy()
@@ -87,8 +88,8 @@ def _one_fit(
     )
 
 
-def _named(hmm: Any, data: SequenceData, inputs: SequenceData | None, asked: Any) -> Any:
-    texts = {"symbols": data.symbols, "title": f"fit to {data.title}" if data.title else ""}
+def _named(hmm: Any, data: SequenceData, inputs: SequenceData | None, asked: Any, names: Any) -> Any:
+    texts = {"symbols": data.symbols, "states": names, "title": f"fit to {data.title}" if data.title else ""}
     if inputs is not None:
         texts["inputs"] = inputs.symbols
     found = type(hmm)(*hmm.file_tensors().values(), **texts)

@@ -133,8 +133,10 @@ class FitAnswers(Tabular):
         return self.data
 
 
-def ended(found: Any, heard: StoppableProgress, begun: float) -> Any:
-    """Return the fit with its cost added; after Ctrl-C raise `Interrupted` with the fit."""
+def ended(found: Any, heard: StoppableProgress, begun: float, names: Any = None) -> Any:
+    """Return the fit with its cost and names of states added; after Ctrl-C raise `Interrupted` with the fit."""
+    if names is not None:
+        found.hmm.states = names
     restarts = sum(fit.num_restarts for fit in found.fits.values()) + (found.whole is not None)
     evidence_seconds = 0.0 if found.support is None else found.support.seconds
     cost = {"restarts": restarts, "seconds": time.monotonic() - begun, "evidence_seconds": evidence_seconds}

@@ -21,7 +21,7 @@ class FitOptions:
         tied_emissions: A class per state; each class shares one emission distribution.
         constraints: Forbidden, fixed and tied probabilities, or a function that gives them for a number of states.
         sequence_weights: Factor of each sequence; 2 equals two copies. They hold nothing out, except `validation`.
-        known_states: States, or sets of states, at some times, see `filter_beliefs`.
+        known_states: States, or sets of states, at some times, by number or name, see `filter_beliefs`.
         durations: Longest visit of a state; the fit is a `SemiMarkovHMM`.
         duration_family: "free" or "negative-binomial".
         num_restarts: Maximum; the best restart is returned.
@@ -69,5 +69,7 @@ class FitOptions:
             require_count("durations", self.durations)
         if self.duration_family not in FAMILIES:
             raise unknown_name("duration_family", self.duration_family, FAMILIES)
+        needed = self.durations is not None or self.duration_family == "free"
+        require(needed, "duration_family", "needs durations, the longest visit", self.duration_family)
         for name in ("tolerance", "pseudo_count"):
             require(getattr(self, name) >= 0, name, "must be at least 0", getattr(self, name))

@@ -23,7 +23,7 @@ from hmmscope.inference.baum_welch import (
 from hmmscope.inference.counts import MOST_BYTES
 from hmmscope.inference.em import PARTS, Model
 from hmmscope.inference.gibbs import Chains, DirichletPrior
-from hmmscope.inference.known_states import with_known_states
+from hmmscope.inference.known_states import named_states, with_known_states
 from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
 from hmmscope.inference.num_states import (
     StateCountPosterior,
@@ -224,20 +224,20 @@ def fit(
     """
     sizes, begun = sizes_of(num_states), time.monotonic()
     options = options_of(options, FitOptions, reading)
-    options = replace(options, known_states=in_table_order("known_states", options.known_states, source, reading))
+    options, names = _numbered(options, sizes[-1], source, reading)
     settings = {name: value for name, value in vars(options).items() if name not in OWN_OPTIONS} | {"seed": seed}
     quiet, choose = settings.pop("quiet"), settings.pop("choose")
     emission, tied = emission_of(source, emission, reading), options.tied_emissions
     if inputs is not None or options.durations is not None:
         refuse_beside(options, inputs, emission=emission, validation=validation, stream=stream)
         data = read_as(source, reading, [*settings, "num_states"])
-        hmm, total, heard, fields = fit_driven(source, data, sizes, inputs, options, seed, reading)
+        hmm, total, heard, fields = fit_driven(source, data, sizes, inputs, options, seed, reading, names)
         free = options.sequence_weights is None and options.duration_family == "free"
         fields["data"] = FitData(data, not free, labels_as_given(data, source), (), *fields.pop("given"))
         return ended(FitResult(hmm, total, **fields), heard, begun)
     if emission != "symbols":
         refuse(emission, stream=stream, tied_emissions=tied)
-        return _fit_numbers(source, sizes, emission, validation, settings, (quiet, choose, begun), reading)
+        return _fit_numbers(source, sizes, emission, validation, settings, (quiet, choose, begun, names), reading)
     if stream:
         require(len(sizes) == 1, "num_states", "must be a single number for a stream", num_states)
         return _fit_stream(source, sizes[0], settings, quiet, reading)
@@ -254,9 +254,8 @@ def fit(
     with StoppableProgress(total, "fit", quiet=quiet) as heard:
         settings["callback"] = heard
         if judges is None:
-            return ended(
-                _without_judges(data, work, sizes, settings, labels_as_given(data, source), choose), heard, begun
-            )
+            found = _without_judges(data, work, sizes, settings, labels_as_given(data, source), choose)
+            return ended(found, heard, begun, names)
         judged = flat_sequences(judges.flat, judges.lengths.numpy())
         every = work if apart is data else _work(data, sizes[-1])
         choice = choose_num_states(work, judged, sizes, data.num_symbols, whole=every, choose=choose, **settings)
@@ -264,7 +263,15 @@ def fit(
     hmm = _named((whole or choice.chosen).hmm, data, "Baum-Welch fit")
     fields = choice.fields | {"reason": choice.reason + how, "whole": whole, "num_fitted": apart.num_observations}
     fields["data"] = _material(data, work, settings, labels_as_given(data, source))
-    return ended(FitResult(hmm, num_weighted(work, data), **fields), heard, begun)
+    return ended(FitResult(hmm, num_weighted(work, data), **fields), heard, begun, names)
+
+
+def _numbered(options: FitOptions, size: int, source: Any, reading: dict[str, Any]) -> tuple[FitOptions, Any]:
+    known = in_table_order("known_states", options.known_states, source, reading)
+    visits = getattr(options.start, "visits", None)
+    own = getattr(options.start, "states", None) if visits is None else visits.names
+    known, names = named_states(known, size, own)
+    return replace(options, known_states=known), names
 
 
 def sizes_of(num_states: object) -> list[int]:
@@ -280,10 +287,10 @@ def _fit_numbers(
     emission: str | type[EmissionHMM],
     validation: Any,
     options: dict[str, Any],
-    call: tuple[bool | None, str | None, float],
+    call: tuple[bool | None, str | None, float, Any],
     read_options: dict[str, Any],
 ) -> FitResult:
-    (quiet, choose, begun), judges = call, None
+    (quiet, choose, begun, names), judges = call, None
     more = dict(read_options)
     reading = {name: more.pop(name) for name in READING if name in more}
     refuse(emission, unit=more.pop("unit", None))
@@ -303,7 +310,7 @@ def _fit_numbers(
     columns = data.columns or column_names(source)
     material = _material(data, None, options, labels_as_given(data, source), columns)
     fields = choice.fields | about | {"data": material, "num_zeros": choice.chosen.num_zeros}
-    return ended(FitResult(hmm, made, **fields), heard, begun)
+    return ended(FitResult(hmm, made, **fields), heard, begun, names)
 
 
 def _without_judges(

@@ -1,5 +1,6 @@
 """Rows of observations for the methods of a fitted model."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -119,7 +120,9 @@ def read_inputs(
         found = _as_read(inputs, source, lengths, reading, alphabet)
     except InputError as error:
         said = str(error).removeprefix("sequences: ").removeprefix("inputs: ")
-        raise InputError(f"inputs: {said}") from None
+        said, *advice = re.split("; (?:if nothing was observed|for real numbers)", said, maxsplit=1)
+        rule = "; every observation needs an input, which is a name or a whole number" if advice else ""
+        raise InputError(f"inputs: {said}{rule}") from None
     if found.lengths.tolist() != list(lengths):
         if sum(found.lengths.tolist()) == sum(lengths) and len(found) == len(lengths):
             where = next(k for k, (a, b) in enumerate(zip(found.lengths.tolist(), lengths, strict=True)) if a != b)
