@@ -193,13 +193,14 @@ def sizes() -> dict[str, Size]:
 def instrument(
     name: str, *, x: str = "layer", y: str = "value", by: tuple[str, ...] = (), only: tuple[str, ...] = ()
 ) -> Callable[[T], T]:
-    """Register a function (model, dataset, ...) -> rows, plotted as `hmmscope.reprs.ResultTable`."""
+    """Register a function (model, dataset, ...) -> rows, with `device` added and a `ResultTable` to plot."""
 
     def decorate(function: T) -> T:
-        parameters = inspect.signature(cast("Callable[..., Any]", function)).parameters
+        signature = inspect.signature(cast("Callable[..., Any]", function))
+        parameters = signature.parameters
 
         @functools.wraps(cast("Callable[..., Any]", function))
-        def measure(model: Any, corpus: Any, **options: Any) -> Any:
+        def measure(model: Any, corpus: Any, *, device: Any = None, **options: Any) -> Any:
             layers, controls = options.get("layers"), options.get("controls")
             if isinstance(controls, type) or (callable(controls) and not hasattr(controls, "forward")):
                 options["controls"] = lambda: adapted(controls(), layers)
@@ -209,13 +210,15 @@ def instrument(
                 return ResultTable(rows, name, x=x, y=y, by=by, only=only) if type(rows) is list else rows
 
             for rehearse in entries("rehearsal").values():
-                call = functools.partial(rehearse, model, corpus, call)
+                call = functools.partial(rehearse, model, corpus, call, device)
             found = shows_progress(name)(call)()
             seed = options.get("seed", getattr(parameters.get("seed"), "default", None))
             if isinstance(found, ResultTable) and found.about and isinstance(seed, int):
                 found.about = {**found.about, "seed": seed}
             return found
 
+        added = inspect.Parameter("device", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
+        measure.__signature__ = signature.replace(parameters=[*parameters.values(), added])  # type: ignore[attr-defined]
         return cast("T", _register("instrument", name)(measure))
 
     return decorate
@@ -234,7 +237,7 @@ def adapter(name: str) -> Callable[[T], T]:
 
 
 def rehearsal(name: str) -> Callable[[T], T]:
-    """Register a function (model, dataset, measure) that checks the model and returns `measure()`."""
+    """Register a function (model, dataset, measure, device) that checks the model and returns `measure()`."""
     return _register("rehearsal", name)
 
 

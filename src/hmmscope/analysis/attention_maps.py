@@ -8,7 +8,6 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, capture_activations, inference_mode
-from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.shuffle import attention_taps
 from hmmscope.datasets.process_dataset import Batch, ProcessDataset
@@ -17,7 +16,6 @@ from hmmscope.schema import require_count
 
 
 @registry.instrument("attention")
-@takes_device
 def attention_map(
     model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, max_offset: int = 32, seed: int = 0
 ) -> ResultTable:

@@ -10,7 +10,6 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import inference_mode, layers_read, model_outputs, read_stream, to_probs
-from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.geometry import BELIEF, RIDGE, AffineFit, belief_targets, belief_times, fit_affine
 from hmmscope.analysis.interventions import Edit, add, intervene
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
@@ -53,7 +52,6 @@ class InterventionOptions:
 
 
 @registry.instrument("belief-interventions", by=("intervention", "subspace"), only=("metric",))
-@takes_device
 def belief_interventions(
     model: nn.Module,
     dataset: ProcessDataset,

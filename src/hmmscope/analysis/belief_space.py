@@ -8,7 +8,6 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import layers_read
-from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.geometry import ExactBeliefs, fit_affine
 from hmmscope.axes import Float64, Tensor
 from hmmscope.datasets.process_dataset import ProcessDataset
@@ -20,7 +19,6 @@ _ROUNDING = 1e-3
 
 
 @registry.instrument("belief-space", by=("quantity",))
-@takes_device
 def belief_space(
     model: nn.Module,
     dataset: ProcessDataset,

@@ -12,7 +12,6 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, capture_activations, inference_mode
-from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.geometry import belief_times, fit_affine, read_off
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.datasets.process_dataset import ProcessDataset
@@ -28,7 +27,6 @@ _TAPS = ("residual.0", "blocks.0.attention", "blocks.0.attention.pattern")
 
 
 @registry.instrument("constrained-updates", x="key", by=("quantity",))
-@takes_device
 def constrained_updates(
     model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, num_distances: int = 6
 ) -> list[dict]:

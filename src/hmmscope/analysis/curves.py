@@ -410,7 +410,6 @@ def _invalid(
 
 
 @registry.instrument("curves", x="x", by=("predictor",), only=("axis", "metric"))
-@takes_device
 def curves(
     model: nn.Module,
     dataset: ProcessDataset,

@@ -9,7 +9,6 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import layers_read, model_probs
-from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.geometry import ExactBeliefs
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.datasets.process_dataset import ProcessDataset
@@ -47,7 +46,6 @@ def model_words(model: nn.Module, dataset: ProcessDataset) -> WordLaw:
 
 
 @registry.instrument("automaton", x="quantity")
-@takes_device
 def automaton(
     model: nn.Module, dataset: ProcessDataset, *, length: int = 0, tolerance: float = 0.1, num_samples: int = 256
 ) -> list[dict]:
@@ -107,7 +105,6 @@ def _gap(learned: Operators) -> int:
 
 
 @registry.instrument("dictionary", by=("method",), only=("quantity",))
-@takes_device
 def dictionary(
     model: nn.Module,
     dataset: ProcessDataset,

@@ -10,7 +10,6 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import target_probs
-from hmmscope.analysis.devices import takes_device
 from hmmscope.axes import Bool, Float64, Tensor
 from hmmscope.datasets.process_dataset import Batch, ProcessDataset
 from hmmscope.datasets.targets import Target, make_target
@@ -25,7 +24,6 @@ DEFINITIONS = ("prefix", "max")
 
 
 @registry.instrument("evaluation-losses", x="position", by=("predictor",))
-@takes_device
 def evaluation_losses(
     model: nn.Module,
     dataset: ProcessDataset,

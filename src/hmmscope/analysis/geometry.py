@@ -11,7 +11,6 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, layers_read, read_stream, residual_layers
-from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.layer_curves import NUM_RESAMPLES, Curves, resampled_curves, with_interval
 from hmmscope.analysis.untrained_controls import (
     NO_COLUMNS,
@@ -161,7 +160,6 @@ class ExactBeliefs(Shown):
 
 
 @registry.instrument("geometry", y="r2", by=("target", "targets"))
-@takes_device
 def geometry(
     model: nn.Module,
     dataset: ProcessDataset,

@@ -11,7 +11,6 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, target_probs
-from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
 from hmmscope.analysis.ngrams import TunedNgrams, other_samples
 from hmmscope.axes import Float64, Tensor
@@ -59,7 +58,6 @@ class HeaderOptions:
 
 
 @registry.instrument("header", x="position", by=("predictor",), only=("quantity",))
-@takes_device
 def header(
     model: nn.Module,
     dataset: ProcessDataset,

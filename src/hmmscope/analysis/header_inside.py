@@ -15,7 +15,6 @@ from hmmscope.analysis.activations import (
     model_probs,
     read_stream,
 )
-from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.geometry import read_off
 from hmmscope.analysis.header import behind_headers
 from hmmscope.analysis.initialization import Controls
@@ -33,7 +32,6 @@ TOKENS = "tokens"
 
 
 @registry.instrument("header-memory", y="r2", by=("part",))
-@takes_device
 def header_memory(
     model: nn.Module,
     dataset: ProcessDataset,
@@ -87,7 +85,6 @@ def header_memory(
 
 
 @registry.instrument("header-edits", x="where", by=("edit",))
-@takes_device
 def header_edits(
     model: nn.Module,
     dataset: ProcessDataset,

@@ -13,7 +13,6 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, capture_activations, inference_mode, residual_layers, to_probs
-from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, explained, read_off
 from hmmscope.analysis.interventions import Edit, ablate_head, intervene, patch
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
@@ -118,7 +117,6 @@ def _num_heads(model: nn.Module, attention: str) -> int:
 
 
 @registry.instrument("mechanisms", x="component", by=("ablation",), only=("quantity",))
-@takes_device
 def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, seed: int = 0) -> list[dict]:
     """Ablate each head, attention and MLP; measure the loss and R² of features in the residual stream after its layer.
 
@@ -162,7 +160,6 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
 
 
 @registry.instrument("paths", x="sender", by=("receiver",), only=("quantity",))
-@takes_device
 def paths(
     model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, ablation: str = "mean", seed: int = 0
 ) -> list[dict]:

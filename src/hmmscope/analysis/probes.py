@@ -10,7 +10,6 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, check_layers, layers_read, read_stream
-from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.geometry import BELIEF, geometry
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.layer_curves import resampled_curves
@@ -142,7 +141,6 @@ class ProbeData(Shown):
 
 
 @registry.instrument("probe")
-@takes_device
 def probe(
     model: nn.Module,
     dataset: ProcessDataset,

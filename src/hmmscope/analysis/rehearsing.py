@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.devices import about_of
+from hmmscope.analysis.devices import about_of, on_device
 from hmmscope.analysis.measures import mean_of_asked
 from hmmscope.axes import Tensor
 from hmmscope.datasets.process_dataset import ProcessDataset
@@ -68,15 +68,15 @@ def already_rehearsed() -> Iterator[None]:
 
 
 @registry.rehearsal("tokens")
-def rehearse_first(model: Any, dataset: Any, measure: Callable[[], Any]) -> Any:
-    """Rehearse a model, then run an instrument; attach the rehearsal's warnings to the result."""
+def rehearse_first(model: Any, dataset: Any, measure: Callable[[], Any], device: Any = None) -> Any:
+    """Rehearse a model, run an instrument on a device, and attach warnings to the result."""
     lines = rehearsed(model, dataset) if isinstance(dataset, ProcessDataset) else ()
-    with already_rehearsed():
+    with already_rehearsed(), on_device(model, device):
         rows = measure()
-    if isinstance(rows, ResultRows) and isinstance(dataset, ProcessDataset):
-        named = dict.fromkeys(row["layer_name"] for row in rows if row.get("layer_name"))
-        samples = next((row["samples"] for row in rows if isinstance(row.get("samples"), int)), None)
-        rows.about = about_of(model, dataset, samples, layers=named or None)
+        if isinstance(rows, ResultRows) and isinstance(dataset, ProcessDataset):
+            named = dict.fromkeys(row["layer_name"] for row in rows if row.get("layer_name"))
+            samples = next((row["samples"] for row in rows if isinstance(row.get("samples"), int)), None)
+            rows.about = about_of(model, dataset, samples, layers=named or None)
     if not isinstance(rows, list):
         for line in lines:
             warnings.warn(line, stacklevel=4)

@@ -7,7 +7,6 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import capture_activations, inference_mode, model_outputs, to_probs
-from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.axes import Tensor
 from hmmscope.datasets.layouts import PromptLayout
@@ -27,7 +26,6 @@ AttendAt = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
 @registry.instrument("shuffle")
-@takes_device
 def shuffle_test(
     model: nn.Module,
     dataset: ProcessDataset,

@@ -10,7 +10,6 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, model_probs
 from hmmscope.analysis.belief_interventions import DISTANCES
-from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.measures import means_of_asked
 from hmmscope.analysis.ngrams import plain_ngrams
@@ -26,7 +25,6 @@ from hmmscope.schema import require, require_count
 
 
 @registry.instrument("strategies", x="predictor", only=("metric",))
-@takes_device
 def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, max_order: int = 2) -> list[dict]:
     """Compute how far a model's predictions are from simple predictors and the optimum.
 

@@ -15,7 +15,6 @@ from hmmscope.analysis.activations import (
     model_probs,
 )
 from hmmscope.analysis.belief_interventions import DISTANCES, exact_answers
-from hmmscope.analysis.devices import takes_device
 from hmmscope.analysis.geometry import belief_times
 from hmmscope.analysis.interventions import Edit, intervene, move_within
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
@@ -33,7 +32,6 @@ SHARE = 1e-6
 
 
 @registry.instrument("task-patching", by=("subspace", "rank", "reference"), only=("metric",))
-@takes_device
 def task_patching(
     model: nn.Module,
     dataset: ProcessDataset,
