@@ -4,6 +4,8 @@ python scripts/check_families.py enumerate [--cases 200]
 python scripts/check_families.py climb [--cases 200]
 python scripts/check_families.py coverage [--datasets 1000] [--families constraints,labels,inputs,durations]
 
+`enumerate` and `climb` also check combinations of families, such as inputs with labels.
+
 Coverage draws each model from the priors of the posterior, so that exact 95 % intervals contain the truth in 95 % of the
 data sets. Functions of the parameters that are intervals' targets do not depend on the order of the states.
 """
@@ -24,14 +26,19 @@ import torch
 import hmmscope as hs
 from hmmscope.inference.chains import effective_sizes, equal_tails
 from hmmscope.inference.fit_durations import DurationSteps, SemiMarkovParams
-from hmmscope.inference.fit_inputs import expected_input_counts
+from hmmscope.inference.fit_inputs import InputSteps, expected_input_counts
+from hmmscope.inference.known_states import with_known_states
 from hmmscope.inference.loop_inputs import flat_sequences
 from hmmscope.inference.row_rules import RowRules
+from hmmscope.inference.weights import with_weights
 from hmmscope.seeds import numpy_generator
 from hmmscope.system_info import machine_line
 
 OUT = Path(__file__).resolve().parents[1] / "quality" / "family_checks.json"
 FAMILIES = ("constraints", "labels", "weights", "inputs", "durations")
+#: Also enumerated and climbed.
+COMBINED = ("inputs with labels", "inputs with constraints", "inputs with weights", "durations with labels")
+COMBINED += ("durations with weights", "constraints with labels")
 QUICK: dict[str, Any] = {"num_restarts": 1, "max_iterations": 10}
 LEFT_RIGHT = hs.Constraints.left_to_right(3)
 
@@ -47,14 +54,17 @@ def rows(random: np.random.Generator, shape: tuple[int, ...], allowed: Any = Tru
 
 def drawn_model(family: str, random: np.random.Generator, size: int = 2, symbols: int = 2) -> Any:
     """Draw a model from the prior of its family."""
-    if family == "inputs":
+    if family == "inputs with constraints":
+        moves = rows(random, (2, 3, 3), LEFT_RIGHT.transition)
+        return hs.InputOutputHMM([1, 0, 0], moves, rows(random, (2, 3, symbols)))
+    if "inputs" in family:
         return hs.InputOutputHMM(rows(random, (size,)), rows(random, (2, size, size)), rows(random, (2, size, symbols)))
-    if family == "durations":
+    if "durations" in family:
         allowed = ~np.eye(size, dtype=bool) if size > 1 else True
         shapes = ((size,), (size, size), (size, 3), (size, symbols))
         masks = (True, allowed, True, True)
         return hs.SemiMarkovHMM(*(rows(random, shape, mask) for shape, mask in zip(shapes, masks, strict=True)))
-    if family == "constraints":
+    if "constraints" in family:
         return hs.HMM([1, 0, 0], rows(random, (3, 3), LEFT_RIGHT.transition), rows(random, (3, symbols)))
     return hs.HMM(rows(random, (size,)), rows(random, (size, size)), rows(random, (size, symbols)))
 
@@ -83,18 +93,20 @@ def arrays(hmm: Any) -> tuple[Any, ...]:
 
 def enumerate_case(family: str, random: np.random.Generator) -> float:
     """Return the largest difference between answers and their enumeration, on one random ragged data set with gaps."""
-    hmm = drawn_model(family, random, int(random.integers(1, 4 if family != "durations" else 3)), 3)
+    hmm = drawn_model(family, random, int(random.integers(1, 4 if "durations" not in family else 3)), 3)
     size, lengths = hmm.num_states, [int(random.integers(1, 6 if hmm.num_states < 4 else 5)) for _ in range(2)]
     shape = (2, max(lengths))
     symbols, inputs = random.integers(0, 3, shape), random.integers(0, 2, shape)
     symbols[random.random(shape) < 0.15] = hs.MISSING
-    allowed = np.ones((*shape, size), bool)
-    if family == "labels":
-        allowed = random.random((*shape, size)) < 0.6
-        allowed[~allowed.any(-1)] = True
+    visits = hmm.visits
+    known = np.ones((*shape, size if visits is None else len(visits.names)), bool)
+    if "labels" in family:
+        known = random.random(known.shape) < 0.6
+        known[~known.any(-1)] = True
+    allowed = known if visits is None else known[..., visits.of.numpy()]
     given: dict[str, Any] = {"lengths": lengths}
-    given |= {"inputs": inputs} if family == "inputs" else {}
-    given |= {"known_states": allowed} if family == "labels" else {}
+    given |= {"inputs": inputs} if "inputs" in family else {}
+    given |= {"known_states": known} if "labels" in family else {}
     x = torch.from_numpy(symbols)
     try:
         logs = hs.log_likelihood(hmm, x, **given).numpy()
@@ -102,14 +114,14 @@ def enumerate_case(family: str, random: np.random.Generator) -> float:
     except hs.HmmscopeError as error:
         raise AssertionError(f"{family}: {error}") from error
     worst = 0.0
-    weights = random.random(2) + 0.5 if family == "weights" else np.ones(2)
+    weights = random.random(2) + 0.5 if "weights" in family else np.ones(2)
     moves = np.zeros(arrays(hmm)[1].shape)
     for b, length in enumerate(lengths):
         found = paths(hmm, symbols[b, :length].tolist(), inputs[b, :length].tolist(), allowed[b])
         total = sum(found.values())
         if total == 0:
             assert logs[b] == -np.inf
-            return 0.0
+            return enumerate_case(family, random)
         posterior = np.zeros((length, size))
         for path, probability in found.items():
             posterior[range(length), path] += probability / total
@@ -118,19 +130,33 @@ def enumerate_case(family: str, random: np.random.Generator) -> float:
                 moves[place] += weights[b] * probability / total
         worst = max(worst, abs(logs[b] - math.log(total)), np.abs(smoothed[b, :length] - posterior).max())
         worst = max(worst, abs(float(best.log_probability[b]) - math.log(max(found.values()))))
-    if family == "inputs":
-        counted = expected_input_counts(hmm, x, inputs, lengths=lengths).transitions
-    elif family == "durations":
+    if "inputs" in family:
+        steps = input_steps(hmm, x, inputs, lengths, weights, given.get("known_states"))
+        counted = steps.counts(hmm)[0]["transition"]
+        if "weights" not in family:
+            own = expected_input_counts(hmm, x, **given).transitions
+            assert np.array_equal(own, counted)
+    elif "durations" in family:
         flat = np.concatenate(
             [np.where(symbols[b, :n] == hs.MISSING, 3, symbols[b, :n]) for b, n in enumerate(lengths)]
         )
         params = SemiMarkovParams(*(part.numpy() for part in hmm.file_tensors().values()))
-        steps = DurationSteps(flat_sequences(flat, np.array(lengths)), "free", RowRules({}, 0.0, {}))
+        work = flat_sequences(flat, np.array(lengths))
+        work = with_known_states(work, given.get("known_states"), torch.tensor(lengths), known.shape[2])
+        steps = DurationSteps(with_weights(work, weights), "free", RowRules({}, 0.0, {}))
         counted, moves = steps.counts(params)[0].transition, folded(hmm, moves)
     else:
-        options: dict[str, Any] = {"sequence_weights": weights} if family == "weights" else {}
+        options: dict[str, Any] = {"sequence_weights": weights} if "weights" in family else {}
         counted = hs.expected_counts(hmm, x, **given, **options).transitions.numpy()
     return max(worst, float(np.abs(counted - moves).max()))
+
+
+def input_steps(hmm: Any, x: Any, inputs: Any, lengths: list[int], weights: Any, known: Any) -> InputSteps:
+    inside = torch.arange(x.shape[1]) < torch.tensor(lengths)[:, None]
+    symbols = x.where(inside & (x != hs.MISSING), hmm.num_symbols)
+    allowed = None if known is None else torch.from_numpy(known) | ~inside[..., None]
+    mask = torch.arange(x.shape[1]) == 0
+    return InputSteps(symbols, torch.from_numpy(inputs), mask, inside, RowRules({}, 0.0, {}), weights, allowed)
 
 
 def folded(hmm: Any, moves: Any) -> Any:
@@ -195,30 +221,31 @@ def climb_case(family: str, number: int, random: np.random.Generator) -> float:
     """Return the smallest gain of an EM step without pseudo-counts, on one ragged data set with gaps."""
     truth, lengths = drawn_model(family, random), [12, 9, 5, 1]
     inputs = [random.integers(0, 2, length).tolist() for length in lengths]
-    drawn = truth.sample(12, 4, seed=number, inputs=random.integers(0, 2, (4, 12)) if family == "inputs" else None)
+    drawn = truth.sample(12, 4, seed=number, inputs=random.integers(0, 2, (4, 12)) if "inputs" in family else None)
     rows = [np.asarray(row)[:n] for row, n in zip(drawn.observations.per_sequence(), lengths, strict=True)]
     rows = [np.where(random.random(len(row)) < 0.15, hs.MISSING, row).tolist() for row in rows[:-1]] + [[0]]
-    options: dict[str, Any] = {
+    each: dict[str, dict[str, Any]] = {
         "constraints": {"constraints": LEFT_RIGHT},
-        "labels": {"known_states": [[0, -1] * (n // 2) + [-1] * (n % 2) for n in lengths]},
+        "labels": {"known_states": [[0, *[-1] * (n - 1)] for n in lengths]},
         "weights": {"sequence_weights": random.random(4) + 0.5},
         "durations": {"durations": 3, "duration_family": ("free", "negative-binomial")[number % 2]},
-    }.get(family, {})
+    }
+    options = {name: value for one in family.split(" with ") for name, value in each.get(one, {}).items()}
     limits = {"num_restarts": 2, "max_iterations": 30, "pseudo_count": 0.0}
     fit = hs.fit(
         hs.SequenceData(rows, symbols=2),
-        3 if family == "constraints" else 2,
-        inputs=hs.SequenceData(inputs, symbols=2) if family == "inputs" else None,
+        3 if "constraints" in family else 2,
+        inputs=hs.SequenceData(inputs, symbols=2) if "inputs" in family else None,
         options=hs.FitOptions(**limits, **options),
         seed=number,
     )
-    return min(float(np.diff(one).min(initial=0.0)) for one in fit.final.history)
+    return min(float(np.diff(one).min(initial=np.inf)) for one in fit.final.history)
 
 
 def check_climbs(families: list[str], cases: int) -> dict[str, Any]:
     found = {}
     for family in families:
-        random = numpy_generator(2, "check-families", FAMILIES.index(family))
+        random = numpy_generator(2, "check-families", (*FAMILIES, *COMBINED).index(family))
         least = min(climb_case(family, number, random) for number in range(cases))
         found[family] = {"fits": cases, "smallest_gain": least}
         print(f"{family}: {cases} fits, smallest gain of a step {least:.1e} nats", flush=True)
@@ -230,7 +257,7 @@ def check_climbs(families: list[str], cases: int) -> dict[str, Any]:
 def check_enumeration(families: list[str], cases: int) -> dict[str, Any]:
     found = {}
     for family in families:
-        random = numpy_generator(0, "check-families", FAMILIES.index(family))
+        random = numpy_generator(0, "check-families", (*FAMILIES, *COMBINED).index(family))
         differences = [enumerate_case(family, random) for _ in range(cases)]
         found[family] = {"comparisons": cases, "largest_difference": max(differences)}
         print(f"{family}: {cases} comparisons by enumeration, largest difference {max(differences):.1e}", flush=True)
@@ -266,15 +293,11 @@ def main() -> None:
     parser.add_argument("--families")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    asked = given.families.split(",") if given.families else None
     checks: dict[str, Callable[[], dict[str, Any]]] = {
-        "climb": lambda: check_climbs(given.families.split(",") if given.families else [*FAMILIES], given.cases),
-        "enumerate": lambda: check_enumeration(
-            given.families.split(",") if given.families else [*FAMILIES], given.cases
-        ),
-        "coverage": lambda: check_coverage(
-            given.families.split(",") if given.families else [one for one in FAMILIES if one != "weights"],
-            given.datasets,
-        ),
+        "climb": lambda: check_climbs(asked or [*FAMILIES, *COMBINED], given.cases),
+        "enumerate": lambda: check_enumeration(asked or [*FAMILIES, *COMBINED], given.cases),
+        "coverage": lambda: check_coverage(asked or [one for one in FAMILIES if one != "weights"], given.datasets),
     }
     keep(given.check, checks[given.check]())
 

@@ -255,6 +255,10 @@ def test_errors():
         ({}, r"pass inputs=, or give the inputs a distribution with `with_policy`"),
         ({"inputs": [[0, 1]]}, r"inputs: must have the shape \(1, 3\), got \(1, 2\)"),
         ({"inputs": [[0, 1, 2]]}, r"inputs: must be in \[0, 2\)"),
+        ({"inputs": [[0, 0.5, 1]]}, r"inputs: must be whole numbers, without gaps, got \[0.5\]"),
+        ({"inputs": np.array([[0, np.nan, 1]])}, r"inputs: must be whole numbers, without gaps, got \[nan\]"),
+        ({"inputs": np.ma.masked_array([[0, 1, 1]], [[0, 1, 0]])}, "inputs: has masked entries"),
+        ({"inputs": [[0, None, 1]]}, "symbol 2: is None, which is not a symbol$"),
     ):
         for ask in (hmmscope.filter_beliefs, hmmscope.smooth_beliefs, hmmscope.most_likely_states):
             with pytest.raises(InputError, match=message):

@@ -128,6 +128,7 @@ def test_lists_and_arrays_mean_the_same():
         ([0, 1, set()], r"known_states\[0, 2\]: must allow at least one state"),
         (torch.zeros(2, 5), r"must have 1 sequences of states, .* got \(2, 5\)"),
         ("rain", "got 'rain'"),
+        (np.ma.masked_array([0, 1, 1], [0, 1, 0]), "known_states: has masked entries"),
         (3, "got 3"),
     ],
 )

@@ -17,7 +17,7 @@ from hmmscope.inference.ragged import check_own, check_ragged, counted
 from hmmscope.processes.capabilities import COMPONENTS, OF_STATES, STATES
 from hmmscope.processes.params import EdgeEmissionParams, StateEmissionParams
 from hmmscope.processes.process import Process
-from hmmscope.schema import require, shown, unknown_name
+from hmmscope.schema import refuse_masked, require, shown, unknown_name
 from hmmscope.sequences.gaps import MISSING
 
 #: Entries for an unknown state.
@@ -157,6 +157,7 @@ def as_allowed(
         InputError: Another shape, a state outside [0, S), or a time at which no state is allowed.
     """
     (batch, time), counts = inside_BT.shape, inside_BT.sum(1).tolist()
+    refuse_masked("known_states", known_states)
     rows = numbered(known_states, names) if names else known_states
     rows = rows.to_numpy() if hasattr(rows, "to_numpy") else rows
     if isinstance(rows, list | tuple) and not _are_rows(rows):
@@ -194,6 +195,7 @@ def numbered(known_states: Any, names: Sequence[str]) -> Any:
 
 def named_states(known_states: Any, num_states: int, names: Sequence[str] | None) -> tuple[Any, tuple[str, ...] | None]:
     """Return known states as numbers, and names of the states if `known_states` names one, by default sorted."""
+    refuse_masked("known_states", known_states)
     found, plain = set(_texts(known_states)), tuple(f"state {s}" for s in range(num_states))
     if not found:
         return known_states, None

@@ -19,7 +19,7 @@ from hmmscope.processes.params import EdgeEmissionParams
 from hmmscope.processes.policies import policy_rows
 from hmmscope.processes.probability_rows import as_float64, laws_of
 from hmmscope.processes.process import Process, SampledPaths
-from hmmscope.schema import require, require_count
+from hmmscope.schema import refuse_masked, require, require_count
 from hmmscope.seeds import check_seed, numpy_generator, philox_key
 from hmmscope.sequences.encoding import Alphabet
 from hmmscope.sequences.read_options import ReadOptions
@@ -108,13 +108,17 @@ class InputOutputHMM(Process):
 
     def checked_inputs(self, inputs: object, shape: tuple[int, ...]) -> Int64[Tensor, "batch time"]:
         """Return checked inputs; a single row of inputs applies to all sequences."""
+        refuse_masked("inputs", inputs)
         if isinstance(inputs, np.ndarray) and inputs.shape == shape and inputs.dtype.kind in "iu":
             inputs = torch.from_numpy(inputs.astype(np.int64))  # (batch, 1) is no column here
         try:
             given, _ = as_batch(inputs, self.input_alphabet, None)
             given = torch.as_tensor(given)
         except InputError as error:
-            raise InputError(str(error).replace("observations", "inputs")) from None
+            said = str(error).replace("observations", "inputs")  # no input is missing
+            raise InputError(said.partition("; if nothing was observed")[0]) from None
+        parts = given[given != given.floor()].tolist() if given.is_floating_point() else []
+        require(not parts, "inputs", "must be whole numbers, without gaps", parts[:1])
         if given.ndim == 2 and len(given) == 1:
             given = given.expand(shape[0], -1)
         require(tuple(given.shape) == tuple(shape), "inputs", f"must have the shape {tuple(shape)}", tuple(given.shape))
