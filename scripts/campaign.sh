@@ -32,6 +32,9 @@ for seeds in 10 20 30 40; do
   step multitask-context-length "$(seq -s, 50 89)" "$seeds"
 done
 for seeds in 1 2 3 4 5 6 7 8; do
+  step construction-vs-trained 40,41,42,43,44,45,46,47 "$seeds"
+done
+for seeds in 1 2 3 4 5 6 7 8; do
   step limits-fig3@T64 40,41,42,43,44,45,46,47 "$seeds" --plan.tasks cyclic-det,cyclic-hard --plan.length 64
 done
 for seeds in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do
