@@ -132,7 +132,7 @@ def hours_a_seed(folder: str, rows: list[dict[str, Any]]) -> float:
 
 def what_decides(plan: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str, str]:
     """Return what to run, and the machine and cost."""
-    begin = "" if plan.get("sure", True) else "This test may not decide: "
+    begin = "" if plan.get("sure", True) else "This test may leave the claim undecided: "
     if "cost" in plan:
         return begin + plan["what"] + ".", plan["cost"]
     if "hours" not in plan and "folder" not in plan:

@@ -31,14 +31,14 @@ TEXTS, PAGE, LEDGER = (
 PLANS = ROOT / "protocols" / "undecided.toml"
 #: Changes of a rule, in words.
 CHANGES = {
-    "margin × ½": "with a margin half as large",
-    "margin × 2": "with a margin twice as large",
-    "rate 0.05": "with fit lengths at the error rate 0.05 instead of 0.1",
+    "margin × ½": "half the margin",
+    "margin × 2": "twice the margin",
+    "rate 0.05": "fit lengths at the error rate 0.05 instead of 0.1",
 }
 #: Deciding cases, in words.
 CASES = {
-    "noisy less clear": "noisiest minus least noisy chains",
-    "fall of 1 back": "the fall for the token one back",
+    "noisy less clear": "the noisiest minus the least noisy chains",
+    "fall of 1 back": "the fall for the token one step back",
     "4 back": "the fourth token back",
     "counting": "n-grams and context trees",
     "used": "the prediction after a belief is written",
@@ -55,10 +55,10 @@ CASES = {
 }
 #: Further differences of a headline from the paper.
 DIFFERS = {
-    "measure": "The paper does not define the measured quantity; this definition is ours.",
-    "varied rates": "This experiment varies the learning rate, so its choice does not differ from the paper.",
-    "several rates": "Cyclic-HARD labels the state after one in 8 to 32 actions (the paper: one in 120).",
-    "supervision rate": "Cyclic-HARD labels the state after one in 32 actions (the paper: one in 120).",
+    "measure": "The paper does not define the measured quantity, so we defined it.",
+    "varied rates": "This experiment compares several learning rates and does not choose one.",
+    "several rates": "In Cyclic-HARD one in 8 to 32 actions is followed by a label of the state (the paper: one in 120).",
+    "supervision rate": "In Cyclic-HARD one in 32 actions is followed by a label of the state (the paper: one in 120).",
 }
 #: Why verdicts at scale "small" are exploratory.
 SEEN = "data at scale `small` were known when the rules were written"
@@ -70,31 +70,33 @@ _HEAD = """# Which claims of the papers hold
 <!-- python scripts/write_findings.py --write makes this page from docs/findings.toml and the ledger. -->
 
 Both papers make 100 headline claims that a measurement or a computation can decide:
-{counts}. Most undecided claims need longer training or sequences than we could afford. The verdicts
-stand in the [ledger](ledger.md) of {made}; `make article` typesets them (PDF).
+{counts}. Most undecided claims need longer training or longer sequences than we could
+afford. The [ledger](ledger.md) of {made} lists the verdicts; `make article` typesets a report of them as PDF.
 
-Four words help to read this page. The **fit length** of a model is the number of positions, counted from the first,
-up to which its error stays below 0.1. A **doubling** is a factor of two: 0.11 doublings per layer means 8 % more per
-layer. A **pool** is the set of HMMs from which training prompts come. A **seed** is one independent training.
+This page uses four terms. The **fit length** of a model is the number of positions, counted from the first,
+up to which the model's error stays below 0.1. A **doubling** is a factor of two: a growth of 0.11 doublings per layer is
+a growth of 8 % per layer. A **pool** is the set of HMMs from which training prompts come. A **seed** is one independent
+training.
 
 {tables}
 ## How to read the answers
 
 {meanings}
 If a claim covers several cases, such as tasks, the weakest case decides. The *margin* is the smallest effect that
-matters, or the bound of a rule without one. A *precondition* makes a test fair: *regime* (process and data are like
-those of the paper), *learned* (the model is better than its control), *converged* (the same change by training as in
-the last doubling would not alter the answer), *power* (there are enough seeds), and *room* (the effect is possible).
-An answer is *exploratory* if its rule was written or changed after data were seen; new data can confirm it.
+matters; for a rule without such an effect it is the bound of the rule. A test is fair only if its *preconditions* hold:
+*regime* (process and data are like those of the paper), *learned* (the model is better than its control), *converged*
+(another doubling of the training would not alter the answer, if it changed the effect as much as the last doubling),
+*power* (there are enough seeds), and *room* (the effect is possible). An answer is *exploratory* if its rule was written
+or changed after we saw data; new data can confirm the answer.
 
-An answer holds only for the models and sizes that follow it, its scope. Numbers in brackets are 95 % intervals over
-seeds. [The rules](experiments.md#the-ledger) were changed on 2026-11-25 and 2026-11-28 ([what
-changed](experiments/ledger-changes.md)). Unfold the reasons under a headline for the failed preconditions and the next test.
+Each answer is followed by its scope: the models and sizes for which it holds. Square brackets contain 95 % intervals over
+seeds. We changed [the decision rules](experiments.md#the-ledger) on 2026-11-25 and 2026-11-28 ([list of
+changes](experiments/ledger-changes.md)). *Reasons* under a headline shows its failed preconditions and the next test.
 
-All trained models differ from those of the papers in size, budget and data. The values of the papers are in parentheses.
-Models of [MultiTask] have width 64 to 128 (1024), and their pools consist of composed cycles. Models of [Limits] have a
-different sequence length T, width 64 (512), 2 actions that generate A5 (5 actions), no dropout (0.1), no curriculum except
-in figure 6, and learning rates chosen on Cyclic-DET only. Each headline lists further differences.
+All trained models differ from those of the papers in size, budget and data. Parentheses contain the values of the papers.
+Our models for [MultiTask] have width 64 to 128 (1024), and our pools consist of composed cycles. Our models for [Limits]
+have another sequence length T, width 64 (512), 2 actions that generate A5 (5 actions), no dropout (0.1), no curriculum
+except in figure 6, and learning rates chosen on Cyclic-DET only. Each headline lists its further differences.
 
 """
 
@@ -139,8 +141,10 @@ def sensitive(changes: list[str]) -> str:
     named = [CHANGES.get(one, one) for one in changes if not one.startswith("without seed ")]
     if seeds:
         listed = f"seed {' or '.join(filter(None, [', '.join(seeds[:-1]), seeds[-1]]))}"
-        named.append(f"without {listed if len(seeds) < 4 else f'any of {len(seeds)} seeds'}")
-    return f"The answer would change {', or '.join(named)}."
+        named.append(f"leaving out {listed if len(seeds) < 4 else f'any one of {len(seeds)} seeds'}")
+    if len(named) == 1:
+        return f"This change alone would change the answer: {named[0]}."
+    return f"Each of these changes alone would change the answer: {'; '.join(named)}."
 
 
 def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dict[str, str]) -> list[str]:
@@ -154,7 +158,7 @@ def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dic
             shown = in_digits(row["value"], row["low"], row["high"])
             told.append(effect_sentence(shown, row["unit"], row["seeds"], CASES.get(case, "")))
         elif row["seeds"]:
-            told.append(f"The data have {row['seeds']} seeds.")
+            told.append(f"The experiment has {row['seeds']} seeds.")
         told += [sensitive(row["fragile"])] if row["fragile"] else []
         if row["exploratory"]:
             told.append(
@@ -163,7 +167,7 @@ def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dic
         told += [
             f"The precondition *{gate['name']}* fails: {gate['text']}." for gate in row["gates"] if not gate["is_open"]
         ]
-        told += [f"A decision needs about {row['seeds_needed']} seeds."] if row["seeds_needed"] else []
+        told += [f"About {row['seeds_needed']} seeds would decide the claim."] if row["seeds_needed"] else []
         told += [plans[name]] if row["verdict"] not in DECIDED and name in plans else []
         lines.append(f"`{name}` is {answer_of(row['verdict'])}{why}. {VERDICTS_IN.sub(as_answers, ' '.join(told))}")
     return lines
@@ -239,9 +243,9 @@ def page() -> str:
     told = {}
     for plan in plans:
         _, cost = article.what_decides(plan, list(ledger.values()))
-        sure = "" if plan.get("sure", True) else ", which may not decide,"
+        sure = "" if plan.get("sure", True) else ", which may leave the claim undecided,"
         what = re.sub(r"((limits|multitask|construction)-[a-z0-9-]+)", r"`\1`", plan["what"])
-        test = f"The next test{sure} is {what} ({cost})."
+        test = f"The next test{sure} is {what} (cost: {cost})."
         told |= dict.fromkeys(plan["headlines"], plan["what"] if cost == "none" else test)
     papers = {key: value for key, value in texts.items() if isinstance(value, dict)}
     counted = Counter(answer_of(ledger[name]["verdict"]) for name in headlines)

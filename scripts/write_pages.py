@@ -372,14 +372,18 @@ def papers() -> list[str]:
             kind = {"fig": "Figure"}.get(printed[1], printed[1].capitalize())
             lines += [f"### {paper[1:-1]}, {kind} {printed[2]}: {experiment.title}", "", *_answers(folder), ""]
             lines += [*_figure(folder, figures(folder)[0], "img/experiments/"), ""]
-            lines += [f"`hmmscope report {name}` draws it from kept results; [all results](experiments/{name}.md).", ""]
+            lines += [
+                f"`hmmscope report {name}` draws this figure from stored results; [all results](experiments/{name}.md).",
+                "",
+            ]
     return lines
 
 
 _PAPERS_INTRO = (
-    "Each part lists what is decided, our first figure, and the words of the paper. "
-    "[Answers](findings.md#how-to-read-the-answers) are supported, contradicted or undecided. Numbers that a paper prints "
-    "are drawn beside ours and marked as printed. Neither paper publishes the values of its curves, so these are not drawn."
+    "Each section has the claims that we decided, our first figure, and a quotation from the paper. "
+    "[Answers](findings.md#how-to-read-the-answers) are supported, contradicted or undecided. The figures show the "
+    "numbers that a paper prints beside ours, marked as printed. Neither paper publishes the values of its curves, so our "
+    "figures omit them."
 )
 
 
@@ -391,8 +395,8 @@ def _answers(folder: Path) -> list[str]:
     for one in settled or findings[:1]:
         shown = Effect(value=one.value, low=one.low, high=one.high, unit="") if one.value is not None else ""
         effect = f" {effect_sentence(str(shown).strip(), one.unit, one.num_seeds)}" if shown else ""
-        lines.append(f"- **{answer_of(one.verdict).capitalize()}**: {one.title}{effect}")
-    return [*lines, "", f"All answers at scale {folder.parent.name}: {verdict_summary(findings)}."]
+        lines.append(f"* **{answer_of(one.verdict).capitalize()}**: {one.title}{effect}")
+    return [*lines, "", f"Answers to all claims at scale `{folder.parent.name}`: {verdict_summary(findings)}."]
 
 
 def board_figure(cards: list[dict[str, Any]]) -> Figure:

@@ -23,10 +23,10 @@ ANSWERS: dict[Verdict, str] = {
 MEANINGS = {
     "supported": "the whole 95 % interval lies beyond the smallest effect that matters.",
     "supported in sign": "the interval lies on the claimed side, but includes effects too small to matter, or the power is "
-    "low (few simulated experiments would confirm a true claim).",
-    "contradicted": "the interval lies on the other side, or excludes every effect that matters.",
-    "contradicted at this budget": "the claim is contradicted, but more training could still confirm it.",
-    "undecided": "the interval decides nothing, or a precondition of the claim fails.",
+    "low (the rule would confirm a true claim in few simulated experiments).",
+    "contradicted": "the interval lies on the side opposite to the claim, or excludes every effect that matters.",
+    "contradicted at this budget": "our measurement contradicts the claim, but more training could still confirm it.",
+    "undecided": "the interval neither supports nor contradicts the claim, or a precondition of the claim fails.",
     "answered": "the interval decides a question of this project, which no paper asks.",
     "open": "the interval does not decide a question of this project.",
 }
@@ -58,12 +58,12 @@ def effect_sentence(shown: str, unit: str, num_seeds: int | None = None, case: s
     unit, _, own = ("in accuracy" if unit == "accuracy" else unit).partition(", ")
     seeds = f" over {num_seeds} seeds" if (num_seeds or 0) > 1 else ""
     if unit.startswith("fraction of ") and unit.endswith(_COUNTED):
-        effect = f"{shown} of the {unit.removeprefix('fraction of ')} meet the criterion{seeds}."
-        return f"The deciding case is {case or own}: {effect}" if own else effect
-    begin = f"The deciding case is {case or own}, " if own else ""
+        effect = f"fraction of {shown} of the {unit.removeprefix('fraction of ')} meets the criterion{seeds}."
+        return f"In the deciding case, {case or own}, a {effect}" if own else f"A {effect}"
+    begin = f"In the deciding case, {case or own}, the" if own else "The"
     if not unit or unit.startswith(_AFTER):
-        return f"{begin or 'The measured effect is '}{'with ' if own else ''}{shown} {unit}".rstrip() + f"{seeds}."
-    return f"{begin}{'where the' if own else 'The'} measured effect, {unit}, is {shown}{seeds}."
+        return f"{begin} measured effect is {shown} {unit}".rstrip() + f"{seeds}."
+    return f"{begin} measured effect ({unit}) is {shown}{seeds}."
 
 
 def scope_of(row: Mapping[str, Any]) -> str:
