@@ -76,6 +76,33 @@ def test_a_mask_without_entries_and_plain_rows_are_as_before() -> None:
         estimator.score(np.ma.array([["a"], ["b"]], mask=[[True], [False]]))
 
 
+def test_every_way_to_write_a_missing_symbol_is_the_same() -> None:
+    estimator = CategoricalHMM(2, n_features=4, random_state=0).fit(SYMBOLS)
+    want = estimator.score(np.array([1, np.nan, 0]))
+    gaps = (None, np.nan, np.ma.masked, hs.MISSING)
+    for rows in [[1, gap, 0] for gap in gaps] + [[[1], [gap], [0]] for gap in gaps] + [((1,), (None,), (0,))]:
+        assert estimator.score(rows) == want
+    assert estimator.score(np.array([1, hs.MISSING, 0])) == estimator.score(torch.tensor([1, hs.MISSING, 0])) == want
+    assert estimator.score([None, None]) == pytest.approx(0)
+    process = hs.HMM(estimator.startprob_, estimator.transmat_, estimator.emissionprob_)
+    assert float(hs.log_likelihood(process, [1, np.ma.masked, 0])) == pytest.approx(want)
+    for wrong, line in (
+        ([[1], [None, 0]], "X: must have rows of one length"),
+        ([[1], ["a"]], "X: must be numbers, got 'a'"),
+        (np.array(["2020-01-01"], "M8[ns]"), "X: must be numbers, got datetime64"),
+    ):
+        with pytest.raises(InputError, match=line):
+            estimator.score(wrong)
+
+
+def test_missing_rows_do_not_count_in_bic() -> None:
+    for estimator, masked, _ in estimators():
+        own = sklearn.base.clone(estimator).set_params(init_params=estimator.params).fit(masked)
+        seen = (~np.ma.getmaskarray(masked)).any(1).sum()
+        penalty = own.bic(masked) + 2 * own.score(masked)
+        assert penalty / np.log(seen) == pytest.approx((own.aic(masked) + 2 * own.score(masked)) / 2)
+
+
 def test_what_must_be_known_has_no_mask() -> None:
     estimator = CategoricalHMM(2, n_features=4, random_state=0).fit(SYMBOLS)
     hidden = np.ma.array([13, 17], mask=[False, True])

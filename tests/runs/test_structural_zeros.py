@@ -45,6 +45,14 @@ def test_symbols(symbols: np.ndarray, fixed: Any, tied: Any) -> None:
         assert all(bool((one.file_tensors()[name][zero == 0] == 0).all()) for one in drawn.models(4)), name
 
 
+def test_a_start_that_forbids_the_data_is_named(symbols: np.ndarray) -> None:
+    apart = [[1.0, 0.0], [0.0, 1.0]]
+    options = hs.FitOptions(start=hs.MultichannelHMM([1.0, 0.0], apart, [apart, apart]), **QUICK)
+    rows = np.stack([symbols > 0, symbols > 0], -1).astype(float)
+    with pytest.raises(InputError, match=r"^observations\[0\]: has probability zero under start"):
+        hs.fit(rows, 2, emission="channels", options=options)
+
+
 def test_restarts_separate_equal_rows(symbols: np.ndarray) -> None:
     fit = hs.fit(symbols, 3, options=hs.FitOptions(start=hs.HMM(FIRST, STAIRS, np.full((3, 4), 0.25)), **QUICK))
     rows = fit.hmm.emission

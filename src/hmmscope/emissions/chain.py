@@ -206,7 +206,10 @@ def count_states(
     if log_likelihoods.shape[2] > MOST:
         return many_states_table.count_many(chain, log_likelihoods, reset_mask, lengths)
     given, mask = _given(chain, log_likelihoods, reset_mask, lengths)
-    counts = _counted(chain, given, mask, "log_likelihoods")
+    counts = _counted(chain, given, mask)
+    dead = np.flatnonzero(counts.log_likelihood == -np.inf)
+    if len(dead):
+        raise InputError(f"log_likelihoods[{given.work.rows[dead[0]]}]: the sequence has probability zero")
     logs = torch.zeros(len(log_likelihoods), dtype=torch.float64)
     logs[given.work.rows] = counts.log_likelihood
     return StateCounts(counts.initial, counts.transitions, counts.occupancy.view(log_likelihoods.shape), logs)
@@ -226,8 +229,7 @@ def count_rows(
         lengths: At least 1 each.
         weights: Factors of the counts and occupancies of each sequence, default 1.
 
-    Raises:
-        InputError: A sequence of probability zero.
+    Counts are invalid if a sequence is impossible.
     """
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[1] > MOST:
@@ -236,13 +238,13 @@ def count_rows(
     starts, counts = torch.arange(int(lengths.max())) == 0, lengths.numpy()
     numbers = np.arange(len(counts))
     about = counts.cumsum() - counts, counts, starts.numpy(), numbers, weights
-    found = _counted(chain, LogLikelihoodBatch(params, log_likelihoods.numpy(), *about), starts, "observations")
+    found = _counted(chain, LogLikelihoodBatch(params, log_likelihoods.numpy(), *about), starts)
     if weights is None:
         return found
     return replace(found, occupancy=found.occupancy * torch.from_numpy(np.repeat(weights, counts))[:, None])
 
 
-def _counted(chain: MarkovChainParams, given: LogLikelihoodBatch, reset_mask: Tensor, name: str) -> StateCounts:
+def _counted(chain: MarkovChainParams, given: LogLikelihoodBatch, reset_mask: Tensor) -> StateCounts:
     sums = SufficientStatistics(np.zeros(len(chain.initial)), np.zeros(chain.transition.shape))
     found = given.smoothed(sums)
     first_S, moves_SS, visits_NS = (torch.from_numpy(part) for part in (*sums, found.beliefs))
@@ -254,7 +256,4 @@ def _counted(chain: MarkovChainParams, given: LogLikelihoodBatch, reset_mask: Te
             found.totals[n] += total
             weight = 1.0 if given.work.weights is None else float(given.work.weights[n])
             first_S, moves_SS = first_S + weight * visits_NS[own.start], moves_SS + weight * pairs_SS
-    dead = np.flatnonzero(found.totals == -np.inf)
-    if len(dead):
-        raise InputError(f"{name}[{given.work.rows[dead[0]]}]: the sequence has probability zero")
     return StateCounts(first_S, moves_SS, visits_NS, torch.from_numpy(found.totals))

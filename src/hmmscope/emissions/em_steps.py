@@ -13,7 +13,7 @@ from hmmscope.emissions.chain import count_rows
 from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.emissions.states import StateCounts
 from hmmscope.inference.constraints import RowConstraints
-from hmmscope.inference.em import PARTS
+from hmmscope.inference.em import PARTS, require_possible
 from hmmscope.inference.free_parameters import num_free
 
 
@@ -37,6 +37,7 @@ class EmissionSteps:
         logs = model.log_likelihoods(self.rows)
         logs = logs if self.allowed is None else logs.masked_fill(~self.allowed, -torch.inf)
         counts = count_rows(model.chain, logs, self.lengths, self.weights)
+        require_possible(counts.log_likelihood.numpy(), np.arange(len(self.lengths)))
         return counts, self.total(counts.log_likelihood)
 
     def total(self, values: Tensor) -> float:

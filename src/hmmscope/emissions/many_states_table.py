@@ -137,6 +137,4 @@ def count_rows_of_many(
             first_S, moves_SS = first_S + visits_NS[part.start], moves_SS + weight * pairs_SS
         else:
             logs[number] += scale_N[part].sum()
-        if logs[number] == -math.inf:
-            raise InputError(f"observations[{number}]: the sequence has probability zero")
     return StateCounts(first_S, moves_SS, visits_NS, logs)

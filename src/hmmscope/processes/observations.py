@@ -87,6 +87,8 @@ def as_batch(
             alike = {(type(row), row.shape) for row in rows}
             same = len(alike) == 1 and alike.pop() == (np.ndarray, (len(rows[0]),))
             observations = np.stack(rows) if same else _read(observations, alphabet)
+        elif any(one is np.ma.masked for row in rows for one in (row if isinstance(row, list | tuple) else [row])):
+            observations = _read(observations, alphabet)
     if isinstance(observations, np.ma.MaskedArray):
         observations = Missing().marked(observations)
     if not isinstance(observations, SequenceData):
@@ -99,6 +101,12 @@ def as_batch(
         else:
             return (found[None] if found.ndim == 1 else found), None
     return _coded(observations, alphabet).padded()
+
+
+def _nan_for_nothing(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_nan_for_nothing(one) for one in value]
+    return torch.nan if is_nothing(value) else value
 
 
 def _is_named(source: object) -> bool:
@@ -243,7 +251,7 @@ def as_vectors(
             if lengths is not None:
                 raise InputError("lengths: must be omitted for a list of arrays, whose lengths are known")
             return pad_sequence(each, batch_first=True, padding_value=torch.nan), torch.tensor(list(map(len, each)))
-        observations = [torch.nan if is_nothing(one) else one for one in observations]
+        observations = _nan_for_nothing(observations)
     try:  # torch would convert lists to float32
         if not isinstance(observations, Tensor):
             array = np.asarray(observations)

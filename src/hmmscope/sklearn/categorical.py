@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import Tags
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_non_negative, validate_data
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
@@ -13,6 +13,7 @@ from hmmscope.inference.constraints import Constraints
 from hmmscope.inference.free_parameters import num_free
 from hmmscope.inference.known_states import paired
 from hmmscope.sequences.columns import categories_of, is_frame
+from hmmscope.sequences.gaps import MISSING
 from hmmscope.sklearn.encoded import Array, EncodedObservations, as_rows, rows_of, unrounded
 from hmmscope.sklearn.estimator import HiddenMarkovModel, drawn
 
@@ -20,7 +21,7 @@ from hmmscope.sklearn.estimator import HiddenMarkovModel, drawn
 class CategoricalHMM(HiddenMarkovModel):
     """HMM with symbols 0 to V - 1, a replacement for `hmmlearn.hmm.CategoricalHMM`.
 
-    X is one column of symbols (time, 1); NaN or masked entries are missing, and likelihoods sum over them.
+    X is one column of symbols (time, 1); NaN, masked and `hmmscope.MISSING` entries are summed over.
 
     Source: Rabiner (1989); the interface is that of hmmlearn 0.3.
 
@@ -101,15 +102,17 @@ class CategoricalHMM(HiddenMarkovModel):
             self._num_symbols = int(self.n_features or 0)
             self._check_largest(X)
             return X.astype(np.int64)
-        found = validate_data(self, X, reset=fitting, ensure_non_negative=True, ensure_all_finite="allow-nan")
+        found = validate_data(self, X, reset=fitting, ensure_all_finite="allow-nan")
         if found.shape[1] != 1:
             raise InputError(
                 f"X: must be one column of symbols (time, 1), got {found.shape[1]} features; "
                 "reshape a batch with X.reshape(-1, 1) and pass lengths="
             )
-        gaps = np.isnan(found[:, 0])
+        gaps = np.isnan(found[:, 0]) | (found[:, 0] == MISSING)
         given = np.where(gaps, 0, found[:, 0])
-        symbols = given.astype(np.int64)
+        check_non_negative(given, "X in CategoricalHMM")
+        with np.errstate(invalid="ignore"):  # numbers beyond int64 are refused below
+            symbols = given.astype(np.int64)
         if (symbols != given).any() or symbols.min() < 0:
             raise InputError("X: must be symbols (nonnegative integers); encode names with OrdinalEncoder")
         drawn_anew = fitting and self.__dict__["n_features"] is None and "emissionprob_" in self._to_begin()

@@ -157,14 +157,25 @@ def as_rows(X: Any) -> Any:
     if isinstance(X, Mapping):
         return np.column_stack([np.asarray(unmasked(to_plain(column)), np.float64) for column in X.values()])
     X = unmasked(to_plain(X))
-    if isinstance(X, list | tuple) and not any(np.ndim(one) for one in X):
-        X = np.array([np.nan if is_nothing(one) else one for one in X])
+    if isinstance(X, list | tuple):
+        try:
+            found = np.array(X)
+            X = found if found.dtype.kind != "U" else np.array(X, object)
+        except ValueError:
+            raise InputError("X: must have rows of one length; join sequences and pass lengths=") from None
     if isinstance(X, np.ndarray) and X.ndim == 1:
         X = X[:, None]
+    if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
+        raise InputError(f"X: must be numbers, got {X.dtype}")
     if isinstance(X, np.ndarray) and X.dtype.kind in "OUS" and X.size:
-        texts = [one for one in X.ravel().tolist() if isinstance(one, str | bytes)]
+        entries = X.ravel().tolist()
+        texts = [one for one in entries if isinstance(one, str | bytes)]
         if texts:
             raise InputError(f"X: must be numbers, got {shown(texts[0])}; encode names with OrdinalEncoder")
+        try:
+            X = np.array([np.nan if is_nothing(one) else one for one in entries], np.float64).reshape(X.shape)
+        except (TypeError, ValueError):
+            raise InputError(f"X: must be numbers, got {shown(entries[0])}") from None
     return writable(X) if isinstance(X, np.ndarray) else X
 
 

@@ -31,7 +31,6 @@ from hmmscope.schema import refuse_masked, unknown_name
 from hmmscope.sklearn.encoded import (
     Array,
     EncodedObservations,
-    as_rows,
     lengths_of,
     rows_of,
     weighted_parts,
@@ -334,13 +333,13 @@ class HiddenMarkovModel(BaseEstimator):
         return 2 * self._num_parameters() - 2 * self.score(X, lengths)
 
     def bic(self, X: Any, lengths: Any = None) -> float:
-        """Compute -2 log P(X) + (free parameters) log(rows of X).
+        """Compute -2 log P(X) + (free parameters) log(observed rows).
 
         Only parameters named in `params` are free; structural zeros are not.
         """
         X, lengths = with_lengths(X, lengths, symbols=self.symbolic)
         score = self.score(X, lengths)
-        return self._num_parameters() * math.log(len(as_rows(X))) - 2 * score
+        return self._num_parameters() * math.log(max(1, self._num_seen(self._read(X, fitting=False)))) - 2 * score
 
     # -- checks
 
@@ -356,6 +355,9 @@ class HiddenMarkovModel(BaseEstimator):
     def monitor_(self, monitor: Any) -> None:
         self._own_monitor = monitor
         self.__dict__.pop("_ran", None)
+
+    def _num_seen(self, X: NDArray[Any]) -> int:
+        return int((self._num_symbols != X).sum() if self.symbolic else (~np.isnan(X)).any(1).sum())
 
     def _num_parameters(self) -> int:
         positive = self._positive(self.laws)
