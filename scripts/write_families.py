@@ -38,7 +38,8 @@ def given(name: str) -> tuple[list[Any], dict[str, Any]]:
     if name in ("symbols", "durations"):
         return symbols, {"durations": 2} if name == "durations" else {}
     counts = family_of(name).density != "gaussian"
-    rows = [random.integers(0, 3, (length, 2)).astype(float) for length in LENGTHS]
+    width = getattr(family_of(name), "num_symbols", 2)  # some families fix it
+    rows = [random.integers(0, 3, (length, width)).astype(float) for length in LENGTHS]
     return (rows if counts else [row + random.normal(size=row.shape) for row in rows]), {"emission": name}
 
 
