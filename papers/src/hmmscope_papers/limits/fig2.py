@@ -126,7 +126,7 @@ def _shown(tables: lab.Tables) -> lab.Figure:
             "Each curve shows how far a model's answer is from the exact one at the given position, by the number of "
             "training sequences, which is equal for all models of a task. At scales smoke and paper Transformers have "
             "the doubling curriculum: a position is first trained when its stage begins. Cyclic-HARD includes only "
-            "positions at which the state is asked for. Bands are 95 % intervals over seeds."
+            "positions with a label of the state. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )

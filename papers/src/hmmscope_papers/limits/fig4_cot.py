@@ -193,7 +193,7 @@ def _training_figure(rows: lab.Rows) -> lab.Figure:
         title="The last position over training",
         caption=(
             "Each curve shows the evaluation loss at one position by the epoch (a twentieth of the training at reduced "
-            "scales), by block length b; the exact belief is at 0. Means over seeds, bands are 95 % intervals."
+            "scales), by block length b; the exact belief is at 0. Lines are means over seeds; bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
@@ -214,7 +214,7 @@ def _blocks_figure(rows: lab.Rows) -> lab.Figure:
         title="How far each block length reaches",
         caption=(
             "Evaluation loss by position after training, by block length b, of the model before training, and of the "
-            "constant answer. The model receives its own answers. Means over seeds, bands are 95 % intervals."
+            "constant answer. The model receives its own answers. Lines are means over seeds; bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
@@ -238,7 +238,7 @@ def _final_figure(rows: lab.Rows) -> lab.Figure:
         title="Effect of the block length",
         caption=(
             f"Fit length at error rate 0.05 and evaluation loss at position {position} against the block length, with "
-            "the values without chain-of-thought as lines. Means over seeds, bands are 95 % intervals."
+            "the values without chain-of-thought as lines. Values are means over seeds; bands are 95 % intervals."
         ),
         panels=(panel("fit_0.05", "0.05-fit length"), panel("error", f"evaluation loss at position {position}")),
     )

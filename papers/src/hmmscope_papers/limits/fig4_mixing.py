@@ -139,8 +139,8 @@ def _together(rows: lab.Rows) -> lab.Figure:
         caption=(
             "Curves show half the L1 distance from the exact belief (the optimum is at 0) by the number of "
             f"observations, of a Transformer of {layers} layer{'s' * (layers > 1)} (left), and the uniform distribution "
-            "(right), the best prediction of the state from a window of observations. Means over seeds, bands are 95 % "
-            "intervals."
+            "(right), the best prediction of the state from a window of observations. Lines are means over seeds; bands are "
+            "95 % intervals."
         ),
         panels=tuple(panels),
     )
@@ -164,7 +164,7 @@ def _one_by_one(rows: lab.Rows) -> lab.Figure:
         title="Each process compared with a predictor that sees a window",
         caption=(
             "Error by position of the models, of the uniform distribution and of the model before training, on the same "
-            "samples. Means over seeds, bands are 95 % intervals."
+            "samples. Lines are means over seeds; bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )

@@ -176,8 +176,8 @@ def _figure(rows: lab.Rows, task: str) -> lab.Figure:
         title=f"Effect of width and heads, {task}",
         caption=(
             f"Curves show the evaluation loss after training, averaged over positions, by the width at {heads} heads "
-            f"(left) and by the number of heads at width {width} (right); {depths} layers. Means over seeds (and depths, "
-            "where there are several), bands are 95 % intervals over seeds."
+            f"(left) and by the number of heads at width {width} (right); {depths} layers. Lines are means over seeds "
+            "(and over depths, where there are several); bands are 95 % intervals over seeds."
         ),
         panels=(panel("width", "width of the residual stream", "vary_width"), panel("heads", "heads", "vary_heads")),
     )

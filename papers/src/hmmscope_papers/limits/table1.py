@@ -100,7 +100,7 @@ def _figure(rows: lab.Rows) -> lab.Figure:
         caption=(
             "Bars show the steps until the initial state is forgotten: by the definition (Eq. A.2; cut at 120 as in the "
             "paper), the same minus two steps, and as printed. RanLDS has a formula, from which no steps are "
-            "subtracted. CR-p is Cyclic-RND with backward probability p. Means over instances with 95 % intervals."
+            "subtracted. CR-p is Cyclic-RND with backward probability p. Bars are means over instances with 95 % intervals."
         ),
         panels=(
             panel([label for label in shown if label.startswith("Ran")], "Forget quickly"),

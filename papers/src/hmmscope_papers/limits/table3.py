@@ -167,8 +167,8 @@ def _losses_figure(rows: lab.Rows) -> lab.Figure:
         caption=(
             "Bars show the mean loss over the last epoch of training and on fresh samples, averaged over positions. The "
             "line across a group is the loss of the exact answer on the fresh samples. Training samples are seen once "
-            "(at scale paper they are a fixed set). Printed: final training losses of the paper, length 120; CT is with "
-            "curriculum. Intervals are 95 % intervals over seeds."
+            "(at scale paper they are a fixed set). “Printed” marks final training losses of the paper, for length 120; CT "
+            "means with curriculum. Intervals are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )

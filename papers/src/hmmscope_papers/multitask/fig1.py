@@ -86,8 +86,9 @@ class MultiTaskFig1(PoolFigure):
             f"demonstrations, at the later positions of a sequence ({_positions(tables)}). Second row: along the test "
             "sequence, after all demonstrations. On HMMs of the pool the Bayes mixture over the pool is the optimum, "
             "and on held-out pairs the mixture over all pairs; on unseen HMMs the mixture over the pool is the result "
-            "of retrieval, and the optimum is unknown. The ceiling knows the HMM. N-grams and the network of Theorem 1 "
-            "know the prompt only; the latter predicts where its window lies inside the sequence. "
+            "of retrieval, and the optimum is unknown. The ceiling is the accuracy of the "
+            "filter that knows the HMM. N-grams and the network of Theorem 1 know the "
+            "prompt only; the latter predicts where its window lies inside the sequence. "
         )
         lost = (
             "Negative log-likelihood of the next observation, as in the figure on accuracy. The network of "

@@ -69,7 +69,7 @@ class MultiTaskFig2(PoolFigure):
         rows = tables["shuffle"]
         size = "The variation is the standard deviation over permutations divided by the mean size of a logit, "
         centred = (
-            f"{size}after the mean over keys, which softmax ignores, is removed. Zero: the layer depends on content, "
+            f"{size}after the mean over keys, which softmax ignores, is removed. At zero the layer depends on content, "
         )
         raw = f"{size}for raw logits; in the paper the upper layers have the lower values. "
         change = "Total variation between the attention over the demonstrations and its mean over permutations. "
@@ -135,9 +135,10 @@ _NETWORKS: dict[str, tuple[str, lab.Role]] = {
 _METRICS = {"cv": "variation", "cv_centred": "centred variation", "attention_change": "total variation"}
 _EXPLAINED = (
     "The query is the last token of the test sequence; the keys are the observations of the demonstrations, "
-    "matched by identity. A: whole demonstrations are permuted. C: position ids are permuted in the measured "
-    "layer alone. B: in all layers, so that upper layers read corrupted inputs. For the network of Theorem 1 the "
-    "keys are its regression samples; its last layer finds its own position."
+    "matched by identity. In A whole demonstrations are permuted. In C position ids are permuted in "
+    "the measured layer alone. In B position ids are permuted in all layers, so that upper layers read "
+    "corrupted inputs. For the network of Theorem 1 the keys "
+    "are its regression samples; its last layer finds its own position."
 )
 
 

@@ -217,7 +217,7 @@ _LOOKS: dict[str, tuple[str, lab.Role]] = {
 _TITLES = {"trained": "Trained", "untrained": "Before training", "constructed": "Theorem 1"}
 #: Draws whose heads are shown: the trained network, the first untrained control, the construction.
 _ONE_OF_EACH = (0, 1, 4)
-_SCALES = "The first two maps share their colours; that of Theorem 1 has its own scale."
+_SCALES = "The first two maps share a colour scale; the map of Theorem 1 has its own scale."
 
 
 def _layers(rows: lab.Rows) -> lab.Figure:

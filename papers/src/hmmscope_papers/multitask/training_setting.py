@@ -94,7 +94,7 @@ class PoolFigure(Experiment):
         found = []
         for place, label in enumerate(labels):
             own = of_label(tables, label)
-            told = f"Pool of {_said(own, HMMS)} HMMs, each shown in {_said(own, PER_HMM)} prompts ({label})."
+            told = f"The pool has {_said(own, HMMS)} HMMs, each shown in {_said(own, PER_HMM)} prompts ({label})."
             for figure in self.drawn(own):
                 caption = f"{figure.caption} {told}"
                 if not place:
