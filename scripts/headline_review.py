@@ -24,36 +24,38 @@ LEDGER = ROOT / "results" / "ledger" / "ledger.json"
 COUNT = 10
 _HEAD = """# Ten headlines, reviewed
 
-This sheet has ten of the {all} headlines of two papers, drawn by `python scripts/headline_review.py --draw {seed}`; `python
-scripts/headline_review.py` writes it from the [ledger](ledger.md). The question for each headline: **does the verdict
-follow from this sheet, and would it mislead a reader of the paper's sentence?** Reviewers have seen nothing else of this
-project, unless the answer names its author; no other file is needed.
+This sheet has ten of the {all} headlines of two papers, drawn by `python scripts/headline_review.py --draw {seed}`;
+`python scripts/headline_review.py` writes it from the [ledger](ledger.md). Reviewers answer for each headline: **does
+the verdict follow from this sheet, and would it mislead a reader of the paper's sentence?** They saw nothing else of
+this project, unless the answer names its author.
 
 The papers are *On Limitation of Transformer for Learning HMMs* ([Limits]) and *Transformers as Multi-task Learners:
 Decoupling Features in Hidden Markov Models* ([MultiTask]). Both study Transformers that read observations of a hidden
 Markov model (HMM).
 
-* **Effect**: value [lower end, upper end of its 95 % interval], over independently trained seeds, or over instances. If a
-  claim has several effects, all must satisfy the rule, and the worst is shown.
+* **Effect**: value [lower and upper end of its 95 % interval over independently trained seeds, or over instances]. If
+  a claim has several effects, all must satisfy the rule, and the sheet shows the worst.
 * **Rule**: the decision rule, with the smallest effect that matters. *Above 0, by at least 0.1*: **reproduced** if the
-  whole interval is at least 0.1; **reproduced in sign** if it is above 0 but includes values below 0.1; **not reproduced**
-  if it stays below 0.1; **inconclusive** otherwise. *Below* is the reverse. *Within 0.05 of 1* requires that the whole
-  interval lies there. *In every instance*: one counterexample refutes the claim, and a few instances without one are not
-  enough to confirm it.
-* **Gates**: preconditions, open if they hold and closed if they fail. One closed gate makes the verdict **not tested**,
-  whatever the effect; that is evidence neither for nor against the paper. *Learned*: the models are better than a control
-  that learned nothing. *Matched*: the compared models had equal budgets. *Converged*: training twice as long would not
-  change the verdict. *Regime*: the setting matches the paper's statement.
-* **Power**: the fraction of 1000 simulated experiments, with the real number of seeds, in which the rule gives *reproduced*
-  if the effect is the paper's (or twice the smallest that matters, if the paper prints none). The rates of two errors
-  follow: denying that effect, and confirming an effect of zero. A verdict requires that the error it can make has a rate of
-  at most 0.05. With a power below 0.5 the size of the effect is uncertain, and the verdict is at most *reproduced in sign*.
-* **Budget**: models trained on less than the paper's get **not at this budget** if more training could still confirm the
-  claim.
-* **Differs**: our setting, with the paper's in brackets. T is the length of the sequences.
+  whole interval is at least 0.1; **reproduced in sign** if it is above 0 but includes values below 0.1; **not
+  reproduced** if it stays below 0.1; **inconclusive** otherwise. *Below* is the reverse. *Within 0.05 of 1* requires
+  that the whole interval lies between 0.95 and 1.05. *In every instance*: one counterexample refutes the claim, and a
+  few instances without one are not enough to confirm it.
+* **Gates**: preconditions, open if they hold and closed if they fail. One closed gate makes the verdict **not
+  tested**, whatever the effect; this verdict is evidence neither for nor against the paper. *Learned*: the models are
+  better than a control that learned nothing. *Matched*: the compared models had equal budgets. *Converged*: training
+  twice as long would not change the verdict. *Regime*: the setting matches the paper's statement.
+* **Power**: the fraction of 1000 simulated experiments, with the real number of seeds, in which the rule gives
+  *reproduced* if the true effect is the paper's (or twice the smallest effect that matters, if the paper prints none).
+  The simulations also give the rates of two errors: denying this true effect, and confirming an effect of zero. A
+  verdict against a claim requires a rate of at most 0.05 for the first error, and a verdict for a claim requires this
+  rate for the second. With a power below 0.5 the size of the effect is uncertain, and the verdict is at most
+  *reproduced in sign*.
+* **Budget**: models trained for less than the paper's get the verdict **not at this budget** if more training could
+  still confirm the claim.
+* **Differs**: our setting, with the paper's setting in brackets. T is the length of the sequences.
 * **Standing**: *exploratory* means that the rule was written or changed after its data were seen, or that the scale is
-  small (minutes, small models; medium takes hours); such a verdict awaits new data. *Fragile* means that the verdict
-  changes with half or twice the margin, another definition, or without one of the seeds.
+  small (minutes, small models; medium takes hours); new data must confirm such a verdict. *Fragile* means that the
+  verdict changes with half the margin, with twice the margin, with another definition, or without one of the seeds.
 """
 _OPEN = "*not reviewed yet*"
 
