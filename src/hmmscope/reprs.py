@@ -104,8 +104,10 @@ class Tabular:
         return columns_of(self.table())
 
     def to_pandas(self) -> Any:
-        """Return `table()` as a pandas DataFrame."""
-        return to_frame(self.columns())
+        """Return `table()` as a pandas DataFrame; its `attrs` hold `about`, `warnings` and `invalid`."""
+        frame = to_frame(self.columns())
+        frame.attrs = {name: own for name in ("about", "warnings", "invalid") if (own := getattr(self, name, None))}
+        return frame
 
 
 class ResultRows(Tabular, list[dict[str, Any]]):

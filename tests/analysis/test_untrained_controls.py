@@ -329,6 +329,7 @@ def test_redrawn_controls_of_another_initialization_are_refused(draw: Any) -> No
             draw(weight)
     found = draw_controls(model)
     assert found.models == ()
+    assert draw_controls(nn.DataParallel(model)).reason == found.reason  # the model's own names
     assert found.reason.startswith("not identifiable: Own seems to initialize its weights differently, ")
     assert found.reason.endswith("; pass controls=, a function that makes the untrained module")
 

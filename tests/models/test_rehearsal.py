@@ -126,6 +126,7 @@ def test_a_model_that_would_mislead_is_warned_of(model: Callable, line: str) -> 
     score = hs.evaluate(model, CORPUS, **FEW)
     assert any(line in told for told in score.warnings), score.warnings
     assert line in repr(score)
+    assert ("INVALID: " in repr(score)) == ("not causal" in str(score.warnings))
     assert "length 12" in repr(score)
 
 
@@ -138,6 +139,7 @@ def test_a_model_that_would_mislead_is_warned_of(model: Callable, line: str) -> 
         lambda x: torch.where(F.one_hot(x, 3) > 0, -torch.inf, TABLE(x)),
         GPT(12),
         counting(GPT(12)),
+        torch.ao.quantization.quantize_dynamic(GPT(12), {nn.Linear}),  # it rounds by the largest value of a batch
     ],
 )
 def test_a_right_model_is_not_warned_of(model: Callable) -> None:
@@ -357,7 +359,18 @@ def test_warnings_stand_on_the_page_and_the_command_line(
     assert "length: Net does not state its training length" in capsys.readouterr().err
     assert main(["look", "mine.py:Net", "mess3", "--length", "9", "--samples", "8", "-o", "x.html"]) == 0
     assert "warning: the model is not causal" in capsys.readouterr().out
-    assert "Warning: the model is not causal" in Path("x.html").read_text()
+    page = Path("x.html").read_text()
+    assert "Warning: the model is not causal" in page
+    assert "INVALID: " in page
+
+
+def test_a_bidirectional_model_of_the_library_is_invalid() -> None:
+    models = [hs.make_model("decoder", num_symbols=3, causal=causal, max_length=12) for causal in (True, False)]
+    told = [hs.evaluate(model, CORPUS, **FEW).invalid for model in models]
+    assert told == [
+        None,
+        "the model is not causal: it has causal = false, so its losses are no predictions; mask later tokens",
+    ]
 
 
 def test_training_warns_before_it_begins(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from hmmscope.datasets.vector_targets import NextDensity
 from hmmscope.errors import InputError
 from hmmscope.inference.mixture_posterior import filter_known_component
 from hmmscope.inference.stable_argmax import stable_argmax
-from hmmscope.models.rehearsal import is_of_library
+from hmmscope.models.rehearsal import is_of_library, leak_in
 from hmmscope.models.user_module import as_module
 from hmmscope.processes.process import Process
 from hmmscope.processes.recorded_sequences import JUDGING
@@ -74,7 +74,7 @@ class Score(Measures):
             The evaluation loss of [Limits] is ``total_variation`` or ``distance``.
         demonstrations: earlier sequences in the sample, by position.
         positions: earlier observations in the sequence, by position.
-        invalid: why the scores cannot be right, or None: a loss below the optimum, or a miscalibrated optimum.
+        invalid: why the scores cannot be right, or None: leaks, a loss below the optimum, or a miscalibrated optimum.
         no_optimum: why the optimum is unknown, or None.
         length: observations per sample.
         warnings: problems found in a user's model.
@@ -127,8 +127,11 @@ class Score(Measures):
     def plot(self, *, ax: Any = None) -> Any:
         """Plot losses by position, or by number of demonstrations if samples contain demonstrations."""
         axis = "demonstrations" if len(set(self.demonstrations.tolist())) > 1 else "positions"
-        rows = [row for row in self.rows(axis) if row["metric"] == "loss"]
-        return plot_rows([row | {axis: row["x"]} for row in rows], "Loss", x=axis, y="value", by=("predictor",), ax=ax)
+        rows, title = (
+            [row for row in self.rows(axis) if row["metric"] == "loss"],
+            "Loss" + ", INVALID" * bool(self.invalid),
+        )
+        return plot_rows([row | {axis: row["x"]} for row in rows], title, x=axis, y="value", by=("predictor",), ax=ax)
 
     def __repr__(self) -> str:
         samples, columns = self.measures["model"]["loss"].shape
@@ -233,7 +236,7 @@ def evaluate(
         name: {metric: np.concatenate([part[name][metric] for part in parts]) for metric in parts[0][name]}
         for name in parts[0]
     }
-    invalid = _why_invalid(measures, won, dataset.process, asked, num_samples)
+    invalid = _why_invalid(measures, won, dataset.process, asked, num_samples) or leak_in(model, warnings)
     if not is_of_library(model):
         floor = measures["optimum"]["loss"] if "optimum" in measures else None
         warnings += rising(measures["model"]["loss"], floor, asked.positions)

@@ -98,7 +98,7 @@ def other_law(own: Mapping[str, Tensor], drawn: Sequence[Mapping[str, Tensor]], 
     for name, weight in own.items():
         found = _ratio(weight.detach(), [one[name].detach() for one in drawn], trained=trained)
         if found is not None:
-            return f"{name} has {found}"
+            return f"{name}: {found}"
     return ""
 
 

@@ -176,7 +176,7 @@ def _redrawn(model: nn.Module, seeds: list[int], *, trained: bool) -> tuple[nn.M
     drawn = [_twin(model, seed, tables=trained) for seed in seeds]
     known = set.intersection(*(names for _, names in drawn))
     own, *others = (
-        {name: one for name, one in net.named_parameters() if name not in known}
+        {name: one for name, one in named_module(net).named_parameters() if name not in known}
         for net in (model, *(twin for twin, _ in drawn))
     )
     odd = other_law(own, others, trained=trained)
@@ -193,7 +193,8 @@ def _twin(model: nn.Module, seed: int, *, tables: bool) -> tuple[nn.Module, set[
     known: set[int] = set()
     try:
         twin = copied_model(model).cpu()  # the CPU gives every device the same weights
-        before = {where: buffer.clone() for where, buffer in twin.named_buffers()}
+        named = named_module(twin)
+        before = {where: buffer.clone() for where, buffer in named.named_buffers()}
         with torch.no_grad(), _drawing(seed):
             for parameter in twin.parameters():
                 parameter.fill_(torch.nan)
@@ -201,15 +202,15 @@ def _twin(model: nn.Module, seed: int, *, tables: bool) -> tuple[nn.Module, set[
     except Exception as error:
         line = " ".join(str(error).split())[:200]
         raise InputError(f"{name} cannot be reinitialized ({type(error).__name__}: {line}); {FIX}") from error
-    for where, parameter in named_module(twin).named_parameters():
+    for where, parameter in named.named_parameters():
         if parameter.isnan().any():
             raise InputError(
                 f"cannot reinitialize {where} of {name}; define reset_parameters() in its module, or {FIX}"
             )
-    table = copied_table(twin, before, known) if tables else ""
+    table = copied_table(named, before, known) if tables else ""
     if table:
         raise InputError(f"the buffer {table} of {name} may be learned, but has no initializer; {FIX}")
-    return twin.to(device), {where for where, parameter in twin.named_parameters() if id(parameter) in known}
+    return twin.to(device), {where for where, parameter in named.named_parameters() if id(parameter) in known}
 
 
 def _draw(module: nn.Module, seed: int, known: set[int]) -> None:

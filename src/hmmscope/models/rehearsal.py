@@ -5,7 +5,7 @@ A rehearsal restores the model's state, the random generators and the hooks.
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from torch import nn
 
 from hmmscope.axes import Bool, Float, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.models.adapted import AdaptedModule, call_on_tokens, named_module, raw_logits, title_of
+from hmmscope.models.adapted import AdaptedModule, call_on_tokens, named_module, parts_of, raw_logits, title_of
 from hmmscope.models.base import SequenceModel, seeded_generators
 from hmmscope.models.failing import described_inputs, embedding_failure, failure, require_callable_on_tokens
 from hmmscope.models.kept_state import KeptState, undisturbed
@@ -26,8 +26,12 @@ from hmmscope.reprs import Shown
 SAMPLES = 7
 #: Tolerance for changed outputs, relative to the largest one, and at least in units of the type's epsilon.
 ROUNDING, EPSILONS = 1e-4, 8.0
+#: The same for 8-bit modules, which round by the largest value of a batch.
+_QUANTIZED_ROUNDING = 0.03
 #: Tolerance for rows that sum to one.
 _SUMS = 1e-3
+#: Begin of the warning of a model that sees later tokens.
+_NOT_CAUSAL = "the model is not causal"
 #: Fraction of positions that repeat the current token, above which answers seem shifted.
 _ECHOES = 0.98
 
@@ -107,7 +111,7 @@ def _require_trainable(module: nn.Module) -> None:
             f"model: {sparse} is a sparse tensor, which checkpoints do not store; register it with persistent=False"
         )
     for name, part in module.named_modules():
-        if ".quantized." in f"{type(part).__module__}.":
+        if _is_quantized(part):
             raise InputError(
                 f"model: {name or title_of(module)} is quantized and cannot be trained; train it before quantization"
             )
@@ -118,6 +122,10 @@ def _require_trainable(module: nn.Module) -> None:
             )
         if getattr(part, "sparse", False) is True and any(True for _ in part.parameters(recurse=False)):
             raise InputError(f"model: {name or title_of(module)} has sparse gradients; build it with sparse=False")
+
+
+def _is_quantized(part: nn.Module) -> bool:
+    return ".quantized." in f"{type(part).__module__}."
 
 
 def _rehearse_gradients(module: nn.Module, inputs: Tensor) -> tuple[str, ...]:
@@ -174,6 +182,14 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return named_module(model)
 
 
+def leak_in(model: nn.Module, lines: Iterable[str]) -> str | None:
+    """Return why scores of a model that sees later tokens are invalid, or None; `lines` are its warnings."""
+    bidirectional = getattr(getattr(unwrapped(model), "spec", None), "causal", True) is False
+    found = f"{_NOT_CAUSAL}: it has causal = false" if bidirectional else None
+    found = next((line for line in lines if line.startswith(_NOT_CAUSAL)), found)
+    return found and f"{found}, so its losses are no predictions; mask later tokens"
+
+
 def failure_on_few(model: nn.Module) -> str:
     """Return the text ``, which fails on tokens (2, 5) (reason)``, or "" if the module runs."""
     tokens = torch.zeros(2, 5, dtype=torch.int64, device=next((p.device for p in model.parameters()), None))
@@ -197,6 +213,7 @@ def copied_model(model: nn.Module) -> nn.Module:
 class _Rehearsed:
     def __init__(self, model: nn.Module, inputs: Tensor, asked: Asked, kept: "KeptState") -> None:
         self.model, self.asked, self.kept = model, asked, kept
+        self.rounding = _QUANTIZED_ROUNDING if any(map(_is_quantized, parts_of(model))) else ROUNDING
         taken = {inputs.shape[1], inputs.shape[1] - 1, asked.num_outputs, asked.num_outputs + 1}
         count = next(count for count in range(3, SAMPLES + 1) if count not in taken)
         repeated = inputs.repeat(-(-count // len(inputs)), *(1 for _ in inputs.shape[1:]))
@@ -263,13 +280,13 @@ class _Rehearsed:
 
     def _random(self, first: Tensor) -> str:
         self._again(self.inputs)
-        if (again := self._again(self.inputs, again=True)) is not None and _differ(first, again).any():
+        if (again := self._again(self.inputs, again=True)) is not None and self._differ(first, again).any():
             return (
                 "the model's outputs change when it is called again with the same tokens: it keeps state between calls (a "
                 "hidden state or a private random generator)"
             )
         other = self._again(self.inputs, seed=1)
-        if other is not None and _differ(first, other).any():
+        if other is not None and self._differ(first, other).any():
             return "the model is random in evaluation mode: eval() does not disable its dropout or noise"
         return ""
 
@@ -281,7 +298,7 @@ class _Rehearsed:
         found = self._again(changed)
         if found is None or found.shape != first.shape:
             return
-        differ = _differ(first, found) & self._counted(time)
+        differ = self._differ(first, found) & self._counted(time)
         for sample, begin in enumerate(begins):
             early = differ[sample, :begin].nonzero()
             if len(early):
@@ -290,10 +307,19 @@ class _Rehearsed:
                     if sample == 0
                     else f"tokens from position {begin} on change"
                 )
-                yield f"the model is not causal: its output at position {int(early[-1])} changes when {what}"
+                yield f"{_NOT_CAUSAL}: its output at position {int(early[-1])} changes when {what}"
                 break
         if differ[len(begins) :].any():
             yield "the model's outputs depend on other samples of the batch (does it expect (time, batch)?)"
+
+    def _differ(self, one: Tensor, other: Tensor) -> Bool[Tensor, "batch time"]:
+        if one.shape != other.shape:
+            return torch.ones(one.shape[:2], dtype=torch.bool, device=one.device)
+        finite = one.isfinite() & other.isfinite()
+        size = float(torch.where(finite, one, 0).abs().max()) if one.numel() else 0.0
+        rounding = torch.finfo(one.dtype).eps if one.is_floating_point() else 0.0
+        apart = torch.where(finite, (one - other).abs(), 0)
+        return (apart > max(self.rounding, EPSILONS * rounding) * size).any(-1)
 
     def _others(self, some: Tensor) -> Tensor:
         if some.is_floating_point():
@@ -334,16 +360,6 @@ class _Rehearsed:
             f"the model predicts the current token instead of the next ({echoes:.0%} of positions, mean probability "
             f"{believed:.2f}; the next token repeats at {repeats:.0%}): are its outputs shifted by one?"
         )
-
-
-def _differ(one: Tensor, other: Tensor) -> Bool[Tensor, "batch time"]:
-    if one.shape != other.shape:
-        return torch.ones(one.shape[:2], dtype=torch.bool, device=one.device)
-    finite = one.isfinite() & other.isfinite()
-    size = float(torch.where(finite, one, 0).abs().max()) if one.numel() else 0.0
-    rounding = torch.finfo(one.dtype).eps if one.is_floating_point() else 0.0
-    apart = torch.where(finite, (one - other).abs(), 0)
-    return (apart > max(ROUNDING, EPSILONS * rounding) * size).any(-1)
 
 
 @contextmanager

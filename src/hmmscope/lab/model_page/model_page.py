@@ -99,7 +99,8 @@ class ModelPage:
         beliefs = self.data["beliefs"]
         read = f"; belief in {beliefs['best']}: {beliefs['text']}" if beliefs else ""
         where = f"; page: {self.path}" if self.path else ""
-        told = "".join(f"; warning: {line}" for line in self.warnings)
+        invalid = f"; INVALID: {self.data['invalid']}" if self.data["invalid"] else ""
+        told = invalid + "".join(f"; warning: {line}" for line in self.warnings)
         about = f"{self.data['name']} on {self.data['process']}, length {self.data['length']}"
         return f"Look({about}: {rows} {self.data['unit']}{read}{told}{where})"
 

@@ -26,6 +26,7 @@ from hmmscope.errors import InputError
 from hmmscope.lab.model_page.description_panel import architecture, explained
 from hmmscope.lab.model_page.intervention_panel import pushed, used
 from hmmscope.lab.model_page.trace_panel import traced
+from hmmscope.models.rehearsal import leak_in
 from hmmscope.processes.capabilities import STATES
 from hmmscope.runs.page_export import ControlScores, live_model_data
 
@@ -93,7 +94,7 @@ def measured(
         "steps": subject.steps,
         "losses": _losses(subject, score, unknown),
         "ahead": _ahead(score),
-        "invalid": score.invalid,
+        "invalid": score.invalid or leak_in(subject.model, subject.warnings),
         "warnings": [*subject.warnings, *score.warnings],
         "learned": _learned(subject, unknown),
         "before": subject.before_is,
