@@ -63,7 +63,7 @@ class NonFiniteError(HmmscopeError):
 
 
 class PartlyFailedError(HmmscopeError):
-    """A failure of some tasks of several (exit code of the first failure)."""
+    """Some of several tasks failed (exit code of the first failure)."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)

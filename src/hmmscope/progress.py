@@ -42,7 +42,7 @@ def notebook_cell() -> Any:
 
 
 class Progress:
-    """Context manager that shows rate, time left and loss. Nested progress appears as a note of the outer.
+    """Context manager that shows rate, time left and loss. Nested progress appears as a note of the outer progress.
 
     Args:
         total: Number of steps; None if unknown.

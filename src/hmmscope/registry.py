@@ -121,7 +121,7 @@ def _register(kind: str, name: str, stored: str | None = None) -> Callable[[T], 
 
 
 def require_name(kind: str, name: object) -> None:
-    """Raise InputError for a name that may be a path or belongs to the library already."""
+    """Raise InputError for a name that may be a path or that the library already uses."""
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise InputError(
             f"{kind} {shown(name)}: must consist of letters, digits, - and _, so that it differs from a file name"

@@ -87,7 +87,7 @@ def to_frame(columns: Mapping[str, Any], index: Any = None) -> Any:
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the columns of rows (dicts); None where a row lacks a column."""
+    """Return the columns of rows (dicts), with None where a row lacks a key."""
     rows = list(rows)
     return {name: [row.get(name) for row in rows] for name in dict.fromkeys(key for row in rows for key in row)}
 
@@ -146,7 +146,7 @@ class ResultTable(ResultRows):
         self.title, self.x, self.y, self.by, self.only = title, x, y, tuple(by), tuple(only)
 
     def plot(self, *, ax: Any = None, **only: Any) -> Any:
-        """Return a Matplotlib figure of `y` over `x`, with intervals, of rows such as ``metric="kl"``."""
+        """Return a Matplotlib figure of `y` over `x`, with intervals, for selected rows (``metric="kl"``)."""
         values = {name: [row.get(name) for row in self] for name in self.only if self}
         chosen = {name: max(dict.fromkeys(own), key=own.count) for name, own in values.items()} | only
         kept = [row for row in self if all(row.get(name) == value for name, value in chosen.items())]

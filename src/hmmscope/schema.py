@@ -75,7 +75,7 @@ class UnknownNameError(InputError):
 
 
 def unknown_name(field: str, name: object, known: Iterable[str], meant: str | None = None) -> UnknownNameError:
-    """Return the error for a name that is not in a closed list, with what was meant, if known."""
+    """Return the error for a name that is not in a closed list, with the intended name if known."""
     options = sorted(known)
     text = name[:100] if isinstance(name, str) else ""
     near = difflib.get_close_matches(text, [option[:200] for option in options], n=5, cutoff=0.5)
@@ -148,7 +148,7 @@ def require_path(field: str, value: object) -> Path:
 
 
 def require_kinds(spec: Any) -> None:
-    """Raise InputError for the first field with a value of another type than annotated."""
+    """Raise InputError for the first field whose value does not have the annotated type."""
     for name, kind in _hints(type(spec)).items():  # type: ignore[arg-type]
         value = getattr(spec, name)
         if isinstance(value, numbers.Real) and not isinstance(value, int | float):  # of NumPy

@@ -298,7 +298,7 @@ _BY_WORD = {
 
 
 def find_term(word: str) -> Term | None:
-    """Return the term with this name or synonym, singular or plural, else None."""
+    """Return the term with this name or synonym (singular or plural), else None."""
     plain = _plain(word)
     return next((_BY_WORD[one] for one in (plain, plain.removesuffix("s")) if one in _BY_WORD), None)
 

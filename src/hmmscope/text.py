@@ -138,7 +138,7 @@ ROUNDED = 2e-6
 
 
 def in_digits(value: float, low: float, high: float, *, least: int = 2, unit: str = "") -> str:
-    """Format as ``0.91 [0.84, 0.95]``, with at least `least` decimals and enough for intervals wider than `ROUNDED`."""
+    """Format as ``0.91 [0.84, 0.95]``, with at least `least` decimals, and more for narrow intervals."""
     decimals = least
     while high - low >= ROUNDED and high - low < 2 * 10.0**-decimals:
         decimals += 1

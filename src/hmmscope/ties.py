@@ -1,7 +1,7 @@
 """Choices, orders and printed digits that do not depend on rounding errors.
 
-Numbers within `TOLERANCE` (relative to the largest magnitude compared) count as equal, and the first of equals wins.
-The tolerance exceeds rounding errors (1e-12) and quantization to multiples of 2^-32 (2e-10).
+Numbers within `TOLERANCE` (relative to the largest magnitude compared) are equal; the first of equal numbers wins. The
+tolerance exceeds rounding errors (1e-12) and quantization to multiples of 2^-32 (2e-10).
 """
 
 import math

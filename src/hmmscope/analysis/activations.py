@@ -60,7 +60,7 @@ def model_outputs(
 ) -> Float[Tensor, "batch time output"]:
     """Run a module and return its output tensor or ``.logits``.
 
-    Outputs beyond `num_outputs` are dropped. With `block_length` the model reads its own predictions as input (block
+    Return the first `num_outputs` outputs. With `block_length` the model reads its own predictions as input (block
     chain-of-thought).
     """
     count_pass()
@@ -76,7 +76,7 @@ def to_probs(model: nn.Module, outputs: Float[Tensor, "*batch symbol"]) -> Float
     """Convert outputs to next-symbol probabilities on the CPU.
 
     Logits are passed through a softmax. If the module's attribute ``outputs`` is "law" (probabilities; constructed
-    networks), negative values become zero and rows are normalised; a row of zeros becomes uniform.
+    networks), negative values become zero and rows are normalised; a row of zeros becomes a uniform distribution.
     """
     outputs = outputs.cpu().double()
     if getattr(model, "outputs", "logits") != "law":
@@ -138,7 +138,7 @@ def layers_read(model: nn.Module, layers: Sequence[str] | None) -> list[str]:
 
 
 def check_layers(model: nn.Module, names: Sequence[str], *, field: str = "layers") -> None:
-    """Raise InputError if the model lacks a named layer."""
+    """Raise InputError if the model lacks one of the layers."""
     require_module(model)
     modules_named(registry.adapted(model, names), names, field=field)
 
@@ -231,7 +231,7 @@ def capture_activations(
 def target_probs(
     model: nn.Module, batch: Batch, asked: Target, block_length: int
 ) -> Float64[Tensor, "batch judged output"]:
-    """Return a model's predictions of the batch's target at the evaluated positions."""
+    """Return the model's predictions at the positions that the target evaluates."""
     inputs = batch.tokens[:, : int(asked.token_positions[-1]) + 1]
     with inference_mode(model) as device:
         if inputs.is_floating_point():
@@ -256,7 +256,7 @@ def read_stream(
     first: int = 0,
     stay: bool = False,
 ) -> Float[Tensor, "layer example feature"]:
-    """Capture activations at given observation times; the examples of one sample are adjacent.
+    """Capture activations after given observations; rows of one sample are adjacent.
 
     Args:
         model: any module.

@@ -1,4 +1,4 @@
-"""Attention of the last token to earlier tokens, averaged by distance and by kind of attended token."""
+"""Attention that the last token pays to earlier tokens, averaged by distance and by kind of token."""
 
 from functools import partial
 

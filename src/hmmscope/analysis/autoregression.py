@@ -1,4 +1,4 @@
-"""Gaussian autoregressions as baselines of recorded numbers."""
+"""Gaussian autoregressions, the baselines for recorded number sequences."""
 
 import math
 
@@ -16,8 +16,8 @@ _RIDGE, _LEAST = 1e-9, 1e-6
 class AutoRegression:
     """Gaussian vector autoregressions of orders 0 to `order`, fitted by least squares.
 
-    o_t = b + A_1 o_{t-1} + .. + A_k o_{t-k} + N(0, noise).  With fewer than k known vectors since the start or the last
-    missing entry, the order is lower.
+    o_t = b + A_1 o_{t-1} + .. + A_k o_{t-k} + N(0, noise).  If fewer than k vectors follow the start or the last
+    missing entry, a lower order predicts.
 
     Args:
         sequences: padded with NaN.
@@ -56,7 +56,7 @@ class AutoRegression:
         return values, [torch.ones_like(values[..., :1]), *past], known.cumprod(0).sum(0) - 1
 
     def predictions(self, sequences: Float64[Tensor, "batch time coordinate"]) -> dict[str, Tensor]:
-        """Return (log density, mean) of each vector given the past, by name of predictor."""
+        """Return (log density, mean) of each vector given the past, by predictor name."""
         values, past, run = self._lags(sequences)
         mean, log, found = torch.zeros_like(values), torch.zeros_like(values[..., 0]), {}
         for k, (weights, noise) in enumerate(self._maps):

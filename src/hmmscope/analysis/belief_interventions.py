@@ -80,8 +80,8 @@ def belief_interventions(
         1 - D(exact(b'), model after) / D(exact(b'), model before);
 
     the value of ``ablate`` is the fraction of the belief's benefit that is lost, (D after - D before) / (D of the mean
-    answer - D before), with D measured from exact(b). D is the KL divergence in nats (if finite) or the total
-    variation.
+    answer - D before), with D measured from exact(b). D is the KL divergence in nats, or the total variation if KL may
+    be infinite.
 
     Args:
         model: any module.
@@ -251,7 +251,7 @@ def _edits(
 def writing(
     read_DS: Float64[Tensor, "width coordinate"], covariance_DD: Float64[Tensor, "width width"]
 ) -> Float64[Tensor, "coordinate width"]:
-    """Compute G = (WᵀΣW)⁺ WᵀΣ: the most likely change of a stream x with covariance Σ, given the change of x W.
+    """Compute G = (WᵀΣW)⁺ WᵀΣ, which maps a change of x W to the most likely change of x with covariance Σ.
 
     Source: the patterns of Haufe et al. (2014).
     """

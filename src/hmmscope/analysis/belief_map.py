@@ -121,7 +121,7 @@ class BeliefMap(Shown, Tabular):
         """Project beliefs (point, state), by default `read`, to the plane (point, 2).
 
         Three states span the simplex, with state 0 on top, 1 left and 2 right. For two states the axes are the exact
-        P(state 0) and P(state 0) in `values`; for more states they are two principal axes.
+        P(state 0) and that in `values`; for four or more, two principal axes.
         """
         values = self.read if values is None else values
         num_states = self.exact.shape[1]
@@ -224,7 +224,7 @@ def belief_map(
 ) -> BeliefMap:
     """Fit an affine map from one layer to the exact belief, for a model and for untrained networks.
 
-    The map is fitted and evaluated as in `geometry`; the plot shows further samples. For a mixture of HMMs, the exact
+    The map is fitted and evaluated as in `geometry`; the plot shows other samples. For a mixture of HMMs, the exact
     belief averages over the unknown component.
 
     Args:
@@ -281,7 +281,7 @@ def belief_map(
 def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed: int = 0) -> ProcessDataset:
     """Return a dataset of a process (object, name or file); return a dataset unchanged.
 
-    Without `length`, samples have the length of the recorded sequences, or of the training (`TRAINED_LENGTHS`).
+    By default `length` is that of the recorded sequences, or that of the training (`TRAINED_LENGTHS`).
 
     Raises:
         InputError: no process, or no length.
@@ -308,7 +308,7 @@ def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BeliefReader(Shown):
-    """Samples with exact beliefs, to which affine maps from a model's layers are fitted.
+    """Samples with exact beliefs, the targets of affine maps from a model's layers.
 
     Attributes:
         dataset: samples.
@@ -372,7 +372,7 @@ class BeliefReader(Shown):
     def compared(
         self, model: nn.Module, name: str, dataset: ProcessDataset
     ) -> tuple[Float64[Tensor, "time state"], Float64[Tensor, "time state"]]:
-        """Return the exact beliefs, and those read from a layer, of another dataset's first sample."""
+        """Return the exact beliefs and the beliefs read from a layer, for another dataset's first sample."""
         targets = belief_targets(dataset, self.times, 1)
         stream = read_stream(model, dataset, self.times, [name], 1)
         return targets.get(MIXED_BELIEF, targets[BELIEF]), self.fit(model, name)(stream)[0]

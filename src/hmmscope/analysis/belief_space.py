@@ -1,4 +1,4 @@
-"""The subspace of a layer that varies with the belief, and its part for each factor of the process."""
+"""The subspace of a layer that varies with the belief, in total and for each factor of the process."""
 
 from collections.abc import Sequence
 from itertools import combinations

@@ -38,7 +38,7 @@ def bet(
     *,
     in_order: bool = True,
 ) -> Winnings:
-    """Return the log of each bet's winnings q(outcome) / p(outcome); add those of several batches."""
+    """Return each bet's log winnings, log q(outcome) / p(outcome); sum them over batches."""
     log_BJV = law.log()
     seen_BJ = log_BJV.gather(2, happened[..., None])[..., 0]
     if bool(torch.isinf(seen_BJ).any()):

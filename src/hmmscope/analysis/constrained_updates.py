@@ -39,7 +39,7 @@ def constrained_updates(
     - constrained: held-out R² of the constrained belief after attention; prediction: 1;
     - exact: held-out R² of the filter's belief; prediction: the constrained belief's R² for it.
 
-    Attention is averaged over heads; distance 0 is left out.
+    Attention is averaged over heads, and excludes that of a token to itself.
 
     Args:
         model: has taps ``residual.0`` and ``blocks.0.attention.pattern``.

@@ -99,7 +99,7 @@ class Score(Measures):
 
     @property
     def baseline(self) -> tuple[str, float] | None:
-        """Name and mean loss of the best n-gram or autoregression; None without one."""
+        """Name and mean loss of the best n-gram or autoregression; None without baselines."""
         losses = {name: float(np.nanmean(of["loss"])) for name, of in self.measures.items() if is_baseline(name)}
         if not losses:
             return None
@@ -110,7 +110,7 @@ class Score(Measures):
     def excess(self) -> tuple[float, float | None, float | None] | None:
         """Mean KL divergence of the model from the Bayes optimum, nats per observation, and its 95 % interval.
 
-        The value is None without a known optimum; the interval's ends are None for one sample.
+        The value is None if the optimum is unknown; a single sample has no interval (None).
         """
         if "excess" not in self.measures["model"]:
             return None
@@ -321,7 +321,7 @@ def _checked(observers: Mapping[str, Process], process: Process, asked: Target) 
 def known_component_probs(dataset: ProcessDataset, batch: Batch) -> Float64[Tensor, "batch judged symbol"] | None:
     """Compute the observation probabilities of the filter that knows the mixture component.
 
-    The result is None without components, or if a header (HMM parameters before the sequence) shows the component.
+    Return None without components, or if a header (HMM parameters before the sequence) shows the component.
     """
     process, components = dataset.process, batch.components
     pool = None if components is None or dataset.layout.header_format else process.select_components(components)

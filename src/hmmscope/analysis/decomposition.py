@@ -33,7 +33,7 @@ from hmmscope.schema import require, require_count
 
 @dataclass(frozen=True, repr=False)
 class Histories(Shown):
-    """Observation histories of a stationary process, with exact beliefs and predictions after the last observation.
+    """Observation histories of a stationary process, each with the exact belief and prediction after it.
 
     Attributes:
         observations: (history, time), oldest first.
@@ -102,7 +102,7 @@ class Histories(Shown):
         return beliefs, following @ symbol_probs(self.law)[0]
 
     def distances(self, memory_length: int) -> "MemoryDistances":
-        """Compute distances between predictions from the last `memory_length` and from all observations.
+        """Compute distances between predictions from the last `memory_length` observations and from all.
 
         Source: [MultiTask] Lemma 1 and Lemma 3.
         """
@@ -149,7 +149,7 @@ def stationary_start(hmm: HMM | LabelledHMM) -> HMM | LabelledHMM:
 
 @dataclass(frozen=True, repr=False)
 class MemoryDistances(Shown):
-    """Distances between an observer of the last L observations and an observer of all.
+    """Distances between beliefs or predictions from the last L observations and from all observations.
 
     Attributes:
         prediction: TV(P, P_L) (history,).
@@ -233,5 +233,5 @@ class Decomposition(Shown):
 
     @property
     def gap(self) -> Float64[Tensor, "..."]:
-        """total - memory - misspecification - estimation; only rounding error if histories are enumerated."""
+        """total - memory - misspecification - estimation, which is rounding error if histories are enumerated."""
         return self.total - self.memory - self.misspecification - self.estimation

@@ -116,7 +116,7 @@ def dictionary(
 ) -> list[dict]:
     """Find coordinates in a layer without using the belief, and measure how well they match the belief.
 
-    With S belief states:
+    For S hidden states:
 
     - principal: the first S - 1 principal components;
     - simplex: barycentric coordinates for the S most extreme points of the principal components (successive

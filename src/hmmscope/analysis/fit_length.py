@@ -36,9 +36,9 @@ def evaluation_losses(
 ) -> list[dict]:
     """Compute the distance of a model's predictions from the exact ones by position, called el_t in [Limits].
 
-    The distance is that of `Target.distance_terms`. Position t follows t observations. For Cyclic-HARD only state
-    queries count; rounds of `num_samples` samples are added (at most 64) until each position has `least_count` of them.
-    The baseline ``constant`` always predicts the mean exact answer over the second half of the positions.
+    The distance is that of `Target.distance_terms`. Position t follows t observations. Cyclic-HARD evaluates only state
+    queries; up to 64 rounds of `num_samples` samples run until each position has `least_count` queries. The baseline
+    ``constant`` always predicts the mean exact answer over the second half of the positions.
 
     Source: [Limits] §4.1 and App. C.1; E = 256 trajectories there.
 
@@ -187,8 +187,8 @@ def crossing_length(
 ) -> float:
     """Compute the fit length, interpolated where the loss crosses the error rate between two positions.
 
-    A position's loss is the largest of the last epochs; position 0 has loss 0. Without a crossing the result is the
-    last evaluated position.
+    The loss of a position is its largest loss in the last epochs; position 0 has loss 0. If no loss crosses the error
+    rate, return the last evaluated position.
     """
     if definition not in DEFINITIONS:
         raise InputError(f"definition: must be prefix or max, got {definition!r}")

@@ -78,7 +78,7 @@ class Readout(Shown):
     values: Float64[Tensor, "layer example coordinate"]
 
     def beyond(self, twins: Sequence["Readout"]) -> ExplainedFraction:
-        """Compute the fraction explained beyond untrained controls, using each network's best layer."""
+        """Compute the fraction explained beyond untrained controls, at each network's best layer."""
         left, *twins_left = (1 - one.r2()[:, one.chosen] for one in (self, *twins))
         return explained_beyond_controls(left, np.stack(twins_left, 1), len(self.spread))
 
@@ -116,7 +116,7 @@ class ExactBeliefs(Shown):
 
     @classmethod
     def of(cls, dataset: ProcessDataset, num_samples: int, observer: Process | None = None) -> "ExactBeliefs":
-        """Compute the exact targets of samples under the dataset's process, or under another process (`observer`)."""
+        """Compute the exact targets of samples, given the dataset's process or another process (`observer`)."""
         times = belief_times(dataset)
         found, inside = belief_targets(dataset, times, num_samples, observer), unpadded(dataset, times, num_samples)
         test = _split(len(found[BELIEF]), num_samples)
@@ -298,7 +298,7 @@ def mixed_beliefs(
     posterior: Float64[Tensor, "batch time component"],
     reset_mask: Tensor,
 ) -> Float64[Tensor, "batch time state"]:
-    """Compute sum_m P(m | o_0..o_t) P_m(state t | o_0..o_t), the belief if the component m is unknown.
+    """Compute the belief if component m is unknown, sum_m P(m | o_0..o_t) P_m(state t | o_0..o_t).
 
     Args:
         mixture: M components.
@@ -372,7 +372,7 @@ def fit_affine(
 
 
 def explained(errors: Curves, spread: Curves, *, seed: int = 0) -> Curves:
-    """Return R² = 1 - mean error / mean spread of all samples and of resamples (1 + NUM_RESAMPLES, layer).
+    """Return R² = 1 - mean error / mean spread, for all samples (row 0) and resamples (1 + NUM_RESAMPLES, layer).
 
     Raises:
         InputError: a target that does not vary.

@@ -101,7 +101,7 @@ def header_edits(
 
         1 - D(new filter, model after) / D(new filter, model before),
 
-    where D is the KL divergence in nats. The control ``other`` replaces the header by another sample's.
+    where D is the KL divergence in nats. The control ``other`` replaces the header by the header of another sample.
 
     Args:
         model: any module.
@@ -158,7 +158,7 @@ def header_edits(
 def exchanged(
     dataset: ProcessDataset, tokens: Int64[Tensor, "batch column"], seed: int
 ) -> Int64[Tensor, "batch column"]:
-    """Exchange one entry of each header with its row's last entry, where possible one that differs by a quarter."""
+    """Exchange one entry of each header with its row's last entry, if possible where they differ by a quarter."""
     told = dataset.process.decode_header(tokens[:, : behind_headers(dataset)] - dataset.num_symbols).params
     values, lasts = [], []
     for matrix in (told.transition_MSS, told.emission_MSV):

@@ -89,11 +89,11 @@ def _same_weights(one: nn.Module, other: nn.Module) -> bool:
 
 
 def other_law(own: Mapping[str, Tensor], drawn: Sequence[Mapping[str, Tensor]], *, trained: bool = True) -> str:
-    """Return the parameter with another initial distribution than in the controls, or "".
+    """Return a parameter whose initial distribution differs from that of the controls, or "".
 
     Training hardly changes a matrix's median singular value; another initialization changes both the median singular
-    value and the root mean square. For trained modules the smaller of these changes decides, for initial weights the
-    larger.
+    value and the root mean square. Trained modules are judged by the smaller of these two changes, initial weights by
+    the larger.
     """
     for name, weight in own.items():
         found = _ratio(weight.detach(), [one[name].detach() for one in drawn], trained=trained)
@@ -143,7 +143,7 @@ def _mean(values: Sequence[float]) -> float:
 def copied_table(module: nn.Module, before: dict[str, Tensor], known: set[int]) -> str:
     """Return the name of a possibly learned buffer that new initial weights do not change, or "".
 
-    Integers, masks, and sinusoids, ramps or powers of the position count as fixed.
+    Integers, masks, and sinusoids, ramps or powers of the position are considered fixed.
     """
     for name, buffer in module.named_buffers():
         if id(buffer) in known or not (buffer.is_floating_point() or buffer.is_complex()):

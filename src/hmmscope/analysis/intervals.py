@@ -17,7 +17,7 @@ def bootstrap_means(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Compute means (...,) with 95 % intervals over the samples of values (sample, ...).
 
-    The interval is by bootstrap percentiles, or by Student's t below `FEW` samples.
+    The interval's ends are bootstrap percentiles, or Student's t quantiles for fewer than `FEW` samples.
     """
     values = np.asarray(values, np.float64)
     flat = values.reshape(len(values), -1)
@@ -51,7 +51,7 @@ def bootstrap_ratio(
 ) -> tuple[float, float, float]:
     """Compute the ratio mean(top) / mean(bottom) with its 95 % interval over pairs (top, bottom).
 
-    Below `FEW` pairs Student's t applies to the residuals top - ratio * bottom.
+    For fewer than `FEW` pairs, Student's t applies to the residuals top - ratio * bottom.
     """
     if len(top) < FEW:
         ratio = float(top.mean() / bottom.mean())
@@ -66,8 +66,8 @@ def bootstrap_ratio(
 def least_z(count: int, alarm: float) -> float:
     """Return the z such that a mean of `count` normal samples exceeds z standard errors with probability `alarm`.
 
-    Student's tail beyond sqrt(degrees) / tan(u) is the share of the integral of sin(v)^(degrees - 1) over 0 < v < π
-    below u.
+    Student's tail beyond sqrt(degrees) / tan(u) is the integral of sin(v)^(degrees - 1) over 0 < v < u, divided by that
+    over 0 < v < π.
     """
     if count < 2:
         return np.inf

@@ -168,7 +168,7 @@ def project_out(
     samples: Index = None,
     positions: Index = None,
 ) -> Edit:
-    """Return an edit that replaces the activation's component in the span of `directions` by zero or that of `mean`.
+    """Return an edit that replaces the activation's component in the span of `directions` by `mean`'s, or zero.
 
     x - (x - mean) Q Q^T   with an orthonormal basis Q.
     """

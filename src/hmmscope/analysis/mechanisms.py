@@ -220,7 +220,7 @@ def _places(given: Float[Tensor, " batch *shape"]) -> dict[str, Tensor]:
 
 
 def roles(rows: Iterable[Mapping[str, Any]], *, ablation: str = "mean") -> dict[str, str]:
-    """Name heads and attention layers, such as "induction head", by the target whose R² their ablation lowers most.
+    """Name heads and attention layers ("induction head") by the target whose R² falls most in their ablation.
 
     The name is "none" if the ablation hardly lowers R² or does not raise the loss.
 
@@ -260,9 +260,9 @@ class _AblationData:
     def run(
         self, taps: Sequence[str], changed: Mapping[str, tuple[Callable[[Tensor], Edit], Tensor]] = MappingProxyType({})
     ) -> dict[str, Tensor]:
-        """Return the loss of each sample, the streams at read positions, and the taps' activations.
+        """Return the loss of each sample, the residual streams at read positions, and the taps' activations.
 
-        `changed` has, by module, a function from values to an edit, and the values of all samples.
+        `changed` maps a module to (function from values to an edit, values of all samples).
         """
         kept: dict[str, list[Tensor]] = {}
         judged = self._dataset.layout.predicted_observations

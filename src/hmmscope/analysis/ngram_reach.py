@@ -1,4 +1,4 @@
-"""Baselines of a process before training: test whether simple predictors reach the optimum on a pool of HMMs."""
+"""Baselines before training: test whether simple predictors reach the optimum on a process."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ class NgramReach(Shown):
 
     @property
     def untrained(self) -> Level | None:
-        """Best accuracy of linear probes of the component on an untrained model, or None."""
+        """Best accuracy at which linear probes decode the component from an untrained model, or None."""
         found = [level for name, level in self.component.items() if name.startswith("untrained")]
         return largest(found, lambda level: level.value) if found else None
 

@@ -130,7 +130,7 @@ class TunedNgrams:
         return f"order-{self.order}"
 
     def probs(self, dataset: ProcessDataset, batch: Batch) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-        """Return each n-gram's and the context tree's probabilities of the predicted observations."""
+        """Return the probabilities of the predicted observations under each n-gram and the context tree."""
         layout, size, seen = dataset.layout, dataset.num_symbols, batch.observations.cpu().numpy()
         counts = context_counts(seen, _reach(layout, self.ngram_reaches), size, len(self.strengths) - 1)
         counts = counts[:, layout.predicted_observations]
@@ -209,7 +209,7 @@ def _examples(
 def tuned_ngrams(
     seen_ND: NDArray[np.float64], total_ND: NDArray[np.float64], num_symbols: int, orders: int
 ) -> tuple[list[tuple[float, ...]], list[float]]:
-    """Tune n-gram prior strengths for each order, starting from the order below; return strengths and losses."""
+    """Tune the n-gram prior strength of each order after that of the lower orders; return strengths and losses."""
     found: list[tuple[float, ...]] = []
     losses: list[float] = []
     start: list[float] = []

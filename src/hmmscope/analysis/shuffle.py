@@ -86,7 +86,7 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
     ) -> "ShuffleValues":
         """Compute the results of `shuffle_test` for each prompt.
 
-        `attend_at` runs attention at given position ids, for models of other libraries.
+        For models of other libraries, `attend_at` runs attention at given position ids.
         """
         layout = dataset.layout
         if not isinstance(layout, PromptLayout | TextLayout) or layout.num_demonstrations < 2:

@@ -35,7 +35,7 @@ def explained_change(
     *,
     ridge: float = 1e-3,
 ) -> tuple[Float64[Tensor, " test"], Float64[Tensor, " test"]]:
-    """Compute held-out squared errors of a linear map from `causes` to `change`, and of a constant.
+    """Compute held-out squared errors of two predictions of `change`: linear in `causes`, and constant.
 
     Args:
         change: values to explain.

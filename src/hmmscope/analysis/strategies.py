@@ -30,7 +30,7 @@ def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
 
     The predictors are ``uniform``; for one sequence of a known HMM ``window-k``, exact predictions from the last k
     observations; for other datasets ``order-k``, in-context n-grams; and ``optimum``, if known. The value is
-    D(predictor, model), the KL divergence in nats (if finite) or the total variation.
+    D(predictor, model), the KL divergence in nats, or total variation if KL may be infinite.
 
     Args:
         model: as for `evaluate`.

@@ -48,9 +48,8 @@ def task_patching(
     On three quarters of the pairs (A, B), the task subspace is spanned by the leading directions of the change of the
     residual stream when A's demonstrations replace B's. In the remaining pairs, the stream's projection onto the
     subspace is replaced by its value under A's demonstrations. Controls patch the ``whole`` stream and ``random``
-    subspaces. The value is the fraction of the distance to a reference that the patch closes,
-
-        1 - D(reference, model after) / D(reference, model before).
+    subspaces. The value is how much of the distance to a reference the patch closes, 1 - D(reference, model after) /
+    D(reference, model before).
 
     The reference is the ``filter`` of A's component on B's test sequence, or the ``model`` that reads A's
     demonstrations. D is the KL divergence in nats (if finite) or the total variation, where B's test sequence is

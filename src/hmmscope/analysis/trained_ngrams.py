@@ -136,7 +136,7 @@ class TrainedNgrams:
         self.shares = self.posterior(self.depth, self.pseudo_count, odds * math.log(2))
 
     def posterior(self, depth: int, pseudo: float, odds: float) -> list[NDArray[np.float64]]:
-        """Compute the posterior probability that a context is a leaf of the tree if reached, by context length.
+        """Compute P(context is a leaf | the tree contains it), by context length.
 
         Let D be the log Dirichlet-multinomial probability of the symbols after a context, D' the part of D from
         occurrences with an earlier symbol before the context, w the prior weight of a leaf, and W the weighted
@@ -246,7 +246,7 @@ def ngram_baselines(
 ) -> NgramScores:
     """Score n-gram baselines on `test`, tuned on `train`.
 
-    For two datasets, baselines with counts within the sample are tuned on `train`. Recorded sequences add baselines
+    For two datasets, baselines that count within each sample are tuned on `train`. Recorded sequences add baselines
     fitted to their training part, ``trained-order-<k>`` and ``trained-context-tree``.
 
     Args:

@@ -68,7 +68,7 @@ class InstrumentOptions:
         return default if self.num_controls is None else self.num_controls
 
     def without(self, **unused: str) -> "InstrumentOptions":
-        """Return the options; raise InputError if one is set that the instrument does not use."""
+        """Return the options; raise InputError if an option is set that the instrument does not use."""
         for name, why in unused.items():
             require(getattr(self, name) is None, name, why, getattr(self, name))
         return self
@@ -89,7 +89,7 @@ class UntrainedControls(Shown):
 
 @dataclass(frozen=True, repr=False)
 class ExplainedFraction(Shown):
-    """The fraction of the variance (or errors) left by untrained controls that the trained network explains.
+    """Fraction of the variance (or errors) unexplained by untrained controls that the trained network explains.
 
     Attributes:
         read: R² or accuracy of the network.
@@ -300,7 +300,7 @@ def explained_beyond_controls(
 def explained_by_layer(
     left: Curves, twins_left: list[Curves], num_samples: int, *, reason: str = ""
 ) -> list[ExplainedFraction]:
-    """Apply `explained_beyond_controls` to each layer (1 + resamples, layer)."""
+    """Apply `explained_beyond_controls` to each layer; arrays are (1 + resamples, layer)."""
     stacked = np.stack(twins_left, 2) if twins_left else np.zeros((*left.shape, 0))
     return [
         explained_beyond_controls(left[:, i], stacked[:, i], num_samples, reason=reason) for i in range(left.shape[1])

@@ -140,7 +140,7 @@ class SymbolsHead(DensityHead):
 
 
 def laws_asked(target: str) -> int | None:
-    """Return K, the number of mixture components, for the target ``density-K``; None for ``density``."""
+    """Return the number K of mixture components of the target ``density-K``; None for ``density``."""
     word, _, count = target.partition("-")
     if word != "density" or (count and not count.isdecimal()):
         raise InputError(f"target: must be density, or density-K for K mixture components, got {target!r}")

@@ -84,11 +84,11 @@ class Layout:
 
     @cached_property
     def predicted_observations(self) -> NDArray[np.int64]:
-        """Indices t of the observations that a model predicts, which are those after some token."""
+        """Indices t of the observations that a model predicts, those preceded by a token."""
         return np.flatnonzero(self.token_positions > 0)
 
     def vocab_size(self, num_symbols: int) -> int:
-        """Return the number of symbols, plus the delimiter if used."""
+        """Return the number of tokens: the symbols, and the delimiter if used."""
         return num_symbols + int(self.has_delimiter)
 
     @property
@@ -156,8 +156,8 @@ class HeaderLayout(Layout):
     e_1 .. e_H | o_0 .. o_{T-1}
 
     An entry e of the header is token V + e, after V symbols. For the process `told-hmms` the entries are numerators of
-    transition and emission probabilities by row, without the last of each row. The Bayes-optimal predictor is the
-    filter of the header's HMM. Models do not predict the header.
+    transition and emission probabilities; each row omits its last. The Bayes-optimal predictor is the filter of the
+    header's HMM. Models do not predict the header.
 
     Attributes:
         length: observations per sample.

@@ -44,7 +44,7 @@ class Batch(Shown):
 
 @dataclass(frozen=True, repr=False)
 class LabelledBatch(Batch):
-    """A batch whose training labels are computed already.
+    """A batch with computed training labels.
 
     Attributes:
         labels: those of a target, see `Target.labels`.
@@ -115,7 +115,7 @@ class ProcessDataset:
         return f"ProcessDataset({self.process!r}, {self.layout!r}, seed={self.seed}, stream={self.stream_name!r})"
 
     def different(self, num_samples: int) -> int:
-        """Return `num_samples`, or the number of windows of recorded sequences if smaller."""
+        """Return `num_samples`, but at most the number of windows of recorded sequences."""
         different = self.process.num_different(self.stream_name, self.layout.num_observations)
         return num_samples if different is None else min(num_samples, different)
 
@@ -189,7 +189,7 @@ class ProcessDataset:
 
 
 def has_gaps(process: Process) -> bool:
-    """Return whether the process is recorded symbols with missing observations."""
+    """Return whether the process consists of recorded symbols, some of them missing."""
     return process.data is not None and not process.real_valued and process.data.num_missing > 0
 
 

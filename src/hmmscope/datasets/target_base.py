@@ -124,11 +124,11 @@ class Target(ABC):
         return distance
 
     def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
-        """Return the sampled outcomes, which have the probabilities in `optimum`, or None."""
+        """Return the outcomes that occurred, whose probabilities are in `optimum`, or None."""
         return None
 
     def counted(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
-        """Return a mask of the positions that count in the evaluation loss."""
+        """Return a mask of the positions that the evaluation loss includes."""
         return self.evaluated(batch)
 
     def evaluated(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
@@ -202,11 +202,11 @@ class AfterEachObservation(Target):
         return self.optimum(batch)
 
     def with_first_state(self, batch: Batch) -> Int64[Tensor, "batch judged"]:
-        """Return the hidden states, with the next sequence's first state at each delimiter."""
+        """Return the hidden states; at a delimiter, the first state of the next sequence."""
         first = batch.states[:, torch.from_numpy(self.layout.reset_mask).nonzero()[:, 0]][:, : self.num_before]
         return torch.cat([batch.states, first], 1)[:, self.order]
 
     def with_start(self, answers_BTN: Tensor, start_N: Tensor) -> Tensor:
-        """Insert the answer before any observation at each delimiter."""
+        """Insert the exact answer before any observation (`start_N`) at each delimiter."""
         before = start_N.to(answers_BTN.device).expand(len(answers_BTN), self.num_before, -1)
         return torch.cat([answers_BTN, before], 1)[:, self.order]

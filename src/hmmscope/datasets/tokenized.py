@@ -27,8 +27,8 @@ class TextLayout(Layout):
     prefix  name of o_0  separator  name of o_1  separator  ...  delimiter  name  separator  ...
 
     Symbol names and separators must have the same tokens in every context; other names raise an error. The logits of
-    `symbol_tokens` at the token before a name give the symbol's probabilities. Observations without an earlier token
-    are not predicted.
+    `symbol_tokens` at the token before a name give the symbol's probabilities. Models do not predict observations
+    without an earlier token.
 
     Args:
         tokenizer: a fast one of transformers, or one of the library tokenizers.

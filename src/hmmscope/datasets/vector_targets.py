@@ -28,7 +28,8 @@ class NextVector(BeforeEachObservation):
 class NextDensity(BeforeEachObservation):
     """The probability density of the next vector.
 
-    An answer is the pair (log density of the observation, mean). The mean excess loss estimates a KL divergence.
+    An answer is the pair (log density of the observation, mean). The mean excess loss estimates the KL divergence from
+    the exact density.
 
     Args:
         process: of vectors.
@@ -79,7 +80,7 @@ class NextDensity(BeforeEachObservation):
     def distance_terms(
         self, answer: Float64[Tensor, "batch judged kept"], optimum: Float64[Tensor, "batch judged kept"]
     ) -> Float64[Tensor, "batch judged"]:
-        """Compute the distance between predicted and exact mean, in standard deviations."""
+        """Compute the distance between predicted and exact means, in standard deviations."""
         return ((answer - optimum)[..., 1:] / self.head.width).norm(dim=-1)
 
 

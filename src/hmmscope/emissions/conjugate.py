@@ -242,7 +242,7 @@ class GammaRates(Shown):
         return torch.cat([rates.log(), -rates, torch.ones_like(rates)], -1)
 
     def moments(self, laws: Mapping[str, Tensor]) -> Tensor:
-        """Compute E[features | state]; zero for the last feature, which has a constant weight."""
+        """Compute E[features | state]; the last feature, with a constant weight, is set to zero."""
         rates = laws["rates"]
         return torch.cat([rates, torch.ones_like(rates), torch.zeros_like(rates)], -1)
 

@@ -167,7 +167,7 @@ class EmissionHMM(VectorProcess):
 
     @property
     def variance_floor_hits(self) -> Float64[Tensor, "state coordinate"]:
-        """Least variance allowed per state and coordinate, if bounded."""
+        """Least variance allowed per state and coordinate, or None."""
         return torch.full((self.num_states, self.num_symbols), torch.inf, dtype=torch.float64)
 
     @property
@@ -214,7 +214,7 @@ class EmissionHMM(VectorProcess):
         return self.num_symbols
 
     def vectors_of(self, observations: object) -> Float64[Tensor, "batch time coordinate"]:
-        """Check observations (batch, time, coordinate) or (time, coordinate); NaN is missing."""
+        """Check observations (batch, time, coordinate) or (time, coordinate); NaN marks a missing entry."""
         return self.checked(as_vectors(observations, self.num_symbols, read_options=self.read_options)[0])
 
     def given_states(self, allowed_BTS: Bool[Tensor, "batch time state"]) -> Self:

@@ -1,7 +1,7 @@
 """Compiled filter, smoother and Viterbi loops for few states, given log-likelihoods.
 
 If every transition probability is at least 1e-20, belief entries that underflow are negligible. Otherwise sequences
-with belief entries below 1e-200 that may matter later, or with a transition below 1e-100, are recomputed in logarithms.
+with relevant belief entries below 1e-200, or a transition below 1e-100, are recomputed in logarithms.
 """
 
 from functools import cached_property
@@ -151,7 +151,7 @@ class LogLikelihoodBatch:
         return found._replace(terms=terms)
 
     def total(self) -> FilterOutput:
-        """Run the filter for totals alone."""
+        """Run the filter, and compute only log-likelihoods of sequences."""
         found = self._found()._replace(beliefs=_NOTHING)
         in_blocks(self.work, len(self.work.rows), lambda p: self._forward(p, found, _NOTHING, _NOTHING), together=1)
         return found

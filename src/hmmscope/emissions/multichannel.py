@@ -83,8 +83,8 @@ class MultichannelHMM(EmissionHMM):
     def of_inputs(cls, hmm: InputOutputHMM, policy: Any, *, first: Any = None, one_hot: bool = False) -> Self:
         """Return the process of vectors (input, observation) under a policy, see `policy_rows`.
 
-        Its states are pairs (input, state), or triples with the observation if the policy depends on it, or for `one_hot`
-        vectors of U + V zeros and ones.
+        The result's states are pairs (input, state), or triples (input, state, observation) if the policy depends on
+        the observation or with `one_hot`, which makes vectors of U + V zeros and ones.
         """
         count, size, num_seen = hmm.emission.shape
         rows_UVU, first_U = policy_rows(policy, first, count, num_seen)

@@ -39,7 +39,7 @@ def vector_evidence(
     callback: Callable[[str], object] | None = None,
     chain: Mapping[str, ConstrainedRows] | None = None,
 ) -> Evidence | None:
-    """Estimate the log evidence of the number of states, in nats.
+    """Estimate the log evidence of a number of states, in nats.
 
     The evidence of one state has a closed form; for more states see `hmmscope.inference.evidence.sampled`.
 

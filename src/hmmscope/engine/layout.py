@@ -28,7 +28,7 @@ _ALIGNED = 64  # bytes: a cache line
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """Division of a batch into `chunks` (first sample, number of samples) of `lanes`; `steps` include padding."""
+    """Division of a batch into `chunks` (first sample, number of samples) with `lanes` columns each."""
 
     steps: int
     lanes: int
@@ -50,7 +50,7 @@ def plan(sizes: Sizes, steps: int, batch: int, threads: int, itemsize: int) -> C
 
 
 def pieces(sizes: Sizes, batch: int) -> list[slice]:
-    """Split a batch into whole SIMD registers and a rest, if that leaves fewer lanes idle."""
+    """Split a batch into whole SIMD registers and a rest, if the split leaves fewer lanes idle."""
     rest = batch % LANES
     if batch < LANES or not rest or _lanes(rest, sizes.heads) == LANES:
         return [slice(0, batch)]
@@ -132,7 +132,7 @@ def numbers_of(shapes: Maps | CellMaps) -> int:
 
 
 def halves_of(sizes: Sizes, dtype: np.dtype, poison: bool = False, *, rounded: bool) -> Bfloat16Maps:
-    """Allocate the packed bfloat16 maps of a decoder; they have no layers if nothing is rounded."""
+    """Allocate the packed bfloat16 maps of a decoder; without rounding they have no layers."""
     layers, width, hidden = sizes.layers if rounded else 0, sizes.width, sizes.hidden
     maps = [(layers, *m) for m in ((3 * width, width), (width, width), (hidden, width), (width, hidden))]
     return Bfloat16Maps(*_pairs(maps, dtype, poison))

@@ -77,7 +77,7 @@ class BaumWelchFit:
         return [f"free parameters: {free}"] if self.lists_free else []
 
     def laws(self, concentrations: Mapping[str, float]) -> dict[str, ConstrainedRows]:
-        """Return the priors of the parts that are not free."""
+        """Return the priors of the parameter arrays that have constraints."""
         own = self.rules
         rules = own.row_constraints(Model.of(self.hmm)) if isinstance(own, MStepSettings) else own
         return {part: ConstrainedRows(one, concentrations.get(part, 1.0)) for part, one in rules.items()}

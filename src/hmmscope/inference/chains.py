@@ -47,7 +47,7 @@ def effective_sizes(draws: Array) -> tuple[Array, Array]:
 def equal_tails(draws: Array, worth: Array, share: float = 0.95) -> tuple[Array, Array]:
     """Compute the ends of equal-tailed intervals, widened for a small effective sample size.
 
-    The ends are order statistics at tail * (worth + 1); for few draws they are the minimum and maximum.
+    The ends are the order statistics tail * (effective size + 1); for few draws, the minimum and maximum.
 
     Source: Hyndman and Fan (1996), definition 6 (Weibull).
 

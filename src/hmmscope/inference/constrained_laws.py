@@ -111,7 +111,7 @@ class ConstrainedRows(Shown):
         values[own] = at
 
     def log_density(self, rows: Array, counts: Array) -> Array:
-        """Return the log density of rows (N, ...) given counts, relative to that without counts (N,)."""
+        """Return the log density of rows (N, ...) given counts minus the log density without counts (N,)."""
         found: Array = (self.factors(rows) * counts).reshape(len(rows), -1).sum(1) - self.log_mean(counts)
         return found
 
@@ -121,14 +121,14 @@ class ConstrainedRows(Shown):
         return np.log(np.where(free, rows, 1.0))
 
     def log_mean(self, counts: Array) -> Array:
-        """Return the log mean of the product of free entry^count (N,), over the distribution without counts."""
+        """Return log E[product of free entry^count] (N,) over the distribution without counts."""
         seen, found = self.pooled(counts), np.zeros(len(counts))
         for own, total, copies in self._blocks:
             found += seen[:, own] @ np.log(total / copies) + self._log_mean(seen[:, own])
         return found
 
     def log_marginal(self, counts: Array) -> float:
-        """Return the log mean, over the distribution without counts, of the product of entry^count."""
+        """Return log E[product of entry^count] over the distribution without counts."""
         fixed = self.rule.fixed.ravel()
         here = (self.rule.groups.ravel() < 0) & (counts.ravel() > 0)
         with np.errstate(divide="ignore"):

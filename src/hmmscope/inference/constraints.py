@@ -80,7 +80,7 @@ def _differences(num_states: int) -> NDArray[np.int64]:
 
 
 def as_constraints(constraints: Any, num_states: int | None = None) -> Constraints:
-    """Return the constraints, or those that a function gives for a number of states; InputError for another type."""
+    """Return the constraints; a function is called with the number of states; other types raise InputError."""
     if constraints is None:
         return Constraints()
     if callable(constraints):
@@ -194,7 +194,7 @@ class RowConstraints(Shown):
         return count.shape[1] - (int(np.linalg.matrix_rank(count)) if count.size else 0)
 
     def maximise(self, counts: Array, pseudo_count: float = 0.0, before: Array | None = None) -> Array:
-        """Maximize sum(counts * log(probs)) + pseudo_count * (sum of log(prob) of one entry of each group).
+        """Maximize sum(counts * log(probs)) + pseudo_count * (sum of log(prob) over one entry per group).
 
         The dual problem has one multiplier per row and is solved by Newton's method; groups within one row have a
         closed form.
@@ -239,7 +239,7 @@ def row_constraints(
     classes: NDArray[np.int64] | None,
     support: Mapping[str, NDArray[np.bool_]],
 ) -> dict[str, RowConstraints]:
-    """Return constraints: those `given`, fixed parts, tied emission classes, and zeros outside `support`."""
+    """Merge constraints: those `given`, fixed parts, tied emission classes, and zeros outside `support`."""
     found = dict[str, RowConstraints]()
     for part, own in rows.items():
         entries = np.full(own.shape, None, object)

@@ -93,7 +93,7 @@ def forward_logs_torch(
     *,
     predictions: bool = False,
 ) -> tuple[Float64[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
-    """Compute log P(o_t | past), marks of underflow risk, and P(o_t | past) (time, component, batch, symbol)."""
+    """Compute log P(o_t | past), a mask of underflow risk, and P(o_t | past) (time, component, batch, symbol)."""
     initial_MS, transition_MSS, emission_MSV = rows
     emission_MVS = emission_MSV.transpose(1, 2).contiguous()
     (batch, time), (components, states, symbols) = observations_BT.shape, emission_MSV.shape
@@ -127,7 +127,7 @@ def log_likelihood_there(
     starts_T: Bool[Tensor, " time"],
     dtype: torch.dtype,
 ) -> tuple[Float64[Tensor, " batch"], Bool[Tensor, " batch"]]:
-    """Return log-likelihoods under one component, and marks of underflow risk."""
+    """Return log-likelihoods under one component, and a mask of underflow risk."""
     lean = dtype == torch.float64 or not law.states_emit
     if lean and _stays_representable(law):
         return _log_likelihood_64(law, observations_BT, starts_T)
@@ -283,7 +283,7 @@ def fits_there(law: HMMParams, batch: int) -> bool:
 def beliefs_there(
     law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, " time"]
 ) -> tuple[Float64[Tensor, "batch time state"], Bool[Tensor, " batch"]]:
-    """Return beliefs under one component, and marks of underflow risk, without device synchronization."""
+    """Return beliefs under one component, and a mask of underflow risk, without device synchronization."""
     (batch, time), device = observations_BT.shape, observations_BT.device
     first_VS, step_KSS, emission_VS = (part.to(device) for part in law.tables(0))
     symbols_TB = observations_BT.T.contiguous()

@@ -83,7 +83,7 @@ class MStepSettings:
     constraints: Mapping[str, RowConstraints] = field(default_factory=dict, repr=False)
 
     def maximise(self, model: Model, counts: Counts) -> Model:
-        """Maximize the expected log-posterior; zeros, and rows without counts, do not change."""
+        """Maximize the expected log-posterior; zeros and rows without counts stay unchanged."""
         found, visits = [], np.swapaxes(counts.emissions, -1, -2)
         for part, before, count in zip(PARTS, model, (counts.initial, counts.transitions, visits), strict=True):
             if part in self.fixed:
@@ -124,7 +124,7 @@ class MStepSettings:
         return found
 
     def row_constraints(self, model: Model) -> dict[str, RowConstraints]:
-        """Return the constraints of the parts of a fitted model that are not free."""
+        """Return the constraints of the parameter arrays that have some."""
         support = {} if self.support is None else dict(zip(PARTS, self.support, strict=True))
         return row_constraints(model._asdict(), self.constraints, self.fixed, self.classes, support)
 

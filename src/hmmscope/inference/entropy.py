@@ -121,7 +121,7 @@ def entropy_rate(
     seed: int = 0,
     max_mixed_states: int = 300,
 ) -> EntropyRate:
-    """Compute the entropy rate, the least long-run loss of any predictor.
+    """Compute the entropy rate, the least mean loss of any predictor of long sequences.
 
     A unifilar process (state and symbol determine the next state) has the exact entropy rate
 

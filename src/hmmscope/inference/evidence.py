@@ -52,7 +52,7 @@ class Emissions(Protocol):
         """Return expected counts that are zero."""
 
     def likelihood(self, share: int) -> Law:
-        """Return a function from parameters to log-likelihood and counts, given one in `share` observations."""
+        """Return a function from parameters to log-likelihood and counts of one in `share` observations."""
 
     def draw(self, counts: Rows, random: np.random.Generator) -> Rows:
         """Draw emission parameters given expected counts."""
@@ -119,10 +119,9 @@ def sampled(
 ) -> Evidence:
     """Estimate log P(all observations | number of states) by sequential Monte Carlo.
 
-    Four runs anneal from the prior through 1/16, 1/4 and all observations. Four others begin around expected counts of
-    the fit and of particles of earlier runs; they cover one labelling of the S states, so they are multiplied by
-    the number of equivalent labellings.
-    `combined` joins both.
+    Four runs anneal from the prior through 1/16, 1/4 and all observations. Four others start near the expected counts
+    of the fit and of particles of earlier runs; these cover one labelling of the S states, so their estimates are
+    multiplied by the number of equivalent labellings. `combined` joins both.
 
     Source: Del Moral, Doucet and Jasra (2006); Cappe, Guillin, Marin and Robert (2004).
 
@@ -195,7 +194,7 @@ def share_of(work: PackedSequences, share: int) -> PackedSequences:
 
 
 class Near(NamedTuple):
-    """A run near given counts: log estimate, labelled counts of some particles, weights of fractions, powers."""
+    """Result of a run near given counts: log estimate, labelled particle counts, weights of fractions, powers."""
 
     log: float
     counts: Rows
@@ -222,7 +221,7 @@ class AnnealedSampler(Shown):
         return self.laws.get("initial"), self.laws.get("transition")
 
     def estimates(self) -> tuple[list[float], list[float], float]:
-        """Return log estimates of runs from the prior and near the fit, and their relative number of steps."""
+        """Return the log estimates of runs from the prior and near the fit, and their relative numbers of steps."""
         total = int(self.emissions.lengths.sum())
         levels = [self.emissions.likelihood(share) for share in SHARES if total >= LEAST * share]
         high, wide = self.emissions.likelihood(1), []
@@ -256,7 +255,7 @@ class AnnealedSampler(Shown):
     def near(
         self, centres: Rows, high: Law, shares: Array | None = None, powers: tuple[float, ...] | None = None
     ) -> Near:
-        """Anneal from mixtures of Dirichlet and prior densities around counts, within one labelling of the states.
+        """Anneal from mixtures of prior and Dirichlet densities near counts, within one labelling of the states.
 
         Args:
             centres: Counts.
@@ -377,13 +376,13 @@ def _step(gains: Array, most: float) -> float:
 def labelled_as(
     emissions: Emissions, rows: Rows, fit: Rows, orders: NDArray[np.int64] | None = None
 ) -> NDArray[np.bool_]:
-    """Return whether the given labelling of the states is the closest to the fitted model, of all or of `orders`."""
+    """Return whether no other labelling of the states (in `orders`, if given) is closer to the fitted model."""
     found: NDArray[np.bool_] = (labels(emissions, rows, fit, orders) == np.arange(fit[0].shape[1])).all(1)
     return found
 
 
 def labels(emissions: Emissions, rows: Rows, fit: Rows, orders: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-    """Return the state of each model for each state of the fit, in the labelling closest to it; ties keep labels."""
+    """Return the model state matched to each state of the fit in the closest labelling; ties keep labels."""
     stays, kept = (np.diagonal(part[1], axis1=1, axis2=2) for part in (rows, fit))
     likely = emissions.likeness(rows[2:], fit[2:])
     likely = likely + stays[..., None] * np.log(kept) + (1 - stays)[..., None] * np.log1p(-kept)

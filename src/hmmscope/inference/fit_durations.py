@@ -125,8 +125,8 @@ def fit_durations(
 
     durations_id ∝ E[visits of state i that last d steps];  transition_ij ∝ E[visits of j after i]
 
-    A sequence starts with a new visit; its end may cut the last visit short. No state follows itself, unless no other
-    may. The family "negative-binomial" restricts d - 1 to a negative binomial distribution, cut off at `longest`
+    A sequence starts with a new visit; the last visit may be incomplete. A state follows itself only if no other state
+    may follow. The family "negative-binomial" restricts d - 1 to a negative binomial distribution, cut off at `longest`
     and at durations that `start` or `constraints` forbid.
 
     Source: Yu (2010).

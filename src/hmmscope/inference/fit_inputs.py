@@ -93,7 +93,7 @@ def _counts(
 
 @dataclass(frozen=True, repr=False)
 class InputSteps(Shown):
-    """EM of an input-output HMM; `weights` has a factor per sequence."""
+    """EM of an input-output HMM; `weights` multiply the counts of sequences."""
 
     observations: Int64[Tensor, "batch time"]
     inputs: Int64[Tensor, "batch time"]

@@ -34,13 +34,13 @@ def restricted(rows: Array, positive: NDArray[np.bool_]) -> Array:
 
 
 def without_tiny(rows: Array) -> Array:
-    """Zero tiny probabilities and normalize rows."""
+    """Set tiny probabilities to zero and normalize rows."""
     rows[rows < SMALLEST] = 0.0
     return np.asarray(rows / np.add.reduce(rows, -1, keepdims=True))
 
 
 def maximised_rows(before: Array, counts: Array, pseudo_count: float) -> Array:
-    """Normalize counts; zeros, and rows without counts, stay."""
+    """Normalize counts; zeros and rows without counts keep their values."""
     weight = np.add(counts, pseudo_count, order="C")
     weight = weight if before.min() > 0 else np.where(before > 0, weight, 0.0)
     total = np.add.reduce(weight, -1, keepdims=True)

@@ -25,7 +25,7 @@ Rows = Mapping[str, Array]
 
 @runtime_checkable
 class Expansion(Protocol):
-    """A model with inputs, durations or known states, expressed on its data as an HMM of expanded states."""
+    """A model with inputs, durations or known states, expressed as an HMM of expanded states."""
 
     @property
     def codes(self) -> Path:
@@ -120,7 +120,7 @@ def _with_missing(emission: Array) -> Array:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InputExpansion(Shown):
-    """Expanded states (input, state); a step has weight zero except under the input at that time.
+    """Expanded states (input, state); states with another input than the given one have weight zero.
 
     Attributes:
         symbols, inputs: Flat (N,); V is missing.
@@ -199,7 +199,7 @@ class DurationExpansion(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StateExpansion(Shown):
-    """States of an HMM; `symbols` as above."""
+    """States of an HMM; `symbols` is flat (N,), V where missing."""
 
     symbols: Path
     num_symbols: int
@@ -221,7 +221,7 @@ class StateExpansion(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KnownExpansion(Shown):
-    """An expansion with allowed states; `codes` number pairs (code, allowed states)."""
+    """An expansion with allowed states; its codes number the pairs (code of the expansion, allowed states)."""
 
     whole: Expansion
     codes: Path

@@ -1,4 +1,4 @@
-"""Input-output HMMs given a row of inputs."""
+"""Input-output HMMs given a sequence of inputs."""
 
 from dataclasses import replace
 from typing import Any
@@ -93,9 +93,9 @@ class GivenInputs(Process):
 
 
 class StateObserver(Process):
-    """The beliefs about the state of an `InputOutputHMM` on samples of a process that a policy makes from it.
+    """Beliefs about the state of an `InputOutputHMM`, on samples whose inputs follow a policy.
 
-    After an input alone, the belief is about the state that emits the next observation.
+    After an input, the belief is about the state that emits the next observation.
 
     Args:
         hmm: The model.

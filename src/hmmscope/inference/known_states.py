@@ -73,7 +73,7 @@ def condition(
     reset_mask: object = None,
     lengths: object = None,
 ) -> Conditioned:
-    """Condition a process on known states, see `as_allowed`, and on inputs.
+    """Condition a process on inputs, and on known states (see `as_allowed`).
 
     Raises:
         InputError: Invalid observations or known states, or a process without hidden states.
@@ -113,7 +113,7 @@ def conditioned(
 
 
 def paired(symbols: NDArray[np.int64], allowed: NDArray[np.bool_]) -> tuple[NDArray[np.int64], StateSets]:
-    """Number the distinct pairs of a symbol (N,) and its allowed states (N, S); return pair numbers and sets."""
+    """Number the distinct pairs (symbol, allowed states); return each pair's number, and the sets."""
     distinct, which = np.unique(allowed, axis=0, return_inverse=True)
     codes, numbers = np.unique(symbols * len(distinct) + which.ravel(), return_inverse=True)
     sets = StateSets(codes // max(1, len(distinct)), distinct[codes % max(1, len(distinct))])
@@ -123,7 +123,7 @@ def paired(symbols: NDArray[np.int64], allowed: NDArray[np.bool_]) -> tuple[NDAr
 def with_known_states(
     work: PackedSequences, known_states: Any, lengths: Int64[Tensor, " sequence"], num_states: int
 ) -> PackedSequences:
-    """Pair the symbols of flat sequences with their allowed states; None leaves them."""
+    """Pair the symbols of flat sequences with their allowed states; None changes nothing."""
     if known_states is None:
         return work
     symbols, sets = paired(work.symbols.astype(np.int64), flat_allowed(known_states, num_states, lengths).numpy())
@@ -194,7 +194,7 @@ def numbered(known_states: Any, names: Sequence[str]) -> Any:
 
 
 def named_states(known_states: Any, num_states: int, names: Sequence[str] | None) -> tuple[Any, tuple[str, ...] | None]:
-    """Return known states as numbers, and names of the states if `known_states` names one, by default sorted."""
+    """Return known states as numbers, and state names (by default sorted) if `known_states` has names."""
     refuse_masked("known_states", known_states)
     found, plain = set(_texts(known_states)), tuple(f"state {s}" for s in range(num_states))
     if not found:

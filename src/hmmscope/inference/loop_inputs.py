@@ -103,7 +103,7 @@ class Tables(Shown):
 
     @cached_property
     def least(self) -> float:
-        """Smallest positive transition or emission probability, or square root of a positive initial probability."""
+        """Smallest of the positive transition and emission probabilities and the roots of initial probabilities."""
         if self.signed:
             return 1.0
         pairs = zip(self, self._lows, strict=True)

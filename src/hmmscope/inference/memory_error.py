@@ -118,7 +118,7 @@ def fit_decay(
 ) -> DecayFit:
     """Fit a least-squares line to ln(error) against memory length.
 
-    By default the fit starts at the second length. Keep `last` well below the `time` of `memory_error`.
+    By default the fit starts at the second length. Choose `last` well below the `time` of `memory_error`.
 
     Args:
         lengths: Ascending.

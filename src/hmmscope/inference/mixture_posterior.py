@@ -221,6 +221,6 @@ def filter_known_component(
 def predicted_before(
     first_observation: Float64[Tensor, " symbol"], next_observation: Float64[Tensor, "batch time symbol"]
 ) -> Float64[Tensor, "batch time symbol"]:
-    """Shift the predictions `next_observation` by one step, to P(o_t | o_0..o_{t-1})."""
+    """Shift the predictions `next_observation` by one step, to get P(o_t | o_0..o_{t-1})."""
     first = first_observation.expand(len(next_observation), 1, -1)
     return torch.cat([first, next_observation], 1)[:, :-1]

@@ -92,7 +92,7 @@ class LogMean(NamedTuple):
 
 
 def log_mean(logs: Sequence[float]) -> LogMean | None:
-    """Return log mean exp of independent logarithms without its jackknife bias; None if one decides it."""
+    """Return log mean exp of independent logarithms, minus its jackknife bias; None if one term dominates."""
     own, count = np.array(logs), len(logs)
     if count < 2 or own.max() == -np.inf:
         return None
@@ -108,8 +108,8 @@ def combined(wide: Sequence[float], near: Sequence[float], longer: float = 1.0) 
     """Combine log estimates of runs from a prior and near a fit; return the log and half of its 95 % interval.
 
     The mean of estimates, without its jackknife bias, is over the runs near the fit if those from the prior take many
-    more steps, over the runs from the prior if those near the fit vary more, and over both otherwise. If they disagree,
-    the larger mean is taken, because a run that misses a mode is too low.
+    more steps, over the runs from the prior if those near the fit vary more, and over both otherwise. If the two means
+    disagree, the larger is returned, because a run that misses a mode is too low.
 
     Args:
         wide, near: Log estimates.

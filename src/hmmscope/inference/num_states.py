@@ -102,7 +102,7 @@ class StateCountPosterior:
     def interval(self, chosen: int) -> tuple[int, int]:
         """Return the central 95 % interval.
 
-        The interval includes `chosen` and all sizes that may, given the errors of the evidence, exceed 2.5 %.
+        The interval includes `chosen`, and sizes whose probability may exceed 2.5 % within the evidence's error.
         """
         sizes, below = sorted(self.shares), 0.0
         low = high = sizes[0]
@@ -240,7 +240,7 @@ def choice_of(
     lengths: NDArray[np.int64] | None = None,
     each: str = "a symbol",
 ) -> NumStatesChoice:
-    """Choose among fits; one fit without held-out data needs no reason.
+    """Choose among fits; a single fit without held-out data gets no reason.
 
     Args:
         fits: Fit of each size.
@@ -275,7 +275,7 @@ def evidence_of_fits(
 
 
 def why_not(laws: Iterable[Mapping[str, ConstrainedRows]]) -> str:
-    """Return why no evidence can be computed under constraints, or nothing."""
+    """Return why the evidence cannot be computed under the constraints, or ""."""
     closed = all(law.closed for own in laws for law in own.values())
     return "" if closed else "entries are tied between rows that differ elsewhere"
 
@@ -379,7 +379,7 @@ def choice_reason(
 
 
 def best_predictor(bics: dict[int, float], logs: dict[int, NDArray[np.float64]], lengths: NDArray[np.int64]) -> int:
-    """Return BIC's size, or a size with a held-out likelihood that is a standard error larger.
+    """Return BIC's size, or the size of best held-out likelihood if it gains more than a standard error.
 
     Args:
         bics, logs, lengths: As for `choice_reason`.

@@ -81,7 +81,7 @@ def observability(hmm: Process | str, steps: int = 1, *, method: str = "auto") -
 
 
 def pair_bound(hmm: Process, steps: int = 1) -> Observability:
-    """Bound gamma from above by half the smallest L1 distance between two states' emission rows."""
+    """Compute an upper bound on gamma: half the smallest L1 distance between two states' emission rows."""
     words_SW = step_emission(hmm, steps)
     require_memory("observability", 8 * 2 * hmm.num_states**2)
     apart_SS = torch.cdist(words_SW, words_SW, p=1)
@@ -185,7 +185,7 @@ def coefficient(emission_SV: Float64[Tensor, "state symbol"], *, method: str = "
 def numerical_rank(matrix: Float64[Tensor, "row column"], tolerance: float | None = None) -> int:
     """Count the singular values above `tolerance`.
 
-    The default tolerance is the largest value that quantization to 2^-32 can give a zero singular value.
+    By default it is the largest value to which quantization to 2^-32 can raise a zero singular value.
     """
     values = torch.linalg.svdvals(matrix)
     tolerance = max(1e-10, len(matrix) * 2.0**-31) if tolerance is None else tolerance

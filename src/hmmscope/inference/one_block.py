@@ -15,7 +15,7 @@ from hmmscope.kernels.vectors import row_length
 
 
 class OneBlock:
-    """Expected counts of sequences that `add_counts` processes as one block; the bits are the same."""
+    """Expected counts of one block of sequences, bit-identical to those of `add_counts`."""
 
     def __init__(self, work: PackedSequences, num_states: int, num_symbols: int) -> None:
         self.work, self.size, self.num_symbols = work.packed(), num_states, num_symbols
@@ -43,7 +43,7 @@ class OneBlock:
         return self._own.arrays
 
     def counts(self, model: Sequence[NDArray[np.float64]]) -> Counts | None:
-        """Compute expected counts; return None if a sequence is impossible or needs care."""
+        """Compute expected counts; return None if a sequence is impossible or may underflow."""
         size, work, (initial, transition, emission) = self.size, self.work, model
         kernels = simd_over_states.forward, simd_over_states.backward
         kinds = [simd_over_states.states_of(kernel, size, work.lengths) for kernel in kernels]

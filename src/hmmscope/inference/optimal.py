@@ -27,7 +27,7 @@ def observe(
     """Compute the beliefs, predictions and log-likelihoods of the Bayes-optimal observer.
 
     The result stores the belief under the name "belief" for an HMM, "vector" for a generalised HMM and "component" for
-    a mixture; other processes use their own method `observe`.
+    a mixture; other processes have a method `observe`.
 
     Args:
         process: Any process.

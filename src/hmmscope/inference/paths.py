@@ -71,9 +71,9 @@ def most_likely_states(
     best_0(j) = log initial[j] + log emission[j, o_0]
     best_t(j) = max_i (best_{t-1}(i) + log transition[i, j]) + log emission[j, o_t]
 
-    For a mixture, component and path are maximized jointly. For edge emissions, the start state is summed over. Ties go
-    to the lowest component, then the lowest last state, then the state before; logarithms are rounded to multiples of
-    2^-36.
+    For a mixture, component and path are maximized jointly. For edge emissions, the probability is summed over the
+    start state. Among equally likely paths, the lowest component, then the lowest last state, then the lowest state
+    before win; logarithms are rounded to multiples of 2^-36.
 
     Source: Viterbi (1967).
 

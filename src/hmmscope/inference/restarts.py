@@ -35,7 +35,7 @@ M = TypeVar("M")
 class RestartSearch(Generic[End]):
     """Numbered restarts 0, 1, 2, ... until the best two results agree.
 
-    Restarts run in parallel waves, with the same results as one by one.
+    Restarts run in parallel groups, with the same results as sequential restarts.
 
     Args:
         wave: Map from restart numbers to their results.
@@ -213,7 +213,7 @@ def criterion(log_likelihood: float, free: Mapping[str, int], seen: Mapping[str,
 
 
 def check_limits(num_restarts: int, max_iterations: int, least: Mapping[str, float], **sizes: int) -> None:
-    """Check counts, and the numbers `least` that are at least 0."""
+    """Check counts, and that the numbers in `least` are at least 0."""
     for name, value in (sizes | {"num_restarts": num_restarts, "max_iterations": max_iterations}).items():
         require_count(name, value)
     for name, limit in least.items():

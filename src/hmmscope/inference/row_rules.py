@@ -46,7 +46,7 @@ def check_rules(
 
 @dataclass(frozen=True, repr=False)
 class RowRules(Shown):
-    """Constraints of the parts that are not free, pseudo-count, and zeros of the start."""
+    """Settings of the M-step: constraints, pseudo-count, and zeros of the starting model."""
 
     rules: Mapping[str, RowConstraints]
     pseudo_count: float
@@ -63,7 +63,7 @@ class RowRules(Shown):
         tied: Sequence[int] | None,
         constraints: Mapping[str, RowConstraints],
     ) -> "RowRules":
-        """Return the settings of a fit of arrays `like` these; zeros of `start` stay."""
+        """Return the settings of a fit of arrays shaped as `like`; zeros of `start` stay zero."""
         classes = check_rules([*like], len(like["initial"]), start, fixed, tied, constraints)
         zeros = {} if start is None else {part: rows == 0 for part, rows in start.items()}
         given = {part: own.with_zeros(zeros[part]) if zeros else own for part, own in constraints.items()}
@@ -76,7 +76,7 @@ class RowRules(Shown):
         return {part: self.rules[part].maximise(own) if part in self.rules else own for part, own in rows.items()}
 
     def maximise(self, before: Rows, counts: Rows) -> dict[str, Any]:
-        """Maximize the expected log-posterior; zeros, and rows without counts, stay."""
+        """Maximize the expected log-posterior; zeros and rows without counts stay unchanged."""
         found = {}
         for part, own in before.items():
             if part in self.rules:

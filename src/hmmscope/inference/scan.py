@@ -2,8 +2,8 @@
 
     product[i, :] = exp(log_scale_i) * row_i, where row_i >= 0 has sum 1, or is zero with log_scale_i = -inf
 
-The product of (row, a) and (other, b), with log scales a and b, has rows ∝ sum_k row_ik exp(b_k) other_k. The largest
-log scale is set to 0.
+The product of (row, a) and (other, b), with log scales a and b, has rows ∝ sum_k row_ik exp(b_k) other_k. Log scales
+are shifted so that the largest is 0.
 
 Source: Blelloch (1990) for the scan; Särkkä and García-Fernández (2021).
 """

@@ -28,8 +28,8 @@ def window_errors(
 ) -> MonteCarloEstimate:
     """Estimate E TV(belief, belief from the last w observations) after t observations, (window, time).
 
-    The belief from a window starts from the stationary distribution. For Cyclic-RND that belief is always uniform
-    ([Limits] Fig. 4, left).
+    The belief from a window starts from the stationary distribution. For Cyclic-RND the belief from a window is always
+    uniform ([Limits] Fig. 4, left).
 
     Source: [Limits] §4 (half the L1 distance, averaged over sequences).
 

@@ -26,7 +26,7 @@ _TAPS = (".attention.logits", ".attention.pattern")
 def with_hook_points(model: Any, layers: Sequence[str] | None = None) -> Any:
     """Add hook points to a model of transformers, TransformerLens, or any module with layers.
 
-    A model that has hook points, or is read at its own named modules, is returned unchanged.
+    A model with hook points, or for which `layers` names its own modules, is returned unchanged.
     """
     model = as_module(model)
     if isinstance(model, SequenceModel | HookedModule):

@@ -21,7 +21,7 @@ def export_dataset(
     """Write samples as a folder for ``datasets.load_dataset(path)``; the package is not needed.
 
         train.jsonl, test.jsonl   samples of the streams "train" and "evaluate"
-        README.md                 the card, with how to reproduce the bits
+        README.md the card, with instructions to reproduce the bits
         manifest.json             sizes and SHA-256 digests
 
     Args:

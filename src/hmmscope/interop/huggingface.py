@@ -87,7 +87,7 @@ def to_huggingface(thing: Any, *, max_length: int | None = None) -> Any:
 def read_record(path: str | Path) -> dict[str, Any]:
     """Read and verify the record of an exported folder.
 
-    Its keys are ``ports``; ``layout`` ("gpt2" or "gpt_neox"); and ``run``, None or with ``config`` (for
+    Its keys are ``ports``; ``layout`` ("gpt2" or "gpt_neox"); and ``run``, None or with ``config`` (see
     `hmmscope.runs.config.config_from_data`), ``process_digest`` and ``symbols``.
 
     Raises:

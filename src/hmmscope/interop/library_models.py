@@ -32,10 +32,10 @@ _REHEARSED = 5
 
 
 class LibraryModel(SequenceModel):
-    """A language model of another library as a `SequenceModel`: it cuts the outputs to the tokens of the symbols.
+    """A language model of another library as a `SequenceModel`, which returns only the symbols' outputs.
 
-    `HookedModule` leaves signature and outputs of a user's module unchanged, and finds its layers by test calls; here
-    the library's own configuration or hook points give layers, MLPs and positions.
+    The library's configuration or hook points define layers, MLPs and positions; `HookedModule` instead finds the
+    layers of a user's module by test calls and keeps its outputs.
 
     Activations are named as in `Decoder`: ``residual.0`` is the input of the first layer, ``residual.<l>`` the output
     of layer l; ``blocks.<l>.attention`` and ``blocks.<l>.mlp`` are contributions to the stream (l from 0),
@@ -111,7 +111,7 @@ class LibraryModel(SequenceModel):
         return f"{type(self).__name__}({read}, {len(list(self.residual)) - 1} layers, {taps} taps)"
 
     def share_of_outputs(self, inputs: Int64[Tensor, "batch time"]) -> Float64[Tensor, "batch time"]:
-        """Return the total probability, under the softmax over all tokens, of the outputs kept."""
+        """Return the total softmax probability of the symbols' tokens among all tokens."""
         check_inputs(self.model_io, inputs, None)
         return self._logits(inputs, None).double().softmax(-1)[..., self._outputs].sum(-1)
 

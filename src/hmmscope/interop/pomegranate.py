@@ -1,7 +1,7 @@
 """pomegranate: HMMs of `Categorical` distributions with end probabilities.
 
-A model of S states made without end probabilities has ends of 1/S and transition rows that sum to one; a fitted model
-has sum_j edges[i, j] = 1 - ends[i].
+A model of S states built without end probabilities has end probabilities 1/S and transition rows that sum to one; a
+fitted model has sum_j edges[i, j] = 1 - ends[i].
 """
 
 from typing import Any, Literal
@@ -28,7 +28,8 @@ def from_pomegranate(
 ) -> HMM:
     """Convert a pomegranate HMM over symbols with end probabilities e_i:
 
-    - Rows that sum to one: ends are ignored. With equal ends e, pomegranate's log-likelihood is larger by log e.
+    - Rows that sum to one: end probabilities are ignored. With equal end probabilities e, pomegranate's log-likelihood
+    is larger by log e.
     - Rows that sum to 1 - e are divided by 1 - e. P_pomegranate(o_0..o_{T-1}) = P(o_0..o_{T-1}) (1 - e)^{T-1} e.
     - Rows that sum to 1 - e_i with unequal e_i raise an error unless `ends` is set, because sequences of a given length
     then follow no HMM.

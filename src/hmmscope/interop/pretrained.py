@@ -21,7 +21,7 @@ def pretrained(
     gguf_file: str | None = None,
     **text: Any,
 ) -> tuple[HuggingFaceModel, TextLayout]:
-    """Return a language model with outputs cut to the symbols, and its text layout.
+    """Return a language model that outputs only the symbols' logits, and its text layout.
 
         model, text = pretrained("path/to/model", names=4, length=512)
         score = hs.evaluate(model, hs.ProcessDataset(hmm, layout=text, stream="evaluate"))

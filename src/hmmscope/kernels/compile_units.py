@@ -1,6 +1,6 @@
 """Functions that are compiled once per number type and called by their address.
 
-Annotations give the argument types, with the aliases below.
+Annotations give the argument types; their aliases are defined in this module.
 """
 
 import ctypes

@@ -83,8 +83,8 @@ def context_tree_laws(
 
         P_s(v) = w_s (n_s(v) + a) / (n_s + a V) + (1 - w_s) P_{s'}(v)
 
-    s' is s with one earlier symbol in front; w_s is the posterior probability that s is a leaf. The prior of a tree
-    with l leaves above the full depth and i inner nodes is weight^l (1 - weight)^i.
+    s' is s with one earlier symbol in front; w_s is the posterior probability that s is a leaf. A tree with i inner
+    nodes, and l leaves above the full depth, has the prior weight^l (1 - weight)^i.
 
     Returns:
         (batch, time, symbol), or (batch, time, 1) with `of_seen`.

@@ -1,4 +1,4 @@
-"""Sums over the coordinates of vectors for many distributions; NaN entries are left out."""
+"""Sums over the coordinates of vectors, for many distributions, without NaN entries."""
 
 import numpy as np
 

@@ -30,7 +30,7 @@ def forward_norms(
     *,
     predictions: bool,
 ) -> tuple[Float[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
-    """Compute P(o_t | past), marks of underflow risk and, if requested, predictions (time, component, batch, symbol).
+    """Compute P(o_t | past), a mask of underflow risk and, if requested, predictions (time, component, batch, symbol).
 
     Args:
         rows: Initial (component, state), transition and emission probabilities, float32.

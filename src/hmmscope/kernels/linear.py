@@ -52,8 +52,8 @@ def generalised_paths(
 ) -> NDArray[np.int64]:
     """Draw symbols (B, T) with vector_t ∝ vector_{t-1} @ labelled[o_t]; the sum before scaling is P(o_t | past).
 
-    Uniform numbers `drawn` in (0, 1) select symbols by cumulative probability; probabilities up to `rounding` count as
-    zero.
+    Uniform numbers `drawn` in (0, 1) select symbols by cumulative probability; probabilities up to `rounding` are set
+    to zero.
     """
     symbols = np.empty(drawn.shape, np.int64)
     _generalised(initial, np.ascontiguousarray(labelled), drawn, starts, rounding, symbols)

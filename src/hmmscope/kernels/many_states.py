@@ -108,7 +108,7 @@ def forward(
     beliefs: X2, norms: D1, ahead: X2, totals: D1, doubtful: I1,
     law: X2, following: X2, mixed: X2, zeros: X1, ones: X1, scales: X1, chance: D1, logs: D1,
 ) -> None:  # fmt: skip
-    """Filter a block; arrays are those of `simd_over_sequences`, and work arrays with a row per sequence.
+    """Filter a block; arrays are those of `simd_over_sequences`, plus work arrays with a row per sequence.
 
     A sum below `floor`, or a positive entry below `smallest`, marks underflow risk.
     """

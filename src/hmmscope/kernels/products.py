@@ -108,7 +108,7 @@ class Emitter:
 
 
 def write_tile(e: Emitter, rows: int, vectors: int, spread: bool, sums: TileSum, add: Any, bias: Any) -> None:
-    """Emit the code of a tile; A is read as single numbers (`spread`) or as vectors."""
+    """Emit the code of a tile, which reads A as single numbers (`spread`) or as vectors."""
     builder, s = e.builder, sums
     cells = [(row, col) for row in range(rows) for col in range(vectors)]
     places = [e.at(e.at(s.c, s.c_row, row), s.c_col, col) for row, col in cells]
@@ -199,7 +199,7 @@ def stripe_of(vectors: int, emitter: type[Emitter] = Emitter) -> Any:
 
 @intrinsic
 def wide(typing):  # type: ignore[no-untyped-def]
-    """Allow the caller's loops to use full-width registers."""
+    """Let the calling function's loops use full-width registers."""
 
     def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')  # unknown to llvmlite, known to LLVM

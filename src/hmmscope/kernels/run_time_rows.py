@@ -188,7 +188,7 @@ def take(builder: Any, values: Any, count: Any, filling: Any, room_left: Any) ->
 
 
 def put(builder: Any, vector: Any, values: Any, count: Any) -> None:
-    """Write `count` numbers, by powers of two."""
+    """Write the vector's first `count` numbers, in pieces of power-of-two sizes."""
     place, done, power = room(builder, vector.type, vector), number(0), vector.type.count
     while power:
         bit = builder.and_(count, number(power))

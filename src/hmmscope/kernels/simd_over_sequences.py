@@ -126,7 +126,7 @@ def _write(law, offset, length, t, lanes, rows):  # type: ignore[no-untyped-def]
 
 @inlined
 def look(width, symbols, offset, length, t, size, seen):  # type: ignore[no-untyped-def]
-    """Return each lane's symbol at time t, or its last symbol if it ended before, times `size`."""
+    """Return `size` times each lane's symbol at time t, or its last symbol if its sequence has ended."""
     for lane in range(len(width)):
         last = length[lane] - 1
         seen[lane] = symbols[offset[lane] + (t if t < last else last)] * size
@@ -134,7 +134,7 @@ def look(width, symbols, offset, length, t, size, seen):  # type: ignore[no-unty
 
 @inlined
 def group(width, offsets, lengths, begin, offset, length):  # type: ignore[no-untyped-def]
-    """Load the lanes' offsets and lengths from sequence `begin` on; return the smallest and largest length."""
+    """Load the lanes' offsets and lengths, starting at sequence `begin`; return the least and largest length."""
     shortest, longest = lengths[begin], lengths[begin]
     for lane in range(len(width)):
         row = min(begin + lane, len(offsets) - 1)
@@ -202,9 +202,9 @@ def forward(  # type: ignore[no-untyped-def]
 ):
     """Filter sequences; opening (V,) and prediction (S, V) give the distributions of the first and next symbol.
 
-    It writes doubtful (n,) always, and each of beliefs (N, S), P(o_t | past) (N,), next-symbol probabilities (N, V) and
-    log-likelihoods (n,) if that array has rows. `ends` (n,) restricts beliefs and predictions to sequence ends.
-    `openers` replaces `symbols` at the first step.
+    The function always writes doubtful (n,); it writes beliefs (N, S), P(o_t | past) (N,), next-symbol probabilities
+    (N, V) and log-likelihoods (n,) only if the array has rows. `ends` (n,) restricts beliefs and predictions to
+    sequence ends. `openers` replaces `symbols` at the first step.
     """
     size, many = first.shape[1], len(width)
     law, following = np.zeros((size, many), first.dtype), np.empty((size, many), first.dtype)

@@ -140,10 +140,10 @@ def forward_given(  # type: ignore[no-untyped-def]
     """Filter observations with given log-likelihoods `rows` (N, S).
 
     `laws` (3, S) are the initial distribution, its logarithms, and ones for fragile states. Entries below a positive
-    `smallest` become zero; a sequence stops where this could change results by more than 1e-20.
+    `smallest` become zero; a sequence stops where zeroing could change results by more than 1e-20.
 
-    It writes totals (n,), doubts (n,), and if present beliefs (N, S), norms (N,), predicted (N, S) and tops (N,):
-    log P(o_t | past) = log norm + top.
+    The function writes totals (n,), doubts (n,) and, if given, beliefs (N, S), norms (N,), predicted (N, S) and tops
+    (N,): log P(o_t | past) = log norm + top.
 
     Returns:
         False if a log-likelihood is NaN or +inf.
@@ -337,7 +337,7 @@ def _compiled(kernel: Any) -> set[str]:
 
 
 def states_of(kernel: Any, num_states: int, lengths: NDArray[np.int64]) -> Any:
-    """Return the first argument of a kernel: vectors of 16 also for fewer states, until compiling others repays."""
+    """Return a kernel's first argument: vectors of 16 even for fewer states, until compiling others saves time."""
     own = shared(num_states)
     kind = type(own)
     if num_states >= _COMMON or kind.__name__ in _compiled(kernel):

@@ -48,7 +48,7 @@ def forward(  # type: ignore[no-untyped-def]
     totals,
     doubtful,
 ):
-    """Filter by the entries of each successor; without entries, by the rows of `step` (K, S, S).
+    """Filter with the entries of each successor; without entries, with the rows of `step` (K, S, S).
 
     A sequence stops at an underflow risk: an entry below `smallest`, checked every `every` steps.
     """
@@ -212,7 +212,7 @@ def likeliest(  # type: ignore[no-untyped-def]
     states,
     logs,
 ):
-    """Find Viterbi paths from logarithms, as `viterbi.likeliest`; without entries, by the rows of `step` (K, S, S)."""
+    """Find Viterbi paths from logarithms, as `viterbi.likeliest`; without entries, use the rows of `step` (K, S, S)."""
     size, emits = first.shape[1], len(emission) > 0
     best, longer, here = np.zeros(size), np.zeros(size), np.zeros(size, np.int64)
     for row in range(len(offsets)):

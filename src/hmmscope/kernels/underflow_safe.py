@@ -139,7 +139,7 @@ def smooth(  # type: ignore[no-untyped-def]
 def draw(transposed, emits, symbols, starts, mantissa, exponent, uniforms, paths):  # type: ignore[no-untyped-def]
     """Draw paths (P, T) given a possible sequence, with uniform numbers (P, T).
 
-    P(state t = i | state t+1 = j, o) ∝ belief_t(i) step_ij, with transposed steps. Without `exponent` rows, mantissas
+    P(state t = i | state t+1 = j, o) ∝ belief_t(i) step_ij, with transposed steps. If `exponent` has no rows, mantissas
     are beliefs.
     """
     size = mantissa.shape[1]

@@ -189,7 +189,7 @@ def largest(_: Any, vector: Any) -> Any:
 
 @intrinsic
 def exponentials(_: Any, vector: Any, shift: Any) -> Any:
-    """Return exp(max(lane - shift, -700)) for lanes up to `shift`, to two units in the last place; -inf gives zero."""
+    """Return exp(max(lane - shift, -700)) for lanes <= `shift`, to two units in the last place; exp(-inf) is zero."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         def every(number: float) -> Any:
@@ -217,7 +217,7 @@ def exponentials(_: Any, vector: Any, shift: Any) -> Any:
 
 @intrinsic
 def rounded(_: Any, vector: Any, shift: Any, grid: Any) -> Any:
-    """Round lane - shift to a multiple of 1 / grid; -inf stays."""
+    """Round lane - shift to a multiple of 1 / grid; -inf stays -inf."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         number, size = args[0].type, vector.size

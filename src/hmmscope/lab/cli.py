@@ -55,7 +55,7 @@ _WORDS = {
 
 
 def unknown_verb(name: str) -> InputError:
-    """Return the error for a verb that no installed package registers, with the verb that a near word stands for."""
+    """Return the error for an unknown verb, which suggests the verb that a similar word means."""
     from hmmscope.registry import not_registered
 
     verb_of = {word: verb for verb, words in _WORDS.items() for word in words.split()}

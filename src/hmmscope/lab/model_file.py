@@ -1,4 +1,4 @@
-"""Python files that build models, read once, so that the hashed bytes are those that run."""
+"""Python files that build models, read once, so that the hashed bytes run."""
 
 import argparse
 import ast
@@ -120,7 +120,7 @@ def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
 
 @contextmanager
 def as_script(path: Path) -> Iterator[None]:
-    """Run code inside the block without command-line arguments; raise SystemExit if it ends the process."""
+    """Run code inside the block as a script without arguments; raise SystemExit if it ends the process."""
     argv, complain = sys.argv, argparse.ArgumentParser.error
 
     def end_in_words(self: argparse.ArgumentParser, message: str) -> NoReturn:

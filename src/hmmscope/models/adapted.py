@@ -118,8 +118,8 @@ def adapt(
 ) -> AdaptedModule:
     """Return a module from tokens to logits that calls `model` by its own signature.
 
-    Layers and weights keep their names. Every function of this library accepts the result; for the command line, assign
-    it to NAME in FILE.py::
+    Layers and weights keep their original names. Every function of this library accepts the result; for the command
+    line, assign it to NAME in FILE.py::
 
         hs.adapt(model, mask=lambda tokens: causal_mask(tokens.shape[1]))
         hs.adapt(model, lambda model, tokens: model({"input_ids": tokens})["scores"])
@@ -144,7 +144,7 @@ def adapt(
 
 
 def shown_model(model: Any) -> str:
-    """Return what was given instead of a module, and how to get the module from it."""
+    """Describe an object given instead of a module, and how to get the module from it."""
     hint = f"; pass an instance, {model.__name__}(...)" if isinstance(model, type) else ""
     if isinstance(model, str | os.PathLike):
         hint = f"; for a run pass hs.load_run({str(model)!r}).model"
@@ -181,7 +181,7 @@ def _chosen(output: Any, which: Any) -> Any:
 
 
 def call_on_tokens(model: Any, tokens: Tensor, name: str | None = None, given: Mapping[str, Any] | None = None) -> Any:
-    """Call a module or function on tokens and on required further arguments that `FOLLOWING` knows."""
+    """Call a module or function on tokens, and on further required arguments that are listed in `FOLLOWING`."""
     first, options = _arguments(model, name, given or {})
     if options:
         kind = dtype_of(model) if isinstance(model, nn.Module) else torch.get_default_dtype()
@@ -297,7 +297,7 @@ def _tensors(output: Any) -> dict[Any, Tensor]:
 
 
 def shells(model: Any) -> Iterator[nn.Module]:
-    """Yield a module and the modules inside its wrappers, from the outside in; the last is the user's module."""
+    """Yield a module and the modules that it wraps, from outside to inside; the last is the user's module."""
     while isinstance(model, nn.Module):
         yield model
         held = dict(vars(model).get("_modules", {}).items())
@@ -321,13 +321,13 @@ def innermost(model: nn.Module) -> nn.Module:
 
 
 def named_module(model: nn.Module) -> nn.Module:
-    """Return the module with the user's names of parts: the one that `adapt` calls, or `innermost`."""
+    """Return the module whose parts have the user's names: the module that `adapt` calls, or `innermost`."""
     return next((shell for shell in shells(model) if isinstance(shell, AdaptedModule)), innermost(model))
 
 
 @contextmanager
 def run_eagerly(model: nn.Module) -> Iterator[None]:
-    """Run parts of torch.compile uncompiled inside the block, because compiled code ignores new hooks."""
+    """Inside the block, run compiled parts (torch.compile) uncompiled, because compiled code ignores new hooks."""
     compiled = any("_orig_mod" in part._modules or part._compiled_call_impl for part in parts_of(model))
     stance: Any = torch.compiler.set_stance
     with stance("force_eager") if compiled and not torch.compiler.is_compiling() else nullcontext():

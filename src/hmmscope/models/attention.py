@@ -124,7 +124,7 @@ class RotaryTable:
 
 
 def rotation_dtype(x_BTD: Tensor) -> torch.dtype:
-    """Return the dtype of queries and keys for a stream of floats; autocast may lower it."""
+    """Return the dtype of queries and keys for a residual stream; autocast may lower the precision."""
     kind = x_BTD.device.type
     rounded = x_BTD.dtype == torch.float32 and torch.is_autocast_enabled(kind)
     return torch.get_autocast_dtype(kind) if rounded else x_BTD.dtype

@@ -192,7 +192,7 @@ class SequenceModel(nn.Module):
         return html_table(type(self).__name__, facts | {"taps": ", ".join(taps[:12]) + ", ..." * (len(taps) > 12)})
 
     def set_step(self, step: int, stream: int = 0) -> None:
-        """Start a training step, which seeds dropout; `stream` separates parallel parts."""
+        """Set the training step, which seeds dropout; parallel parts have different `stream`."""
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.set_step(step, stream)
@@ -246,7 +246,7 @@ class Cost:
 
 
 def cost_of(spec: "ModelSpec", model_io: ModelIO, columns: int, *, device: str = "cpu") -> Cost | None:
-    """Return the cost of a spec for samples of `columns` positions, or None."""
+    """Return the training cost of a spec on samples of `columns` positions; None if unknown."""
     counted = getattr(spec, "cost", None)
     return None if counted is None else counted(model_io, columns, device=device)
 

@@ -1,7 +1,7 @@
-"""Block chain-of-thought: after every `block_length` positions a model reads its own answer.
+"""Block chain-of-thought: after every `block_length` positions, the model reads its own prediction.
 
 The first position of every block but the first has extra input features [model's previous answer, 1]; other positions
-have zeros. The answer is the softmax of the outputs or the output vector, without gradients.
+have zeros. The answer is the softmax of the outputs, or the output vector, and has no gradient.
 
 Source: [Limits] §4.3 and App. C.2; the form of these features is ours.
 """

@@ -218,7 +218,7 @@ def require_values(model: nn.Module) -> None:
 
 
 def read_number(model: Any, names: tuple[str, ...]) -> tuple[str, int] | None:
-    """Return the first of the named attributes found in a model, its configuration, or a wrapped module."""
+    """Return the number in the first of these attributes that a model, its configuration or a wrapped module has."""
     owners = [model, *(own for name in _WRAPPED if isinstance(own := getattr(model, name, None), nn.Module))]
     for owner in owners:
         for where in (owner, *(config for name in CONFIGS if (config := getattr(owner, name, None)) is not None)):

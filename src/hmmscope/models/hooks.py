@@ -56,7 +56,7 @@ class ModuleHooks:
         return mixed
 
     def between(self, layer: int, states: Tensor) -> Tensor:
-        """Transform what a recurrent layer passes to the next one."""
+        """Transform the states that a recurrent layer passes to the next layer."""
         return states
 
 
@@ -78,7 +78,7 @@ class AttentionHooks(ModuleHooks):
 
 
 class FunctionInterceptor(TorchFunctionMode):
-    """Intercepts the attention and recurrent functions that given modules call, and runs the modules' callbacks."""
+    """Replaces the attention and recurrent functions that modules call, to run the modules' callbacks."""
 
     def __init__(self, within: Mapping[nn.Module, ModuleHooks]) -> None:
         super().__init__()

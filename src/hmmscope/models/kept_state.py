@@ -26,7 +26,7 @@ _MOST_ELEMENTS = 10_000
 
 
 class KeptState:
-    """Buffers, plain attributes with what they contain, and hooks of a model."""
+    """Buffers, plain attributes with their contents, and hooks of a model."""
 
     def __init__(self, model: nn.Module) -> None:
         self._parts = [part for part in parts_of(model) if not isinstance(part, torch.jit.ScriptModule)]
@@ -89,7 +89,7 @@ class KeptState:
 
     @contextmanager
     def without_hooks(self) -> Iterator[None]:
-        """Disable the user's forward hooks inside the block, but not torch's, which compute weights."""
+        """Disable the user's forward hooks inside the block, but not torch's own hooks, which compute weights."""
         for part, name, hooks in self._hooks:
             own = _others(hooks)
             vars(part)[name] = OrderedDict((key, hook) for key, hook in hooks.items() if key not in own)

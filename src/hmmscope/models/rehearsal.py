@@ -202,7 +202,7 @@ def failure_on_few(model: nn.Module) -> str:
 
 
 def copied_model(model: nn.Module) -> nn.Module:
-    """Return a copy without the user's forward hooks, unless the copy fails without them."""
+    """Return a copy of the model, without the user's forward hooks if the copy runs without them."""
     kept = KeptState(model)
     hooked = kept.disables
     with kept.without_hooks():

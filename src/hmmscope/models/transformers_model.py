@@ -25,7 +25,7 @@ class TransformersModel(EncodedModel):
     """An architecture of Transformers between this library's embedding and head.
 
     Hook points: ``residual.<layer>``, and with softmax attention those of `Decoder`. `initialise` sets linear maps;
-    decays, gates, convolutions and norms start as in Transformers. With a cache, all inputs are read again.
+    decays, gates, convolutions and norms start as in Transformers. With a cache, the model rereads all inputs.
 
     Args:
         config: name of the configuration class.

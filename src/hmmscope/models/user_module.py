@@ -110,7 +110,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 @registry.model("given")
 @dataclass(frozen=True, kw_only=True)
 class UserModuleSpec:
-    """Spec of a user's module; configurations store its class and shapes, runs also its initial weights.
+    """Spec of a user's module; configurations store the module's class and shapes, and runs also its initial weights.
 
     Attributes:
         class_name: class with its package.

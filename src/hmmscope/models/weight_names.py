@@ -17,7 +17,7 @@ def plain_name(name: str) -> str:
 
 
 def matched(own: Collection[str], found: Collection[str]) -> dict[str, str] | None:
-    """Map each name in `own` to the same weight's name in `found`, up to prefixes; None if the names do not match."""
+    """Map each name in `own` to the same weight's name in `found`, ignoring prefixes; None without a match."""
     ours, theirs = ({plain_name(name): name for name in names} for names in (own, found))
     for short in _shortened(ours):
         for other in _shortened(theirs):

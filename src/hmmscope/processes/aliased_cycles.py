@@ -109,7 +109,7 @@ class AliasedCyclesSpec(AliasedSpec):
 class AliasedCyclesMixtureSpec(AliasedSpec):
     """A pool of equally likely noisy cycles in which state s emits symbol s mod V.
 
-    Component m depends on (seed, m) only, so a `first_component` beyond another pool's gives held-out HMMs.
+    Component m depends on (seed, m) only; a `first_component` beyond the training pool gives held-out HMMs.
 
     Source: this project.
     """

@@ -55,7 +55,7 @@ class RandomAutomatonSpec:
 @registry.process("word-problem")
 @dataclass(frozen=True, kw_only=True)
 class WordProblemSpec:
-    """The word problem of a finite group: symbols are group elements, the state is their product so far.
+    """The word problem of a finite group: symbols are group elements; the state is the product of the symbols so far.
 
     State t = symbol_t * state_{t-1}; the first state is the identity (element 0). `num_generators` > 0 restricts
     symbols to that many random elements. The word problem of A5 or S5, which are not solvable, is complete for NC1.

@@ -45,7 +45,7 @@ OWN = {
 
 
 class PriorProcess(NamedTuple):
-    """The process assumed by the Bayes-optimal predictor.
+    """The process that the Bayes-optimal predictor assumes.
 
     Attributes:
         process: the assumed source of samples.

@@ -53,7 +53,7 @@ class ComposedCycles(Mixture):
 
     @cached_property
     def prior(self) -> PriorProcess | None:  # type: ignore[override]
-        """The prior over all pairs if this pool has the held-out pairs, else None."""
+        """The prior over all pairs if this pool contains held-out pairs, else None."""
         if self.spec.pool != "held-out":
             return None
         everything = replace(self.spec, pool="all").build()

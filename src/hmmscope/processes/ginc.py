@@ -19,7 +19,7 @@ class GINCSpec:
     """A GINC-like mixture: hidden states are pairs (property, entity), which a random table maps to symbols.
 
     The components (concepts) have different property transitions, which are convex combinations of random permutations;
-    an entity stays with probability `stay`. Property 0 always gives symbol 0.
+    an entity stays with probability `stay`. Property 0 always emits symbol 0.
 
     Source: Xie, Raghunathan, Liang and Ma (2022), with smaller sizes and a uniform start.
     """

@@ -34,7 +34,7 @@ _ATTEMPTS = 2**12
 class HeaderHMMs(HMMPerSample):
     """A new HMM for each sample, with a uniform initial distribution and rows in multiples of 1 / denominator.
 
-    A header contains the numerators of each row but the last. The Bayes optimum is known in the layout `header` only.
+    A header contains all but the last numerator of each row. The Bayes optimum is known only in the layout `header`.
     """
 
     stored_name = "ToldHMMs"

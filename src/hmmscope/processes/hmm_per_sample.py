@@ -44,7 +44,8 @@ class HMMFamily(Protocol):
 class HMMPerSample(Process):
     """A process that draws a new HMM for each sample, so a model cannot memorize HMMs.
 
-    A sample's HMM has the sample's number plus 2^40 times the code of the random stream. The Bayes optimum is unknown.
+    The number of a sample's HMM is the sample's number plus 2^40 times the random stream's code. The Bayes optimum is
+    unknown.
     """
 
     stored_name = "FreshHMMs"

@@ -243,7 +243,7 @@ def _drawn(rows: Float64[Tensor, "row outcome"], uniforms: Float64[Tensor, " row
 class InputOutputSpec:
     """A random input-output HMM with random inputs; tokens alternate input, observation, ...
 
-    Rows are Dirichlet(1); an input repeats with probability `repeat`, else the next input is uniform.
+    Rows are Dirichlet(1); an input repeats with probability `repeat`; otherwise the next input is uniform.
 
     Attributes:
         num_inputs, num_states, num_symbols: U, S and V.

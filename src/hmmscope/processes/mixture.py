@@ -16,7 +16,7 @@ from hmmscope.processes.process import Process
 
 
 class Mixture(Process):
-    """A mixture of HMMs: each sample draws one component from the weights, and then that component's observations.
+    """A mixture of HMMs: each sample draws a component by the weights, then observations of this component.
 
     Attributes:
         component_weights: distribution of the component.

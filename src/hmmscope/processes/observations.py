@@ -61,7 +61,7 @@ def as_counts(lengths: Any) -> Tensor:
 def as_batch(
     observations: Any, alphabet: Alphabet, lengths: object = None
 ) -> tuple[Tensor, Int64[Tensor, " batch"] | None]:
-    """Return symbols (batch, time), not checked, and the sequences' lengths if known.
+    """Return unchecked symbols (batch, time), and the sequences' lengths if known.
 
     Tensors are (batch, time); other input is read as `SequenceData` does. A 1-d array, a column (time, 1) or a list of
     names is one sequence. Masked entries become `MISSING`.
@@ -226,8 +226,9 @@ def as_vectors(
 ) -> tuple[Float64[Tensor, "batch time coordinate"], Int64[Tensor, " batch"] | None]:
     """Return vectors (batch, time, coordinate), padded with NaN, and the sequences' lengths if known.
 
-    NaN is a missing entry. Accepted are (time, coordinate), (time,) for one coordinate, a list of arrays, rows that
-    `lengths` split as in hmmlearn, and tables and files, which `read_vectors` reads with the process's `read_options`.
+    NaN marks a missing entry. Observations are an array (time, coordinate), or (time,) for one coordinate; a list of
+    arrays; rows that `lengths` split as in hmmlearn; or tables and files, which `read_vectors` reads with the process's
+    `read_options`.
     """
     if _is_named(observations) or (isinstance(observations, VectorData) and lengths is None):
         observations = read_vectors(observations, lengths=lengths, symbols_from=read_options, width=num_coordinates)

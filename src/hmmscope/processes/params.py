@@ -101,7 +101,7 @@ class HMMParams(Shown, ABC):
     def factors(
         self, components: Int64[Tensor, " row"], symbols: Int64[Tensor, " row"]
     ) -> tuple[Float64[Tensor, "row state state"], Float64[Tensor, "row state"]]:
-        """Return the matrix of a filter step and the factor that then multiplies the belief, by (component, symbol)."""
+        """Return the matrix of a filter step, and the factor applied to the belief after it, by (component, symbol)."""
 
     @abstractmethod
     def from_each_state(self) -> "HMMParams":
@@ -109,11 +109,11 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def contractions(self, memory_length: int) -> tuple[Float64[Tensor, "matrix state state"], int]:
-        """Return the matrices that map beliefs in a memory window (first component), and the number of steps."""
+        """Return the matrices that update beliefs in a memory window (first component), and the number of updates."""
 
     @abstractmethod
     def with_gaps(self) -> "HMMParams":
-        """Return params with a symbol V for missing observations, which are summed over and never predicted."""
+        """Return params with a symbol V for missing observations; V is never predicted."""
 
     @property
     def num_symbols(self) -> int:

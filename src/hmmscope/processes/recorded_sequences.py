@@ -29,7 +29,8 @@ class RecordedSequences(Process):
     """Windows of recorded sequences, with an unknown distribution.
 
     The streams "train" and "test" read the parts of the same name, "evaluate" and "probe" the `validation` part.
-    Training windows are random; other windows come once each, in random order. Padding is symbol 0 with state -1.
+    Training windows are random; in other streams each window occurs once, in random order. Padding is symbol 0 with
+    state -1.
 
     Args:
         data: the sequences.

@@ -21,7 +21,7 @@ from hmmscope.sequences.vector_data import VectorData, joined
 class RecordedVectors(RecordedSequences, VectorProcess):
     """Windows of recorded numbers, with an unknown distribution; streams and windows as for `RecordedSequences`.
 
-    Networks read a missing entry as the last known one, or as the mean.
+    Networks read a missing entry as the last known entry, or as the mean.
 
     Args:
         data: the sequences.
@@ -42,7 +42,7 @@ class RecordedVectors(RecordedSequences, VectorProcess):
         self._pieces = {}
 
     def in_pieces(self, length: int | None = None) -> "RecordedVectors":
-        """Cut the sequences into pieces of `length`, or shorter if there would be few; by default only if there are few."""
+        """Cut the sequences into pieces of `length`, or shorter for few pieces; by default, cut only few sequences."""
         lengths = self.data.lengths.tolist()
         if length is None:
             size = max(lengths) if len(lengths) >= 3 else block_length(sum(lengths))

@@ -39,7 +39,7 @@ def with_durations(initial: object, transition: object, durations: object) -> Du
 
     (i, d) -> (i, d - 1) with probability 1; (i, 1) -> (j, d) with transition[i, j] durations[j, d - 1]
 
-    A sequence starts with a new visit. Unreachable pairs are left out.
+    A sequence starts with a new visit. Unreachable pairs are omitted.
 
     Source: Yu (2010); as an HMM: Johnson (2005).
 
@@ -69,7 +69,7 @@ def with_durations(initial: object, transition: object, durations: object) -> Du
 
 
 class Visits(NamedTuple):
-    """State names, the state of each pair, and the arrays (S, S), (S, D), (S, V)."""
+    """State names, the state of each pair, and arrays of transitions (S, S), durations (S, D), emissions (S, V)."""
 
     names: tuple[str, ...]
     of: Int64[Tensor, " pair"]

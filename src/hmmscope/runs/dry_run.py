@@ -152,7 +152,7 @@ def _counted_seconds(spec: TrainingSpec, flops: float) -> float:
 
 
 def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None:
-    """Raise ResourceError unless all runs fit on the disk together and, if trained `here`, each fits in memory.
+    """Raise ResourceError unless the disk has room for all runs and, if trained `here`, memory for each run.
 
     Invalid runs are ignored.
     """

@@ -31,8 +31,9 @@ def emissions(
 ) -> Any:
     """Plot the emissions of each state.
 
-    Symbols and channels are shown as bars or a heat map; one coordinate as a density (bars for counts) over a histogram
-    of the data, weighted by how often the state occurs; two coordinates as ellipses of one and two standard deviations.
+    Plots show symbols and channels as bars or a heat map, one coordinate as a density (bars for counts) over a
+    histogram of the data, weighted by the state's frequency, and two coordinates as ellipses of one and two standard
+    deviations.
 
     Args:
         hmm: The model.

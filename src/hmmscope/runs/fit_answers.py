@@ -38,7 +38,7 @@ class FitAnswers(Tabular):
 
     @property
     def num_states(self) -> int:
-        """Return the chosen number of states; a semi-Markov state counts once for all its remaining steps."""
+        """Return the chosen number of states; a semi-Markov state counts once, not once per remaining step."""
         return state_answers.num_shown(self.hmm)
 
     def predict(self, x: Any = None, *, names: bool = False, **reading: Any) -> RowValues:

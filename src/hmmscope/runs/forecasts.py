@@ -23,9 +23,9 @@ DRAWN, LEAST_DRAWN = 50, 4000
 class Forecasts(Shown, Tabular):
     """Marginal predictions of the next steps.
 
-    For symbols, `mean` is the probability of each symbol, and `low` and `high` are its 95 % interval over the
-    posterior. For numbers, `mean` is the expected value, and the value is between `low` and `high` with probability 95
-    % over noise, states and parameters.
+    For symbols, `mean` is the probability of each symbol, and `low` and `high` are the 95 % interval of this
+    probability over the posterior. For numbers, `mean` is the expected value, and the value is between `low` and `high`
+    with probability 95 % over noise, states and parameters.
 
     Attributes:
         mean, low, high: (step, symbol) or (step, coordinate).

@@ -180,7 +180,7 @@ def of_symbols(data: SequenceData, index: Any = None, inputs: SequenceData | Non
 
 
 def labels_as_given(data: SequenceData | VectorData, source: Any) -> Any:
-    """Return the labels of the rows; the index of a frame itself, with its zone and type, if the rows are in its order."""
+    """Return row labels: a frame's own index, with time zone and type, if the rows keep the frame's order."""
     own, read = row_labels(source), row_labels(data)
     if read is None or (own is not None and hasattr(own, "dtype") and np.array_equal(as_labels(own), read)):
         return own

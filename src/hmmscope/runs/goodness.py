@@ -35,8 +35,8 @@ class Goodness(Tabular):
     (fractions of the most frequent n-grams) and "autocorrelation" (for symbols, the fraction of equal pairs at a lag).
     Each coordinate of numbers has its own statistics; for runs and n-grams it is binned into three quantiles.
 
-    The p-value of a family is the fraction, among simulations and the data, with a largest standardized deviation at
-    least as large as the data's. `adjusted` multiplies the p-value by the number of families (Bonferroni).
+    A family's p-value is the fraction, among the simulations and the data, whose largest standardized deviation is at
+    least that of the data. `adjusted` multiplies the p-value by the number of families (Bonferroni).
 
     Source: Gelman, Meng and Stern (1996), posterior predictive checks; Davison and Hinkley (1997), section 4.2.
 

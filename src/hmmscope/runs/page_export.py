@@ -91,7 +91,7 @@ def live_model_data(
     """Return the data of the interactive section of a model that predicts the next observation.
 
     The maps are fitted and evaluated on `probe`, as in `geometry`. `beyond` is the fraction of the belief explained
-    beyond untrained controls, using each network's best layer.
+    beyond untrained controls, at each network's best layer.
     """
     name = name or type(model).__name__
     found = in_browser(model, probe)
@@ -134,7 +134,7 @@ def _check(model: nn.Module, process: Process, columns: int) -> None:
 
 
 def in_browser(model: nn.Module, dataset: ProcessDataset) -> tuple[dict[str, Any], Mapping[str, Tensor]] | None:
-    """Return the sizes and weights of a model if the page can compute the model, else None.
+    """Return a model's sizes and weights if the page can compute the model, else None.
 
     The page computes hmmscope's causal decoders and recurrent networks, and user modules that consist of an embedding,
     one ``torch.nn.RNN``, ``LSTM`` or ``GRU``, and a linear head.

@@ -140,7 +140,7 @@ class Run(Tabular):
         return unwrapped(net)
 
     def checkpoint_steps(self) -> list[int]:
-        """Return the steps with stored weights: 0 and those of ``training.num_log_checkpoints`` so far.
+        """Return the steps with stored weights: 0, and the completed steps of ``training.num_log_checkpoints``.
 
         Raises:
             InputError: The run stores none.
@@ -277,7 +277,7 @@ def model_io_of(config: RunConfig, target: Target) -> ModelIO:
 def engine_of(config: RunConfig, model_io: ModelIO, num_processes: int = 1, *, measure: bool = True) -> Choice:
     """Choose the training engine of a run on a known device; the result includes the reason (see `choose_engine`).
 
-    With `measure`, the engines may be timed.
+    With `measure`, both engines may be timed.
     """
     if config.target.startswith("density"):
         if config.training.engine == "compiled":

@@ -1,4 +1,4 @@
-"""Figures and colours of the plots of HMMs."""
+"""Figures and colours of HMM plots."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def new_figure(figsize: tuple[float, float]) -> Any:
 
 
 def new_axes(ax: Any, figsize: tuple[float, float]) -> Any:
-    """Return `ax`, or the axes of a new figure, without the upper and right frame."""
+    """Return `ax` or the axes of a new figure, without upper and right frame lines."""
     axes = new_figure(figsize).subplots() if ax is None else ax
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

@@ -186,7 +186,7 @@ class FitData:
         max_lengthening: int = 1,
         rules: Mapping[str, ConstrainedRows] | None = None,
     ) -> Posterior:
-        """Draw the posterior of a model of symbols or numbers, with priors of parts with constraints."""
+        """Draw from the posterior of a model; `laws` are the priors of the arrays with constraints."""
         require(is_count(max_lengthening), "max_lengthening", "must be at least 1 and whole", max_lengthening)
         factor, found = 0, None
         with StoppableProgress(chains.num_sweeps, "posterior", quiet=None) as heard:

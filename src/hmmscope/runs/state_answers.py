@@ -72,7 +72,7 @@ def state_names(hmm: Process) -> tuple[str, ...]:
 
 
 def num_shown(hmm: Process) -> int:
-    """Return the number of states; a semi-Markov state counts once for all its remaining steps."""
+    """Return the number of states; a semi-Markov state counts once, not once per remaining step."""
     return len(state_names(hmm))
 
 

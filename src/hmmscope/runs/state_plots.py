@@ -148,7 +148,7 @@ def _details(hmm: Process, given: GivenRows | None, parts: Any, figure: Any, gri
 
 
 def convergence(fit: Any, *, ax: Any = None, figsize: Any = None) -> Any:
-    """Plot, for each restart over its iterations, the gap of its log-likelihood to the best."""
+    """Plot each restart's log-likelihood gap to the best restart, over iterations."""
     found = fit.fits.get(fit.num_states)
     if found is None or not found.history:
         raise InputError("kind: 'convergence' needs the restarts of a fit, which a stream does not store")

@@ -1,4 +1,4 @@
-"""Division of streamed data into parts, each fitted once."""
+"""Division of streamed data into parts; each part is fitted once."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Inputs and known states beside a table: values in the order of its sequences, and one-hot rows."""
+"""Inputs and known states given with a table, in the order of the table's sequences."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -49,7 +49,7 @@ def _scalars(values: Any) -> Any:
 
 
 def from_one_hot(inputs: Any, lengths: Sequence[int]) -> tuple[Any, Any]:
-    """Return inputs with one-hot rows as numbers, and the names or number of the inputs; others as they are, and None."""
+    """Convert one-hot inputs to numbers; also return the names or number of inputs, or None without one-hot rows."""
     names = [*map(str, inputs.columns)] if is_frame(inputs) and hasattr(inputs, "to_numpy") else None
     parts = [inputs.to_numpy()] if names else inputs if isinstance(inputs, list | tuple) else [inputs]
     if not all(isinstance(part, np.ndarray | torch.Tensor) for part in parts):

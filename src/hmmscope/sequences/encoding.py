@@ -124,7 +124,7 @@ def whole_lengths(lengths: object) -> NDArray[np.int64]:
 
 
 def within(rows: Sequence[Any], lengths: object) -> list[Any]:
-    """Return sequences without padding: rows cut to `lengths`, or one row split by `lengths`.
+    """Return sequences without padding: rows cut to `lengths`, or a single row split by `lengths`.
 
     Raises:
         InputError: lengths that match neither the rows nor the only row.

@@ -50,7 +50,7 @@ class Missing:
 
     @classmethod
     def of(cls, given: object) -> "Missing":
-        """Build from one value or a list of values; None means no missing values, [None] the value None."""
+        """Build from one value or a list; None means that no value is missing, [None] that None is missing."""
         if given is None:
             return cls()
         items = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
@@ -105,7 +105,7 @@ class Missing:
             raise InputError(f"missing: {shown(both[0])} is also one of the symbols; it must be one or the other")
 
     def advice(self, value: object) -> str:
-        """Return advice on declaring this value as missing."""
+        """Return how to declare this value as missing."""
         names = [*self.names, "none" if is_nothing(value) else str(value)]
         given = repr(names[0] if len(names) == 1 else names)
         return f"if nothing was observed there, pass missing={given} (--missing {','.join(names) or shown('')})"

@@ -1,4 +1,4 @@
-"""Reading options, which are stored so that other sources are read in the same way."""
+"""Reading options, stored so that other sources are read in the same way."""
 
 import shlex
 from collections.abc import Mapping

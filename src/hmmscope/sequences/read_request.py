@@ -1,4 +1,4 @@
-"""A request to read sequences: options, alphabet, and names of places for errors."""
+"""A request to read sequences: options, alphabet, and names of rows for error messages."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ OBSERVATIONS = "observations"
 
 
 class ReadRequest:
-    """The caller's reading options, and names of places for errors.
+    """The caller's reading options, and names of rows for error messages.
 
     Args:
         what: the source, for messages.
@@ -110,7 +110,7 @@ class ReadRequest:
         return names
 
     def of_file(self, header: Mapping[str, Any]) -> Alphabet | None:
-        """Take over the alphabet of a file's observations; return the caller's alphabet if it differs."""
+        """Adopt the alphabet of a file's observations; return the caller's alphabet if it differs."""
         self._check_header(header)
         self.own = "format" in header
         if header.get("gaps"):

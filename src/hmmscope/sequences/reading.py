@@ -285,8 +285,8 @@ def header_of(path: Path, text: str) -> dict[str, Any]:
 def read_array(array: NDArray[Any], asked: ReadRequest, how: str, *, managed: bool = False) -> Encoded:
     """Read a 1-d array as one sequence, or a 2-d array along its time axis.
 
-    By default (time, 1) is one sequence, and in other shapes (sequence, time) each row is a sequence. Floats need
-    `axis` or `lengths`.
+    By default (time, 1) is one sequence, and in other shapes (sequence, time) each row is a sequence. Arrays of floats
+    need `axis` or `lengths`.
     """
     kind, shape = array.dtype.kind, array.shape
     if kind in "USO" and array.ndim == 1:
@@ -332,7 +332,7 @@ def _require_whole(array: NDArray[Any], asked: ReadRequest) -> None:
 
 
 def read_again(found: Encoded, asked: ReadRequest) -> Encoded:
-    """Return encoded sequences with other names or another number of symbols."""
+    """Return encoded sequences with new symbol names or another number of symbols."""
     wanted, options = asked.alphabet, asked.read_options.to_data() | ({} if asked.lengths is None else {"lengths": 0})
     if options:
         raise InputError(f"{next(iter(options))}: applies only when a source is read, and SequenceData is already read")

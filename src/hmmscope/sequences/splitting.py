@@ -32,7 +32,7 @@ def block_length(num_steps: int) -> int:
 
 
 def piece_length(lengths: Iterable[int], length: int) -> int:
-    """Return `length`, or `block_length` if it is shorter and there would be fewer than 30 pieces."""
+    """Return `length`, or a shorter `block_length` if `length` gives fewer than 30 pieces."""
     counts = list(lengths)
     few = sum(-(-count // length) for count in counts) < _FEW_PIECES
     return min(length, block_length(sum(counts))) if few else length

@@ -108,7 +108,7 @@ def _parsed(text: str, separator: str) -> list[list[str]]:
 
 
 def separator_of(text: str, separators: str) -> str:
-    """Return the separator that gives every line the same number of cells; without one, the first."""
+    """Return the separator that gives every line the same number of cells, by default the first."""
     if len(separators) == 1:
         return separators
     lines = [line for line in text[: 64 * _SAMPLE * 80].splitlines()[:_SAMPLE] if line.strip()]

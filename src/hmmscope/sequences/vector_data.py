@@ -76,7 +76,7 @@ class VectorData:
 
     @property
     def num_observations(self) -> int:
-        """Number of rows that are not entirely missing."""
+        """Number of rows with an observed entry."""
         return int((~self.rows.isnan()).any(1).sum())
 
     def __len__(self) -> int:

@@ -51,7 +51,7 @@ class UnroundedHMM(Process):
 
     @functools.cached_property
     def logarithms(self) -> Tables:
-        """Log tables bit-identical to hmmlearn's; states are reversed, because there the highest state wins ties."""
+        """Log tables bit-identical to hmmlearn's; states are reversed, because its highest state wins ties."""
         initial, transition = (libm_log(part[0].numpy()) for part in self.params.rows()[:2])
         with np.errstate(divide="ignore"):
             emission_VS = np.log(np.ascontiguousarray(self.params.rows()[2][0].numpy().T))
@@ -145,10 +145,10 @@ def libm_log(values: Array) -> Array:
 
 
 def as_rows(X: Any) -> Any:
-    """Convert what `hmmscope.SequenceData` and `read_vectors` read to rows for `validate_data`; frames keep names.
+    """Convert sources of `hmmscope.SequenceData` and `read_vectors` to rows for `validate_data`; frames keep names.
 
-    A sequence of numbers is a column, and None and masked entries become NaN. Files and data that were read
-    come with lengths, see `with_lengths`.
+    A sequence of numbers is a column, and None and masked entries become NaN. Files, `SequenceData` and `VectorData`
+    have lengths, see `with_lengths`.
     """
     if isinstance(X, np.ndarray) and X.dtype.names is not None:
         X = {name: X[name] for name in X.dtype.names}

@@ -335,7 +335,7 @@ class HiddenMarkovModel(BaseEstimator):
     def bic(self, X: Any, lengths: Any = None) -> float:
         """Compute -2 log P(X) + (free parameters) log(observed rows).
 
-        Only parameters named in `params` are free; structural zeros are not.
+        Only parameters named in `params` are free; zero probabilities are not.
         """
         X, lengths = with_lengths(X, lengths, symbols=self.symbolic)
         score = self.score(X, lengths)
@@ -418,7 +418,7 @@ class HiddenMarkovModel(BaseEstimator):
 
 
 def most_probable(prior: Any, counts: Array, before: Array) -> Array:
-    """Maximize the posterior under Dirichlet(prior) rows; zeros, and rows without counts, do not change."""
+    """Maximize the posterior under Dirichlet(prior) rows; zeros and rows without counts stay unchanged."""
     weight = np.where(before == 0, 0.0, np.maximum(prior - 1 + counts, 0))
     total = weight.sum(-1, keepdims=True)
     return np.divide(weight, total, where=total > 0, out=np.array(before, np.float64))

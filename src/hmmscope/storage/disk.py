@@ -1,4 +1,4 @@
-"""System calls that change the disk, used by `store`; tests replace them to simulate power cuts and failures."""
+"""System calls that change the disk, used by `store`; tests replace them to simulate failures."""
 
 import errno
 import fcntl
@@ -279,7 +279,7 @@ def one_at_a_time(path: Path) -> Iterator[None]:
 
 @contextmanager
 def staying(folder: Path, name: str) -> Iterator[None]:
-    """Report a missing folder, not damage, if `name` disappears inside the block."""
+    """If `name` disappears inside the block, report a missing folder instead of damage."""
     try:
         yield
     except (HmmscopeError, OSError) as error:

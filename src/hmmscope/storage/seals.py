@@ -62,7 +62,7 @@ def write_seal(
     leave: Collection[str] = (),
     whole: Collection[str] = (),
 ) -> None:
-    """Write the seal of a folder, which covers its files and those in `coming`, but not those in `leave`.
+    """Write a folder's seal, which covers its files and files in `coming`, but no files in `leave`.
 
     Folders in `whole`, which have no seal of their own, are covered file by file.
     """
@@ -185,7 +185,7 @@ def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
 def open_sealed(folder: Path, *, weights: bool = True, milestones: bool = True) -> Seal | None:
     """Read the seal of a folder and verify its files; None without a seal.
 
-    Without `weights`, a run's weights are not verified; without `milestones`, only the last checkpoint is.
+    Without `weights`, a run's weights are not verified; without `milestones`, only its last checkpoint is verified.
     """
     seal = read_seal(folder)
     if seal is None:

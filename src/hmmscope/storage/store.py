@@ -48,7 +48,7 @@ def json_bytes(obj: Any, where: str) -> bytes:
 def read_json(path: Path, *, limit: int = 64 << 20, managed: bool = False) -> Any:
     """Read a JSON file of at most `limit` bytes, without NaN or duplicate keys.
 
-    For a `managed` file (written by hmmscope), a link or a missing file counts as damage.
+    For a `managed` file (written by hmmscope), a link or a missing file is reported as damage.
 
     Raises:
         InputError: Missing, not a regular file, or above `limit`.

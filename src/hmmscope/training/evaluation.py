@@ -77,6 +77,6 @@ class Evaluation:
 
 
 def mean_where(values: Float64[Tensor, "batch judged"], counted: Tensor) -> list[float | None]:
-    """Average values by position over the samples that `counted` marks; None where it marks none."""
+    """Average values by position over the samples selected by `counted`; None for positions without samples."""
     sums, counts = values.where(counted, 0.0).sum(0), counted.sum(0)
     return [total / count if count else None for total, count in zip(sums.tolist(), counts.tolist(), strict=True)]

@@ -76,7 +76,7 @@ class SingleProcess:
         return max(1, -(-len(batch.tokens) // self.spec.accumulation_steps))
 
     def take(self, moments: Moments, batch: Batch, target: Target, step: int) -> tuple[float, float]:
-        """Take a training step; return the loss and gradient norm before the step.
+        """Take a training step; return loss and gradient norm from before the step.
 
         Raises:
             NonFiniteError: See `updates.update`.

@@ -41,7 +41,7 @@ def judged_outputs(
 def target_loss(
     model: nn.Module, batch: Batch, target: Target, *, block_length: int = 0, block_algorithm: str = "two-phase"
 ) -> Float[Tensor, ""]:
-    """Return the mean loss over supervised positions: cross-entropy in nats, or mean squared error."""
+    """Return the mean loss over supervised positions (cross-entropy in nats, or mean squared error)."""
     outputs = judged_outputs(model, batch, target, block_length=block_length, block_algorithm=block_algorithm)
     return target.loss(outputs, batch.labels if isinstance(batch, LabelledBatch) else target.labels(batch))
 

@@ -70,7 +70,7 @@ class ProcessMonitor(threading.Thread):
         os._exit(code)
 
     def ends_here(self) -> bool:
-        """Return whether the calling thread is the first to end this process."""
+        """Return true for the first thread that ends this process."""
         return self._ending.acquire(blocking=False)
 
     def speaks(self, code: int) -> bool:

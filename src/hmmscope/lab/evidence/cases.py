@@ -1,4 +1,4 @@
-"""Verdicts of the single effects of a claim, and of all effects together."""
+"""Verdicts on each effect of a claim, and on all its effects together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class Judged:
     power: Power | None = None
 
     def said(self, text: str) -> str:
-        """Return a text with the verdict's reason or limit added."""
+        """Add the verdict's reason or limit to a text."""
         if self.verdict == "not tested":
             return f"Not tested: {self.why}. {text}".strip()
         return f"{text} ({self.why})" if self.why else text
@@ -123,7 +123,7 @@ class Case:
 
 
 def parts_of(judged: Mapping[str, Judged], effects: Mapping[str, Effect]) -> list[TaskVerdict]:
-    """Return the verdict of each effect for a finding; none if one failed gate decides all."""
+    """Return the verdict on each effect for a finding; [] if the same failed gate decides all."""
     made: list[TaskVerdict] = []
     for name, one in judged.items():
         known = effects.get(name)

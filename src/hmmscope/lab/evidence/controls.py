@@ -18,9 +18,9 @@ _COUNTING = ("order-", "context-tree")
 
 
 def in_place_of_trained(tables: Tables, network: str) -> Tables | None:
-    """Relabel the rows of `network` as trained; None if no table has both.
+    """Relabel the rows of `network` as trained; return None if no table has rows of both.
 
-    Differences to that network become zero and keep their noise.
+    Differences from that network become zero, with unchanged noise.
     """
     return replaced(tables, lambda rows, column: _swap(rows, column, network))
 
@@ -47,7 +47,7 @@ def _swap(rows: Rows, column: str, network: str) -> Rows | None:
 
 
 def gaining_nothing(tables: Tables) -> Tables:
-    """Set all gains to zero and keep their noise."""
+    """Set all gains to zero, with unchanged noise."""
     made = dict(tables)
     for name, rows in tables.items():
         gains = [str(row.get("quantity", row.get("effect"))).startswith(_GAIN) or name == GAINS for row in rows]

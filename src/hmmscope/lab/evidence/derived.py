@@ -1,4 +1,4 @@
-"""Figures of an experiment, drawn again from its stored tables."""
+"""Figures of an experiment, redrawn from its stored tables."""
 
 from dataclasses import replace
 

@@ -169,7 +169,7 @@ class Effect:
         return replace(self, value=self.value + by, low=low, high=high, values=tuple(one + by for one in self.values))
 
     def p_value(self, bound: float = 0.0) -> float | None:
-        """Return the two-sided p-value at the bound, or None."""
+        """Return the two-sided p-value of "the mean equals the bound", or None."""
         if self.error is None or self.degrees < 0:
             return None
         laws = ((self.error, self.degrees), *self.others)
@@ -253,7 +253,7 @@ def false_discovery(p_values: Mapping[str, float | None]) -> dict[str, float | N
 
 
 def quantile(degrees: int, alpha: float | None = None) -> float:
-    """Return Student's two-sided quantile at `alpha` (default `level`); 0 degrees of freedom mean normal."""
+    """Return Student's two-sided quantile at `alpha` (default `level`); with 0 degrees of freedom it is normal."""
     return _quantile(level() if alpha is None else alpha, degrees)
 
 
@@ -263,7 +263,7 @@ def _quantile(alpha: float, degrees: int) -> float:
 
 
 def two_sided(t: float, degrees: int) -> float:
-    """Return P(|T| >= t) for Student's distribution; 0 degrees of freedom mean normal.
+    """Return P(|T| >= t) for Student's distribution; at 0 degrees of freedom, for the normal distribution.
 
     Source: Abramowitz and Stegun, 26.7.3 and 26.7.4.
     """

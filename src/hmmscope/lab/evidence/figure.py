@@ -1,4 +1,4 @@
-"""The contents of figures, which `hmmscope.lab.report` draws.
+"""Figures, which `hmmscope.lab.report` draws.
 
     series = Series(name="Transformer", x=(0, 1), y=(0.2, 0.5), low=(0.1, 0.4), high=(0.3, 0.6), role="model")
     panel = Lines(title="8 states", x_label="demonstrations", y_label="accuracy", series=(series,))
@@ -115,7 +115,7 @@ class Lines(Panel):
 
 @dataclass(frozen=True, kw_only=True)
 class Bars(Panel):
-    """Groups of bars; optimum and ceiling are marks across their group.
+    """Groups of bars; optimum and ceiling are lines across their group.
 
     Args:
         title: above the panel, or empty.
@@ -245,7 +245,7 @@ class ExplorerCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class Explorer(Panel):
-    """Interactive curves, with a selection list per choice.
+    """Interactive curves, with a selection list for each setting.
 
     Args:
         title: above the panel, or empty.

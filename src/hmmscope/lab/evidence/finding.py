@@ -1,4 +1,4 @@
-"""Findings: the verdict on a claim with its number, stored by experiments and shown on pages."""
+"""Findings: verdicts on claims with the measured effects."""
 
 import re
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ def asked_by(source: str) -> str:
 
 @dataclass(frozen=True)
 class TaskVerdict:
-    """The verdict of one of a claim's effects.
+    """The verdict on one effect of a claim.
 
     Attributes:
         name: the effect, such as a task.
@@ -52,7 +52,7 @@ _PART = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The verdict on a claim, with its number.
+    """The verdict on a claim, with the measured effect.
 
     Attributes:
         title: the claim.
@@ -111,7 +111,7 @@ class Finding:
         )
 
     def at(self, scale: str) -> "Finding":
-        """Return the finding for a scale; scales in `UNJUDGED` have no verdict and number."""
+        """Return the finding at a scale; findings at scales in `UNJUDGED` lack verdict and number."""
         if scale != UNJUDGED:
             return self
         kept = {

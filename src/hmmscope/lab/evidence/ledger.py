@@ -127,7 +127,7 @@ def ledger(
 ) -> list[LedgerRow]:
     """Return a row for each claim that the experiments in `folders` decide, with q-values over all rows.
 
-    A claim at several scales has only the row of the largest.
+    A claim tested at several scales has one row, for the largest scale.
 
     Args:
         folders: folders of experiments.
@@ -276,7 +276,7 @@ def rules_of(experiment: str) -> dict[str, int]:
 
 
 def with_versions(findings: Sequence[Mapping[str, Any]], experiment: str) -> list[dict[str, Any]]:
-    """Return findings with rule versions in place of the marks in older files."""
+    """Return findings with rule versions in place of the digests in older files."""
     once = {one.name: one.once for one in claims_of(experiment)}
     return [
         {**one, "rule_version": present(once.get(one.get("claim", ""), {}), one["rule_version"])}

@@ -21,7 +21,7 @@ NameAndRole = tuple[str, Role]
 def curve(
     rows: Rows, x: str, name: str, role: Role = "other", *, y: str = "value", bands: bool = True, pool: bool = True
 ) -> Series | None:
-    """Make a curve of means over seeds; None without rows.
+    """Make a curve of means over seeds; return None without rows.
 
     Args:
         rows: of one or several seeds.

@@ -104,7 +104,7 @@ def chances(
 def targets(
     rule: Rule, effect_if_true: float | None = None, effect_if_false: float | None = None
 ) -> tuple[float, float] | None:
-    """Return the paper's effect and the effect that counts as no effect, or None."""
+    """Return the paper's effect and the effect treated as no effect, or None."""
     match rule:
         case Within():
             found: tuple[float | None, float | None] = (rule.bound, rule.bound + 2 * rule.margin)
@@ -135,7 +135,7 @@ def powered(
     least: float,
     redrawn: Redrawn | None = None,
 ) -> tuple[Gate, Power | None, Verdict]:
-    """Return the power gate of a verdict, the power, and the verdict that the gate allows."""
+    """Return the gate that tests the power for a verdict, the power, and the verdict after the gate."""
     found = power_of(rule, effects, effect_if_true, effect_if_false, redrawn)
     seen = (MOST_FALSE, least)
     if found is None:

@@ -1,4 +1,4 @@
-"""Claims as records: the statement, its rule, and every number behind the verdict.
+"""Claims as records: the statement, its rule, and every number that the verdict depends on.
 
 The folder "claims" next to the measuring modules has one file per experiment:
 
@@ -149,13 +149,13 @@ class ClaimRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementVersion:
-    """The version of a measurement, and the versions that marks in older files stand for."""
+    """The version of a measurement, and the versions of the digests that older files store instead."""
 
     version: int = 1
     once: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, part: Mapping[str, Any]) -> int | None:
-        """Return the version that measured a part; None if unknown."""
+        """Return the version that measured a part of an experiment; None if unknown."""
         found = part.get("measurement", self.once.get(part.get("code", "")))
         return found if isinstance(found, int) else None
 
@@ -173,7 +173,7 @@ def record(folder: Path, name: str) -> ClaimRecord:
 
 
 def present(once: Mapping[str, int], mark: Any) -> Any:
-    """Return the version that a mark in an older file stands for."""
+    """Return the version for the digest or version in a file."""
     return once.get(mark, mark) if isinstance(mark, str) else mark
 
 

@@ -31,7 +31,7 @@ class Rows(list[dict[str, Any]]):
         return Rows(kept)
 
     def one(self, **fields: Any) -> dict[str, Any]:
-        """Return the only row with given column values.
+        """Return the single row with given column values.
 
         Raises:
             LookupError: no such row, or several.

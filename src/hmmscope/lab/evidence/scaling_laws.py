@@ -6,8 +6,8 @@ With x = log2 of the budget and an effect u_i per instance:
     saturating   y = a + u_i - A 2^(-k x) + noise,  k > 0
 
 Rates k and the straight form are kept if their sum of squares is within the F ratio of the smallest (Bates and Watts
-1988). Outcomes that a ceiling censors are imputed (Schmee and Hahn 1979). A prediction interval is the union over all
-forms kept; the held-out largest budget tests it.
+1988). Outcomes that a ceiling censors are imputed (Schmee and Hahn 1979). A prediction interval is the union of the
+forms' intervals; the held-out largest budget tests it.
 """
 
 import math
@@ -76,7 +76,7 @@ class ScalingLaw:
 
     @classmethod
     def of(cls, points: Sequence[BudgetPoint]) -> "ScalingLaw | None":
-        """Fit the law; return None with fewer than three budgets or two degrees of freedom."""
+        """Fit the law; return None for fewer than three budgets or two degrees of freedom."""
         budgets, instances = ({getattr(point, name) for point in points} for name in ("x", "instance"))
         seen = sum(not point.hidden for point in points)
         if len(budgets) < 3 or seen < len(instances) + 4:
@@ -135,7 +135,7 @@ class ScalingLaw:
 
     @staticmethod
     def last_doubling(points: Sequence[BudgetPoint]) -> dict[int, float]:
-        """Return each instance's change per doubling between its last two budgets."""
+        """Return each instance's change of the outcome per doubling between its last two budgets."""
         steps = {}
         for instance in sorted({point.instance for point in points}):
             own = sorted(point for point in points if point.instance == instance and not point.hidden)

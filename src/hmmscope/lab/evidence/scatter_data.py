@@ -47,11 +47,11 @@ class BeliefPlane:
         self.middle, self.size = (low + high) / 2, 1.15 * float((high - low).max())
 
     def places(self, values: ArrayLike, most: int | None = None) -> str:
-        """Pack the places of the first `most` vectors (point, state)."""
+        """Pack the positions of the first `most` vectors (point, state)."""
         return pack_places((((np.asarray(values, np.float64) @ self.onto) - self.middle) / self.size + 0.5)[:most])
 
     def corners(self) -> str:
-        """Pack the corners of the triangle, if any."""
+        """Pack the corners of the triangle, if there is a triangle."""
         return self.places(np.eye(3)) if over_three_states(self.beliefs) else ""
 
     def colours(self, most: int | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Sensitivity of verdicts to choices: margins, error rates, definitions, single seeds."""
+"""Sensitivity of verdicts to choices: margins, error rates, definitions, and single seeds left out."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

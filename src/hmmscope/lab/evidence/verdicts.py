@@ -68,7 +68,7 @@ class Rule(ABC):
         return self.decide(rounded(effect.low), rounded(effect.value), rounded(effect.high))
 
     def p_value(self, effect: Effect) -> float | None:
-        """Return the two-sided p-value at the bound, or None."""
+        """Return the two-sided p-value of "the mean equals the bound", or None."""
         return effect.p_value(self.bound)
 
     def holds_by_sign(self, effect: Effect) -> bool:
@@ -76,7 +76,7 @@ class Rule(ABC):
         return False
 
     def seeds_needed(self, effect: Effect) -> int | None:
-        """Return how many seeds with this mean and spread would decide; None above 200."""
+        """Return how many seeds with this mean and spread would decide the claim; None above 200."""
         counts = range(2, MOST_SEEDS + 1)
         return next((n for n in counts if self.verdict(effect.with_seeds(n)) != "inconclusive"), None)
 
@@ -85,8 +85,8 @@ class Rule(ABC):
 class Above(Rule):
     """The effect exceeds a bound by at least the smallest effect that matters.
 
-    The verdict is reproduced if the whole interval does so, reproduced in sign if the interval is above the bound, and
-    not reproduced if it is below bound + `smallest_effect`.
+    The verdict is reproduced if the interval is above bound + `smallest_effect`, reproduced in sign if it is above the
+    bound, and not reproduced if it is below bound + `smallest_effect`.
     """
 
     name: ClassVar[str] = "above"
@@ -236,7 +236,7 @@ class Gate:
         return {"name": self.name, "is_open": self.is_open, "text": self.text}
 
     def about(self, *names: str) -> "Gate":
-        """Return the gate restricted to some effects."""
+        """Return the gate, restricted to the named effects."""
         return replace(self, of=names)
 
     def concerns(self, names: Iterable[str]) -> bool:
@@ -245,7 +245,7 @@ class Gate:
 
     @staticmethod
     def converged(changes: Mapping[str, float | None], margin: float, what: str) -> "Gate":
-        """Require that outcomes hardly changed over the last quarter of training.
+        """Require that outcomes changed little over the last quarter of training.
 
         Args:
             changes: change by run or cell; None if not recorded.
@@ -271,7 +271,7 @@ class Gate:
 
     @staticmethod
     def flat(tables: Tables, margin: float = FLAT, **fields: Any) -> "Gate":
-        """Require that every run's loss hardly changed at the end, or is near its lower bound.
+        """Require that each run's loss changed little at the end of training, or is near its lower bound.
 
         Args:
             tables: with the table ``runs``.
@@ -357,7 +357,7 @@ class Gate:
 def at_budget(
     verdict: Verdict, spent: Mapping[str, float], papers: Mapping[str, float], could_help: bool | None = None
 ) -> tuple[Verdict, str]:
-    """Return the verdict given a budget below the paper's, and a text on the budget.
+    """Return the verdict at a training budget below the paper's, and a text on the budget.
 
     Returns:
         "not at this budget" instead of "not reproduced" if more could help; ``at 640,000 sequences (the paper:

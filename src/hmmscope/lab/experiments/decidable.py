@@ -1,6 +1,6 @@
-"""Prediction, before training, of the claims that a plan can decide, gate by gate.
+"""Prediction, before training, of which claims a plan can decide.
 
-Stored tables give the models that each claim needs, and the spread over seeds.
+Stored tables show which models each claim needs, and the spread over seeds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ _LACKING = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError,
 
 @dataclass(frozen=True)
 class Outlook:
-    """A plan's ability to decide a claim, with the gates behind it.
+    """A prediction whether a plan can decide a claim, with the gates that decide this.
 
     Attributes:
         gates: gates that the plan fixes.

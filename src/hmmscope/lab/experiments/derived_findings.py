@@ -36,7 +36,7 @@ def write_results(
 
 
 def derive_again(folder: Path) -> None:
-    """Write the figures and findings of a finished experiment again with the current rules.
+    """Rewrite the figures and findings of a finished experiment under the current rules.
 
     Raises:
         InputError, DamagedError: see `ledger`.

@@ -83,7 +83,7 @@ class Experiment(ABC):
         return None
 
     def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        """Return the models of a seed that are measured together, by part."""
+        """Return the labels of the models that are measured together, by part."""
         return {label: [label] for label in labels} if self.measure_per_run else {ALL: labels}
 
     def measurements(self, scale: str) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class Experiment(ABC):
         return [claim.evaluate(tables) for claim in claims_of(self.name)] + self.notes(tables)
 
     def notes(self, tables: Tables) -> list[Finding]:
-        """Return findings that belong to no claim."""
+        """Return additional findings, without a claim."""
         return []
 
     def answer(self, tables: Tables) -> list[str]:

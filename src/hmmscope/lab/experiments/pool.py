@@ -49,7 +49,7 @@ def train_in_pool(
 def default_executor(num_runs: int, asked: ExecutorOptions | None, *, alone: bool = False) -> ExecutorOptions | None:
     """Return the requested executor; by default, one worker process per processor.
 
-    None trains in this process.
+    The result None means training in this process.
     """
     if asked is not None:
         here = asked.name == "local" and (num_runs == 1 or asked.jobs == 1)

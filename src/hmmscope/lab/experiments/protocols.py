@@ -44,7 +44,7 @@ def write_protocol(plan: ExperimentPlan, path: Path) -> str:
 
 
 def handed_on(given: Protocol | None, kept: StoredParts | None) -> tuple[Protocol | None, dict[str, str]]:
-    """Return the protocol to use in a folder, and its entries for experiment.json."""
+    """Return the protocol for a folder, and its entries in experiment.json."""
     if given is not None:
         return given, {"protocol": given.digest, "begun": datetime.now(UTC).isoformat(timespec="seconds")}
     if kept is None or "protocol" not in kept.about:

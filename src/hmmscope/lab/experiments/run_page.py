@@ -1,4 +1,4 @@
-"""A single training run presented as an experiment, for its page and for comparisons."""
+"""A training run presented as an experiment."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Execution of a seeded experiment, with a task for each part."""
+"""Execution of a seeded experiment, one task per part."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""Names and roles of predictors in figures, for all experiments."""
+"""Names and roles of predictors in figures."""
 
 from hmmscope.lab.evidence.panels import NameAndRole
 

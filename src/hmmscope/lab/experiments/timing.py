@@ -1,4 +1,4 @@
-"""Time per phase of an experiment, stored separately from the results."""
+"""Time per phase of an experiment, stored apart from results."""
 
 import os
 import time

@@ -17,8 +17,8 @@ MOST_STATES, MOST_SYMBOLS, MOST_MOVES, LEAST = 8, 6, 4, 0.005
 def explained(process: Process) -> dict[str, Any]:
     """Return sentences about a process, and a table of its states (or None).
 
-    A row lists a state's emissions and transitions; for edge emissions, its next states by symbol. Probabilities below
-    `LEAST` are left out.
+    A row lists a state's emissions and transitions; for edge emissions, its next states by symbol. Rows omit
+    probabilities below `LEAST`.
     """
     words = [process.about] if process.about else []
     counted = f"{_count(process.num_states, 'hidden state')} and {_count(process.num_symbols, 'symbol')}"

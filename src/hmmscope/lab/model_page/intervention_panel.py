@@ -69,7 +69,7 @@ def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, A
 def used(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
     """Measure how far predictions change when another sequence's belief is written into a layer.
 
-    The result is the fraction of the distance to that belief's exact prediction, in total variation, and the same for
+    Return how much of the distance (total variation) to that belief's exact prediction the change closes, also for
     random changes of equal norm.
     """
     options = InterventionOptions(num_positions=POSITIONS)

@@ -23,7 +23,7 @@ _REFERENCES = ("optimum", "ceiling", "baseline")
 def compare(figures: Mapping[str, list[Figure]]) -> list[Figure]:
     """Return a combined figure, "Compared: ...", for each figure name of at least two experiments.
 
-    The series are the models, named by experiment, and those references that are equal in all experiments.
+    The series are the models, named by experiment, and references that are equal in all experiments.
 
     Args:
         figures: Figures by the experiment's name on the page.

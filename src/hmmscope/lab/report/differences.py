@@ -48,7 +48,7 @@ def finding_view(finding: Finding) -> dict[str, Any]:
 
 
 def finding_rows(experiments: Sequence[ExperimentFolder]) -> list[dict[str, Any]]:
-    """Return a row per title of a finding, with the finding of each run or None."""
+    """Return a row per title of findings, with each run's finding or None."""
     found = [{one.title: finding_view(one) for one in experiment.findings} for experiment in experiments]
     return [{"title": title, "runs": [one.get(title) for one in found]} for title in _keys(found)]
 

@@ -1,6 +1,6 @@
 """Initial selection and views of an `Explorer`, for Matplotlib and for the browser.
 
-A view is the set of choices for which all values are shown.
+A view is a set of settings (choices) of which all values are shown.
 """
 
 from collections import Counter
@@ -73,7 +73,7 @@ def _turns(panel: Explorer, indices: list[int], open_choices: tuple[int, ...]) -
 
 
 def first_chosen(panel: Explorer) -> tuple[str | None, ...]:
-    """Return the initial selection: the first curve's values, but all values of the choice that is overlaid."""
+    """Return the initial selection: the first curve's values, but all values of the overlaid choice."""
     return tuple(None if choice == panel.overlay else panel.first(choice) for choice in panel.choices)
 
 

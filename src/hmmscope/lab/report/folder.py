@@ -31,7 +31,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """Contents of experiment.json, without its config and the versions of its rules.
+    """Contents of experiment.json, without configurations and rule versions.
 
     Args:
         experiment: Name of the experiment on the command line.

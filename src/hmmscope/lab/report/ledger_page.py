@@ -16,7 +16,7 @@ _WORDS = ("supported", "contradicted", "undecided")
 
 @dataclass(frozen=True)
 class Page:
-    """The page of an experiment, linked from the ledger; without one, `link` is None and `error` gives the reason."""
+    """The page of an experiment, linked from the ledger; a missing page has an `error` and no `link`."""
 
     name: str
     title: str

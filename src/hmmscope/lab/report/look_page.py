@@ -85,7 +85,7 @@ def described_layer(layer: str) -> str:
 
 
 def lead(data: dict[str, Any]) -> tuple[str, str]:
-    """Return what training did to the belief, or the losses, for the head of the page, and the rest for the belief maps."""
+    """Return the sentence for the head of the page, on the effect of training, and those for the belief maps."""
     if data["invalid"] or data["beliefs"] is None:
         return sentence(data), ""
     *rest, first = re.split(r"(?<=[a-z0-9)\]]\.) (?=[A-Z])", sentence(data))

@@ -1,4 +1,4 @@
-"""One self-contained HTML page of one or several experiments, readable without a network.
+"""One self-contained HTML page of experiments, readable without a network.
 
 The page's content security policy allows only its own scripts (by digest), and no network access.
 """
@@ -48,7 +48,7 @@ LONG = 12  # rows from which a table scrolls in its own box
 def write_page(folders: list[Path], out: Path) -> Path:
     """Write the page of the experiments in `folders` to `out` atomically, and return `out`.
 
-    A page written into a sealed folder is added to its second seal.
+    A page written into a sealed folder is added to the folder's second seal.
     """
     if not folders:
         raise InputError("report: needs the folder of an experiment")

@@ -1,4 +1,4 @@
-"""Style of a series by its role, for Matplotlib and for the browser.
+"""Style of a series by its role, for Matplotlib and browsers.
 
 Names that differ only in a number, such as "1 layer" and "2 layers", get colours from a scale.
 """
@@ -246,5 +246,5 @@ def few_decades(values: Iterable[float]) -> bool:
 
 
 def thinned(labels: tuple[str, ...], most: int) -> list[int]:
-    """Return indices of at most `most` labels, evenly spaced from the first."""
+    """Return the indices of at most `most` labels, evenly spaced from the first."""
     return list(range(0, len(labels), -(-len(labels) // most)))

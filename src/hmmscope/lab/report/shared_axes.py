@@ -1,4 +1,4 @@
-"""A common y axis for panels of the same quantity, on pages and in pictures."""
+"""A common y axis for panels of the same quantity."""
 
 import math
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ from hmmscope.lab.report.series_style import log_floor
 
 
 def shared(panels: Sequence[Panel], columns: int) -> list[Panel]:
-    """Return panels in which those of the same quantity have one y axis, if each panel's values fill half of it.
+    """Give panels of one quantity the same y axis if each panel's values fill half of the axis.
 
-    Otherwise each row of the figure has an axis of its own under the same condition.
+    Otherwise panels in one row of the figure share an axis under that condition.
     """
     found = list(panels)
     groups: dict[tuple[type, str, bool], list[int]] = {}

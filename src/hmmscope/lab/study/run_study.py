@@ -1,4 +1,4 @@
-"""A study of given sequences: entropies, n-gram baselines, HMMs and networks compared on one axis.
+"""A study of given sequences: entropies, n-gram baselines, HMMs and networks compared.
 
 OUT/
   experiment.json  findings.json     description and results
@@ -91,8 +91,8 @@ def study(
 ) -> StudyResult:
     """Compare n-gram baselines, HMMs of growing size and networks on sequences with unknown distribution.
 
-    All predictors are fitted to the training part. The validation part chooses the order of the n-gram, the training
-    length of each network and the HMM compared with them. Losses are computed on the test part.
+    All predictors are fitted to the training part. The validation part selects the n-gram order, each network's number
+    of training steps, and the HMM. Losses are computed on the test part.
 
     Args:
         source: `SequenceData` or its sources: a file path, lists, an array.

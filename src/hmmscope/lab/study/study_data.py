@@ -125,7 +125,7 @@ class Prepared:
         return tuple(sorted({count for count in counts if count <= self.spec.max_steps})) or (self.spec.max_steps,)
 
     def engine(self, network: str) -> str:
-        """Return the training engine for all trainings of a network, chosen by the longest of them."""
+        """Return a network's training engine, chosen for its longest training and used in all."""
         config = self.config(network, self.steps[-1], 0)
         config = replace(config, training=replace(config.training, device="cpu"))
         return engine_of(config, model_io_of(config, make_target(config.target, self.process, self.layout))).engine
@@ -151,7 +151,7 @@ class Prepared:
         return size - 1 + size * (size - 1) + size * (self.data.num_symbols - 1)
 
     def counters(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return the row of each simple predictor by name."""
+        """Return the table row of each simple predictor, by name."""
         orders = [order for order in range(self.spec.order + 1) if f"n-gram-{order}" in names]
         return study_tables.counters(self.parts[0], orders)
 

@@ -25,7 +25,7 @@ _BASELINES = {
 
 
 def summary(counting: Sequence[str]) -> str:
-    """Describe a study with some families of simple predictors."""
+    """Describe a study in which the simple predictors are of the given families."""
     symbols = "n-gram" in counting
     simple = "n-grams, the mixture of all context trees" if symbols else "Gaussian autoregressions"
     return (

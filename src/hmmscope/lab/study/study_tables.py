@@ -41,7 +41,7 @@ def grams(data: SequenceData, size: int) -> NDArray[np.int64]:
 
 
 def counters(data: SequenceData, orders: Iterable[int]) -> dict[str, dict[str, Any]]:
-    """Return the row of each n-gram baseline by name."""
+    """Return the table row of each n-gram baseline, by name."""
     found: dict[str, dict[str, Any]] = {}
     for order in orders:
         seen = len(np.unique(grams(data, order + 1)))
@@ -74,7 +74,7 @@ def over_counting(rows: Sequence[dict[str, Any]], test: dict[str, Curves], netwo
 
 
 def entropies(data: SequenceData, order: int) -> list[dict[str, Any]]:
-    """Estimate the entropy, in nats, of the next symbol given the last k; rare contexts bias it downwards."""
+    """Estimate the entropy of the next symbol given the last k, in nats; rare contexts bias it downwards."""
     rows, before = [{"context": -1, "value": math.log(data.num_symbols), "distinct": 1}], 0.0
     for k in range(order + 1):
         if data.num_symbols ** (k + 1) >= 2**62:
@@ -133,7 +133,7 @@ def _judged(
 
 
 def positions(losses: dict[str, Curves]) -> Iterator[dict[str, Any]]:
-    """Yield the mean loss of some predictors by number of observed symbols."""
+    """Yield the mean loss of each predictor by number of observed symbols."""
     for name, values in losses.items():
         edges = [edge for edge in EDGES if edge < values.shape[1]] + [values.shape[1]]
         for begin, end in pairwise(edges):

@@ -101,7 +101,7 @@ def read_grid(path: Path) -> list[GridPoint]:
 
 
 def expand(data: object, overrides: Mapping[str, str] | None = None) -> list[GridPoint]:
-    """Return the points of a grid: combinations, then those of `also`; seeds of a point are adjacent.
+    """Return the points of a grid: combinations, then the points of `also`; seeds of a point are adjacent.
 
     Args:
         data: Mapping of a grid file.
@@ -320,7 +320,7 @@ def make_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> 
 
 @contextmanager
 def changing_grid(out: Path) -> Iterator[None]:
-    """Hold a lock inside the block, so that changes to grid.json and its dependent files are serial."""
+    """Hold a lock inside the block, so that only one process changes grid.json and its dependent files."""
     with disk.writing(out, 0):
         lock = disk.open_own(out / "grid.lock", os.O_RDWR | os.O_CREAT)
     try:
@@ -350,7 +350,7 @@ def extend_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -
 
 
 def begin_work(out: Path, points: Iterable[GridPoint]) -> None:
-    """Remove the folder's seal if any of the points is to be trained."""
+    """Remove the folder's seal if one of the points must be trained."""
     if any(not os.path.lexists(out / "runs" / point.name / "done.json") for point in points):
         with changing_grid(out):
             seals.remove_seal(out)

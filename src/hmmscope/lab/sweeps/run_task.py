@@ -124,7 +124,7 @@ def _same_run(path: Path, config: RunConfig) -> bool:
 
 @contextmanager
 def taking_part(out: Path) -> Iterator[None]:
-    """Hold the shared lock of a sweep; a process that is alone removes temporary files of killed processes."""
+    """Hold the shared lock of a sweep; if no other process holds it, remove temporary files of killed processes."""
     with disk.writing(out, 0):
         lock = disk.open_own(out / "lock", os.O_RDWR | os.O_CREAT)
     try:

@@ -77,7 +77,7 @@ class ProgressListener:
         """Receive a completed task."""
 
     def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
-        """Receive a failed attempt; `again` says whether it will be retried."""
+        """Receive a failed attempt; `again` is true if the task will be retried."""
 
     def at_work(self, beats: dict[str, Heartbeat]) -> None:
         """Receive the heartbeats of running tasks from time to time."""

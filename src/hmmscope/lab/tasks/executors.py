@@ -1,4 +1,4 @@
-"""Executors by name, from command-line options."""
+"""Executors by name."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

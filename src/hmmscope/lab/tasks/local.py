@@ -29,7 +29,7 @@ _UNSEEN = 70
 
 
 class ForkServer:
-    """Client of the fork server, which it starts for the first worker and restarts if killed."""
+    """Client of the fork server; it starts the server for the first worker, and again if it was killed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None

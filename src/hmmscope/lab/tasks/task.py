@@ -108,7 +108,7 @@ class Task(ABC):
     def heartbeat(self, silent: float | None = None) -> "Heartbeat":
         """Return the task's progress, the time since its last change, and the process that runs it.
 
-        `silent` is the time that a `StallTimer` measured; by default the time follows from file times.
+        `silent` is the time from a `StallTimer`; by default, file modification times are used.
         """
         if silent is None:
             silent = time.time() - max((changed for changed, _ in self.signs()), default=0) / 1e9
@@ -141,7 +141,7 @@ class Task(ABC):
         return cls(Path(given["out"]), given["name"])
 
     def given(self) -> dict[str, str]:
-        """Return the strings from which `read` builds the task, here or on a machine with the same paths."""
+        """Return the strings from which `read` builds the task, also on another machine with the same paths."""
         return {"out": str(self.out), "name": self.name}
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """Registered names and their meanings, for the commands `show` and `claims`.
 
-The names come from catalogue.json (written by `scripts/write_pages.py`), or from importing everything if the file is
-outdated.
+The names come from catalogue.json (written by `scripts/write_pages.py`), or from imports of all packages if that file
+is outdated.
 """
 
 import contextlib

@@ -15,7 +15,7 @@ from hmmscope.text import say
 def check(options: CheckOptions) -> int:
     """Verify the seal of each folder and recompute its numbers; without a folder, test the installation.
 
-    Benchmark submissions are scored again from stored predictions, and with `run` also from the model.
+    Benchmark submissions are rescored from stored predictions and, with `run`, also from the model.
 
     Returns:
         0 if everything agrees; 5 for an installation that lacks a requirement.

@@ -53,7 +53,7 @@ Section = tuple[list[str], dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class FactOptions:
-    """Optional properties to compute; zero switches a property off.
+    """Optional properties to compute; the value zero disables a property.
 
     Attributes:
         block_entropies: Longest block of observations.

@@ -1,4 +1,4 @@
-"""Models of verbs: folders of runs and of Hugging Face models, and FILE.py:NAME."""
+"""Models that commands accept: folders of runs and of Hugging Face models, and FILE.py:NAME."""
 
 import os
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def load_model(name: str) -> tuple[Any, Controls | None]:
 
 
 def trained_by(model: Any, process: str | None) -> tuple[Any, str | None]:
-    """Return the run that `process` names if it trained the module, else the model and process unchanged."""
+    """Return the run named by `process` if it trained the model; else return model and process unchanged."""
     if isinstance(model, nn.Module) and process is not None and is_run(Path(process)):
         return load_run(process, model=model), None
     return model, process

@@ -38,7 +38,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class OverrideOptions(Options):
-    """Options of a verb that takes ``--section.key VALUE`` or fields of a process; `overrides` has them by key."""
+    """Options of a verb that accepts ``--section.key VALUE`` or fields of a process, stored in `overrides`."""
 
     overrides: dict[str, str] = field(default_factory=dict)
 
@@ -215,7 +215,7 @@ class SampleOptions(OverrideOptions):
 class InferOptions(SequenceInputOptions, OverrideOptions):
     """exact inference: properties of a process, or answers about sequences
 
-    Options outside the groups apply to both.
+    Options outside the two groups apply to both uses.
     """
 
     audience = DATA

@@ -65,7 +65,7 @@ def read_folder(folder: Path) -> ExperimentFolder:
 
 
 def page_place(out: str, made: str | None = None) -> Path:
-    """Return the path for a page: `out`, or a file in the folder `made`; only an earlier page may be replaced."""
+    """Return the path for a page: `out`, or a file in the folder `made`; an existing file must be a page."""
     if Path(out).suffix not in (".html", ".htm"):
         raise InputError(f"out: must end in .html, got {out!r}")
     refuse_special(Path(out))

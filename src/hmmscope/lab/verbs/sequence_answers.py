@@ -47,7 +47,7 @@ _ASKED = {"smooth": SMOOTHING, "viterbi": PATHS, "paths": PATHS, "memory": MEMOR
 
 @dataclass(frozen=True)
 class SequenceQuestions:
-    """Optional results besides the filter's; zero switches a result off.
+    """Optional results besides those of the filter; the value zero disables a result.
 
     Attributes:
         smooth, viterbi: Posterior of each state, and the most likely path, given all observations.

@@ -40,7 +40,7 @@ _TABLES, _WEIGHTS = 1e-9, 1e-4
 def verify(folders: Sequence[str], quiet: bool) -> None:
     """Verify the seal of each folder, recompute its numbers, and print the result.
 
-    Other folders are searched for hmmscope folders, which are verified.
+    In other folders, all hmmscope folders inside are verified.
 
     Raises:
         DamagedError: The first difference.
