@@ -300,6 +300,10 @@ def test_threads_and_determinism_are_as_before_afterwards(monkeypatch: pytest.Mo
             "model: must be a torch module, a registered model or a mapping with its name, got 5",
         ),
         (
+            lambda: configure("umbrella", model=nn.Linear(1, 1).state_dict()),
+            "model: must be a torch module, got weights",
+        ),
+        (
             lambda: configure("umbrella", read_options={"unit": "lines"}),
             "unit: applies only to sequences that are read here",
         ),

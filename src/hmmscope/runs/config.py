@@ -15,6 +15,7 @@ from hmmscope.datasets.layouts import Layout, SequenceLayout
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.datasets.targets import check_target
 from hmmscope.errors import InputError
+from hmmscope.models.adapted import shown_model
 from hmmscope.models.decoder import RoFormerSpec
 from hmmscope.models.user_module import UserModuleSpec
 from hmmscope.processes.make import is_process, process_data, process_spec
@@ -65,6 +66,8 @@ class RunConfig:
             value = _as_spec(name, getattr(self, name))
             object.__setattr__(self, name, value)
             if isinstance(value, dict):
+                if any(hasattr(one, "is_meta") for one in value.values()):  # a state_dict
+                    raise InputError(f"{name}: must be a torch module, got {shown_model(value)}")
                 object.__setattr__(self, name, registry.build_spec(kind, value, name))
             elif type(value) not in registry.entries(kind).values():
                 module = "a torch module, " if name == "model" else ""
