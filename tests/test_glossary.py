@@ -178,4 +178,6 @@ def test_names_of_earlier_versions_are_those_of_the_migration_page() -> None:
     )
     assert isinstance(unknown_name("x", "y", []), InputError)
     assert suggestion("viterbi", ["train"]) is None
+    verbs = {"predict": "infer", "evaluate": "analyse", "simulate": "sample", "figure": "report", "test": "check"}
+    assert {word: suggestion(word, [*verbs.values(), "fit"]) for word in verbs} == verbs
     assert suggestion("likeliest_path", ["likeliest", "most_likely_states"]) == "most_likely_states"

@@ -296,6 +296,13 @@ _BY_WORD = {
     _plain(word): term for terms in TERMS.values() for term in terms for word in reversed((term.name, *term.synonyms))
 }
 
+#: Other words for verbs of the command line, before each verb's name.
+_VERBS = """predict filter smooth score posterior: infer; estimate learn em: fit; compare explore: study;
+grid cluster: sweep; evaluate eval intervene patch ablate export convert: analyse; view open draw graph: look;
+submit leaderboard: benchmark; reproduce paper: run; ledger verdicts: claims; figure figures page: report;
+list describe info docs: show; generate simulate: sample; verify validate test: check"""
+_VERB_OF = {word: verb for words, verb in (one.split(": ") for one in _VERBS.split(";")) for word in words.split()}
+
 
 def find_term(word: str) -> Term | None:
     """Return the term with this name or synonym (singular or plural), else None."""
@@ -307,6 +314,7 @@ def suggestion(word: str, known: Iterable[str]) -> str | None:
     """Return the name in `known` for which `word` is a synonym or an earlier name, else None."""
     options = list(known)
     names, term = [RENAMED.get(word), RENAMED.get(word.rpartition(".")[2].removeprefix("--"))], find_term(word)
+    names += [_VERB_OF.get(word.lower())]
     for code in term.code if term else ():
         names += [code, *code.split(), f"--{code.rpartition('.')[2]}", code.rpartition(".")[2]]
     for name in filter(None, names):
