@@ -244,7 +244,7 @@ class Mine:
             "process",
             "",
             Mine,
-            "process '': must consist of letters, digits, - and _, so that it differs from a file name",
+            "process '': must consist of letters, digits, - and _, so that it cannot be taken for a file name",
         ),
         ("process", 5, Mine, "process 5: must consist of letters"),
         ("process", "mine.json", Mine, "process 'mine.json': must consist of letters"),

@@ -82,7 +82,7 @@ def code_and_line(error: Exception) -> tuple[int, str]:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return 2, too_long(error.filename)
     if isinstance(error, OSError) and error.errno in _OUT_OF_REACH and error.filename is not None:
-        reason = f"{_OUT_OF_REACH[error.errno]}; do not move or protect the folder until the work ends"
+        reason = f"{_OUT_OF_REACH[error.errno]}; leave the folder in place and writable until hmmscope ends"
         return 5, f"{error.filename}: {reason}"
     if isinstance(error, OSError) and error.errno in _RESOURCES:
         return 5, f"{error.strerror}; files saved earlier are intact"

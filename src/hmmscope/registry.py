@@ -124,7 +124,7 @@ def require_name(kind: str, name: object) -> None:
     """Raise InputError for a name that may be a path or that the library already uses."""
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise InputError(
-            f"{kind} {shown(name)}: must consist of letters, digits, - and _, so that it differs from a file name"
+            f"{kind} {shown(name)}: must consist of letters, digits, - and _, so that it cannot be taken for a file name"
         )
     if kind == "process" and (Path(__file__).parent / "data" / f"{name}.json").exists():
         raise InputError(f"process {name!r}: is already a name in the library; choose another name")

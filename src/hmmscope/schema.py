@@ -106,7 +106,7 @@ def by_field(cls: type, data: Mapping[str, Any], where: str = "") -> dict[str, A
     for key, value in data.items():
         name = known.get(key, key) if isinstance(key, str) else key
         if name in found:
-            raise InputError(f"{path_of(where, key)}: is given twice, the second time as {name}; give one of them")
+            raise InputError(f"{path_of(where, key)}: is given twice, the second time as {name}; give it once")
         found[name] = value
     return found
 
@@ -253,7 +253,7 @@ def refuse_masked(field: str, values: object) -> None:
     """Raise InputError naming `field` if a masked array has masked entries."""
     numpy = sys.modules.get("numpy")  # not imported: there is no such array
     if numpy is not None and (numpy.ma.is_masked(values) or _holds_masked(values, numpy.ma)):
-        raise InputError(f"{field}: has masked entries; give a value for every entry")
+        raise InputError(f"{field}: has masked entries; give every entry a value")
 
 
 def _holds_masked(values: object, ma: Any) -> bool:

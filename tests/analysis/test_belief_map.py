@@ -122,7 +122,7 @@ def test_given_sequences_need_an_observer() -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ({}, "process: is missing, and a model does not store its training process"),
+        ({}, "process: is missing, and no training process is stored with a model"),
         ({"process": "mes3"}, "mess3"),
         ({"process": MESS3}, "length: Recurrent does not state its training length"),
         (

@@ -154,7 +154,7 @@ def test_counting_is_not_tuned_on_what_is_judged() -> None:
     dataset = ProcessDataset(hmm, layout=PROMPTS, stream="evaluate")
     with pytest.raises(InputError, match="train: has the same samples as test"):
         hs.ngram_baselines(dataset, ProcessDataset(hmm, layout=PROMPTS, stream="evaluate"))
-    with pytest.raises(InputError, match="train: must have the layout of test"):
+    with pytest.raises(InputError, match="train: must have the same layout as test"):
         hs.ngram_baselines(ProcessDataset(hmm, 6, stream="counting"), dataset)
     with pytest.raises(InputError, match="train: must have"):
         hs.ngram_baselines(ProcessDataset(random_hmm(3, num_symbols=2), layout=PROMPTS), dataset)

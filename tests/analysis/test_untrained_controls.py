@@ -331,7 +331,7 @@ def test_redrawn_controls_of_another_initialization_are_refused(draw: Any) -> No
     assert found.models == ()
     assert draw_controls(nn.DataParallel(model)).reason == found.reason  # the model's own names
     assert found.reason.startswith("not identifiable: Own seems to initialize its weights differently, ")
-    assert found.reason.endswith("; pass controls=, a function that makes the untrained module")
+    assert found.reason.endswith("; pass a function that makes the untrained module as controls=")
 
 
 def test_training_is_no_other_initialization() -> None:

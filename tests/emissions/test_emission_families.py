@@ -251,7 +251,7 @@ def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) ->
     assert found.hmm.num_states == 2
     assert found.reason.startswith("2 states, 95 % [2, 2]: the smallest BIC")
     assert (
-        "the interval uses BIC only: computing the evidence of 2 states from so many observations takes too long"
+        "the interval uses BIC only: computing the evidence of 2 states from this many observations takes too long"
         in found.reason
     )
     assert [row["chosen"] for row in found.table()] == [False, True, False]
@@ -325,7 +325,7 @@ def test_floors_hold() -> None:
     said = hs.fit(rows, 2, emission="gaussian", covariance_type="full", min_variance=0.01).lines()
     assert said == [
         f"variances at their lower bound: state {found.at_min_variance[0][0]} coordinate 0; pass a smaller min_variance= "
-        "to lower it"
+        "to lower the bound"
     ]
 
 

@@ -286,7 +286,7 @@ def _of_another_layout(x, result):  # type: ignore[no-untyped-def]
 
 def test_nothing_is_compiled_for_another_layout() -> None:
     x = np.zeros((32, 32), np.float32)
-    with pytest.raises(TypingError, match=r"transpose: .* is given for"):
+    with pytest.raises(TypingError, match=r"transpose: got an argument of type"):
         _of_another_layout(x[:, ::2], x)
     run = config(RNN)
     model, _, _ = parts(run, torch.float32)

@@ -527,7 +527,7 @@ def test_a_folder_that_is_gone_is_no_damage(tmp_path: Path, monkeypatch: pytest.
         shutil.rmtree(out)
         raise DamagedError(f"{out}/experiment.json: cannot be read")
 
-    gone = "out: was moved or removed during the work; leave it in place until the work ends"
+    gone = "out: was moved or removed while hmmscope was writing; leave it in place until hmmscope ends"
     monkeypatch.setattr(Seeded, "measure", measure)
     with pytest.raises(ResourceError, match=gone):
         run_experiment("test-seeded", "smoke", tmp_path / "out", seeds=1, quiet=True)

@@ -219,7 +219,8 @@ def test_a_folder_that_is_moved_away_is_one_line(
 
     monkeypatch.setattr(studies, part, moved)
     with pytest.raises(
-        ResourceError, match="out: was moved or removed during the work; leave it in place until the work ends"
+        ResourceError,
+        match="out: was moved or removed while hmmscope was writing; leave it in place until hmmscope ends",
     ):
         hs.study(data, tmp_path / "out")
 

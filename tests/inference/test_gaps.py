@@ -430,5 +430,5 @@ def test_where_no_gap_can_be_answered_for():
         match=r"observations\[0, 1\]: is missing, but this function has no exact answer for missing observations",
     ):
         hs.observe(hs.make_process("fresh-markov-chains"), torch.tensor([[0, hs.MISSING]]))
-    with pytest.raises(InputError, match="lengths: must be None; these observations already have lengths"):
+    with pytest.raises(InputError, match="lengths: must be None, because these observations already have lengths"):
         hs.filter_beliefs(UMBRELLA, hs.SequenceData([[0, 1]]), lengths=[2])

@@ -207,7 +207,7 @@ def test_a_state_observer_has_the_beliefs_given_the_inputs(shape):
         torch.testing.assert_close(found, exact, atol=1e-7, rtol=0)
         logs.append(float(hmmscope.log_likelihood(process, seen).sum()))
     assert logs == pytest.approx(logs[:1] * 4, abs=1e-6)
-    with pytest.raises(InputError, match="process: must be a policy's process of this model"):
+    with pytest.raises(InputError, match="process: must be a process that with_policy made from this model"):
         StateObserver(hmm, hmmscope.make_process("mess3"))
 
 
@@ -252,7 +252,7 @@ def test_sequences_of_one_observation():
 def test_errors():
     hmm = _random(numpy_generator(5, "input-output"), 2, 3, 2)
     for given, message in (
-        ({}, r"pass inputs=, or give the inputs a distribution with `with_policy`"),
+        ({}, r"pass inputs=, or call `with_policy` to give the inputs a distribution"),
         ({"inputs": [[0, 1]]}, r"inputs: must have the shape \(1, 3\), got \(1, 2\)"),
         ({"inputs": [[0, 1, 2]]}, r"inputs: must be in \[0, 2\)"),
         ({"inputs": [[0, 0.5, 1]]}, r"inputs: must be whole numbers, without gaps, got \[0.5\]"),

@@ -92,7 +92,7 @@ def test_files_and_data_that_were_read_have_their_lengths(tmp_path: Path) -> Non
     model = ready("CategoricalHMM")
     assert model.score(parts) == model.score(np.array([[0], [1], [2], [2], [2]]), [3, 2])
     assert estimators.CategoricalHMM(2, random_state=0).fit(parts).n_features == 3
-    with pytest.raises(InputError, match="lengths: apply to arrays and tables; this X has its own"):
+    with pytest.raises(InputError, match="lengths: apply to arrays and tables only; this X already has lengths"):
         model.score(parts, [3, 2])
 
 

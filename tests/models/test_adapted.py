@@ -217,7 +217,7 @@ def test_an_adapter_follows_its_module() -> None:
         ),
         (
             lambda: hs.adapt(Net().state_dict()),
-            r"got weights \(OrderedDict\); pass the module after module.load_state_dict",
+            r"got weights \(OrderedDict\); pass a module that has loaded these weights",
         ),
         (lambda: hs.adapt(SimpleNamespace(model=Net())), r"; pass its .model$"),
         (lambda: hs.adapt(Net(), tokens="ids"), r"the forward of Net has no argument 'ids'; it has tokens$"),
@@ -230,7 +230,7 @@ def test_an_adapter_follows_its_module() -> None:
         (lambda: hs.adapt(3), r"^model: must be a torch module or a function of tokens, got 3$"),
         (
             lambda: hs.adapt(Net(), lambda model, tokens: 0, mask=1),
-            r"^call: must pass all arguments to the model itself",
+            r"^call: must itself pass all arguments to the model",
         ),
     ],
 )
@@ -401,7 +401,13 @@ def test_another_dtype_or_number_of_heads_is_loaded_on_request_only(tmp_path: Pa
             self.num_heads = num_heads
 
     run = train(Heads(2), tmp_path / "run")
-    with pytest.raises(InputError, match=r"^model: has num_heads=4, but the run has num_heads=2; strict=False loads"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"^model: has num_heads=4, but the run has num_heads=2; load the weights anyway with "
+            r"strict=False"
+        ),
+    ):
         hs.load_run(run.path, model=Heads(4))
     with pytest.raises(InputError, match=r"^model: embedding.weight is float64, but float32 in the run; pass that"):
         hs.load_run(run.path, model=Heads(2).double())
@@ -420,7 +426,7 @@ def test_a_module_that_differs_is_not_a_damaged_file(tmp_path: Path) -> None:
         hs.load_run(run.path, model=Buffered(9))
     with pytest.raises(InputError, match=r"^model: must be a torch module .*; pass an instance, Net\(\.\.\.\)$"):
         hs.load_run(run.path, model=Net)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"differs from the module of the run in other: this module has it"):
+    with pytest.raises(InputError, match=r"differs from the module of the run in other: this module has this tensor"):
         hs.load_run(run.path, model=Buffered(8, "other"))
 
 
@@ -488,7 +494,9 @@ def test_modules_that_cannot_be_trained_are_one_line(tmp_path: Path) -> None:
         train(spread, tmp_path / "run")
     with pytest.raises(InputError, match=r"^model: layers\.0\.phase is complex; keep its real and imaginary parts$"):
         train(twisted, tmp_path / "run")
-    with pytest.raises(InputError, match=r"^model: embedding has sparse gradients; build it with sparse=False$"):
+    with pytest.raises(
+        InputError, match=r"^model: embedding has sparse gradients; build this module with sparse=False$"
+    ):
         train(sparse, tmp_path / "run")
 
 

@@ -274,8 +274,8 @@ def test_parameters_are_counted_without_building(name: str, vectors: bool, feedb
 @pytest.mark.parametrize(
     "given, message",
     [
-        ({}, "vocab_size, input_width: give one of them, because a model"),
-        ({"vocab_size": 3, "input_width": 3}, "vocab_size, input_width: give one of them, because a model"),
+        ({}, "vocab_size, input_width: give one of the two, because a model"),
+        ({"vocab_size": 3, "input_width": 3}, "vocab_size, input_width: give one of the two, because a model"),
         ({"vocab_size": 0}, "vocab_size: must be at least 1, got 0"),
         ({"vocab_size": 3, "max_length": 0}, "max_length: must be at least 1, got 0"),
         ({"vocab_size": 3, "feedback_width": -1}, "feedback_width: must be at least 0, got -1"),
@@ -294,7 +294,7 @@ def test_make_model_is_checked() -> None:
         make_model("rnn", num_symbols=3, widht=8)
     with pytest.raises(InputError, match="vocab_size: must be at least 3, the number of symbols, got 2"):
         make_model("rnn", num_symbols=3, vocab_size=2)
-    with pytest.raises(InputError, match="vocab_size, input_width: give only one of them, because a model"):
+    with pytest.raises(InputError, match="vocab_size, input_width: give only one of the two, because a model"):
         make_model("rnn", num_symbols=3, vocab_size=4, input_width=2)
     model = make_model("rnn", num_symbols=3, input_width=2, feedback_width=4, max_length=7)
     assert model.model_io == ModelIO(num_outputs=3, input_width=2, feedback_width=4, max_length=7)
@@ -376,7 +376,11 @@ def test_foreign_weights_have_our_law() -> None:
         ("llama", {"width": 6}, "width: must be a multiple of 2"),
         ("llama", {"mlp_ratio": 0.1}, r"mlp_ratio: must be in \[1, 65536\]"),
         ("xlstm", {"width": 6, "num_heads": 2}, "width: must be a multiple of 2"),
-        ("mamba2", {"width": 5, "num_heads": 4}, "width: times expand must be a multiple of num_heads = 4"),
+        (
+            "mamba2",
+            {"width": 5, "num_heads": 4},
+            "width: must give a multiple of num_heads = 4 when multiplied by expand",
+        ),
         ("rwkv", {"num_layers": 1}, "num_layers: must be at least 2"),
         ("gated-deltanet", {"width": 9, "num_heads": 2}, "width: must be a multiple of num_heads = 2"),
         ("mamba", {"state_size": 0}, r"state_size: must be in \[1, 65536\]"),

@@ -77,9 +77,9 @@ def test_a_mixture_has_the_posterior_of_its_components_and_sequences_have_tokens
 
 
 def test_a_loader_of_the_corpus_itself_says_what_to_take() -> None:
-    with pytest.raises(TypeError, match=r"a process dataset has no end; use DataLoader\(dataset.stream"):
+    with pytest.raises(TypeError, match=r"a process dataset is infinite; use DataLoader\(dataset.stream"):
         next(iter(DataLoader(CORPUS)))
-    with pytest.raises(TypeError, match=r"a process dataset has no end; use DataLoader\(dataset.stream"):
+    with pytest.raises(TypeError, match=r"a process dataset is infinite; use DataLoader\(dataset.stream"):
         DataLoader(CORPUS, batch_size=4, shuffle=True)
     assert CORPUS  # and it is something
 

@@ -122,9 +122,13 @@ BAD_MIXTURES = [
     (
         [0.5, 0.5],
         [coin(), hs.HMM(HALF, EYE, EYE)],
-        "components: must have equal (kind, states, symbols), got [('HMM', 1, 2), ('HMM', 2, 2)]",
+        "components: all must have the same (kind, number of states, number of symbols), got [('HMM', 1, 2), ('HMM', 2, 2)]",
     ),
-    ([0.5, 0.5], [coin(), hs.HMM([1.0], [[1.0]], [[1.0]])], "components: must have equal (kind, states, symbols)"),
+    (
+        [0.5, 0.5],
+        [coin(), hs.HMM([1.0], [[1.0]], [[1.0]])],
+        "components: all must have the same (kind, number of states, number of symbols)",
+    ),
 ]
 
 

@@ -55,7 +55,7 @@ LACKING: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a method where the law answers": (
         lambda: hs.load_process("umbrella").observe(SEEN),
-        "process: HMM has no method for exact predictions; call hmmscope.observe(process, observations)",
+        "process: HMM cannot compute exact predictions itself; call hmmscope.observe(process, observations)",
     ),
     "as an HMM": (lambda: require_process_type(pool(), HMM), "process: must be a HMM, got a Mixture"),
     "as a mixture": (

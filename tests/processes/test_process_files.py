@@ -63,7 +63,7 @@ def test_every_kind_has_a_case() -> None:
 def drawn(process: Process) -> tuple[torch.Tensor, torch.Tensor]:
     """Nine sequences and their states."""
     if isinstance(process, InputOutputHMM):
-        with pytest.raises(InputError, match="pass inputs=, or give the inputs a distribution with `with_policy`"):
+        with pytest.raises(InputError, match="pass inputs=, or call `with_policy` to give the inputs a distribution"):
             hs.ProcessDataset(process, 6)[0:9]
         paths = process.sample_given([[0, 1, 1, 0]] * 9)
         return paths.observations, paths.states

@@ -80,7 +80,7 @@ def test_a_fit_answers_about_its_data_and_about_other_data() -> None:
     mean = hs.filter_beliefs(fit.hmm, x).next_observation[0, -1]
     assert np.allclose(ahead.mean[0], mean)
     assert bool((ahead.low < ahead.mean).all() & (ahead.mean < ahead.high).all())
-    with pytest.raises(InputError, match="lengths: describes how to read x, so pass x too"):
+    with pytest.raises(InputError, match="lengths: describes how to read x, but x is missing; pass x"):
         fit.predict(lengths=[3])
 
 
@@ -120,7 +120,7 @@ def test_values_of_rows_are_plain_arrays_in_arithmetic() -> None:
 
 def test_a_stream_stores_no_rows() -> None:
     fit = hs.fit([[0, 1, 1, 0, 1]] * 4, 2, stream=True)
-    with pytest.raises(InputError, match="predict: needs all sequences, but a stream does not store them"):
+    with pytest.raises(InputError, match="predict: needs all sequences, but a fit of a stream stores none"):
         fit.predict()
     assert fit.predict([[0, 1]]).shape == (2,)
 

@@ -126,9 +126,9 @@ def test_order_of_overrides_does_not_matter() -> None:
         (
             "layout.length",
             "1",
-            "layout: must have at least 2 positions, the first to read and the second to predict, got 1",
+            "layout: must have at least 2 positions, because the model reads one and predicts the next, got 1",
         ),
-        ("training.batch_size", "1000000000", "training.num_steps: times batch_size must be at most 2^40 samples"),
+        ("training.batch_size", "1000000000", "training.num_steps: must be at most 2^40 divided by batch_size"),
     ],
 )
 def test_wrong_override(path: str, text: str, message: str) -> None:

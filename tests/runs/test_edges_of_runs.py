@@ -289,7 +289,7 @@ def test_threads_and_determinism_are_as_before_afterwards(monkeypatch: pytest.Mo
         ),
         (
             lambda: configure("umbrella", length=1),
-            "layout: must have at least 2 positions, the first to read and the second to predict, got 1",
+            "layout: must have at least 2 positions, because the model reads one and predicts the next, got 1",
         ),
         (
             lambda: configure("umbrella", layout="prompts", training={"curriculum": [2]}),

@@ -23,7 +23,7 @@ TWO, THREE = np.arange(6.0).reshape(3, 2), np.arange(12.0).reshape(2, 3, 2)
     ("source", "given", "error"),
     [
         (TWO, {}, r"source: numbers \(3, 2\) are ambiguous: give lengths=\[3\] for 3 observations"),
-        (TWO, {"axis": 2}, r"axis: of time must be 0"),
+        (TWO, {"axis": 2}, r"axis: must be 0"),
         (THREE, {"axis": 1}, r"got \(2, 3, 2\) with axis=1"),
         (TWO, {"lengths": [1, 1]}, r"lengths: must sum to the 3 rows, got 2"),
         (TWO, {"lengths": [[3]]}, r"lengths: must be whole numbers of at least 1, got \[\[3\]\]"),
@@ -108,7 +108,7 @@ def test_fits_of_a_stream_refuse_what_needs_all_sequences() -> None:
     with pytest.raises(InputError, match="source: holds no sequence"):
         hs.fit(iter([]), 2, stream=True)
     found = hs.fit(hs.SequenceData([[0, 1, 1], [1, 0]]), 1, stream=True)
-    with pytest.raises(InputError, match="check: needs all sequences, but a stream does not store them"):
+    with pytest.raises(InputError, match="check: needs all sequences, but a fit of a stream stores none"):
         found.check(5)
     restricted = fitting.FitData(hs.SequenceData([[0, 1]]), restricted=True)
     with pytest.raises(InputError, match="posterior: fit without sequence_weights"):

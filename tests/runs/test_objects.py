@@ -329,7 +329,7 @@ def test_windows_that_come_again_are_not_counted_twice() -> None:
     model = net(num_tokens=3, num_outputs=3)
     assert len(hs.evaluate(model, dataset, num_samples=256).measures["model"]["loss"]) == count
     with pytest.raises(
-        InputError, match=f"num_samples: must be at least 8, some to train and some to test, got {count}"
+        InputError, match=f"num_samples: must be at least 8 .some train the probe, the others test it., got {count}"
     ):
         hs.probe(model, dataset, target="previous-0", layers=["read"])
 

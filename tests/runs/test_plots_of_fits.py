@@ -49,7 +49,7 @@ def test_background_and_points_follow_the_most_likely_states() -> None:
     ax = SENSORS.plot("observations", x, coordinates=1)
     first, second = ax.collections[:2]
     assert [round(float(one.get_paths()[0].get_extents().width), 1) for one in (first, second)] == [4.5, 6.5]
-    with pytest.raises(InputError, match="coordinates: must be one coordinate with ax"):
+    with pytest.raises(InputError, match="coordinates: must name one coordinate if ax is given"):
         SENSORS.plot("observations", x, coordinates=[0, 1], ax=ax)
     assert len(SENSORS.plot("observations", x).axes) == 2
 

@@ -120,7 +120,7 @@ def test_numbers(symbols: np.ndarray, case: tuple[str, hs.EmissionHMM, dict[str,
 def test_options_that_are_not_those_of_start_are_refused() -> None:
     start = hs.GaussianHMM([0.5, 0.5], np.eye(2), [0.0, 1.0], np.ones((2, 1)))
     with pytest.raises(
-        InputError, match="covariance_type: must equal that of start, 'diag', or be omitted, got 'full'"
+        InputError, match="covariance_type: must equal the value in start, 'diag', or be omitted, got 'full'"
     ):
         hs.fit(np.arange(9.0) / 2, 2, options=hs.FitOptions(start=start), covariance_type="full")
 

@@ -153,16 +153,16 @@ def test_lengths_of_several_rows() -> None:
         (lambda: SequenceData([[0, 1]]).cut(0), "length: must be at least 1, got 0"),
         (lambda: SequenceData([[0, 1]]).chunks(0), "length: must be at least 1, got 0"),
         (lambda: SequenceData([[0, 1]]).prefixes(0), "length: must be at least 1, got 0"),
-        (lambda: SequenceData([[0], [1], [0, 1]]).split(0.9, 0.1), "train: .* leave a training part, got 0.9"),
-        (lambda: SequenceData([[0], [1], [0, 1]]).split(0.0), "train: .* leave a training part, got 0.0"),
-        (lambda: SequenceData([[0], [1], [0, 1]]).split(0.5, 0.0), "train: .* leave a training part, got 0.5"),
+        (lambda: SequenceData([[0], [1], [0, 1]]).split(0.9, 0.1), "train: .* leave data for a training part, got 0.9"),
+        (lambda: SequenceData([[0], [1], [0, 1]]).split(0.0), "train: .* leave data for a training part, got 0.0"),
+        (lambda: SequenceData([[0], [1], [0, 1]]).split(0.5, 0.0), "train: .* leave data for a training part, got 0.5"),
         (lambda: SequenceData([[0, 1]]).split(), "2 observations .* cannot be split into three parts"),
         (lambda: SequenceData([[0, 1, 0]]).split(), r"1 sequence cannot .*, for example with data.cut\(1\)"),
         (lambda: SequenceData([[0] * 30, [1] * 30]).split(), r"2 different sequences cannot .* data.cut\(3\)"),
         (lambda: read_as([[0, 1]], {"uint": "lines"}, ["seed"]), "option: unknown 'uint'"),
         (lambda: read_as(SequenceData([[0, 1]]), {"unit": "lines"}), "unit: applies only when a source is read"),
         (lambda: SequenceData(SequenceData([[0, 1]]), unit="lines"), "unit: applies only when a source is read"),
-        (lambda: ReadOptions(axis=2), "axis: of time must be 0"),
+        (lambda: ReadOptions(axis=2), "axis: must be 0"),
         (lambda: Missing.of([True]), "missing: must be names or numbers"),
         (lambda: SequenceData({"a": [[0]], "b": [[1]]}), "holds no array 'observations' but a, b"),
         (lambda: SequenceData(type("D", (), {"column_names": {"train": ["s"], "test": ["s"]}})()), r"source\['train'\]"),
@@ -298,7 +298,7 @@ def test_a_stream_of_a_file_of_ours_takes_its_symbols(tmp_path: Path, monkeypatc
         path.unlink()
     store.write_tensors(path, {"tokens": torch.tensor([0, 1]), "lengths": torch.tensor([2])}, header)
     assert SequenceStream(path, symbols=["a", "b"]).symbols == ("a", "b")
-    with pytest.raises(InputError, match="symbols: must match the file's, a, b; leave them out"):
+    with pytest.raises(InputError, match="symbols: must be the symbols of the file, a, b; leave out symbols"):
         SequenceStream(path, symbols=["b", "a"])
     monkeypatch.setattr(streaming, "_MAX_LINE", 4)
     (tmp_path / "a.txt").write_text("abc\nabcd")

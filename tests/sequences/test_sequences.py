@@ -264,7 +264,7 @@ def test_two_readings_are_both_said(tmp_path: Path, name: str, text: str, both: 
             "a.txt",
             "0 1 1\n1 0 x 1\n",
             {},
-            "a.txt: 'x' is not a whole number, but most of 7 words are; if all are names, pass",
+            "a.txt: 'x' is not a whole number, but most of 7 words are; if all words are names, pass",
         ),
         ("a.jsonl", '{"u": 1, "s": [0]}\n', GROUPED, "with group= each row must be one name or whole number"),
         ("a.jsonl", '{"observations": [0.5]}\n', {}, "row 1: must be a list of whole numbers"),
@@ -298,7 +298,7 @@ def test_objects_that_are_no_sequences() -> None:
     refused(lambda: SequenceData(3), "must be lists, an array, a tensor, a table or a path, got 3")
     refused(lambda: SequenceData([]), "holds no sequence")
     refused(
-        lambda: SequenceData([[0, -1]]), "sequence 1, symbol 2: -1 is not a symbol", "give lengths if it is padding"
+        lambda: SequenceData([[0, -1]]), "sequence 1, symbol 2: -1 is not a symbol", "if it is padding, give lengths"
     )
     refused(lambda: SequenceData([[0, 1.5]]), "sequence 1: must be a list of whole numbers")
     refused(
@@ -340,7 +340,7 @@ def test_arrays_of_hmmlearn() -> None:
     assert numbers(SequenceData(np.array([["b"], ["a"], ["b"]]))) == [[1, 0, 1]]
     assert numbers(SequenceData([["b", "a", "b"]], lengths=[2])) == [[1, 0]]
     refused(lambda: SequenceData(column, lengths=[3, 2]), "lengths: must be 1 numbers", "or sum to 4, got [3, 2]")
-    refused(lambda: SequenceData(column, axis=2), "axis: of time must be 0")
+    refused(lambda: SequenceData(column, axis=2), "axis: must be 0")
     refused(lambda: SequenceData(["abba"], lengths=[2]), "lengths: apply to arrays and lists of symbols, not to text")
     floats = np.array([[0.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
     refused(
@@ -492,7 +492,7 @@ def test_a_fitted_hmm_knows_how_to_read(tmp_path: Path, ending: str) -> None:
         assert "words separated by spaces" in again.how
     refused(
         lambda: SequenceData(written(tmp_path, "no.txt", "sun\nNA\n"), symbols_from=loaded),
-        "sequence 1, symbol 2: 'NA' is not one of rain, sun; if nothing was observed there, pass missing='NA'",
+        "sequence 1, symbol 2: 'NA' is not one of rain, sun; if it marks a missing observation, pass missing='NA'",
         "--unit lines --column weather",
     )
     odd = json.dumps(
@@ -666,7 +666,7 @@ def test_an_archive_that_inflates_is_refused_before_it_does(tmp_path: Path) -> N
 def test_an_array_whose_header_lies_is_damaged(tmp_path: Path) -> None:
     with open(tmp_path / "a.npy", "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": (2**50,)})
-    refused(lambda: SequenceData(tmp_path / "a.npy"), "has another size than in its header", kind=DamagedError)
+    refused(lambda: SequenceData(tmp_path / "a.npy"), "differs from the size in its header", kind=DamagedError)
 
 
 # --------------------------------------------------------------------------------------------------------------------

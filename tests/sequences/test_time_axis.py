@@ -82,7 +82,7 @@ DAY = "2026-01-31"
             {},
             r"row 4, column stamp: time .* comes after .* pass sort=True",
         ),
-        (rows(f"{DAY} 02:00", f"{DAY} 02:30", f"{DAY} 02:00"), {"every": "30min"}, "a clock set back an hour"),
+        (rows(f"{DAY} 02:00", f"{DAY} 02:30", f"{DAY} 02:00"), {"every": "30min"}, "if the clock was set back an hour"),
         (rows(f"{DAY} 00:00", f"{DAY} 00:00"), {}, r"row 3, .* repeats the time .* pass duplicates='first' or 'last'"),
         (rows(f"{DAY} 00:00", f"{DAY} 00:10"), {}, "fall into one step of 1h"),
         (rows(f"{DAY} 00:00", f"{DAY} 01:00", f"{DAY} 04:00"), {"every": None}, "vary from 1h to 3h; pass every='1h'"),

@@ -115,9 +115,9 @@ def test_groups_and_optimisers_are_those_of_torch() -> None:
         ({"optimizer": "muon"}, {}, "muon does not accept this model"),
         ({"optimizer": "rprop", "weight_decay_on": "matrices"}, {}, "rprop has no weight decay"),
         ({"optimizer": "sgd", "engine": "compiled"}, {}, "compiled does not support training.optimizer = sgd"),
-        ({"auxiliary_losses": ["a"]}, {}, "names the functions a; pass these in Python"),
+        ({"auxiliary_losses": ["a"]}, {}, "names the functions a; pass these functions in Python"),
         ({"optimizer": "my.make"}, {}, "the factory is missing"),
-        ({"optimizer": "sgd"}, {"optimizer": two}, "give one of both"),
+        ({"optimizer": "sgd"}, {"optimizer": two}, "give only one of the two"),
         ({}, {"optimizer": torch.optim.SGD}, "pass a function of the model"),
         ({}, {"optimizer": lambda model: torch.optim.SGD(model)}, "the factory fails: 'Net' object is not iterable"),
         ({}, {"optimizer": lambda model: None}, "returned None, not a torch optimizer"),
@@ -128,7 +128,7 @@ def test_groups_and_optimisers_are_those_of_torch() -> None:
             "parameter that does not belong to the model",
         ),
         ({}, {"auxiliary_losses": AUXILIARY["a"]}, "must map names to functions"),
-        ({"compile": True}, {"auxiliary_losses": AUXILIARY}, "need compile = false"),
+        ({"compile": True}, {"auxiliary_losses": AUXILIARY}, "require compile = false"),
     ],
 )
 def test_wrong_choices_leave_no_folder(training: dict, options: dict, message: str, tmp_path: Path) -> None:

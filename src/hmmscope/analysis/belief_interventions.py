@@ -104,7 +104,7 @@ def belief_interventions(
     Source: ours; readouts as in Shai et al. (2024).
     """
     options = options_of(options, InterventionOptions)
-    require_count("num_samples", num_samples, 16, ", some to fit and some to change")
+    require_count("num_samples", num_samples, 16, " (some fit the map, the others are edited)")
     check_target(answer, "answer")
     for intervention in interventions:
         if intervention not in INTERVENTIONS:
@@ -160,7 +160,12 @@ class _InterventionData:
         if hmms is not None:
             components = torch.arange(len(batch.tokens))
         self.donor, kept = (components.roll(-1), components) if hmms is not None else _others(components)
-        require(len(kept) > 0, "num_samples", "must leave two samples of the same component to change", num_samples)
+        require(
+            len(kept) > 0,
+            "num_samples",
+            "must be large enough that two samples of one component are left to edit",
+            num_samples,
+        )
         self.changed, self.tokens = self.first + kept, batch.tokens[kept]
         asked, process = make_target(answer, dataset.process, dataset.layout), dataset.process
         self._asked, self.of_vectors = asked, process.real_valued and answer != "belief"

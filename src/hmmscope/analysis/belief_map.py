@@ -287,11 +287,16 @@ def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed:
         InputError: no process, or no length.
     """
     if isinstance(process, ProcessDataset):
-        require(length is None, "length", "is fixed by the dataset; pass a process to choose another", length)
+        require(
+            length is None,
+            "length",
+            "is fixed by the dataset; pass a process instead of the dataset to choose a length",
+            length,
+        )
         return process
     if process is None:
         raise InputError(
-            "process: is missing, and a model does not store its training process; pass a process, its name or a dataset"
+            "process: is missing, and no training process is stored with a model; pass a process, its name or a dataset"
         )
     made = as_process(process)
     stated = read_number(model, TRAINED_LENGTHS)
@@ -340,7 +345,7 @@ class BeliefReader(Shown):
                 "hs.fit(...).hmm"
             )
         num_samples, times = dataset.different(num_samples), belief_times(dataset)
-        require_count("num_samples", num_samples, 8, ", some to fit and some to test")
+        require_count("num_samples", num_samples, 8, " (some fit the map, the others test it)")
         targets = belief_targets(dataset, times, num_samples, observer)
         belief, inside = targets.get(MIXED_BELIEF, targets[BELIEF]), unpadded(dataset, times, num_samples)
         alone = read_off(targets[PREDICTION][None], belief, num_samples, inside=inside).r2()

@@ -215,7 +215,10 @@ def evaluate(
     if asked is not target:  # a target from the caller already has its device
         asked.device = next((p.device for p in model.parameters()), None)
     require(
-        len(asked.token_positions) > 0, "layout", "must contain an observation that the model predicts", dataset.layout
+        len(asked.token_positions) > 0,
+        "layout",
+        "must have at least one observation for the model to predict",
+        dataset.layout,
     )
     believed = _checked(observers or {}, dataset.process, asked)
     warnings = () if block_length else rehearsed(model, dataset, asked)
@@ -309,10 +312,10 @@ def _checked(observers: Mapping[str, Process], process: Process, asked: Target) 
     for name, believed in observers.items():
         if not isinstance(asked, NextObservation | RecordedNextObservation | NextDensity):
             raise InputError(
-                f"observers: {name!r} predicts the next observation, but the target here is not observation or density"
+                f"observers: {name!r} predicts the next observation; the target must be observation or density"
             )
         free = name not in taken and not is_baseline(name)
-        require(free, "observers", "must have names that no other predictor uses", name)
+        require(free, "observers", "must not have the name of another predictor", name)
         rule = f"must have {process.num_symbols} symbols"
         require(believed.num_symbols == process.num_symbols, f"observers.{name}", rule, believed.num_symbols)
     return dict(observers)

@@ -204,7 +204,7 @@ def geometry(
     check_dataset(dataset)
     options = options_of(options, InstrumentOptions).without(num_points=NO_POINTS)
     num_samples = dataset.different(num_samples)
-    require_count("num_samples", num_samples, 8, ", some to fit and some to test")
+    require_count("num_samples", num_samples, 8, " (some fit the map, the others test it)")
     names = layers_read(model, layers)
     exact = ExactBeliefs.of(dataset, num_samples, options.observer)
     stream = exact.stream(model, names)

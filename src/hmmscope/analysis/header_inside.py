@@ -61,7 +61,7 @@ def header_memory(
         InputError: another layout, or an unknown layer.
     """
     length = behind_headers(dataset)
-    require_count("num_samples", num_samples, 8, ", some to fit and some to test")
+    require_count("num_samples", num_samples, 8, " (some fit the map, the others test it)")
     names = layers_read(model, layers)
     last = np.array([dataset.layout.num_observations - 1])
     entries = (dataset[0:num_samples].tokens[:, :length] - dataset.num_symbols).double()
@@ -125,7 +125,10 @@ def header_edits(
     half = exact.shape[1] // 2
     kept = (exact[:, half:].sum(-1) > 0.5).all(1).nonzero()[:, 0]
     require(
-        len(kept) >= 2, "num_samples", "must leave two samples that are possible under the edited header", num_samples
+        len(kept) >= 2,
+        "num_samples",
+        "must be large enough that two samples remain possible under the edited header",
+        num_samples,
     )
     old, new, wanted = batch.tokens[kept], edited[kept], exact[kept][:, half:]
     names = layers_read(model, layers)

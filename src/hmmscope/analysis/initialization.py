@@ -27,7 +27,7 @@ _BLOCK = 256
 #: Relative error of a table computed from positions, and the least fraction of such entries.
 _TABLE_ERROR, _TABLE_SHARE = 1e-3, 0.9
 
-FIX = "pass controls=, a function that makes the untrained module"
+FIX = "pass a function that makes the untrained module as controls="
 
 
 def made_controls(controls: Controls, model: nn.Module, seeds: Sequence[int]) -> tuple[nn.Module, ...]:
@@ -109,9 +109,9 @@ def _ratio(weight: Tensor, drawn: Sequence[Tensor], *, trained: bool) -> str | N
     weight, drawn = weight.double().cpu(), [one.double().cpu() for one in drawn]
     still, fixed = bool((weight == weight.flatten()[0]).all()), all(torch.equal(one, drawn[0]) for one in drawn)
     if still and not fixed:
-        return f"all its values are {float(weight.flatten()[0]):.3g}, but those of its controls vary"
+        return f"all its values are {float(weight.flatten()[0]):.3g}, but the values of its untrained controls vary"
     if fixed and not trained and not torch.equal(weight, drawn[0]):
-        return "its constant initial values differ from those of its controls"
+        return "its constant values differ from the initial values of its untrained controls"
     size = _mean([_root_mean_square(one) for one in drawn])
     if size == 0:
         return None
@@ -125,7 +125,7 @@ def _ratio(weight: Tensor, drawn: Sequence[Tensor], *, trained: bool) -> str | N
         both = sorted((change, inner), key=abs)
         change = both[1] if not trained else both[0] if change * inner > 0 else 0.0
     allowed = max(math.log(limit), _ERRORS / math.sqrt(2 * count))
-    return f"its scale is {ratio:.2g} times that of its controls" if abs(change) > allowed else None
+    return f"its scale is {ratio:.2g} times the scale of its untrained controls" if abs(change) > allowed else None
 
 
 def _root_mean_square(values: Tensor) -> float:

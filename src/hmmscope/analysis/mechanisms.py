@@ -144,7 +144,7 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
 
     Source: ours; ablations as in Wang et al. (2023).
     """
-    require_count("num_samples", num_samples, 16, ", some to fit and some to test")
+    require_count("num_samples", num_samples, 16, " (some are used to fit, the others to test)")
     num_samples = dataset.different(num_samples)
     parts, task = components(model), _AblationData(model, dataset, num_samples)
     taps = list(dict.fromkeys(part.tap for part in parts))
@@ -183,7 +183,7 @@ def paths(
 
     Source: ours; path patching as in Wang et al. (2023) and Goldowsky-Dill et al. (2023).
     """
-    require_count("num_samples", num_samples, 16, ", some to fit and some to test")
+    require_count("num_samples", num_samples, 16, " (some are used to fit, the others to test)")
     if ablation not in ABLATIONS:
         raise unknown_name("ablation", ablation, ABLATIONS)
     if not isinstance(model, Decoder):
@@ -246,7 +246,7 @@ class _AblationData:
         last = belief_times(dataset)
         position = dataset.layout.position_in_sequence[last]
         times = last[(position >= MAX_BACK) & (position < position.max())]
-        require(len(times) > 0, "layout", "must end with a sequence of at least five observations", len(last))
+        require(len(times) > 0, "layout", "must have a last sequence of at least five observations", len(last))
         times = times[np.linspace(0, len(times) - 1, min(len(times), MOST_POSITIONS)).round().astype(int)]
         self._columns = torch.from_numpy(dataset.layout.token_positions[times])
         self._inside = _inside(dataset, times, num_samples)

@@ -80,7 +80,7 @@ class NgramReach(Shown):
         ]
 
     def lines(self) -> list[str]:
-        said = [f"accuracy for the next observation (loss in nats), {self.num_samples} prompts"]
+        said = [f"accuracy of the next observation, with the loss in nats in brackets, on {self.num_samples} prompts"]
         for name, level in self.accuracy.items():
             said.append(f"  {name:<18} {_in_digits(level)}  ({steady(self.loss[name].value):z.3f})")
         if self.no_optimum is not None:

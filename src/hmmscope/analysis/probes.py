@@ -193,7 +193,7 @@ def probe(
     require(listed, "layers", "must be a list of at least one name", layers)
     check_layers(model, names := layers_read(model, layers))
     num_samples = dataset.different(num_samples)
-    require_count("num_samples", num_samples, 8, ", some to train and some to test")
+    require_count("num_samples", num_samples, 8, " (some train the probe, the others test it)")
     options = options_of(options, InstrumentOptions).without(num_points=NO_POINTS)
     require(options.observer is None or target == "belief", "observer", "is for the target belief", target)
     if target == "belief":
@@ -251,7 +251,7 @@ def reading_times(dataset: ProcessDataset, target: str) -> np.ndarray:
         return np.array([layout.num_observations - 1])
     if target == "state" and STATES not in dataset.process.uses_hmm_inference and not layout.header_format:
         kind = type(dataset.process).__name__
-        known = "a mixture has belief, component and previous-1; or use ProcessDataset(mixture[m], ...)"
+        known = "for a mixture use belief, component or previous-1, or select one HMM, ProcessDataset(mixture[m], ...)"
         raise InputError(f"target: state needs a single HMM, not a {kind}; {known}")
     last = layout.sequence_index == layout.sequence_index[-1]
     times = np.flatnonzero(last & (layout.position_in_sequence >= MAX_DISTANCE))

@@ -61,7 +61,7 @@ def strategy_weights(
         possible,
         "predictors",
         "must together give a positive probability to every outcome that the model considers possible",
-        "an outcome to which none of them gives a positive probability",
+        "an outcome to which no predictor gives a positive probability",
     )
     start = np.full(len(p_KBN), 1 / len(p_KBN))
     whole = _fit(q_BN, p_KBN, start)

@@ -74,7 +74,7 @@ def task_patching(
 
     Source: ours; task vectors as in Hendel et al. (2023).
     """
-    require_count("num_samples", num_samples, 16, ", some to fit and some to change")
+    require_count("num_samples", num_samples, 16, " (some fit the map, the others are edited)")
     require_count("rank", rank, 0)
     names = layers_read(model, layers)
     if columns not in ("test", "all"):
@@ -116,7 +116,7 @@ class _Pairs:
         process, layout = dataset.process, dataset.layout
         batch, last = dataset[0:num_samples], belief_times(dataset)
         if COMPONENTS not in process.uses_hmm_inference or batch.components is None or last[0] == 0:
-            raise InputError("dataset: must be prompts of a mixture, with demonstrations of a component to patch")
+            raise InputError("dataset: must be prompts of a mixture, with at least one demonstration")
         donor = _of_another_component(batch.components)
         mixed = torch.cat([batch.observations[donor][:, : last[0]], batch.observations[:, last]], 1)
         self._model, self.columns, self._everywhere = model, torch.from_numpy(layout.token_positions[last]), everywhere

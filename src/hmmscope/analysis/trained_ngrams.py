@@ -265,7 +265,7 @@ def ngram_baselines(
     require(
         test is not None,
         "test",
-        "must be a dataset with the layout of train; it may be omitted for recorded sequences only",
+        "must be a dataset with the same layout as train; only recorded sequences need no test",
         test,
     )
     check_dataset(test)
@@ -273,7 +273,7 @@ def ngram_baselines(
         raise InputError(f"{next(iter(reading))}: applies to recorded sequences only, but train is a dataset")
     assert test is not None
     require(train.num_symbols == test.num_symbols, "train", f"must have {test.num_symbols} symbols", train.num_symbols)
-    require(train.layout == test.layout, "train", "must have the layout of test", train.layout)
+    require(train.layout == test.layout, "train", "must have the same layout as test", train.layout)
     same = (train.process.digest, train.seed, train.stream_name) == (test.process.digest, test.seed, test.stream_name)
     if same:
         raise InputError("train: has the same samples as test; use another stream, such as stream='counting'")

@@ -61,7 +61,7 @@ class ProcessStream(IterableDataset[dict[str, Tensor]]):
         require_count("world", world)
         require(0 <= rank < world, "rank", f"must be in [0, {world})", rank)
         require(batch_size is None or batch_size >= 1, "batch_size", "must be at least 1", batch_size)
-        rule = f"must be a multiple of world = {world}, so that all processes get equal parts"
+        rule = f"must be a multiple of world = {world}, so that every process receives the same number of samples"
         require(batch_size is None or batch_size % world == 0, "batch_size", rule, batch_size)
         require_count("first", first, 0)
         require(num_samples is None or num_samples >= 1, "num_samples", "must be at least 1", num_samples)
@@ -109,4 +109,4 @@ class ProcessStream(IterableDataset[dict[str, Tensor]]):
         return beliefs | {"optimum": observed.next_observation}
 
     def __getitem__(self, index: Any) -> dict[str, Tensor]:
-        raise InputError("stream: can only be iterated; use dataset[5] for sample 5")
+        raise InputError("stream: can be iterated but not indexed; use dataset[5] for sample 5")

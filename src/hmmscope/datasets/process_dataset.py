@@ -146,7 +146,7 @@ class ProcessDataset:
         return ProcessStream(self, batch_size, rank, world, num_samples=num_samples, first=first, exact=exact)
 
     def __len__(self) -> int:
-        raise TypeError(f"a process dataset has no end; use {_LOADED}, or some samples, dataset[0:1024]")
+        raise TypeError(f"a process dataset is infinite; use {_LOADED}, or select samples with dataset[0:1024]")
 
     def __bool__(self) -> bool:
         return True

@@ -79,7 +79,7 @@ class TextLayout(Layout):
             require(different, "names", "must be different non-empty strings", names)
         between, turn_text = self._between, SEPARATORS.get(self.delimiter, self.delimiter)
         begun = [_read(tokenizer, [name, names[0]], between, self.prefix) for name in names]
-        require(len({read.head for read in begun}) == 1, "prefix", "must end at the end of a token", self.prefix)
+        require(len({read.head for read in begun}) == 1, "prefix", "must end where a token ends", self.prefix)
         first = tuple(read.names[0] for read in begun)
         require_count("num_demonstrations", self.num_demonstrations, 0)
         if self.num_demonstrations:
@@ -155,7 +155,7 @@ class TextLayout(Layout):
 def _backend(tokenizer: Any) -> Any:
     found = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not all(hasattr(found, name) for name in ("encode", "get_vocab_size", "id_to_token")):
-        rule = "must report character offsets; use a fast one of transformers, or a tokenizers.Tokenizer"
+        rule = "must report character offsets; use a fast tokenizer of transformers, or a tokenizers.Tokenizer"
         raise InputError(f"tokenizer: {rule}, got {shown(tokenizer)}")
     return found
 
@@ -177,7 +177,7 @@ def _read(tokenizer: Any, names: Sequence[str], *between: str) -> _Read:
         first, last = (encoded.char_to_token(place) for place in (begin, begin + len(name) - 1))
         if first is None or first != last or (columns and first == columns[-1]):
             pieces = encoded.tokens[max(0, (first or 0) - 1) : (last or first or 0) + 2]
-            advice = "choose other names or another separator, or pass the number of names to have them chosen"
+            advice = "choose other names or another separator, or pass only the number of names"
             raise InputError(f"names: {name!r} must be a single token, got {' '.join(map(repr, pieces))}; {advice}")
         columns.append(first)
         begin += len(name) + len(gap)
@@ -233,7 +233,9 @@ def _names(tokenizer: Any, count: int, between: str, prefix: str) -> tuple[str, 
         if len(alike) == count:
             return tuple(alike.values())
     most = max((len(alike) for alike in found.values()), default=0)
-    raise InputError(f"names: {count} are needed, but the tokenizer has only {most} letters and words of one token")
+    raise InputError(
+        f"names: {count} are needed, but the tokenizer has only {most} letters and words that are a single token"
+    )
 
 
 def _candidates(tokenizer: Any) -> Iterator[str]:

@@ -42,7 +42,10 @@ class EmissionFit(BaumWelchFit):
 
     def laws(self, concentrations: Mapping[str, float]) -> dict[str, ConstrainedRows]:
         if self.num_free["emission"] == 0 or self.num_zeros["emission"]:
-            raise InputError("posterior: its priors need free emissions; fit without fixed emissions and their zeros")
+            raise InputError(
+                "posterior: the priors need emissions that were fitted; fit again without fixed emissions and "
+                "without zeros in emissions"
+            )
         return super().laws(concentrations)
 
     @property
@@ -50,7 +53,7 @@ class EmissionFit(BaumWelchFit):
         if not self.at_min_variance:
             return []
         which = ", ".join(f"state {state} coordinate {coordinate}" for state, coordinate in self.at_min_variance)
-        return [f"variances at their lower bound: {which}; pass a smaller min_variance= to lower it"]
+        return [f"variances at their lower bound: {which}; pass a smaller min_variance= to lower the bound"]
 
 
 def fit_emissions(
@@ -159,7 +162,9 @@ def _check_start(
     laws: Mapping[str, Any],
 ) -> None:
     require(set(fixed) <= set(PARTS), "fixed", f"must be among {', '.join(PARTS)}", sorted(fixed))
-    require(start is not None or not fixed, "fixed", "requires start, which supplies the fixed parts", sorted(fixed))
+    require(
+        start is not None or not fixed, "fixed", "needs start=, from which the fixed parts are taken", sorted(fixed)
+    )
     if start is not None and (start.file_format, start.num_states, start.num_symbols) != (
         family.file_format,
         num_states,
@@ -170,7 +175,7 @@ def _check_start(
         )
     for name, own in ({} if start is None else start.options).items():
         if name in laws and not np.array_equal(laws[name], own):
-            raise InputError(f"{name}: must equal that of start, {own!r}, or be omitted, got {laws[name]!r}")
+            raise InputError(f"{name}: must equal the value in start, {own!r}, or be omitted, got {laws[name]!r}")
 
 
 def _variances(

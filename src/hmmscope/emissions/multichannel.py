@@ -70,7 +70,7 @@ class MultichannelHMM(EmissionHMM):
             )
             emissions = together.split(counts, 1)
         elif not isinstance(emissions, list | tuple) or not len(emissions):
-            raise InputError(f"emissions: must be a list with a matrix for each channel, got {shown(emissions)}")
+            raise InputError(f"emissions: must be a list of matrices, one for each channel, got {shown(emissions)}")
         self.channels = [
             laws_of(f"emissions[{channel}]", matrix, (self.num_states, None))
             for channel, matrix in enumerate(emissions)
@@ -177,7 +177,7 @@ class MultichannelHMM(EmissionHMM):
     ) -> Self:
         counts = _sizes_of(observations) if sizes is None else sizes
         good = np.ndim(counts) == 1 and len(counts) == observations.shape[1] and all(map(is_count, counts))
-        rule = f"must be a list of {observations.shape[1]} whole numbers, the symbols of each channel"
+        rule = f"must be a list of {observations.shape[1]} whole numbers, the number of symbols of each channel"
         require(good, "sizes", rule, sizes)
         for channel, (count, seen) in enumerate(zip(counts, _sizes_of(observations), strict=True)):
             require(seen <= count, "sizes", f"must be at least {seen} for channel {channel}", count)

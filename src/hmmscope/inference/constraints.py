@@ -69,7 +69,9 @@ class Constraints:
             if shape is None:
                 raise InputError(f"constraints.{part}: applies to fits with {part}")
             if shape[-1] is None:
-                raise InputError("constraints.emission: applies to symbols; use start and fixed for numbers")
+                raise InputError(
+                    "constraints.emission: applies to symbols only; for numbers, fix emissions with start and fixed"
+                )
             found[part] = RowConstraints.of(f"constraints.{part}", given, shape)
         return found
 
@@ -144,7 +146,7 @@ class RowConstraints(Shown):
             rule = (
                 "the fixed entries leave no probability for the other entries"
                 if free[row]
-                else "the entries do not sum to 1; a mask needs booleans"
+                else "the entries do not sum to 1; if they are a mask, write True and False"
             )
             raise InputError(f"{self.name}: row {row}: {rule}")
         rows = found.maximise(np.ones(self.shape)).reshape(groups.shape)

@@ -82,7 +82,12 @@ def condition(
     if hmm.real_valued:
         vectors, inside = check_own(hmm, observations, lengths)
         given_states = getattr(hmm, "given_states", None)
-        require(given_states is not None, "known_states", "needs an HMM whose states emit vectors", type(hmm).__name__)
+        require(
+            given_states is not None,
+            "known_states",
+            "applies only to HMMs whose states emit vectors",
+            type(hmm).__name__,
+        )
         assert given_states is not None
         given = given_states(as_allowed(known_states, hmm.num_states, inside, hmm.states))
         return Conditioned(given, vectors, {"reset_mask": reset_mask, "lengths": inside.sum(1)}, None)
@@ -248,7 +253,7 @@ def _allowed_row(row: Any, count: int, num_states: int, number: int, names: Sequ
                     raise InputError(f"known_states[{number}, {t}]: {rule}, got {shown(state)}")
             found[t, [*map(int, states)] if states else slice(None)] = not _is_empty(entry)
     if not found.any(1).all():
-        raise InputError(f"known_states[{number}, {int(found.any(1).argmin())}]: must allow at least one state")
+        raise InputError(f"known_states[{number}, {int(found.any(1).argmin())}]: must contain at least one state")
     return found
 
 

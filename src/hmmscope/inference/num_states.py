@@ -180,7 +180,7 @@ def _support(
                 return by_bic(bics, STOPPED)
             if own is None:
                 return by_bic(
-                    bics, f"computing the evidence of {_states(size)} from so many observations takes too long"
+                    bics, f"computing the evidence of {_states(size)} from this many observations takes too long"
                 )
             found[size] = own
             if own.log + own.error < max(one.log for one in found.values()) - FAR:
@@ -219,7 +219,7 @@ def choose_num_states(
         choose: See `support_of`.
         options: Options of `fit_baum_welch`.
     """
-    require(len(candidates) > 0, "candidates", "must hold at least one number of states", list(candidates))
+    require(len(candidates) > 0, "candidates", "must contain at least one number of states", list(candidates))
     judged = as_sequences(held_out, num_symbols, held_out_lengths, "held_out").packed()
     units = units_of(judged.lengths)
     fit = partial(fit_baum_welch, observations, num_symbols=num_symbols, lengths=lengths, **options)
@@ -277,7 +277,7 @@ def evidence_of_fits(
 def why_not(laws: Iterable[Mapping[str, ConstrainedRows]]) -> str:
     """Return why the evidence cannot be computed under the constraints, or ""."""
     closed = all(law.closed for own in laws for law in own.values())
-    return "" if closed else "entries are tied between rows that differ elsewhere"
+    return "" if closed else "some entries are tied between rows whose other entries differ"
 
 
 def units_of(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -368,7 +368,7 @@ def choice_reason(
     if not math.isfinite(logs[chosen].sum()):
         return (
             chosen,
-            f"{by_bic}; the held-out likelihood is largest with {_states(best)}, and zero with {_states(chosen)}",
+            f"{by_bic}; the held-out likelihood is largest with {_states(best)}, and it is zero with {_states(chosen)}",
         )
     gain = held_out_mean(logs[best] - logs[chosen], lengths)
     beside = "" if math.isnan(gain.error) else f" ± {gain.error:.2g}"

@@ -29,7 +29,7 @@ def check_ragged(
     """
     observations, known = as_batch(observations, alphabet, lengths)
     if known is not None and lengths is not None:
-        raise InputError("lengths: must be None; these observations already have lengths")
+        raise InputError("lengths: must be None, because these observations already have lengths")
     lengths, num_symbols = known if lengths is None else lengths, alphabet.count or 0
     if lengths is None or observations.ndim != 2:
         found, mask = checked(observations, num_symbols, reset_mask, gaps=True)

@@ -70,11 +70,15 @@ def as_exported(model: nn.Module, *, max_length: int | None = None) -> Exported:
     decoder = check_decoder(model)
     norm: Any = decoder.norm
     if isinstance(norm, nn.Identity):
-        raise InputError("norm: must be pre for the GPT-2 and GPT-NeoX layouts, got none; train with norm pre")
+        raise InputError(
+            "norm: must be pre, because GPT-2 and GPT-NeoX normalize before each block, got none; train again with norm pre"
+        )
     if not decoder.causal:
         raise InputError("causal: must be true, because GPT-2 and GPT-NeoX are causal")
     if decoder.rotary is not None and decoder.features is not None:
-        raise InputError("input_features: must be off for the GPT-NeoX layout, which rotary positions need")
+        raise InputError(
+            "input_features: must be off, because rotary positions are exported to GPT-NeoX, which has no input features"
+        )
     family: TransformersMapping = GPT2 if decoder.rotary is None else GPT_NEOX
     length = _length(decoder, max_length, family)
     ports, dtype = decoder.model_io, decoder.head.weight.dtype
@@ -123,7 +127,7 @@ def folded_bias(head: nn.Linear, bias: Float[Tensor, " width"]) -> Float[Tensor,
         rows, width = weight.shape
         why = f"num_outputs = {rows} is above width = {width}" if rows > width else "its weights cannot represent it"
         raise InputError(
-            "head.bias: GPT-2 and GPT-NeoX have none, and it cannot be folded into the last norm "
+            "head.bias: GPT-2 and GPT-NeoX have no such bias, and it cannot be folded into the last norm "
             f"({why}; a logit would change by {gap:.2g})"
         )
     return folded
@@ -136,7 +140,7 @@ def _length(decoder: Decoder, max_length: int | None, family: TransformersMappin
         require(max_length is None or max_length <= own, "max_length", f"the model has {own} positions", max_length)
     found = max_length or own
     if found is None and family is GPT2:
-        raise InputError("max_length: missing; pass the size of GPT-2's position table")
+        raise InputError("max_length: is missing; pass the number of positions for GPT-2's position table")
     return found or DEFAULT_LENGTH
 
 

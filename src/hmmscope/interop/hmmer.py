@@ -161,6 +161,6 @@ def _begin_anew(
     initial: NDArray[np.float64], transition: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     if initial[-1] >= 1:
-        raise InputError("profile: never emits; it must have an emitting path")
+        raise InputError("profile: never emits a symbol; at least one path must emit")
     first = initial[:-1] / (1 - initial[-1])
     return first, transition[:-1, :-1] + transition[:-1, -1:] * first

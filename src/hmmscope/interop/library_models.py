@@ -67,7 +67,10 @@ class LibraryModel(SequenceModel):
         self.__dict__["call"] = call  # not a submodule
         if symbols is not None:
             require(
-                num_symbols is None, "num_symbols", "cannot be combined with symbols; pass one of them", num_symbols
+                num_symbols is None,
+                "num_symbols",
+                "cannot be combined with symbols; pass only num_symbols or only symbols",
+                num_symbols,
             )
             known = len(set(symbols)) == len(symbols) > 0 and all(0 <= token < vocabulary for token in symbols)
             require(known, "symbols", f"must be different tokens in [0, {vocabulary})", list(symbols)[:20])
@@ -165,7 +168,7 @@ class HuggingFaceModel(LibraryModel):
             raise InputError(f"model: must be a causal language model, got the encoder-decoder {type(model).__name__}")
         head = getattr(model, "get_output_embeddings", None)
         if head is None or head() is None:
-            raise InputError(f"model: must have a language-model head, got {type(model).__name__} without one")
+            raise InputError(f"model: must have a language-model head, but {type(model).__name__} has none")
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
         vocabulary = getattr(text, "vocab_size", None)
         if not isinstance(vocabulary, int):

@@ -57,7 +57,9 @@ def from_pomegranate(
             names = [*map(str, range(emission.shape[1] - 1)), END]
         elif ends == "continue" or np.ptp(stop) <= _TOLERANCE:
             if (sums <= 0).any():
-                raise InputError(f"edges[{int(np.argmin(sums))}]: the sequence always ends here; pass ends='symbol'")
+                raise InputError(
+                    f"edges[{int(np.argmin(sums))}]: the sequence always ends after this state; pass ends='symbol'"
+                )
             transition = transition / sums[:, None]
         else:
             raise InputError(

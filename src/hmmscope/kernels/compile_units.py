@@ -173,7 +173,7 @@ def _called(compiled: _Phase, *, late: bool) -> Any:
         for one, want, row in zip(given, declared.args, rows, strict=True):
             taken.append(one if row else want)
             if isinstance(one, types.Array) and one != want and not (row and one == one.copy(number, layout="C")):
-                raise TypingError(f"{function.__name__}: {one} is given for {want}")
+                raise TypingError(f"{function.__name__}: got an argument of type {one}, expected {want}")
 
         def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             values = [

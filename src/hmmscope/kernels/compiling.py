@@ -50,8 +50,8 @@ def keep(made: Any) -> bool:
         if not _warned:
             _warned.append(True)
             warnings.warn(
-                "cannot cache compiled functions, so every process compiles its own: neither the installation nor HOME "
-                "can be written; set the environment variable NUMBA_CACHE_DIR to a folder that can",
+                "cannot cache compiled functions, so every process compiles them again: neither the installation nor HOME "
+                "can be written; set the environment variable NUMBA_CACHE_DIR to a writable folder",
                 stacklevel=2,
             )
         return False

@@ -137,7 +137,9 @@ def adapt(
     if not callable(model) or isinstance(model, type):
         raise InputError(f"model: must be a torch module or a function of tokens, got {shown_model(model)}")
     if call is not None and (tokens is not None or arguments):
-        raise InputError("call: must pass all arguments to the model itself; leave out tokens= and other arguments")
+        raise InputError(
+            "call: must itself pass all arguments to the model; leave out tokens= and the other arguments of adapt"
+        )
     if call is not None and not callable(call):
         raise InputError(f"call: must be a function of the model and the tokens, got {shown(call)}")
     return AdaptedModule(model, _Call(call, tokens, output, arguments))
@@ -151,7 +153,7 @@ def shown_model(model: Any) -> str:
     elif isinstance(getattr(model, "model", None), nn.Module):
         hint = "; pass its .model"
     elif isinstance(model, Mapping) and any(isinstance(value, Tensor) for value in model.values()):
-        return f"weights ({type(model).__name__}); pass the module after module.load_state_dict(...)"
+        return f"weights ({type(model).__name__}); pass a module that has loaded these weights (module.load_state_dict)"
     return f"{shown(model)}{hint}"
 
 
@@ -233,7 +235,7 @@ def _arguments(model: Any, name: str | None, given: Mapping[str, Any]) -> tuple[
         ways = ", ".join(f"{one}=..." for one in unknown)
         raise InputError(
             f"model: {title_of(model)} needs more arguments than the tokens ({', '.join(unknown)}); pass "
-            f"hs.adapt(model, {ways}), with values or functions of the tokens"
+            f"hs.adapt(model, {ways}), where each argument is a value or a function of the tokens"
         )
     return first, {one: _FOLLOWS for one in rest} | dict(given)
 

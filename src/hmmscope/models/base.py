@@ -81,7 +81,7 @@ class ModelIO:
             require(value is None or value >= 1, name, "must be at least 1", value)
         require(self.feedback_width >= 0, "feedback_width", "must be at least 0", self.feedback_width)
         if (self.vocab_size is None) == (self.input_width is None):
-            raise InputError("vocab_size, input_width: give one of them, because a model reads tokens or vectors")
+            raise InputError("vocab_size, input_width: give one of the two, because a model reads tokens or vectors")
 
     @property
     def read_width(self) -> int:
@@ -341,7 +341,9 @@ def make_model(
         vocab_size = num_symbols if vocab_size is None else vocab_size
         require_count("vocab_size", vocab_size, num_symbols, ", the number of symbols")
     elif vocab_size is not None:
-        raise InputError("vocab_size, input_width: give only one of them, because a model reads tokens or vectors")
+        raise InputError(
+            "vocab_size, input_width: give only one of the two, because a model reads either tokens or vectors"
+        )
     ports = ModelIO(
         num_outputs=num_symbols,
         vocab_size=vocab_size,

@@ -253,7 +253,8 @@ class Decoder(EncodedModel):
         """Run the attention of one block at given position ids."""
         if self.rotary is None:
             raise InputError(
-                "positions: must be rotary to be moved in one layer; only rotary positions enter each layer separately"
+                "positions: must be rotary if they are permuted in one layer only, because other encodings enter "
+                "all layers at once"
             )
         moved: Tensor = attention(x_BTD, self.rotary.at(positions, rotation_dtype(x_BTD)), None)
         return moved

@@ -121,7 +121,9 @@ def _require_trainable(module: nn.Module) -> None:
                 f"model: {'.'.join(filter(None, (name, odd)))} is complex; keep its real and imaginary parts"
             )
         if getattr(part, "sparse", False) is True and any(True for _ in part.parameters(recurse=False)):
-            raise InputError(f"model: {name or title_of(module)} has sparse gradients; build it with sparse=False")
+            raise InputError(
+                f"model: {name or title_of(module)} has sparse gradients; build this module with sparse=False"
+            )
 
 
 def _is_quantized(part: nn.Module) -> bool:
@@ -132,7 +134,7 @@ def _rehearse_gradients(module: nn.Module, inputs: Tensor) -> tuple[str, ...]:
     weights = list(module.parameters())
     if any(weight.is_inference() for weight in weights):
         raise InputError(
-            "model: its weights were created under torch.inference_mode(); create the module outside of it"
+            "model: its weights were created under torch.inference_mode(); create the module outside of inference_mode()"
         )
     if not any(weight.requires_grad for weight in weights):
         raise InputError("model: has no trainable weights; set requires_grad on the weights to train")
@@ -159,7 +161,7 @@ def _rehearse_gradients(module: nn.Module, inputs: Tensor) -> tuple[str, ...]:
         lost.append("the value of get_extra_state")
     if not lost:
         return ()
-    rule = "checkpoints do not store it, so a resumed or loaded run starts with its initial value"
+    rule = "checkpoints do not store this state, so a resumed or loaded run starts from the initial state"
     return (f"the model keeps state outside of the tensors of its state_dict ({', '.join(lost[:16])}); {rule}",)
 
 

@@ -39,12 +39,17 @@ def logits_of(
         elif isinstance(logits, Tensor) and logits.ndim == 3 and (logits.shape[0], logits.shape[2]) == (batch, time):
             rule += "; time is the last axis instead of symbols, so return logits.transpose(1, 2)"
         elif isinstance(logits, Tensor) and logits.ndim == 3 and logits.shape[:2] == (batch, 1):
-            rule += "; it returns the last position only, so return all, as nanoGPT does given targets: "
+            rule += (
+                "; it returns only the last position, but logits of all positions are needed (nanoGPT returns them "
+                "if it gets targets): "
+            )
             rule += "hs.adapt(model, targets=lambda tokens: tokens)"
         raise InputError(rule)
     if not logits.is_floating_point():
         kind = str(logits.dtype).removeprefix("torch.")
-        raise InputError(f"model: must return logits of a real floating-point dtype, got {kind}; return them unrounded")
+        raise InputError(
+            f"model: must return logits of a real floating-point dtype, got {kind}; return the logits without rounding"
+        )
     if logits.shape[2] < num_outputs:
         raise InputError(f"model: returns {logits.shape[2]} logits, but the dataset has {num_outputs} symbols")
     if isinstance(output, tuple | list) and logits.shape[2] != num_outputs > 1 and not whole:
@@ -94,7 +99,7 @@ class UserModule(SequenceModel):
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time output"]:
         if feedback is not None or cache is not None:
-            raise InputError("model: a user module takes no feedback; train it without block_length")
+            raise InputError("model: a module of your own takes no feedback; train without block_length")
         if not self.training or torch.compiler.is_compiling():  # training seeds the generators of a compiled model
             return logits_of(call_on_tokens(self.adapted, inputs), inputs, self.model_io.num_outputs)
         devices = [inputs.device] if inputs.device.type == "cuda" else []
@@ -152,7 +157,7 @@ class UserModuleSpec:
         here, there = ({one.rpartition(".")[2] for one in spec.heads} for spec in (other, self))
         if strict and self.heads and here != there:
             odd, wanted = (", ".join(sorted(one)) or "none of them" for one in (here - there, there - here))
-            raise InputError(f"model: has {odd}, but the run has {wanted}; strict=False loads the weights all the same")
+            raise InputError(f"model: has {odd}, but the run has {wanted}; load the weights anyway with strict=False")
         object.__setattr__(other, "class_name", self.class_name)
         object.__setattr__(other, "heads", self.heads)
         return other

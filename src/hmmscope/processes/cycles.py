@@ -62,7 +62,7 @@ class CyclesSpec:
                 return cycles
         raise InputError(
             f"group_order: {count} random cycles of {self.num_states} states never generated a group of {self.group_order} "
-            f"elements in {_DRAWS} draws; choose another order or 0"
+            f"elements in {_DRAWS} draws; choose another group_order, or 0 for any group"
         )
 
     @property

@@ -31,7 +31,7 @@ class FileSpec:
         process = load_process(self.path, allow_drop_tiny=self.allow_drop_tiny)
         if self.digest and process.digest != self.digest:
             found = f"{process.digest[:12]}, not {self.digest[:12]}"
-            raise DamagedError(f"{self.path}: the process has changed (its digest is {found})")
+            raise DamagedError(f"{self.path}: the process in this file has changed (its digest is now {found})")
         return process
 
 

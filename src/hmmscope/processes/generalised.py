@@ -63,7 +63,7 @@ class GeneralisedHMM(Process):
         require_shape("initial", first, (None,))
         require_shape("labelled", matrices, (None, len(first), len(first)))
         if not (np.isfinite(first).all() and np.isfinite(matrices).all() and matrices.size):
-            raise InputError("labelled: must be finite numbers of at least one symbol and dimension")
+            raise InputError("labelled: must be finite numbers for at least one symbol and one dimension")
         for name, total in (("initial", first.sum()), *_row_sums(matrices)):
             require(abs(total - 1) < 1e-9, name, "must sum to 1 within 1e-09", float(total))
         self.initial, self.labelled = torch.from_numpy(first), torch.from_numpy(matrices)

@@ -72,7 +72,7 @@ class HMMPerSample(Process):
     def file_texts(self) -> dict[str, Any]:
         name = getattr(self.spec, "name", None)
         if name is None:
-            raise InputError("path: the spec of this pool is not registered, so it cannot be saved")
+            raise InputError("path: the spec of this pool is not registered, so the pool cannot be saved")
         return {"spec": {"name": name, **spec_to_data(self.spec)}}
 
     @classmethod

@@ -47,7 +47,7 @@ class InputOutputHMM(Process):
     """
 
     stored_name = "InputOutputHMM"
-    suggestion = "pass inputs=, or give the inputs a distribution with `with_policy`"
+    suggestion = "pass inputs=, or call `with_policy` to give the inputs a distribution"
     file_format = "hmmscope-input-output-hmm"
     file_arrays = ("initial", "transition", "emission")
     file_fields = (*Process.file_fields, "inputs", "reading")
@@ -264,7 +264,7 @@ class InputOutputSpec:
         for name in ("num_inputs", "num_states", "num_symbols"):
             require_count(name, getattr(self, name))
         total = self.num_inputs * self.num_states
-        require(total <= 1024, "num_states", "must be at most 1024 over num_inputs", self.num_states)
+        require(total <= 1024, "num_states", "must be at most 1024 divided by num_inputs", self.num_states)
         require(0 <= self.repeat <= 1, "repeat", "must be in [0, 1]", self.repeat)
 
     def build(self) -> Process:

@@ -240,7 +240,7 @@ def as_vectors(
                 "with hmmscope.read_vectors(source, column=...)"
             )
         if lengths is not None:
-            raise InputError("lengths: must be None; these observations already have lengths")
+            raise InputError("lengths: must be None, because these observations already have lengths")
         return observations.padded(), observations.lengths
     observations = observations.detach().cpu() if isinstance(observations, Tensor) else to_plain(observations)
     if isinstance(observations, np.ma.MaskedArray):

@@ -120,7 +120,7 @@ class Quantiser:
         if self.distance > FAR:
             warnings.warn(
                 f"{self.what}: rounding to multiples of 2^-32 changed the distribution by up to {self.distance:.2g} nats "
-                f"per step, more than {FAR:g}; set entries below 2^-32 to 0 if they are meant to be impossible",
+                f"per step, more than {FAR:g}; if entries below 2^-32 mean impossible events, set them to 0",
                 stacklevel=3,
             )
         return self.change

@@ -152,7 +152,7 @@ class Process(StateMethods, ABC):
         """Return the error for a missing capability, with alternatives."""
         if capability in self.uses_hmm_inference:
             function = BY_PARAMS.get(capability, "hmmscope.inference")
-            return InputError(f"process: {type(self).__name__} has no method for {capability}; call {function}")
+            return InputError(f"process: {type(self).__name__} cannot compute {capability} itself; call {function}")
         kinds()
         named = (kind for kind in _below(Process) if vars(kind).get("file_format") and kind.__name__[0] != "_")
         having = sorted({kind.group or kind.__name__ for kind in named if capability in kind.capabilities()})

@@ -83,7 +83,7 @@ class RunConfig:
         require(
             columns >= 2,
             "layout",
-            "must have at least 2 positions, the first to read and the second to predict",
+            "must have at least 2 positions, because the model reads one and predicts the next",
             columns,
         )
         if self.training.curriculum:

@@ -108,7 +108,10 @@ class FitAnswers(Tabular):
         if unsure:
             each = ", ".join(f"{size} ({self.fits[size].restart_gap:.2g} nats difference)" for size in unsure)
             made = self.fits[unsure[0]].num_restarts
-            found.append(f"the best two restarts do not agree after {made} restarts (the maximum) for states {each}")
+            found.append(
+                f"the best two restarts do not agree after {made} restarts, the maximum, for these numbers of "
+                f"states: {each}"
+            )
         found += filter(None, [zeros_in_words(self.num_zeros), self._cost_in_words() if len(self.fits) > 1 else ""])
         return [*found, *(self.final.remarks if self.fits else ())]
 
@@ -122,14 +125,16 @@ class FitAnswers(Tabular):
     def _rows(self, asked: str, x: Any, reading: dict[str, Any]) -> GivenRows:
         if x is None:
             if reading:
-                raise InputError(f"{next(iter(reading))}: describes how to read x, so pass x too")
+                raise InputError(f"{next(iter(reading))}: describes how to read x, but x is missing; pass x")
             return self._whole(asked).rows
         found = given_rows(self.hmm, x, **reading)
         return found if found.columns or self.data is None else replace(found, columns=self.data.columns)
 
     def _whole(self, asked: str) -> FitData:
         if self.data is None:
-            raise InputError(f"{asked}: needs all sequences, but a stream does not store them; fit without stream=True")
+            raise InputError(
+                f"{asked}: needs all sequences, but a fit of a stream stores none; fit without stream=True"
+            )
         return self.data
 
 

@@ -10,7 +10,7 @@ from hmmscope.training.engines import torch_seconds
 #: Number of parameters above which training on the processor warns of its cost.
 LARGE = 20_000_000
 #: Advice for saving disk space.
-ADVICE = "lower training.num_log_checkpoints or the size of the model, or choose another --out"
+ADVICE = "reduce training.num_log_checkpoints or the size of the model, or choose another --out"
 
 
 def disk_bytes(config: RunConfig, model_io: ModelIO) -> int:

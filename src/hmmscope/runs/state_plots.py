@@ -36,7 +36,7 @@ def plot(hmm: Process, kind: str = "overview", x: Any = None, *, ax: Any = None,
     own, reading = split_options(options)
     given = None if x is None else given_rows(hmm, x, **reading)
     if x is None and reading:
-        raise InputError(f"{next(iter(reading))}: describes how to read x, so pass x too")
+        raise InputError(f"{next(iter(reading))}: describes how to read x, but x is missing; pass x")
     if given is None and kind in OF_ROWS:
         raise InputError(f"x: {kind!r} needs observations; pass x=")
     if kind in OF_INPUTS and hmm.num_inputs is not None:
@@ -46,7 +46,9 @@ def plot(hmm: Process, kind: str = "overview", x: Any = None, *, ax: Any = None,
 
 def _by_input(draw: Callable[..., Any], hmm: Process, ax: Any, *, figsize: Any = None) -> Any:
     if ax is not None:
-        raise InputError("ax: this plot has a panel per input; leave ax out, or plot hmm.given_input(0)")
+        raise InputError(
+            "ax: this plot has one panel for each input; leave ax out, or plot one input, hmm.given_input(0)"
+        )
     parts = constant_inputs(hmm)[:MOST_PANELS]
     figure = new_figure(figsize or (4.8 * len(parts), 4.2))
     for axes, (name, part) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts, strict=True):
@@ -85,7 +87,7 @@ def observations(
     if ax is not None:
         panels = [ax]
         shown = shown[:1] if coordinates is None else shown
-        require(len(shown) == 1, "coordinates", "must be one coordinate with ax", coordinates)
+        require(len(shown) == 1, "coordinates", "must name one coordinate if ax is given", coordinates)
     else:
         shown = shown[:MOST_PANELS]
         figure = new_figure(figsize or (9.0, 1.0 + 1.7 * len(shown)))

@@ -87,12 +87,17 @@ class TrainOptions:
         names, factory = tuple(sorted(self.auxiliary_losses or ())), self.optimizer
         if spec.auxiliary_losses not in ((), names):
             raise InputError(
-                f"training.auxiliary_losses: names the functions {', '.join(spec.auxiliary_losses)}; pass these in "
+                f"training.auxiliary_losses: names the functions {', '.join(spec.auxiliary_losses)}; pass these "
+                "functions in "
                 "Python, TrainOptions(auxiliary_losses={...})"
             )
         made = "" if factory is None else _full_name(factory)
         if ("." in spec.optimizer or factory is not None) and spec.optimizer not in ("adamw", made):
-            remedy = "pass it in Python, TrainOptions(optimizer=...)" if "." in spec.optimizer else "give one of both"
+            remedy = (
+                ("pass it in Python, TrainOptions(optimizer=...)")
+                if "." in spec.optimizer
+                else "give only one of the two"
+            )
             raise InputError(
                 f"training.optimizer: is {spec.optimizer}, but the factory is {made or 'missing'}; {remedy}"
             )

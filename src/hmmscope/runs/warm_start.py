@@ -63,7 +63,7 @@ class SharedPrefix:
         if not steps:
             kept = f"the other run has checkpoints of steps {', '.join(map(str, shorter.checkpoint_steps())) or 'none'}"
             raise InputError(
-                f"warm_start: {path} shares the first {last} steps, but {kept}; none of these steps can be reused"
+                f"warm_start: {path} shares the first {last} steps, but {kept}, so no shared step can be reused"
             )
         return cls(shorter, steps[-1], config.training.log_checkpoint_steps)
 

@@ -129,7 +129,8 @@ class SequenceData(Dataset[Tensor]):
             if kept is None or not kept.to_data():
                 raise
             raise InputError(
-                f"{error} (read with the options of the process, {kept.flags()}; pass other options to change that)"
+                f"{error} (the options come from the process, {kept.flags()}; pass other options to read the data "
+                "differently)"
             ) from None
         self._set(asked.understood(encoded), what if title is None else title, seed)
 
@@ -362,7 +363,7 @@ class SequenceData(Dataset[Tensor]):
         require(
             train > 0 and validation > 0 and train + validation < 1,
             "train",
-            "and validation must leave a training part",
+            "and validation must leave data for a training part",
             train,
         )
         keys = hashes_of((sequence.numpy().astype("<i8").tobytes() for sequence in self), seed)
@@ -374,7 +375,8 @@ class SequenceData(Dataset[Tensor]):
                 )
             found = "sequence" if len(order) == 1 else "different sequences"
             raise InputError(
-                f"{self.title}: {len(order)} {found} cannot be split into three parts; cut long ones first, for example "
+                f"{self.title}: {len(order)} {found} cannot be split into three parts; cut the long sequences "
+                "first, for example "
                 f"with data.cut({max(1, self.longest // 10)})"
             )
         parts = parts_of_hashes(keys, train, validation)

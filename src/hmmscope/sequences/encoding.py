@@ -77,7 +77,7 @@ class Alphabet(Shown):
             return cls(None, count, missing)
         names = tuple(symbols) if isinstance(symbols, list | tuple | str) else ()
         if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-            raise InputError(f"symbols: must be different names, or how many there are, got {shown(symbols)}")
+            raise InputError(f"symbols: must be different names, or the number of symbols, got {shown(symbols)}")
         if "" in names:
             raise InputError(f"symbols: name {names.index('') + 1} is empty; each name needs at least one character")
         check_text(names)
@@ -163,7 +163,7 @@ def encode_numbers(rows: Sequence[object], alphabet: Alphabet, how: str, where: 
         column = place - int(counts[:row].sum())
         rule = f"{int(flat[place])} is not a symbol in [0, {count})"
         advice = alphabet.missing.advice(flat[place])
-        hint = f"; give lengths if it is padding; {advice}" if flat[place] < 0 else ""
+        hint = f"; if it is padding, give lengths; {advice}" if flat[place] < 0 else ""
         raise InputError(f"{where(row)}, symbol {column + 1}: {rule}{hint}")
     require(count <= MAX_SYMBOLS, "symbols", f"must be below {MAX_SYMBOLS}", largest)
     require_dense(alphabet.count, count, len(flat), where(-1))
@@ -385,7 +385,8 @@ def _require_alike(rows: list[list[str]], alphabet: Alphabet, what: str) -> None
         return
     name = next(word for row in rows for word in row if word in names)
     raise InputError(
-        f"{what}: {shown(name)} is not a whole number, but most of {total} words are; if all are names, pass unit='words' "
+        f"{what}: {shown(name)} is not a whole number, but most of {total} words are; if all words are names, "
+        "pass unit='words' "
         f"(--unit); {alphabet.missing.advice(name)}"
     )
 

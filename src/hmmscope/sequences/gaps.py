@@ -17,7 +17,10 @@ MISSING = -(2**31)
 USUAL_GAPS = frozenset({"na", "n/a", "nan", "null", "none", "<na>", "nat", "missing"})
 
 #: Advice for numbers where symbols are expected.
-FOR_NUMBERS = "for real numbers use hmmscope.fit(X, num_states, emission='gaussian'); networks can train on its .hmm"
+FOR_NUMBERS = (
+    "for real numbers use hmmscope.fit(X, num_states, emission='gaussian'); networks can be trained on the fitted "
+    "HMM, .hmm"
+)
 
 #: Characters that often mean a missing letter.
 _USUAL_LETTERS = frozenset("-.?*nN")
@@ -102,13 +105,16 @@ class Missing:
         """Raise InputError if a symbol's name represents missing observations."""
         both = [name for name in names or () if name in self.names]
         if both:
-            raise InputError(f"missing: {shown(both[0])} is also one of the symbols; it must be one or the other")
+            raise InputError(
+                f"missing: {shown(both[0])} is also one of the symbols; use it for missing observations or as a "
+                "symbol, not for both"
+            )
 
     def advice(self, value: object) -> str:
         """Return how to declare this value as missing."""
         names = [*self.names, "none" if is_nothing(value) else str(value)]
         given = repr(names[0] if len(names) == 1 else names)
-        return f"if nothing was observed there, pass missing={given} (--missing {','.join(names) or shown('')})"
+        return f"if it marks a missing observation, pass missing={given} (--missing {','.join(names) or shown('')})"
 
     def hint(self, name: object) -> str:
         """Return `advice` if this name often represents a missing observation, else ""."""

@@ -37,5 +37,5 @@ def require_dense(given: int | None, num_symbols: int, num_observations: int, wh
     if too_sparse(given, num_symbols, num_observations):
         raise InputError(
             f"{where}: symbol {num_symbols - 1} implies {num_symbols} symbols for {num_observations} observations; pass "
-            f"symbols={num_symbols} if that is right, or give names"
+            f"symbols={num_symbols} if this number is right, or give names"
         )

@@ -230,7 +230,7 @@ class ReadRequest:
             if whole and empty and not self.missing.has(value):
                 raise InputError(f"{self.at(noun)(number)}: {_emptiness(value)}; {self.missing.advice(value)}")
             if not whole and (empty or not isinstance(value, str)):
-                advice = "leave it out, or pass unit='lines' (--unit) if each is one symbol"
+                advice = "leave it out, or pass unit='lines' (--unit) if each entry is one symbol"
                 raise InputError(f"{self.at(noun)(number)}: {_emptiness(value)}; {advice}")
         if not whole:
             return self.lines(values, noun)

@@ -84,7 +84,7 @@ class SequenceStream:
             given, self._has_gaps = header.get("symbols", header.get("num_symbols")), bool(header.get("gaps"))
             alphabet = Alphabet.of(given if symbols is None else symbols, self._missing)
             if isinstance(given, list) and alphabet.names not in (None, tuple(given)):
-                raise InputError(f"symbols: must match the file's, {listed(given)}; leave them out")
+                raise InputError(f"symbols: must be the symbols of the file, {listed(given)}; leave out symbols")
         elif self.unit is None:
             units = ", ".join(f"{name!r} ({UNITS[name]})" for name in _UNITS)
             raise InputError(f"unit: is required for streamed text (--unit): {units}")

@@ -228,7 +228,7 @@ class Table:
         for row, key in enumerate(keys):
             if is_nothing(key) or (isinstance(key, str) and not key.strip()):
                 said = "is empty" if isinstance(key, str) else f"is {key}"
-                raise InputError(f"{self.place(row, group)}: {said}; a row without a group; leave it out")
+                raise InputError(f"{self.place(row, group)}: {said}, so the row has no group; leave out the row")
             if isinstance(key, list | dict):
                 raise InputError(f"{self.place(row, group)}: must be a name or number, got {shown(key)}")
             found.setdefault(key, []).append(row)

@@ -240,7 +240,7 @@ class _Grid:
         back = float(times[place] - times[place + 1])
         hint = ""
         if self.is_time and back <= 3_600e6:
-            hint = "; a clock set back an hour needs times in UTC or with their offset"
+            hint = "; if the clock was set back an hour, write times in UTC or with an offset"
         later, earlier = (self._text(times[k]) for k in (place, place + 1))
         return InputError(
             f"{self.where(int(rows[place + 1]))}: time {earlier} comes after {later}; pass sort=True (--sort) to sort the "

@@ -186,7 +186,7 @@ def with_lengths(X: Any, lengths: Any, *, symbols: bool) -> tuple[Any, Any]:
     if not isinstance(X, SequenceData | VectorData):
         return X, lengths
     if lengths is not None:
-        raise InputError("lengths: apply to arrays and tables; this X has its own")
+        raise InputError("lengths: apply to arrays and tables only; this X already has lengths")
     if isinstance(X, VectorData):
         return X.rows.numpy(), X.lengths.numpy()
     flat = X.flat.astype(np.float64)

@@ -198,7 +198,10 @@ class HiddenMarkovModel(BaseEstimator):
             counts, total = self._expect(X, lengths, weights, known)
             if (counts.logs == -np.inf).any():
                 given = " and known_states" if known is not None else ""
-                rule = f"X: a sequence has probability zero under the start{given}, and EM would keep it zero"
+                rule = (
+                    f"X: a sequence has probability zero under the start{given}, and EM cannot change a "
+                    "probability of zero"
+                )
                 raise InputError(f"{rule}; make its entries positive")
             self._maximise(X, counts)
             monitor.report(total)
@@ -387,7 +390,10 @@ class HiddenMarkovModel(BaseEstimator):
         refuse_masked("known_states", known_states)
         given = known_states.to_numpy() if hasattr(known_states, "to_numpy") else known_states
         if np.ndim(given) == 0 or len(given) != count:
-            raise InputError(f"known_states: must have an entry for each of the {count} rows of X, -1 where unknown")
+            raise InputError(
+                f"known_states: must have one entry for each of the {count} rows of X; write -1 where the state "
+                "is unknown"
+            )
         return as_allowed(given, self.n_components, torch.ones(1, count, dtype=torch.bool))[0].numpy()
 
     def _ready(self) -> None:
@@ -407,7 +413,7 @@ class HiddenMarkovModel(BaseEstimator):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 raise InputError(f"{name}: must be a whole number of at least {least}, got {value!r}")
         if isinstance(self.tol, bool) or not isinstance(self.tol, Real) or math.isnan(self.tol):
-            raise InputError(f"tol: must be a number of nats, -inf to run all iterations, got {self.tol!r}")
+            raise InputError(f"tol: must be a number of nats, or -inf to run all iterations, got {self.tol!r}")
         for name, known in (("algorithm", ALGORITHMS), ("implementation", IMPLEMENTATIONS)):
             if getattr(self, name) not in known:
                 raise unknown_name(name, getattr(self, name), known)

@@ -134,8 +134,8 @@ def _within(padded: torch.Tensor, inside: torch.Tensor | None) -> torch.Tensor:
 def without_gaps(X: Array, num_states: int) -> Array:
     if len(X) < max(2, num_states):
         raise InputError(
-            f"X: must have at least {max(2, num_states)} rows, two in total and one per state, got {len(X)} sample"
-            + "s" * (len(X) != 1)
+            f"X: must have at least {max(2, num_states)} rows, at least two and at least one for each state, got "
+            f"{len(X)} sample" + "s" * (len(X) != 1)
         )
     gaps = np.isnan(X)
     if gaps.all(0).any():

@@ -97,7 +97,7 @@ def reading(path: Path, *, managed: bool, limit: int = MOST_BYTES) -> Iterator[B
                 raise wrong(f"{path}: not a regular file")
             size = os.fstat(file.fileno()).st_size
             if size > limit:
-                raise InputError(f"{path}: {size} bytes, more than the {limit} allowed")
+                raise InputError(f"{path}: has {size} bytes, more than the {limit} allowed")
             yield file
     except OSError as error:
         name = str(path) if len(str(path)) <= 1000 else f"{str(path)[:100]}..."
@@ -239,7 +239,7 @@ def take_lock(path: Path) -> int:
             owner = os.pread(fd, 200, 0).strip().decode(errors="replace") or "unknown"
             os.close(fd)
             raise RefusedError(
-                f"{path.parent}: is in use by process {owner}; wait until it ends, or choose another folder"
+                f"{path.parent}: is in use by process {owner}; wait until that process ends, or choose another folder"
             ) from None
         except BaseException:
             os.close(fd)
@@ -286,5 +286,5 @@ def staying(folder: Path, name: str) -> Iterator[None]:
         if os.path.lexists(folder / name):
             raise
         raise ResourceError(
-            f"{folder}: was moved or removed during the work; leave it in place until the work ends"
+            f"{folder}: was moved or removed while hmmscope was writing; leave it in place until hmmscope ends"
         ) from error

@@ -145,5 +145,5 @@ def _head_of(stream: BinaryIO, size: int, name: str) -> tuple[tuple[int, ...], b
     if kind.hasobject:
         raise ValueError(f"{name} holds Python objects")
     if math.prod(shape) * kind.itemsize != size - stream.tell():
-        raise ValueError(f"{name} has another size than in its header")
+        raise ValueError(f"the size of {name} differs from the size in its header")
     return shape, fortran, kind, stream.tell()

@@ -180,7 +180,9 @@ class RunDir:
 
     def _journal(self, name: str) -> Journal:
         if self._lock_fd < 0:
-            raise RefusedError(f"{self.path}: opened without its lock, so it cannot be written; open it with lock=True")
+            raise RefusedError(
+                f"{self.path}: was opened without a lock, so it cannot be written; open it with lock=True"
+            )
         if name not in self._journals:
             self._journals[name] = Journal(self.path / name)
         return self._journals[name]
@@ -275,7 +277,7 @@ class RunDir:
         document = store.parse(data, str(folder / "state.json"))
         keys = {"step", "journal_length", "state"}  # "journal_sha256" is new in 0.3
         if not isinstance(document, dict) or document.keys() - {"journal_sha256"} != keys:
-            raise DamagedError(f"{folder / 'state.json'}: is not the state of a checkpoint")
+            raise DamagedError(f"{folder / 'state.json'}: does not contain the state of a checkpoint")
         length, journal = document["journal_length"], self.path / "metrics.jsonl"
         if document["step"] != step or not isinstance(length, int) or not isinstance(document["state"], dict):
             raise DamagedError(
@@ -305,7 +307,7 @@ class RunDir:
         ours = {f"{group}.safetensors": _digest(store.tensor_bytes(named)) for group, named in tensors.items()}
         ours["state.json"] = _digest(store.json_bytes(document, "state"))
         if ours != {name: entry["sha256"] for name, entry in files.items()}:
-            raise RefusedError(f"{target}: exists with other content; remove it or resume from a later step")
+            raise RefusedError(f"{target}: exists with other content; remove this file, or resume from a later step")
         return True
 
     # ----------------------------------------------------------------------------------------------------------------

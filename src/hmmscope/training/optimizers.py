@@ -31,7 +31,7 @@ _NORM = re.compile(r"Norm(\dd)?$")
 
 def check_optimizer(spec: "TrainingSpec") -> None:
     if "." in spec.optimizer:
-        rule = "cannot be combined with a factory, which sets its own options"
+        rule = "cannot be combined with an optimizer factory; set the options in the factory"
         return require(not spec.optimizer_options, "optimizer_options", rule, spec.optimizer_options)
     _made(spec, [nn.Parameter(torch.zeros(1, 1))])
 

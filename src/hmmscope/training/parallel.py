@@ -264,7 +264,7 @@ def check_processes(spec: TrainingSpec, size: int) -> None:
         ways += [f"start {n} processes" for n in range(size - 1, 0, -1) if spec.accumulation_steps % n == 0 and n > 1][
             :1
         ]
-        rule = f"must be a multiple of the {size} processes, so that the bits are those of one process"
+        rule = f"must be a multiple of the {size} processes, so that the result equals that of one process bit for bit"
         remedy = ", or ".join([*ways, "set parallel to ddp"])
         raise InputError(f"training.accumulation_steps: {rule}, got {spec.accumulation_steps}; {remedy}")
     require(size <= spec.batch_size, "training.batch_size", f"must be at least the {size} processes", spec.batch_size)

@@ -102,7 +102,7 @@ class TrainingSpec:
             require(1 <= getattr(self, name) < 2**31, name, "must be in [1, 2^31)", getattr(self, name))
         require(self.num_threads <= 1024, "num_threads", "must be at most 1024", self.num_threads)
         samples = self.num_steps * self.batch_size
-        require(samples <= 2**40, "num_steps", "times batch_size must be at most 2^40 samples", samples)
+        require(samples <= 2**40, "num_steps", "must be at most 2^40 divided by batch_size", self.num_steps)
         for name in ("warmup_steps", "evaluate_every", "weight_decay", "warmup_from", "gradient_clip"):
             require(getattr(self, name) >= 0, name, "must be at least 0", getattr(self, name))
         for name in ("epoch_steps", "block_length"):
@@ -115,7 +115,7 @@ class TrainingSpec:
         require(
             not both,
             "epoch_steps",
-            "must be 0 if num_trajectories is set, which fixes the length of an epoch",
+            "must be 0 if num_trajectories is set, because num_trajectories fixes the length of an epoch",
             self.epoch_steps,
         )
         sensible = self.num_log_checkpoints == 0 or 2 <= self.num_log_checkpoints <= 1000
@@ -130,11 +130,16 @@ class TrainingSpec:
             len(self.curriculum),
             self.num_epochs if self.steps_per_epoch < self.num_steps else self.num_steps,
         )
-        require(stages <= units, "curriculum", f"must have at most {units} stages in a run of that length", stages)
+        require(
+            stages <= units,
+            "curriculum",
+            f"must have at most {units} stages, the number of epochs or steps of the run",
+            stages,
+        )
         divides = self.accumulation_steps >= 1 and self.batch_size % self.accumulation_steps == 0
         require(divides, "accumulation_steps", f"must divide batch_size = {self.batch_size}", self.accumulation_steps)
         alone = not (self.auxiliary_losses and (self.compile or self.block_length))
-        require(alone, "auxiliary_losses", "need compile = false and block_length = 0", self.auxiliary_losses)
+        require(alone, "auxiliary_losses", "require compile = false and block_length = 0", self.auxiliary_losses)
         if self.optimizer != "adamw" or self.optimizer_options:
             from hmmscope.training.optimizers import check_optimizer  # imports torch
 

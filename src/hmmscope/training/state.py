@@ -222,9 +222,9 @@ def _check_same_module(own: Mapping[str, torch.Tensor], found: Mapping[str, torc
         short = name.removeprefix("module.")
         if name not in found or name not in own:
             here = (
-                "this module has it, but the run does not"
+                "this module has this tensor, but the run does not"
                 if name in own
-                else "the run has it, but this module does not"
+                else "the run has this tensor, but this module does not"
             )
             raise InputError(f"model: differs from the module of the run in {short}: {here}; pass the run's module")
         if own[name].shape != found[name].shape:

@@ -42,7 +42,7 @@ class ProcessMonitor(threading.Thread):
                 self._look()
                 told = self._table.check(["code"])
             except RuntimeError:
-                self._end_alone("the process to which the other processes were connected")
+                self._end_alone("the first process, to which all others connect,")
                 return
             self._dead = {other for other, missed in self._missed.items() if missed >= MISSED}
             if self._dead or told:
