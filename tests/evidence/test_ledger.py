@@ -212,7 +212,7 @@ def test_the_audit_asks_the_history_when_a_protocol_was_committed(
     commit("2026-11-21T00:00:01+00:00")
     code, said = audit()
     assert code == 4
-    assert "committed 2026-11-21T00:00:01+00:00, after its data collection began" in said
+    assert "committed 2026-11-21T00:00:01+00:00, but data collection had already begun" in said
     shutil.rmtree(repository / ".git")
     commit("2026-11-20T23:59:59+00:00")
     code, said = audit()

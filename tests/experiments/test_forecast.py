@@ -42,7 +42,7 @@ def test_equal_shapes_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_trained_and_nothing_written(call: Callable, tmp_path: Path) -> None:
     said = call("run", "limits-table1", "--scale", "smoke", "--dry-run")
     assert said.code == 0
-    assert "none: the experiment trains no model" in said.out
+    assert "none, because the experiment trains no model" in said.out
     assert_one_line(call("run", "limits-table1", "--scale", "smoke"), 2)
     assert_one_line(call("run", "all", "--dry-run"), 2)
     assert list(tmp_path.iterdir()) == []

@@ -341,8 +341,8 @@ def test_what_is_trained_is_measured_and_nothing_else(tmp_path: Path, capsys: py
         ({"overrides": {"measurements.factor": "2"}}, "other sizes of measurements", 8),
         ({"overrides": {"plan.widths": "8,6"}}, "", 4),
         ({"seeds": (1, 2)}, "", 4),
-        ({"version": 2}, "measured by version 1 of the code, now at version 2", 8),
-        ({"version": None}, "measured by version unknown of the code, now at version 1", 8),
+        ({"version": 2}, "measured by version 1 of the measurement code; the current version is 2", 8),
+        ({"version": None}, "measured by version unknown of the measurement code; the current version is 1", 8),
     ],
 )
 def test_what_is_kept_must_be_the_same(
@@ -391,7 +391,7 @@ def test_a_run_goes_by_a_protocol_and_writes_none(tmp_path: Path, capsys: pytest
     assert main([*plain_run, "--dry-run", "--protocol", str(file)]) == 3
     assert "never overwritten" in capsys.readouterr().err
     assert main([*plain_run, "--seeds", "1,2", "--out", str(out), "--protocol", str(file)]) == 2
-    assert "has another plan" in capsys.readouterr().err
+    assert "was written for another plan" in capsys.readouterr().err
     run_experiment("test-seeded", "smoke", out, protocol=file, quiet=True, first=1)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     about = store.read_json(out / "experiment.json")

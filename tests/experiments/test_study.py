@@ -219,8 +219,7 @@ def test_a_folder_that_is_moved_away_is_one_line(
 
     monkeypatch.setattr(studies, part, moved)
     with pytest.raises(
-        ResourceError,
-        match="out: was moved or removed while hmmscope was writing; leave it in place until hmmscope ends",
+        ResourceError, match="out: was moved or removed while hmmscope was writing; leave it in place until hmmscope"
     ):
         hs.study(data, tmp_path / "out")
 
@@ -302,7 +301,7 @@ def test_one_piece_of_a_test_part_decides_nothing(tmp_path: Path, capsys: pytest
     assert "[" not in out
     assert "(HMM of 1 state)" in out
     about = json.loads((tmp_path / "a" / "experiment.json").read_text())
-    assert about["intervals"] == "There are no intervals: the test part has only one of 3 sequences."
+    assert about["intervals"] == "There are no intervals: the test part has only one piece, of 3 sequences in all."
 
 
 def test_entropies_by_counting() -> None:

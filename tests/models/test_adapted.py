@@ -209,7 +209,7 @@ def test_an_adapter_follows_its_module() -> None:
         ),
         (
             lambda: lambda tokens: torch.zeros(len(tokens), 1, 3),
-            r"returns the last position only, .*: hs.adapt\(model, targets=lambda tokens: tokens\)$",
+            r"returns only the last position, .*: hs.adapt\(model, targets=lambda tokens: tokens\)$",
         ),
         (
             lambda: hs.adapt("runs/a"),
@@ -401,13 +401,7 @@ def test_another_dtype_or_number_of_heads_is_loaded_on_request_only(tmp_path: Pa
             self.num_heads = num_heads
 
     run = train(Heads(2), tmp_path / "run")
-    with pytest.raises(
-        InputError,
-        match=(
-            r"^model: has num_heads=4, but the run has num_heads=2; load the weights anyway with "
-            r"strict=False"
-        ),
-    ):
+    with pytest.raises(InputError, match=r"^model: has num_heads=4, but the run has num_heads=2; load the weights any"):
         hs.load_run(run.path, model=Heads(4))
     with pytest.raises(InputError, match=r"^model: embedding.weight is float64, but float32 in the run; pass that"):
         hs.load_run(run.path, model=Heads(2).double())
@@ -494,9 +488,7 @@ def test_modules_that_cannot_be_trained_are_one_line(tmp_path: Path) -> None:
         train(spread, tmp_path / "run")
     with pytest.raises(InputError, match=r"^model: layers\.0\.phase is complex; keep its real and imaginary parts$"):
         train(twisted, tmp_path / "run")
-    with pytest.raises(
-        InputError, match=r"^model: embedding has sparse gradients; build this module with sparse=False$"
-    ):
+    with pytest.raises(InputError, match=r"^model: embedding has sparse gradients; build this module with sparse="):
         train(sparse, tmp_path / "run")
 
 

@@ -250,7 +250,7 @@ def test_two_readings_are_both_said(tmp_path: Path, name: str, text: str, both: 
             "a.csv",
             "s\na\n\nb\n",
             {"column": "s", "unit": "lines"},
-            "row 3: column s: is empty; if nothing was observed",
+            "row 3: column s: is empty; if it marks a missing observation",
         ),
         ("a.csv", "id,s\n1,ab\n2,\n", {"column": "s"}, "row 3: is empty; leave it out, or pass unit='lines'"),
         ("a.csv", "a,b\n1,0\n,\n", {"column": "a", "unit": "lines"}, "row 3: column a: is empty"),
@@ -309,7 +309,7 @@ def test_objects_that_are_no_sequences() -> None:
     refused(lambda: SequenceData(["rain", "sun", "rain"]), "two ways", "3 sequences of 3 to 4", "1 sequence of 3")
     refused(lambda: SequenceData(["ab", "", "b"]), "sequence 2: is empty; leave it out")
     refused(lambda: SequenceData(["ab", None]), "sequence 2: is None; leave it out")
-    refused(lambda: SequenceData(["ab", None], unit="lines"), "sequence 2: is None; if nothing was observed there")
+    refused(lambda: SequenceData(["ab", None], unit="lines"), "sequence 2: is None; if it marks a missing observation")
     refused(lambda: SequenceData([[0], "a"]), "sequence 2: must be a list of symbols or a text, got 'a'")
     refused(lambda: SequenceData(np.zeros((2, 2), int), lengths=[3, 1]), "lengths: must be 2 numbers")
     refused(lambda: SequenceData([[0]], symbols=0), "symbols: must be in [1, 16777216], got 0")

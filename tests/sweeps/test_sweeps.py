@@ -153,7 +153,7 @@ def test_a_grid_file_with_its_base_beside_it(tmp_path: Path) -> None:
             {"vary": {"model": [{"name": "rnn"}], "model.width": ["8"]}},
             r"model\.width: cannot be varied together with its whole section",
         ),
-        ({"vary": {"seed": ["1"]}, "seeds": "2"}, r"seeds: seed: is set by seeds and must not vary"),
+        ({"vary": {"seed": ["1"]}, "seeds": "2"}, r"seeds: seed: is set by seeds, so it must not be varied"),
         ({"seeds": "0"}, r"seeds: must be in \[1, 100000\], got 0"),
         ({"seeds": ["1", "-1"]}, r"seeds\[1\]: must be an integer in"),
         ({"instances": True}, "instances: needs seeds"),
@@ -204,7 +204,7 @@ def test_a_sweep_is_extended_and_not_cut(tmp_path: Path) -> None:
     extend_folder(out, many)
     assert load_points(out) == many
     before = (out / "grid.json").read_bytes()
-    with pytest.raises(RefusedError, match="has 3 runs that this grid lacks"):
+    with pytest.raises(RefusedError, match="has 3 runs that are not in this grid"):
         extend_folder(out, few)
     assert (out / "grid.json").read_bytes() == before
     with pytest.raises(RefusedError, match="not the folder of a sweep"):

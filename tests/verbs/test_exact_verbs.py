@@ -511,7 +511,7 @@ def test_fit_chooses_among_sizes_and_streams(call: Callable) -> None:
     )
     assert (called.code, called.out) == (
         0,
-        "2 states, 2 symbols, 600 observations of a stream, each of which is read once\n",
+        "2 states, 2 symbols, 600 observations of a stream; each observation is read once\n",
     )
     assert load_process("s.json").symbols == ("no-umbrella", "umbrella")
 

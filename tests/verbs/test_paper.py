@@ -28,7 +28,7 @@ def test_one_that_fails_is_named_and_made_up_for(
     monkeypatch.setattr(paper, "run_experiment", failing)
     called = call("run", "limits", "--scale", "smoke", "--out", "all", "-q")
     assert called.code == 5
-    failed = "limits-theorem5.2: failed, the other experiments are done; limits-theorem5.2: no space"
+    failed = "limits-theorem5.2: failed, but the other experiments are complete; limits-theorem5.2: no space"
     assert called.error == f"error[5] {failed}\n"
     index = (tmp_path / "all" / "index.html").read_text()
     assert 'href="limits-theorem5.1/report.html#limits-theorem5.1-exact"' in index

@@ -55,7 +55,9 @@ def test_oracle_of_the_impossible(call: Callable, tmp_path: Path) -> None:
     called = call("infer", "turns.json", "o.txt", "--out", "o.jsonl")
     assert (called.code, called.error) == (0, "")
     assert "sequence 1: 4 observations, log-likelihood 0.000000 nats" in called.out
-    assert "sequence 2: 4 observations, log-likelihood -inf nats; impossible from observation 2 (b) on" in called.out
+    assert (
+        "4 observations, log-likelihood -inf nats; the sequence is impossible from observation 2 (b) on" in called.out
+    )
     assert [row["log_likelihood"] for row in store.read_table(tmp_path / "o.jsonl")[4:]] == [0, 0, None, None]
 
 

@@ -120,7 +120,7 @@ def test_a_dry_run_prints_each_gate(call: Callable, monkeypatch: pytest.MonkeyPa
         "run", "limits-fig3", "--scale", "medium", "--plan.tasks", "cyclic-det", "--plan.layers", "1", "--dry-run"
     )
     assert said.code == 0
-    assert "of 9 claims and questions, at least in part:" in said.out
+    assert "of 9 claims and questions (some only in part):" in said.out
     assert "  measured   closed  MatMul is not in the plan (MatMul)" in said.out
     assert "  learned    ?       depends on the data" in said.out
 

@@ -140,7 +140,7 @@ def parse_overrides(words: Sequence[str]) -> dict[str, str]:
             value = rest.pop(0)
         key = key.replace("-", "_")
         if key in found:
-            raise InputError(f"--{key}: given twice; give it once")
+            raise InputError(f"--{key}: is given twice; give it once")
         found[key] = value
     return found
 
@@ -253,7 +253,7 @@ def _dispatch(argv: list[str], own_process: bool) -> int:
         if os.environ.get("WORLD_SIZE", "1") != "1":  # torchrun workers end together
             raise
         raise InputError(
-            f"{arguments.verb}: the model's code called sys.exit (SystemExit: {error.code}); remove that call"
+            f"{arguments.verb}: the model's code called sys.exit (SystemExit: {error.code}); remove this call from the code"
         ) from None
     for written in filter(None, (values.get(name) for name in ("out", "figures", "export"))):
         from hmmscope.lab.verbs.output_paths import under_seal

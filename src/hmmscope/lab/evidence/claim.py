@@ -103,7 +103,7 @@ class Claim(ClaimRecord):
             seen = self.measure(known, *([self.parameters] if takes else []))
         twins = identical_seeds(known) if self.about == "training" else None
         if twins is not None:
-            text = f"seeds {twins[0]} and {twins[1]} have identical rows; they must be independent"
+            text = f"seeds {twins[0]} and {twins[1]} have identical rows; seeds must be independent"
             seen = replace(seen, gates=(Gate("seeds", False, text), *seen.gates))
         if seen.compute_used:
             return seen

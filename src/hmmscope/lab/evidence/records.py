@@ -142,7 +142,7 @@ class ClaimRecord:
         require(
             self.printed is None or bool(self.printed_in),
             "printed_in",
-            "must name the place in the paper if printed is given",
+            "must name the place in the paper from which printed was taken",
             self.printed_in,
         )
 
@@ -219,7 +219,7 @@ def _entries(folder: Path) -> Mapping[str, ClaimRecord]:
         for name in data:
             if name in _HEAD:
                 continue
-            require(name not in found, f"{path}: {name}", "must stand in only one file", name)
+            require(name not in found, f"{path}: {name}", "must be defined in only one file", name)
             try:
                 found[name] = _record(name, head | data[name])
             except InputError as error:

@@ -107,9 +107,9 @@ def decision_lines(plan: ExperimentPlan, kept: Sequence[Path] | None = None) -> 
     found = outlooks(plan, folders)
     if not found:
         return
-    yield f"decides      {sum(one.decides for one in found)} of {len(found)} claims and questions, at least in part:"
+    yield f"decides      {sum(one.decides for one in found)} of {len(found)} claims and questions (some only in part):"
     if not folders:
-        unknown = "this list does not check the power, nor whether all needed models are in the plan"
+        unknown = "so the list below checks neither the power nor whether the plan has all needed models"
         yield f"  found no tables of {plan.experiment.name} in {RESULTS}/: {unknown}"
     for one in found:
         yield from one.lines()
@@ -197,7 +197,7 @@ def _seen(claim: Claim, tables: Tables | None) -> Measurement | None:
 
 def _of_scale(plan: ExperimentPlan) -> Iterator[Gate]:
     if plan.scale == UNJUDGED:
-        yield Gate("regime", False, f"scale {UNJUDGED} only checks that everything runs and has no verdicts")
+        yield Gate("regime", False, f"scale {UNJUDGED} only checks that everything runs, so it gives no verdicts")
 
 
 def _of_seeds(plan: ExperimentPlan, claim: Claim) -> Iterator[Gate]:
@@ -234,8 +234,9 @@ def _of_power(claim: Claim, effects: dict[str, Effect], count: int) -> Iterator[
                 else None
             )
         text = (
-            f"with the stored spreads, {count} seeds confirm the paper's effect in {found[0]:.2f} of simulated "
-            f"experiments and deny no effect in {found[1]:.2f}"
+            f"with the spreads between stored seeds, {count} seeds confirm the paper's effect in a fraction "
+            f"{found[0]:.2f} of simulated "
+            f"experiments, and reject an effect of zero in a fraction {found[1]:.2f}"
         )
         text += f"; {enough} seeds would have a power of {PLANNED:g}" if enough and enough > count else ""
         gate = Gate("power", max(found) >= LIKELY, text, (*found, LIKELY))

@@ -28,7 +28,7 @@ def forecast(
     plan = plan_of(name, scale, overrides, seeds)
     sizes = ", ".join(f"{key} {value}" for key, value in plan.sizes.items())
     if not plan.configs:
-        yield "runs         none: the experiment trains no model"
+        yield "runs         none, because the experiment trains no model"
         yield f"measures     with {sizes}"
         return
     repeats = len(plan.seeds or (0,))
@@ -46,7 +46,7 @@ def forecast(
     if counted[most].memory_bytes:
         yield f"memory       about {(counted[most].memory_bytes or 0) / 2**30:.2f} GiB for a step of {most}"
     yield from _time(plan, counted, repeats, measure)
-    yield f"measures     with {sizes}: this takes additional time"
+    yield f"measures     with {sizes}; the time above does not include measuring"
 
 
 def _time(plan: ExperimentPlan, counted: dict[str, ResourceEstimate], repeats: int, measure: bool) -> Iterator[str]:
@@ -65,10 +65,16 @@ def _time(plan: ExperimentPlan, counted: dict[str, ResourceEstimate], repeats: i
     elif plan.scale in ON_GPU and None not in on_gpu:
         return
     elif None in here:
-        yield "time         unknown, because an architecture does not state its operations; --measure times a few steps"
+        yield (
+            "time         unknown, because an architecture does not count its operations; add --measure to time a "
+            "few steps"
+        )
     else:
         total = sum(one for one in here if one is not None)
-        yield f"time         about {duration(repeats * total)} of {by} to train, {BY_COUNT}; --measure times a few steps"
+        yield (
+            f"time         about {duration(repeats * total)} of {by} to train, {BY_COUNT}; add --measure to time a "
+            "few steps"
+        )
 
 
 def _seed_of(plan: ExperimentPlan) -> dict[str, RunConfig]:

@@ -206,7 +206,7 @@ def _distance_finding(summary: dict, kind: str) -> Finding:
     unit = "mean squared error" if kind == "vector" else "nats per answer"
     measure = "mean squared distance, per coordinate, to" if kind == "vector" else "mean KL divergence from"
     share = (
-        f", {100 * summary['excess'] / summary['bayes_loss']:.1f} % of the optimum's loss"
+        f", which is {100 * summary['excess'] / summary['bayes_loss']:.1f} % of the loss of the optimum"
         if summary["bayes_loss"] > 0
         else ""
     )

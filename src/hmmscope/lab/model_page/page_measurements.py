@@ -118,8 +118,8 @@ def measured(
         except InputError as error:
             unknown.append(f"Whether the model uses the decoded belief: {error}.")
     unknown += [
-        "How results vary between seeds: this page shows one network.",
-        "How the model behaves on longer samples, or on another process.",
+        "How results vary between seeds, because this page shows one network.",
+        "How the model behaves on longer samples or on another process.",
     ]
     return found | {"unknown": unknown}
 
@@ -225,7 +225,7 @@ def _beliefs(
         names[own.chosen], reader.points, reader.points, None, 1.0, 1.0, 1.0, whole, reader.from_prediction
     )
     if plane.note:
-        unknown.append(f"Whether the model represents a belief apart from its prediction. {plane.note}")
+        unknown.append(f"Whether the model represents a belief that differs from its prediction. {plane.note}")
     exact = plane.coordinates(reader.points)
     box = _box(exact, triangle=reader.points.shape[1] == 3)
     states = subject.probe.process.states or tuple(map(str, range(reader.points.shape[1])))
@@ -303,7 +303,7 @@ def _attention(subject: PageInputs, unknown: list[str]) -> dict[str, Any] | None
 
 def _live(subject: PageInputs, beliefs: dict[str, Any] | None, unknown: list[str]) -> dict[str, Any] | None:
     if not isinstance(subject.target, NextObservation) or subject.block_length:
-        unknown.append("Predictions for your symbols: the page computes only models that predict the next observation.")
+        unknown.append("Predictions for your symbols: the page can run only models that predict the next observation.")
         return None
     try:
         parts = (subject.probe, subject.held_out, subject.training)
@@ -312,7 +312,7 @@ def _live(subject: PageInputs, beliefs: dict[str, Any] | None, unknown: list[str
         )
     except InputError as error:
         unknown.append(
-            f"Predictions for your symbols: the page cannot compute this model ({error}); it shows precomputed results."
+            f"Predictions for your symbols: the page cannot run this model ({error}), so it shows precomputed results."
         )
         return None
     live["model"]["steps"] = subject.steps

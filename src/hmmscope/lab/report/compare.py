@@ -37,9 +37,9 @@ def compare(figures: Mapping[str, list[Figure]]) -> list[Figure]:
             first = next(iter(same.values()))
             text = f"The models of {len(same)} runs"
             if any(isinstance(panel, Lines | Bars | Explorer) for panel in panels):
-                text += "; reference curves are shown only if they are equal in all of them"
+                text += "; reference curves are shown only if they are equal in all runs"
             if any(isinstance(panel, Heatmap) for panel in panels):
-                text += "; adjacent heat maps share a colour scale, and differences have their own"
+                text += "; adjacent heat maps share a colour scale, and maps of differences have a separate scale"
             found.append(Figure(name=name, title=f"Compared: {first.title}", caption=f"{text}.", panels=tuple(panels)))
     return found
 

@@ -17,7 +17,7 @@ from hmmscope.lab.tasks.plans import as_written_now
 from hmmscope.schema import parse_spec, require_path
 from hmmscope.storage import packed, seals, store
 
-CONTINUED = "run the command again with --resume for the other seeds"
+CONTINUED = "run the command again with --resume to add the other seeds"
 UNSEALED = "there is no seal, so these files cannot be verified"
 
 
@@ -168,7 +168,8 @@ def _with_facts(about: About, timing: Path) -> About:
 def _refuse_other(folder: Path) -> None:
     if (folder / "grid.json").is_file():
         raise InputError(
-            f"{folder}: a sweep has no page; print its table with hmmscope sweep --table {folder}, or write the page of a "
+            f"{folder}: a sweep has no page; print the table of the sweep with hmmscope sweep --table {folder}, "
+            "or write the page of a "
             f"run with hmmscope report {folder}/runs/RUN"
         )
 

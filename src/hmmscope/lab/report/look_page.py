@@ -56,10 +56,10 @@ def render_look(data: dict[str, Any]) -> str:
 
 #: Effect of training on the regressed belief, by verdict.
 _BEYOND = {
-    "more": "Training put more of the belief into it than untrained networks hold",
-    "no more": "It holds no more of the belief than untrained networks do",
-    "less": "It holds less of the belief than untrained networks do",
-    "not told": "It cannot be determined whether training made it hold the belief",
+    "more": "Training put more of the belief into this layer than untrained networks hold",
+    "no more": "This layer holds no more of the belief than untrained networks hold",
+    "less": "This layer holds less of the belief than untrained networks hold",
+    "not told": "It cannot be determined whether training made this layer hold the belief",
     "nothing": "Because the model has learned nothing, it cannot be determined whether training made it hold the belief",
 }
 #: Words for the R² of the belief, by lower bound.
@@ -99,10 +99,14 @@ def sentence(data: dict[str, Any]) -> str:
     learned, beliefs = data["learned"], data["beliefs"]
     nothing = learned is not None and learned["verdict"] == "nothing"
     if nothing:
-        found.append(f"It has learned nothing: it is no better than {learned['bar']}.")
+        found.append(f"The model has learned nothing: its loss is no lower than that of {learned['bar']}.")
     if beliefs is not None:
         size = next(word for least, word in _SIZES if beliefs["r2"] >= least)
-        twins = "" if beliefs["twins"] is None else f"; its untrained controls, {_TWINS}, reach {beliefs['twins']:.3f}"
+        twins = (
+            ""
+            if beliefs["twins"] is None
+            else (f"; the R² of its untrained controls, {_TWINS}, is {beliefs['twins']:.3f}")
+        )
         found.append(
             f"An affine map of {described_layer(beliefs['best'])} recovers {size} of the belief: R² is {beliefs['r2']:.3f} "
             f"(1 is perfect){twins}."

@@ -36,11 +36,11 @@ def summary(counting: Sequence[str]) -> str:
         "each network. The HMM compared with the networks is the one chosen by BIC, unless another has a lower validation "
         "loss by more than a standard error. All losses are on the test part"
         + (
-            ". Lower losses in some contexts show what the best network knows beyond the best HMM"
+            ". Contexts in which the network has the lower loss show what the best network knows beyond the best HMM"
             if symbols
             else "; they are negative log densities, which may be below zero"
         )
-        + ". Regression of the HMM's belief on its layers shows how much of the HMM the network encodes."
+        + ". Regressing the HMM's belief on the layers of the network shows how much of the HMM the network encodes."
     )
 
 
@@ -64,7 +64,7 @@ def intervals(num_pieces: int, num_sequences: int, num_all: int) -> str:
     of = f"{num_sequences} sequence{'s' * (num_sequences != 1)}"
     which = f"pieces cut from {of}" if cut else "sequences"
     if num_pieces == 1:
-        return f"There are no intervals: the test part has only one of {num_all} {which}."
+        return f"There are no intervals: the test part has only one piece, of {num_all} {which} in all."
     alone = "; neighbouring pieces are assumed to be independent" if cut else ""
     law = "by Student's t distribution" if num_pieces < FEW else "by the bootstrap (1000 resamples)"
     return (
@@ -179,7 +179,7 @@ def _beliefs(rows: Rows) -> Figure:
         curve(rows.where(network=network, labels=labels), "layer", name, role, y="r2", pool=False)  # type: ignore[arg-type]
         for network, labels, name, role in shown
     ]
-    series.append(level(alone, layers, "from the HMM's next-symbol distribution alone", "baseline"))
+    series.append(level(alone, layers, "R² of the belief from the HMM's next-symbol distribution alone", "baseline"))
     return Figure(
         name="beliefs",
         title="The HMM's belief state in the layers of the network",
@@ -214,7 +214,7 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
             unit=unit,
         )
         rival, symbols = next(row for row in simple if row["name"] == best["counting"]), unit.endswith("symbol")
-        better = ", the better n-gram baseline on the test part" * symbols
+        better = ", which is the better n-gram baseline on the test part" * symbols
         title = f"The best network {_compared(over)} the {'n-gram baselines' if symbols else 'autoregressions'}"
         found.append(_found(title, f"Compared with {_called(rival)}{better}.", over))
     for row in tables.get("states", ()):
@@ -240,16 +240,19 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
         foremost = [surely[place] for place in descending([row["share"] for row in surely])[:5]]
         shown = ", ".join(f"{row['context']}|{row['next']} ({100 * row['share']:.1f} %)" for row in foremost)
         total = 100 * sum(row["share"] for row in surely)
-        text = f"Preceding symbols that lower the loss most, with their fractions of the whole fall: {shown}. "
-        text += f"{len(surely)} contexts whose interval is above zero account for {total:.0f} % of the gain."
+        text = f"Contexts (preceding|next symbols) with the largest gain, and their percentages of the whole gain: {shown}. "
+        text += f"{len(surely)} contexts have an interval above zero; they account for {total:.0f} % of the gain."
         found.append(_found("Gain of the network over the HMM by context", text))
     if tables["beliefs"]:
         rows = Rows(tables["beliefs"]).where(labels="true")
         top, before = (
             ties.largest(rows.where(network=name), lambda row: row["r2"]) for name in ("trained", "untrained")
         )
-        text = f"R² {top['r2']:.3f} at {top['layer_name']}; untrained network {before['r2']:.3f} at {before['layer_name']}; "
-        text += f"R² from the HMM's next-symbol distribution alone {top['from_prediction']:.3f}."
+        text = (
+            f"R² is {top['r2']:.3f} at {top['layer_name']}; untrained, it is {before['r2']:.3f} at "
+            f"{before['layer_name']}; "
+        )
+        text += f"from the HMM's next-symbol distribution alone, R² is {top['from_prediction']:.3f}."
         effect = Effect(value=top["r2"], low=top["low"], high=top["high"], unit="R²")
         if top.get("beyond_twins"):
             text += f" {top['beyond_twins'][0].upper()}{top['beyond_twins'][1:]}."

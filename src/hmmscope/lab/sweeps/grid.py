@@ -180,7 +180,7 @@ def _seed_changes(seed: int | None, instances: bool, changes: dict[str, Any]) ->
         return {}
     ours = {"seed": seed} | ({"process.seed": seed} if instances else {})
     for key in ours:
-        require(key not in changes, f"seeds: {key}", "is set by seeds and must not vary as well", changes.get(key))
+        require(key not in changes, f"seeds: {key}", "is set by seeds, so it must not be varied", changes.get(key))
     return ours
 
 
@@ -337,11 +337,11 @@ def extend_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -
         names = {point.name for point in points}
         others = [point for point in before["points"] if point["name"] not in names]
         if others and not shared:
-            rule = f"has {len(others)} runs that this grid lacks, such as {others[0]['name']}"
+            rule = f"has {len(others)} runs that are not in this grid, such as {others[0]['name']}"
             if not names & {point["name"] for point in before["points"]}:
                 rule += f" ({'; '.join(config_difference(others[0]['config'], data[0]['config'])[:4])})"
             raise RefusedError(
-                f"{out}: {rule}; runs cannot be removed from a sweep: add them to the grid, or choose another --out"
+                f"{out}: {rule}; runs cannot be removed from a sweep; add these runs to the grid, or choose another --out"
             )
         if others + data != before["points"] or before["kind"] is None:
             seals.remove_seal(out)
@@ -413,6 +413,6 @@ def _point(out: Path, data: dict[str, Any]) -> GridPoint:
         raise DamagedError(f"{path}: {shown(data['name'])}: {error}; made by another version? {_ANEW}") from error
     if name != data["name"]:
         raise DamagedError(
-            f"{path}: {shown(data['name'])}: has another configuration; altered, or made by another version; {_ANEW}"
+            f"{path}: {shown(data['name'])}: has another configuration; it was altered, or made by another version; {_ANEW}"
         )
     return GridPoint(data["name"], data["varied"], config)

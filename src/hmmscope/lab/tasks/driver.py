@@ -117,7 +117,7 @@ class _Loop:
             if received:
                 self._executor.stop()
                 name, out = signal.Signals(received[0]).name, next(iter(self._tasks.values())).out
-                raise Interrupted(f"{out}: stopped by {name}; repeat the command to resume", received[0])
+                raise Interrupted(f"{out}: stopped by the signal {name}; repeat the command to resume", received[0])
             for outcome in self._executor.finished():
                 self._take(self._tasks[outcome.name], outcome)
             self._look_elsewhere()

@@ -148,7 +148,7 @@ class Job:
     def _outcome(self) -> Outcome:
         self._line.close()
         if len(self._numbers) < 2:
-            reason = "the exit code is unknown, because the fork server was killed (was there enough memory?)"
+            reason = "the exit code is unknown, because the fork server was killed (perhaps for lack of memory)"
             return self._task.outcome(_UNSEEN, reason)
         code = self._numbers[1]
         if code == 0:

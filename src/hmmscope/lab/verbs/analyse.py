@@ -34,7 +34,7 @@ def analyse(options: AnalyseOptions) -> None:
     if options.export is not None:
         given = [name for name in options.beyond_defaults() if name not in ("export", "quiet", "run")]
         if given or options.overrides:
-            raise InputError(f"--export: exports the model only; leave out {(given or [*options.overrides])[0]}")
+            raise InputError(f"--export: only exports the model; leave out {(given or [*options.overrides])[0]}")
         return export(options.run, options.export, options.quiet)
     if options.instrument is None:
         raise InputError("instrument: missing; give one of hmmscope show instruments, or --export DIR")
@@ -101,7 +101,9 @@ def _measured(asked: AnalyseOptions) -> tuple[Any, ProcessDataset, Controls | No
         return given, dataset_for(given, process, asked.length), controls
     run = load_run(given) if isinstance(given, str) else given
     if process is not None or asked.length is not None:
-        raise InputError(f"{'process' if process else '--length'}: a run has its own process and length; leave it out")
+        raise InputError(
+            f"{'process' if process else '--length'}: a run has its own process and length; leave this option out"
+        )
     if asked.sequences is None:
         return run, run.dataset("probe"), controls
     return run, run.dataset_of(asked.sequences, **asked.reading()), controls

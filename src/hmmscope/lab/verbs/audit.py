@@ -14,7 +14,7 @@ from hmmscope.lab.experiments.parts import INDEX, measurement_of
 from hmmscope.storage import store
 
 #: Description of verdicts fixed by noted rules.
-_NOTED = "by the decision rules that the run recorded at its start, before protocols existed"
+_NOTED = "by the decision rules that the run recorded at its start, because protocols did not exist then"
 
 
 def audit(entries: Sequence[LedgerRow], folders: Sequence[Path]) -> list[str]:
@@ -57,12 +57,10 @@ def _why(entry: LedgerRow, folders: Sequence[Path]) -> str:
     except NoHistoryError as error:
         return f"{by}, but its git history is unavailable ({error})"
     if when is None:
-        raise DamagedError(
-            f"{folder / PROTOCOL}: is in no commit, but a protocol must be committed before its first run"
-        )
+        raise DamagedError(f"{folder / PROTOCOL}: is in no commit; a protocol must be committed before the first run")
     if when > datetime.fromisoformat(about["begun"]):
         raise DamagedError(
-            f"{folder / PROTOCOL}: committed {when.isoformat()}, after its data collection began ({about['begun']})"
+            f"{folder / PROTOCOL}: committed {when.isoformat()}, but data collection had already begun ({about['begun']})"
         )
     return f"{by}, committed {when.date().isoformat()}"
 
@@ -84,9 +82,9 @@ def _parts(folders: Sequence[Path]) -> list[str]:
                 older.append(
                     f"  {about['experiment']}, {about['scale']}: {count} of {said}, now {known.version}{added}"
                 )
-    said = f"{sum(counts.values())} parts: {counts['present']} from the present version of the measurement"
+    said = f"{sum(counts.values())} parts: {counts['present']} from the present version of the measurement code"
     rest = counts["earlier"] + counts["unknown"]
-    return [f"{said}, {rest} of others" if rest else said, *older]
+    return [f"{said}, {rest} from other versions" if rest else said, *older]
 
 
 def _added(part: Mapping[str, Any]) -> str:

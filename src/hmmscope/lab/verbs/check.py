@@ -33,9 +33,7 @@ def check(options: CheckOptions) -> int:
     submissions = list(entered)
     others = [folder for folder in options.folders if folder not in submissions]
     if options.run is not None and (others or not submissions):
-        raise InputError(
-            "--run: is the model file of a submission; give the folder of the submission and no other folder"
-        )
+        raise InputError("--run: names the model file of a submission; give exactly one folder, that of the submission")
     if options.compile and options.folders:
         raise InputError("--compile: applies to this installation; give no folder with it")
     if not options.folders:

@@ -22,7 +22,7 @@ def claims(options: ClaimsOptions) -> None:
         from hmmscope.lab.verbs.audit import audit
 
         if not folders or out is not None:
-            raise InputError("claims --audit: give folders of experiments, and no --out")
+            raise InputError("claims --audit: give folders of experiments, and leave out --out")
         there = _measured([Path(folder) for folder in folders])
         say("\n".join(audit(ledger(there), there)))
         return

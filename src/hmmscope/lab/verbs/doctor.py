@@ -41,7 +41,7 @@ def checks() -> Iterator[tuple[str, bool, str]]:
     yield "random numbers", known, "Philox4x32-10 gives its known answer" if known else f"got {compiled}"
     yield "sampler", *_sampler()
     yield "disk", *_disk()
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "there is none; everything runs on the CPU"
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU was found; everything runs on the CPU"
     yield "GPU", True, gpu
     present = importlib.util.find_spec("hmmlearn") is not None
     absent = "not installed; only hmmscope.interop.to_hmmlearn needs it: pip install 'hmmscope[hmm]'"

@@ -81,7 +81,7 @@ class FactOptions:
         for name, most in _MOST.items():
             require(0 <= getattr(self, name) <= most, name, f"must be in [0, {most}]", getattr(self, name))
         require(self.samples >= 2, "samples", "must be at least 2", self.samples)
-        rule = "must be the number x the length of demonstrations, such as 5x8"
+        rule = "must be NUMBERxLENGTH of the demonstrations, such as 5x8"
         require(
             not self.ngram_baselines or bool(re.fullmatch(r"\d{1,6}x\d{1,6}", self.ngram_baselines)),
             "ngram_baselines",
@@ -226,7 +226,7 @@ def _memory(hmm: Process, options: FactOptions) -> Section:
     else:
         bounds = [memory_certificate(hmm, length) for length in lengths]
     how = "by enumeration" if exact else f"over {options.samples} sequences"
-    lines = [f"error of finite memory after {time} observations, {how}"]
+    lines = [f"error of a predictor with finite memory after {time} observations, {how}"]
     lines.append(f"  {'memory':>6} {'TV':>12} {'95 %':>25} {'squared':>12} {'TV of any history':>18}")
     for length, error, bound in zip(lengths, errors, bounds, strict=True):
         mean, square, low, high, most = map(
@@ -258,7 +258,7 @@ def _decay(lengths: list[int], errors: list[MemoryLoss]) -> tuple[str, dict[str,
         return "decay: needs a memory of 3 or more", None
     if min(values) <= 1e-14:
         first = next(length for length, value in zip(lengths, values, strict=True) if value <= 1e-14)
-        return f"decay: there is none, because the error is zero up to rounding from memory {first} on", None
+        return f"decay: the error does not decay, because it is zero up to rounding from memory {first} on", None
     fit = fit_decay(lengths, values)
     return (
         f"decay: a factor {steady(fit.ratio):.6f} for each observation (fitted from {fit.first} to {fit.last}, "
@@ -286,7 +286,10 @@ def _screen(process: Process, options: FactOptions) -> Section:
     layout = PromptLayout(num_demonstrations=demonstrations, demonstration_length=length, test_length=length)
     first = min(4, length - 1)
     found = ngram_reach(process, layout, num_samples=options.samples, first_position=first, seed=options.seed)
-    return [f"after {demonstrations} demonstrations of {length}, from position {first} on", *found.lines()], {
+    return [
+        f"after {demonstrations} demonstrations of {length} observations, from position {first} on",
+        *found.lines(),
+    ], {
         "screening": found.rows(),
         "screening_chance": found.chance,
         "screening_no_optimum": found.no_optimum,

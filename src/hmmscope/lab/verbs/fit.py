@@ -83,7 +83,7 @@ def fit(options: FitCommandOptions) -> None:
     kind = "coordinate" if found.hmm.real_valued else "symbol"
     about = f"{_counted(found.num_states, 'state')}, {_counted(found.hmm.num_symbols, kind)}, {total} observations"
     if stream:
-        say(f"{about} of a stream, each of which is read once")
+        say(f"{about} of a stream; each observation is read once")
     else:
         best = found.final
         ended = "converged" if found.converged else "not converged"
@@ -118,7 +118,9 @@ def said_of(found: fitting.FitResult, options: FitCommandOptions) -> None:
             say(line)
     if posterior and options.forecast:
         numbers = found.hmm.real_valued
-        what = "the next value with its 95 % interval" if numbers else "P of each symbol with its 95 % interval"
+        what = (
+            "the next value with its 95 % interval" if numbers else "probability of each symbol with its 95 % interval"
+        )
         names = _outcomes(found.hmm, options)
         say(f"after the last sequence, {what}:")
         for row in posterior.forecast(posterior.sequences[-1], options.forecast).table():

@@ -62,7 +62,9 @@ class SequenceInputOptions:
     )
     gap: str | None = said("start a new sequence after a longer pause, such as 1d", metavar="TIME", group=READING)
     sort: bool = said("sort rows by time", False, group=READING)
-    duplicates: str | None = said("use the first or last of several rows in a step", metavar="WHICH", group=READING)
+    duplicates: str | None = said(
+        "use the first or last of several rows in one time step", metavar="WHICH", group=READING
+    )
     missing: str | None = said(
         "markers of a missing observation, such as NA,N,-; write none for no marker", metavar="NAMES", group=READING
     )
@@ -164,11 +166,13 @@ class TrainCommandOptions(SequenceInputOptions, OverrideOptions):
     )
     out: str | None = said("write into this new folder", metavar="DIR")
     model: str | None = said("train this registered model, or your own module", metavar="NAME|FILE.py:NAME")
-    warm_start: str | None = said("reuse the steps shared with a shorter run", metavar="RUN")
+    warm_start: str | None = said(
+        "reuse the training steps that the shorter run RUN has in common with this run", metavar="RUN"
+    )
     resume: bool = said("resume the same run in DIR", False)
     dry_run: bool = said("print tokens, FLOPs, memory and time; train nothing", False)
     measure: bool = said("with --dry-run: time a few training steps on this machine for the estimate", False)
-    tracker: str | None = said("also log to tensorboard, wandb or trackio", metavar="NAME")
+    tracker: str | None = said("log the training also to tensorboard, wandb or trackio", metavar="NAME")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +190,7 @@ class SweepOptions(ExecutionOptions, OverrideOptions):
     )
     out: str | None = said("write into this new folder, or resume or extend the sweep in this folder", metavar="DIR")
     table: str | None = said("only print the current table of the sweep in DIR", metavar="DIR")
-    base: str | None = said("the configuration to vary, an alternative to GRID", metavar="CONFIG")
+    base: str | None = said("the configuration to vary, instead of GRID", metavar="CONFIG")
     vary: tuple[str, ...] = said("values to try, such as training.learning_rate=1e-3,3e-4", (), metavar="KEY=A,B")
     num_seeds: int | None = said("run seeds 0 to N-1", metavar="N")
     seeds: str | None = said("run these seeds: 0,5,7 (one seed: 7,)", metavar="A,B")
@@ -207,7 +211,7 @@ class SampleOptions(OverrideOptions):
     length: int = said("observations per sequence", 256)
     seed: int = said("seed of the samples", 0)
     first: int = said("index of the first sample", 0)
-    inputs: str | None = said("sequences of inputs, one for each sample; the model needs inputs", metavar="FILE")
+    inputs: str | None = said("file with a sequence of inputs for each sample, for models with inputs", metavar="FILE")
     out: str | None = said("write a new .txt, .jsonl, .npz or .safetensors (default: print text)", metavar="FILE")
 
 
@@ -234,10 +238,10 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
         "limit the predictor to the last L symbols; for a process, print errors of memories up to L", 0, metavar="L"
     )
     seed: int = said("seed of random draws", 0)
-    allow_drop_tiny: bool = said("round probabilities below 2^-32 to zero", False)
-    inputs: str | None = said("column with the input of each observation", metavar="NAME", group=OF_SEQUENCES)
+    allow_drop_tiny: bool = said("round positive probabilities below 2^-32 to zero", False)
+    inputs: str | None = said("column that contains the input of each observation", metavar="NAME", group=OF_SEQUENCES)
     next_inputs: str | None = said(
-        "with --forecast: inputs of the next steps, or one for all", metavar="A,B,...", group=OF_SEQUENCES
+        "with --forecast: inputs of the next steps, or one input for all steps", metavar="A,B,...", group=OF_SEQUENCES
     )
     smooth: bool = said("add the posterior of each state given all observations (smoothing)", False, group=OF_SEQUENCES)
     viterbi: bool = said("add the most likely state path (Viterbi)", False, group=OF_SEQUENCES)
@@ -250,13 +254,15 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
     )
     observability: int = said("print the observability of 1 to K observations", 0, metavar="K", group=OF_PROCESS)
     mixing: bool = said("print the mixing time of the belief state", False, group=OF_PROCESS)
-    horizon: int = said("observations before the error of a memory is measured", 0, metavar="T", group=OF_PROCESS)
+    horizon: int = said(
+        "number of observations before the error of a limited memory is measured", 0, metavar="T", group=OF_PROCESS
+    )
     mixed_states: int = said("list up to N reachable belief states (mixed states)", 0, metavar="N", group=OF_PROCESS)
     ngram_baselines: str = said(
         "print the losses of n-gram baselines after N demonstrations of length L", "", metavar="NxL", group=OF_PROCESS
     )
     samples: int = said(
-        "estimate from N sampled sequences where no exact value is computed", 1000, metavar="N", group=OF_PROCESS
+        "estimate values that are not computed exactly from N sampled sequences", 1000, metavar="N", group=OF_PROCESS
     )
 
 
@@ -272,10 +278,12 @@ class FitCommandOptions(SequenceInputOptions, Options):
 
     observations: str = given("a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet")
     states: str = said(
-        "number of states; of several, such as 2,4,8, the smallest BIC is chosen", metavar="S", required=True
+        "number of states, or several, such as 2,4,8, of which the one with the smallest BIC is chosen",
+        metavar="S",
+        required=True,
     )
     choose: str | None = said(
-        "choose by bic (without evidence) or by evidence; default: bic, with an interval from the evidence of short data",
+        "choose the number of states by bic or by evidence; default: bic, with an interval from the evidence of short data",
         metavar="RULE",
     )
     out: str = said("write the HMM to a new .json, .npz or .safetensors", metavar="FILE", required=True)
@@ -288,14 +296,16 @@ class FitCommandOptions(SequenceInputOptions, Options):
         "column with the input (action) of each observation; the model has a transition and an emission matrix per input",
         metavar="NAME",
     )
-    durations: int | None = said("fit the durations of visits up to N steps (semi-Markov model)", metavar="N")
+    durations: int | None = said(
+        "fit the distribution of how long a state lasts, up to N steps (semi-Markov model)", metavar="N"
+    )
     duration_family: str = said("with --durations: free or negative-binomial", "free", metavar="NAME")
     symbols: int | None = said("size of the alphabet, if symbols are numbers (default: the largest + 1)", metavar="V")
     restarts: int = said("run at most N restarts; stop once the best two agree", 12, metavar="N")
     iterations: int = said("run at most N iterations per restart", 200, metavar="N")
     pseudo_count: float = said("add C to every expected count", 0.1, metavar="C")
     seed: int = said("seed of the initial parameters", 0)
-    stream: bool = said("read the file in parts, each part once, so that it may be larger than memory", False)
+    stream: bool = said("read the file once, in parts, so that the file may be larger than memory", False)
     posterior: int = said("add the 95 % interval of every parameter, from N draws of each of 4 chains", 0, metavar="N")
     goodness_of_fit: int = said("test the goodness of fit against N simulations", 0, metavar="N")
     forecast: int = said(

@@ -47,7 +47,7 @@ def paper(paper: str, scale: str, out: str, resume: bool, quiet: bool, jobs: int
     say(f"page: {folder / 'index.html'}")
     if failed:
         name, first = next(iter(failed.items()))
-        raise type(first)(f"{', '.join(failed)}: failed, the other experiments are done; {name}: {first}")
+        raise type(first)(f"{', '.join(failed)}: failed, but the other experiments are complete; {name}: {first}")
 
 
 def is_group(name: str) -> bool:

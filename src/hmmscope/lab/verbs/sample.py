@@ -73,7 +73,7 @@ def _given_inputs(process: Any, options: SampleOptions) -> dict[str, Tensor]:
     if process.num_inputs is None:
         raise InputError(f"--inputs: needs a model with inputs, got {process!r}; fit one with hmmscope fit --inputs")
     if options.inputs is None:
-        raise InputError("--inputs: must be a file of inputs, because the model depends on them")
+        raise InputError("--inputs: must be a file of inputs, because the model depends on inputs")
     read = SequenceData(options.inputs, symbols=process.inputs or process.num_inputs)
     if read.num_missing or len(set(read.lengths.tolist())) != 1:
         raise InputError(f"--inputs: {options.inputs} must hold sequences of one length without gaps")

@@ -191,7 +191,7 @@ def _filtered(process: Process, sequence: Tensor) -> tuple[list[dict], list[str]
     if impossible:
         seen = rows[impossible[0]]["observation"]
         name = _coordinates(seen) if process.real_valued else symbols[seen]
-        return rows, [f"{first}; impossible from observation {impossible[0]} ({name}) on"]
+        return rows, [f"{first}; the sequence is impossible from observation {impossible[0]} ({name}) on"]
     last = rows[-1]
     said = [f"{first} ({_digits(total / max(1, _made(sequence)))} per observation)"]
     said += [f"{name}: {likeliest(last[name], process.states if name == 'belief' else None)}" for name in found.probs]
@@ -310,9 +310,9 @@ def _memory(process: Process, tokens: Tensor, rows: list[dict], length: int) -> 
 def _next_inputs(process: Process, asked: InferOptions) -> Tensor | None:
     given = asked.next_inputs
     if process.num_inputs is None or not asked.forecast:
-        require(given is None, "--next-inputs", "needs a model with inputs, and --forecast", given)
+        require(given is None, "--next-inputs", "needs a model with inputs and the option --forecast", given)
         return None
-    rule = f"must name the input of each of the {asked.forecast} next steps, as A,B,..., or one for all"
+    rule = f"must name the input of each of the {asked.forecast} next steps, as A,B,..., or one input for all steps"
     entries: list[Any] = [] if given is None else given.split(",")
     entries = entries * asked.forecast if len(entries) == 1 else entries
     require(len(entries) == asked.forecast, "--next-inputs", rule, given)

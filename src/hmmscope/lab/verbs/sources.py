@@ -55,7 +55,7 @@ def _warn_of_a_large_build(spec: object) -> None:
     if numbers >= _LARGE:
         warnings.warn(
             f"building {sizes[0]:,} HMMs of {sizes[1]} states, about {8 * numbers / 2**30:.1f} GiB; a smaller pool, such as "
-            "--num_components 100, needs less",
+            "--num_components 100, needs less memory",
             stacklevel=3,
         )
 
