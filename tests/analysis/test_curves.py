@@ -261,7 +261,7 @@ def test_no_samples_are_refused(num_samples: int) -> None:
     for call in (evaluate, shuffle_test, attention_map, probe):
         with pytest.raises(InputError, match="num_samples: must be at least"):
             call(model, dataset, num_samples=num_samples)
-    with pytest.raises(InputError, match="layout: must have at least one observation for the model to predict"):
+    with pytest.raises(InputError, match="layout: must have an observation for the model to predict"):
         evaluate(model, ProcessDataset(random_hmm(3), 1), num_samples=2)
 
 

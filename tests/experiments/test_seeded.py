@@ -341,8 +341,8 @@ def test_what_is_trained_is_measured_and_nothing_else(tmp_path: Path, capsys: py
         ({"overrides": {"measurements.factor": "2"}}, "other sizes of measurements", 8),
         ({"overrides": {"plan.widths": "8,6"}}, "", 4),
         ({"seeds": (1, 2)}, "", 4),
-        ({"version": 2}, "measured by version 1 of the measurement code; the current version is 2", 8),
-        ({"version": None}, "measured by version unknown of the measurement code; the current version is 1", 8),
+        ({"version": 2}, "measured by version 1 of the code, now at version 2", 8),
+        ({"version": None}, "measured by version unknown of the code, now at version 1", 8),
     ],
 )
 def test_what_is_kept_must_be_the_same(

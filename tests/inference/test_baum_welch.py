@@ -248,7 +248,7 @@ def test_a_start_that_forbids_the_data_is_refused():
     start = hs.HMM([1.0], [[1.0]], [[1.0, 0.0]])
     with pytest.raises(
         InputError,
-        match=r"^observations\[1\]: has probability zero under start, .* cannot change a probability of zero; allow more$",
+        match=r"^observations\[1\]: has probability zero under start, .* which EM cannot change; allow more$",
     ):
         fit_baum_welch(torch.tensor([[0, 0], [0, 1]]), 1, 2, start=start, num_restarts=1)
     matrices, sequence = revived()

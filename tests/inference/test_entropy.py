@@ -229,7 +229,7 @@ def test_limits_are_told():
     assert int(by_depth.depth.max()) == 3
     with pytest.raises(
         InputError,
-        match=r"^mixed states: the list is not complete, because .* max_depth was reached; increase max_depth$",
+        match=r"^mixed states: the list is not complete \(stopped by max_depth\); increase max_depth$",
     ):
         by_depth.labelled()
     merged = mixed_states(mess3, tolerance=0.05)

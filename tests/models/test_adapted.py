@@ -488,7 +488,7 @@ def test_modules_that_cannot_be_trained_are_one_line(tmp_path: Path) -> None:
         train(spread, tmp_path / "run")
     with pytest.raises(InputError, match=r"^model: layers\.0\.phase is complex; keep its real and imaginary parts$"):
         train(twisted, tmp_path / "run")
-    with pytest.raises(InputError, match=r"^model: embedding has sparse gradients; build this module with sparse="):
+    with pytest.raises(InputError, match=r"^model: embedding has sparse gradients; build it with sparse="):
         train(sparse, tmp_path / "run")
 
 

@@ -294,7 +294,7 @@ def test_make_model_is_checked() -> None:
         make_model("rnn", num_symbols=3, widht=8)
     with pytest.raises(InputError, match="vocab_size: must be at least 3, the number of symbols, got 2"):
         make_model("rnn", num_symbols=3, vocab_size=2)
-    with pytest.raises(InputError, match="vocab_size, input_width: give only one of the two, because a model"):
+    with pytest.raises(InputError, match="vocab_size, input_width: give only one, because a model"):
         make_model("rnn", num_symbols=3, vocab_size=4, input_width=2)
     model = make_model("rnn", num_symbols=3, input_width=2, feedback_width=4, max_length=7)
     assert model.model_io == ModelIO(num_outputs=3, input_width=2, feedback_width=4, max_length=7)

@@ -122,9 +122,9 @@ BAD_MIXTURES = [
     (
         [0.5, 0.5],
         [coin(), hs.HMM(HALF, EYE, EYE)],
-        "components: all must have the same (kind, number of states, number of symbols), got [('HMM', 1, 2), ('HMM', 2, 2)]",
+        "components: must have the same (kind, states, symbols), got [('HMM', 1, 2), ('HMM', 2, 2)]",
     ),
-    ([0.5, 0.5], [coin(), hs.HMM([1.0], [[1.0]], [[1.0]])], "components: all must have the same (kind, number of st"),
+    ([0.5, 0.5], [coin(), hs.HMM([1.0], [[1.0]], [[1.0]])], "components: must have the same (kind, states, symbols)"),
 ]
 
 

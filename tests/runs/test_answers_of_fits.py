@@ -120,7 +120,7 @@ def test_values_of_rows_are_plain_arrays_in_arithmetic() -> None:
 
 def test_a_stream_stores_no_rows() -> None:
     fit = hs.fit([[0, 1, 1, 0, 1]] * 4, 2, stream=True)
-    with pytest.raises(InputError, match="predict: needs all sequences, but a fit of a stream stores none"):
+    with pytest.raises(InputError, match="predict: needs all sequences, but a stream stores none"):
         fit.predict()
     assert fit.predict([[0, 1]]).shape == (2,)
 

@@ -66,8 +66,7 @@ def test_a_search_that_does_not_agree_says_so(casino: hs.SequenceData) -> None:
     assert not short.fits[5].restarts_agree
     apart = f"{short.fits[5].restart_gap:.2g} nats"
     assert short.lines() == [
-        "the best two restarts do not agree after 4 restarts, the maximum, for these numbers of states: 5 "
-        f"({apart} difference)"
+        f"the best two restarts do not agree after 4 restarts (the maximum) for these states: 5 ({apart} difference)"
     ]
     assert f"best two of 4 restarts differ by {apart}" in repr(short)
     sure = hs.fit(casino, 1)

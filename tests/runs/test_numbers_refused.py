@@ -108,7 +108,7 @@ def test_fits_of_a_stream_refuse_what_needs_all_sequences() -> None:
     with pytest.raises(InputError, match="source: holds no sequence"):
         hs.fit(iter([]), 2, stream=True)
     found = hs.fit(hs.SequenceData([[0, 1, 1], [1, 0]]), 1, stream=True)
-    with pytest.raises(InputError, match="check: needs all sequences, but a fit of a stream stores none"):
+    with pytest.raises(InputError, match="check: needs all sequences, but a stream stores none"):
         found.check(5)
     restricted = fitting.FitData(hs.SequenceData([[0, 1]]), restricted=True)
     with pytest.raises(InputError, match="posterior: fit without sequence_weights"):

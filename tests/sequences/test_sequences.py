@@ -264,7 +264,7 @@ def test_two_readings_are_both_said(tmp_path: Path, name: str, text: str, both: 
             "a.txt",
             "0 1 1\n1 0 x 1\n",
             {},
-            "a.txt: 'x' is not a whole number, but most of 7 words are; if all words are names, pass",
+            "a.txt: 'x' is not a whole number, but most of 7 words are; if all are names, pass",
         ),
         ("a.jsonl", '{"u": 1, "s": [0]}\n', GROUPED, "with group= each row must be one name or whole number"),
         ("a.jsonl", '{"observations": [0.5]}\n', {}, "row 1: must be a list of whole numbers"),

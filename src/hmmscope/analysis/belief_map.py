@@ -287,12 +287,7 @@ def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed:
         InputError: no process, or no length.
     """
     if isinstance(process, ProcessDataset):
-        require(
-            length is None,
-            "length",
-            "is fixed by the dataset; pass a process instead of the dataset to choose a length",
-            length,
-        )
+        require(length is None, "length", "is fixed by the dataset; to choose it, pass a process", length)
         return process
     if process is None:
         raise InputError(

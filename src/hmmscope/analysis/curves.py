@@ -215,10 +215,7 @@ def evaluate(
     if asked is not target:  # a target from the caller already has its device
         asked.device = next((p.device for p in model.parameters()), None)
     require(
-        len(asked.token_positions) > 0,
-        "layout",
-        "must have at least one observation for the model to predict",
-        dataset.layout,
+        len(asked.token_positions) > 0, "layout", "must have an observation for the model to predict", dataset.layout
     )
     believed = _checked(observers or {}, dataset.process, asked)
     warnings = () if block_length else rehearsed(model, dataset, asked)

@@ -125,10 +125,7 @@ def header_edits(
     half = exact.shape[1] // 2
     kept = (exact[:, half:].sum(-1) > 0.5).all(1).nonzero()[:, 0]
     require(
-        len(kept) >= 2,
-        "num_samples",
-        "must be large enough that two samples remain possible under the edited header",
-        num_samples,
+        len(kept) >= 2, "num_samples", "must leave two samples that are possible under the edited header", num_samples
     )
     old, new, wanted = batch.tokens[kept], edited[kept], exact[kept][:, half:]
     names = layers_read(model, layers)

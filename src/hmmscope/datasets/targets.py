@@ -106,8 +106,7 @@ class RecordedNextObservation(BeforeEachObservation):
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
         if self.process.prior is None:
             raise InputError(
-                "process: the process of recorded sequences is unknown, so there is no exact answer; fit an HMM "
-                "to the sequences"
+                "process: the process of recorded sequences is unknown, so there is no exact answer; fit an HMM first"
             )
         padding = torch.eye(self.num_outputs, dtype=torch.float64)[0]
         return self.answer_of(self.process.prior.process, batch).where(self.evaluated(batch)[..., None], padding)

@@ -233,9 +233,7 @@ def _names(tokenizer: Any, count: int, between: str, prefix: str) -> tuple[str, 
         if len(alike) == count:
             return tuple(alike.values())
     most = max((len(alike) for alike in found.values()), default=0)
-    raise InputError(
-        f"names: {count} are needed, but the tokenizer has only {most} letters and words that are a single token"
-    )
+    raise InputError(f"names: {count} are needed, but the tokenizer has only {most} single-token letters and words")
 
 
 def _candidates(tokenizer: Any) -> Iterator[str]:

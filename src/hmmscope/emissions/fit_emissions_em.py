@@ -42,10 +42,7 @@ class EmissionFit(BaumWelchFit):
 
     def laws(self, concentrations: Mapping[str, float]) -> dict[str, ConstrainedRows]:
         if self.num_free["emission"] == 0 or self.num_zeros["emission"]:
-            raise InputError(
-                "posterior: the priors need emissions that were fitted; fit again without fixed emissions and "
-                "without zeros in emissions"
-            )
+            raise InputError("posterior: its priors need fitted emissions; fit without fixed emissions and zeros")
         return super().laws(concentrations)
 
     @property
@@ -162,9 +159,7 @@ def _check_start(
     laws: Mapping[str, Any],
 ) -> None:
     require(set(fixed) <= set(PARTS), "fixed", f"must be among {', '.join(PARTS)}", sorted(fixed))
-    require(
-        start is not None or not fixed, "fixed", "needs start=, from which the fixed parts are taken", sorted(fixed)
-    )
+    require(start is not None or not fixed, "fixed", "needs start=, which contains the fixed parts", sorted(fixed))
     if start is not None and (start.file_format, start.num_states, start.num_symbols) != (
         family.file_format,
         num_states,

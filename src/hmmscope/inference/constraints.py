@@ -69,9 +69,7 @@ class Constraints:
             if shape is None:
                 raise InputError(f"constraints.{part}: applies to fits with {part}")
             if shape[-1] is None:
-                raise InputError(
-                    "constraints.emission: applies to symbols only; for numbers, fix emissions with start and fixed"
-                )
+                raise InputError("constraints.emission: applies to symbols only; for numbers use start and fixed")
             found[part] = RowConstraints.of(f"constraints.{part}", given, shape)
         return found
 

@@ -251,9 +251,7 @@ def expect(model: Model, work: PackedSequences, num_threads: int) -> Counts:
 def require_possible(logs: Array, rows: NDArray[np.int64]) -> None:
     """Raise InputError if a sequence has probability zero."""
     for row in rows[logs == -np.inf].tolist():
-        rule = (
-            "has probability zero under start, constraints and known_states, and EM cannot change a probability of zero"
-        )
+        rule = "has probability zero under start, constraints and known_states, which EM cannot change"
         raise InputError(f"observations[{row}]: {rule}; allow more")
 
 

@@ -117,9 +117,7 @@ class StateObserver(Process):
             held = (total - inputs) // (inputs * hmm.num_states) - 1
             after = own.repeat_interleave(max(held, 0), 0).repeat(inputs, 1)
             map_XS = torch.cat([hmm.initial.expand(inputs, -1), hmm.transition.flatten(0, 1), after])
-        require(
-            len(map_XS) == total, "process", "must be a process that with_policy made from this model", repr(process)
-        )
+        require(len(map_XS) == total, "process", "must be made by with_policy of this model", repr(process))
         self.map_XS = map_XS
 
     def observe(self, observations: Tensor, *, reset_mask: object = None) -> ObserverOutput:

@@ -82,12 +82,7 @@ def condition(
     if hmm.real_valued:
         vectors, inside = check_own(hmm, observations, lengths)
         given_states = getattr(hmm, "given_states", None)
-        require(
-            given_states is not None,
-            "known_states",
-            "applies only to HMMs whose states emit vectors",
-            type(hmm).__name__,
-        )
+        require(given_states is not None, "known_states", "needs an HMM whose states emit vectors", type(hmm).__name__)
         assert given_states is not None
         given = given_states(as_allowed(known_states, hmm.num_states, inside, hmm.states))
         return Conditioned(given, vectors, {"reset_mask": reset_mask, "lengths": inside.sum(1)}, None)

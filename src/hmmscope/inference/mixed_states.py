@@ -46,8 +46,7 @@ class MixedStates(Shown):
         """Return `[v, n, m]` = P(emit v and go to node m given node n); raise InputError unless complete."""
         if not self.complete:
             raise InputError(
-                f"mixed states: the list is not complete, because the limit {self.stopped_by} was reached; "
-                f"increase {self.stopped_by}"
+                f"mixed states: the list is not complete (stopped by {self.stopped_by}); increase {self.stopped_by}"
             )
         num_nodes, num_symbols = self.successor.shape
         labelled_VNN = torch.zeros(num_symbols, num_nodes, num_nodes, dtype=torch.float64)

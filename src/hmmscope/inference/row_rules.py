@@ -28,9 +28,7 @@ def check_rules(
 ) -> NDArray[np.int64] | None:
     """Check options that restrict the parts of a fit; return the tied-emission class of each state, or None."""
     require(set(fixed) <= set(parts), "fixed", f"must be among {', '.join(parts)}", sorted(fixed))
-    require(
-        start is not None or not fixed, "fixed", "needs start=, from which the fixed parts are taken", sorted(fixed)
-    )
+    require(start is not None or not fixed, "fixed", "needs start=, which contains the fixed parts", sorted(fixed))
     classes = None if tied is None else np.asarray(tied)
     if classes is not None and (
         classes.shape != (num_states,)

@@ -70,15 +70,11 @@ def as_exported(model: nn.Module, *, max_length: int | None = None) -> Exported:
     decoder = check_decoder(model)
     norm: Any = decoder.norm
     if isinstance(norm, nn.Identity):
-        raise InputError(
-            "norm: must be pre, because GPT-2 and GPT-NeoX normalize before each block, got none; train again with norm pre"
-        )
+        raise InputError("norm: must be pre, as in GPT-2 and GPT-NeoX, got none; train with norm pre")
     if not decoder.causal:
         raise InputError("causal: must be true, because GPT-2 and GPT-NeoX are causal")
     if decoder.rotary is not None and decoder.features is not None:
-        raise InputError(
-            "input_features: must be off, because rotary positions are exported to GPT-NeoX, which has no input features"
-        )
+        raise InputError("input_features: must be off, because GPT-NeoX has no input features")
     family: TransformersMapping = GPT2 if decoder.rotary is None else GPT_NEOX
     length = _length(decoder, max_length, family)
     ports, dtype = decoder.model_io, decoder.head.weight.dtype

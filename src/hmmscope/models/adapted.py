@@ -137,9 +137,7 @@ def adapt(
     if not callable(model) or isinstance(model, type):
         raise InputError(f"model: must be a torch module or a function of tokens, got {shown_model(model)}")
     if call is not None and (tokens is not None or arguments):
-        raise InputError(
-            "call: must itself pass all arguments to the model; leave out tokens= and the other arguments of adapt"
-        )
+        raise InputError("call: must itself pass all arguments to the model; leave out tokens= and other arguments")
     if call is not None and not callable(call):
         raise InputError(f"call: must be a function of the model and the tokens, got {shown(call)}")
     return AdaptedModule(model, _Call(call, tokens, output, arguments))

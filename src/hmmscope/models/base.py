@@ -341,9 +341,7 @@ def make_model(
         vocab_size = num_symbols if vocab_size is None else vocab_size
         require_count("vocab_size", vocab_size, num_symbols, ", the number of symbols")
     elif vocab_size is not None:
-        raise InputError(
-            "vocab_size, input_width: give only one of the two, because a model reads either tokens or vectors"
-        )
+        raise InputError("vocab_size, input_width: give only one, because a model reads tokens or vectors")
     ports = ModelIO(
         num_outputs=num_symbols,
         vocab_size=vocab_size,

@@ -253,8 +253,7 @@ class Decoder(EncodedModel):
         """Run the attention of one block at given position ids."""
         if self.rotary is None:
             raise InputError(
-                "positions: must be rotary if they are permuted in one layer only, because other encodings enter "
-                "all layers at once"
+                "positions: must be rotary to be permuted in one layer; only rotary positions enter each layer separately"
             )
         moved: Tensor = attention(x_BTD, self.rotary.at(positions, rotation_dtype(x_BTD)), None)
         return moved

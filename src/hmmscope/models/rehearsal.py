@@ -121,9 +121,7 @@ def _require_trainable(module: nn.Module) -> None:
                 f"model: {'.'.join(filter(None, (name, odd)))} is complex; keep its real and imaginary parts"
             )
         if getattr(part, "sparse", False) is True and any(True for _ in part.parameters(recurse=False)):
-            raise InputError(
-                f"model: {name or title_of(module)} has sparse gradients; build this module with sparse=False"
-            )
+            raise InputError(f"model: {name or title_of(module)} has sparse gradients; build it with sparse=False")
 
 
 def _is_quantized(part: nn.Module) -> bool:

@@ -39,17 +39,12 @@ def logits_of(
         elif isinstance(logits, Tensor) and logits.ndim == 3 and (logits.shape[0], logits.shape[2]) == (batch, time):
             rule += "; time is the last axis instead of symbols, so return logits.transpose(1, 2)"
         elif isinstance(logits, Tensor) and logits.ndim == 3 and logits.shape[:2] == (batch, 1):
-            rule += (
-                "; it returns only the last position, but logits of all positions are needed (nanoGPT returns them "
-                "if it gets targets): "
-            )
+            rule += "; it returns only the last position; nanoGPT returns all positions if given targets: "
             rule += "hs.adapt(model, targets=lambda tokens: tokens)"
         raise InputError(rule)
     if not logits.is_floating_point():
         kind = str(logits.dtype).removeprefix("torch.")
-        raise InputError(
-            f"model: must return logits of a real floating-point dtype, got {kind}; return the logits without rounding"
-        )
+        raise InputError(f"model: must return logits of a real floating-point dtype, got {kind}; return them unrounded")
     if logits.shape[2] < num_outputs:
         raise InputError(f"model: returns {logits.shape[2]} logits, but the dataset has {num_outputs} symbols")
     if isinstance(output, tuple | list) and logits.shape[2] != num_outputs > 1 and not whole:

@@ -263,8 +263,7 @@ def steady_step(process: LinearSystem, *, tolerance: float = 1e-14, max_steps: i
             return step
         covariance = step.covariance
     raise InputError(
-        f"process: the Kalman gain has not converged in {max_steps} steps; the process must not have an "
-        "unobserved part that diverges"
+        f"process: the Kalman gain has not converged in {max_steps} steps; an unobserved part of the state diverges"
     )
 
 

@@ -57,9 +57,7 @@ class Mixture(Process):
             raise InputError("components: a mixture needs at least one HMM")
         kinds = {(type(hmm).__name__, hmm.num_states, hmm.num_symbols) for hmm in components}
         if len(kinds) > 1:
-            raise InputError(
-                f"components: all must have the same (kind, number of states, number of symbols), got {sorted(kinds)}"
-            )
+            raise InputError(f"components: must have the same (kind, states, symbols), got {sorted(kinds)}")
         alphabets = {hmm.symbols for hmm in components}
         if len(alphabets - {None}) > 1:
             listed = " and ".join(", ".join(names[:8]) for names in sorted(alphabets - {None})[:2])  # type: ignore[index, type-var]

@@ -103,9 +103,7 @@ class RecordedSequences(Process):
         """
         check_samples(indices)
         if int(reset_mask.sum()) > 1:
-            raise InputError(
-                "layout: samples of recorded sequences must have one sequence per sample; use the layout sequences"
-            )
+            raise InputError("layout: recorded sequences need one sequence per sample; use the layout sequences")
         length, part, key = len(reset_mask), self.part(stream), philox_key(seed, stream)
         windows = self._windows(stream, length)
         if stream in TRAINING:

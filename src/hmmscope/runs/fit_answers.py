@@ -109,8 +109,7 @@ class FitAnswers(Tabular):
             each = ", ".join(f"{size} ({self.fits[size].restart_gap:.2g} nats difference)" for size in unsure)
             made = self.fits[unsure[0]].num_restarts
             found.append(
-                f"the best two restarts do not agree after {made} restarts, the maximum, for these numbers of "
-                f"states: {each}"
+                f"the best two restarts do not agree after {made} restarts (the maximum) for these states: {each}"
             )
         found += filter(None, [zeros_in_words(self.num_zeros), self._cost_in_words() if len(self.fits) > 1 else ""])
         return [*found, *(self.final.remarks if self.fits else ())]
@@ -132,9 +131,7 @@ class FitAnswers(Tabular):
 
     def _whole(self, asked: str) -> FitData:
         if self.data is None:
-            raise InputError(
-                f"{asked}: needs all sequences, but a fit of a stream stores none; fit without stream=True"
-            )
+            raise InputError(f"{asked}: needs all sequences, but a stream stores none; fit without stream=True")
         return self.data
 
 

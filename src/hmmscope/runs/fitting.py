@@ -370,9 +370,7 @@ def _held_out(data: SequenceData, validation: Any) -> tuple[SequenceData, Sequen
 def _like(other: Any, data: SequenceData) -> SequenceData:
     found = other if isinstance(other, SequenceData) else SequenceData(other, symbols_from=data)
     if (found.symbols, found.num_symbols) != (data.symbols, data.num_symbols):
-        raise InputError(
-            "validation: must have the same symbols as the source; read validation and source with the same symbols="
-        )
+        raise InputError("validation: must have the source's symbols; read both with the same symbols=")
     return found
 
 

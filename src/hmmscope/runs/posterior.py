@@ -89,9 +89,7 @@ class Posterior(Shown, Tabular):
             min(_seen(rows, "bulk") + _seen(rows, "tail"), default=0.0),
         )
         ended = (
-            "agree"
-            if worst <= MIXED
-            else f"have not mixed (R-hat is above {MIXED}); take more draws, or fit fewer states"
+            "agree" if worst <= MIXED else f"have not mixed (R-hat is above {MIXED}): take more draws, or fewer states"
         )
         ended += f"; fewer than {ENOUGH} effective draws give imprecise interval ends" if least < ENOUGH else ""
         said = f"posterior of {chains} chains of {draws} draws: largest R-hat {worst:.3f}, "

@@ -46,9 +46,7 @@ def plot(hmm: Process, kind: str = "overview", x: Any = None, *, ax: Any = None,
 
 def _by_input(draw: Callable[..., Any], hmm: Process, ax: Any, *, figsize: Any = None) -> Any:
     if ax is not None:
-        raise InputError(
-            "ax: this plot has one panel for each input; leave ax out, or plot one input, hmm.given_input(0)"
-        )
+        raise InputError("ax: this plot has one panel per input; leave ax out, or plot hmm.given_input(0)")
     parts = constant_inputs(hmm)[:MOST_PANELS]
     figure = new_figure(figsize or (4.8 * len(parts), 4.2))
     for axes, (name, part) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts, strict=True):

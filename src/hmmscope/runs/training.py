@@ -87,17 +87,12 @@ class TrainOptions:
         names, factory = tuple(sorted(self.auxiliary_losses or ())), self.optimizer
         if spec.auxiliary_losses not in ((), names):
             raise InputError(
-                f"training.auxiliary_losses: names the functions {', '.join(spec.auxiliary_losses)}; pass these "
-                "functions in "
+                f"training.auxiliary_losses: names the functions {', '.join(spec.auxiliary_losses)}; pass them in "
                 "Python, TrainOptions(auxiliary_losses={...})"
             )
         made = "" if factory is None else _full_name(factory)
         if ("." in spec.optimizer or factory is not None) and spec.optimizer not in ("adamw", made):
-            remedy = (
-                ("pass it in Python, TrainOptions(optimizer=...)")
-                if "." in spec.optimizer
-                else "give only one of the two"
-            )
+            remedy = "pass it in Python, TrainOptions(optimizer=...)" if "." in spec.optimizer else "give only one"
             raise InputError(
                 f"training.optimizer: is {spec.optimizer}, but the factory is {made or 'missing'}; {remedy}"
             )

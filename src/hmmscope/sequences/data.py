@@ -129,8 +129,7 @@ class SequenceData(Dataset[Tensor]):
             if kept is None or not kept.to_data():
                 raise
             raise InputError(
-                f"{error} (the options come from the process, {kept.flags()}; pass other options to read the data "
-                "differently)"
+                f"{error} (the process stores the options {kept.flags()}; pass others to change them)"
             ) from None
         self._set(asked.understood(encoded), what if title is None else title, seed)
 
@@ -375,8 +374,7 @@ class SequenceData(Dataset[Tensor]):
                 )
             found = "sequence" if len(order) == 1 else "different sequences"
             raise InputError(
-                f"{self.title}: {len(order)} {found} cannot be split into three parts; cut the long sequences "
-                "first, for example "
+                f"{self.title}: {len(order)} {found} cannot be split into three parts; cut long ones first, for example "
                 f"with data.cut({max(1, self.longest // 10)})"
             )
         parts = parts_of_hashes(keys, train, validation)

@@ -385,8 +385,7 @@ def _require_alike(rows: list[list[str]], alphabet: Alphabet, what: str) -> None
         return
     name = next(word for row in rows for word in row if word in names)
     raise InputError(
-        f"{what}: {shown(name)} is not a whole number, but most of {total} words are; if all words are names, "
-        "pass unit='words' "
+        f"{what}: {shown(name)} is not a whole number, but most of {total} words are; if all are names, pass unit='words' "
         f"(--unit); {alphabet.missing.advice(name)}"
     )
 

@@ -17,10 +17,7 @@ MISSING = -(2**31)
 USUAL_GAPS = frozenset({"na", "n/a", "nan", "null", "none", "<na>", "nat", "missing"})
 
 #: Advice for numbers where symbols are expected.
-FOR_NUMBERS = (
-    "for real numbers use hmmscope.fit(X, num_states, emission='gaussian'); networks can be trained on the fitted "
-    "HMM, .hmm"
-)
+FOR_NUMBERS = "for real numbers use hmmscope.fit(X, num_states, emission='gaussian'); train networks on its .hmm"
 
 #: Characters that often mean a missing letter.
 _USUAL_LETTERS = frozenset("-.?*nN")
@@ -106,8 +103,7 @@ class Missing:
         both = [name for name in names or () if name in self.names]
         if both:
             raise InputError(
-                f"missing: {shown(both[0])} is also one of the symbols; use it for missing observations or as a "
-                "symbol, not for both"
+                f"missing: {shown(both[0])} is also one of the symbols; choose another name for one of them"
             )
 
     def advice(self, value: object) -> str:

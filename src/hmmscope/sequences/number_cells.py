@@ -148,8 +148,7 @@ def _one_decimal_mark(table: Table, name: str, cells: list[Any]) -> None:
     if commas and points:
         both = f"{shown(cells[commas[0]])} and {shown(cells[points[0]])}"
         raise InputError(
-            f"{table.place(commas[0], name)}: has both decimal commas and decimal points, {both}; write all "
-            "numbers with decimal points"
+            f"{table.place(commas[0], name)}: has both decimal commas and decimal points, {both}; use points"
         )
 
 

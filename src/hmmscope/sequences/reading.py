@@ -131,10 +131,7 @@ def _read_fastq(text: str, asked: ReadRequest) -> Encoded:
             quality += len(part.strip())
         if quality != len(record):
             rule = f"{len(record)} letters but {quality} quality characters"
-            raise InputError(
-                f"{asked.what}: the record at line {number} has {rule}; FASTQ needs one quality character for "
-                "each letter"
-            )
+            raise InputError(f"{asked.what}: the record at line {number} has {rule}; FASTQ needs one per letter")
         sequences.append(record)
     if not any(sequences):
         raise InputError(f"{asked.what}: holds no sequence")

@@ -387,9 +387,7 @@ def _of_array(source: Any, asked: _Request, how: str, what: str = "source") -> V
         rows = {part.shape for part in parts}
         if not all(isinstance(one, list | tuple) for one in plain) or len(rows) > 1 or any(p.ndim == 2 for p in parts):
             if lengths is not None or axis is not None:
-                raise InputError(
-                    "lengths, axis: apply to a single array; this source is already divided into sequences"
-                )
+                raise InputError("lengths, axis: apply to a single array; this source is already in sequences")
             return joined([part[:, None] if part.ndim == 1 else part for part in parts], how)
         array = torch.stack(parts)
     else:

@@ -198,10 +198,7 @@ class HiddenMarkovModel(BaseEstimator):
             counts, total = self._expect(X, lengths, weights, known)
             if (counts.logs == -np.inf).any():
                 given = " and known_states" if known is not None else ""
-                rule = (
-                    f"X: a sequence has probability zero under the start{given}, and EM cannot change a "
-                    "probability of zero"
-                )
+                rule = f"X: a sequence has probability zero under the start{given}, which EM cannot change"
                 raise InputError(f"{rule}; make its entries positive")
             self._maximise(X, counts)
             monitor.report(total)
@@ -390,10 +387,7 @@ class HiddenMarkovModel(BaseEstimator):
         refuse_masked("known_states", known_states)
         given = known_states.to_numpy() if hasattr(known_states, "to_numpy") else known_states
         if np.ndim(given) == 0 or len(given) != count:
-            raise InputError(
-                f"known_states: must have one entry for each of the {count} rows of X; write -1 where the state "
-                "is unknown"
-            )
+            raise InputError(f"known_states: must have an entry for each of the {count} rows of X (-1: unknown)")
         return as_allowed(given, self.n_components, torch.ones(1, count, dtype=torch.bool))[0].numpy()
 
     def _ready(self) -> None:

@@ -33,8 +33,7 @@ class Evaluation:
         self._target = target
         if not target.num_labels(self._batch):
             raise InputError(
-                "training.evaluate_samples: all observations of the evaluation samples are missing; evaluate on "
-                "other samples"
+                "training.evaluate_samples: all observations of these samples are missing; evaluate on other samples"
             )
         self._parts: dict[torch.device, list[tuple[Batch, Tensor]]] = {}
         self._optimum: Float64[Tensor, "batch judged output"] | None = None

@@ -65,16 +65,10 @@ def _time(plan: ExperimentPlan, counted: dict[str, ResourceEstimate], repeats: i
     elif plan.scale in ON_GPU and None not in on_gpu:
         return
     elif None in here:
-        yield (
-            "time         unknown, because an architecture does not count its operations; add --measure to time a "
-            "few steps"
-        )
+        yield "time         unknown, because an architecture does not count its operations; add --measure"
     else:
         total = sum(one for one in here if one is not None)
-        yield (
-            f"time         about {duration(repeats * total)} of {by} to train, {BY_COUNT}; add --measure to time a "
-            "few steps"
-        )
+        yield f"time         about {duration(repeats * total)} of {by} to train, {BY_COUNT}; --measure times a few steps"
 
 
 def _seed_of(plan: ExperimentPlan) -> dict[str, RunConfig]:

@@ -219,10 +219,7 @@ class StoredParts:
             return "other sizes of measurements"
         version = part.measurement.of(made)
         if version != part.measurement.version:
-            return (
-                f"measured by version {version or 'unknown'} of the measurement code; the current version is "
-                f"{part.measurement.version}"
-            )
+            return f"measured by version {version or 'unknown'} of the code, now at version {part.measurement.version}"
         for label, own in part.configs.items():
             try:
                 data = config["runs"][label]

@@ -76,9 +76,7 @@ def plan_of(name: str, scale: str, overrides: dict[str, str], seeds: int | Seque
             planned = data.get(section, {}).get("name", got)
             planned = getattr(registry.entries(section).get(planned), "name", planned)  # the stored name
             if got != planned:
-                raise InputError(
-                    f"{section}.name: {name} measures {planned}, got {got!r}; change only the fields of {planned}"
-                )
+                raise InputError(f"{section}.name: {name} measures {planned}, got {got!r}; change only its fields")
     return ExperimentPlan(experiment, scale, choices, sizes, configs, chosen)
 
 

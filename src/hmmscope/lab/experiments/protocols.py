@@ -64,9 +64,7 @@ def protocol_for(plan: ExperimentPlan, path: Path) -> Protocol:
     if difference:
         raise InputError(f"protocol: {path} was written for another plan ({'; '.join(difference[:4])})")
     if found.measurement != wanted["measurement"]:
-        versions = (
-            f"version {found.measurement} of the measurement code, but the current version is {wanted['measurement']}"
-        )
+        versions = f"version {found.measurement} of the measurement; the current version is {wanted['measurement']}"
         raise InputError(f"protocol: {path} has {versions}; write and commit a new one")
     for claim in claims_of(plan.experiment.name):
         why = None if claim.rule is None else found.against(claim)

@@ -168,8 +168,7 @@ def _with_facts(about: About, timing: Path) -> About:
 def _refuse_other(folder: Path) -> None:
     if (folder / "grid.json").is_file():
         raise InputError(
-            f"{folder}: a sweep has no page; print the table of the sweep with hmmscope sweep --table {folder}, "
-            "or write the page of a "
+            f"{folder}: a sweep has no page; print its table with hmmscope sweep --table {folder}, or write the page of a "
             f"run with hmmscope report {folder}/runs/RUN"
         )
 

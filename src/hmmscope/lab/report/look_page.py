@@ -103,9 +103,7 @@ def sentence(data: dict[str, Any]) -> str:
     if beliefs is not None:
         size = next(word for least, word in _SIZES if beliefs["r2"] >= least)
         twins = (
-            ""
-            if beliefs["twins"] is None
-            else (f"; the R² of its untrained controls, {_TWINS}, is {beliefs['twins']:.3f}")
+            "" if beliefs["twins"] is None else f"; its untrained controls, {_TWINS}, have R² {beliefs['twins']:.3f}"
         )
         found.append(
             f"An affine map of {described_layer(beliefs['best'])} recovers {size} of the belief: R² is {beliefs['r2']:.3f} "

@@ -101,9 +101,7 @@ def _measured(asked: AnalyseOptions) -> tuple[Any, ProcessDataset, Controls | No
         return given, dataset_for(given, process, asked.length), controls
     run = load_run(given) if isinstance(given, str) else given
     if process is not None or asked.length is not None:
-        raise InputError(
-            f"{'process' if process else '--length'}: a run has its own process and length; leave this option out"
-        )
+        raise InputError(f"{'process' if process else '--length'}: a run has its own; leave this option out")
     if asked.sequences is None:
         return run, run.dataset("probe"), controls
     return run, run.dataset_of(asked.sequences, **asked.reading()), controls

@@ -286,10 +286,7 @@ def _screen(process: Process, options: FactOptions) -> Section:
     layout = PromptLayout(num_demonstrations=demonstrations, demonstration_length=length, test_length=length)
     first = min(4, length - 1)
     found = ngram_reach(process, layout, num_samples=options.samples, first_position=first, seed=options.seed)
-    return [
-        f"after {demonstrations} demonstrations of {length} observations, from position {first} on",
-        *found.lines(),
-    ], {
+    return [f"after {demonstrations} demonstrations of length {length}, from position {first} on", *found.lines()], {
         "screening": found.rows(),
         "screening_chance": found.chance,
         "screening_no_optimum": found.no_optimum,

@@ -118,9 +118,7 @@ def said_of(found: fitting.FitResult, options: FitCommandOptions) -> None:
             say(line)
     if posterior and options.forecast:
         numbers = found.hmm.real_valued
-        what = (
-            "the next value with its 95 % interval" if numbers else "probability of each symbol with its 95 % interval"
-        )
+        what = "the next value with its 95 % interval" if numbers else "P of each symbol with its 95 % interval"
         names = _outcomes(found.hmm, options)
         say(f"after the last sequence, {what}:")
         for row in posterior.forecast(posterior.sequences[-1], options.forecast).table():

@@ -14,9 +14,7 @@ def infer(options: InferOptions) -> None:
     for name in options.beyond_defaults():
         flag = f"--{name.replace('_', '-')}"
         if options.observations is None and groups[name] in (OF_SEQUENCES, READING):
-            raise InputError(
-                f"{flag}: applies to sequences, but none are given; give a file of sequences after the process"
-            )
+            raise InputError(f"{flag}: applies to sequences; give a file of sequences after the process")
         if options.observations is not None and groups[name] == OF_PROCESS:
             raise InputError(f"{flag}: applies to the process only; leave out the file of sequences")
     (facts if options.observations is None else oracle)(options)

@@ -63,7 +63,7 @@ class SequenceInputOptions:
     gap: str | None = said("start a new sequence after a longer pause, such as 1d", metavar="TIME", group=READING)
     sort: bool = said("sort rows by time", False, group=READING)
     duplicates: str | None = said(
-        "use the first or last of several rows in one time step", metavar="WHICH", group=READING
+        "use the first or last of several rows in a time step", metavar="WHICH", group=READING
     )
     missing: str | None = said(
         "markers of a missing observation, such as NA,N,-; write none for no marker", metavar="NAMES", group=READING
@@ -166,9 +166,7 @@ class TrainCommandOptions(SequenceInputOptions, OverrideOptions):
     )
     out: str | None = said("write into this new folder", metavar="DIR")
     model: str | None = said("train this registered model, or your own module", metavar="NAME|FILE.py:NAME")
-    warm_start: str | None = said(
-        "reuse the training steps that the shorter run RUN has in common with this run", metavar="RUN"
-    )
+    warm_start: str | None = said("reuse the steps that are also in the shorter run RUN", metavar="RUN")
     resume: bool = said("resume the same run in DIR", False)
     dry_run: bool = said("print tokens, FLOPs, memory and time; train nothing", False)
     measure: bool = said("with --dry-run: time a few training steps on this machine for the estimate", False)
@@ -254,9 +252,7 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
     )
     observability: int = said("print the observability of 1 to K observations", 0, metavar="K", group=OF_PROCESS)
     mixing: bool = said("print the mixing time of the belief state", False, group=OF_PROCESS)
-    horizon: int = said(
-        "number of observations before the error of a limited memory is measured", 0, metavar="T", group=OF_PROCESS
-    )
+    horizon: int = said("observations before the error of a memory is measured", 0, metavar="T", group=OF_PROCESS)
     mixed_states: int = said("list up to N reachable belief states (mixed states)", 0, metavar="N", group=OF_PROCESS)
     ngram_baselines: str = said(
         "print the losses of n-gram baselines after N demonstrations of length L", "", metavar="NxL", group=OF_PROCESS
@@ -278,9 +274,7 @@ class FitCommandOptions(SequenceInputOptions, Options):
 
     observations: str = given("a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet")
     states: str = said(
-        "number of states, or several, such as 2,4,8, of which the one with the smallest BIC is chosen",
-        metavar="S",
-        required=True,
+        "number of states; among several, such as 2,4,8, the smallest BIC decides", metavar="S", required=True
     )
     choose: str | None = said(
         "choose the number of states by bic or by evidence; default: bic, with an interval from the evidence of short data",
@@ -296,9 +290,7 @@ class FitCommandOptions(SequenceInputOptions, Options):
         "column with the input (action) of each observation; the model has a transition and an emission matrix per input",
         metavar="NAME",
     )
-    durations: int | None = said(
-        "fit the distribution of how long a state lasts, up to N steps (semi-Markov model)", metavar="N"
-    )
+    durations: int | None = said("fit how long states last, up to N steps (semi-Markov model)", metavar="N")
     duration_family: str = said("with --durations: free or negative-binomial", "free", metavar="NAME")
     symbols: int | None = said("size of the alphabet, if symbols are numbers (default: the largest + 1)", metavar="V")
     restarts: int = said("run at most N restarts; stop once the best two agree", 12, metavar="N")
