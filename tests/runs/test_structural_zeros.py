@@ -46,8 +46,7 @@ def test_symbols(symbols: np.ndarray, fixed: Any, tied: Any) -> None:
 
 
 def test_a_start_that_forbids_the_data_is_named(symbols: np.ndarray) -> None:
-    apart = [[1.0, 0.0], [0.0, 1.0]]
-    options = hs.FitOptions(start=hs.MultichannelHMM([1.0, 0.0], apart, [apart, apart]), **QUICK)
+    options = hs.FitOptions(start=hs.MultichannelHMM([1.0, 0.0], np.eye(2), [np.eye(2), np.eye(2)]), **QUICK)
     rows = np.stack([symbols > 0, symbols > 0], -1).astype(float)
     with pytest.raises(InputError, match=r"^observations\[0\]: has probability zero under start"):
         hs.fit(rows, 2, emission="channels", options=options)

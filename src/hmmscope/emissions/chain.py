@@ -229,7 +229,7 @@ def count_rows(
         lengths: At least 1 each.
         weights: Factors of the counts and occupancies of each sequence, default 1.
 
-    Counts are invalid if a sequence is impossible.
+    An impossible sequence invalidates counts.
     """
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[1] > MOST:

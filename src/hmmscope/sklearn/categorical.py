@@ -21,7 +21,7 @@ from hmmscope.sklearn.estimator import HiddenMarkovModel, drawn
 class CategoricalHMM(HiddenMarkovModel):
     """HMM with symbols 0 to V - 1, a replacement for `hmmlearn.hmm.CategoricalHMM`.
 
-    X is one column of symbols (time, 1); NaN, masked and `hmmscope.MISSING` entries are summed over.
+    X is a column of symbols (time, 1); NaN, masked and `hmmscope.MISSING` are missing.
 
     Source: Rabiner (1989); the interface is that of hmmlearn 0.3.
 
