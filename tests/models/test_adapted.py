@@ -209,7 +209,7 @@ def test_an_adapter_follows_its_module() -> None:
         ),
         (
             lambda: lambda tokens: torch.zeros(len(tokens), 1, 3),
-            r"returns only the last position, .*: hs.adapt\(model, targets=lambda tokens: tokens\)$",
+            r"returns only the last position; .*: hs.adapt\(model, targets=lambda tokens: tokens\)$",
         ),
         (
             lambda: hs.adapt("runs/a"),

@@ -1,5 +1,6 @@
 """The rehearsal of a user's model: it finds what would make numbers wrong, names it, and leaves the model as it was."""
 
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,15 @@ def counting(model: nn.Module) -> nn.Module:
     """A model with attributes that count something else than its vocabulary."""
     model.num_tokens = model.vocab_size = 1  # type: ignore[assignment]
     return model
+
+
+class Changed(nn.Module):
+    def __init__(self, change: Callable) -> None:
+        super().__init__()
+        self.change = change
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.change(x)
 
 
 class Past(nn.Module):
@@ -287,6 +297,21 @@ def test_instruments_carry_warnings_and_take_modules_without_logits() -> None:
     assert hs.belief_map(
         Leaking(), "mess3", length=8, num_samples=16, options=hs.InstrumentOptions(num_points=10, num_controls=0)
     ).warnings
+    for change, line in [
+        (lambda x: x + torch.inf, "outputs are NaN or infinite, first at position 0"),
+        (
+            lambda x: torch.where(torch.arange(x.shape[1])[:, None] > 4, torch.nan, x),
+            "outputs are NaN or infinite, first at position 5",
+        ),
+        (lambda x: x[:, -1], r"to \(3, 3\) instead of outputs of all positions"),
+        (lambda x: x[:, -1:], r"to \(3, 1, 3\) instead of outputs of all positions"),
+    ]:
+        model = GPT()
+        model.head = nn.Sequential(model.head, Changed(change))
+        (told,) = hs.probe(model, CORPUS, layers=["blocks.1"], **asked).warnings
+        assert re.search(line, told)
+        with hs.intervene(model, {"blocks.0": lambda x: x}), pytest.warns(UserWarning, match=line):
+            model(CORPUS[0:5].tokens[:, :8])
 
 
 def test_layers_with_time_first_are_refused_where_a_batch_is_as_long() -> None:

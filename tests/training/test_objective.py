@@ -122,5 +122,5 @@ def test_an_evaluation_without_labels_is_refused() -> None:
     datasets = [hs.ProcessDataset(process, length=2, seed=seed) for seed in range(20)]
     target = make_target("observation", process, datasets[0].layout)
     empty = next(dataset for dataset in datasets if not target.num_labels(dataset[0:1]))
-    with pytest.raises(InputError, match=r"^training\.evaluate_samples: every observation"):
+    with pytest.raises(InputError, match=r"^training\.evaluate_samples: all observations"):
         Evaluation(empty, target, recipe(evaluate_samples=1))

@@ -225,9 +225,13 @@ class _Rehearsed:
         output = self._first_call(self.inputs)
         first = self._logits(output, self.inputs)
         if first is None:
-            return ()
+            some = raw_logits(output)
+            if not isinstance(some, Tensor) or some.shape[1:-1] == self.inputs.shape[1:2]:
+                return ()
+            rule = "outputs of all positions (batch, time, output), so its predictions cannot be scored"
+            return (f"the model maps tokens {tuple(self.inputs.shape)} to {tuple(some.shape)} instead of {rule}",)
         self._require_symbols_last(first)
-        found = [self._random(first), *self._coupled(first)]
+        found = [self._undefined(first), self._random(first), *self._coupled(first)]
         if self.asked.is_law and getattr(self.model, "outputs", "logits") != "law":
             found += [self._normalised(first), self._shifted(first)]
         return tuple(filter(None, found))
@@ -277,6 +281,10 @@ class _Rehearsed:
         except Exception:
             return None
         return found if isinstance(found, Tensor) else None
+
+    def _undefined(self, first: Tensor) -> str:
+        bad = (first.softmax(-1).isnan().any(-1) & self._counted(first.shape[1])).any(0).nonzero()
+        return f"the model's outputs are NaN or infinite, first at position {int(bad[0])}" if len(bad) else ""
 
     def _random(self, first: Tensor) -> str:
         self._again(self.inputs)
