@@ -105,7 +105,7 @@ def test_observers_that_cannot_stand_there() -> None:
     held_out = composed("held-out")
     dataset = hs.ProcessDataset(held_out, layout=PROMPTS)
     for name in ("model", "optimum", "order-2"):
-        with pytest.raises(InputError, match="observers: must have names"):
+        with pytest.raises(InputError, match="observers: must not have the name of another"):
             hs.evaluate(uniform(2), dataset, num_samples=2, observers={name: held_out})
     other = hs.make_process("random-hmm", num_symbols=3)
     with pytest.raises(InputError, match=r"observers\.odd: must have 2 symbols, got 3"):
