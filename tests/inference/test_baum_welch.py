@@ -265,7 +265,7 @@ def test_bad_requests_are_refused():
         (lambda: fit_baum_welch(observations + 5, 2, 2), r"^observations\[0, 0\]: symbol 5 "),
         (lambda: fit_baum_welch(observations[:, :0], 2, 2), r"^observations: must hold at least one"),
         (lambda: fit_baum_welch(observations, 2, 2, tolerance=-1.0), r"^tolerance: must be at least 0"),
-        (lambda: fit_baum_welch(observations, 2, 2, fixed=["emission"]), r"^fixed: requires start"),
+        (lambda: fit_baum_welch(observations, 2, 2, fixed=["emission"]), r"^fixed: needs start="),
         (lambda: fit_baum_welch(observations, 2, 2, fixed=["emissions"]), r"^fixed: must be among initial, "),
         (
             lambda: fit_baum_welch(observations, 2, 2, tied_emissions=[0, 2]),

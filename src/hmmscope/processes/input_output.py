@@ -22,6 +22,7 @@ from hmmscope.processes.process import Process, SampledPaths
 from hmmscope.schema import refuse_masked, require, require_count
 from hmmscope.seeds import check_seed, numpy_generator, philox_key
 from hmmscope.sequences.encoding import Alphabet
+from hmmscope.sequences.gaps import IF_MISSING
 from hmmscope.sequences.read_options import ReadOptions
 
 
@@ -116,7 +117,7 @@ class InputOutputHMM(Process):
             given = torch.as_tensor(given)
         except InputError as error:
             said = str(error).replace("observations", "inputs")  # no input is missing
-            raise InputError(said.partition("; if nothing was observed")[0]) from None
+            raise InputError(said.partition(f"; {IF_MISSING}")[0]) from None
         parts = given[given != given.floor()].tolist() if given.is_floating_point() else []
         require(not parts, "inputs", "must be whole numbers, without gaps", parts[:1])
         if given.ndim == 2 and len(given) == 1:

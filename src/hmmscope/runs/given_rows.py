@@ -20,6 +20,7 @@ from hmmscope.runs.table_order import from_one_hot, in_table_order
 from hmmscope.schema import require
 from hmmscope.sequences.columns import as_labels, is_frame, labels_of
 from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.gaps import FOR_NUMBERS, IF_MISSING
 from hmmscope.sequences.vector_data import VectorData, read_vectors
 
 #: Most entries of a padded batch, and most sequences in it.
@@ -120,7 +121,7 @@ def read_inputs(
         found = _as_read(inputs, source, lengths, reading, alphabet)
     except InputError as error:
         said = str(error).removeprefix("sequences: ").removeprefix("inputs: ")
-        said, *advice = re.split("; (?:if nothing was observed|for real numbers)", said, maxsplit=1)
+        said, *advice = re.split(f"; (?:{IF_MISSING}|{re.escape(FOR_NUMBERS)})", said, maxsplit=1)
         rule = "; every observation needs an input, which is a name or a whole number" if advice else ""
         raise InputError(f"inputs: {said}{rule}") from None
     if found.lengths.tolist() != list(lengths):

@@ -16,7 +16,8 @@ MISSING = -(2**31)
 #: Names that often mean a missing observation; they are read as symbols, with a note.
 USUAL_GAPS = frozenset({"na", "n/a", "nan", "null", "none", "<na>", "nat", "missing"})
 
-#: Advice for numbers where symbols are expected.
+#: Begin of the advice for a marker of missing observations, and advice for numbers where symbols are expected.
+IF_MISSING = "if it marks a missing observation"
 FOR_NUMBERS = "for real numbers use hmmscope.fit(X, num_states, emission='gaussian'); train networks on its .hmm"
 
 #: Characters that often mean a missing letter.
@@ -110,7 +111,7 @@ class Missing:
         """Return how to declare this value as missing."""
         names = [*self.names, "none" if is_nothing(value) else str(value)]
         given = repr(names[0] if len(names) == 1 else names)
-        return f"if it marks a missing observation, pass missing={given} (--missing {','.join(names) or shown('')})"
+        return f"{IF_MISSING}, pass missing={given} (--missing {','.join(names) or shown('')})"
 
     def hint(self, name: object) -> str:
         """Return `advice` if this name often represents a missing observation, else ""."""
