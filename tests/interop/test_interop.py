@@ -82,7 +82,7 @@ def test_a_model_that_hmmlearn_fitted():
 def test_hmmlearn_refusals():
     from hmmlearn.hmm import CategoricalHMM, GaussianHMM, MultinomialHMM
 
-    refuses(lambda: from_hmmlearn(CategoricalHMM(2)), "CategoricalHMM: has no startprob_; fit it")
+    refuses(lambda: from_hmmlearn(CategoricalHMM(2)), "CategoricalHMM: has no startprob_; fit the model")
     gaussian = GaussianHMM(2)
     gaussian.startprob_, gaussian.transmat_ = np.array(HALF), np.array(EYE)
     refuses(lambda: from_hmmlearn(gaussian), "GaussianHMM: has no emissionprob_", "CategoricalHMM")
@@ -337,7 +337,7 @@ def test_pomegranate_refusals():
         lambda: from_pomegranate(pomegranate_like((HALF, [[0.5, 0.3], HALF], EYE))), "transition[0]: row sums to 0.8"
     )
     always = pomegranate_like((HALF, [[0.0, 0.0], HALF], EYE), [1.0, 0.0])
-    refuses(lambda: from_pomegranate(always, ends="continue"), "edges[0]: the sequence always ends here")
+    refuses(lambda: from_pomegranate(always, ends="continue"), "edges[0]: the sequence always ends after it")
     assert from_pomegranate(always, ends="symbol").transition[0].tolist() == [0, 0, 1]
 
 

@@ -91,7 +91,7 @@ def test_a_field_is_taken_up_to_its_edge(
     [
         (lambda: ProcessDataset(UMBRELLA), "length: is missing; pass a length or a layout"),
         (lambda: ProcessDataset(UMBRELLA, 3, layout=SequenceLayout()), "length: cannot be combined with layout"),
-        (lambda: ProcessDataset(UMBRELLA, 3).stream()[5], "stream: can only be iterated"),
+        (lambda: ProcessDataset(UMBRELLA, 3).stream()[5], "stream: can be iterated but not indexed"),
         (lambda: ProcessDataset(UMBRELLA, 3, device="gpu"), "device: must be cpu, cuda or cuda:NUMBER, got 'gpu'"),
         (lambda: ProcessDataset(UMBRELLA, 3)[2**40 - 1 : 2**40 + 1], r"index: must be in 0 to 2\^40 - 1"),
         (lambda: process_dataset.check_dataset(5), "dataset: must be a ProcessDataset, got 5; use"),

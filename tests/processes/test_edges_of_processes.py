@@ -159,7 +159,7 @@ def test_a_process_that_has_changed_is_told_by_twelve_digits(tmp_path: Path) -> 
     spec = {"name": "file", "path": str(tmp_path / "a.json")}
     assert registry.build_spec("process", spec | {"digest": process.digest}, "process").build().digest == process.digest
     other = "0123456789abcdef" * 4
-    said = rf"the process has changed \(its digest is {process.digest[:12]}, not {other[:12]}\)"
+    said = rf"the process in this file has changed \(its digest is now {process.digest[:12]}, not {other[:12]}\)"
     with pytest.raises(DamagedError, match=said):
         registry.build_spec("process", spec | {"digest": other}, "process").build()
     given = registry.build_spec("process", {"name": "given", "kind": "HMM", "digest": other}, "process")

@@ -175,7 +175,7 @@ def test_a_process_that_has_changed_is_not_the_one_of_the_configuration(tmp_path
     assert config.process.build().digest == named().digest
     (tmp_path / "p.json").unlink()
     hs.HMM(HALF, EYE, EYE).save(tmp_path / "p.json")
-    with pytest.raises(DamagedError, match="the process has changed"):
+    with pytest.raises(DamagedError, match="the process in this file has changed"):
         config.process.build()
 
 

@@ -590,7 +590,7 @@ def test_a_process_file_that_was_exchanged_is_another_run(tmp_path: Path) -> Non
     assert second[0].name != first[0].name
     with pytest.raises(RefusedError, match=r"process\.digest"):
         run_sweep(second, out, Scripted(out, {}))
-    with pytest.raises(DamagedError, match="the process has changed"):
+    with pytest.raises(DamagedError, match="the process in this file has changed"):
         first[0].config.process.build()
 
 

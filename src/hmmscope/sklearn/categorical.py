@@ -103,6 +103,7 @@ class CategoricalHMM(HiddenMarkovModel):
             self._check_largest(X)
             return X.astype(np.int64)
         found = validate_data(self, X, reset=fitting, ensure_all_finite="allow-nan")
+        check_non_negative(np.where(np.isnan(found) | (found == MISSING), 0, found), "X in CategoricalHMM")
         if found.shape[1] != 1:
             raise InputError(
                 f"X: must be one column of symbols (time, 1), got {found.shape[1]} features; "
@@ -110,7 +111,6 @@ class CategoricalHMM(HiddenMarkovModel):
             )
         gaps = np.isnan(found[:, 0]) | (found[:, 0] == MISSING)
         given = np.where(gaps, 0, found[:, 0])
-        check_non_negative(given, "X in CategoricalHMM")
         with np.errstate(invalid="ignore"):  # numbers beyond int64 are refused below
             symbols = given.astype(np.int64)
         if (symbols != given).any() or symbols.min() < 0:
