@@ -262,7 +262,7 @@ SECTIONS: dict[str, tuple[Callable[[Modules], list[str]], int]] = {
     "lines of the lab": (of_ring("lab"), 15_750),
     "lines of the papers": (of_ring("papers"), 14_350),
     "lines of the studies": (of_ring("studies"), 10_000),
-    "lines of tests": (lines_of_tests, 67_122),
+    "lines of tests": (lines_of_tests, 67_132),
     "words of docstrings": (docstring_words, 79_740),
     "modules of more than 450 lines": (long_modules, 0),
     "functions of more than 80 lines": (long_functions, 0),

@@ -104,6 +104,16 @@ def test_what_cannot_be_fitted_is_refused_in_one_line() -> None:
             model.fit(twice)
     with pytest.raises(InputError, match="tol: must be a number of nats"):
         estimators.CategoricalHMM(2, tol=None).fit([0, 1, 1])
+    dates = np.array(["2026-01-01", "2026-01-02"] * 6, "M8[D]")
+    law = hs.fit(x, 1, emission="gaussian").hmm
+    for days in (
+        np.array([*dates], object),
+        np.array([*dates - dates[0]], object),
+        np.ma.masked_equal(dates, dates[0]),
+    ):
+        for call in (estimators.GaussianHMM().fit, lambda one: hs.log_likelihood(law, one[None, :, None])):
+            with pytest.raises(InputError, match="must be numbers"):
+                call(days)
     for names in (["a", "b"], np.array(["a", "b"]), np.array([["a"], ["b"]], object)):
         with pytest.raises(InputError, match="X: must be numbers, got 'a'; encode names with OrdinalEncoder"):
             estimators.CategoricalHMM(2).fit(names)

@@ -243,8 +243,6 @@ def as_vectors(
             raise InputError("lengths: must be None, because these observations already have lengths")
         return observations.padded(), observations.lengths
     observations = observations.detach().cpu() if isinstance(observations, Tensor) else to_plain(observations)
-    if isinstance(observations, np.ma.MaskedArray):
-        observations = np.ma.filled(observations.astype(np.float64), np.nan)
     if isinstance(observations, list | tuple):
         rows = [to_plain(one) for one in observations]
         if any(isinstance(one, np.ndarray) for one in rows):
@@ -254,6 +252,8 @@ def as_vectors(
             return pad_sequence(each, batch_first=True, padding_value=torch.nan), torch.tensor(list(map(len, each)))
         observations = _nan_for_nothing(observations)
     try:  # torch would convert lists to float32
+        if isinstance(observations, np.ma.MaskedArray):
+            observations = np.ma.filled(observations.astype(np.float64), np.nan)
         if not isinstance(observations, Tensor):
             array = np.asarray(observations)
             observations = torch.as_tensor(writable(array.astype(np.float64) if array.dtype.kind in "buO" else array))

@@ -50,6 +50,9 @@ def _native(array: NDArray[Any]) -> NDArray[Any]:
         return array.astype(np.float64 if size > 8 else np.float32)
     if kind in "iuf" and not array.dtype.isnative:
         return array.astype(array.dtype.newbyteorder("="))
+    dates = kind in "mM" and isinstance(array, np.ma.MaskedArray)
+    if dates or (kind == "O" and any(isinstance(one, np.datetime64 | np.timedelta64) for one in array.flat)):
+        return array.astype(str)  # float() would read dates as day numbers
     return array.copy() if any(stride < 0 for stride in array.strides) else array
 
 
