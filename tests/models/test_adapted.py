@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.utils.checkpoint import checkpoint
 
 import hmmscope as hs
@@ -50,6 +50,15 @@ class Net(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return self.head(x)
+
+
+class Recurrent(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+
+    def forward(self, tokens: torch.Tensor) -> Any:
+        return self.head(self.lstm(self.embedding(tokens))[0])
 
 
 @dataclass
@@ -367,8 +376,8 @@ def test_weights_of_wrapped_modules_go_both_ways(wrap: Callable[[nn.Module], nn.
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_weights_of_distributed_modules_go_both_ways(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "plain"), [("ddp", Net), ("fsdp", Net), ("fsdp", Recurrent)])
+def test_weights_of_distributed_modules_go_both_ways(kind: str, plain: type[nn.Module], tmp_path: Path) -> None:
     def wrapped(net: nn.Module) -> nn.Module:
         if kind == "ddp":
             return nn.parallel.DistributedDataParallel(net)
@@ -376,12 +385,15 @@ def test_weights_of_distributed_modules_go_both_ways(kind: str, tmp_path: Path) 
 
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
     try:
-        runs = train(wrapped(Net()), tmp_path / kind), train(Net(), tmp_path / "plain")
+        runs = train(wrapped(plain()), tmp_path / kind), train(plain(), tmp_path / "plain")
         found = [
             (run.model(TOKENS), hs.load_run(run.path, model=again).model(TOKENS))
             for run in runs
-            for again in (Net(), wrapped(Net()))
+            for again in (plain(), wrapped(plain()))
         ]
+        joined = FullyShardedDataParallel(plain(), device_id=torch.device("cpu"))
+        with pytest.raises(InputError, match=r"^model: FSDP has joined its weights; pass use_orig_params=True"):
+            train(joined, tmp_path / "joined")
     finally:
         torch.distributed.destroy_process_group()
     assert all(torch.equal(expected, one) for expected, one in found)
@@ -694,6 +706,21 @@ def test_plots_are_drawn_in_given_axes() -> None:
     for axes, one in zip(figure.subplots(1, 3), found, strict=True):
         assert one.plot(ax=axes) is figure  # type: ignore[attr-defined]
         assert axes.get_title()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(SystemExit(3), r"RuntimeError: it calls sys.exit\(3\)"), (AssertionError(), "AssertionError$")],
+)
+def test_an_exit_or_an_empty_assertion_in_a_module_is_named(error: BaseException, told: str, tmp_path: Path) -> None:
+    class Ends(Block):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise error
+
+    (net := Net()).layers.append(Ends(8))
+    for call in (lambda: hs.evaluate(net, DATASET, num_samples=4), lambda: train(net, tmp_path / "run")):
+        with pytest.raises(InputError, match=rf"^model: Net fails on tokens .* in its module layers.2: {told}"):
+            call()
 
 
 def test_a_module_of_a_fixed_length_is_trained_at_the_length_of_its_training(tmp_path: Path) -> None:

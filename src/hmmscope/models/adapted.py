@@ -190,7 +190,10 @@ def call_on_tokens(model: Any, tokens: Tensor, name: str | None = None, given: M
         if isinstance(model, nn.Module) and padding and options.keys() & {"attn_mask", "src_mask", "tgt_mask"}:
             torchs = any(isinstance(part, nn.MultiheadAttention) for part in parts_of(model))
             options[padding] = options[padding].to(kind) if torchs else options[padding]  # which wants one type
-    return model(tokens, **options) if first is None else model(**{first: tokens}, **options)
+    try:
+        return model(tokens, **options) if first is None else model(**{first: tokens}, **options)
+    except SystemExit as end:
+        raise RuntimeError(f"it calls sys.exit({end})").with_traceback(end.__traceback__) from end
 
 
 _FOLLOWS = object()

@@ -95,10 +95,9 @@ def _failure(model: nn.Module, inputs: Tensor, error: Exception) -> InputError:
         return embedding_failure(model, part, indices, inputs)
     where = _name_of(model, part)
     inside = f" in its module {where}" if where else ""
-    reason = " ".join(str(error).split())[:200]
+    reason = ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split())[:200])))
     return _Unexplained(
-        f"model: {title_of(model)} fails on {described_inputs(inputs)}{inside}: {type(error).__name__}: {reason}"
-        f"{_dictionary(model, error)}"
+        f"model: {title_of(model)} fails on {described_inputs(inputs)}{inside}: {reason}{_dictionary(model, error)}"
     )
 
 

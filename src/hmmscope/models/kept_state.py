@@ -17,7 +17,10 @@ from hmmscope.models.base import evaluating
 
 #: Module attributes that are not user state.
 _STRUCTURE = frozenset(
-    {"_parameters", "_modules", "_buffers", "training", *(name for name in vars(nn.Module()) if "hooks" in name)}
+    {
+        *("_parameters", "_modules", "_buffers", "training", "_flat_weights"),
+        *(name for name in vars(nn.Module()) if "hooks" in name),
+    }
 )
 #: Random generators.
 _RANDOM = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)

@@ -127,7 +127,9 @@ class UserModuleSpec:
     def of(cls, module: nn.Module) -> "UserModuleSpec":
         if any(nn.parameter.is_lazy(one) for one in module.parameters()):
             raise InputError("model: has lazy modules with unknown shapes; give their sizes")
-        parameters = named_module(module).named_parameters()
+        parameters = list(named_module(module).named_parameters())
+        if any(key.endswith("_flat_param") for key, _ in parameters):
+            raise InputError("model: FSDP has joined its weights; pass use_orig_params=True, or use fully_shard")
         shapes = tuple(f"{key} {'x'.join(map(str, p.shape)) or 1}" for key, p in parameters)
         spec = cls(class_name=class_name_of(module), shapes=shapes, heads=_heads(module))
         object.__setattr__(spec, "module", module)
