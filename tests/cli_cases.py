@@ -137,7 +137,7 @@ BAD: dict[str, tuple[int, list[str], str]] = {
     "device unknown": (2, ["train", "umbrella", "--out", "new", "--training.device", "tpu"], "training.device"),
     "layout too short": (2, ["train", "umbrella", "--out", "new", "--layout.length", "1"], "layout: must have"),
     "override without value": (2, ["train", "umbrella", "--out", "new", "--seed"], "--seed: needs a value"),
-    "override twice": (2, ["train", "umbrella", "--out", "new", "--seed", "1", "--seed=2"], "--seed: given twice"),
+    "override twice": (2, ["train", "umbrella", "--out", "new", "--seed", "1", "--seed=2"], "--seed: is given twice"),
     "surplus word": (2, ["train", "umbrella", "casino", "--out", "new"], "casino: unexpected"),
     "no out": (2, ["train", "umbrella"], "out: missing; give a new folder"),
     "facts of nothing": (2, ["infer", "umbrela"], "did you mean 'umbrella'"),

@@ -211,7 +211,7 @@ def test_plots_have_a_panel_per_input(given):
     assert lines[0].get_ydata().tolist() == pytest.approx([0.0, 0.1, 0.1, 0.8])
     geometric = hs.HMM([1], [[1.0]], [[0.5, 0.5]]).plot("durations").lines[0]
     assert geometric.get_ydata().max() == 0
-    with pytest.raises(InputError, match="ax: this plot has a panel per input"):
+    with pytest.raises(InputError, match="ax: this plot has one panel per input"):
         fit.plot("emissions", ax=object())
 
 

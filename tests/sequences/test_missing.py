@@ -95,7 +95,7 @@ def test_objects_with_gaps(source: object, options: dict) -> None:
     [
         ([[0, 1], [1, None]], {}, r"sequence 2, symbol 2: is None, .* pass missing='none' \(--missing none\)"),
         ([["a"], ["b", None]], {}, r"sequence 2, symbol 2: is None, .* pass missing='none'"),
-        (np.array([0, -1]), {}, r"symbol 2: -1 is not a symbol in \[0, 1\); give lengths .* missing='-1' \(--missing -1\)"),
+        (np.array([0, -1]), {}, r"symbol 2: -1 is not a symbol in \[0, 1\); if it is padding, give lengths; .* missing='-1' \(--missing -1\)"),
         ([[0, 1], []], {}, "sequence 2: is empty; leave it out"),
         ([["a"], []], {}, "sequence 2: is empty; leave it out"),
         ([["a"], ["b", ""]], {}, r"sequence 2, symbol 2: is empty, which is not a symbol; .* \(--missing ''\)"),
@@ -115,7 +115,7 @@ def test_objects_with_gaps(source: object, options: dict) -> None:
         (Frame(s=["a", None], u=[1, 1]), BY_U, "row 2: column s: is None; .*missing='none'"),
         (Frame(s=["a", ""], u=[1, 1]), BY_U, r"row 2: column s: is empty; .* missing='' \(--missing ''\)"),
         (Frame(s=["a", ""], u=[1, 1]), BY_U | {"missing": "NA"}, r"missing=\['NA', ''\] \(--missing NA,\)"),
-        (Frame(s=["a", "b"], u=[1, None]), BY_U | {"missing": [None]}, "row 2, column u: is None; a row without"),
+        (Frame(s=["a", "b"], u=[1, None]), BY_U | {"missing": [None]}, "row 2, column u: is None, so the row has no group"),
     ],
 )  # fmt: skip
 def test_what_nobody_named_is_refused_with_its_place(source: object, options: dict, message: str) -> None:

@@ -58,7 +58,7 @@ class FitOptions:
         require(good, "start", f"must be a model, such as HMM{own}", type(self.start).__name__)
         parts = PARTS if self.durations is None else (*PARTS, "durations")
         require(set(self.fixed) <= set(parts), "fixed", f"must be among {', '.join(parts)}", sorted(self.fixed))
-        rule = "needs start=, from which the fixed parts are taken"
+        rule = "needs start=, which contains the fixed parts"
         require(self.start is not None or not self.fixed, "fixed", rule, sorted(self.fixed))
         as_constraints(self.constraints)
         if self.choose not in (None, *CHOICES):
