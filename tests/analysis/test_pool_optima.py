@@ -111,7 +111,7 @@ def test_observers_that_cannot_stand_there() -> None:
     with pytest.raises(InputError, match=r"observers\.odd: must have 2 symbols, got 3"):
         hs.evaluate(uniform(2), dataset, num_samples=2, observers={"odd": other})
     hmm = hs.make_process("random-hmm", num_states=2, num_symbols=2)
-    with pytest.raises(InputError, match="the target here is not observation"):
+    with pytest.raises(InputError, match="the target must be observation or density"):
         hs.evaluate(uniform(2), hs.ProcessDataset(hmm, 4), num_samples=2, target="belief", observers={"odd": held_out})
 
 

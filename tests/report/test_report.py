@@ -248,7 +248,7 @@ def test_a_live_section_stands_in_the_page_of_its_experiment(folder: Path, tmp_p
     store.write_json(mine / "live.json", data)
     source = render([mine])
     assert 'id="live-data"' in source
-    assert "It cannot be determined whether training made this layer hold the belief: it was not measured." in source
+    assert "It cannot be determined whether training made it hold the belief: it was not measured." in source
     more = {"verdict": "more", "text": "0.20 [0.10, 0.30] of what", "r2": 0.3, "twins": 0.1}
     store.write_json(mine / "live.json", data | {"beyond": more, "learned": {"verdict": "most", "text": "97 %"}})
     said = "some of the belief can be read, and more than before training: 0.20 [0.10, 0.30] of what"
