@@ -73,7 +73,7 @@ def values_without_their_type(app, what, name, obj, options, lines):  # type: ig
         lines[:] = []
 
 
-#: Replacements in the theme's pages, so that axe finds no fault in them.
+#: Replacements in the pages of the theme, for screen readers and keyboards.
 ACCESSIBLE = {
     'class="caption" role="heading">': 'class="caption" role="heading" aria-level="2">',
     "<pre>": '<pre tabindex="0">',

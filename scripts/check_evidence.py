@@ -3,9 +3,8 @@
     python scripts/check_evidence.py --repetitions 100 --out quality/evidence_checks.json
 
 The answer is a sum over all paths of the states, or the mean over 24 long runs with 32 times the particles, of their
-estimates near the fit, which are unbiased. Each row has the
-mean error in nats with its standard error (that of the answer included), the share of repetitions whose stated error (half
-of a 95 % interval) holds, and processor seconds per repetition.
+estimates near the fit, which are unbiased. Each row has the mean error in nats with its standard error (that of the answer
+included), the share of repetitions whose stated error (half of a 95 % interval) holds, and processor seconds per repetition.
 """
 
 import argparse

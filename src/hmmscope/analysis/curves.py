@@ -127,11 +127,9 @@ class Score(Measures):
     def plot(self, *, ax: Any = None) -> Any:
         """Plot losses by position, or by number of demonstrations if samples contain demonstrations."""
         axis = "demonstrations" if len(set(self.demonstrations.tolist())) > 1 else "positions"
-        rows, title = (
-            [row for row in self.rows(axis) if row["metric"] == "loss"],
-            "Loss" + ", INVALID" * bool(self.invalid),
-        )
-        return plot_rows([row | {axis: row["x"]} for row in rows], title, x=axis, y="value", by=("predictor",), ax=ax)
+        rows = [row | {axis: row["x"]} for row in self.rows(axis) if row["metric"] == "loss"]
+        title = "Loss, INVALID" if self.invalid else "Loss"
+        return plot_rows(rows, title, x=axis, y="value", by=("predictor",), ax=ax)
 
     def __repr__(self) -> str:
         samples, columns = self.measures["model"]["loss"].shape

@@ -229,7 +229,7 @@ def count_rows(
         lengths: At least 1 each.
         weights: Factors of the counts and occupancies of each sequence, default 1.
 
-    An impossible sequence invalidates counts.
+    The counts are invalid if a sequence has probability zero.
     """
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[1] > MOST:
