@@ -710,7 +710,10 @@ def test_plots_are_drawn_in_given_axes() -> None:
 
 @pytest.mark.parametrize(
     ("error", "told"),
-    [(SystemExit(3), r"RuntimeError: it calls sys.exit\(3\)"), (AssertionError(), "AssertionError$")],
+    [
+        (SystemExit(3), r"its code called sys.exit \(SystemExit: 3\); it must return instead"),
+        (AssertionError(), "Net fails on tokens .* in its module layers.2: AssertionError$"),
+    ],
 )
 def test_an_exit_or_an_empty_assertion_in_a_module_is_named(error: BaseException, told: str, tmp_path: Path) -> None:
     class Ends(Block):
@@ -719,7 +722,7 @@ def test_an_exit_or_an_empty_assertion_in_a_module_is_named(error: BaseException
 
     (net := Net()).layers.append(Ends(8))
     for call in (lambda: hs.evaluate(net, DATASET, num_samples=4), lambda: train(net, tmp_path / "run")):
-        with pytest.raises(InputError, match=rf"^model: Net fails on tokens .* in its module layers.2: {told}"):
+        with pytest.raises(InputError, match=f"^model: {told}"):
             call()
 
 

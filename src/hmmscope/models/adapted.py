@@ -193,7 +193,7 @@ def call_on_tokens(model: Any, tokens: Tensor, name: str | None = None, given: M
     try:
         return model(tokens, **options) if first is None else model(**{first: tokens}, **options)
     except SystemExit as end:
-        raise RuntimeError(f"it calls sys.exit({end})").with_traceback(end.__traceback__) from end
+        raise InputError(f"model: its code called sys.exit (SystemExit: {end}); it must return instead") from end
 
 
 _FOLLOWS = object()
