@@ -196,9 +196,10 @@ def numbered(known_states: Any, names: Sequence[str]) -> Any:
 def named_states(known_states: Any, num_states: int, names: Sequence[str] | None) -> tuple[Any, tuple[str, ...] | None]:
     """Return known states as numbers, and state names (by default sorted) if `known_states` has names."""
     refuse_masked("known_states", known_states)
-    found, plain = set(_texts(known_states)), tuple(f"state {s}" for s in range(num_states))
+    found = set(_texts(known_states))
     if not found:
         return known_states, None
+    plain = tuple(f"state {s}" for s in range(num_states))
     own = tuple(names or (plain if found <= set(plain) else sorted(found)))
     for unknown in sorted(found - set(own)):
         raise unknown_name("known_states", unknown, own)
