@@ -126,7 +126,7 @@ def test_a_module_of_a_known_kind_runs_in_the_page_and_any_other_does_not() -> N
         np.testing.assert_array_equal(weights, model.layers.weight_hh_l0.detach())
     other = look(Gated(), MESS3, **FEW)  # the same parts, other answers
     assert other.data["live"] is None
-    assert any("the page cannot compute this model" in line for line in other.unknown)
+    assert any("the page cannot run this model" in line for line in other.unknown)
 
 
 def test_one_sequence_and_one_intervention_stand_in_for_a_model_that_does_not_run() -> None:
