@@ -162,10 +162,16 @@ def test_a_line_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
         raise SystemExit(0)
 
     monkeypatch.setenv("_ARGCOMPLETE", "1")
-    monkeypatch.setitem(sys.modules, "argcomplete", SimpleNamespace(autocomplete=complete))
+    files = SimpleNamespace(autocomplete=complete, FilesCompleter=lambda: lambda prefix: [f"{prefix}.yaml"])
+    monkeypatch.setitem(sys.modules, "argcomplete", files)
     with pytest.raises(SystemExit):
         main(["show"])
     assert asked[0].parse_args(["show", "processes"]).name == "processes"
+    verbs_of = next(one for one in asked[0]._actions if isinstance(one, argparse._SubParsersAction)).choices
+    config = next(one for one in verbs_of["train"]._actions if one.dest == "config")
+    completed = config.completer("mess")  # type: ignore[attr-defined]
+    assert {"mess3", "limits-rnn", "mess.yaml"} <= set(completed)
+    assert "roformer" not in completed
 
 
 def test_list(call: Callable) -> None:

@@ -87,6 +87,8 @@ def build_parser() -> argparse.ArgumentParser:
             if one.metadata:
                 title = one.metadata.get("group")
                 _add(groups.setdefault(title, sub.add_argument_group(title)) if title else sub, one)
+        if "_ARGCOMPLETE" in os.environ:
+            importlib.import_module("hmmscope.lab.verbs.completion").complete_names(name, sub)
     return parser
 
 
