@@ -23,6 +23,7 @@ from hmmscope.lab.report.state_diagram import picture, read_fitted
 from hmmscope.lab.study import run_study as studies
 from hmmscope.lab.study.fit_summary import figures_of_fit
 from hmmscope.lab.study.fitted_hmm import fitted_hmm
+from hmmscope.lab.study.study_data import prepare
 from hmmscope.lab.study.study_tables import entropies, grams
 from hmmscope.processes.recorded_sequences import RecordedSequences
 from hmmscope.processes.recorded_vectors import RecordedVectors
@@ -465,6 +466,10 @@ def test_a_study_of_numbers(
         == 0
     )
     assert "1 gap of 10 missing steps" in capsys.readouterr().out
+    rounded, whole = np.round(rows), prepare(path, studies.StudySpec(min_variance=0.25), time="t", every=1)
+    assert whole.fit_options["min_variance"] == 0.25
+    least = prepare(rounded, studies.StudySpec(emission="gaussian")).fit_options["min_variance"]
+    assert least == pytest.approx(1 / 12 / rounded.var(), rel=0.1)  # the variance of rounding
     with pytest.raises(InputError, match="unit: applies to symbols"):
         hs.study(np.array(rows), tmp_path / "new", unit="words")
     with pytest.raises(InputError, match="emission: must be symbols or gaussian"):

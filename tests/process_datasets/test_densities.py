@@ -1,5 +1,6 @@
 """Networks on vectors: density heads, the exact density beside them, and instruments on beliefs and Kalman means."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hmmscope.datasets.density_heads import head_of
 from hmmscope.datasets.layouts import PromptLayout, SequenceLayout
 from hmmscope.errors import InputError
 from hmmscope.models.base import HookPoint
+from hmmscope.processes.recorded_vectors import RecordedVectors
 from hmmscope.runs.config import configure
 
 MOVES = [[0.9, 0.1], [0.3, 0.7]]
@@ -258,7 +260,7 @@ def test_a_network_learns_the_density_of_recorded_numbers(tmp_path: Path) -> Non
     test = run.dataset("test")[0 : run.dataset("test").different(99)].observations
     each = law.observe(test).log_likelihood_terms.where(~test.isnan().any(-1), torch.nan)[:, 1:]
     assert loss["law"] == pytest.approx(-float(each.nanmean()), rel=1e-9)
-    regression = AutoRegression(run.process.part("train").padded(), 2)  # type: ignore[attr-defined]
+    regression = AutoRegression(run.process.part("train").padded(), 2, run.process.least_variances)  # type: ignore[attr-defined]
     values = torch.tensor([[[0.5], [1.0], [torch.nan], [2.0], [3.0], [2.5]]], dtype=torch.float64)
     found = regression.predictions(values)
     of = {k: found[f"autoregression-{k}"][0, :, 0] for k in range(3)}
@@ -269,3 +271,34 @@ def test_a_network_learns_the_density_of_recorded_numbers(tmp_path: Path) -> Non
     assert run.config.target == "density"
     with pytest.raises(InputError, match="target: must be density for recorded numbers, got 'belief'"):
         hs.train(rows, tmp_path / "belief", num_steps=1, options=hs.TrainOptions(target="belief"))
+
+
+def test_no_density_of_rounded_numbers_is_narrower_than_their_rounding() -> None:
+    """A density on the values of a grid is otherwise unbounded, of a network and of an autoregression."""
+    ramps = hs.read_vectors([[[0.1 * k, 7.0] for k in range(first, 40)] for first in range(9)])
+    process = RecordedVectors(ramps)
+    width = float(process.scale[1][0])
+    assert process.least_variances.tolist() == pytest.approx([0.01 / 12 / width**2, 1e-6])  # the second is constant
+    least = torch.tensor([0.01 / 12, 1e-6], dtype=torch.float64)
+    head = hs.make_target("density-1", process, SequenceLayout(length=5)).head
+    for output in (30.0, 100.0, 1000.0):
+        outputs = torch.tensor([0.0, 0.0, 0.0, output, output, 0.0], dtype=torch.float64)
+        found = head.log_density(outputs, process.scale[0])
+        assert float(found) == pytest.approx(-0.5 * float((2 * torch.pi * least).log().sum()), abs=1e-7)
+    wide = torch.tensor([0.0, 0.0, 0.0, -1.0, -1.0, 0.0], dtype=torch.float64)
+    sigma = (torch.e**2 * torch.tensor([width**2, 1.0]).double() + least).sqrt()
+    assert float(head.log_density(wide, process.scale[0])) == pytest.approx(
+        -float((sigma * (2 * torch.pi) ** 0.5).log().sum())
+    )
+    one = RecordedVectors(hs.read_vectors([[0.1 * k for k in range(first, 40)] for first in range(9)]))
+    regression = AutoRegression(one.part("train").padded(), 1, one.least_variances)
+    exact = regression.predictions(one.part("test").padded())["autoregression-1"][0, 1, 0]
+    assert float(exact) == pytest.approx(-0.5 * math.log(2 * math.pi * 0.01 / 12), abs=1e-3)
+    asked = RecordedVectors(ramps, min_variance=0.25)
+    assert asked.in_pieces(20).least_variances.tolist() == [0.25, 0.25]
+    assert asked.digest != process.digest
+    rare = RecordedVectors(hs.read_vectors([[0.0] * k + [1.0] for k in range(100, 110)]))
+    assert rare.least_variances.tolist() == [0.5]  # the variance of the data is below that of a rounding to 1
+    for wrong in (0.0, 1.0, -1.0):
+        with pytest.raises(InputError, match=r"min_variance: must be in \(0, 1\), a fraction of the variance"):
+            RecordedVectors(ramps, min_variance=wrong)

@@ -49,7 +49,9 @@ MAKERS: dict[str, Callable[[], Process]] = {
     "channels": lambda: hs.MultichannelHMM(HALF, EYE, [EYE, [[0.2, 0.3, 0.5], [1, 0, 0]]], title="two"),
     "inputs": lambda: InputOutputHMM(HALF, [EYE, [HALF, HALF]], [[1.0, 0], [0, 1]], symbols=["h", "t"]),
     "durations": lambda: hs.SemiMarkovHMM(HALF, EYE[::-1], [[0.2, 0.8], [1, 0]], EYE, states=["x", "y"]),
-    "numbers": lambda: RecordedVectors(hs.read_vectors([[1.5, 2.0], [0.5], [1 / 3]]), split_seed=3, title="lengths"),
+    "numbers": lambda: RecordedVectors(
+        hs.read_vectors([[1.5, 2.0], [0.5], [1 / 3]]), split_seed=3, title="lengths", min_variance=0.25
+    ),
     "sequences": lambda: RecordedSequences(hs.SequenceData(["abba", "ab", "ba", "aa"], seed=3, title="words")),
 }
 

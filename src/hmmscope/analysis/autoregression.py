@@ -6,11 +6,12 @@ import torch
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.datasets.density_heads import joined
+from hmmscope.emissions.densities import with_least
 
 #: Prefix of the names of predictors.
 AUTOREGRESSION = "autoregression-"
-#: Ridge and least noise variance, as fractions of the variances of the data.
-_RIDGE, _LEAST = 1e-9, 1e-6
+#: Ridge, as a fraction of the variances of the data.
+_RIDGE = 1e-9
 
 
 class AutoRegression:
@@ -22,12 +23,15 @@ class AutoRegression:
     Args:
         sequences: padded with NaN.
         order: largest order; fewer if there are too few data.
+        least: least noise variances, as fractions of the variances of the data.
 
     Attributes:
         num_parameters: of each order.
     """
 
-    def __init__(self, sequences: Float64[Tensor, "batch time coordinate"], order: int) -> None:
+    def __init__(
+        self, sequences: Float64[Tensor, "batch time coordinate"], order: int, least: Float64[Tensor, " coordinate"]
+    ) -> None:
         self.order, size = order, sequences.shape[2]
         rows = sequences[~sequences.isnan().any(-1)]
         self.centre, self.width = rows.mean(0), rows.std(0, correction=0).clamp_min(torch.finfo(torch.float64).tiny)
@@ -41,9 +45,7 @@ class AutoRegression:
             gram = x.T @ x / len(x) + _RIDGE * torch.eye(x.shape[1], dtype=x.dtype)
             weights = torch.cholesky_solve(x.T @ y / len(x), torch.linalg.cholesky(gram))
             left = y - x @ weights
-            noise = left.T @ left / len(x)
-            values_of, vectors = torch.linalg.eigh(noise)
-            self._maps.append((weights, (vectors * values_of.clamp_min(_LEAST)) @ vectors.T))
+            self._maps.append((weights, with_least((left.T @ left / len(x))[None], least)[0]))
         self.num_parameters = [weights.numel() + size * (size + 1) // 2 for weights, _ in self._maps]
 
     def _lags(self, sequences: Tensor) -> tuple[Tensor, list[Tensor], Int64[Tensor, "batch time"]]:

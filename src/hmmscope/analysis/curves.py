@@ -258,7 +258,8 @@ def _predictors(
         baselines and dataset.process.data is not None and dataset.stream_name in JUDGING
     ):  # not on its own training part
         if isinstance(asked, NextDensity):
-            regressions = AutoRegression(dataset.process.part("train").padded(), ngram_order)
+            train, least = dataset.process.part("train"), asked.head.process.least_variances
+            regressions = AutoRegression(train.padded(), ngram_order, least)
             found.append(lambda batch: _kept(regressions.predictions(batch.observations), asked))
         else:
             trained = TrainedNgrams(dataset.process, ngram_order)

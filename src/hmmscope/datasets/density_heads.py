@@ -66,10 +66,10 @@ class DensityHead(ABC):
 
 @registry.density("gaussian")
 class GaussianHead(DensityHead):
-    """Components N(mean, (AᵀA)^-1); a triangular A is given by its log diagonal and its other entries.
+    """Components N(mean, (AᵀA)^-1); a triangular A is given by a log diagonal and its other entries.
 
     log density = sum_y log A_yy - |A (z - mean)|^2 / 2 - Y/2 log 2 pi - sum_y log width_y,   z = (vector - centre) /
-    width
+    width,   A_yy^-2 = exp(-2 output_y) + least_variance_y
     """
 
     @property
@@ -82,6 +82,8 @@ class GaussianHead(DensityHead):
         away = scaled.to(like)[..., None, :] - numbers[..., :count]
         logs, below = numbers[..., count : 2 * count], numbers[..., 2 * count :]
         rows, columns = torch.tril_indices(count, count, -1, device=like.device)
+        if bool((least := self.process.least_variances.to(like)).any()):
+            logs = -torch.logaddexp(-2 * logs, least.log()) / 2
         turned = away * logs.exp()
         if len(rows):
             turned = turned.index_add(-1, rows, below * away[..., columns])

@@ -156,9 +156,9 @@ def explained_best(
         matrices.append((away * weight_N[:, None]).T @ away + extra_YY)
     if shape == "tied":
         scatters = sum(matrices, torch.zeros_like(covariances)) / total_C.sum()
-        return found, _above(scatters[None], floor)[0]
+        return found, with_least(scatters[None], floor)[0]
     scatters = torch.stack(matrices) / total_C.where(there, 1.0)[:, None, None]
-    return found, _above(scatters.where(there[:, None, None], spread), floor)
+    return found, with_least(scatters.where(there[:, None, None], spread), floor)
 
 
 def weighted_squares(
@@ -192,7 +192,7 @@ def _completed(
     return filled, extra_YY
 
 
-def _above(matrices: Float64[Tensor, "law y y"], floor: Float64[Tensor, " y"]) -> Float64[Tensor, "law y y"]:
+def with_least(matrices: Float64[Tensor, "law y y"], floor: Float64[Tensor, " y"]) -> Float64[Tensor, "law y y"]:
     root = floor.sqrt()
     scaled = matrices / (root[:, None] * root)
     values, vectors = torch.linalg.eigh((scaled + scaled.transpose(1, 2)) / 2)

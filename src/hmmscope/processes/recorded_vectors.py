@@ -12,10 +12,15 @@ from hmmscope.errors import InputError
 from hmmscope.processes.capabilities import PREDICTIONS
 from hmmscope.processes.recorded_sequences import JUDGING, TRAINING, RecordedSequences
 from hmmscope.processes.vector_process import VectorProcess
-from hmmscope.schema import require_count
+from hmmscope.schema import require, require_count, require_real
 from hmmscope.sequences.read_options import ReadOptions
 from hmmscope.sequences.splitting import block_length, hashes_of, parts_of_hashes, piece_length
 from hmmscope.sequences.vector_data import VectorData, joined
+
+#: Limits of the default `min_variance`.
+LEAST, MOST = 1e-6, 0.5
+#: Largest distance of equal values, in standard deviations.
+_SAME = 1e-9
 
 
 class RecordedVectors(RecordedSequences, VectorProcess):
@@ -27,6 +32,8 @@ class RecordedVectors(RecordedSequences, VectorProcess):
         data: the sequences.
         split_seed: seed of the split into parts.
         title: free text.
+        min_variance: least variance of a density, as a fraction of the coordinate's; default: that of rounding, gap²/12
+            for the smallest gap between values, within `LEAST` and `MOST`.
     """
 
     stored_name = "RecordedVectors"
@@ -34,10 +41,16 @@ class RecordedVectors(RecordedSequences, VectorProcess):
     default_target, num_mixture_components = "density", 5
     file_format = "hmmscope-vectors"
     file_arrays: ClassVar[tuple[str, ...]] = ("rows", "lengths")
-    file_fields: ClassVar[tuple[str, ...]] = ("title", "split_seed", "columns", "reading")
+    file_fields: ClassVar[tuple[str, ...]] = ("title", "split_seed", "columns", "reading", "min_variance")
 
-    def __init__(self, data: VectorData, *, split_seed: int = 0, title: str = "") -> None:
+    def __init__(
+        self, data: VectorData, *, split_seed: int = 0, title: str = "", min_variance: float | None = None
+    ) -> None:
+        if min_variance is not None:
+            require_real("min_variance", min_variance)
+            require(0 < min_variance < 1, "min_variance", "must be in (0, 1), a fraction of the variance", min_variance)
         self.data, self.num_symbols, self.split_seed = data, data.rows.shape[1], split_seed
+        self.min_variance = min_variance
         self.title, self.read_options = title or data.how, data.read_options
         self._pieces = {}
 
@@ -55,6 +68,7 @@ class RecordedVectors(RecordedSequences, VectorProcess):
             VectorData(cut.rows, cut.lengths, self.data.columns, cut.how, cut.read_options),
             split_seed=self.split_seed,
             title=self.title,
+            min_variance=self.min_variance,
         )
 
     @cached_property
@@ -86,6 +100,15 @@ class RecordedVectors(RecordedSequences, VectorProcess):
         width = (rows - centre).square().nanmean(0).sqrt()
         return centre.nan_to_num(), torch.where(width > 0, width, 1.0)
 
+    @cached_property
+    def least_variances(self) -> Float64[Tensor, " coordinate"]:
+        if self.min_variance is not None:
+            return torch.full((self.num_symbols,), self.min_variance, dtype=torch.float64)
+        rows = ((self.parts[0].rows - self.scale[0]) / self.scale[1]).T
+        gaps = [column[~column.isnan()].unique().diff() for column in rows]
+        rounding = [float(one[one > _SAME].min()) ** 2 / 12 if bool((one > _SAME).any()) else 0.0 for one in gaps]
+        return torch.tensor(rounding, dtype=torch.float64).clamp(LEAST, MOST)
+
     def standardize(
         self, observations: Float64[Tensor, "batch time coordinate"]
     ) -> Float64[Tensor, "batch time coordinate"]:
@@ -102,6 +125,8 @@ class RecordedVectors(RecordedSequences, VectorProcess):
         sha = hashlib.sha256(f"{self.file_format}/1/{len(self.data)}/{self.num_symbols}/{self.split_seed}".encode())
         for part in (self.data.lengths.numpy().astype("<i8"), self.data.rows.numpy().astype("<f8")):
             sha.update(part.tobytes())
+        if self.min_variance is not None:
+            sha.update(f"/{self.min_variance!r}".encode())
         return sha.hexdigest()
 
     @property
@@ -114,7 +139,8 @@ class RecordedVectors(RecordedSequences, VectorProcess):
     def file_texts(self) -> dict[str, Any]:
         reading = {} if self.read_options is None else {"reading": self.read_options.to_data()}
         names = {} if self.data.columns is None else {"columns": list(self.data.columns)}
-        return {"title": self.title, "split_seed": self.split_seed} | names | reading
+        bound = {} if self.min_variance is None else {"min_variance": self.min_variance}
+        return {"title": self.title, "split_seed": self.split_seed} | names | reading | bound
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "RecordedVectors":
@@ -122,7 +148,8 @@ class RecordedVectors(RecordedSequences, VectorProcess):
         lengths, names = torch.as_tensor(data["lengths"], dtype=torch.int64), data.get("columns")
         columns = None if names is None else tuple(map(str, names))
         found = VectorData(rows, lengths, columns, read_options=ReadOptions.of_file(data))
-        return cls(found, split_seed=data.get("split_seed", 0), title=data.get("title", ""))
+        given = {name: data[name] for name in ("split_seed", "title", "min_variance") if name in data}
+        return cls(found, **given)
 
     def __repr__(self) -> str:
         return f"RecordedVectors({self.data!r})"

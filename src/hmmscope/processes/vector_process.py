@@ -17,6 +17,7 @@ class VectorProcess(Process):
         density: components of its predictive density: "gaussian", "poisson" or "symbols".
         num_mixture_components: number of components.
         scale: centre and width of each coordinate.
+        least_variances: lower bounds of a network's variances after division by width².
     """
 
     stored_name = "VectorProcess"
@@ -32,6 +33,10 @@ class VectorProcess(Process):
     def scale(self) -> tuple[Float64[Tensor, " coordinate"], Float64[Tensor, " coordinate"]]:
         zeros = torch.zeros(self.num_symbols, dtype=torch.float64)
         return zeros, zeros + 1
+
+    @property
+    def least_variances(self) -> Float64[Tensor, " coordinate"]:
+        return torch.zeros(self.num_symbols, dtype=torch.float64)
 
     def standardize(
         self, observations: Float64[Tensor, "batch time coordinate"]

@@ -143,8 +143,9 @@ def findings_of(tables: Any, seeds: int) -> dict[str, Any]:
 
 def _claim(path: Path, work: Prepared, resume: bool) -> None:
     default = spec_to_data(StudySpec())
-    later = {name for name in ("emission", "covariance_type") if getattr(work.spec, name) == default[name]}
-    kept = {name: value for name, value in spec_to_data(work.spec).items() if name not in later}
+    later = ("emission", "covariance_type", "min_variance")
+    own = spec_to_data(work.spec).items()
+    kept = {name: value for name, value in own if name not in later or value != default[name]}
     config = {"study": kept, "data": work.process.digest}
     if os.path.lexists(path):
         if not resume:

@@ -11,6 +11,7 @@ from hmmscope.datasets.layouts import SequenceLayout
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.datasets.targets import make_target
 from hmmscope.emissions.emission_hmm import EmissionHMM
+from hmmscope.emissions.fit_emissions_em import FLOOR
 from hmmscope.emissions.vector_evidence import UNASKED, vector_evidence
 from hmmscope.errors import InputError
 from hmmscope.inference.evidence import Evidence, evidence
@@ -47,6 +48,8 @@ class StudySpec:
         seeds: Trainings per network, with different weights and samples.
         emission: "symbols" or "gaussian"; default: gaussian for fractions.
         covariance_type: Of Gaussian states, "diag", "full", "tied" or "spherical".
+        min_variance: Least variance of the density of numbers, as a fraction of the coordinate's variance; default:
+            that of `RecordedVectors`, and at least .001 for HMMs.
         split_seed: Seed of the split into training (8/10), validation (1/10) and test (1/10).
     """
 
@@ -62,6 +65,7 @@ class StudySpec:
     seeds: int = 1
     emission: str = ""
     covariance_type: str = "diag"
+    min_variance: float | None = None
     split_seed: int = 0
 
     def __post_init__(self) -> None:
@@ -169,11 +173,13 @@ class PreparedNumbers(Prepared):
 
     def __init__(self, source: VectorData, spec: StudySpec) -> None:
         self.spec, self.source = spec, source
-        self.process: Any = RecordedVectors(source, split_seed=spec.split_seed).in_pieces(spec.length)
+        whole = RecordedVectors(source, split_seed=spec.split_seed, min_variance=spec.min_variance)
+        self.process: Any = whole.in_pieces(spec.length)
         self.title = source.how.split(";")[0] or "numbers"
         self.data, self.parts = self.process.data, self.process.parts
         self.layout = SequenceLayout(length=max(2, int(self.data.lengths.max())), placeholder=True)
-        self.fit_options = {"emission": "gaussian", "covariance_type": spec.covariance_type}
+        least = max(float(self.process.least_variances.min()), FLOOR if spec.min_variance is None else 0.0)
+        self.fit_options = {"emission": "gaussian", "covariance_type": spec.covariance_type, "min_variance": least}
 
     def evidence_of(self, hmm: Any) -> Evidence | None:
         rows = self.parts[0].rows
@@ -188,7 +194,8 @@ class PreparedNumbers(Prepared):
         return size - 1 + size * (size - 1) + int(hmm.num_parameters)
 
     def counters(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        each = AutoRegression(self.parts[0].padded(), self.spec.order).num_parameters
+        least = self.process.least_variances
+        each = AutoRegression(self.parts[0].padded(), self.spec.order, least).num_parameters
         return {
             f"{AUTOREGRESSION}{k}": {"family": "autoregression", "size": k, "parameters": count}
             for k, count in enumerate(each)
