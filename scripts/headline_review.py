@@ -35,11 +35,11 @@ Markov model (HMM).
 
 * **Effect**: value [lower and upper end of its 95 % interval over independently trained seeds, or over instances]. If
   a claim has several effects, all must satisfy the rule, and the sheet shows the worst.
-* **Rule**: the decision rule, with the smallest effect that matters. *Above 0, by at least 0.1*: **reproduced** if the
-  whole interval is at least 0.1; **reproduced in sign** if it is above 0 but includes values below 0.1; **not
-  reproduced** if it stays below 0.1; **inconclusive** otherwise. *Below* is the reverse. *Within 0.05 of 1* requires
-  that the whole interval lies between 0.95 and 1.05. *In every instance*: one counterexample refutes the claim, and a
-  few instances without one are not enough to confirm it.
+* **Rule**: the decision rule, with the smallest effect that matters. *At least 0.1 (above 0 for support in sign only)*:
+  **reproduced** if the whole interval is at least 0.1; **reproduced in sign** if it is above 0 but includes values below
+  0.1; **not reproduced** if it stays below 0.1; **inconclusive** otherwise. *At most* is the reverse. *Between 0.95 and
+  1.05* concerns the whole interval. *Every instance*: one counterexample refutes the claim, and a few instances without
+  one are not enough to confirm it.
 * **Gates**: preconditions, open if they hold and closed if they fail. One closed gate makes the verdict **not
   tested**, whatever the effect; this verdict is evidence neither for nor against the paper. *Learned*: the models are
   better than a control that learned nothing. *Matched*: the compared models had equal budgets. *Converged*: training

@@ -3,8 +3,8 @@
     python scripts/write_findings.py            print what would be written
     python scripts/write_findings.py --write    write it
 
-The sentences stand in docs/findings.toml; answers, scopes, verdicts, closed gates and what would decide come from the
-ledger.
+The sentences stand in docs/findings.toml; answers, scopes, effects, rules, verdicts and closed gates come from the ledger,
+and the next tests from protocols/undecided.toml.
 """
 
 import argparse
@@ -38,7 +38,9 @@ CHANGES = {
 #: Deciding cases, in words.
 CASES = {
     "noisy less clear": "the noisiest minus the least noisy chains",
-    "fall of 1 back": "the fall for the token one step back",
+    "90 % of the maximum": "the onset by 90 % of the maximum",
+    "width n·m": "the width n·m",
+    "fall of 1 back": "the fall of the accuracy for the token one step back",
     "4 back": "the fourth token back",
     "counting": "n-grams and context trees",
     "used": "the prediction after a belief is written",
@@ -50,7 +52,7 @@ CASES = {
     "exponential or power law": "exponential against power law",
     "worst depth": "the worst depth",
     "backward 0.15": "backward probability 0.15",
-    "no error": "processes without any error",
+    "no error": "the error of zero",
     "steps": "the number of steps",
 }
 #: Further differences of a headline from the paper.
@@ -83,20 +85,21 @@ training.
 
 {meanings}
 If a claim covers several cases, such as tasks, the weakest case decides. The *margin* is the smallest effect that
-matters; for a rule without such an effect it is the bound of the rule. A test is fair only if its *preconditions* hold:
+matters; if a rule has no smallest effect, its margin is its bound. A test is fair only if its *preconditions* hold:
 *regime* (process and data are like those of the paper), *learned* (the model is better than its control), *converged*
 (another doubling of the training would not alter the answer, if it changed the effect as much as the last doubling),
-*power* (there are enough seeds), and *room* (the effect is possible). An answer is *exploratory* if its rule was written
-or changed after we saw data; new data can confirm the answer.
+*power* (there are enough seeds), and *room* (the largest possible effect is large enough). An answer is *exploratory* if
+its rule was written or changed after we saw data; new data can confirm the answer.
 
 Each answer is followed by its scope: the models and sizes for which it holds. Square brackets contain 95 % intervals over
 seeds. We changed [the decision rules](experiments.md#the-ledger) on 2026-11-25 and 2026-11-28 ([list of
-changes](experiments/ledger-changes.md)). *Reasons* under a headline shows its failed preconditions and the next test.
+changes](experiments/ledger-changes.md)). *Reasons* under a headline defines the effect of each claim, and shows the rule,
+the measured number, the failed preconditions and the next test.
 
-All trained models differ from those of the papers in size, budget and data. Parentheses contain the values of the papers.
+All trained models differ from those of the papers in size, budget and data. Numbers in parentheses are the papers' values.
 Our models for [MultiTask] have width 64 to 128 (1024), and our pools consist of composed cycles. Our models for [Limits]
 have another sequence length T, width 64 (512), 2 actions that generate A5 (5 actions), no dropout (0.1), no curriculum
-except in figure 6, and learning rates chosen on Cyclic-DET only. Each headline lists its further differences.
+except in figure 6, and learning rates chosen on Cyclic-DET only. *Reasons* lists further differences from the paper.
 
 """
 
@@ -148,10 +151,11 @@ def sensitive(changes: list[str]) -> str:
 
 
 def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dict[str, str]) -> list[str]:
-    """Return lines on each claim of a headline: verdict, number, closed gates, and what would decide it."""
+    """Return lines on each claim of a headline: verdict, effect, rule, number, closed gates, and what would decide it."""
     lines = []
     for name in [*entry["rows"], *entry.get("also", [])]:
-        row, told = ledger[name], []
+        row, told = ledger[name], [ledger[name]["reading"]]
+        told += [f"To support the claim, {row['rule']}."] if row["rule"] else []
         why = " because a precondition fails" if row["verdict"] == "not tested" else ""
         if row["value"] is not None and row["low"] is not None:
             case = row["unit"].partition(", ")[2]
@@ -167,7 +171,9 @@ def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dic
         told += [
             f"The precondition *{gate['name']}* fails: {gate['text']}." for gate in row["gates"] if not gate["is_open"]
         ]
-        told += [f"About {row['seeds_needed']} seeds would decide the claim."] if row["seeds_needed"] else []
+        told += (
+            [f"About {row['seeds_needed']} seeds of this spread would decide the claim."] if row["seeds_needed"] else []
+        )
         told += [plans[name]] if row["verdict"] not in DECIDED and name in plans else []
         lines.append(f"`{name}` is {answer_of(row['verdict'])}{why}. {VERDICTS_IN.sub(as_answers, ' '.join(told))}")
     return lines

@@ -203,7 +203,7 @@ def _with(folder: Path) -> str:
 def _claims(name: str) -> list[str]:
     lines = ["## Claims and questions", ""]
     for claim in claims_of(name):
-        rule = f" The effect must be {claim.rule}." if claim.rule is not None else ""
+        rule = f" To support the claim, {claim.rule}." if claim.rule is not None else ""
         lines += [f"- **{claim.claim_text}** {asked_by(claim.source)}. {claim.operationalization}{rule}"]
     return [*lines, ""]
 
@@ -491,7 +491,7 @@ def _why(entry: LedgerRow) -> str:
         case "not at this budget":
             return f"budget: {finding.budget}; {finding.number()}"
         case "reproduced in sign":
-            return f"the whole interval, beyond what matters ({entry.claim.rule}): {finding.number()}"
+            return f"the sign of the whole interval ({entry.claim.rule}): {finding.number()}"
         case _ if closed is not None:
             return f"{what.get(closed.name, f'gate *{closed.name}*')}: {closed.text}"
     if finding.verdict == "not tested":

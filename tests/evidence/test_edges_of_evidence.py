@@ -215,8 +215,8 @@ def test_gates_stand_open_at_their_edges() -> None:
     assert [Gate.regime(value, 1.0, 2.0, "r").is_open for value in (0.99, 1.0, 2.0, 2.01)] == [False, True, True, False]
     assert [Gate.headroom(value, 1.0, "r").is_open for value in (1.0, 0.99)] == [True, False]
     near = {"a": {"tokens": 100.0, "flops": 1.0}, "b": {"tokens": 105.0, "flops": 2.0}}
-    assert Gate.matched(near).text == "equal tokens"
-    assert "tokens 1.1 times, flops 2 times" in Gate.matched(near, 0.04).text
+    assert Gate.matched(near).text == "the compared models were trained with equal tokens"
+    assert "tokens by a factor of 1.1, flops by a factor of 2" in Gate.matched(near, 0.04).text
     assert not Gate.matched({}).is_open
     assert not Gate.matched({"a": {"tokens": 0.0}, "b": {"tokens": 1.0}}).is_open
     assert at_budget("not reproduced", {"tokens": 5.0}, {"tokens": 5.0}, True) == ("not reproduced", "")

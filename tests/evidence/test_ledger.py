@@ -98,7 +98,7 @@ def test_what_an_open_claim_says(rising: Claim, tmp_path: Path) -> None:
     assert open_.finding.seeds_needed > 3
     (closed,) = ledger([folder(tmp_path / "closed", {0: (0.9, 0.5), 1: (0.9, 0.52)})])
     assert closed.finding is not None
-    assert closed.finding.text.startswith("Not tested: it leaves room for an effect of 0.1 (required: 0.2). ")
+    assert closed.finding.text.startswith("Not tested: it allows an effect of at most 0.1 (required: 0.2). ")
 
 
 def test_the_smallest_scale_has_no_verdicts(rising: Claim, tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_written_ledgers(rising: Claim, tmp_path: Path, capsys: pytest.CaptureFi
     assert (row["verdict"], row["exploratory"], row["seeds"]) == ("reproduced", "scale small", 3)
     assert row["p"] == row["q"] < 0.05
     room, power = row["gates"]
-    assert room == {"name": "room", "is_open": True, "text": "it leaves room for an effect of 0.9 (required: 0.2)"}
+    assert room == {"name": "room", "is_open": True, "text": "it allows an effect of at most 0.9 (required: 0.2)"}
     assert (power["name"], power["is_open"]) == ("power", True)
     assert power["text"].startswith("the rule confirms the expected effect in 0.9")
     assert main(["claims", str(run), "-q", "--out", str(tmp_path / "ledger.html")]) == 0

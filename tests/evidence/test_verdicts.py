@@ -151,10 +151,10 @@ def test_learned() -> None:
 
 def test_matched() -> None:
     same = {"rnn": {"sequences": 100, "tokens": 800}, "transformer": {"sequences": 100, "tokens": 900}}
-    assert Gate.matched(same).text == "equal sequences"
+    assert Gate.matched(same).text == "the compared models were trained with equal sequences"
     four = Gate.matched({"rnn": {"sequences": 400}, "transformer": {"sequences": 100}})
     assert not four.is_open
-    assert "sequences 4 times" in four.text
+    assert "sequences by a factor of 4" in four.text
     assert not Gate.matched({"rnn": {"sequences": 1}, "transformer": {"tokens": 1}}).is_open
 
 

@@ -140,7 +140,7 @@ def test_budgets_are_those_of_the_runs() -> None:
         as_tables({"runs": budgets(labels.values(), lambda label: len(label) * 10 ** (label == "deep"))}), labels
     )
     assert not unequal.is_open
-    assert "sequences 10 times" in unequal.text
+    assert "sequences by a factor of 10" in unequal.text
     assert not equal_budgets({}, labels).is_open
 
 

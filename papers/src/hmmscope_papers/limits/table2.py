@@ -297,6 +297,6 @@ def passes(tables: lab.Tables) -> lab.Measurement:
     rows = _naive(tables["costs"], 1)
     right = [row["passes"] == math.ceil(row["length"] / row["block_length"]) for row in rows]
     return lab.Measurement(
-        lab.Effect.share(right) if right else None,
+        lab.Effect.share(right, "fraction of cases") if right else None,
         f"The number of forward passes is ceil(T / b) in {sum(right)} of {len(right)} cases.",
     )

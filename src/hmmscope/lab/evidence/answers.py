@@ -27,8 +27,8 @@ MEANINGS = {
     "contradicted": "the interval lies on the side opposite to the claim, or excludes every effect that matters.",
     "contradicted at this budget": "our measurement contradicts the claim, but more training could still confirm it.",
     "undecided": "the interval neither supports nor contradicts the claim, or a precondition of the claim fails.",
-    "answered": "the interval decides a question of this project, which no paper asks.",
-    "open": "the interval does not decide a question of this project.",
+    "answered": "a question of this project, which no paper asks, has an interval without zero (or an exact answer).",
+    "open": "a question of this project has an interval that contains zero, or no measured effect.",
 }
 #: Answers that follow all others on pages.
 UNSETTLED = ("undecided", "open")
@@ -42,7 +42,7 @@ def answer_of(verdict: str) -> str:
 
 
 #: Ends of units that count things, and beginnings of units that stand after a number.
-_COUNTED = ("processes", "networks", "instances", "samples", "prompts", "windows", "distances and seeds")
+_COUNTED = ("cases", "processes", "networks", "instances", "samples", "prompts", "windows", "distances and seeds")
 _AFTER = ("of ", "in ", "nats", "doublings", "layers", "positions", "bits", "steps", "times ")
 
 

@@ -139,7 +139,7 @@ def powered(
     found = power_of(rule, effects, effect_if_true, effect_if_false, redrawn)
     seen = (MOST_FALSE, least)
     if found is None:
-        text = "the error rate of the rule is unknown: there is no spread, or no effect size to simulate"
+        text = "the error rate of the rule is unknown, because the spread over seeds or the expected effect is unknown"
         return Gate("power", False, text, seen), None, verdict
     if verdict not in CONFIRMED:
         text = f"the rule falsely denies the expected effect in {found.denied:.2f} of simulated experiments"
@@ -154,9 +154,9 @@ def powered(
     more = f"; {enough} seeds would have a power of {PLANNED:g}" if enough else ""
     held = all(rule.holds_by_sign(effect) for effect in effects.values())
     bound = (
-        "the sign-test bound is on the claimed side"
+        "a sign test over the seeds confirms the sign"
         if held
-        else "the sign-test bound is not on the claimed side (or there are too few seeds)"
+        else "a sign test over the seeds does not confirm the sign (or there are too few seeds)"
     )
     text = f"the power is low, because {text}, and {bound}{more}"
     return Gate("power", held, text, seen), found, "reproduced in sign"

@@ -59,7 +59,7 @@ class Rule(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """Format for a reader: ``above 0 by 0.1 or more``."""
+        """Format for a reader: ``the effect must be above 0``."""
 
     def verdict(self, effect: Effect) -> Verdict:
         """Return the verdict; inconclusive without an interval, with one seed or with missing seeds."""
@@ -106,7 +106,8 @@ class Above(Rule):
         return effect.sign_low is not None and rounded(effect.sign_low) > self.bound
 
     def __str__(self) -> str:
-        return f"above {self.bound:g}" + (f", by at least {self.smallest_effect:g}" if self.smallest_effect else "")
+        at_least = f"at least {self.bound + self.smallest_effect:g} (above {self.bound:g} for support in sign only)"
+        return f"the effect must be {at_least if self.smallest_effect else f'above {self.bound:g}'}"
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,8 @@ class Below(Rule):
         return effect.sign_high is not None and rounded(effect.sign_high) < self.bound
 
     def __str__(self) -> str:
-        return f"below {self.bound:g}" + (f", by at least {self.smallest_effect:g}" if self.smallest_effect else "")
+        at_most = f"at most {self.bound - self.smallest_effect:g} (below {self.bound:g} for support in sign only)"
+        return f"the effect must be {at_most if self.smallest_effect else f'below {self.bound:g}'}"
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ class Within(Rule):
         return Above(least).holds_by_sign(effect) and Below(most).holds_by_sign(effect)
 
     def __str__(self) -> str:
-        return f"within {self.margin:g} of {self.bound:g}"
+        return f"the effect must be between {self.bound - self.margin:g} and {self.bound + self.margin:g}"
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ class Printed(Rule):
         return None
 
     def __str__(self) -> str:
-        return f"the printed value {self.bound:g} inside the prediction interval, of half-width {self.margin:g} or less"
+        return f"a prediction interval of half-width at most {self.margin:g} must contain the printed {self.bound:g}"
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ class Always(Rule):
         return math.ceil(math.log(level() / 2) / math.log(self.least)) if effect.value == 1 else None
 
     def __str__(self) -> str:
-        return f"true in every instance, with enough instances to exclude a fraction below {self.least:g}"
+        return f"every instance must meet the criterion, in a sample that excludes a fraction below {self.least:g}"
 
 
 #: Rules by their names in records.
@@ -311,9 +313,8 @@ class Gate:
         is_open = effect.low is not None and rounded(effect.low) > 0 and rounded(effect.value) >= margin
         said = f"the model is better than {control} by {effect}"
         seen = (effect.value, margin) if effect.low is None else (effect.value, effect.low, margin)
-        return Gate(
-            "learned", is_open, said if is_open else f"{said} (required: {margin:g} or more, clearly above 0)", seen
-        )
+        needed = "" if is_open else f" (required: at least {margin:g}, and an interval above 0)"
+        return Gate("learned", is_open, said + needed, seen)
 
     @staticmethod
     def matched(budgets: Mapping[str, Mapping[str, float]], tolerance: float = 0.05) -> "Gate":
@@ -328,9 +329,10 @@ class Gate:
         known = (*(_ratio([row[name] for row in rows]) for name in common), tolerance)
         equal = [name for name in common if _ratio([row[name] for row in rows]) <= 1 + tolerance]
         if equal:
-            return Gate("matched", True, f"equal {', '.join(equal)}", known)
-        ratios = ", ".join(f"{name} {_ratio([row[name] for row in rows]):.2g} times" for name in common)
-        return Gate("matched", False, f"no budget is equal ({ratios or 'none is recorded for all'})", known)
+            return Gate("matched", True, f"the compared models were trained with equal {', '.join(equal)}", known)
+        ratios = ", ".join(f"{name} by a factor of {_ratio([row[name] for row in rows]):.2g}" for name in common)
+        differ = f"differ ({ratios})" if ratios else "are not recorded for all of them"
+        return Gate("matched", False, f"the training budgets of the compared models {differ}", known)
 
     @staticmethod
     def equal_tokens(tables: Tables) -> "Gate":
@@ -350,7 +352,7 @@ class Gate:
     def headroom(available: float, needed: float, what: str) -> "Gate":
         """Require that the possible range of outcomes is large enough for the effect."""
         is_open = available >= needed
-        text = f"{what} leaves room for an effect of {available:.3g} (required: {needed:.3g})"
+        text = f"{what} allows an effect of at most {available:.3g} (required: {needed:.3g})"
         return Gate("room", is_open, text, (available, needed))
 
 
