@@ -97,11 +97,21 @@ def test_missing_rows_and_impossible_sequences() -> None:
 
 
 @pytest.mark.parametrize(
-    "x", [["sun", "rain", "sun"], [["sun", "rain", "sun"]], np.array([0, 1, 0]), torch.tensor([[0, 1, 0]])]
+    "x",
+    [
+        ["sun", "rain", "sun"],
+        [["sun", "rain", "sun"]],
+        np.array([0, 1, 0]),
+        torch.tensor([[0, 1, 0]]),
+        np.array(["sun", "rain", "sun"]),
+        np.array(["sun", "rain", "sun"], dtype=object),
+        np.array(["sun", "rain", "sun"], dtype=np.dtypes.StringDType()),
+    ],
 )
 def test_forms_of_one_sequence_of_symbols(x: Any) -> None:
     assert WEATHER.score(x) == pytest.approx(WEATHER.score(hs.SequenceData([[0, 1, 0]], symbols=["sun", "rain"])))
     assert WEATHER.predict(x, names=True).tolist() == ["dry", "dry", "dry"]
+    assert float(hs.log_likelihood(WEATHER, x)[0]) == pytest.approx(WEATHER.score(x))
 
 
 def test_values_of_rows_are_plain_arrays_in_arithmetic() -> None:
@@ -184,6 +194,33 @@ def test_answers_have_the_index_of_a_frame_itself() -> None:
         fit = hs.fit(frame, 1)
         for found in (fit.predict(), fit.predict(frame), fit.predict_proba(frame), fit.hmm.predict(frame)):
             assert found.to_pandas().index.equals(index)
+
+
+def test_answers_about_a_time_grid_keep_the_zone_of_a_frame_and_the_names_of_sequences() -> None:
+    """Stamps in UTC could not be joined to a frame with a zone; of several sequences, stamps alone are ambiguous."""
+    pandas = pytest.importorskip("pandas")
+    stamps = pandas.date_range("2024-03-31", periods=60, freq="10min", tz="Europe/Berlin")
+    frame = pandas.DataFrame({"t": stamps, "x": np.arange(60) % 7 + 0.5, "id": "a"}).drop(index=[4, 5])
+    reading: dict[str, Any] = {"time": "t", "every": "10min", "column": "x"}
+    fit = hs.fit(frame, 2, **reading)
+    for found in (
+        fit.predict(),
+        fit.predict(frame),
+        fit.hmm.predict(frame),
+        hs.fit(frame.set_index("t"), 2, **reading).predict(),
+    ):
+        assert found.to_pandas().index.equals(stamps)
+    both = pandas.concat([frame, frame.assign(id="b")])
+    whole = pandas.MultiIndex.from_product([["a", "b"], stamps])
+    assert hs.fit(both, 1, group="id", **reading).predict().to_pandas().index.equals(whole)
+
+
+def test_rows_carry_the_names_of_their_sequences() -> None:
+    table = {"id": ["b", "b", "a", "a"], "x": [0.5, 1.0, 2.0, 1.5], "t": [1, 3, 1, 2], "s": ["u", "v", "u", "u"]}
+    for column in ("x", "s"):
+        found = hs.fit(table, 1, column=column, group="id", time="t", every=1).predict()
+        assert found.columns()["sequence"].tolist() == ["b", "b", "b", "a", "a"]
+        assert pickle.loads(pickle.dumps(found)).sequences == ("b", "a")
 
 
 def test_labels_of_a_frame_keep_their_kind() -> None:

@@ -1,6 +1,7 @@
 """One entrance: the same data in any container give the same sequences and the same exact answers."""
 
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,9 @@ def test_frames_of_other_libraries_are_the_same() -> None:
     for frame, time in ((frames[0], "t"), (frames[1], "t"), (indexed, "index")):
         found = hs.read_vectors(frame, time=time, every="1h")
         assert found.rows[:, 0].nan_to_num(-1).tolist() == [0.5, -1, -1, 2.0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert hs.read_vectors(frames[1].lazy(), time="t", every="1h").num_observations == 2
     column = pandas.Series(pandas.Categorical(list("aba"), categories=list("cba")))
     assert hs.SequenceData(column).symbols == ("c", "b", "a")
 

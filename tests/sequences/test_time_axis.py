@@ -87,7 +87,11 @@ DAY = "2026-01-31"
         (rows(f"{DAY} 00:00", f"{DAY} 00:10"), {}, "fall into one step of 1h"),
         (rows(f"{DAY} 00:00", f"{DAY} 01:00", f"{DAY} 04:00"), {"every": None}, "vary from 1h to 3h; pass every='1h'"),
         (rows("2024-01-01", "2024-02-01", "2024-03-01"), {"every": None}, None),
-        (rows(f"{DAY} 00:00", f"{DAY} 01:00Z"), {}, "row 3, column stamp: times with and without a zone are mixed"),
+        (
+            rows(f"{DAY} 00:00", f"{DAY} 01:00Z"),
+            {},
+            "row 3, column stamp: must have a time zone in all rows or in none",
+        ),
         (rows(f"{DAY} 00:00", "31.01.2026 01:00"), {}, "row 3, .* is not written as '2026-01-31 00:00' is"),
         (rows("01/02/2026", "02/02/2026"), {}, "may have the day or the month first"),
         (rows("13/02/2026", "02/14/2026"), {}, "the order of day and month differs"),

@@ -1,6 +1,7 @@
 """Input checks for observations."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -130,7 +131,8 @@ def _read(rows: object, alphabet: Alphabet, **how: Any) -> SequenceData:
     try:
         return SequenceData(rows, title="observations", **(how or {"symbols": alphabet.names or alphabet.count}))
     except InputError as error:
-        raise InputError(f"observations: must be symbols (batch, time), or rows for SequenceData: {error}") from None
+        said = re.sub(r"pass (missing=.+) \(--missing .*\)", r"pass hmmscope.SequenceData(X, \1)", str(error))
+        raise InputError(f"observations: must be symbols (batch, time), or rows for SequenceData: {said}") from None
 
 
 def _coded(data: SequenceData, alphabet: Alphabet) -> SequenceData:

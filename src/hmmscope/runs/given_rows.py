@@ -14,11 +14,11 @@ from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.observations import as_vectors
 from hmmscope.processes.process import Process
-from hmmscope.reprs import Shown
+from hmmscope.reprs import Shown, needed
 from hmmscope.runs.row_values import RowValues
 from hmmscope.runs.table_order import from_one_hot, in_table_order
 from hmmscope.schema import require
-from hmmscope.sequences.columns import as_labels, is_frame, labels_of
+from hmmscope.sequences.columns import as_labels, categories_of, is_frame, labels_of, to_plain
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import FOR_NUMBERS, IF_MISSING
 from hmmscope.sequences.vector_data import VectorData, read_vectors
@@ -36,19 +36,21 @@ class GivenRows(Shown):
         index: Label of each row of all sequences, or None.
         columns: Names of the coordinates, or empty.
         inputs: Inputs of each sequence (time,), or None.
+        names: Names of the sequences, or empty.
     """
 
     sequences: Sequence[Tensor]
     index: Any = None
     columns: tuple[str, ...] = ()
     inputs: Sequence[Tensor] | None = None
+    names: tuple[str, ...] = ()
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
         return tuple(map(len, self.sequences))
 
     def values(self, values: Any, names: Sequence[str]) -> RowValues:
-        return RowValues.of(values, self.lengths, names, self.index)
+        return RowValues.of(values, self.lengths, names, self.index, self.names)
 
     def batches(self) -> Iterator[tuple[Tensor, dict[str, Any], list[int]]]:
         """Yield padded batches, each with its `lengths`, `inputs` and sequence numbers."""
@@ -172,19 +174,25 @@ def _as_read(
 
 def of_vectors(data: VectorData, index: Any = None, columns: tuple[str, ...] = ()) -> GivenRows:
     index = row_labels(data) if index is None else index
-    return _labelled(GivenRows(data.rows.split(data.lengths.tolist()), columns=columns or data.columns or ()), index)
+    columns = columns or data.columns or ()
+    return _labelled(GivenRows(data.rows.split(data.lengths.tolist()), columns=columns), index, data)
 
 
 def of_symbols(data: SequenceData, index: Any = None, inputs: SequenceData | None = None) -> GivenRows:
     index = row_labels(data) if index is None else index
-    return _labelled(GivenRows(list(data), inputs=None if inputs is None else list(inputs)), index)
+    return _labelled(GivenRows(list(data), inputs=None if inputs is None else list(inputs)), index, data)
 
 
 def labels_as_given(data: SequenceData | VectorData, source: Any) -> Any:
-    """Return row labels: a frame's own index, with time zone and type, if the rows keep the frame's order."""
+    """Return row labels: a frame's own index, with its type, if the rows keep the frame's order; zones are kept."""
     own, read = row_labels(source), row_labels(data)
     if read is None or (own is not None and hasattr(own, "dtype") and np.array_equal(as_labels(own), read)):
         return own
+    time = getattr(data.read_options, "time", None)
+    if time is not None and hasattr(source, "iloc"):
+        column = source[time] if time in source.columns else source.index
+        if zone := getattr(column.dtype, "tz", None):
+            return needed("pandas", "predict").DatetimeIndex(read).tz_localize("UTC").tz_convert(zone)
     return read
 
 
@@ -210,11 +218,12 @@ def _symbols(hmm: Process, source: Any, lengths: Any, reading: dict[str, Any]) -
         source = source if source.dtype.kind in "iu" else [source.tolist()]
     if isinstance(source, RowValues):
         source = np.asarray(source)
-    named = isinstance(source, list | tuple) and all(
-        isinstance(one, str) and one in (hmm.symbols or ()) for one in source
-    )
+    plain: Any = to_plain(source) if categories_of(source) is None else None
+    plain = plain.tolist() if isinstance(plain, np.ndarray) and plain.ndim == 1 else plain
+    names = hmm.symbols or ()
+    named = isinstance(plain, list | tuple) and all(isinstance(one, str) and one in names for one in plain)
     if named and lengths is None and not reading and (hmm.read_options is None or hmm.read_options.unit is None):
-        source = [list(source)]  # a list of names is one sequence, as for numbers
+        source = [list(plain)]  # a list of names is one sequence, as for numbers
     data = SequenceData(source, symbols_from=hmm, lengths=lengths, **reading)
     return of_symbols(data, labels if data.index is None else labels_as_given(data, given))
 
@@ -227,9 +236,11 @@ def _scalars(rows: Any) -> Any:
     return rows if isinstance(rows, list | tuple) and all(np.ndim(one) == 0 for one in rows) else []
 
 
-def _labelled(found: GivenRows, index: Any) -> GivenRows:
+def _labelled(found: GivenRows, index: Any, data: SequenceData | VectorData | None = None) -> GivenRows:
     if isinstance(index, list):  # an array for each sequence
         index = np.concatenate(index)
+    if data is not None and data.names and (index is None or getattr(data.read_options, "time", None)):
+        found = replace(found, names=data.names)
     if index is None or sum(found.lengths) != len(index):
         return found
     return replace(found, index=index)

@@ -17,20 +17,25 @@ class RowValues(np.ndarray[Any, Any]):
         lengths: Number of rows of each sequence.
         names: Name of each column.
         index: Label of each row, such as its time stamp, or None.
+        sequences: Names of the sequences, or empty.
     """
 
     lengths: tuple[int, ...]
     names: tuple[str, ...]
     index: Any
+    sequences: tuple[str, ...]
 
     @classmethod
-    def of(cls, values: Any, lengths: Sequence[int], names: Sequence[str], index: Any = None) -> "RowValues":
+    def of(
+        cls, values: Any, lengths: Sequence[int], names: Sequence[str], index: Any = None, sequences: Sequence[str] = ()
+    ) -> "RowValues":
         found = np.asarray(values).view(cls)
         found.lengths, found.names, found.index = tuple(map(int, lengths)), tuple(names), index
+        found.sequences = tuple(sequences)
         return found
 
     def __array_finalize__(self, other: Any) -> None:
-        self.lengths, self.names, self.index = (len(self),) if self.ndim else (), (), None
+        self.lengths, self.names, self.index, self.sequences = (len(self),) if self.ndim else (), (), None, ()
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         return array[()] if return_scalar else np.asarray(array)
@@ -42,7 +47,7 @@ class RowValues(np.ndarray[Any, Any]):
         return repr(np.asarray(self))
 
     def __reduce__(self) -> Any:
-        return RowValues.of, (np.asarray(self), self.lengths, self.names, self.index)
+        return RowValues.of, (np.asarray(self), self.lengths, self.names, self.index, self.sequences)
 
     def per_sequence(self) -> list[np.ndarray[Any, Any]]:
         return np.split(np.asarray(self), np.cumsum(self.lengths)[:-1])
@@ -54,10 +59,11 @@ class RowValues(np.ndarray[Any, Any]):
     def to_pandas(self) -> Any:
         """Return a pandas Series (one column) or DataFrame with the index of the input.
 
-        Without an index, rows of several sequences have the index (sequence, time).
+        Rows of several sequences have the index (sequence, time) if the input has none, or if `group` and `time` were
+        read.
         """
         index = self.index
-        if index is None and len(self.lengths) > 1:
+        if len(self.lengths) > 1 and (index is None or self.sequences):
             labels = self._labels()
             index = needed("pandas", "to_pandas").MultiIndex.from_arrays(list(labels.values()), names=list(labels))
         found = to_frame(self._values(), index)
@@ -70,7 +76,7 @@ class RowValues(np.ndarray[Any, Any]):
     def _labels(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
         if len(self.lengths) > 1:
-            found["sequence"] = np.repeat(np.arange(len(self.lengths)), self.lengths)
+            found["sequence"] = np.repeat(self.sequences or np.arange(len(self.lengths)), self.lengths)
         if self.index is None:
             return found | {"time": np.concatenate([np.arange(count) for count in self.lengths] or [np.arange(0)])}
         return found | {getattr(self.index, "name", None) or "index": np.asarray(self.index)}

@@ -51,6 +51,8 @@ def _native(array: NDArray[Any]) -> NDArray[Any]:
     if kind in "iuf" and not array.dtype.isnative:
         return array.astype(array.dtype.newbyteorder("="))
     dates = kind in "mM" and isinstance(array, np.ma.MaskedArray)
+    if kind == "T":  # variable-width text
+        return array.astype(object)
     if dates or (kind == "O" and any(isinstance(one, np.datetime64 | np.timedelta64) for one in array.flat)):
         return array.astype(str)  # float() would read dates as day numbers
     return array.copy() if any(stride < 0 for stride in array.strides) else array
@@ -67,6 +69,8 @@ def is_frame(source: Any) -> bool:
         return source.dtype.names is not None
     if isinstance(source, torch.Tensor | str | list | tuple):
         return False
+    if hasattr(source, "collect_schema"):  # polars warns of `columns` of a lazy frame
+        return True
     names = getattr(source, "column_names", None)
     names = getattr(source, "columns", None) if names is None else names
     named = names is not None and not callable(names)

@@ -126,7 +126,7 @@ def looks_like_time(cell: object) -> bool:
 def _of_dates(cells: Sequence[Any], where: Callable[[int], str]) -> NDArray[Any]:
     zoned = [isinstance(cell, datetime) and cell.tzinfo is not None for cell in cells]
     if any(zoned) and not all(zoned):
-        raise InputError(f"{where(zoned.index(not zoned[0]))}: times with and without a zone are mixed")
+        raise InputError(f"{where(zoned.index(not zoned[0]))}: must have a time zone in all rows or in none")
     plain = [cell.astimezone(UTC).replace(tzinfo=None) if zoned[0] else cell for cell in cells]
     return np.array([np.datetime64(cell, "us") for cell in plain], "datetime64[us]")
 
@@ -163,7 +163,7 @@ def _of_numbers(texts: list[str], where: Callable[[int], str], as_time: bool) ->
 def _of_iso(matches: list[re.Match[str]], where: Callable[[int], str]) -> NDArray[Any]:
     zones = [match[8] is not None for match in matches]
     if any(zones) and not all(zones):
-        raise InputError(f"{where(zones.index(not zones[0]))}: times with and without a zone are mixed")
+        raise InputError(f"{where(zones.index(not zones[0]))}: must have a time zone in all rows or in none")
     found = _of_parts([match.groups()[:7] for match in matches], where)
     if not zones[0]:
         return found
