@@ -90,6 +90,27 @@ class ModelFile:
         relative = {"." * node.level + (node.module or "") for node in found if node.level}
         return sorted(relative | {name for name in names if self._is_beside(name)})
 
+    @contextmanager
+    def imports_nothing_beside(self) -> Iterator[None]:
+        """Refuse imports from the file's own folder, before the block runs the file; after it, imports by computed names."""
+        self._require_none(self.siblings())
+        modules, folder = {*sys.modules}, self.path.parent.resolve()
+        installed = {place for one in sys.path if folder in (place := Path(one).resolve()).parents}  # an environment
+        yield
+        new = {name: Path(getattr(sys.modules[name], "__file__", None) or "/") for name in {*sys.modules} - modules}
+        above = {name: {*path.resolve().parents} for name, path in new.items() if _RAN.get(name) is not self}
+        found = sorted(name for name, one in above.items() if folder in one and not installed & one)
+        for name in found:
+            del sys.modules[name]  # a second call is refused, too
+        self._require_none(found)
+
+    def _require_none(self, siblings: list[str]) -> None:
+        if siblings:
+            raise InputError(
+                f"{self.path}: imports {', '.join(siblings)[:100]} from its own folder, but the digest of an entry covers "
+                "one file; move that code into the file, or install it as a package"
+            )
+
     def _is_beside(self, name: str) -> bool:
         folder = self.path.parent.resolve()
         spec = _spec_of(name)

@@ -117,15 +117,16 @@ def test_digests_are_compared_before_anything_runs(entered, copied, tmp_path, ca
     cache = copied / "__pycache__"
     cache.mkdir()
     failing(
-        "is bytecode, which is not allowed in a submission",
+        "is bytecode or machine code, which is not allowed in a submission",
         hmmbench.check_submission,
         copied,
         run=str(entered / "mine.py"),
     )
-    (copied / "model.pyc").write_bytes(b"")
     cache.rmdir()
-    failing("is bytecode, which is not allowed in a submission", hmmbench.check_submission, copied)
-    (copied / "model.pyc").unlink()
+    for name in ("model.pyc", "MODEL.PYC", "model.cpython-311-x86_64-linux-gnu.so", "model.so.1", "model.pyd"):
+        (copied / name).write_bytes(b"")
+        failing(f"{name}: is bytecode or machine code", hmmbench.check_submission, copied)
+        (copied / name).unlink()
     card = json.loads((copied / "card.json").read_text())
     card["solved"]["value"] = 0.99
     sealed_again(copied, card)

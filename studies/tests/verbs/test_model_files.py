@@ -207,13 +207,26 @@ def test_a_model_that_ends_the_process_in_training_is_no_success(tmp_path, capsy
     assert os._exit is end
 
 
-def test_what_lies_beside_a_file_is_for_look_alone(tmp_path):
+def test_what_lies_beside_a_file_is_for_look_alone(tmp_path, monkeypatch):
     path = tmp_path / "mine.py"
     (tmp_path / "beside_it.py").write_text("WIDTH = 16")
     for line in ("import beside_it", "from beside_it import WIDTH", "from .beside_it import WIDTH"):
         path.write_text(f"def later():\n    {line}\n{MODEL}")
         with pytest.raises(InputError, match=r"imports .*beside_it from its own folder"):
             entry_of(path)
+    inner, installed = tmp_path / "inner", tmp_path / "lib"
+    for folder, name in ((inner, "within_it"), (installed, "installed_there")):
+        folder.mkdir()
+        (folder / f"{name}.py").write_text("")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(installed), str(tmp_path)])
+    path.write_text(f"import importlib, installed_there\nimportlib.import_module('beside_' + 'it')\n{MODEL}")
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"imports beside_it from its own folder"):
+            entry_of(path)
+    path.write_text(f"import sys\nsys.path += [{str(inner)!r}]\nimport within_it\n{MODEL}")
+    with pytest.raises(InputError, match=r"imports within_it from its own folder"):
+        entry_of(path)
+    sys.path.remove(str(tmp_path))
     (tmp_path / "json.py").write_text("")  # which no import takes: the installed one comes first
     path.write_text(f"import json\nimport torch.nn\n{MODEL}")
     assert entry_of(path)

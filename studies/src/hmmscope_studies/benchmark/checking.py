@@ -39,6 +39,7 @@ from hmmscope_studies.benchmark.tasks import BUDGETS, VERSION, BenchmarkTask, Bu
 Stored = dict[str, Tensor]
 #: Tolerances of scores from the same predictions, and of probabilities from the same weights on another machine.
 SAME, ALIKE = 1e-9, 1e-3
+_COMPILED = {"pyc", "pyo", "so", "pyd", "dll", "dylib"}
 _KINDS: dict[str, Any] = {
     **{"name": str, "track": str, "entered": list, "seeds": int, "num_steps": int, "batch_size": int, "source": str},
     **{"ranked": bool, "not_ranked": str, "training": dict, "layers": list | None, "declared": dict},
@@ -165,8 +166,8 @@ def _entered(path: Path, about: dict[str, Any], run: Any) -> Any:
 
 def _refuse_bytecode(path: Path) -> None:
     for one in sorted(path.rglob("*")):
-        if one.name == "__pycache__" or one.suffix in (".pyc", ".pyo"):
-            raise DamagedError(f"{one}: is bytecode, which is not allowed in a submission; remove it")
+        if one.name == "__pycache__" or not _COMPILED.isdisjoint(one.name.lower().split(".")[1:]):
+            raise DamagedError(f"{one}: is bytecode or machine code, which is not allowed in a submission; remove it")
 
 
 def _check_part(part: Path, task: BenchmarkTask, seed: int, budget: Budget) -> None:

@@ -119,12 +119,8 @@ def _registered(given: Mapping[str, Any], name: str | None) -> BenchmarkEntry:
 
 def _from_file(file: ModelFile, name: str | None) -> BenchmarkEntry:
     path = file.path
-    if siblings := file.siblings():
-        raise InputError(
-            f"{path}: imports {', '.join(siblings)[:100]} from its own folder, but the digest of an entry covers one file; "
-            "move that code into the file, or install it as a package"
-        )
-    module = file.run()
+    with file.imports_nothing_beside():
+        module = file.run()
     build = getattr(module, file.name, None)
     if not callable(build):
         raise InputError(
