@@ -74,7 +74,7 @@ def test_a_fit_answers_about_its_data_and_about_other_data() -> None:
     assert fit.predict(names=True)[0] in ("state 0", "state 1")
     assert fit.predict(x[:5]).shape == (5,)
     assert fit.sample(4).observations.shape == (4, 2)
-    with pytest.raises(InputError, match="observed: must be a single sequence, got 2"):
+    with pytest.raises(InputError, match="observed: must be a single sequence, got 2; pass one of them$"):
         fit.forecast(steps=3)
     ahead = fit.forecast(x, steps=3)
     mean = hs.filter_beliefs(fit.hmm, x).next_observation[0, -1]
@@ -234,3 +234,42 @@ def test_labels_of_a_frame_keep_their_kind() -> None:
 
 class Labels(np.ndarray):
     """Labels with more than their values."""
+
+
+def test_answers_are_conditioned_on_known_states_and_weighted() -> None:
+    """For symbols, numbers, durations and inputs, ragged, against inference on each sequence."""
+    drawn = np.random.default_rng(0)
+    symbols, inputs = (
+        [drawn.integers(0, 2, n).tolist() for n in (6, 3, 9)],
+        [drawn.integers(0, 2, n).tolist() for n in (6, 3, 9)],
+    )
+    known, weights = [[0, -1, {0, 1}, 1, -1, 0], [None, 1, 1], [-1] * 9], [2.0, 0.0, 0.5]
+    numbers = [np.array(row) + 0.25 for row in symbols]
+    options: dict[str, Any] = {"num_restarts": 1, "max_iterations": 3}
+    for x, more, given in (
+        (symbols, {}, {}),
+        (numbers, {"emission": "gaussian"}, {}),
+        (symbols, {"options": hs.FitOptions(durations=3, **options)}, {}),
+        (symbols, {"inputs": inputs}, {"inputs": inputs}),
+    ):
+        fit = hs.fit(x, 2, **({"options": hs.FitOptions(**options)} | more))
+        each = fit.hmm.score(x, known_states=known, per_sequence=True, **given)
+        alone: dict[str, Any] = {} if not given else {"inputs": [inputs[0]]}
+        expected = hs.log_likelihood(fit.hmm, [x[0]], known_states=[known[0]], **alone)
+        assert each[0] == pytest.approx(float(expected[0]), rel=1e-12)
+        assert each[2] == pytest.approx(fit.score(per_sequence=True)[2], rel=1e-12)
+        assert fit.score(known_states=known) == pytest.approx(each.sum(), rel=1e-12)
+        assert fit.score(known_states=known, sequence_weights=weights) == pytest.approx(2 * each[0] + each[2] / 2)
+        for path in (fit.predict(known_states=known), fit.hmm.predict(x, known_states=known, **given)):
+            assert path[[0, 3, 5, 7, 8]].tolist() == [0, 1, 0, 1, 1]
+        assert np.allclose(fit.predict_proba(known_states=known)[[0, 3, 7]], [[1, 0], [0, 1], [0, 1]])
+        with pytest.raises(InputError, match=r"known_states\[0\]: must have 6 entries, as observations, got 1"):
+            fit.predict(known_states=[[0], [0], [0]])
+        with pytest.raises(InputError, match="sequence_weights: must be 3 finite numbers"):
+            fit.score(sequence_weights=[1.0])
+        with pytest.raises(InputError, match="sequence_weights: cannot be combined with per_sequence"):
+            fit.score(sequence_weights=weights, per_sequence=True)
+    table = {"id": ["b", "a", "b", "a"], "s": ["u", "v", "u", "u"]}
+    hmm = hs.HMM([0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]], symbols=["u", "v"], states=["x", "y"])
+    found = hmm.predict(table, column="s", group="id", names=True, known_states=["x", "y", "y", "x"])
+    assert found.tolist() == ["x", "y", "y", "x"]  # rows of b, then rows of a

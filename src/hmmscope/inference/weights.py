@@ -3,8 +3,10 @@
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.loop_inputs import PackedSequences
 from hmmscope.schema import refuse_masked, shown
@@ -30,6 +32,14 @@ def as_weights(weights: Any, count: int) -> Array | None:
     if count and not found.any():
         raise InputError("sequence_weights: must be positive for one sequence or more, got only zeros")
     return found
+
+
+def weighted_sum(logs: Tensor, weights: Array | None) -> Tensor:
+    """Return the weighted sum of log-likelihoods (n,), without sequences of weight zero."""
+    if weights is None:
+        return logs.sum()
+    factors = torch.from_numpy(weights)
+    return (logs.where(factors > 0, 0.0) * factors).sum()
 
 
 def with_weights(work: PackedSequences, weights: Array | None) -> PackedSequences:

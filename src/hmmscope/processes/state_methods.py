@@ -12,8 +12,9 @@ class StateMethods:
     """Methods on observations, with the same names for all families.
 
     `x` is any input of `hmmscope.fit`. Several sequences are consecutive rows with `lengths`; options such as `column`
-    apply to tables. A model with inputs needs `inputs`: an input for each row, or a column. Results are arrays with a
-    row for each row of `x`; their method `to_pandas()` adds the index of `x`.
+    apply to tables. A model with inputs needs `inputs`: an input for each row, or a column. `known_states` conditions
+    `predict`, `predict_proba` and `score` on states of some rows; `score` takes `sequence_weights`. Results are arrays with
+    a row for each row of `x`; their method `to_pandas()` adds the index of `x`.
     """
 
     def predict(self, x: Any, *, names: bool = False, **reading: Any) -> Any:

@@ -13,7 +13,7 @@ from hmmscope.progress import StoppableProgress
 from hmmscope.reprs import Tabular
 from hmmscope.runs import state_answers, state_plots
 from hmmscope.runs.forecasts import Forecasts
-from hmmscope.runs.given_rows import GivenRows, given_rows
+from hmmscope.runs.given_rows import GivenRows, given_rows, with_known_states
 from hmmscope.runs.posterior import FitData
 from hmmscope.runs.row_values import RowValues
 from hmmscope.schema import unknown_name
@@ -41,17 +41,26 @@ class FitAnswers(Tabular):
         """Return the chosen number of states; a semi-Markov state counts once, not once per remaining step."""
         return state_answers.num_shown(self.hmm)
 
-    def predict(self, x: Any = None, *, names: bool = False, **reading: Any) -> RowValues:
+    def predict(self, x: Any = None, *, names: bool = False, known_states: Any = None, **reading: Any) -> RowValues:
         """Compute the most likely state path, a state per row; `names` gives names instead of integers."""
-        return state_answers.predict(self.hmm, self._rows("predict", x, reading), names=names)
+        return state_answers.predict(self.hmm, self._known("predict", x, known_states, reading), names=names)
 
-    def predict_proba(self, x: Any = None, **reading: Any) -> RowValues:
+    def predict_proba(self, x: Any = None, *, known_states: Any = None, **reading: Any) -> RowValues:
         """Compute P(state | all observations) of each row, (row, state)."""
-        return state_answers.predict_proba(self.hmm, self._rows("predict_proba", x, reading))
+        return state_answers.predict_proba(self.hmm, self._known("predict_proba", x, known_states, reading))
 
-    def score(self, x: Any = None, *, per_sequence: bool = False, **reading: Any) -> Any:
+    def score(
+        self,
+        x: Any = None,
+        *,
+        per_sequence: bool = False,
+        known_states: Any = None,
+        sequence_weights: Any = None,
+        **reading: Any,
+    ) -> Any:
         """Compute log P(x) in nats: a number, or with `per_sequence` an array (sequence,)."""
-        return state_answers.score(self.hmm, self._rows("score", x, reading), per_sequence=per_sequence)
+        rows = self._known("score", x, known_states, reading)
+        return state_answers.score(self.hmm, rows, per_sequence=per_sequence, sequence_weights=sequence_weights)
 
     def sample(
         self, length: int, num_sequences: int = 1, *, seed: int = 0, inputs: Any = None
@@ -128,6 +137,9 @@ class FitAnswers(Tabular):
             return self._whole(asked).rows
         found = given_rows(self.hmm, x, **reading)
         return found if found.columns or self.data is None else replace(found, columns=self.data.columns)
+
+    def _known(self, asked: str, x: Any, known_states: Any, reading: dict[str, Any]) -> GivenRows:
+        return with_known_states(self.hmm, x, known_states, reading, self._rows(asked, x, reading))
 
     def _whole(self, asked: str) -> FitData:
         if self.data is None:

@@ -12,6 +12,7 @@ import torch
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
+from hmmscope.inference.known_states import as_allowed
 from hmmscope.processes.observations import as_vectors
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown, needed
@@ -37,6 +38,7 @@ class GivenRows(Shown):
         columns: Names of the coordinates, or empty.
         inputs: Inputs of each sequence (time,), or None.
         names: Names of the sequences, or empty.
+        allowed: Allowed states of each sequence (time, state), or None.
     """
 
     sequences: Sequence[Tensor]
@@ -44,6 +46,7 @@ class GivenRows(Shown):
     columns: tuple[str, ...] = ()
     inputs: Sequence[Tensor] | None = None
     names: tuple[str, ...] = ()
+    allowed: Sequence[Tensor] | None = None
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
@@ -71,6 +74,9 @@ class GivenRows(Shown):
             if self.inputs is not None:
                 given = [self.inputs[number] for number in chosen]
                 options["inputs"] = torch.nn.utils.rnn.pad_sequence(given, batch_first=True)
+            if self.allowed is not None:
+                given = [self.allowed[number] for number in chosen]
+                options["known_states"] = torch.nn.utils.rnn.pad_sequence(given, batch_first=True, padding_value=True)
             yield padded, options, chosen
 
 
@@ -113,6 +119,21 @@ def given_rows(hmm: Process, source: Any, *, lengths: Any = None, inputs: Any = 
     counts = torch.full(numbers.shape[:1], numbers.shape[1]) if counts is None else counts
     parts = [row[:count] for row, count in zip(numbers, counts.tolist(), strict=True)]
     return _labelled(GivenRows(parts, columns=column_names(source)), row_labels(source))
+
+
+def with_known_states(
+    hmm: Process, x: Any, known_states: Any, reading: Mapping[str, Any], rows: GivenRows | None = None
+) -> GivenRows:
+    """Return the rows of a source, by default read by `given_rows`, with their known states (see `as_allowed`)."""
+    found = given_rows(hmm, x, **reading) if rows is None else rows
+    if known_states is None:
+        return found
+    lengths = torch.tensor(found.lengths)
+    inside = torch.arange(int(lengths.max())) < lengths[:, None]
+    names = hmm.states if hmm.visits is None else hmm.visits.names
+    own = in_table_order("known_states", known_states, x, reading)
+    allowed = as_allowed(own, hmm.num_states if hmm.visits is None else len(hmm.visits.names), inside, names)
+    return replace(found, allowed=[row[:count] for row, count in zip(allowed, found.lengths, strict=True)])
 
 
 def read_inputs(

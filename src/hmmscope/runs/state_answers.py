@@ -16,12 +16,13 @@ from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.given_inputs import GivenInputs
 from hmmscope.inference.paths import most_likely_states
 from hmmscope.inference.smoothing import smooth_beliefs
+from hmmscope.inference.weights import as_weights, weighted_sum
 from hmmscope.processes.capabilities import PATHS, SMOOTHING, STATES
 from hmmscope.processes.process import Process
 from hmmscope.processes.stationary import stationary_law
 from hmmscope.reprs import ResultRows
 from hmmscope.runs.forecasts import Forecasts, forecast_with
-from hmmscope.runs.given_rows import GivenRows, given_rows, read_inputs
+from hmmscope.runs.given_rows import GivenRows, given_rows, read_inputs, with_known_states
 from hmmscope.runs.row_values import RowValues, duration_text, multiple_of, stamps_of, time_step
 from hmmscope.schema import require, require_count, unknown_name
 
@@ -108,9 +109,9 @@ def chosen_coordinates(hmm: Process, given: GivenRows | None, wanted: Any) -> li
     return found
 
 
-def predict(hmm: Process, x: Any, *, names: bool = False, **reading: Any) -> RowValues:
+def predict(hmm: Process, x: Any, *, names: bool = False, known_states: Any = None, **reading: Any) -> RowValues:
     _require(hmm, PATHS)
-    given = given_rows(hmm, x, **reading)
+    given = with_known_states(hmm, x, known_states, reading)
     states = _by_row(given, lambda rows, options: most_likely_states(hmm, rows, **options).states)
     if hmm.visits is not None:
         states = np.append(hmm.visits.of.numpy(), -1)[states]
@@ -119,9 +120,9 @@ def predict(hmm: Process, x: Any, *, names: bool = False, **reading: Any) -> Row
     return given.values(states, ("state",))
 
 
-def predict_proba(hmm: Process, x: Any, **reading: Any) -> RowValues:
+def predict_proba(hmm: Process, x: Any, *, known_states: Any = None, **reading: Any) -> RowValues:
     _require(hmm, SMOOTHING)
-    given = given_rows(hmm, x, **reading)
+    given = with_known_states(hmm, x, known_states, reading)
     found = _by_row(given, lambda rows, options: smooth_beliefs(hmm, rows, **options))
     if hmm.visits is not None:
         found = found @ np.eye(num_shown(hmm))[hmm.visits.of.numpy()]
@@ -133,14 +134,26 @@ def _require(hmm: Process, capability: str) -> None:
         hmm.require_capability(capability)
 
 
-def score(hmm: Process, x: Any, *, per_sequence: bool = False, **reading: Any) -> Any:
-    given = given_rows(hmm, x, **reading)
+def score(
+    hmm: Process,
+    x: Any,
+    *,
+    per_sequence: bool = False,
+    known_states: Any = None,
+    sequence_weights: Any = None,
+    **reading: Any,
+) -> Any:
+    given = with_known_states(hmm, x, known_states, reading)
+    weights = as_weights(sequence_weights, len(given.sequences))
+    require(weights is None or not per_sequence, "sequence_weights", "cannot be combined with per_sequence", "both")
     found = np.zeros(len(given.sequences))
     for rows, options, numbers in given.batches():
         if hmm.real_valued:
             found[numbers] = filter_beliefs(hmm, rows, **options).log_likelihood.numpy()
         else:
             found[numbers] = log_likelihood(hmm, rows, **options).numpy()
+    if weights is not None:
+        return float(weighted_sum(torch.from_numpy(found), weights))
     return found if per_sequence else float(found.sum())
 
 
@@ -168,7 +181,8 @@ def forecast(
 ) -> Forecasts:
     given = given_rows(hmm, observed, **reading)
     count = len(given.sequences)
-    require(count == 1, "observed", f"must be a single sequence, got {count}; pass one of them", count)
+    if count != 1:
+        raise InputError(f"observed: must be a single sequence, got {count}; pass one of them")
     names = coordinate_names(hmm, given) if hmm.real_valued else hmm.symbols or ()
     if given.inputs is not None:
         if next_inputs is None:

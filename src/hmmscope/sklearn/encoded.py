@@ -228,14 +228,6 @@ def _are_laws(values: bytes, shape: tuple[int, ...]) -> bool:
 _known_laws = functools.lru_cache(maxsize=64)(_are_laws)
 
 
-def weighted_sum(logs: Tensor, weights: Array | None) -> Tensor:
-    """Return the weighted sum of log-likelihoods (n,), without sequences of weight zero."""
-    if weights is None:
-        return logs.sum()
-    factors = torch.from_numpy(weights)
-    return (logs.where(factors > 0, 0.0) * factors).sum()
-
-
 def weighted_parts(
     X: NDArray[Any], lengths: NDArray[np.int64], weights: Any, allowed: NDArray[np.bool_] | None
 ) -> tuple[NDArray[Any], NDArray[np.int64], Array | None, NDArray[np.bool_] | None]:

@@ -25,7 +25,7 @@ from hmmscope.inference.free_parameters import num_free
 from hmmscope.inference.known_states import as_allowed
 from hmmscope.inference.loop_inputs import flat_sequences, paths_side_by_side, sequences, tables
 from hmmscope.inference.paths import viterbi_paths
-from hmmscope.inference.weights import as_weights, with_weights
+from hmmscope.inference.weights import as_weights, weighted_sum, with_weights
 from hmmscope.processes.stationary import stationary_law
 from hmmscope.schema import refuse_masked, unknown_name
 from hmmscope.sklearn.encoded import (
@@ -34,7 +34,6 @@ from hmmscope.sklearn.encoded import (
     lengths_of,
     rows_of,
     weighted_parts,
-    weighted_sum,
     with_lengths,
 )
 from hmmscope.sklearn.monitor import ConvergenceMonitor

@@ -14,9 +14,10 @@ from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.emissions.states import MarkovChainParams, StateCounts
 from hmmscope.errors import InputError
 from hmmscope.inference.counts import Counts
+from hmmscope.inference.weights import weighted_sum
 from hmmscope.processes.observations import as_counts
 from hmmscope.sequences.columns import writable
-from hmmscope.sklearn.encoded import Array, EncodedObservations, as_rows, weighted_sum, with_lengths
+from hmmscope.sklearn.encoded import Array, EncodedObservations, as_rows, with_lengths
 from hmmscope.sklearn.estimator import HiddenMarkovModel
 
 
