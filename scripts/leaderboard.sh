@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Measure the leaderboard of docs/benchmark.md: models that come with hmmscope, five seeds each, on one processor core. It can be
-# stopped and restarted. Finished cards are copied to studies/results/hmm-bench, where scripts/write_pages.py reads them. Models
-# whose default size exceeds the light track have two layers of width 64, or what 600 seconds of a core allow; the reference
-# implementation of mamba exceeds them at any size.
+# Measure the leaderboard of docs/benchmark.md: models that come with hmmscope, five seeds each after three trainings of each
+# task for the learning rate, on one processor core. It can be stopped and restarted. Finished cards are copied to
+# studies/results/hmm-bench-2, where scripts/write_pages.py reads them. Models whose default size exceeds the light track have
+# two layers of width 64, or what 600 seconds of a core allow; the reference implementation of mamba exceeds them at any size.
 #
 #     nice bash scripts/leaderboard.sh                  all models
 #     nice bash scripts/leaderboard.sh gru mamba2       these models
@@ -18,5 +18,5 @@ for model in $models; do
     mamba2) sizes+=(--model.chunk-length 16 --model.state-size 16) ;;
     xlstm) sizes=(--model.width 64 --model.num-layers 1) ;;
   esac
-  hmmscope benchmark "$model" "${sizes[@]}" --num-seeds 5 --out "runs/hmm-bench/$model" --copy-card studies/results/hmm-bench --resume -q
+  hmmscope benchmark "$model" "${sizes[@]}" --num-seeds 5 --out "runs/hmm-bench-2/$model" --copy-card studies/results/hmm-bench-2 --resume -q
 done

@@ -1,34 +1,50 @@
 """HMM-bench: frozen tasks, submissions that anybody can score again, and what refuses those that were changed."""
 
+import contextlib
+import functools
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import hmmscope as hs
 from benchmark_cases import MODEL, failing, sealed_again
-from hmmscope.errors import DamagedError, HmmscopeError
+from hmmscope.errors import DamagedError, HmmscopeError, NonFiniteError
 from hmmscope.lab.cli import main
 from hmmscope.lab.model_file import ModelFile
 from hmmscope.lab.verbs.verify import verify
 from hmmscope.storage import seals, store
 from hmmscope_studies import benchmark as hmmbench
-from hmmscope_studies.benchmark import checking
+from hmmscope_studies.benchmark import checking, rates
 from hmmscope_studies.benchmark import submission as submitting
-from hmmscope_studies.benchmark.board import board_rows, check_board, keep_card, markdown, page, read_cards, write_card
+from hmmscope_studies.benchmark.board import (
+    RULES,
+    board_rows,
+    check_board,
+    keep_card,
+    markdown,
+    page,
+    passing,
+    read_cards,
+    write_card,
+)
 from hmmscope_studies.benchmark.card import make_card, over_seeds
 from hmmscope_studies.benchmark.entries import entry_of
 from hmmscope_studies.benchmark.flags import card_flags, source_flags, weight_flags
 from hmmscope_studies.benchmark.frozen import DIGESTS
+from hmmscope_studies.benchmark.rates import best_rate, rates_of
 from hmmscope_studies.benchmark.recompute import recompute
 from hmmscope_studies.benchmark.scoring import LONGER, SCORED, ScoredSamples, _beliefs, predict, score
-from hmmscope_studies.benchmark.tasks import TASKS, tasks_of
+from hmmscope_studies.benchmark.tasks import BUDGETS, TASKS, TASKS_OF, tasks_of
 
 FEW = ("parity", "told")
 
@@ -71,14 +87,17 @@ def here(monkeypatch):
     return ran
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+@pytest.mark.parametrize("task", [*TASKS_OF["1"], *TASKS], ids=lambda task: f"{task.name}-{task.bench}")
 def test_no_task_changes_within_a_version(task):
-    assert task.digest == DIGESTS[task.name], "another task is another version of the bench: see docs/benchmark.md"
+    assert task.digest == DIGESTS[task.bench][task.name], (
+        "another task is another version of the bench: see docs/benchmark.md"
+    )
 
 
 def test_the_light_track_is_eight_of_all_tasks():
-    assert len(tasks_of("light")) == 8
+    assert len(tasks_of("light")) == len(tasks_of("light", bench="1")) == 8
     assert tasks_of("full") == TASKS
+    assert len(TASKS) == len(TASKS_OF["1"]) == 14
     assert all(task in TASKS for task in tasks_of("light"))
     failing("tasks: unknown 'z60'", tasks_of, "light", ["z60"])
     failing("track: unknown 'quick'", tasks_of, "quick")
@@ -234,6 +253,103 @@ def test_invented_predictions_are_refused_where_the_model_is_run(entered, copied
     assert "scores recomputed" in told
     assert told.endswith(" files, 0 not covered")
     failing("from the model's predictions", hmmbench.check_submission, copied, run=str(entered / "mine.py"))
+
+
+def test_three_learning_rates_are_tried_for_everyone(entered, copied):
+    """A third of the entry's, that itself, and three times as much, on a seed that scores nothing."""
+    part = copied / "tasks" / "told-0" / "measured.json"
+    measured, card = json.loads(part.read_text()), json.loads((copied / "card.json").read_text())
+    assert [one["learning_rate"] for one in measured["rates"]["tried"]] == [0.00333, 0.01, 0.03]
+    assert measured["learning_rate"] == best_rate(measured["rates"]["tried"])
+    assert card["rates"]["told"] == measured["rates"]["tried"]
+    assert len({one["excess"] for one in card["rates"]["told"]}) == 3
+    assert card["costs"]["search_seconds"] > 0
+    rows = [row for row in card["scores"] if row["score"] == "share_solved"]
+    assert [row["by_seed"] for row in rows] == [[row["value"]] for row in rows]
+    told = next(line for line in (copied / "card.txt").read_text().splitlines() if line.startswith("told "))
+    assert told.endswith(f"  {rows[1]['value']:.3f}")
+    for change, said in (
+        ({"learning_rate": 0.03 if measured["learning_rate"] != 0.03 else 0.01}, "rates.learning_rate is"),
+        ({"rates": measured["rates"] | {"tried": measured["rates"]["tried"][:2]}}, "rates.tried is"),
+        ({"rates": {}}, "rates are missing"),
+        ({"rates": {"tried": [3]}}, "rates are missing"),
+    ):
+        store.write_json(part, measured | change)
+        sealed_again(copied, card)
+        failing(f"measured.json: {said}", hmmbench.check_submission, copied)
+    assert rates_of({}) == [0.001, 0.003, 0.009]
+
+
+def test_a_rate_at_which_training_diverges_is_not_chosen(tmp_path, monkeypatch):
+    task, seen = tasks_of("light", ["parity"])[0], []
+
+    def diverges(config, *_, **__):
+        seen.append((config.seed, config.training.learning_rate))
+        raise NonFiniteError("loss")
+
+    monkeypatch.setattr(rates, "train", diverges)
+    configure = functools.partial(submitting.config_of, entry_of("rnn"), task, BUDGETS["light"], rates.SEARCH_SEED)
+    with pytest.raises(NonFiniteError):
+        rates.choose_rate(configure, task, {}, tmp_path)
+    assert seen == [(1000, rate) for rate in (0.001, 0.003, 0.009)]
+    tried = [{"learning_rate": 0.1, "excess": None}, {"learning_rate": 0.2, "excess": 0.5}]
+    assert best_rate(tried) == 0.2
+
+
+def test_build_gets_sizes_and_no_data(tmp_path):
+    """Neither a file nor a dataset of the process in which it runs, also if it hides the error."""
+    (tmp_path / "answers.txt").write_text("0.5")
+
+    def reads(vocab_size, num_outputs):
+        (tmp_path / "answers.txt").read_text()
+        return Tiny(vocab_size, num_outputs)
+
+    def draws(vocab_size, num_outputs):
+        import gc
+
+        found = [one for one in gc.get_objects() if isinstance(one, hs.ProcessDataset)]
+        with contextlib.suppress(hs.HmmscopeError):
+            assert found
+            found[0][0:8]
+        return Tiny(vocab_size, num_outputs)
+
+    kept = hs.ProcessDataset("mess3", length=4)
+    for build, said in ((reads, "build: reads "), (draws, "build: draws samples of a dataset")):
+        failing(said, hmmbench.benchmark, build, tmp_path / "out", tasks=["parity"], num_steps=1)
+        assert not (tmp_path / "out").exists()
+    assert kept[0:1].tokens.shape[0] == 1
+
+    seen = {}
+
+    def keeps(**given):
+        seen.update(given)
+        return Tiny(given["vocab_size"], given["num_outputs"])
+
+    hmmbench.benchmark(keeps, tmp_path / "sizes", tasks=["parity"], num_steps=1)
+    assert all(value is None or type(value) is int for value in seen.values())
+
+
+def test_version_one_stays_readable(entered, tmp_path, monkeypatch, capsys):
+    """Its kept cards make their board; a submission of it is scored again; versions have boards of their own."""
+    cards = Path(__file__).parents[2] / "results" / "hmm-bench"
+    old = read_cards(cards)
+    assert {card["bench"] for card in old} == {"1"}
+    assert markdown(old).startswith("# HMM-bench 1: leaderboard")
+    assert "| mess3 | rrxor |" in markdown(old)
+    assert "Leaving any one seed out" not in markdown(old)  # which its cards do not have
+    with monkeypatch.context() as patch:
+        patch.setattr(submitting, "VERSION", "1")
+        patch.setattr(submitting, "tasks_of", functools.partial(tasks_of, bench="1"))
+        patch.setattr(submitting, "_rates", lambda *_: {"learning_rate": 0.01})
+        hmmbench.benchmark(entered / "mine.py", tmp_path / "all" / "old", tasks=["mess3"], num_steps=2)
+    card = json.loads((tmp_path / "all/old/card.json").read_text())
+    assert (card["bench"], "rates" in card, "by_seed" in card["solved"]) == ("1", False, False)
+    assert card["tasks"] == {"mess3": DIGESTS["1"]["mess3"]}
+    assert main(["check", str(tmp_path / "all/old")]) == 0
+    assert main(["benchmark", "--leaderboard", str(tmp_path / "all")]) == 0
+    assert "# HMM-bench 1: leaderboard" in capsys.readouterr().out
+    shutil.copytree(entered / "out", tmp_path / "all" / "new")
+    failing("contains versions 1, 2; give each a folder of its own", read_cards, tmp_path / "all")
 
 
 def test_an_interrupted_submission_goes_on_to_the_same_card(entered, tmp_path, monkeypatch):
@@ -416,12 +532,15 @@ def test_what_it_costs_and_what_was_chosen_are_compared(entered, copied, here):
     failing(f"parameters is {true + 1}, but weights.safetensors has {true} numbers", hmmbench.check_submission, copied)
     _measured_again(copied, parameters=true, training_seconds=None)
     failing("measured.json: training_seconds is None, which is not valid", hmmbench.check_submission, copied)
-    entry = json.loads((copied / "entry.json").read_text()) | {"training": {"learning_rate": 0.5}}
+    entry = json.loads((copied / "entry.json").read_text()) | {"training": {"learning_rate": 0.01, "weight_decay": 0.5}}
     store.write_json(copied / "entry.json", entry)
     _measured_again(copied, training_seconds=1.0)
     assert hmmbench.check_submission(copied)
     failing(
-        "entry.json: training.learning_rate is 0.5", hmmbench.check_submission, copied, run=str(entered / "mine.py")
+        "entry.json: training is {'learning_rate': 0.01, 'weight_decay': 0.5}",
+        hmmbench.check_submission,
+        copied,
+        run=str(entered / "mine.py"),
     )
 
 
@@ -436,7 +555,7 @@ def test_a_linear_system_is_entered_as_vectors(tmp_path):
 
 def test_the_belief_is_read_beyond_twins_from_what_is_stored():
     """A recurrent network whose state is the filter of nothing: an untrained one explains no more than its twins."""
-    task = next(task for task in TASKS if task.name == "mess3")
+    (task,) = tasks_of("light", ["mess3"], "1")
     samples = ScoredSamples.of(task, "1" * 16)
     model = hs.make_model("lstm", num_symbols=3, vocab_size=4, width=8)
     stored = predict(model, task, samples, None)
@@ -509,7 +628,7 @@ def test_what_computes_the_answer_is_listed_beside_the_models(tmp_path, capsys):
     assert card_flags({"scores": [row | {"untrained": None} for row in without]}) == [
         "every build has the same weights"
     ]
-    mess3 = next(task for task in TASKS if task.name == "mess3")
+    (mess3,) = tasks_of("light", ["mess3"], "1")
     table = torch.tensor([0.00375, 0.0425, 0.0675, 0.765])
     assert weight_flags({"table": table, "bias": torch.randn(1000)}, mess3) == ["table contains parameters of mess3"]
     assert weight_flags({"table": table + 1e-5}, mess3) == []
@@ -519,17 +638,63 @@ def test_what_computes_the_answer_is_listed_beside_the_models(tmp_path, capsys):
 
 def test_models_whose_intervals_overlap_share_a_tier(entered):
     card = json.loads((entered / "out" / "card.json").read_text()) | {"ranked": True}
-    shares = {"a": (0.9, 0.92), "b": (0.86, 0.9), "c": (0.85, 0.89), "d": (0.8, 0.86), "e": (None, None)}
+    shares = {
+        "a": (0.9, 0.92),
+        "b": (0.86, 0.9),
+        "c": (0.84, 0.85),
+        "d": (0.8, 0.82),
+        "f": (0.7, 0.83),
+        "e": (None, None),
+    }
     cards = [
         card | {"name": name, "solved": {"value": 0.5, "low": low, "high": high}}
         for name, (low, high) in shares.items()
     ]
-    assert [row["tier"] for row in board_rows(cards)] == [1, 1, 2, 2, None]
+    assert [row["tier"] for row in board_rows(cards)] == [1, 1, 2, 3, 3, None]
 
 
-def test_names_stay_text_in_markdown():
+def test_no_model_passes_one_of_a_better_tier_without_a_seed(entered):
+    """In 300 boards of ten models with two to six seeds; means, spreads and an outlying seed are drawn."""
+    card = json.loads((entered / "out" / "card.json").read_text()) | {"ranked": True}
+    rng, tiers = np.random.default_rng(0), 0
+    for _ in range(300):
+        cards = []
+        for number, mean in enumerate(sorted(rng.uniform(0.5, 1, 10), reverse=True)):
+            values = rng.normal(mean, rng.choice([1e-4, 1e-3, 3e-3]), rng.integers(2, 7))
+            values[0] += rng.choice([0, 0.02])
+            solved = over_seeds(list(values)) | {"by_seed": list(values)}
+            cards.append(card | {"name": str(number), "solved": solved, "seeds": len(values)})
+        rows = board_rows(sorted(cards, key=lambda card: -card["solved"]["value"]))
+        tiers += max(row["tier"] for row in rows)
+        assert passing(rows) == []
+    assert tiers > 600
+    for row in rows:  # a tier for each model, which the intervals do not support
+        row["tier"] = rows.index(row)
+    rows[0]["by_seed"] = [0.1, 0.9]
+    assert "1 passes " + rows[0]["model"] in passing([rows[0], rows[1] | {"model": "1"}])
+    text = markdown(cards)
+    assert "Leaving any one seed out of each model changes no order between tiers." in text
+    assert "Leaving any one seed out" in page(cards)
+    assert all(rule in text for rule in RULES)
+
+
+def test_names_stay_text_in_markdown(entered, tmp_path):
     name = "<img src=x onerror=alert(1)> [a](javascript:b) `c` | d"
     shown = r"&lt;img src=x onerror=alert(1)&gt; [a\](javascript:b) \`c\` \| d"
+    card = json.loads((entered / "out" / "card.json").read_text())
+    for hostile in ("<script>alert(1)</script>", "a | b", "``", "*a* __b__ ![c](d)", "</td><td>", "&lt;"):
+        rows = markdown([card | {"name": hostile}]).splitlines()
+        (row,) = [line for line in rows if "(not ranked)" in line]
+        assert len(re.split(r"(?<!\\)\|", row)) == len(re.split(r"\|", next(line for line in rows if "| tier" in line)))
+        assert not re.search(r"<|(?<!\\)[`*_]|(?<!\\)\]\(", row.replace("(not ranked)", ""))
+        html = page([card | {"name": hostile}])
+        assert html.count("<td") == page([card]).count("<td")
+        assert "<script" not in html
+    for bad in ("two\nlines", "a\0b", "x" * 61, "", 3):
+        folder = tmp_path / "cards"
+        folder.mkdir(exist_ok=True)
+        store.write_json(folder / "forged-light-0123456789ab.json", card | {"name": bad})
+        failing("its name must be a line of at most 60 letters", read_cards, folder)
     assert hmmbench.board._line([name, "0.85 [0.80, 0.90]"]) == f"| {shown} | 0.85 [0.80, 0.90] |"
 
 
@@ -538,7 +703,7 @@ def test_a_folder_of_cards_is_checked(entered, tmp_path, capsys):
     assert main(["benchmark", "--leaderboard", str(kept.parent), "-q"]) == 0
     capsys.readouterr()
     assert main(["check", str(kept.parent)]) == 0
-    said = "1 card of HMM-bench 1; the leaderboard follows from them; 3 files, 0 not covered\n"
+    said = "1 card of HMM-bench 2; the leaderboard follows from them; 3 files, 0 not covered\n"
     assert capsys.readouterr().out == f"{kept.parent}: {said}"
     assert main(["benchmark", "--leaderboard", str(kept.parent), "--out", str(kept.parent / "of may"), "-q"]) == 0
     assert check_board(kept.parent)[0].endswith("; 5 files, 0 not covered")
@@ -566,7 +731,7 @@ def test_a_folder_of_cards_is_checked(entered, tmp_path, capsys):
 def test_a_folder_of_submissions_is_checked(entered, tmp_path):
     shutil.copytree(entered / "out", tmp_path / "all" / "one")
     told, _ = check_board(tmp_path / "all")
-    assert told.startswith("1 card of HMM-bench 1; 1 submission scored again; ")
+    assert told.startswith("1 card of HMM-bench 2; 1 submission scored again; ")
     assert told.endswith(" files, 0 not covered")
     assert "leaderboard" not in told
     card = json.loads((tmp_path / "all" / "one" / "card.json").read_text())

@@ -199,11 +199,11 @@ def test_a_model_that_ends_the_process_in_training_is_no_success(tmp_path, capsy
     """Neither on the command line nor in Python, where SystemExit would end the caller's script with exit code 0."""
     path, end = tmp_path / "mine.py", os._exit
     path.write_text(f"from {__name__} import build")
-    words = ["--tasks", "mess3", "--steps", "1", "--out", str(tmp_path / "out")]
+    words = ["--tasks", "rrxor", "--steps", "1", "--out", str(tmp_path / "out")]
     assert main(["benchmark", str(path), *words]) == 2
     assert "code called sys.exit (SystemExit: 0)" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"model: its code called sys.exit"):
-        hmmbench.benchmark(build, tmp_path / "again", tasks=("mess3",), num_steps=1)
+        hmmbench.benchmark(build, tmp_path / "again", tasks=("rrxor",), num_steps=1)
     assert os._exit is end
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import html
 import json
-import math
 import os
 import re
 from collections.abc import Iterable
@@ -17,9 +16,10 @@ from hmmscope.storage import disk, seals, store
 from hmmscope.text import in_a_line
 from hmmscope_studies.benchmark.card import Card
 from hmmscope_studies.benchmark.checking import check_submission
+from hmmscope_studies.benchmark.entries import is_name
 from hmmscope_studies.benchmark.flags import card_flags, submission_flags
 from hmmscope_studies.benchmark.submission import CARD, ENTRY, SOURCE
-from hmmscope_studies.benchmark.tasks import TASKS, VERSION
+from hmmscope_studies.benchmark.tasks import TASKS_OF, VERSIONS
 
 #: Name of its page and table, without the ending; and the pattern of card names.
 BOARD, _KEPT = "leaderboard", re.compile(r".+-(light|full)-[0-9a-f]{12}\.json")
@@ -36,10 +36,19 @@ _STYLE = (
 #: Explanation of the tables.
 _LEGEND = (
     "Solved: 1 - excess / excess of the best constant answer, averaged over tasks; 1 is the exact optimum, 0 the constant. "
-    "Intervals are 95 %, over seeds. Models of one tier differ by less than their intervals: each interval overlaps that of "
-    "the tier's first model. Parameters and seconds were measured on the submitter's machine, seconds on one core for one "
-    "seed. The last rows are references, without training. Checked: the scores were recomputed here from the model, or from "
-    "stored predictions, or only the card was read."
+    "Intervals are 95 %, over seeds. Intervals of models in different tiers do not overlap. Parameters and seconds were "
+    "measured on the submitter's machine, seconds on one core for one seed. The last rows are references, without training. "
+    "Checked: the scores were recomputed here from the model, or from stored predictions, or only the card was read."
+)
+#: What an entry may be; docs/benchmark.md has the details.
+RULES = (
+    "An entry is a module that starts from random weights and learns each task by training.",
+    "Code for one task, stored answers, weights trained elsewhere and libraries for exact inference are not allowed.",
+    "The function that builds the module gets sizes only. It may read no file and draw no samples.",
+    "Every entry trains on equally many samples, with three learning rates on a separate seed and the best of them on each "
+    "scored seed. Version 1 had no such search.",
+    "An answer depends on earlier tokens of its own sample only.",
+    "Entries with signs of a computed answer lose their tier and are listed as exact or fitted models.",
 )
 #: Fractions of tasks that fitted models solve; scripts/benchmark_references.py measures them.
 REFERENCES = Path(__file__).with_name("references.json")
@@ -82,6 +91,8 @@ def read_cards(folder: str | Path, check: str = "card") -> list[dict[str, Any]]:
             found.append(card)
     if not found:
         raise InputError(f"{place}: contains no finished submission and no card")
+    if len(versions := {card["bench"] for card in found}) > 1:
+        raise InputError(f"{place}: contains versions {', '.join(sorted(versions))}; give each a folder of its own")
     return sorted(found, key=lambda card: (card["track"], not card["ranked"], -card["solved"]["value"], card["name"]))
 
 
@@ -108,10 +119,13 @@ def _read_card(path: Path, *, own: bool = False) -> dict[str, Any]:
     card = store.read_json(path, managed=own)
     if not isinstance(card, dict) or "bench" not in card:
         raise InputError(f"{path}: is not a card of HMM-bench")
-    if card["bench"] != VERSION:
+    if card["bench"] not in VERSIONS:
         raise InputError(
-            f"{path}: is a card of HMM-bench {in_a_line(str(card['bench']))}; this installation has version {VERSION}"
+            f"{path}: is a card of HMM-bench {in_a_line(str(card['bench']))}; this installation reads versions "
+            f"{', '.join(VERSIONS)}"
         )
+    if not is_name(card.get("name")):
+        raise DamagedError(f"{path}: its name must be a line of at most 60 letters")
     try:
         _table([card])
         _file_name(card)
@@ -158,7 +172,7 @@ def check_board(folder: Path) -> tuple[str, seals.SealReport]:
             (covered if path.name in made or path.suffix == ".json" else beyond).append(path.name)
     told = seals.SealReport(tuple(covered), tuple(beyond), 0, "cards")
     said = [
-        f"{len(cards)} card{'s' * (len(cards) != 1)} of HMM-bench {VERSION}",
+        f"{len(cards)} card{'s' * (len(cards) != 1)} of HMM-bench {cards[0]['bench']}",
         *([f"{len(again)} submission{'s' * (len(again) != 1)} scored again"] if again else []),
         *(["the leaderboard follows from them"] if any(name in covered for name in made) else []),
     ]
@@ -172,10 +186,12 @@ def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
         solved = card["solved"]
         row = {"model": card["name"], "track": card["track"], "seeds": card["seeds"], "ranked": card["ranked"]}
         row |= {"flags": [*card_flags(card), *card.get("flags", [])], "checked": card.get("checked", "card")}
-        row |= {"solved": solved["value"], "low": solved["low"], "high": solved["high"]}
+        row |= {key: solved.get(key) for key in ("low", "high", "by_seed")} | {"solved": solved["value"]}
         row |= {"parameters": card["costs"]["parameters"], "seconds": card["costs"]["seconds"]}
         shares = {
-            task.name: Card(card).value(task.name, "share_solved") for task in TASKS if task.name in card["tasks"]
+            task.name: Card(card).value(task.name, "share_solved")
+            for task in TASKS_OF[card["bench"]]
+            if task.name in card["tasks"]
         }
         rows.append(row | {"seal": card.get("seal", "")[:12]} | shares)
     return _in_tiers(rows)
@@ -184,17 +200,46 @@ def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _in_tiers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add the tier of each ranked row with an interval and without flags; flagged rows go last in their track.
 
-    Rows are sorted by the share solved. A tier has all rows whose interval overlaps that of its first row.
+    Rows are sorted by the share solved. A tier ends where no interval reaches across, so intervals of two tiers never
+    overlap. A mean moves by at most s / sqrt(n) if one of n seeds is left out (s: standard deviation), and the interval
+    is wider for every n, so then no model passes one of a better tier.
     """
-    first: dict[str, tuple[int, float]] = {}
     for row in rows:
         row["tier"] = None
-        if row["ranked"] and row["low"] is not None and not row["flags"]:
-            tier, least = first.get(row["track"], (0, math.inf))
-            if row["high"] < least:
-                tier, least = tier + 1, row["low"]
-            first[row["track"]], row["tier"] = (tier, least), tier
+    for track in {row["track"] for row in rows}:
+        ours = [row for row in rows if row["track"] == track and row["ranked"] and row["low"] is not None]
+        ours, tier = [row for row in ours if not row["flags"]], 1
+        for place, row in enumerate(ours):
+            above, below = ours[:place], ours[place:]
+            tier += bool(above) and max(one["high"] for one in below) < min(one["low"] for one in above)
+            row["tier"] = tier
     return sorted(rows, key=lambda row: (row["track"], not row["ranked"], bool(row["flags"])))
+
+
+def passing(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the pairs of models whose order between tiers changes if any one seed is left out of each."""
+    found, ranges = [], []
+    for row in rows:
+        if row["tier"] is not None and row["by_seed"] is not None:
+            values, count = row["by_seed"], len(row["by_seed"])
+            without = [(sum(values) - value) / (count - 1) for value in values]
+            ranges.append((row["track"], row["tier"], row["model"], min(without), max(without)))
+    for track, tier, model, least, _ in ranges:
+        found += [
+            f"{other[2]} passes {model}"
+            for other in ranges
+            if other[0] == track and other[1] > tier and other[4] >= least
+        ]
+    return found
+
+
+def _stability(rows: list[dict[str, Any]]) -> str:
+    """Return what leaving out a seed does to the order between tiers; empty if no card has scores of single seeds."""
+    if not any(row["tier"] is not None and row["by_seed"] is not None for row in rows):
+        return ""
+    found = passing(rows)
+    said = f"can change the order between tiers: {'; '.join(found)}" if found else "changes no order between tiers"
+    return f"Leaving any one seed out of each model {said}."
 
 
 def reference_rows(card: dict[str, Any]) -> dict[str, dict[str, float | None]]:
@@ -203,7 +248,7 @@ def reference_rows(card: dict[str, Any]) -> dict[str, dict[str, float | None]]:
     ngrams = {
         task: None if row["counting"] is None else 1 - row["counting"] / row["constant"] for task, row in rows.items()
     }
-    fitted = store.read_json(REFERENCES, managed=False)["rows"]
+    fitted = store.read_json(REFERENCES, managed=False)[card["bench"]]["rows"]
     return {
         "exact filter": dict.fromkeys(rows, 1.0),
         **fitted,
@@ -213,12 +258,15 @@ def reference_rows(card: dict[str, Any]) -> dict[str, dict[str, float | None]]:
 
 
 def markdown(cards: list[dict[str, Any]]) -> str:
-    parts = [f"# HMM-bench {VERSION}: leaderboard", "", _LEGEND]
+    parts = [f"# HMM-bench {cards[0]['bench']}: leaderboard", "", _LEGEND]
     for track in ("light", "full"):
         ours = [card for card in cards if card["track"] == track]
         if ours:
             header, *body = _table(ours)
             parts += ["", f"## {track} track", "", _line(header), "|---" * len(header) + "|", *map(_line, body)]
+            if stability := _stability(board_rows(ours)):
+                parts += ["", _plain_text(stability)]
+    parts += ["", "## Rules", "", *(f"* {rule}" for rule in RULES)]
     return "\n".join(parts) + "\n"
 
 
@@ -232,12 +280,15 @@ def page(cards: list[dict[str, Any]]) -> str:
             rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in body)
             tables.append(f"<h2>{track.capitalize()} track</h2>{_first(ours)}<div class=scroll tabindex=0><table>")
             tables.append(f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>")
-    title = f"HMM-bench {VERSION}: leaderboard"
+            tables.append(f"<p>{html.escape(_stability(board_rows(ours)))}</p>")
+    rules = "".join(f"<li>{html.escape(rule)}</li>" for rule in RULES)
+    title = f"HMM-bench {cards[0]['bench']}: leaderboard"
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta name="generator" content="hmmscope"><title>{title}</title><style>{_STYLE}</style>'
-        f"<main><h1>{title}</h1>{''.join(tables)}<h2>How to read it</h2><p>{html.escape(_LEGEND)}</p></main></html>\n"
+        f"<main><h1>{title}</h1>{''.join(tables)}<h2>How to read it</h2><p>{html.escape(_LEGEND)}</p>"
+        f"<h2>Rules</h2><ul>{rules}</ul></main></html>\n"
     )
 
 
@@ -273,7 +324,7 @@ def keep_card(submission: Path, folder: Path) -> Path:
     seal = seals.open_sealed(submission) if (submission / ENTRY).is_file() else None
     if seal is None:
         raise InputError(f"{submission}: not a finished submission")
-    card = store.read_json(submission / CARD, managed=True)
+    card = _read_card(submission / CARD, own=True)
     card |= {"seal": seal.digest, "flags": submission_flags(submission)}
     return write_card(card, folder)
 
@@ -290,7 +341,8 @@ def _file_name(card: dict[str, Any]) -> str:
 
 
 def _table(cards: list[dict[str, Any]]) -> list[list[str]]:
-    rows, names = board_rows(cards), [task.name for task in TASKS if any(task.name in card["tasks"] for card in cards)]
+    rows, tasks = board_rows(cards), TASKS_OF[cards[0]["bench"]]
+    names = [task.name for task in tasks if any(task.name in card["tasks"] for card in cards)]
     found = [["model", "tier", "solved", "parameters", "seconds", *names, "checked", "seal"]]
     for row in rows:
         interval = "" if row["low"] is None else f" [{row['low']:.3f}, {row['high']:.3f}]"
@@ -323,4 +375,4 @@ def _line(cells: list[str]) -> str:
 
 
 def _plain_text(cell: str) -> str:
-    return re.sub(r"[\\`|]|\](?=[(\[])", r"\\\g<0>", html.escape(cell, quote=False))
+    return re.sub(r"[\\`|*_]|\](?=[(\[])", r"\\\g<0>", html.escape(in_a_line(cell), quote=False))

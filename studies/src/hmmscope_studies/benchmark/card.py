@@ -7,8 +7,9 @@ import numpy as np
 
 from hmmscope.analysis.intervals import student_quantile
 from hmmscope.reprs import Tabular, html_rows
+from hmmscope_studies.benchmark.rates import best_rate
 from hmmscope_studies.benchmark.scoring import FLOORS, SCORES
-from hmmscope_studies.benchmark.tasks import BUDGETS, VERSION, BenchmarkTask
+from hmmscope_studies.benchmark.tasks import BUDGETS, BenchmarkTask
 
 
 class Card(Tabular):
@@ -57,6 +58,7 @@ def make_card(
         measured: Results by task, one per seed.
     """
     rows: list[dict[str, Any]] = []
+    later = tasks[0].bench != "1"  # which kept no scores of single seeds, and tried no learning rates
     for task in tasks:
         parts = measured[task.name]
         for score in SCORES:
@@ -65,7 +67,8 @@ def make_card(
                 name: _mean([part["scores"][f"floor_{name}"] for part in parts]) if score == "excess" else None
                 for name in FLOORS
             }
-            rows.append({"task": task.name, "kind": task.frozen_kind, "score": score} | over_seeds(values) | floors)
+            row = {"task": task.name, "kind": task.frozen_kind, "score": score} | over_seeds(values) | floors
+            rows.append(row | (each(values) if later else {}))
     num_seeds = len(next(iter(measured.values())))
     solved = [
         float(np.mean([measured[task.name][n]["scores"]["share_solved"] for task in tasks])) for n in range(num_seeds)
@@ -79,16 +82,23 @@ def make_card(
         "seconds": max(seconds),
         "limits": {"parameters": budget.parameters, "seconds": budget.seconds},
     }
+    if later:
+        costs["search_seconds"] = sum(measured[task.name][0]["rates"]["seconds"] for task in tasks)
     costs["within"] = costs["parameters"] <= budget.parameters and costs["seconds"] <= budget.seconds
     return {
-        "bench": VERSION,
+        "bench": tasks[0].bench,
         **about,
-        "solved": over_seeds(solved),
+        "solved": over_seeds(solved) | (each(solved) if later else {}),
         "costs": costs,
         "tasks": {task.name: task.digest for task in tasks},
         "weights": {task.name: [part["weights"] for part in measured[task.name]] for task in tasks},
+        **({"rates": {task.name: measured[task.name][0]["rates"]["tried"] for task in tasks}} if later else {}),
         "scores": rows,
     }
+
+
+def each(values: Sequence[float | None]) -> dict[str, Any]:
+    return {"by_seed": list(values)}
 
 
 def over_seeds(values: Sequence[float | None]) -> dict[str, Any]:
@@ -121,6 +131,11 @@ def as_text(data: dict[str, Any]) -> str:
         f"{'task':<16} {'excess':>9} {'constant':>9} {'n-gram':>9} {'untrained':>9} {'shuffled':>9} {'solved':>7} "
         f"{'fit':>5} {'8 T':>5} {'belief':>7}",
     ]
+    later = "by_seed" in data["solved"]
+    if later:
+        lines[-1] += f" {'rate':>8}  solved by seed"
+        mean = " ".join(_number(value, 3) for value in data["solved"]["by_seed"])
+        lines.insert(-1, f"mean solved by seed: {mean}; {costs['search_seconds']:.0f} seconds for learning rates")
     by_task: dict[str, dict[str, Any]] = {}
     for row in data["scores"]:
         by_task.setdefault(row["task"], {})[row["score"]] = row
@@ -130,6 +145,9 @@ def as_text(data: dict[str, Any]) -> str:
         shares = f"{_number(rows['share_solved']['value'], 3):>7} {_number(rows['fit_length']['value'], 2):>5}"
         long = f"{_number(rows['long_fit_length']['value'], 2):>5} {_number(rows['belief_share']['value'], 3):>7}"
         lines.append(f"{task:<16} {_number(excess['value'], 4):>9} {floors} {shares} {long}")
+        if later:
+            seeds = " ".join(_number(value, 3) for value in rows["share_solved"]["by_seed"])
+            lines[-1] += f" {best_rate(data['rates'][task]):>8.2g}  {seeds}"
     return "\n".join(lines)
 
 

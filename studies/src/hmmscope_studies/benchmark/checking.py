@@ -18,6 +18,7 @@ from hmmscope.text import numbers_in
 from hmmscope.training.schedules import training_tokens
 from hmmscope_studies.benchmark.card import as_text, make_card
 from hmmscope_studies.benchmark.entries import BenchmarkEntry, Declared
+from hmmscope_studies.benchmark.rates import best_rate, rates_of
 from hmmscope_studies.benchmark.recompute import in_child, recompute
 from hmmscope_studies.benchmark.scoring import ScoredSamples, score
 from hmmscope_studies.benchmark.submission import (
@@ -33,7 +34,7 @@ from hmmscope_studies.benchmark.submission import (
     weights_digest,
     why_not_ranked,
 )
-from hmmscope_studies.benchmark.tasks import BUDGETS, VERSION, BenchmarkTask, Budget, tasks_of
+from hmmscope_studies.benchmark.tasks import BUDGETS, VERSIONS, BenchmarkTask, Budget, tasks_of
 
 #: Tensors by name: weights, or predictions.
 Stored = dict[str, Tensor]
@@ -74,9 +75,9 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
     about = store.read_json(path / ENTRY, managed=True) if (path / ENTRY).is_file() else None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise InputError(f"{path}: not the folder of a submission")
-    if about.get("bench") != VERSION:
+    if about.get("bench") not in VERSIONS:
         raise RefusedError(
-            f"{path}: belongs to HMM-bench {about.get('bench')}; this installation has version {VERSION}"
+            f"{path}: belongs to HMM-bench {about.get('bench')}; this installation reads versions {', '.join(VERSIONS)}"
         )
     found = seals.seal_report(path)
     if found.kind is None:
@@ -89,6 +90,7 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
         task.require_frozen()
         for seed in range(about["seeds"]):
             _check_part(path / "tasks" / f"{task.name}-{seed}", task, seed, budget)
+        _check_rates(path, task, about)
     stated = {key: value for key, value in about.items() if key not in ("format", "bench")}
     card = make_card(stated, tasks, read_measured(path, tasks, about["seeds"]))
     _same(store.read_json(path / CARD, managed=True), card, str(path / CARD))
@@ -116,7 +118,7 @@ def _check_entry(path: Path, about: dict[str, Any]) -> tuple[tuple[BenchmarkTask
         if not isinstance(about.get(key), kind) or (kind is int and (type(about[key]) is bool or about[key] < 1)):
             raise none_has(key)
     try:
-        tasks = tasks_of(about["track"], about["entered"])
+        tasks = tasks_of(about["track"], about["entered"], about["bench"])
         declared = parse_spec(Declared, about["declared"], "declared")
         BenchmarkEntry(name=about["name"], make=lambda ports, seed: None, training=about["training"], declared=declared)
     except (InputError, TypeError) as error:
@@ -204,6 +206,28 @@ def _check_part(part: Path, task: BenchmarkTask, seed: int, budget: Budget) -> N
     except InputError as error:
         raise DamagedError(f"{part / PREDICTIONS}: {error}") from None
     _same(measured["scores"], again, f"{part / MEASURED}: scores")
+
+
+def _check_rates(path: Path, task: BenchmarkTask, about: dict[str, Any]) -> None:
+    """Require the three learning rates of the entry, and the best of them in every seed; version 1 tried none."""
+    found = [
+        store.read_json(path / "tasks" / f"{task.name}-{seed}" / MEASURED, managed=True)
+        for seed in range(about["seeds"])
+    ]
+    for seed, measured in enumerate(found if task.bench != "1" else []):
+        where = f"{path / 'tasks' / f'{task.name}-{seed}' / MEASURED}: rates"
+        rates = measured.get("rates")
+        tried = rates.get("tried") if isinstance(rates, dict) else None
+        if not isinstance(tried, list) or any(
+            not isinstance(one, dict) or set(one) != {"learning_rate", "excess"} for one in tried
+        ):
+            raise DamagedError(f"{where} are missing")
+        _same([one["learning_rate"] for one in tried], rates_of(about["training"]), f"{where}.tried")
+        if not any(isinstance(one["excess"], float) for one in tried):
+            raise DamagedError(f"{where} have no excess")
+        for stored in (rates.get("learning_rate"), measured.get("learning_rate")):
+            _same(stored, best_rate(tried), f"{where}.learning_rate")
+        _same(rates, found[0]["rates"], where)
 
 
 def _run_again(path: Path, about: dict[str, Any], run: Any, tasks: tuple[BenchmarkTask, ...], budget: Budget) -> None:

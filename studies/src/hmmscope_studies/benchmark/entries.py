@@ -20,6 +20,8 @@ from hmmscope.models.base import ModelIO
 from hmmscope.registry import entries
 from hmmscope.schema import parse_spec, require, shown, unknown_name
 from hmmscope.seeds import derived_seed
+from hmmscope_studies.benchmark.only_sizes import only_sizes
+from hmmscope_studies.benchmark.rates import SEARCH_SEED
 
 #: Fields of the training recipe that an entry may choose; the benchmark sets steps and samples.
 FREE = (
@@ -70,8 +72,7 @@ class BenchmarkEntry:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        line = bool(self.name) and self.name.isprintable() and len(self.name) <= 60
-        require(line, "NAME", "must be a line of at most 60 letters", self.name)
+        require(is_name(self.name), "NAME", "must be a line of at most 60 letters", self.name)
         for key in self.training:
             if key not in FREE:
                 raise unknown_name(f"TRAINING.{key}", key, FREE)
@@ -79,6 +80,11 @@ class BenchmarkEntry:
     @property
     def digest(self) -> str:
         return "" if self.source is None else hashlib.sha256(self.source).hexdigest()
+
+
+def is_name(name: Any) -> bool:
+    """Return whether a name is a line that tables can show."""
+    return isinstance(name, str) and bool(name) and name.isprintable() and len(name) <= 60
 
 
 def entry_of(model: Any, *, name: str | None = None) -> BenchmarkEntry:
@@ -158,7 +164,8 @@ def _calls(build: Callable[..., Any], path: Path | None = None) -> Callable[[Mod
         given = {key: size for key, size in sizes.items() if key in named or (takes_all and key != "num_tokens")}
         with torch.random.fork_rng(devices=[]), nullcontext() if path is None else as_script(path):
             torch.manual_seed(derived_seed(seed, "entry"))  # noqa: TID251 - restored at the end
-            made = build(**given)
+            with only_sizes():
+                made = build(**given)
         if not isinstance(made, nn.Module | str | Mapping):
             raise InputError(f"build: must return a module or a registered model, got {shown(made)}")
         return made
@@ -170,7 +177,7 @@ def _copies(module: nn.Module) -> Callable[[ModelIO, int], Any]:
     def make(ports: ModelIO, seed: int) -> nn.Module:
         if ports.vocab_size is None:
             raise InputError("model: reads tokens, but this task has vectors; enter a function build(...)")
-        if seed == 0:
+        if seed in (0, SEARCH_SEED):
             return copy.deepcopy(module)
         twins = draw_controls(module, seed=seed)
         if not twins.models:

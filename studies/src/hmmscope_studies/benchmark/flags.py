@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hmmscope.storage import disk, store
 from hmmscope_studies.benchmark.submission import ENTRY, SOURCE, WEIGHTS
-from hmmscope_studies.benchmark.tasks import TASKS, BenchmarkTask, tasks_of
+from hmmscope_studies.benchmark.tasks import TASKS_OF, BenchmarkTask, tasks_of
 
 #: Fraction of a task solved before training, above which training is not what solves it. Built-in models: at most .18.
 UNTRAINED = 0.5
@@ -37,7 +37,7 @@ def card_flags(card: dict[str, Any]) -> list[str]:
 def submission_flags(path: Path) -> list[str]:
     """Return flags of the model file and the weights of a submission, without running its code."""
     about = store.read_json(path / ENTRY, managed=True)
-    tasks = tasks_of(about["track"], about["entered"])
+    tasks = tasks_of(about["track"], about["entered"], about["bench"])
     found = source_flags(disk.read_bytes(path / SOURCE, managed=True), tasks) if (path / SOURCE).is_file() else []
     for task in tasks:
         weights = store.read_tensors(path / "tasks" / f"{task.name}-0" / WEIGHTS, managed=True)
@@ -76,16 +76,16 @@ def _imported(tree: ast.AST) -> Iterator[str]:
 
 def _holds(values: np.ndarray[Any, Any], task: BenchmarkTask) -> bool:
     """Return whether half of the parameters, and at least `FOUND`, stand among the values, rounded to float32."""
-    params = _parameters(task.name)
+    params = _parameters(task.bench, task.name)
     own = values.astype(np.float32)
     known = np.isin(params.astype(np.float32), own) | np.isin(np.log(params).astype(np.float32), own)
     return int(known.sum()) >= max(FOUND, len(params) / 2)
 
 
 @cache
-def _parameters(task: str) -> np.ndarray[Any, Any]:
+def _parameters(bench: str, task: str) -> np.ndarray[Any, Any]:
     """Return the different probabilities of a task's HMM that are no multiple of a twentieth; none for other processes."""
-    hmm = next(one for one in TASKS if one.name == task).generator(scored=False)
+    hmm = next(one for one in TASKS_OF[bench] if one.name == task).generator(scored=False)
     own = [np.asarray(one, float).ravel() for name, one in hmm.file_tensors().items() if name != "initial"]
     values = np.unique(np.concatenate([np.empty(0), *own]))
     return values[(values > 0) & (abs(values * 20 - np.round(values * 20)) > 1e-9)]

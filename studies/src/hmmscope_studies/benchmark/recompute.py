@@ -58,7 +58,7 @@ def recompute(path: Path, run: Any, out: Path) -> None:
     entry = entry_of(run, name=about["name"])
     store.write_json(out / ENTRY, chosen_by(entry))
     budget = replace(BUDGETS[about["track"]], num_steps=about["num_steps"])
-    for task in tasks_of(about["track"], about["entered"]):
+    for task in tasks_of(about["track"], about["entered"], about["bench"]):
         for seed in range(about["seeds"]):
             part, again = path / "tasks" / f"{task.name}-{seed}", out / f"{task.name}-{seed}"
             samples = ScoredSamples.of(task, store.read_json(part / MEASURED, managed=True)["weights"])

@@ -103,6 +103,12 @@ def answers_on(model: nn.Module, asked: Target, batch: Batch) -> Float64[Tensor,
     return torch.cat(parts)
 
 
+def mean_excess(model: nn.Module, task: BenchmarkTask, samples: ScoredSamples) -> float:
+    """Return the excess of a model on samples of the training length."""
+    asked, batch = task.asked(samples.trained), samples.batch(samples.trained, SCORED)
+    return _excess(asked, answers_on(model, asked, batch), asked.optimum(batch)).mean().item()
+
+
 def _exact(samples: ScoredSamples) -> ExactBeliefs:
     task = samples.trained
     return ExactBeliefs.of(ProcessDataset(task.process, layout=task.layout, seed=task.seed, stream="probe"), READ)

@@ -26,6 +26,7 @@ from hmmscope.text import say, tell
 from hmmscope.training.schedules import training_tokens
 from hmmscope_studies.benchmark.card import Card, as_text, make_card
 from hmmscope_studies.benchmark.entries import BenchmarkEntry, entry_of
+from hmmscope_studies.benchmark.rates import SEARCH_SEED, choose_rate
 from hmmscope_studies.benchmark.scoring import SCORED, ScoredSamples, predict, score
 from hmmscope_studies.benchmark.tasks import BUDGETS, TIMES, VERSION, BenchmarkTask, Budget, tasks_of
 from hmmscope_studies.benchmark.trial import in_a_line, require_causal, try_entry
@@ -50,8 +51,9 @@ def benchmark(
 ) -> Card:
     """Submit a model to HMM-bench: train it on the tasks of a track, score it, and seal a submission.
 
-    Each task starts from new initial weights, with fixed steps and samples. The digest of the trained weights seeds the
-    scored samples, so that nobody can train on them.
+    Each task starts from new initial weights, with fixed steps and samples. Its learning rate is the best of three on a
+    separate seed: a third of the entry's, that itself, and three times as much. The digest of the trained weights seeds
+    the scored samples, so that nobody can train on them.
 
     Args:
         model: Any module, a class or function that returns one, a registered name or a mapping with its fields, FILE.py
@@ -89,7 +91,8 @@ def benchmark(
             try_entry(config_of(entry, task, budget, 0), task, entry.layers)
     _open(path, about, entry, resume)
     if not quiet:
-        tell(f"plan: {len(chosen) * seeds} runs, {len(chosen)} tasks, {in_words(range(seeds))}")
+        runs = f"{len(chosen) * seeds} runs and {3 * len(chosen)} for learning rates"
+        tell(f"plan: {runs}, {len(chosen)} tasks, {in_words(range(seeds))}")
     with disk.holding(path / "lock"):
         if os.path.lexists(path / seals.SEAL):
             seals.open_sealed(path)
@@ -101,7 +104,8 @@ def benchmark(
                     measured = _enter(entry, task, budget, seed, path, part)
                     if not quiet:
                         solved, seconds = measured["scores"]["share_solved"], measured["seconds"]
-                        say(f"{task.name}, seed {seed}: {solved:.3f} solved, {seconds:.1f} seconds on one core")
+                        rate = f"learning rate {measured['learning_rate']:g}"
+                        say(f"{task.name}, seed {seed}: {solved:.3f} solved, {rate}, {seconds:.1f} seconds on one core")
         card = make_card(about, chosen, read_measured(path, chosen, seeds))
         store.write_json(path / CARD, card)
         store.write_text(path / TEXT, as_text(card) + "\n")
@@ -146,7 +150,7 @@ def why_not_ranked(budget: Budget, tasks: tuple[BenchmarkTask, ...]) -> str:
     """Return the deviation of a submission from its track; empty if it is ranked."""
     if budget != BUDGETS[budget.track]:
         return f"{budget.num_steps} steps a task"
-    return "" if tasks == tasks_of(budget.track) else "some tasks only"
+    return "" if tasks and tasks == tasks_of(budget.track, bench=tasks[0].bench) else "some tasks only"
 
 
 def chosen_by(entry: BenchmarkEntry) -> dict[str, Any]:
@@ -179,12 +183,15 @@ def _open(path: Path, about: dict[str, Any], entry: BenchmarkEntry, resume: bool
         store.make_folder(folder / "tasks")
 
 
-def config_of(entry: BenchmarkEntry, task: BenchmarkTask, budget: Budget, seed: int) -> RunConfig:
+def config_of(
+    entry: BenchmarkEntry, task: BenchmarkTask, budget: Budget, seed: int, rate: float | None = None
+) -> RunConfig:
     longest = task.corpus(0, TIMES)
     sizes = model_io_of(RunConfig(process=task.process, layout=longest.layout, target=task.target), task.asked(longest))
     try:
         model = entry.make(sizes, seed)
-        return task.config(model, budget, dict(entry.training), seed)
+        training = dict(entry.training) | ({} if rate is None else {"learning_rate": rate})
+        return task.config(model, budget, training, seed)
     except (Exception, SystemExit) as error:
         raise in_a_line(task, error) from error
 
@@ -201,10 +208,11 @@ def controls_of(entry: BenchmarkEntry, task: BenchmarkTask, budget: Budget, seed
 def _enter(
     entry: BenchmarkEntry, task: BenchmarkTask, budget: Budget, seed: int, path: Path, part: Path
 ) -> dict[str, Any]:
-    began = time.process_time()
-    config = config_of(entry, task, budget, seed)
     work = path / "work" / part.name
     store.make_folder(work.parent)
+    rates = _rates(entry, task, budget, work.parent)
+    began = time.process_time()
+    config = config_of(entry, task, budget, seed, rates["learning_rate"])
     before, clock = path / "work" / f"{part.name}.json", time.process_time()
     earlier = store.read_json(before, managed=True)["seconds"] if os.path.lexists(before) else 0.0
     try:
@@ -228,6 +236,8 @@ def _enter(
         "seed": seed,
         "weights": digest,
         "samples": samples.trained.digest(4),
+        "learning_rate": rates["learning_rate"],
+        "rates": rates,
         "parameters": parameter_count(model),
         "tokens": training_tokens(config.training, columns, length),
         "training_seconds": earlier + spent,
@@ -240,3 +250,15 @@ def _enter(
         store.write_json(folder / MEASURED, measured)
     store.remove_folder(work)
     return measured
+
+
+def _rates(entry: BenchmarkEntry, task: BenchmarkTask, budget: Budget, work: Path) -> dict[str, Any]:
+    """Return the tried learning rates of a task, from an earlier seed if there is one."""
+    kept = work / f"{task.name}-rates.json"
+    if not os.path.lexists(kept):
+        found = choose_rate(
+            lambda rate: config_of(entry, task, budget, SEARCH_SEED, rate), task, dict(entry.training), work
+        )
+        store.write_json(kept, found)
+    rates: dict[str, Any] = store.read_json(kept, managed=True)
+    return rates

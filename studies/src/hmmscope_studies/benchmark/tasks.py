@@ -1,4 +1,4 @@
-"""The tasks of HMM-bench, version 1: process, layout and budget.
+"""The tasks of each version of HMM-bench: process, layout and budget.
 
 A task never changes; another digest needs a new version of the benchmark, see docs/benchmark.md.
 """
@@ -21,7 +21,8 @@ from hmmscope.schema import parse_spec, require, unknown_name
 from hmmscope.training.spec import TrainingSpec
 from hmmscope_studies.benchmark.frozen import DIGESTS, WORDS
 
-VERSION = "1"
+#: The version that models enter, and those whose submissions and cards can be read.
+VERSION, VERSIONS = "2", ("1", "2")
 #: Length of the longest samples, in training lengths.
 TIMES = 8
 #: Scored samples of the training length, of the longest length, and for belief regression.
@@ -41,6 +42,7 @@ class BenchmarkTask:
         light: Part of the light track.
         scored: Fields of the process that differ for scoring, such as a held-out pool.
         reads: Whether the explained fraction of the exact belief is measured.
+        bench: Version of the benchmark.
     """
 
     name: str
@@ -52,6 +54,7 @@ class BenchmarkTask:
     light: bool = False
     scored: dict[str, Any] = field(default_factory=dict)
     reads: bool = False
+    bench: str = VERSION
 
     def generator(self, *, scored: bool = True) -> Process:
         data = self.process | (self.scored if scored else {})
@@ -85,11 +88,11 @@ class BenchmarkTask:
 
     @property
     def frozen_kind(self) -> str:
-        """Return the category under its name in version 1."""
+        """Return the category under its name in digests."""
         return WORDS[self.name][0] if self.name in WORDS else self.kind
 
     def frozen_fields(self) -> dict[str, Any]:
-        """Return the fields of the digest under their names in version 1."""
+        """Return the fields of the digest under their names there."""
         return {
             "name": self.name,
             "kind": self.frozen_kind,
@@ -112,13 +115,14 @@ class BenchmarkTask:
         fields = self.frozen_fields() | {"times": TIMES, "scored_samples": [SCORED, LONGER, READ]}
         trained = self.corpus(0, stream="train", scored=False)
         text = json.dumps(fields, sort_keys=True) + trained.digest(8) + self.corpus(0, TIMES).digest(8)
-        return hashlib.sha256(f"HMM-bench/{VERSION}/{text}".encode()).hexdigest()
+        return hashlib.sha256(f"HMM-bench/{self.bench}/{text}".encode()).hexdigest()
 
     def require_frozen(self) -> None:
-        if self.digest != DIGESTS[self.name]:
+        frozen = DIGESTS[self.bench][self.name]
+        if self.digest != frozen:
             raise DamagedError(
-                f"{self.name}: its samples differ from those of HMM-bench {VERSION} ({self.digest[:12]} instead of "
-                f"{DIGESTS[self.name][:12]}); use the numerical libraries of its release"
+                f"{self.name}: its samples differ from those of HMM-bench {self.bench} ({self.digest[:12]} instead of "
+                f"{frozen[:12]}); use the numerical libraries of its release"
             )
 
 
@@ -177,7 +181,7 @@ def _forgetting(speed: str, follow: float, **fields: Any) -> BenchmarkTask:
     )
 
 
-TASKS = (
+_EVERY = (
     _group("parity", "Z2", "The parity of the bits so far.", light=True),
     _group("z60", "Z60", "The running sum modulo 60 of two generators, an abelian group."),
     _group("a5", "A5", "The running product of two elements of A5, the smallest non-solvable group.", light=True),
@@ -194,12 +198,35 @@ TASKS = (
         light=True,
     ),
     BenchmarkTask(
+        name="more-states",
+        kind="sparse supervision",
+        about="Cyclic-HARD of 8 states: the state is shown once in eight actions, and all actions since then determine it.",
+        process={"name": "cyclic-hard", "num_states": 8, "num_symbols": 3, "prediction_rate": 1 / 8},
+        layout=_sequences(32),
+        light=True,
+    ),
+    BenchmarkTask(
         name="composed",
         kind="in context",
         about="A combination of cycle and emission, with 12 states and 6 symbols, that training never contains.",
         process={"name": "composed-cycles", "num_states": 12, "num_symbols": 6, "num_parts": 16},
         scored={"pool": "held-out"},
         layout=_sequences(48),
+    ),
+    BenchmarkTask(
+        name="which-cycle",
+        kind="in context",
+        about="One of 16 noisy cycles of 8 states and 4 symbols, drawn for each sample.",
+        process={
+            "name": "aliased-cycles-mixture",
+            "num_states": 8,
+            "num_symbols": 4,
+            "follow": 0.95,
+            "show": 0.9,
+            "num_components": 16,
+        },
+        layout=_sequences(48),
+        light=True,
     ),
     BenchmarkTask(
         name="markov",
@@ -244,17 +271,25 @@ TASKS = (
         layout=_sequences(32),
     ),
 )
+#: Tasks of one version alone; nearly every model solved those of version 1.
+_ONLY = {"1": ("forget-slow", "mess3"), "2": ("more-states", "which-cycle")}
+#: Tasks by version.
+TASKS_OF = {
+    bench: tuple(replace(task, bench=bench) for task in _EVERY if task.name not in _ONLY[other])
+    for bench, other in (("1", "2"), ("2", "1"))
+}
+TASKS = TASKS_OF[VERSION]
 
 
-def tasks_of(track: str, names: Sequence[str] | None = None) -> tuple[BenchmarkTask, ...]:
-    """Return the tasks of a track, or the named ones.
+def tasks_of(track: str, names: Sequence[str] | None = None, bench: str = VERSION) -> tuple[BenchmarkTask, ...]:
+    """Return the tasks of a track in a version, or the named ones.
 
     Raises:
         InputError: An unknown track or task.
     """
     if track not in BUDGETS:
         raise unknown_name("track", track, BUDGETS)
-    found = {task.name: task for task in TASKS if task.light or track == "full"}
+    found = {task.name: task for task in TASKS_OF[bench] if task.light or track == "full"}
     is_list = names is None or (isinstance(names, Iterable) and not isinstance(names, str))
     require(is_list, "tasks", "must be a list of names", names)
     for name in names or ():
