@@ -19,8 +19,10 @@ for folder in (QUALITY / "adversarial", *(TESTS / name for name in FOLDERS)):
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
+import call_trials  # noqa: E402, F401 - its trials
 import folder_trials  # noqa: E402
 import fresh_seeds  # noqa: E402
+import hmmscope as hs  # noqa: E402
 import input_trials  # noqa: E402
 import interval_trials  # noqa: E402
 import mutant_trials  # noqa: E402
@@ -137,6 +139,25 @@ def test_what_comes_back_different_is_found(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(return_trials, "BACK", [return_trials.back_hmm])
     monkeypatch.setattr(return_trials, "load_process", lambda path: load_process("umbrella"))
     assert conduct("round-trips", tmp_path / "room", 3, 7).violations == 3
+
+
+@pytest.mark.slow
+def test_a_call_that_ends_in_a_traceback_or_writes_before_its_refusal_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(source: str) -> None:
+        raise KeyError(source)
+
+    def writes(source: str) -> None:
+        Path("left").write_text("x")
+        raise InputError("source: is wrong")
+
+    monkeypatch.setattr("call_trials.function_names", lambda: ["stable_argmax"])
+    for number, act in enumerate((fails, writes)):
+        monkeypatch.setattr(hs, "stable_argmax", act)
+        report = conduct("calls", tmp_path / str(number), 2, 7)
+        assert report.violations == 2, report
+        assert ("KeyError" if act is fails else "refused, and wrote") in report.broken[0]
 
 
 #: What typed values have found so far: a source with options that ended in an internal error or came back different.

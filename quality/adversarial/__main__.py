@@ -58,6 +58,8 @@ SIZES = {
     "packages": (1000, "input_trials"),
     "typed": (100_000, "typed_trials"),
     "options": (5000, "option_trials"),
+    "calls": (20_000, "call_trials"),
+    "grammars": (20_000, "call_trials"),
     "round-trips": (10_000, "return_trials"),
     "coverage": (2000, "interval_trials"),
     "alarms": (10_000, "interval_trials"),
