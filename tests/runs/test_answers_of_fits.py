@@ -1,6 +1,7 @@
 """A fit answers about rows: states, probabilities, scores, samples, forecasts, a table of states."""
 
 import pickle
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope.errors import InputError
+from hmmscope.errors import InputError, RefusedError
+from hmmscope.reprs import ResultRows
 from hmmscope.runs.given_rows import labels_as_given, of_symbols
 from hmmscope.runs.row_values import duration_text, multiple_of, time_step
 
@@ -126,6 +128,30 @@ def test_values_of_rows_are_plain_arrays_in_arithmetic() -> None:
     assert np.array_equal(again, found)
     assert list(found.columns()) == ["sequence", "time", "dry", "wet"]
     assert found.columns()["time"].tolist() == [0, 1, 2, 0]
+
+
+def test_answers_are_written_as_csv(tmp_path: Path) -> None:
+    WEATHER.predict([["sun"], ["rain", "rain"]]).to_csv(tmp_path / "states.csv")
+    assert (tmp_path / "states.csv").read_text().splitlines() == [
+        "sequence,time,state",
+        "0,0,0",
+        "1,0,1",
+        "1,1,1",
+    ]
+    ResultRows([{"a": 1, "b": "x,y"}]).to_csv(tmp_path / "table.csv")
+    assert (tmp_path / "table.csv").read_text() == 'a,b\n1,"x,y"\n'
+    with pytest.raises(RefusedError, match="states.csv: exists"):
+        WEATHER.predict([[0]]).to_csv(tmp_path / "states.csv")
+
+
+def test_the_background_is_paler_where_observations_are_missing() -> None:
+    hmm = SENSORS
+    x = np.array([[0.0, 1.0], [np.nan, np.nan], [np.nan, np.nan], [0.0, 1.0], [5.0, 9.0]])
+    drawn = hmm.plot("observations", x, coordinates=[0])
+    spans = {one.get_alpha(): len(one.get_paths()) for one in drawn.collections[:2]}
+    assert spans == {0.28: 2, 0.1: 1}
+    whole = hmm.plot("observations", np.nan_to_num(x), coordinates=[0])
+    assert {one.get_alpha(): len(one.get_paths()) for one in whole.collections[:2]} == {0.28: 1, 0.1: 0}
 
 
 def test_a_stream_stores_no_rows() -> None:

@@ -52,8 +52,9 @@ class StateMethods:
     def state_table(self, x: Any = None, **reading: Any) -> Any:
         """Return a row for each state: its emissions, how often it occurs and how long it lasts.
 
-        `share` is the fraction of the rows of `x` (without `x`, the stationary probability); `visits` counts visits of
-        the most likely path. A visit lasts `dwell_rows` = 1 / (1 - P(stay)) rows on average, or `dwell_time`.
+        `share` is the mean posterior probability over the rows of `x` (without `x`, the stationary probability);
+        `visits` counts visits of the most likely path. By the model, a visit lasts `dwell_rows` = 1 / (1 - P(stay))
+        rows on average, or `dwell_time`.
         """
         return _defined("state_answers").state_table(self, x, **reading)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope.reprs import needed, to_frame
+from hmmscope.reprs import needed, to_frame, write_csv
 
 
 class RowValues(np.ndarray[Any, Any]):
@@ -55,6 +55,10 @@ class RowValues(np.ndarray[Any, Any]):
     def columns(self) -> dict[str, Any]:
         """Return the labels of the rows and the columns, for `polars.DataFrame` or `pyarrow.table`."""
         return self._labels() | self._values()
+
+    def to_csv(self, path: object) -> None:
+        """Write the labels of the rows and the columns to a new CSV file."""
+        write_csv(self.columns(), path)
 
     def to_pandas(self) -> Any:
         """Return a pandas Series (one column) or DataFrame with the index of the input.

@@ -64,7 +64,8 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 def observations(
     hmm: Process, given: GivenRows, *, ax: Any = None, sequence: int = 0, coordinates: Any = None, figsize: Any = None
 ) -> Any:
-    """Plot one sequence over time; background colours show its most likely states.
+    """Plot one sequence over time; the background has the colour of its most likely state, paler where
+    the observation is missing.
 
     Args:
         hmm: The model.
@@ -93,7 +94,7 @@ def observations(
     names = coordinate_names(hmm, given)
     for axes, coordinate in zip(panels, shown, strict=True):
         values = one.sequences[0][:, coordinate].numpy()
-        _spans(axes, hmm, path, place)
+        _spans(axes, hmm, path, place, np.isnan(values))
         axes.plot(place, values, color="0.2", linewidth=0.7 if len(values) > 300 else 1.0)
         if len(values) <= MANY_ROWS:
             axes.scatter(place, values, s=7, c=[state_colours(hmm)[state] for state in path], zorder=3, linewidths=0)
@@ -226,24 +227,26 @@ def _along(axes: Any, given: GivenRows, place: Any) -> None:
     axes.margins(x=0)
 
 
-def _spans(axes: Any, hmm: Process, path: Any, place: Any) -> None:
+def _spans(axes: Any, hmm: Process, path: Any, place: Any, missing: Any) -> None:
+    """Colour the background by state, paler where the observation is missing."""
     at = needed("matplotlib.dates", "plot").date2num(place) if place.dtype.kind == "M" else place.astype(float)
     middles = (at[1:] + at[:-1]) / 2
     edges = np.concatenate([at[:1], middles, at[-1:]])
-    begins = np.flatnonzero(np.concatenate([[True], path[1:] != path[:-1]]))
+    changes = (path[1:] != path[:-1]) | (missing[1:] != missing[:-1])
+    begins = np.flatnonzero(np.concatenate([[True], changes]))
     ends = np.append(begins[1:], len(path))
     for state, colour in enumerate(state_colours(hmm)):
-        own = path[begins] == state
-        spans = [(edges[a], edges[b] - edges[a]) for a, b in zip(begins[own], ends[own], strict=True)]
-        axes.broken_barh(
-            spans, (0, 1), transform=axes.get_xaxis_transform(), facecolor=colour, alpha=0.28, linewidth=0, zorder=0
-        )
+        for gap, alpha in ((False, 0.28), (True, 0.1)):
+            own = (path[begins] == state) & (missing[begins] == gap)
+            spans = [(edges[a], edges[b] - edges[a]) for a, b in zip(begins[own], ends[own], strict=True)]
+            look = {"facecolor": colour, "alpha": alpha, "linewidth": 0, "zorder": 0}
+            axes.broken_barh(spans, (0, 1), transform=axes.get_xaxis_transform(), **look)
 
 
 def _symbols(axes: Any, hmm: Process, one: GivenRows, path: Any, place: Any) -> None:
     rows = one.sequences[0].numpy()
     colours = np.array(state_colours(hmm))
-    _spans(axes, hmm, path, place)
+    _spans(axes, hmm, path, place, np.isnan(rows).all(1) if rows.ndim == 2 else rows < 0)
     size = float(np.clip(4000 / max(1, len(path)), 3, 22))
     if rows.ndim == 2:  # channels
         for channel in range(rows.shape[1]):
