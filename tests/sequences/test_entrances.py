@@ -138,3 +138,22 @@ def test_numbers_that_could_be_read_wrongly(tmp_path: Path) -> None:
     assert float(hs.log_likelihood(fit.hmm, hs.read_vectors(turned))) == fit.score(two)
     with pytest.raises(hs.HmmscopeError, match="has a but not b, which the model was fitted to; name the columns in"):
         fit.score({"a": two["a"], "d": two["b"]})
+
+
+def test_a_table_of_numbers_and_symbols_is_refused_with_advice(tmp_path: Path) -> None:
+    table = {"temp": [0.5, 1.5, 0.25], "sky": ["sun", "rain", "sun"]}
+    path = tmp_path / "mixed.csv"
+    path.write_text("temp,sky\n" + "".join(f"{a},{b}\n" for a, b in zip(*table.values(), strict=True)))
+    for source in (table, path):
+        for verb in (
+            lambda x, **options: hs.fit(x, 1, **options),
+            lambda x, **options: hs.study(x, tmp_path / "s", **options),
+        ):
+            with pytest.raises(
+                hs.HmmscopeError, match="column: must be one column for symbols, got 'temp,sky'; several"
+            ):
+                verb(source, column="temp,sky")
+            with pytest.raises(
+                hs.HmmscopeError, match="got 'sun'; all states emit numbers or all emit symbols: choose"
+            ):
+                verb(source, column="temp,sky", emission="gaussian")

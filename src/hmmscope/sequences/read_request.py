@@ -145,6 +145,9 @@ class ReadRequest:
         """Return the name of the field to read: the requested field, `observations`, or the only field."""
         if self.column is not None:
             if self.column not in fields:
+                if all(name in fields for name in self.column.split(",")):
+                    advice = "several columns of numbers need emission='gaussian' (--emission)"
+                    raise InputError(f"column: must be one column for symbols, got {shown(self.column)}; {advice}")
                 raise unknown_name("column", self.column, fields)
             return self.column
         if OBSERVATIONS in fields or len(fields) == 1:
