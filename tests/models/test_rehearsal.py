@@ -222,7 +222,10 @@ def test_models_of_the_library_are_not_rehearsed() -> None:
     ("model", "line"),
     [
         (GPT(8), r"model: has 8 positions \(its embedding pos\) but the samples have 11 tokens; .* length <= 8"),
-        (GPT(32, 2), "model: does not know token 2 of the samples; its embedding tok has 2 entries"),
+        (
+            GPT(32, 2),
+            "model: does not know token 2 of the samples; its embedding tok has 2 entries but needs 3 or more",
+        ),
         (Raw(3, 8), "it runs on 8 tokens per sample but not on 11: use samples with length <= 8"),
         (Raw(2, 32), "it runs on tokens up to 1, but the samples have token 2"),
         (lambda x, mask: x, r"needs more arguments than the tokens \(mask\)"),

@@ -114,6 +114,10 @@ def test_the_folder_of_a_run_trains_it_again(runs: dict[str, Run], call: Callabl
     told = call("train", "own", "--out", "more", "-q")
     assert_one_line(told, 2)
     assert not Path("more").exists()
+    Path("mine.py").write_text(Path(__file__).read_text().partition("@pytest.fixture")[0])
+    told = call("train", "mess3", "--model", "mine.py:Net", "--out", "new", "-q", "--training.num_steps", 1)
+    advice = told.out.split("page: hmmscope ")[1].split()
+    assert call(*advice, "-q").code == 0
 
 
 @pytest.mark.drawn(2, of="pages")

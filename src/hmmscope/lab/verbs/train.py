@@ -55,7 +55,8 @@ def train(options: TrainCommandOptions) -> None:
     )
     found = description(trained)
     print_findings(found.findings, invalid=found.about["invalid"])
-    say(f"run: {trained.path}   page: hmmscope look {trained.path} -o look.html")
+    named = trained.path if own is None else f"{options.model} {trained.path}"
+    say(f"run: {trained.path}   page: hmmscope look {named} -o look.html")
 
 
 def _own(name: str, overrides: Mapping[str, str]) -> Any:
