@@ -84,7 +84,8 @@ def _require_known(model: nn.Module, inputs: Tensor) -> None:
     known = getattr(model, "vocab_size", None) if hasattr(model, "model_io") else getattr(config, "vocab_size", None)
     if isinstance(known, int) and largest >= known:
         raise InputError(
-            f"model: does not know token {largest} of the samples; it has {known} tokens but needs {largest + 1} or more (dataset.vocab_size)"
+            f"model: does not know token {largest} of the samples; it has {known} tokens but needs "
+            f"{largest + 1} or more (dataset.vocab_size)"
         )
 
 
@@ -133,7 +134,8 @@ def embedding_failure(model: nn.Module, part: nn.Embedding, indices: Tensor, inp
     odd = high if high >= size else low
     if indices.numel() == inputs.numel() and torch.equal(indices.flatten().sort()[0], inputs.flatten().sort()[0]):
         return InputError(
-            f"model: does not know token {odd} of the samples; {own} has {size} entries but needs {odd + 1} or more (dataset.vocab_size)"
+            f"model: does not know token {odd} of the samples; {own} has {size} entries but needs "
+            f"{odd + 1} or more (dataset.vocab_size)"
         )
     time = inputs.shape[1]
     counted = indices.ndim > 0 and indices.shape[-1] == time and bool((indices.diff(dim=-1) == 1).all())
