@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import hmmscope as hs
+from hmmscope.errors import InputError
 from hmmscope.inference.stable_argmax import stable_argmax
 from hmmscope.kernels import fixed_order
 from hmmscope.lab.evidence.effects import Effect
@@ -26,7 +27,7 @@ def test_equal_numbers_stand_in_their_order() -> None:
     assert descending([1.0, 1.0 + 1e-6]) == [1, 0]  # a difference that means something
 
 
-def test_the_first_of_the_best_is_chosen() -> None:
+def test_the_first_of_the_best_is_chosen(unchecked: None) -> None:
     assert largest(range(9), lambda place: NINTHS[place]) == 0
     assert smallest(["b", "a"], {"a": 0.3, "b": 0.1 + 0.2}.__getitem__) == "b"
     assert largest([3, 1, 2], float) == 3
@@ -35,6 +36,9 @@ def test_the_first_of_the_best_is_chosen() -> None:
         largest([], float)
     rows = torch.tensor([NINTHS, [0.0] * 8 + [1.0], [-math.inf] * 7 + [0.0, 1e-300]], dtype=torch.float64)
     assert stable_argmax(rows).tolist() == [0, 8, 8]
+    for wrong in (0.5, rows.tolist(), rows.int(), torch.zeros(2, 0), torch.tensor(1.0)):
+        with pytest.raises(InputError, match=r"^values: must be a tensor of real numbers"):
+            stable_argmax(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [1 / 128, 0.0, 3.5e-7, 2 / 3, -1 / 128, 12345.0000005])

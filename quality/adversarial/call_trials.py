@@ -20,7 +20,7 @@ from folder_trials import TINY
 from hmmscope import registry
 from hmmscope.errors import HmmscopeError
 from hmmscope.lab import cli
-from option_trials import options_of
+from option_trials import VERBS, options_of
 from trials import Report, bounded, place_of, trial
 from typed_trials import FLOATS, INTS, TEXTS, scalar
 
@@ -252,8 +252,9 @@ def _parsers() -> dict[str, list[argparse.Action]]:
 def _sentence(rng: random.Random, parsers: dict[str, list[argparse.Action]]) -> list[str]:
     """Return a verb, its words, and up to four of its options, with values by type, at edges or from elsewhere."""
     verb = rng.choice(sorted(parsers))
-    actions, words = parsers[verb], [verb]
-    for action in (one for one in actions if not one.option_strings):
+    known = verb in VERBS and rng.random() < 0.5  # a right line, to which options are added
+    actions, words = parsers[verb], [verb, *(VERBS[verb] if known else [])]
+    for action in (one for one in actions if not known and not one.option_strings):
         count = rng.choice([0, 1, 1, 1, 2]) if action.nargs in ("*", "+") else 1
         words += [_word(action, rng) for _ in range(count)]
     options = [one for one in actions if one.option_strings]

@@ -14,10 +14,10 @@ from trials import Report, bounded, trial
 from typed_trials import TEXTS
 
 #: Verbs of which every call is short, or that say with --dry-run what they would do.
-_VERBS: dict[str, list[str]] = {
+VERBS: dict[str, list[str]] = {
     "show": ["umbrella"],
     "sample": ["umbrella", "-n", "2", "--length", "4"],
-    "ask": ["letters-hmm", "text.txt"],
+    "infer": ["letters-hmm", "text.txt"],
     "fit": ["text.txt", "--states", "2", "--restarts", "1", "--iterations", "2", "--out", "x.json"],
     "train": ["umbrella", "--dry-run"],
     "sweep": ["umbrella", "--vary", "training.num_steps=1,2", "--dry-run"],
@@ -83,13 +83,13 @@ def options(folder: Path, number: int, rng: random.Random) -> Report:
         Path("kept").symlink_to(RESULTS / "limits-table1")
         entry = ["benchmark", "rnn", "--tasks", "parity", "--steps", "1", "--out", "cards/entry", "-q"]
         assert cli.main(entry) == 0
-        for verb, words in _VERBS.items():  # once, so that nothing is compiled while it is timed
+        for verb, words in VERBS.items():  # once, so that nothing is compiled while it is timed
             assert cli.main([verb, *words]) in (0, 4, 5), verb
             for made in place.glob("x*"):
                 made.unlink()
         for _ in range(number):
-            verb = rng.choice(sorted(_VERBS))
-            words = list(_VERBS[verb])
+            verb = rng.choice(sorted(VERBS))
+            words = list(VERBS[verb])
             for _ in range(rng.randrange(1, 3)):
                 if verb in fields and rng.random() < 0.5:
                     words += [

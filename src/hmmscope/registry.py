@@ -200,17 +200,17 @@ def instrument(
         parameters = signature.parameters
 
         @functools.wraps(cast("Callable[..., Any]", function))
-        def measure(model: Any, corpus: Any, *, device: Any = None, **options: Any) -> Any:
+        def measure(model: Any, dataset: Any, *, device: Any = None, **options: Any) -> Any:
             layers, controls = options.get("layers"), options.get("controls")
             if isinstance(controls, type) or (callable(controls) and not hasattr(controls, "forward")):
                 options["controls"] = lambda: adapted(controls(), layers)
 
             def call() -> Any:
-                rows = cast("Callable[..., Any]", function)(adapted(model, layers), corpus, **options)
+                rows = cast("Callable[..., Any]", function)(adapted(model, layers), dataset, **options)
                 return ResultTable(rows, name, x=x, y=y, by=by, only=only) if type(rows) is list else rows
 
             for rehearse in entries("rehearsal").values():
-                call = functools.partial(rehearse, model, corpus, call, device)
+                call = functools.partial(rehearse, model, dataset, call, device)
             found = shows_progress(name)(call)()
             seed = options.get("seed", getattr(parameters.get("seed"), "default", None))
             if isinstance(found, ResultTable) and found.about and isinstance(seed, int):

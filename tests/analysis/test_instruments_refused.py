@@ -135,3 +135,31 @@ def test_of_activations_that_are_not_finite_nothing_is_read(target: str) -> None
     dataset = ProcessDataset(load_process("umbrella"), layout=SequenceLayout(length=8))
     with pytest.raises(NonFiniteError, match=r": activations are NaN or infinite"):
         hs.probe(model, dataset, target=target, num_samples=16)
+
+
+MODEL = hs.make_model("rnn", num_symbols=3, vocab_size=4, width=8)
+BATCH = hs.ProcessDataset("mess3", length=4)[0:2]
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda: hs.mechanisms(model=MODEL, dataset=np.zeros(3)), "dataset"),
+        (lambda: hs.constrained_updates(model=MODEL, dataset=-1), "dataset"),
+        (lambda: hs.target_loss(MODEL, BATCH, 0.5), "target"),
+        (lambda: hs.target_loss(MODEL, 0.5, "observation"), "batch"),
+        (lambda: hs.strategy_weights(np.zeros((2, 2)), {"a": torch.zeros(2, 2)}), "model"),
+        (lambda: hs.strategy_weights(torch.zeros(2, 2), "rnn"), "predictors"),
+        (lambda: hs.strategy_weights(torch.zeros(2, 2), {"a": 3}), "a"),
+        (lambda: hs.fit_length(0.1, [1, 2], 0.5), "losses"),
+        (lambda: hs.fit_length([1.0], [1], 0.5), "losses"),
+        (lambda: hs.fit_length([[1.0]], 2, 0.5), "positions"),
+        (lambda: hs.symmetric_channel(np.zeros(2), 0.5), "size"),
+        (lambda: hs.symmetric_channel(2, "a"), "observability"),
+        (lambda: hs.study([[0, 1]], "none", spec=0.5), "spec"),
+        (lambda: hs.untrained_model(2, None), "config"),
+    ],
+)
+def test_arguments_of_another_type_are_named(call: Callable[[], object], field: str, unchecked: None) -> None:
+    with pytest.raises(InputError, match=rf"^{field}: must be "):
+        call()

@@ -388,7 +388,9 @@ def test_instruments_give_the_same_table_twice(name: str) -> None:
     dataset = ProcessDataset(process, layout=layout, stream="probe")
     instrument = registry.entries("instrument")[name]
     tables = [
-        instrument(model_of("roformer", num_tokens=dataset.vocab_size), dataset, num_samples=24, device=device)
+        instrument(
+            model=model_of("roformer", num_tokens=dataset.vocab_size), dataset=dataset, num_samples=24, device=device
+        )
         for device in (None, "cpu")
     ]
     assert tables[0] == tables[1]

@@ -62,6 +62,7 @@ LACKING: dict[str, tuple[Callable[[], object], str]] = {
         lambda: require_process_type(hs.load_process("umbrella"), Mixture),
         "process: must be a Mixture, got a HMM",
     ),
+    "as no class": (lambda: require_process_type(pool(), 3), "kind: must be a class of processes, got 3"),  # type: ignore[type-var]
     "as a linear system": (
         lambda: require_process_type(pool(), LinearGaussian),
         "process: must be a LinearGaussian, got a Mixture",

@@ -1,6 +1,6 @@
 """Evaluation loss of [Limits] by position, and the fit length."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -226,10 +226,13 @@ def fitted_positions(
 ) -> list[bool]:
     require(error_rate > 0, "error_rate", "must be above 0", error_rate)
     require_count("last", last)
+    for name, value in {"losses": losses, "positions": positions}.items():
+        require(isinstance(value, Collection), name, "must be a list", value)
     require(len(losses) >= 1, "losses", "must have at least 1 epoch", len(losses))
     ascending = all(a < b for a, b in pairwise(positions))
     require(bool(positions) and positions[0] >= 1 and ascending, "positions", "must ascend from 1", list(positions))
     for row in losses:
+        require(isinstance(row, Collection), "losses", "must be a list for each epoch", row)
         require(len(row) == len(positions), "losses", f"must have {len(positions)} positions", len(row))
     columns = [[row[i] for row in losses[-last:]] for i in range(len(positions))]
     counted = [[loss for loss in column if loss is not None] for column in columns]

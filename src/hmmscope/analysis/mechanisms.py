@@ -19,7 +19,7 @@ from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interv
 from hmmscope.analysis.measures import means_of_asked
 from hmmscope.analysis.ngrams import plain_ngrams
 from hmmscope.axes import Bool, Float, Float64, Tensor
-from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.datasets.process_dataset import ProcessDataset, check_dataset
 from hmmscope.datasets.targets import make_target
 from hmmscope.errors import InputError
 from hmmscope.models.decoder import Decoder
@@ -144,6 +144,7 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
 
     Source: ours; ablations as in Wang et al. (2023).
     """
+    check_dataset(dataset)
     require_count("num_samples", num_samples, 16, " (some are used to fit, the others to test)")
     num_samples = dataset.different(num_samples)
     parts, task = components(model), _AblationData(model, dataset, num_samples)

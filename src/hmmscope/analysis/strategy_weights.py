@@ -52,6 +52,9 @@ def strategy_weights(
 
     Source: ours; sequential quadratic programming as of Kim, Carbonetto, Stephens and Anitescu (2020).
     """
+    require(isinstance(predictors, Mapping), "predictors", "must be a mapping of names to probabilities", predictors)
+    for name, probs in {"model": model, **predictors}.items():
+        require(isinstance(probs, Tensor) and probs.ndim > 0, name, "must be a tensor of probabilities", probs)
     require(len(predictors) >= 1, "predictors", "must be at least one", len(predictors))
     require(len(model) >= 2, "model", "must have at least 2 samples", len(model))
     q_BN = model.numpy().reshape(len(model), -1)

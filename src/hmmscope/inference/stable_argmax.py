@@ -1,6 +1,7 @@
 """Argmax of probabilities that ignores rounding errors."""
 
 from hmmscope.axes import Float, Int64, Tensor
+from hmmscope.schema import require
 from hmmscope.ties import TOLERANCE
 
 
@@ -9,5 +10,7 @@ def stable_argmax(values: Float[Tensor, "*batch choice"]) -> Int64[Tensor, "*bat
 
     Use this function instead of `argmax` if rounding separates equally likely outcomes.
     """
+    is_real = isinstance(values, Tensor) and values.is_floating_point() and values.ndim > 0 and values.shape[-1] > 0
+    require(is_real, "values", "must be a tensor of real numbers with a last axis that is not empty", values)
     slack = TOLERANCE * values.abs().masked_fill(~values.isfinite(), 0.0).amax(-1, keepdim=True)
     return (values >= values.amax(-1, keepdim=True) - slack).int().argmax(-1)

@@ -15,7 +15,7 @@ from hmmscope.processes.mixture import Mixture
 from hmmscope.processes.params import StateEmissionParams, stack
 from hmmscope.processes.random_hmm import DirichletSpec
 from hmmscope.processes.stationary import stationary_law
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 from hmmscope.seeds import philox_key
 
 
@@ -89,4 +89,6 @@ class LowRankMixtureSpec(_LowRankFields):
 
 def symmetric_channel(size: int, observability: float) -> Float64[Tensor, "state symbol"]:
     """Return observability * identity + (1 - observability) / size."""
+    require_count("size", size)
+    require(isinstance(observability, int | float), "observability", "must be a number", observability)
     return observability * torch.eye(size, dtype=torch.float64) + (1 - observability) / size

@@ -26,7 +26,7 @@ from hmmscope.reprs import Tabular, html_table, plot_rows
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.settings import plain
 from hmmscope.runs.timings import NotMeasuredError, kept_timing, timing
-from hmmscope.schema import require_path
+from hmmscope.schema import require, require_path
 from hmmscope.storage import disk, store
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.storage.seals import open_sealed
@@ -222,6 +222,7 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None, strict: 
 
 def untrained_model(config: RunConfig, process: Process) -> SequenceModel:
     """Return the model with its initial weights."""
+    require(isinstance(config, RunConfig), "config", "must be a RunConfig", config)
     target = make_target(config.target, process, config.layout)
     length = int(config.layout.num_observations)
     with plain():

@@ -15,6 +15,7 @@ from hmmscope.datasets.process_dataset import Batch, LabelledBatch
 from hmmscope.datasets.targets import Target
 from hmmscope.errors import NonFiniteError
 from hmmscope.models.block_cot import block_outputs
+from hmmscope.schema import require
 from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.schedules import learning_rate
 from hmmscope.training.spec import TrainingSpec
@@ -25,6 +26,8 @@ def judged_outputs(
     model: nn.Module, batch: Batch, target: Target, *, block_length: int = 0, block_algorithm: str = "two-phase"
 ) -> Float[Tensor, "batch judged output"]:
     """Return a model's outputs at supervised positions; with `block_length`, the model reads its own answers."""
+    require(isinstance(batch, Batch), "batch", "must be a Batch", batch)
+    require(isinstance(target, Target), "target", "must be a Target, as of hmmscope.make_target", target)
     num_columns = int(target.token_positions[-1]) + 1
     inputs = batch.tokens[:, :num_columns]
     if inputs.is_floating_point():
