@@ -132,10 +132,10 @@ def test_an_inner_folder_whose_seal_is_gone_is_told_from_one_with_another(tmp_pa
     assert [str(seals.seal_report(tmp_path)), seals.seal_report(tmp_path).runs] == ["1 file, 0 not covered", 0]
     store.write_json(inner / "experiment.json", {"a": 1})
     seals.remove_seal(inner)
-    with pytest.raises(DamagedError, match="inner: has no seal"):
+    with pytest.raises(DamagedError, match="inner: has no checksums"):
         seals.seal_report(tmp_path)
     seals.write_seal(inner, "experiment", {})
-    with pytest.raises(DamagedError, match="inner: differs from what was sealed"):
+    with pytest.raises(DamagedError, match="inner: was changed after"):
         seals.seal_report(tmp_path)
 
 

@@ -113,7 +113,7 @@ if TYPE_CHECKING:
 _get, __dir__, _names = lazily(__name__)
 __all__ = ["__version__", *_names]
 
-#: Public names of earlier versions that other distributions have now: module and distribution.
+#: Public names that moved to other distributions, each with its present module and distribution.
 _MOVED = {
     "benchmark": ("hmmscope_studies.benchmark.benchmark", "hmmscope-studies"),
     "check_submission": ("hmmscope_studies.benchmark.check_submission", "hmmscope-studies"),

@@ -5,7 +5,7 @@ import re
 
 _RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EPIPE}
 
-#: Reasons for errors of a path that existed when the work started.
+#: Reasons, by error number, why a path that existed when the work started cannot be used now.
 _OUT_OF_REACH = {
     errno.ENOENT: "was moved or removed",
     errno.ENOTDIR: "was moved or removed",
@@ -21,7 +21,7 @@ class HmmscopeError(Exception):
 
     Attributes:
         exit_code: Exit code of the command line.
-        speaks_for_all: Among parallel processes, only the one with this error prints it.
+        speaks_for_all: Whether this process, one of several that train together, prints the error for all of them.
     """
 
     exit_code = 70
@@ -53,7 +53,7 @@ class ResourceError(HmmscopeError):
 
 
 class FullDiskError(ResourceError):
-    """A full disk; the first such failure ends all parallel tasks."""
+    """A full disk; the first task that fails with this error ends all parallel tasks."""
 
 
 class NonFiniteError(HmmscopeError):
@@ -63,7 +63,7 @@ class NonFiniteError(HmmscopeError):
 
 
 class PartlyFailedError(HmmscopeError):
-    """Some of several tasks failed (exit code of the first failure)."""
+    """The failure of some of several tasks; its exit code is that of the first failed task."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)

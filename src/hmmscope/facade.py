@@ -9,14 +9,14 @@ from typing import Any
 
 from hmmscope.synonyms import suggestion
 
-#: An import for type checkers.
+#: Pattern of an import under ``if TYPE_CHECKING``.
 _IMPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
 
 
 def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` of a package that imports its names on first use.
 
-    The package's source imports these names under ``if TYPE_CHECKING``.
+    The names are those that the package's source imports under ``if TYPE_CHECKING``.
     """
     spec = sys.modules[package].__spec__
     read = getattr(spec and spec.loader, "get_source", lambda name: None)

@@ -14,7 +14,7 @@ from hmmscope.text import tell
 
 T = TypeVar("T")
 
-#: Shorter work shows no progress in a log, and work shorter than _DELAY none in a terminal or notebook.
+#: Seconds between lines of a log and between drawings in a notebook; shortest work shown in a log, and elsewhere.
 _SECONDS_BETWEEN_LINES, _SECONDS_BETWEEN_DRAWINGS, _SHORT, _DELAY = 20.0, 0.2, 1.0, 2.0
 
 
@@ -42,14 +42,14 @@ def notebook_cell() -> Any:
 
 
 class Progress:
-    """Context manager that shows rate, time left and loss. Nested progress appears as a note of the outer progress.
+    """Context manager that shows rate, time left and loss of some work. Inner progress is a note on the outer line.
 
     Args:
         total: Number of steps; None if unknown.
-        what: Label.
-        unit: Unit of the rate; empty for no rate.
-        per_step: Units per step.
-        quiet: True hides it; None shows it in a terminal or notebook, False also in a log.
+        what: Name of the work, shown before the numbers.
+        unit: Unit of the rate, such as "bytes"; an empty string shows no rate.
+        per_step: Number of units in a step.
+        quiet: True hides the progress; None shows it in a terminal or notebook only; False shows it also in a log.
     """
 
     _open: "list[Progress]" = []
@@ -132,7 +132,7 @@ class Progress:
 
 
 class StoppableProgress(Progress):
-    """Progress of several threads; Ctrl-C stops the work in order, a second Ctrl-C raises KeyboardInterrupt.
+    """Progress of work in threads; the first Ctrl-C asks the work to stop, the second raises KeyboardInterrupt.
 
     Attributes:
         stopped: Whether Ctrl-C was pressed.
@@ -167,7 +167,7 @@ class StoppableProgress(Progress):
 
 
 def shows_progress(what: str) -> Callable[[T], T]:
-    """Return a decorator that shows the time and model passes of a measurement."""
+    """Return a decorator that shows the time and the number of forward passes of a measurement."""
 
     def decorate(function: T) -> T:
         call = cast("Callable[..., Any]", function)

@@ -41,12 +41,12 @@ _FOLDERS = {
     "adapter": ("interop",),
     "rehearsal": ("analysis",),
 }
-#: Groups of entry points for other packages: anything, and experiments with claims.
+#: Groups of entry points of other packages: one for any registered object, one for experiments with claims.
 PLUGINS, EXPERIMENTS = "hmmscope", "hmmscope.experiments"
 #: Distributions of this project that register experiments and verbs.
 SEPARATE = ("hmmscope-papers", "hmmscope-studies")
 _GROUPS = {"experiment": EXPERIMENTS, "claim": EXPERIMENTS, "page": "hmmscope.pages", "folder": "hmmscope.folders"}
-#: Required method of the classes of a kind.
+#: Method that a registered class of each kind must have.
 _BUILT = {"process": "build()", "layout": "", "model": "build(ports, generator)"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[0-9][A-Za-z0-9_-]*)*")
 _found: dict[str, dict[str, Any]] = {kind: {} for kind in (*_FOLDERS, *_GROUPS)}
@@ -58,11 +58,11 @@ _scanned: set[str] = set()
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """A registered model with some fields set, under its own name.
+    """A name for a registered model with values for some of its fields, such as a model of a given size.
 
     Attributes:
-        model: Name of the model.
-        fields: Values of fields.
+        model: Name of the registered model.
+        fields: Values by the names of the model's fields.
         about: One-line description.
     """
 
@@ -178,7 +178,7 @@ def model(name: str, *, stored: str | None = None) -> Callable[[T], T]:
 
 
 def named_size(name: str, model: str, about: str, **fields: Any) -> None:
-    """Register a name for a model with given fields."""
+    """Register a name for a model with the given values of fields (a `Size`)."""
     require_name("size", name)
     if name in _sizes and _sizes[name].model != model:
         raise InputError(f"size {name!r}: is already a size of {_sizes[name].model}; choose another name")
@@ -193,7 +193,7 @@ def sizes() -> dict[str, Size]:
 def instrument(
     name: str, *, x: str = "layer", y: str = "value", by: tuple[str, ...] = (), only: tuple[str, ...] = ()
 ) -> Callable[[T], T]:
-    """Register a function (model, dataset, ...) -> rows, with `device` added and a `ResultTable` to plot."""
+    """Register a function (model, dataset, ...) -> rows, so that it also takes `device` and returns a `ResultTable`."""
 
     def decorate(function: T) -> T:
         signature = inspect.signature(cast("Callable[..., Any]", function))
@@ -247,7 +247,7 @@ def experiment(name: str) -> Callable[[T], T]:
 
 
 def page(name: str) -> Callable[[T], T]:
-    """Register a function (folder or run, out or None) that writes the page of one source type."""
+    """Register a function (folder or run, path or None) that makes the page of this type of folder or run."""
     return _register("page", name)
 
 
@@ -257,7 +257,7 @@ def folder(name: str) -> Callable[[T], T]:
 
 
 def claim(name: str) -> Callable[[T], T]:
-    """Register a claim."""
+    """Register a claim: a sentence of a paper with its decision rule."""
     return _register("claim", name)
 
 
@@ -292,14 +292,14 @@ def has_plugins() -> bool:
 
 
 def is_installed(entry: Any) -> bool:
-    """Return whether other processes can import an entry by name."""
+    """Return whether another Python process can import a registered object by its name."""
     groups = {*_GROUPS.values(), PLUGINS}
     points = [point for group in groups for point in importlib.metadata.entry_points(group=group)]
     return entry.__module__.partition(".")[0] in {"hmmscope", *(point.module.partition(".")[0] for point in points)}
 
 
 def digest() -> str:
-    """Return the SHA-256 of all source lines that register objects and of claim records, without imports."""
+    """Return the SHA-256 of the source lines that register objects and of the claim files; import none of them."""
     sha, root = hashlib.sha256(), Path(__file__).parent
     places = [
         root / folder.replace(".", "/") for folder in sorted({one for folders in _FOLDERS.values() for one in folders})

@@ -90,7 +90,7 @@ def to_frame(columns: Mapping[str, Any], index: Any = None) -> Any:
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the columns of rows (dicts), with None where a row lacks a key."""
+    """Return a list of values for each key of the rows (dicts), with None where a row lacks the key."""
     rows = list(rows)
     return {name: [row.get(name) for row in rows] for name in dict.fromkeys(key for row in rows for key in row)}
 
@@ -113,7 +113,7 @@ def write_csv(columns: Mapping[str, Any], path: object) -> None:
 
 
 class Tabular:
-    """A result with `table()`, for pandas and polars: `polars.DataFrame(result.columns())`."""
+    """A result with a `table()` that pandas and polars can read, as in `polars.DataFrame(result.columns())`."""
 
     def table(self) -> "Sequence[Mapping[str, Any]]":
         """Return the rows, as dicts."""
@@ -139,7 +139,7 @@ class ResultRows(Tabular, list[dict[str, Any]]):
 
     Attributes:
         warnings: Warnings about the measured model.
-        about: How they were measured.
+        about: Settings of the measurement, such as the length and the seed of the samples.
     """
 
     warnings: tuple[str, ...] = ()
@@ -158,9 +158,9 @@ class ResultTable(ResultRows):
     Args:
         rows: Rows with the same columns.
         title: Title of the table.
-        x, y: Columns of the plot.
-        by: Columns that distinguish curves.
-        only: Columns of which a plot shows one value.
+        x, y: Columns on the two axes of the plot.
+        by: Columns whose values distinguish the curves of the plot.
+        only: Columns whose rows are reduced to a single value in a plot.
     """
 
     def __init__(

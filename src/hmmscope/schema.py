@@ -75,7 +75,7 @@ class UnknownNameError(InputError):
 
 
 def unknown_name(field: str, name: object, known: Iterable[str], meant: str | None = None) -> UnknownNameError:
-    """Return the error for a name that is not in a closed list, with the intended name if known."""
+    """Return the error for a name that is not in the list `known`; it suggests `meant` or the most similar name."""
     options = sorted(known)
     text = name[:100] if isinstance(name, str) else ""
     near = difflib.get_close_matches(text, [option[:200] for option in options], n=5, cutoff=0.5)
@@ -217,7 +217,7 @@ def _article(kind: type) -> str:
 
 
 def spec_to_data(spec: Any) -> Any:
-    """Return a spec as plain data for JSON, without fields marked "absent" that have their default."""
+    """Return a spec as plain data for JSON; a field with "absent" in its metadata is left out at its default value."""
     if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
         fields = [field for field in dataclasses.fields(spec) if field.init]
         written = (one for one in fields if not one.metadata.get("absent") or getattr(spec, one.name) != one.default)
@@ -239,7 +239,7 @@ def require(condition: bool, field: str, rule: str, value: object) -> None:
 
 
 def options_of(options: _T | None, cls: type[_T], given: Mapping[str, Any] | None = None) -> _T:
-    """Return `options`, or the defaults of `cls` for None."""
+    """Return `options`, or `cls()` with its defaults if `options` is None; refuse its fields as keywords in `given`."""
     for name in vars(cls)["__dataclass_fields__"]:
         if given and name in given:
             raise InputError(f"{name}: pass options={cls.__name__}({name}=...)")

@@ -26,7 +26,7 @@ class Term(NamedTuple):
         )
 
 
-#: Sections; of each term a line with its name and its names in code, one with the meaning, one with the synonyms.
+#: Sections of terms; each term has a line with its name and its names in code, one with its meaning, one with synonyms.
 _TABLE = """
 # Processes and data
 process | Process, make_process, load_process
@@ -243,7 +243,7 @@ def _read(table: str) -> dict[str, tuple[Term, ...]]:
 #: The sections of the glossary.
 TERMS = _read(_TABLE)
 
-#: Keys of stored configurations, and names of `hmmscope` and of the command line that earlier versions had.
+#: Names of earlier versions, each with its present name: keys of stored configurations, Python names and options.
 STORED_KEYS = {"milestones": "num_log_checkpoints", "num_grains": "accumulation_steps"}
 RENAMED = STORED_KEYS | {
     "as_kind": "require_process_type",

@@ -53,7 +53,7 @@ def say(*parts: object, end: str = "\n", flush: bool = False) -> None:
     """Print visible text, escaping characters that standard output cannot encode.
 
     Raises:
-        NobodyReadsError: The reader has closed standard output, outside `whatever_is_heard`.
+        NobodyReadsError: The reader has closed standard output, and the call is not inside `whatever_is_heard`.
     """
     text = visible(" ".join(map(str, parts))) + end
     with heard():
@@ -76,7 +76,7 @@ def heard() -> Iterator[None]:
     """Allow printing inside the block; once the reader of standard output is gone, discard further text.
 
     Raises:
-        NobodyReadsError: See `say`.
+        NobodyReadsError: The reader has closed standard output, and the block is not inside `whatever_is_heard`.
     """
     try:
         yield

@@ -102,7 +102,7 @@ def test_choice_among_sizes_holds_nothing_out():
     found = hmmscope.fit(
         sequences, [1, 2], options=hmmscope.FitOptions(sequence_weights=np.tile(WEIGHTS, 8), num_restarts=1)
     )
-    assert found.reason.endswith("sequence_weights hold nothing out")
+    assert found.reason.endswith("with weights, no part is held out")
     assert not found.held_out
     with pytest.raises(InputError, match="posterior: fit without sequence_weights"):
         found.posterior()

@@ -176,8 +176,8 @@ def test_goodness_in_lines() -> None:
     assert found.adjusted == {"runs": 0.6, "n-grams of 2": 1.0}
     assert found.lines() == [
         "goodness of fit against 20 simulations of draws from the posterior:",
-        "  runs             p 0.300, 0.600 of 2 families; outside the band at 2, 3, 4, 5, 6, 7, ...",
-        "  n-grams of 2     p 0.600, 1.000 of 2 families",
+        "  runs             p 0.300, adjusted 0.600 for 2 families; outside the band at 2, 3, 4, 5, 6, 7, ...",
+        "  n-grams of 2     p 0.600, adjusted 1.000 for 2 families",
     ]
     assert "of the fitted model" in replace(found, drawn=False).lines()[0]
     with pytest.raises(InputError, match="num_simulations: must be at least 20, got 19"):
@@ -348,7 +348,7 @@ def test_what_a_finished_run_has_lost_is_said(tmp_path: Path) -> None:
     run = hs.train("umbrella", tmp_path / "run", num_steps=3, **FEW)
     assert run.config.training.num_steps == 3
     seals.remove_seal(run.path)
-    with pytest.warns(UserWarning, match="has no seal, so its files cannot be verified"):
+    with pytest.warns(UserWarning, match=r"has no checksums \(seal.json\), so its files cannot be verified"):
         load_run(run.path)
     with pytest.raises(InputError, match=r"model: .* contains its model, rnn"):
         load_run(run.path, model=nn.Linear(1, 1))
@@ -359,7 +359,7 @@ def test_what_a_finished_run_has_lost_is_said(tmp_path: Path) -> None:
     last = sorted((run.path / "checkpoints").iterdir())[-1]
     last.rename(tmp_path / "gone")
     with (
-        pytest.warns(UserWarning, match="no seal"),
+        pytest.warns(UserWarning, match="no checksums"),
         pytest.raises(
             DamagedError, match=r"finished, but its last complete checkpoint is of step 2 of 3; delete done\.json"
         ),

@@ -65,9 +65,8 @@ def test_a_search_that_does_not_agree_says_so(casino: hs.SequenceData) -> None:
     short = hs.fit(casino, 5, options=hs.FitOptions(num_restarts=4, max_iterations=2))
     assert not short.fits[5].restarts_agree
     apart = f"{short.fits[5].restart_gap:.2g} nats"
-    assert short.lines() == [
-        f"the best two restarts do not agree after 4 restarts (the maximum) for these states: 5 ({apart} difference)"
-    ]
+    said = "the best two restarts do not agree after 4 restarts (the maximum) for these numbers of states"
+    assert short.lines() == [f"{said}: 5 ({apart} difference)"]
     assert f"best two of 4 restarts differ by {apart}" in repr(short)
     sure = hs.fit(casino, 1)
     assert sure.lines() == []

@@ -26,6 +26,6 @@ def test_chains_are_lengthened_until_they_mix(monkeypatch: pytest.MonkeyPatch) -
         found = fit.posterior(50, num_chains=2, warm_up=10, max_lengthening=limit)
         assert found.lengthened == factor
         assert asked[-1] == (10 * factor, factor)
-        assert (f"the chains were lengthened {factor} times" in found.lines()[0]) == (factor > 1)
+        assert (f"the chains were made {factor} times as long" in found.lines()[0]) == (factor > 1)
     with pytest.raises(InputError, match="max_lengthening: must be at least 1 and whole"):
         fit.posterior(50, max_lengthening=0)

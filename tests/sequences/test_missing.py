@@ -134,7 +134,7 @@ def test_a_symbol_may_be_called_none() -> None:
 
 def test_letters_that_may_be_gaps_are_said(tmp_path: Path) -> None:
     (tmp_path / "a.fa").write_text(">1\nACN-\n>2\n>3\nAA\n")
-    assert "; - and N too, unless --missing -,N; 1 empty record left out" in SequenceData(tmp_path / "a.fa").how
+    assert "count as symbols, unless --missing -,N; 1 empty record left out" in SequenceData(tmp_path / "a.fa").how
     (tmp_path / "p.fa").write_text(">1\nMNK\n")
     assert "missing" not in SequenceData(tmp_path / "p.fa").how  # N of proteins is asparagine
 

@@ -288,7 +288,7 @@ def test_empty_cells_of_one_column_are_kept_in_their_place(tmp_path: Path) -> No
 def test_names_that_may_be_gaps_are_said(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", "s\nrain\nNA\nsun\nnan\n")
     how = SequenceData(path, column="s", unit="lines").how
-    assert how.endswith("; NA and nan too, unless --missing NA,nan")
+    assert how.endswith("; NA and nan count as symbols, unless --missing NA,nan")
     assert "unless" not in SequenceData(path, column="s", unit="lines", missing=["NA", "nan"]).how
     assert "unless" not in SequenceData(path, column="s", unit="lines", symbols=["rain", "NA", "sun", "nan"]).how
 

@@ -230,7 +230,7 @@ def test_runs_that_a_seal_is_bound_to_are_counted_and_missed(tmp_path: Path) -> 
     found = seals.seal_report(tmp_path)
     assert (found.runs, found.kind, found.beyond) == (2, "experiment", ())
     disk.remove_tree(tmp_path / "runs" / "two")
-    with pytest.raises(DamagedError, match=r"two: is missing, although .*seal\.json is bound to it"):
+    with pytest.raises(DamagedError, match=r"two: is missing, although .*seal\.json contains its checksum"):
         seals.seal_report(tmp_path)
     disk.remove_tree(tmp_path / "runs")  # a copy of the small files
     assert seals.seal_report(tmp_path).runs == 0

@@ -38,10 +38,10 @@ _MAX_CONFIG_BYTES = 2**16
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunConfig:
-    """Everything that determines the numbers of a run.
+    """The configuration of a run: every value that determines its numbers.
 
     `process`, `layout` and `model` are registered specs, names, or mappings with ``name`` and fields. A process may
-    also be an object, `SequenceData` or a file path; a model may be any `nn.Module` from tokens to logits.
+    also be a `Process`, `SequenceData` or a file path; a model may be any `nn.Module` from tokens to logits.
 
     Attributes:
         process: Data-generating process.
@@ -139,11 +139,11 @@ def configure(
     Args:
         source: A `RunConfig` to change, a dataset, a process, `SequenceData` or its sources, or a name or path.
         model: A registered name, a spec, a mapping of fields, or a module from tokens to logits.
-        target: "observation" or "belief"; default: that of the process.
-        layout, length: Layout of samples, or length of plain sequences; default for given sequences: the longest, up to
-            256.
-        num_steps: Number of training steps; overrides the recipe.
-        training: The recipe, or a mapping of its fields.
+        target: Prediction target, "observation" or "belief" (default: the one that the process defines).
+        layout, length: Layout of samples, or length of plain sequences (default for given sequences: the length of the
+            longest, at most 256).
+        num_steps: Number of training steps; it replaces the number in `training`.
+        training: The training recipe, or a mapping of its fields.
         seed: Seed of weights and training samples.
         read_options: Options of `SequenceData` for reading `source`.
 

@@ -22,7 +22,7 @@ def over_training(
     Args:
         run: Run trained with ``training.num_log_checkpoints``.
         instrument: Name of an instrument, or a function (model, dataset) -> rows.
-        dataset: Samples, the same at every step; by default the run's stream "probe".
+        dataset: Samples that every checkpoint is measured on (default: the run's stream "probe").
         options: Options of the instrument, such as ``device``.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Fits with inputs or durations."""
+"""Fits of HMMs with inputs (`InputOutputHMM`) or with durations of states (`SemiMarkovHMM`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -28,14 +28,14 @@ from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import resolve_device
 from hmmscope.training.trainer import BatchSchedule, train_step
 
-#: Time limit in seconds for the timed steps of each precision (after a warm-up step; at least one is timed), and the maximum
-#: operations of a timed step: a larger step is timed on part of its samples.
+#: Time limit in seconds for the timed steps of each precision (at least one step, after a warm-up step), and most
+#: operations of a timed step: a step with more operations is timed on part of its samples.
 _SECONDS, _STEP = 1.0, 2e9
 
-#: Operations per second of a GPU, and overhead in seconds per step: runs of one to five layers of width 256 in bfloat16 on
-#: an NVIDIA H200 (table "runs" of results/gpu). Wider models are faster, smaller batches are slower.
+#: Operations per second of a GPU, and overhead in seconds per step, measured on an NVIDIA H200 in bfloat16 with models
+#: of one to five layers of width 256 (table "runs" of results/gpu). Wider models are faster, smaller batches slower.
 GPU_RATE, GPU_STEP = 2e13, 1e-2
-#: Fields of a process with its number of HMMs, which changes no size of a model that predicts observations.
+#: Fields with the number of HMMs of a process; the size of a model that predicts observations does not depend on it.
 _COUNTS = ("num_components", "num_parts")
 
 
@@ -45,17 +45,17 @@ class ResourceEstimate:
 
     Attributes:
         parameters: Number of trainable parameters.
-        samples, tokens: Totals over training, with repetitions.
+        samples, tokens: Number of samples and of tokens in the whole training; repeated samples count again.
         flops: Floating-point operations of matrix products, forward and backward; None for unknown architectures.
         memory_bytes: Weights, gradients, moments and activations of one step; None for unknown architectures.
         free_bytes: Free memory; None if unknown.
-        disk_bytes: Weights and moments of the stored checkpoints.
+        disk_bytes: Size of the stored checkpoints (weights and moments of the optimizer).
         engine, engine_reason: Engine that computes the steps, and why it was chosen.
         steps_measured: Number of timed steps; 0 without timing.
-        samples_measured: Samples per timed step.
+        samples_measured: Number of samples in a timed step.
         seconds: Time of all steps on this processor, without evaluations; None if unknown.
         gpu_seconds: Time on one GPU, computed from `GPU_RATE`.
-        other_precision, other_seconds: Time in float32, or in bfloat16 if float32 is configured.
+        other_precision, other_seconds: The precision that is not configured (float32 or bfloat16), and its time.
     """
 
     parameters: int
@@ -80,9 +80,9 @@ def estimate(config: RunConfig, *, measure: bool = False, compare: bool = True, 
 
     Args:
         config: Configuration of the run.
-        measure: Time some steps.
-        compare: Also time steps in the other precision.
-        here: Require that a step fits into the memory of this machine.
+        measure: Whether to train some steps on this machine and time them.
+        compare: Whether to time steps in the other precision too.
+        here: Whether a step must fit into the memory of this machine.
 
     Raises:
         ResourceError: A step does not fit into the free memory.
@@ -134,7 +134,7 @@ def estimate(config: RunConfig, *, measure: bool = False, compare: bool = True, 
     return replace(measured, other_precision=other.precision, other_seconds=each_other * steps_in_all)
 
 
-#: Basis of the time estimate without timed steps.
+#: Assumed speed behind an estimate of time without timed steps.
 BY_COUNT = f"at {CPU_RATE:.0e} operations per second and core and {1e3 * CPU_STEP:.0f} ms per step".replace("e+", "e")
 BY_COUNT_GPU = (
     f"at {GPU_RATE:.0e} operations per second and {1e3 * GPU_STEP:.0f} ms per step (one NVIDIA H200)".replace("e+", "e")
@@ -152,7 +152,7 @@ def _counted_seconds(spec: TrainingSpec, flops: float) -> float:
 
 
 def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None:
-    """Raise ResourceError unless the disk has room for all runs and, if trained `here`, memory for each run.
+    """Raise ResourceError unless the disk holds all runs and, if they train `here`, the memory holds each run.
 
     Invalid runs are ignored.
     """

@@ -20,7 +20,7 @@ from hmmscope.runs.state_answers import (
 )
 from hmmscope.schema import require
 
-#: Largest numbers of symbols and of states with bars; above, a heat map is drawn.
+#: Largest numbers of symbols and of states that are drawn as bars; larger models are drawn as a heat map.
 MOST_BARS, MOST_GROUPS = 12, 6
 #: Most points of a scatter plot.
 MOST_POINTS = 3000
@@ -31,15 +31,15 @@ def emissions(
 ) -> Any:
     """Plot the emissions of each state.
 
-    Plots show symbols and channels as bars or a heat map, one coordinate as a density (bars for counts) over a
-    histogram of the data, weighted by the state's frequency, and two coordinates as ellipses of one and two standard
-    deviations.
+    Symbols and channels are drawn as bars or a heat map. One coordinate is drawn as a density of each state (bars for
+    counts), weighted by the state's frequency, over a histogram of the data. Two coordinates are drawn as ellipses of
+    one and two standard deviations.
 
     Args:
         hmm: The model.
         given: Observations, drawn behind the distributions.
-        ax: Axes.
-        coordinates: One or two coordinates of numbers, by name or number; default the first two.
+        ax: Axes to draw on (default: those of a new figure).
+        coordinates: Names or numbers of one or two coordinates of the vectors (default: the first two).
         figsize: Size of a new figure in inches.
     """
     axes = new_axes(ax, figsize or (5.6, 4.0))

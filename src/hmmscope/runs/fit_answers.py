@@ -21,7 +21,7 @@ from hmmscope.training.signals import Interrupted
 
 
 class FitAnswers(Tabular):
-    """Methods of a fit on observations `x`, by default the fitted data.
+    """Methods that apply a fitted model to observations `x` (default: the fitted data).
 
     See `StateMethods` for `x`, its reading options and the results.
     """
@@ -87,8 +87,8 @@ class FitAnswers(Tabular):
 
         Args:
             kind: "overview", "observations" (coloured by state), "probabilities" (of the states over time),
-                "transitions" (graph with dwell times), "emissions", "durations" (of visits), "convergence" (of the
-                restarts) or "num_states" (numbers of states with their evidence).
+                "transitions" (graph with dwell times), "emissions", "durations" (of visits to a state),
+                "convergence" (of restarts) or "num_states" (probability of each number of states).
             x, ax, options: See `hmmscope.processes.state_methods.StateMethods.plot`.
         """
         if kind in state_plots.OF_FITS:
@@ -99,7 +99,7 @@ class FitAnswers(Tabular):
         return state_plots.plot(self.hmm, kind, self._rows("plot", x, reading), ax=ax, **own)
 
     def lines(self) -> list[str]:
-        """Return the lines of a text report: table, reason of the choice, and restarts that disagree."""
+        """Return the lines of a text report: a table, the reason of the choice, and sizes whose restarts disagree."""
         found = []
         if len(self.fits) > 1 or self.held_out:
             each = "an observation" if self.hmm.real_valued else "a symbol"
@@ -118,7 +118,7 @@ class FitAnswers(Tabular):
             each = ", ".join(f"{size} ({self.fits[size].restart_gap:.2g} nats difference)" for size in unsure)
             made = self.fits[unsure[0]].num_restarts
             found.append(
-                f"the best two restarts do not agree after {made} restarts (the maximum) for these states: {each}"
+                f"the best two restarts do not agree after {made} restarts (the maximum) for these numbers of states: {each}"
             )
         found += filter(None, [zeros_in_words(self.num_zeros), self._cost_in_words() if len(self.fits) > 1 else ""])
         return [*found, *(self.final.remarks if self.fits else ())]
@@ -162,7 +162,7 @@ def ended(found: Any, heard: StoppableProgress, begun: float, names: Any = None)
 
 
 def searched(fit: Any) -> str:
-    """Describe the restarts and whether the best two agree."""
+    """Describe the number of restarts of a fit, and whether its best two agree."""
     if fit.num_restarts == 1:
         return "one restart"
     ended = "agree" if fit.restarts_agree else f"differ by {fit.restart_gap:.2g} nats"

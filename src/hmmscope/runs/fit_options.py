@@ -1,4 +1,4 @@
-"""Further options of `hmmscope.fit`, besides its keywords."""
+"""Options of `hmmscope.fit` that are passed together, as `options=FitOptions(...)`."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -16,20 +16,20 @@ class FitOptions:
     """Options of `hmmscope.fit`: starting values, constraints, restarts and convergence.
 
     Attributes:
-        start: Model for the first restart and for fixed parts. Its zeros stay zero; symbols match by name.
+        start: Model where the first restart begins, with the fixed parts. Its zeros stay zero; symbols match by name.
         fixed: Parts that keep the values of `start`: "initial", "transition", "emission", "durations".
-        tied_emissions: A class per state; each class shares one emission distribution.
-        constraints: Forbidden, fixed and tied probabilities, or a function that gives them for a number of states.
-        sequence_weights: Factor of each sequence; 2 equals two copies. They hold nothing out, except `validation`.
-        known_states: States, or sets of states, at some times, by number or name, see `filter_beliefs`.
-        durations: Longest visit of a state; the fit is a `SemiMarkovHMM`.
-        duration_family: "free" or "negative-binomial".
-        num_restarts: Maximum; the best restart is returned.
-        max_iterations, tolerance: Limits of each restart, which converges when a step gains less nats per observation.
-        pseudo_count: Added to every expected count.
-        choose: Rule for the number of states: "bic" (computes no evidence), "evidence" (the largest), or by default the
-            smallest BIC, with an interval by the evidence unless data are long.
-        quiet: Show no progress; None shows it in a terminal or notebook only, False also in a log.
+        tied_emissions: A class number for each state; states of one class share one emission distribution.
+        constraints: Forbidden, fixed and tied probabilities, or a function from the number of states to them.
+        sequence_weights: Weight of each sequence; 2 equals two copies. With weights, no held-out part is split off.
+        known_states: Known states at some times, by number or name, or sets of possible states; see `filter_beliefs`.
+        durations: Longest visit to a state, in time steps; the fit is then a `SemiMarkovHMM`.
+        duration_family: Distribution of durations, "free" or "negative-binomial".
+        num_restarts: Maximum number of restarts; the best one is returned.
+        max_iterations, tolerance: A restart ends after so many steps, or when a step gains less nats per observation.
+        pseudo_count: Number that is added to every expected count.
+        choose: Rule that chooses the number of states: "bic" (smallest BIC, without evidence) or "evidence" (largest).
+            By default the smallest BIC is chosen, and the evidence gives an interval unless the data are long.
+        quiet: True hides the progress; None shows it in a terminal or notebook only; False shows it also in a log.
 
     Raises:
         InputError: An option is out of range.

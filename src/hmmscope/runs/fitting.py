@@ -60,18 +60,18 @@ class FitResult(FitAnswers):
     Attributes:
         hmm: The chosen model: an `HMM` for symbols, an `EmissionHMM` for numbers, an `InputOutputHMM` with `inputs=`,
             or a `SemiMarkovHMM` with `durations=`.
-        num_observations: Fitted symbols or vectors, weighted.
-        fits: A `BaumWelchFit` or `EmissionFit` per number of states, on the training part if there was a choice, else
-            on all data; empty after a stream.
+        num_observations: Number of fitted symbols or vectors, each counted with the weight of its sequence.
+        fits: A `BaumWelchFit` or `EmissionFit` for each number of states, fitted to the training part if several are
+            compared, else to all data; empty for a stream.
         whole: The chosen fit continued on all data; None if `fits` used all data.
-        held_out: Mean held-out log-probability per symbol (nats) by number of states; empty without a choice.
+        held_out: Mean held-out log-probability per symbol (nats) by number of states; empty without held-out data.
         held_out_errors: Standard errors of `held_out`.
-        reason: Reason of the choice, or empty.
-        num_fitted: Number of symbols behind `fits`, if fewer than all.
-        support: Support of the data for each number of states; None without a choice.
-        data: The fitted data; None after a stream.
-        num_zeros: Zeros of `start` by array.
-        cost: Restarts, seconds, and seconds of the evidence.
+        reason: Reason why this number of states was chosen; empty if only one was given.
+        num_fitted: Number of symbols that `fits` used; 0 if they used all.
+        support: Posterior probability of each number of states; None if only one was given.
+        data: The fitted data; None for a stream.
+        num_zeros: Number of zero probabilities of `start`, by array name.
+        cost: Number of "restarts", "seconds" of the fit, and "evidence_seconds" within them.
     """
 
     hmm: Any
@@ -105,7 +105,7 @@ class FitResult(FitAnswers):
     def interval(self) -> tuple[int, int]:
         """Return the 95 % interval of the number of states.
 
-        The interval uses the evidence under the priors of `posterior`, or BIC; `reason` says which of them.
+        The interval uses the evidence under the priors of `posterior`, or the BIC; `reason` names the one used.
         """
         size = self.num_states
         return (size, size) if self.support is None else self.support.interval(size)
@@ -128,7 +128,7 @@ class FitResult(FitAnswers):
 
         Args:
             num_draws, num_chains, warm_up, every, seed: See `hmmscope.inference.gibbs.Chains`.
-            max_lengthening: While an R-hat is above 1.05, draw again with twice the sweeps, up to this factor.
+            max_lengthening: While an R-hat is above 1.05, chains are drawn again twice as long, up to this factor.
             initial, transition, emission: Concentrations of the priors, see `hmmscope.inference.gibbs.DirichletPrior`.
             laws: Options of the emission prior for numbers (`EmissionHMM.conjugate`): `strength`, `degrees`, `share`.
 
@@ -150,7 +150,7 @@ class FitResult(FitAnswers):
         return goodness_of_fit([self.hmm], self._whole("check").sequences, num_simulations, seed)
 
     def table(self) -> ResultRows:
-        """Return a row per number of states, with log-likelihoods in nats per observation."""
+        """Return a row for each number of states; its log-likelihoods are in nats per observation."""
         return ResultRows(
             {"num_states": size, "log_likelihood": fit.log_likelihood / (self.num_fitted or self.num_observations)}
             | {"bic": fit.bic}
@@ -209,18 +209,18 @@ def fit(
         emission: "symbols", or for numbers "gaussian", "gaussian-mixture", "poisson" (counts), "channels" (several
             symbols at once), or a registered name or class of `EmissionHMM`. Default: "gaussian" for fractions, else
             symbols. NaN is missing; see `hmmscope.read_vectors` and `hmmscope.emissions.fit_emissions_em.fit_emissions`.
-        inputs: An input of each observation, or the column that holds them; the fit is then an `InputOutputHMM`.
-        validation: Held-out data for comparing numbers of states; by default the validation part of `source`. The
-            chosen fit continues on all data. Few sequences are cut into blocks.
+        inputs: An input for each observation, or the name of a column of inputs; the model is then an `InputOutputHMM`.
+        validation: Held-out data that compare numbers of states (default: the validation part of `source`; the chosen
+            fit then continues on all data). If `source` has few sequences, they are cut into blocks first.
         seed: Seed of the initial parameters and of the order of a stream.
-        stream: Fit the first part of the data, then take one step per part (`fit_stream`), for data larger than memory.
+        stream: Fit the first part, then take one EM step per further part (`fit_stream`), for data larger than memory.
         options: Starting values, constraints, restarts and convergence.
         reading: Options of `SequenceData` or `SequenceStream`, such as `unit` or `lengths`; for numbers `axis`,
             `lengths`, `min_variance`, `covariance_type` (diag, full, tied, spherical), `num_gaussians`, `sizes`.
 
     Raises:
         InputError, ResourceError: Invalid source or option; the counts do not fit in memory.
-        Interrupted: Ctrl-C; its `result` is the fit so far. A second Ctrl-C ends at once.
+        Interrupted: Ctrl-C was pressed; `result` of the error is the fit so far. A second Ctrl-C ends at once.
     """
     sizes, begun = sizes_of(num_states), time.monotonic()
     options = options_of(options, FitOptions, reading)
@@ -325,7 +325,7 @@ def _without_judges(
     fits = fit_each(sizes, fit, options["callback"])
     choice = choice_of(fits, *evidence_of_fits(work, fits, choose, options["callback"]))
     hmm = _named(choice.chosen.hmm, data, "Baum-Welch fit")
-    why = "there are too few data for a held-out part" if work.weights is None else "sequence_weights hold nothing out"
+    why = "there are too few data for a held-out part" if work.weights is None else "with weights, no part is held out"
     fields = choice.fields | {"num_zeros": choice.chosen.num_zeros, "data": _material(data, work, options, index)}
     fields["reason"] = f"{choice.reason}; {why}" if choice.reason else ""
     return FitResult(hmm, num_weighted(work, data), **fields)

@@ -15,20 +15,20 @@ from hmmscope.reprs import Shown, Tabular
 from hmmscope.schema import require, require_count
 from hmmscope.seeds import numpy_generator
 
-#: Random numbers per model and step, and least number per step.
+#: Random values drawn for each model and step, and least number for each step from all models together.
 DRAWN, LEAST_DRAWN = 50, 4000
 
 
 @dataclass(frozen=True, repr=False)
 class Forecasts(Shown, Tabular):
-    """Marginal predictions of the next steps.
+    """Predictions of the observations at the next steps, each step on its own (marginal distributions).
 
     For symbols, `mean` is the probability of each symbol, and `low` and `high` are the 95 % interval of this
     probability over the posterior. For numbers, `mean` is the expected value, and the value is between `low` and `high`
     with probability 95 % over noise, states and parameters.
 
     Attributes:
-        mean, low, high: (step, symbol) or (step, coordinate).
+        mean, low, high: Mean and 95 % interval, of shape (step, symbol) or (step, coordinate).
         names: Names of the symbols or coordinates, or empty.
         index: Time stamp of each step, or None.
     """
@@ -40,7 +40,7 @@ class Forecasts(Shown, Tabular):
     index: Any = field(default=None, repr=False)
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row per step and outcome."""
+        """Return a row for each step and each symbol or coordinate."""
         return [
             ({"step": step + 1} if self.index is None else {"step": step + 1, "time": self.index[step]})
             | {"outcome": self.names[outcome] if self.names else outcome}

@@ -1,4 +1,4 @@
-"""Rows of observations for the methods of a fitted model."""
+"""Observations, in rows with labels, that the methods of a fitted model are applied to."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import FOR_NUMBERS, IF_MISSING
 from hmmscope.sequences.vector_data import VectorData, read_vectors
 
-#: Most entries of a padded batch, and most sequences in it.
+#: Most entries and most sequences of a padded batch.
 MOST_ENTRIES, MOST_SEQUENCES = 2**21, 4096
 
 
@@ -85,7 +85,7 @@ def given_rows(hmm: Process, source: Any, *, lengths: Any = None, inputs: Any = 
 
     Args:
         hmm: The model.
-        source: Whatever `hmmscope.fit` reads; (time, coordinate) is one sequence.
+        source: Any source that `hmmscope.fit` reads; an array (time, coordinate) is one sequence.
         lengths: Lengths of the sequences in consecutive rows.
         inputs: Inputs of an `InputOutputHMM`, see `read_inputs`.
         reading: Options of `SequenceData`, or of `read_vectors`.
@@ -139,7 +139,7 @@ def with_known_states(
 def read_inputs(
     inputs: Any, source: Any, lengths: Sequence[int], reading: Mapping[str, Any], alphabet: Any = None
 ) -> SequenceData:
-    """Read the input of each observation."""
+    """Read the inputs of an `InputOutputHMM`, one for each observation."""
     try:
         found = _as_read(inputs, source, lengths, reading, alphabet)
     except InputError as error:

@@ -15,13 +15,13 @@ from hmmscope.schema import require_count
 from hmmscope.sequences.gaps import MISSING
 
 Array = NDArray[np.float64]
-#: Statistic by its place: a length of runs, an n-gram, a lag.
+#: Values of a family of statistics by place: the length of a run, an n-gram, or a lag.
 Shares = dict[tuple[int, ...], float]
 Family = tuple[str, Callable[[Sequence[torch.Tensor]], Shares]]
 
-#: Number of run lengths (the last one includes all longer runs), of lags, and of most frequent n-grams.
+#: Numbers of run lengths (the last one includes all longer runs), of lags, and of the most frequent n-grams.
 RUNS, LAGS, GRAMS = 12, 16, 16
-#: Quantile bins of numbers for runs and n-grams.
+#: Number of quantile bins that numbers are put into before their runs and n-grams are counted.
 BINS = 3
 #: Prefix of the names of n-gram families.
 GRAM = "n-grams of "
@@ -35,16 +35,16 @@ class Goodness(Tabular):
     (fractions of the most frequent n-grams) and "autocorrelation" (for symbols, the fraction of equal pairs at a lag).
     Each coordinate of numbers has its own statistics; for runs and n-grams it is binned into three quantiles.
 
-    A family's p-value is the fraction, among the simulations and the data, whose largest standardized deviation is at
-    least that of the data. `adjusted` multiplies the p-value by the number of families (Bonferroni).
+    The p-value of a family is the fraction of data sets (the simulations and the data) whose largest standardized
+    deviation is at least that of the data. `adjusted` multiplies it by the number of families (Bonferroni).
 
     Source: Gelman, Meng and Stern (1996), posterior predictive checks; Davison and Hinkley (1997), section 4.2.
 
     Attributes:
-        rows: `family`, `place`, `value` of the data, and `mean`, `low` and `high` (95 % band) of the simulations.
+        rows: `family`, `place` (such as an n-gram) and `value` of each statistic; `mean`, `low`, `high` of simulations.
         p_values: p-value of each family.
         num_simulations: Number of simulated data sets.
-        drawn: Each simulation used another posterior draw instead of the fitted model.
+        drawn: Whether the simulations used posterior draws in turn, and not the fitted model.
     """
 
     rows: tuple[dict[str, Any], ...]
@@ -67,12 +67,12 @@ class Goodness(Tabular):
             own = [row for row in self.rows if row["family"] == family]
             outside = [row["place"] for row in own if not row["low"] <= row["value"] <= row["high"]]
             where = f"; outside the band at {', '.join(outside[:6])}" + ", ..." * (len(outside) > 6) if outside else ""
-            adjusted = f"{self.adjusted[family]:.3f} of {len(self.p_values)} families"
+            adjusted = f"adjusted {self.adjusted[family]:.3f} for {len(self.p_values)} families"
             found.append(f"  {family:<16} p {p:.3f}, {adjusted}{where}")
         return found
 
     def plot(self) -> Any:
-        """Return a Matplotlib figure, with a panel per family: data as points over bands."""
+        """Return a Matplotlib figure with a panel for each family: points for the data over bands of simulations."""
         from matplotlib.figure import Figure
 
         families = list(self.p_values)
@@ -101,7 +101,7 @@ def goodness_of_fit(
     """Compare statistics of sequences with the same statistics of simulations of equal lengths.
 
     Args:
-        models: Models to simulate in turn: the fitted one, or posterior draws.
+        models: Models that are simulated in turn: the fitted model alone, or posterior draws.
         sequences: Symbols (time,) or numbers (time, coordinate).
         num_simulations: Number of simulated data sets, at least 20.
         seed: Seed of the simulations.

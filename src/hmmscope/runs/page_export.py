@@ -34,16 +34,16 @@ from hmmscope.processes.capabilities import COMPONENTS, STATES
 from hmmscope.processes.process import Process
 from hmmscope.runs.pipeline import Run
 
-#: Maximum numbers of the model and of the process on one page, and maximum positions.
+#: Most weights of the model, most probabilities of the process, and most positions on one page.
 MOST_WEIGHTS, MOST_PROBABILITIES, MOST_COLUMNS = 4_000_000, 1_000_000, 512
-#: Examples for the maps from layers to beliefs; samples for n-gram counts.
+#: Number of examples for the maps from layers to beliefs, and number of samples for n-gram counts.
 EXAMPLES, NGRAM_SAMPLES = 24_000, 4096
-#: Maximum entries of an n-gram table, and its longest context.
+#: Most entries of an n-gram table, and the longest context in symbols.
 MOST_CONTEXTS, LONGEST_CONTEXT = 4096, 2
 
 
 def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
-    """Return the data of the interactive section of a run's page."""
+    """Return the data for the interactive section of the model page of a run."""
     if run.config.target != "observation" or run.config.training.block_length:
         raise InputError("run: the interactive page needs a model that predicts the next observation in one pass")
     layout, seed, own = run.config.layout, run.config.seed, process is None
@@ -65,12 +65,12 @@ def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ControlScores:
-    """Scores of untrained controls in the regression of beliefs on layers.
+    """Scores of untrained controls: R² of beliefs that are regressed on the layers of an untrained model.
 
     Attributes:
-        num_samples: Number of `probe` samples.
-        r2: R² of the controls by layer name.
-        beyond: Verdict, text, and R² of the model and of the controls, each at its best layer.
+        num_samples: Number of samples of the probe dataset.
+        r2: Mean R² of the controls, by layer name.
+        beyond: Verdict, its text, and R² of the model ("r2") and of the controls ("twins"), each at its best layer.
     """
 
     num_samples: int
@@ -88,10 +88,10 @@ def live_model_data(
     twinned: ControlScores | None = None,
     twins: UntrainedControls | None = None,
 ) -> dict[str, Any]:
-    """Return the data of the interactive section of a model that predicts the next observation.
+    """Return the data for the interactive section of the page of a model that predicts the next observation.
 
-    The maps are fitted and evaluated on `probe`, as in `geometry`. `beyond` is the fraction of the belief explained
-    beyond untrained controls, at each network's best layer.
+    The maps from layers to beliefs are fitted and evaluated on `probe`, as in `geometry`. The entry "beyond" compares
+    the model with untrained controls, each network at its best layer.
     """
     name = name or type(model).__name__
     found = in_browser(model, probe)
@@ -161,7 +161,7 @@ def in_browser(model: nn.Module, dataset: ProcessDataset) -> tuple[dict[str, Any
     return _own_recurrent(model, dataset)
 
 
-#: Recurrent cell by the class of a user's module.
+#: Name of the recurrent cell of the page, by the torch class in a user's module.
 _CELLS = {nn.LSTM: "lstm", nn.GRU: "gru"}
 
 

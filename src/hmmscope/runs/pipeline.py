@@ -34,7 +34,7 @@ from hmmscope.training.engines import Choice, choose_engine
 from hmmscope.training.state import load_weights
 from hmmscope.training.updates import target_loss
 
-#: Copy of a user's process, and initial weights of a user's module, in the run folder.
+#: Files of a run folder with a copy of a user's process and with the initial weights of a user's module.
 OWN_PROCESS, FIRST_WEIGHTS = "process.safetensors", "first-weights.safetensors"
 
 
@@ -48,7 +48,7 @@ class Run(Tabular):
         process: The data-generating process.
         model: A `SequenceModel` or the user's module, with the weights of the last checkpoint.
         summary: Results of a finished run (``loss``, ``bayes_loss``, ``excess`` with its interval, ...), else None.
-            ``bayes_loss`` and ``excess`` are None for given sequences.
+            For recorded sequences, ``bayes_loss`` and ``excess`` are None.
     """
 
     path: Path
@@ -79,7 +79,7 @@ class Run(Tabular):
 
     @property
     def seconds_per_step(self) -> float | None:
-        """Return processor seconds per step; None with fewer than two records."""
+        """Return the mean processor seconds of a training step; None if fewer than two steps were timed."""
         records = [record for record in read_journal(self.path / "timing.jsonl") if "processor_seconds" in record]
         pairs = [
             (later["step"] - one["step"], later["processor_seconds"] - one["processor_seconds"])
@@ -103,12 +103,12 @@ class Run(Tabular):
         return ProcessDataset(self.process, layout=self.config.layout, seed=self.config.seed, stream=stream)
 
     def compare_with_untrained(self) -> list[tuple[str, Any]]:
-        """Return named models: the model as "trained", and three untrained controls of the same architecture."""
+        """Return pairs (name, model): the "trained" model and three "untrained" controls of its architecture."""
         twins = draw_controls(self.model, seed=self.config.seed, first=self.untrained()).models
         return [("trained", self.model), *(("untrained", twin) for twin in twins)]
 
     def dataset_of(self, source: Any, **reading: Any) -> ProcessDataset:
-        """Return a source's sequences as a dataset with the optimum of the run's process."""
+        """Return the sequences of a source as a dataset, with the exact answers of the run's process."""
         return dataset_of(source, self.process, self.config.layout, seed=self.config.seed, **reading)
 
     @property
@@ -124,7 +124,7 @@ class Run(Tabular):
         """Return a copy of the model with its weights after `step` steps.
 
         Raises:
-            InputError: No checkpoint of that step; `training.num_log_checkpoints` sets the stored steps.
+            InputError: No checkpoint of that step is stored; `training.num_log_checkpoints` sets the stored steps.
             DamagedError: The checkpoint is damaged.
         """
         config, given = self.config, isinstance(self.config.model, UserModuleSpec)
@@ -143,7 +143,7 @@ class Run(Tabular):
         """Return the steps with stored weights: 0, and the completed steps of ``training.num_log_checkpoints``.
 
         Raises:
-            InputError: The run stores none.
+            InputError: The run stores no intermediate checkpoints.
             DamagedError: A checkpoint of a finished run is missing.
         """
         wanted = self.config.training.log_checkpoint_steps
@@ -179,7 +179,7 @@ def _beside(summary: dict) -> str:
 
 
 def read_run(path: str | Path) -> Run:
-    """Read a run from its folder without weights; its `model` is None."""
+    """Read a run from its folder without its weights; `model` of the result is None."""
     folder = RunDir.open(require_path("path", path))
     config = config_from_data(folder.config)
     return Run(Path(path), config, _process_of(folder, config), None, folder.done)
@@ -207,7 +207,7 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None, strict: 
         raise InputError(f"model: {path} contains its model, {config.model.name}; leave model out")
     net = untrained_model(config, process)
     if folder.done is not None and open_sealed(folder.path, milestones=False) is None:
-        warnings.warn(f"{path}: has no seal, so its files cannot be verified", stacklevel=2)
+        warnings.warn(f"{path}: has no checksums (seal.json), so its files cannot be verified", stacklevel=2)
     found = folder.load_checkpoint()
     if found is None:
         raise InputError(f"{path}: the run has no checkpoint yet; train it with --resume (resume=True in Python)")
@@ -278,7 +278,7 @@ def model_io_of(config: RunConfig, target: Target) -> ModelIO:
 def engine_of(config: RunConfig, model_io: ModelIO, num_processes: int = 1, *, measure: bool = True) -> Choice:
     """Choose the training engine of a run on a known device; the result includes the reason (see `choose_engine`).
 
-    With `measure`, both engines may be timed.
+    If `measure` is true, both engines may be timed; otherwise only stored times are used.
     """
     if config.target.startswith("density"):
         if config.training.engine == "compiled":
@@ -301,7 +301,7 @@ def _process_of(folder: RunDir, config: RunConfig) -> Process:
 
 
 def check_same(folder: RunDir, process: Process) -> None:
-    """Raise DamagedError unless the process is bit-identical to the run's process."""
+    """Raise DamagedError unless the process is equal, bit by bit, to the one that the run was trained on."""
     expected = store.read_json(folder.path / "seeds.json", managed=True).get("process_digest")
     if expected not in (process.digest, process.params_digest):  # older folders store the digest without names
         raise DamagedError(

@@ -34,9 +34,9 @@ from hmmscope.sequences.gaps import MISSING
 from hmmscope.sequences.vector_data import VectorData
 from hmmscope.training.signals import Interrupted
 
-#: Largest R-hat of mixed chains, R-hat above which chains are lengthened, and sufficient number of effective draws.
+#: Largest R-hat of chains that agree, R-hat above which chains are lengthened, and sufficient effective sample size.
 MIXED, LONGER, ENOUGH = 1.01, 1.05, 400
-#: Sequences decoded in one batch.
+#: Number of sequences whose states are decoded in one batch.
 TOGETHER = 256
 
 
@@ -50,7 +50,7 @@ class Posterior(Shown, Tabular):
         log_likelihood: Log-likelihood of the data under each draw (chain, draw), in nats.
         relabelled_fraction: Fraction of draws whose state labels were permuted to match the fit.
         sequences: The fitted data: symbols (time,) or numbers (time, coordinate).
-        lengthened: Factor by which the chains were lengthened because R-hat was above 1.05.
+        lengthened: Factor by which the chains were lengthened because R-hat was above 1.05; 1 if they were not.
     """
 
     hmm: Any
@@ -61,10 +61,10 @@ class Posterior(Shown, Tabular):
     lengthened: int = 1
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row per entry: fitted value, posterior mean, 95 % interval, R-hat, effective sample sizes.
+        """Return a row per parameter: fitted value, posterior mean, 95 % interval, R-hat, effective sample sizes.
 
-        Columns `array` and `entry` identify the entry. The interval has equal tails and is wider if few draws are
-        effective. R-hat and effective sizes of a constant entry are NaN.
+        The columns `array` and `entry` identify the parameter. The interval has equal tails and is wider if the
+        effective sample size is small. A constant parameter has NaN for R-hat and effective sample sizes.
         """
         found = []
         fitted = self.hmm.file_tensors()
@@ -81,7 +81,7 @@ class Posterior(Shown, Tabular):
         return found
 
     def lines(self) -> list[str]:
-        """Return text lines: draws, agreement of the chains, and intervals for models of few states."""
+        """Return lines of text: number of draws, agreement of the chains, and an interval for each parameter."""
         chains, draws = self.log_likelihood.shape
         rows = self.table()
         worst, least = (
@@ -98,7 +98,7 @@ class Posterior(Shown, Tabular):
             if self.relabelled_fraction
             else ""
         )
-        said += f"; the chains were lengthened {self.lengthened} times" if self.lengthened > 1 else ""
+        said += f"; the chains were made {self.lengthened} times as long" if self.lengthened > 1 else ""
         shown = [row for row in rows if len(rows) <= 200 or row["array"] != "emission"]
         width = max(len(_place(row)) for row in shown)
         return [said] + [
@@ -107,7 +107,7 @@ class Posterior(Shown, Tabular):
         ]
 
     def check(self, num_simulations: int = 200, *, seed: int = 0) -> Goodness:
-        """Test goodness of fit by posterior predictive simulation, see `goodness_of_fit`."""
+        """Test goodness of fit with simulations of posterior draws; see `goodness_of_fit`."""
         return goodness_of_fit(self.models(num_simulations), self.sequences, num_simulations, seed)
 
     def forecast(self, observed: Any, steps: int, *, num_models: int = 200, seed: int = 0) -> Forecasts:
@@ -133,7 +133,7 @@ class Posterior(Shown, Tabular):
 
 
 def worst_r_hat(arrays: Iterable[NDArray[np.float64]]) -> float:
-    """Return the largest R-hat of all entries that vary; 1 if no entry varies."""
+    """Return the largest R-hat of all parameters that vary between draws; 1 if none varies."""
     ratios = np.concatenate([r_hat(values.reshape(*values.shape[:2], -1)) for values in arrays])
     return float(np.max(ratios[~np.isnan(ratios)], initial=1.0))
 
@@ -152,7 +152,7 @@ class FitData:
 
     Attributes:
         data: Sequences of symbols or of numbers.
-        restricted: No posterior.
+        restricted: Whether options of the fit, such as weights of sequences, rule out a posterior.
         index: Label of each row, or None.
         columns: Names of the coordinates, or empty.
         inputs: Inputs of the observations, or None.
@@ -186,7 +186,7 @@ class FitData:
         max_lengthening: int = 1,
         rules: Mapping[str, ConstrainedRows] | None = None,
     ) -> Posterior:
-        """Draw from the posterior of a model; `laws` are the priors of the arrays with constraints."""
+        """Draw from the posterior of a model; `laws` are options of the emission prior, `rules` the constraints."""
         require(is_count(max_lengthening), "max_lengthening", "must be at least 1 and whole", max_lengthening)
         factor, found = 0, None
         with StoppableProgress(chains.num_sweeps, "posterior", quiet=None) as heard:

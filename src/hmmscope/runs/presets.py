@@ -50,7 +50,7 @@ PRESETS = {
     "multitask": "RoFormer on a mixture of 8192 HMMs, as published ([MultiTask] §5)",
     "limits-rnn": "ReLU RNN on the beliefs of Cyclic-DET, 5 million trajectories, 100 epochs ([Limits] App. C)",
 } | {
-    f"limits-transformer-{n}": f"Transformer of {n} layers on the same, with its curriculum ([Limits] App. C.1)"
+    f"limits-transformer-{n}": f"{n}-layer Transformer on beliefs of Cyclic-DET, with a curriculum ([Limits] App. C.1)"
     for n in range(1, 8)
 }
 

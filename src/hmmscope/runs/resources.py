@@ -14,7 +14,7 @@ ADVICE = "reduce training.num_log_checkpoints or the size of the model, or choos
 
 
 def disk_bytes(config: RunConfig, model_io: ModelIO) -> int:
-    """Return the bytes of a run folder, including a second checkpoint while it is written."""
+    """Return the largest size of a run folder in bytes, which includes a second checkpoint while it is written."""
     spec, cost = config.training, cost_of(config.model, model_io, config.layout.context_length)
     kept = len({spec.num_steps, 1}.union(spec.log_checkpoint_steps)) + 1
     return 200 * spec.num_steps + (0 if cost is None else 12 * cost.parameters * kept)

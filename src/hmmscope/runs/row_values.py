@@ -1,4 +1,4 @@
-"""Arrays with a value for each row of the data, and the labels of these rows."""
+"""Arrays with a value for each row of the data, and with labels of the rows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from hmmscope.reprs import needed, to_frame, write_csv
 
 
 class RowValues(np.ndarray[Any, Any]):
-    """A NumPy array with a value or several columns per row; sequences are consecutive, as in hmmlearn.
+    """A NumPy array with one value or several columns for each row; sequences follow each other, as in hmmlearn.
 
     Slices and results of arithmetic are plain arrays.
 
@@ -107,7 +107,7 @@ def time_step(index: Any) -> np.timedelta64 | None:
 
 
 def multiple_of(step: np.timedelta64, count: float) -> np.timedelta64:
-    """Return a multiple of a step in nanoseconds, or microseconds above 146 years; NaT if it is infinite."""
+    """Return `count` times a time step, in nanoseconds (above 146 years in microseconds); NaT if it is infinite."""
     for unit in ("ns", "us"):
         if (size := count * float(step / np.timedelta64(1, "us")) * (1000 if unit == "ns" else 1)) < 2**62:
             return np.timedelta64(round(size), unit)

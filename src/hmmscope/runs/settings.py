@@ -1,4 +1,4 @@
-"""Temporary settings of torch."""
+"""Settings of torch that hold inside a `with` block."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import torch
 from hmmscope.errors import InputError
 from hmmscope.training.spec import TrainingSpec
 
-#: Type of weights and training numbers.
+#: Number type of weights and of training arithmetic.
 DTYPE = torch.float32
 
 

@@ -1,4 +1,4 @@
-"""Methods of models with hidden states on rows of observations."""
+"""Methods of models with hidden states that take observations in rows: prediction, score, samples, tables."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,12 +26,12 @@ from hmmscope.runs.given_rows import GivenRows, given_rows, read_inputs, with_kn
 from hmmscope.runs.row_values import RowValues, duration_text, multiple_of, stamps_of, time_step
 from hmmscope.schema import require, require_count, unknown_name
 
-#: Largest number of symbols with a column each in the table of states.
+#: Largest number of symbols for which the table of states has a column for each symbol.
 FEW_SYMBOLS = 12
 
 
 class SampledRows(NamedTuple):
-    """Sampled rows.
+    """Sampled observations and states, row by row.
 
     Attributes:
         observations: Symbols (row,) or numbers (row, coordinate).
@@ -93,7 +93,7 @@ def coordinate_names(hmm: Process, given: GivenRows | None = None) -> tuple[str,
 
 
 def chosen_coordinates(hmm: Process, given: GivenRows | None, wanted: Any) -> list[int]:
-    """Return coordinate numbers for names or numbers; by default all."""
+    """Return the numbers of the coordinates in `wanted`, which holds names or numbers; all coordinates for None."""
     names = coordinate_names(hmm, given)
     if wanted is None:
         return list(range(hmm.num_symbols))
@@ -203,7 +203,7 @@ def _given_next_inputs(hmm: Any, past: Tensor, inputs: Tensor, steps: int) -> Fo
 
 
 def state_table(hmm: Process, x: Any = None, **reading: Any) -> StateTable:
-    """Return a row that describes each state; models with inputs have a row per state and input."""
+    """Return a row that describes each state; a model with inputs has a row for each pair of state and input."""
     if hmm.num_inputs is not None:
         return _table_by_input(hmm, None if x is None else given_rows(hmm, x, **reading))
     hmm.require_capability(PATHS if hmm.real_valued else STATES)

@@ -24,9 +24,9 @@ from hmmscope.runs.state_answers import (
 from hmmscope.runs.transition_plots import durations, transitions
 from hmmscope.schema import require, unknown_name
 
-#: Most panels of observations, and rows above which points are left out.
+#: Most panels of a plot of observations, and the number of rows above which points are not drawn.
 MOST_PANELS, MANY_ROWS = 8, 1500
-#: Options of plots; others describe how to read the observations.
+#: Options of plots; any other option describes how to read the observations.
 OPTIONS = ("sequence", "coordinates", "figsize")
 
 
@@ -56,7 +56,7 @@ def _by_input(draw: Callable[..., Any], hmm: Process, ax: Any, *, figsize: Any =
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split options into those of plots and those of reading observations."""
+    """Split options into options of plots and options for reading observations."""
     own = {name: value for name, value in options.items() if name in OPTIONS}
     return own, {name: value for name, value in options.items() if name not in OPTIONS}
 
@@ -70,9 +70,9 @@ def observations(
     Args:
         hmm: The model.
         given: The observations.
-        ax: Axes for a single coordinate.
+        ax: Axes to draw a single coordinate on (default: those of a new figure).
         sequence: Number of the sequence.
-        coordinates: By name or number; default all, with `ax` the first.
+        coordinates: Names or numbers of the coordinates (default: all, or only the first if `ax` is given).
         figsize: Size of a new figure in inches.
     """
     one, place = _chosen(given, sequence)
@@ -105,7 +105,7 @@ def observations(
 
 
 def probabilities(hmm: Process, given: GivenRows, *, ax: Any = None, sequence: int = 0, figsize: Any = None) -> Any:
-    """Plot the posterior probability of each state over time, stacked to one."""
+    """Plot the posterior probability of each state over time, as stacked areas that add up to one."""
     one, place = _chosen(given, sequence)
     found = np.asarray(predict_proba(hmm, one))
     axes = new_axes(ax, figsize or (9.0, 2.2))
@@ -149,7 +149,7 @@ def _details(hmm: Process, given: GivenRows | None, parts: Any, figure: Any, gri
 
 
 def convergence(fit: Any, *, ax: Any = None, figsize: Any = None) -> Any:
-    """Plot each restart's log-likelihood gap to the best restart, over iterations."""
+    """Plot, over iterations, how far the log-likelihood of each restart is below that of the best restart."""
     found = fit.fits.get(fit.num_states)
     if found is None or not found.history:
         raise InputError("kind: 'convergence' needs the restarts of a fit, which a stream does not store")

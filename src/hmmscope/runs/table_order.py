@@ -1,4 +1,4 @@
-"""Inputs and known states given with a table, in the order of the table's sequences."""
+"""Reordering of inputs and known states, given in the rows of a table, to the order of the table's sequences."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,10 +15,10 @@ MOVING = ("group", "time", "sort", "every", "gap", "duplicates")
 
 
 def in_table_order(name: str, values: Any, source: Any, reading: Mapping[str, Any]) -> Any:
-    """Return values, one per row of a table, by sequence, with None where a time step has no row.
+    """Return values that belong to the rows of a table by sequence, with None where a time step has no row.
 
     Raises:
-        InputError: The values have the table's index in another order.
+        InputError: The values have the index of the table, but in another order.
     """
     if values is None:
         return None
@@ -49,7 +49,7 @@ def _scalars(values: Any) -> Any:
 
 
 def from_one_hot(inputs: Any, lengths: Sequence[int]) -> tuple[Any, Any]:
-    """Convert one-hot inputs to numbers; also return the names or number of inputs, or None without one-hot rows."""
+    """Convert one-hot rows to input numbers; also return the names or the number of inputs, None for other inputs."""
     names = [*map(str, inputs.columns)] if is_frame(inputs) and hasattr(inputs, "to_numpy") else None
     parts = [inputs.to_numpy()] if names else inputs if isinstance(inputs, list | tuple) else [inputs]
     if not all(isinstance(part, np.ndarray | torch.Tensor) for part in parts):

@@ -23,8 +23,8 @@ from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.engines import SHORT, Timing, make_engine
 from hmmscope.training.state import Moments
 
-#: Time limit in seconds for rounds of one step per engine (at least one round); maximum operations of a timed step; minimum
-#: samples of a larger step.
+#: Time limit in seconds for rounds that time one step of each engine (at least one round); most operations of a timed
+#: step; fewest samples of a step that is cut to this limit.
 _SECONDS, _STEP, _FEWEST = 2.0, 2e10, 16
 
 

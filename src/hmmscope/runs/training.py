@@ -43,7 +43,7 @@ from hmmscope.training.state import load_weights, resolve_device, tensors_of, wh
 from hmmscope.training.trackers import make_tracker, tracker_module
 from hmmscope.training.trainer import train_model
 
-#: Phases of a training in timing.jsonl, with their processor seconds.
+#: Phases of a training whose processor seconds are recorded in timing.jsonl.
 PHASES = ("build", "steps", "score")
 
 
@@ -52,14 +52,13 @@ class TrainOptions:
     """Options of `hmmscope.train`: prediction target, layout, warm start and logging.
 
     Attributes:
-        target, layout: See `configure`.
-        warm_start: Folder of a shorter run whose steps are reused; the final bits are the same.
-        num_samples: Samples of the final score.
-        tracker: Also log to "tensorboard", "wandb" or "trackio"; does not affect the bits.
-        optimizer: Function of the model that returns one or several torch optimizers, whose learning rates the
-            schedule scales.
-        auxiliary_losses: By name, functions of model, batch and output; their scalars are added to the loss and logged.
-        quiet: As for `FitOptions`.
+        target, layout: Prediction target and arrangement of samples as tokens; see `configure`.
+        warm_start: Folder of a shorter run whose steps are reused; the trained weights are the same, bit by bit.
+        num_samples: Number of samples of the evaluation after training.
+        tracker: Service that also receives the log: "tensorboard", "wandb" or "trackio"; it changes no weights.
+        optimizer: Function of the model that returns torch optimizers; the schedule scales their learning rates.
+        auxiliary_losses: Functions (model, batch, output) -> scalar by name; scalars are added to the loss and logged.
+        quiet: True hides the progress; None shows it in a terminal or notebook only; False shows it also in a log.
 
     Raises:
         InputError: An option is out of range, or the package of the tracker is missing.
@@ -126,7 +125,7 @@ def train(
         options: Prediction target, layout, warm start and logging.
         reading: Options of `SequenceData`, such as `column`, `missing` or `lengths`; stored in the folder.
 
-    Under torchrun, the processes train together as set by ``training.parallel``. Process 0 returns; the others exit.
+    Under torchrun, the processes train together as ``training.parallel`` says. Process 0 returns; the others exit.
 
     Raises:
         InputError: Invalid source or model, or a module that fails or has too small a vocabulary.

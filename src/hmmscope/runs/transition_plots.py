@@ -11,14 +11,14 @@ from hmmscope.runs.plot_style import new_axes, state_colours
 from hmmscope.runs.row_values import duration_text
 from hmmscope.runs.state_answers import dwell_rows, predict, state_names, state_table, transitions_of
 
-#: Most states of a graph (above, a matrix is drawn), and the smallest probability of an arrow.
+#: Most states of a graph (models with more states are drawn as a matrix), and the smallest probability with an arrow.
 MOST_NODES, LEAST_ARROW = 10, 0.005
 
 
 def transitions(hmm: Process, given: GivenRows | None = None, *, ax: Any = None, figsize: Any = None) -> Any:
-    """Plot states as a graph: areas show their frequency, labels their durations, arrows their transitions.
+    """Plot states as a graph: areas show frequencies of states, labels mean durations, and arrows transitions.
 
-    Arrows show P(next state | the state changes). With more than ten states the plot is the transition matrix.
+    Arrows show P(next state | the state changes). A model with more than ten states is drawn as a transition matrix.
     """
     rows = state_table(hmm, given)
     matrix = transitions_of(hmm).numpy()
@@ -49,7 +49,7 @@ def transitions(hmm: Process, given: GivenRows | None = None, *, ax: Any = None,
 
 
 def durations(hmm: Process, given: GivenRows | None = None, *, ax: Any = None, figsize: Any = None) -> Any:
-    """Plot the durations of visits; points are visits that the most likely paths show completely."""
+    """Plot the distribution of durations of visits to each state; points show complete visits in the data."""
     axes = new_axes(ax, figsize or (5.6, 3.6))
     longest = max(2, min(200, int(3 * np.nan_to_num(max(dwell_rows(hmm)), posinf=60.0)) + 1))
     if hmm.visits is not None:

@@ -21,9 +21,9 @@ from hmmscope.sequences.number_cells import looks_like_numbers
 from hmmscope.sequences.read_options import TIME_OPTIONS
 from hmmscope.sequences.vector_data import VectorData, joined, read_vectors
 
-#: Reading options of numbers.
+#: Options for reading numbers.
 READING = ("axis", "lengths", "column", "group", "missing", *TIME_OPTIONS)
-#: Minimum number of sequences or blocks for holding out, and minimum length of a block.
+#: Least number of sequences or blocks from which a part is held out, and least length of a block.
 LEAST_PARTS, SHORTEST = 20, 16
 
 
@@ -83,7 +83,7 @@ def choose_vectors(
     more: dict[str, Any],
     choose: str | None = None,
 ) -> tuple[NumStatesChoice, dict[str, Any]]:
-    """Fit each number of states, and choose; also return further fields of `FitResult`."""
+    """Fit vectors with each number of states, and choose a number; also return further fields of `FitResult`."""
     apart, cut = data, ""
     if judges is not None and judges.rows.shape[1] != data.rows.shape[1]:
         raise InputError(f"validation: must have {data.rows.shape[1]} coordinates, got {judges.rows.shape[1]}")

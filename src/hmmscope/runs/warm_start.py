@@ -29,12 +29,12 @@ FREE = (
 
 @dataclass(frozen=True, eq=False)
 class SharedPrefix:
-    """The steps that two runs share.
+    """The training steps that a shorter and a longer run share.
 
     Attributes:
         shorter: The existing run.
         step: Step of the reused checkpoint.
-        num_log_checkpoints: Steps with checkpoints that stay in the longer run.
+        num_log_checkpoints: Steps whose checkpoints the longer run keeps.
     """
 
     shorter: RunDir
@@ -46,7 +46,7 @@ class SharedPrefix:
         """Return the longest prefix that the run in `path` shares with a configuration.
 
         Raises:
-            InputError: There is none.
+            InputError: The runs share no step with a checkpoint.
             DamagedError: `path` is damaged.
         """
         shorter = RunDir.open(path)

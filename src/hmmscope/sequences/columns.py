@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 def to_plain(source: Any) -> Any:
     """Convert a tensor, array or column to a NumPy array, masked array or list; return other objects unchanged.
 
-    Arrays get native byte order, positive strides and a dtype that torch supports. Columns with null values become
-    lists.
+    Arrays get native byte order, positive strides and a dtype that torch supports. Columns with nulls become lists.
     """
     if isinstance(source, torch.Tensor):
         dense = (source.to_dense() if source.layout != torch.strided else source).detach().cpu()
@@ -59,7 +58,7 @@ def _native(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def writable(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array that torch can share without a warning."""
+    """Return the array, or a copy if it is read-only, so that torch can share its memory without a warning."""
     return array if array.flags.writeable else array.copy()
 
 

@@ -31,9 +31,9 @@ from hmmscope.sequences.splitting import block_length, hashes_of, parts_of_hashe
 from hmmscope.sequences.time_stamps import stored_duration
 from hmmscope.text import in_a_line
 
-#: Reading options of `SequenceData`.
+#: Names of the options of `SequenceData` for reading a source.
 READING_OPTIONS = ("symbols", "unit", "column", "group", *TIME_OPTIONS, "axis", "missing", "lengths", "symbols_from")
-#: Numbers of symbols, and of characters of the first line, in `describe`.
+#: Most symbols, and most characters of the first line, that `describe` shows.
 _SHOWN_SYMBOLS, _SHOWN_LINE = 12, 60
 
 
@@ -46,7 +46,7 @@ class Parts(NamedTuple):
 
 
 class SequenceData(Dataset[Tensor]):
-    """Sequences of symbols 0 to V - 1, of any lengths and with gaps, with optional symbol names.
+    """Sequences of symbols 0 to V - 1, of any lengths and with missing observations; symbols may have names.
 
     Indexing gives a sequence (``data[3]``) or a subset (``data[3:10]``, ``data[[5, 3]]``). It is a PyTorch dataset:
     ``DataLoader(data, collate_fn=data.collate)``.
@@ -55,30 +55,30 @@ class SequenceData(Dataset[Tensor]):
         source: lists of symbols, texts, an integer array or tensor (sequence, time), a table with such a column
             (`datasets.Dataset`, a frame, a mapping), a path (text, FASTA, .csv, .tsv, .jsonl, .npz, .npy, .safetensors,
             .parquet), or `SequenceData`.
-        symbols: all names in order, or their number; default: sorted names, or numbers up to the largest.
-        unit: of text: "characters", "words", "numbers" or "lines".
-        column: of a table or file with several arrays; default: ``observations``, or the only one.
-        group: column with the sequence of each row, in a table with one observation per row.
+        symbols: all names in order, or the number of symbols (default: sorted names, or numbers up to the largest).
+        unit: the unit of text that is a symbol: "characters", "words", "numbers" or "lines".
+        column: column of a table, or array of a file, with the symbols (default: ``observations``, or the only one).
+        group: column that names the sequence of each row, in a table with one observation per row.
         time: column with the time stamp of each row; "index" is the index of a frame. See [time](data.md#time-stamps).
-        every: time step, such as "10min"; steps without a row are missing. "row": each row is a step.
-        gap: a longer time between rows starts a new sequence.
-        sort: sort rows by time; otherwise disorder raises an error.
-        duplicates: "first" or "last" of several rows in one step; otherwise they raise an error.
+        every: time step, such as "10min"; a step without a row is missing. With "row", each row is a step.
+        gap: longest time between two rows of one sequence; a longer time starts a new sequence.
+        sort: whether to sort rows by time; otherwise rows out of order raise an error.
+        duplicates: which of several rows in one step to keep, "first" or "last"; by default they raise an error.
         axis: time axis of a 2-d array: 0 if columns are sequences, 1 if rows are. By default (time, 1) is one sequence.
-        missing: values of missing observations, such as "NA", -1, NaN, [None] or "". One of None, NaN and "nan" means all.
-            Masked entries and `hmmscope.MISSING` are always missing.
-        lengths: of padded rows, or of sequences concatenated in one row or column, as in hmmlearn.
-        symbols_from: a process or `SequenceData` whose symbols, and reading options, to use.
-        title: default: the file name.
-        seed: of `train`, `validation` and `test`.
+        missing: values that mark missing observations, such as "NA", -1, NaN, [None] or ""; any of None, NaN and "nan"
+            stands for all three. Masked entries and `hmmscope.MISSING` are always missing.
+        lengths: lengths of padded rows, or of sequences that follow each other in one row or column, as in hmmlearn.
+        symbols_from: a process or `SequenceData` whose symbols and reading options are used.
+        title: title of the data (default: the file name).
+        seed: seed of the split into `train`, `validation` and `test`.
 
     Attributes:
-        symbols: names (V,), or None.
-        num_symbols: V.
-        lengths: of the sequences (sequence,), with missing observations.
-        title, how: title, and how the source was read.
+        symbols: names of the symbols, or None.
+        num_symbols: number of symbols, V.
+        lengths: lengths of the sequences (sequence,); missing observations count.
+        title, how: title of the data, and a sentence on how the source was read.
         read_options: options that read another source in the same way.
-        names: of the sequences (group or record), or None.
+        names: names of the sequences, from `group` or from the records of a file, or None.
 
     Raises:
         InputError: nothing to read, an unknown symbol, a missing or too large file, or an ambiguous source.
@@ -164,7 +164,7 @@ class SequenceData(Dataset[Tensor]):
 
     @cached_property
     def steps_since_gap(self) -> NDArray[np.int64]:
-        """Number of observations since the start or last gap (observation,); -1 where missing."""
+        """Number of observations since the sequence start or the last missing one (observation,); -1 where missing."""
         steps, gaps = np.arange(self.num_steps), self.flat == self.num_symbols
         begins = np.zeros(self.num_steps + 1, np.bool_)
         begins[self._starts[:-1]] = True
@@ -178,7 +178,7 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def index(self) -> list[NDArray[Any]] | None:
-        """Time stamps (datetime64, with zones in UTC) or row labels per sequence, or None."""
+        """Time stamps (datetime64; in UTC if they had a zone) or row labels of each sequence, or None."""
         index = self._encoded.index
         return None if index is None else np.split(index, self._starts[1:-1])
 
@@ -231,7 +231,7 @@ class SequenceData(Dataset[Tensor]):
         return glue.join(names[code] if 0 <= code < len(names) else "?" for code in map(int, sequence))
 
     def renamed(self, symbols: Sequence[str]) -> "SequenceData":
-        """Return the data with symbols renumbered by their place in `symbols`."""
+        """Return the data with each symbol numbered by the place of its name in `symbols`."""
         names = self.symbols or ()
         codes = np.array([*(symbols.index(name) for name in names), len(symbols)])
         flat = codes[self.flat.astype(np.int64)]
@@ -241,7 +241,7 @@ class SequenceData(Dataset[Tensor]):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of symbols, names and lengths."""
+        """SHA-256 of the sequences: symbols, names of symbols, and lengths."""
         header = json.dumps([self.num_symbols, self.symbols], ensure_ascii=False)
         sha = hashlib.sha256(f"{FORMAT}/1/{len(self)}/{header}".encode())
         sha.update(self._encoded.lengths.astype("<i8").tobytes())
@@ -279,7 +279,7 @@ class SequenceData(Dataset[Tensor]):
     # -- batches
 
     def padded(self, length: int | None = None) -> tuple[Int64[Tensor, "sequence time"], Int64[Tensor, " sequence"]]:
-        """Return all sequences, cut to `length`, as a zero-padded array, and their lengths."""
+        """Return a zero-padded array of all sequences, each cut to `length` (default: not cut), and their lengths."""
         return self.collate([self[number] for number in range(len(self))], length)
 
     @staticmethod
@@ -294,7 +294,7 @@ class SequenceData(Dataset[Tensor]):
         return tokens, counts
 
     def batches(self, batch_size: int, *, shuffle: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (tokens, lengths) of `batch_size` sequences; a seed in `shuffle` shuffles them."""
+        """Yield (tokens, lengths) of `batch_size` sequences at a time, shuffled if `shuffle` is a seed."""
         require_count("batch_size", batch_size)
         order = np.arange(len(self))
         if shuffle is not None:
@@ -305,7 +305,7 @@ class SequenceData(Dataset[Tensor]):
     # -- parts
 
     def cut(self, length: int) -> "SequenceData":
-        """Cut the sequences into pieces of at most `length`."""
+        """Cut the sequences into pieces of at most `length` observations."""
         require_count("length", length)
         lengths = [
             min(length, count - begin) for count in self._encoded.lengths.tolist() for begin in range(0, count, length)
@@ -320,17 +320,17 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def block_length(self) -> int:
-        """Piece length that gives about 50 pieces; at least 16."""
+        """Length that cuts the data into about 50 pieces; at least 16 observations."""
         return block_length(self.num_steps)
 
     def chunks(self, length: int) -> "SequenceData":
-        """Cut the sequences into pieces of `length`, or of `block_length` if there would be fewer than 30."""
+        """Cut the sequences into pieces of `length`, or of `block_length` if `length` gives fewer than 30 pieces."""
         require_count("length", length)
         length = piece_length(self.lengths.tolist(), length)
         return self.cut(length) if self.longest > length else self
 
     def in_blocks(self) -> "SequenceData":
-        """Return at least three different sequences, cut by `block_length` if needed."""
+        """Return the data, cut into pieces of `block_length` if it has fewer than three different sequences."""
         different: set[bytes] = set()
         for begin, end in pairwise(self._starts.tolist() if len(self) >= 3 else ()):
             different.add(hashlib.sha256(self.flat[begin:end].tobytes()).digest())
@@ -350,14 +350,14 @@ class SequenceData(Dataset[Tensor]):
     def split(self, train: float = 0.8, validation: float = 0.1, *, seed: int = 0) -> Parts:
         """Split into disjoint training, validation and test parts.
 
-        Equal sequences stay together, and the order of the sequences is irrelevant.
+        Equal sequences go to the same part, and the order of the sequences has no effect.
 
         Args:
-            train, validation: fractions of the different sequences.
-            seed: of the split.
+            train, validation: fractions of the different sequences in these two parts; the rest is the test part.
+            seed: seed of the split.
 
         Raises:
-            InputError: fewer than three different sequences, or no rest.
+            InputError: there are fewer than three different sequences, or the fractions leave no test part.
         """
         require(
             train > 0 and validation > 0 and train + validation < 1,
@@ -389,7 +389,7 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def train(self) -> "SequenceData":
-        """Training part with 80 % of the sequences; `validation` and `test` have 10 % each."""
+        """Training part with 80 % of the different sequences; `validation` and `test` have 10 % each."""
         return self._parts.train
 
     @property
@@ -406,7 +406,7 @@ class SequenceData(Dataset[Tensor]):
         """Write the data to a new .safetensors, .npz or .jsonl file, from which `SequenceData` restores it.
 
         Raises:
-            InputError: another ending.
+            InputError: the file name has another ending.
             RefusedError: the file exists.
         """
         write_sequences(self, path)
@@ -416,9 +416,9 @@ def read_as(source: Any, read_options: Mapping[str, Any], beside: Iterable[str] 
     """Build `SequenceData` from a source and reading options.
 
     Args:
-        source: `SequenceData`, or its source.
-        read_options: options by name.
-        beside: other valid option names, for the error.
+        source: `SequenceData`, or anything that it can be built from.
+        read_options: options of `SequenceData` by name.
+        beside: names of the caller's other options, which the error for an unknown option lists too.
 
     Raises:
         InputError: an unknown option, or options for data that are already read.

@@ -18,14 +18,14 @@ from hmmscope.sequences.large import MAX_SYMBOLS, require_dense, smallest
 from hmmscope.sequences.read_options import ReadOptions
 from hmmscope.text import is_text
 
-#: How a line of text becomes symbols.
+#: Units of text, each with the way in which a line becomes symbols.
 UNITS = {
     "characters": "each character is a symbol",
     "words": "words separated by spaces or commas are symbols",
     "numbers": "whole numbers separated by spaces or commas are symbols",
     "lines": "each line is one symbol, and blank lines separate sequences",
 }
-#: Up to this many texts, a single repetition suggests that each text is one symbol.
+#: If there are at most this many texts, one repeated text suggests that each text is one symbol.
 _FEW_TEXTS = 10
 
 
@@ -34,15 +34,15 @@ class Encoded(Shown):
     """Sequences encoded as symbol numbers.
 
     Attributes:
-        flat: all symbols, concatenated (observation,); V where missing.
-        lengths: of the sequences (sequence,).
-        symbols: names, or None.
-        num_symbols: V.
-        how: how the source was read.
+        flat: symbols of all sequences, one after the other (observation,); `num_symbols` where missing.
+        lengths: lengths of the sequences (sequence,).
+        symbols: names of the symbols, or None.
+        num_symbols: number of symbols.
+        how: a sentence on how the source was read.
         first: beginning of the first sequence, as text.
-        read_options: options for another source.
+        read_options: options that read another source in the same way.
         index: time stamps or row labels of all observations (observation,), or None.
-        names: of the sequences, or None.
+        names: names of the sequences, or None.
     """
 
     flat: NDArray[np.integer]
@@ -58,7 +58,7 @@ class Encoded(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Alphabet(Shown):
-    """Symbol names or their number, names of missing observations, and reading options."""
+    """The symbols of data: their names or their number, the markers of missing observations, and reading options."""
 
     names: tuple[str, ...] | None = None
     count: int | None = None
@@ -127,7 +127,7 @@ def within(rows: Sequence[Any], lengths: object) -> list[Any]:
     """Return sequences without padding: rows cut to `lengths`, or a single row split by `lengths`.
 
     Raises:
-        InputError: lengths that match neither the rows nor the only row.
+        InputError: the lengths fit neither the rows nor a single row.
     """
     if lengths is None:
         return list(rows)
@@ -208,7 +208,7 @@ def _has_gaps(row: Sequence[Any], missing: Missing) -> bool:
 
 
 def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
-    """Encode rows of names; by default the alphabet is their sorted set."""
+    """Encode rows of names; if the alphabet has no names, it becomes the sorted set of the names in the rows."""
     different = {word for row in rows for word in row}
     gaps = {word for word in different if alphabet.missing.has(word)}
     names = alphabet.names or (
@@ -242,7 +242,7 @@ def _no_name(word: object, known: tuple[str, ...], alphabet: Alphabet, where: st
 
 
 def encode_characters(lines: list[str], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
-    """Encode lines of characters; by default the alphabet is their set in Unicode order."""
+    """Encode lines of characters; if the alphabet has no names, it becomes their set in Unicode order."""
     if alphabet.names is None and alphabet.count is not None:
         return encode_words([list(line) for line in lines], alphabet, how, where)
     points = np.frombuffer("".join(lines).encode("utf-32-le", "surrogatepass"), np.uint32)
@@ -267,7 +267,7 @@ def _small(flat: NDArray[np.integer], count: int) -> NDArray[np.integer]:
 def encode_lines(
     lines: list[str], alphabet: Alphabet, unit: str | None, what: str, where: Callable[[int], str]
 ) -> Encoded:
-    """Encode lines of text with the given unit, or with the only unit that fits."""
+    """Encode lines of text with the unit `unit`, or for None with the only unit that fits the text."""
     if unit is not None and unit not in UNITS:
         raise unknown_name("unit", unit, UNITS)
     kept = [number for number, line in enumerate(lines) if line.strip()]

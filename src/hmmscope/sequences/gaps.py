@@ -1,4 +1,4 @@
-"""Missing observations."""
+"""Missing observations: their markers in sources, and their code in arrays of symbols."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from numpy.typing import NDArray
 from hmmscope.errors import InputError
 from hmmscope.schema import shown
 
-#: A missing observation in arrays of symbols; in `SequenceData.flat` and checked batches it is V.
+#: Code of a missing observation in arrays of symbols; `SequenceData.flat` and checked batches have num_symbols instead.
 MISSING = -(2**31)
 
 #: Names that often mean a missing observation; they are read as symbols, with a note.
 USUAL_GAPS = frozenset({"na", "n/a", "nan", "null", "none", "<na>", "nat", "missing"})
 
-#: Begin of the advice for a marker of missing observations, and advice for numbers where symbols are expected.
+#: First words of the advice on an unknown symbol that may mark a missing observation, and advice on real numbers.
 IF_MISSING = "if it marks a missing observation"
 FOR_NUMBERS = "for real numbers use hmmscope.fit(X, num_states, emission='gaussian'); train networks on its .hmm"
 
 #: Characters that often mean a missing letter.
 _USUAL_LETTERS = frozenset("-.?*nN")
 
-#: The stored name of None and NaN.
+#: Name that stands for None and NaN in stored options.
 _NO_VALUE = "<na>"
 
 #: Names that declare all null values as missing.
@@ -42,8 +42,8 @@ class Missing:
     """The values that represent a missing observation.
 
     Attributes:
-        names: texts and numbers as text; ``"nan"`` or ``"none"`` for any null value, ``""`` for an empty cell.
-        nothing: None and NaN are missing for any names.
+        names: these values as text; ``"nan"`` or ``"none"`` stands for any null value, ``""`` for an empty cell.
+        nothing: whether None and NaN are missing even if `names` does not contain them.
     """
 
     names: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Missing:
 
     @classmethod
     def of(cls, given: object) -> "Missing":
-        """Build from one value or a list; None means that no value is missing, [None] that None is missing."""
+        """Build from one value or a list of values; None means that no value is missing, [None] that None is."""
         if given is None:
             return cls()
         items = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]

@@ -1,4 +1,4 @@
-"""Chunked operations on large arrays of symbols."""
+"""Operations on large arrays of symbols that work through the arrays in chunks."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
 
-#: Largest alphabet.
+#: Largest number of symbols.
 MAX_SYMBOLS = 2**24
-#: Symbols in a chunk.
+#: Number of observations in a chunk.
 _PART = 2**20
-#: An inferred alphabet may have this many symbols, or this many for each observation.
+#: Most symbols of an inferred alphabet: the larger of a fixed number and a multiple of the number of observations.
 _MANY, _EACH = 2**16, 4
 
 

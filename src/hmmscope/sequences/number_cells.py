@@ -42,7 +42,7 @@ def split_names(column: str, table: Table) -> list[str]:
 
 
 def is_array(one: Any) -> bool:
-    """Return whether an object is an array, a list of numbers, or a list of lists of one length."""
+    """Return whether an object is an array, a list of numbers, or a list of lists of equal lengths."""
     plain = to_plain(one)
     if not (isinstance(plain, np.ndarray | list | tuple) or is_frame(plain)):
         return False
@@ -157,7 +157,7 @@ def _one_decimal_mark(table: Table, name: str, cells: list[Any]) -> None:
 def looks_like_numbers(source: Any, reading: Mapping[str, Any]) -> bool:
     """Return whether a table or array contains numbers that are not all whole.
 
-    If `unit` is set, cells of tables are symbols.
+    If `unit` is set, the cells of a table are symbols, so the answer is no.
     """
     named = isinstance(source, str | os.PathLike | Mapping) or is_frame(source)
     if named and reading.get("unit") is not None:

@@ -1,4 +1,4 @@
-"""Reading options, stored so that other sources are read in the same way."""
+"""Options for reading sequences, stored so that other sources are read in the same way."""
 
 import shlex
 from collections.abc import Mapping
@@ -9,20 +9,20 @@ from hmmscope.errors import InputError
 from hmmscope.schema import parse_spec, require, to_stored
 from hmmscope.sequences.time_axis import TimeAxis
 
-#: Options of the time axis.
+#: Names of the options that place the rows of a table in time.
 TIME_OPTIONS = ("time", "every", "gap", "sort", "duplicates")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """Options of reading sequences; None means unspecified.
+    """Options for reading sequences; None means that the option is not set.
 
     Attributes:
-        unit: of text, one of `encoding.UNITS`.
+        unit: the unit of text that is a symbol, one of `encoding.UNITS`.
         column: the column or array with the symbols.
-        group: the column with the sequence of each row.
+        group: the column that names the sequence of each row.
         axis: time axis of a 2-d array: 0 if columns are sequences, 1 if rows are.
-        missing: values of missing observations, see `Missing`.
+        missing: values that mark missing observations, see `Missing`.
         time: the column with the time stamp of each row.
         inputs: the column with the inputs of a model.
         every, gap, sort, duplicates: see `TimeAxis`.

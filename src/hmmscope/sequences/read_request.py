@@ -1,4 +1,4 @@
-"""A request to read sequences: options, alphabet, and names of rows for error messages."""
+"""A request to read sequences: options, alphabet, and names of rows in error messages."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,23 +26,23 @@ from hmmscope.sequences.large import MAX_SYMBOLS, smallest, too_sparse
 from hmmscope.sequences.read_options import TIME_OPTIONS, ReadOptions
 from hmmscope.sequences.tables import Table
 
-#: A number, as tables write it.
+#: Pattern of a number in the cell of a table.
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-#: Format name of sequence files.
+#: Value of "format" in files of sequences.
 FORMAT = "hmmscope-sequences"
-#: Default field, which `hmmscope sample` writes.
+#: Name of the column or array that is read by default, and that `hmmscope sample` writes.
 OBSERVATIONS = "observations"
 
 
 class ReadRequest:
-    """The caller's reading options, and names of rows for error messages.
+    """The caller's options for reading sequences, and the names of rows in error messages.
 
     Args:
-        what: the source, for messages.
-        alphabet: known symbols.
-        read_options: requested options.
-        lengths: of padded rows, or of the sequences in one row.
-        kept: options of similar sequences, for what `read_options` leaves open.
+        what: name of the source in messages.
+        alphabet: symbols that are already known.
+        read_options: options that the caller asks for.
+        lengths: lengths of padded rows, or of the sequences that follow each other in one row.
+        kept: options that a process stores; they apply where `read_options` has None.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ReadRequest:
         )
         gaps = [name for name in found.symbols or () if name.lower() in USUAL_GAPS and self.alphabet.names is None]
         if gaps:
-            how += f"; {' and '.join(gaps)} too, unless --missing {','.join(gaps)}"
+            how += f"; {' and '.join(gaps)} count as symbols, unless --missing {','.join(gaps)}"
         return replace(found, read_options=reading, how=how)
 
     def choose(self, fields: Iterable[object]) -> list[str]:
@@ -110,7 +110,7 @@ class ReadRequest:
         return names
 
     def of_file(self, header: Mapping[str, Any]) -> Alphabet | None:
-        """Adopt the alphabet of a file's observations; return the caller's alphabet if it differs."""
+        """Use the alphabet that a file stores; return the caller's alphabet if it differs from that one."""
         self._check_header(header)
         self.own = "format" in header
         if header.get("gaps"):
@@ -158,7 +158,7 @@ class ReadRequest:
         )
 
     def at(self, noun: str) -> Callable[[int], str]:
-        """Return a function from a row number to the row's name in errors; -1 gives the source."""
+        """Return a function from a row number to the row's name in messages, and from -1 to the source's name."""
         known = self.row_numbers if noun == "row" else None
         return lambda n: self.what if n < 0 else f"{self.what}: {noun} {n + 1 if known is None else known[n]}"
 
@@ -200,7 +200,7 @@ class ReadRequest:
         return self.unit
 
     def characters(self, lines: list[str], noun: str) -> Encoded:
-        """Encode characters, unless another unit is requested."""
+        """Encode lines with each character as a symbol, unless the caller asks for another unit."""
         return self.lines(lines, noun, self.read_options.unit or "characters")
 
     def rows(self, rows: Sequence[Any], how: str, noun: str = "sequence") -> Encoded:
@@ -250,10 +250,10 @@ class ReadRequest:
         return self.words(rows, how)
 
     def along(self, values: list[Any]) -> list[Any]:
-        """Return lists along time; with axis=0, lists of one symbol each form one sequence.
+        """Return a list for each sequence; with axis=0, lists of one symbol each are joined to one sequence.
 
         Raises:
-            InputError: several lists of one symbol, without axis or lengths.
+            InputError: there are several lists of one symbol, and neither axis nor lengths.
         """
         if self.own or self.lengths is not None or len(values) < 2 or any(len(row) != 1 for row in values):
             return values
@@ -309,7 +309,7 @@ class ReadRequest:
         return replace(self._symbols(rows, how), index=steps.index, names=steps.names)
 
     def adopt(self, categories: list[Any]) -> None:
-        """Use all categories of a column as the alphabet."""
+        """Use all categories of a categorical column as the alphabet."""
         if categories and all(isinstance(one, str) for one in categories):
             self.unit = self.unit or "lines"
             names = [one for one in categories if not self.missing.has(one)]

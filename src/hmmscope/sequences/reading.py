@@ -1,4 +1,4 @@
-"""Reading of files and objects as encoded sequences. Only regular files of limited size are read."""
+"""Reading of files and objects as encoded sequences; only regular files of limited size are read."""
 
 import json
 import os
@@ -33,7 +33,7 @@ from hmmscope.storage import disk
 from hmmscope.storage.mapped import map_tensors, read_npy, read_npz
 from hmmscope.system_info import require_memory
 
-#: Error for text that starts like FASTA.
+#: Error message for a text file that starts like FASTA.
 TWO_WAYS = "can be read in two ways: as FASTA, if it is named .fasta, or as text with unit='characters' (--unit)"
 TEXT, FASTA, FASTQ = (".txt", ".text"), (".fa", ".fasta", ".fna", ".faa", ".ffn"), (".fq", ".fastq")
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
@@ -42,7 +42,7 @@ ENDINGS = (*TEXT, *FASTA, *FASTQ, *TABLES, *ARRAYS)
 
 
 def read_file(path: Path, asked: ReadRequest) -> Encoded:
-    """Read the sequences of a file in the format of its ending; unknown endings mean text."""
+    """Read the sequences of a file in the format that its name ends with; other endings mean text."""
     ending = ending_of(path)
     if ending not in TABLES:
         asked.no_group()
@@ -80,7 +80,7 @@ def _read_json(text: str, asked: ReadRequest) -> Encoded:
 
 
 def is_fasta(text: str) -> bool:
-    """Return whether the first line that is no blank or comment is a FASTA header."""
+    """Return whether the first line that is neither blank nor a comment is a FASTA header."""
     lines = (line for line in text.splitlines() if line.strip() and not line.startswith(";"))
     return next(lines, "").startswith(">")
 
@@ -144,7 +144,7 @@ def _letters(sequences: list[str], asked: ReadRequest, how: str) -> Encoded:
     letters = set(found.symbols or ())
     gaps = sorted(letters & {"-", "."}) + (["N"] if "N" in letters and letters <= set("ACGTUN-.") else [])
     if gaps and asked.alphabet.names is None:
-        how += f"; {' and '.join(gaps)} too, unless --missing {','.join(gaps)}"
+        how += f"; {' and '.join(gaps)} count as symbols, unless --missing {','.join(gaps)}"
     empty = sum(not sequence for sequence in sequences)
     how += f"; {empty} empty record{'s' * (empty != 1)} left out" if empty else ""
     return replace(found, how=how)
@@ -332,7 +332,7 @@ def _require_whole(array: NDArray[Any], asked: ReadRequest) -> None:
 
 
 def read_again(found: Encoded, asked: ReadRequest) -> Encoded:
-    """Return encoded sequences with new symbol names or another number of symbols."""
+    """Return encoded sequences with the symbols of a request: other names, or another number of symbols."""
     wanted, options = asked.alphabet, asked.read_options.to_data() | ({} if asked.lengths is None else {"lengths": 0})
     if options:
         raise InputError(f"{next(iter(options))}: applies only when a source is read, and SequenceData is already read")

@@ -1,4 +1,4 @@
-"""Files of sequences."""
+"""Writing of sequences to files."""
 
 import io
 import json

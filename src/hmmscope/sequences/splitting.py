@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from hmmscope.seeds import check_seed
 
-#: Number of blocks of long sequences, the shortest block, and the fewest pieces whose tenth is a useful sample.
+#: Number of blocks of long sequences, shortest length of a block, and fewest pieces of which a tenth makes a test part.
 _BLOCKS, _SHORTEST_BLOCK, _FEW_PIECES = 50, 16, 30
 
 
@@ -27,7 +27,7 @@ def parts_of_hashes(keys: list[bytes], train: float = 0.8, validation: float = 0
 
 
 def block_length(num_steps: int) -> int:
-    """Return the length that gives about 50 pieces; at least 16."""
+    """Return the length that cuts `num_steps` observations into about 50 pieces; at least 16."""
     return -(-num_steps // max(1, min(_BLOCKS, num_steps // _SHORTEST_BLOCK)))
 
 

@@ -1,4 +1,4 @@
-"""Sequence files that are larger than memory."""
+"""Reading of sequence files that are larger than memory."""
 
 import io
 import os
@@ -21,7 +21,7 @@ from hmmscope.sequences.reading import FASTA, TEXT, TWO_WAYS, header_of, is_fast
 from hmmscope.storage import disk
 from hmmscope.storage.mapped import map_tensors
 
-#: Longest line, bytes.
+#: Most bytes of a line.
 _MAX_LINE = 2**26
 _STREAMED = (*TEXT, *FASTA, ".safetensors")
 _UNITS = ("characters", "words", "numbers")
@@ -34,22 +34,22 @@ class SequenceStream:
     `SequenceData.save` is memory-mapped.
 
     Args:
-        path: text, FASTA, or .safetensors.
-        symbols: all names, or their number.
-        unit: of text: "characters", "words" or "numbers".
-        missing: values of missing observations, see `SequenceData`.
-        batch: approximate observations in a chunk.
-        longest: longer sequences are cut to this length, except lines of words and numbers.
+        path: a text file, FASTA, or .safetensors.
+        symbols: all names, or the number of symbols.
+        unit: the unit of text that is a symbol: "characters", "words" or "numbers".
+        missing: values that mark missing observations, see `SequenceData`.
+        batch: approximate number of observations in a chunk.
+        longest: length of the pieces into which longer sequences are cut; lines of words or numbers are never cut.
 
     Attributes:
-        symbols: names (V,), or None.
-        num_symbols: V.
-        size: of the file, bytes.
-        position: bytes read in the last pass.
-        read_options: options for another source.
+        symbols: names of the symbols, or None.
+        num_symbols: number of symbols.
+        size: size of the file in bytes.
+        position: bytes of the file that the last iteration has read.
+        read_options: options that read another source in the same way.
 
     Raises:
-        InputError: another kind of file, no unit, nothing to read, a line above 64 MiB; during iteration, unknown symbols.
+        InputError: another type of file, no unit, no sequence, a line above 64 MiB; during iteration, unknown symbols.
     """
 
     def __init__(

@@ -21,15 +21,15 @@ from hmmscope.sequences.time_axis import Steps, TimeAxis, put_on_grid
 from hmmscope.storage import disk
 from hmmscope.system_info import require_memory
 
-#: Most characters of a text, and of a cell.
+#: Most characters of a text file, and of a cell in it.
 MAX_TEXT = 1 << 30
-#: Separators by ending; several are told apart by the first lines.
+#: Possible separators of cells by ending of the file; the first lines show which one a file uses.
 SEPARATORS = {".csv": ",;\t|", ".tsv": "\t"}
 _PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _MARKS = {b"\xff\xfe\x00\x00": "utf-32", b"\x00\x00\xfe\xff": "utf-32", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _SAMPLE = 200
 _COMMA_NUMBER = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
-#: Name of the index of a frame, as a column.
+#: Name by which the index of a frame is chosen as a column.
 INDEX = "index"
 
 
@@ -43,8 +43,8 @@ def read_text(path: Path, limit: int = MAX_TEXT) -> str:
     """Read text in UTF-8, or UTF-16 or UTF-32 with a byte-order mark; gzip, bzip2 and xz are unpacked.
 
     Raises:
-        InputError: missing, not a regular file, too large, or another encoding.
-        DamagedError: a truncated packed file.
+        InputError: the file is missing, not a regular file, too large, or in another encoding.
+        DamagedError: a compressed file is truncated.
     """
     with disk.reading(path, managed=False, limit=limit) as file:
         opener = _PACKED.get(path.suffix.lower())
@@ -82,7 +82,7 @@ class TableCells(NamedTuple):
 
 
 def read_cells(text: str, what: str, separators: str) -> TableCells:
-    """Return the stripped cells of a table.
+    """Return the cells of a table in text, without spaces around them.
 
     A blank line in a table of one column is an empty cell, except at the end.
     """
@@ -108,7 +108,7 @@ def _parsed(text: str, separator: str) -> list[list[str]]:
 
 
 def separator_of(text: str, separators: str) -> str:
-    """Return the separator that gives every line the same number of cells, by default the first."""
+    """Return the separator that gives every line the same number of cells; if none does, the first in `separators`."""
     if len(separators) == 1:
         return separators
     lines = [line for line in text[: 64 * _SAMPLE * 80].splitlines()[:_SAMPLE] if line.strip()]
@@ -134,12 +134,12 @@ class Table:
     """Rows with named columns.
 
     Args:
-        what: the source, for messages.
-        names: of the columns.
-        take: returns a column by name.
-        numbers: row numbers in the file, from 1.
-        labels: of the rows, or None.
-        separator: of the cells in a file.
+        what: name of the source in messages.
+        names: names of the columns.
+        take: function from the name of a column to its cells.
+        numbers: numbers of the rows in the file, from 1.
+        labels: labels of the rows, or None.
+        separator: separator of the cells in the file.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Table:
         self.numbers, self.labels, self.separator = numbers, labels, separator
 
     def raw(self, name: str) -> Any:
-        """Return a column in the form of the source; the name `index` gives a frame's index."""
+        """Return a column as the source holds it; the name `index` gives the index of a frame."""
         if name not in self.names and self.labels is not None and name in (INDEX, str(self.labels.name)):
             return self.labels
         return self._take(name)
@@ -169,7 +169,7 @@ class Table:
         return list(cells)
 
     def row_numbers(self) -> list[str]:
-        """Return the column without a name that counts the rows, as pandas and R write it, or no column."""
+        """Return the name of a first column that only counts the rows, as pandas and R write it, in a list, or []."""
         if len(self.names) > 1 and self.names[0] in ("", "Unnamed: 0"):
             cells = list(map(str, self.column(self.names[0])))
             return self.names[:1] * any(cells == [str(k + first) for k in range(len(cells))] for first in (0, 1))
@@ -179,7 +179,7 @@ class Table:
         return name in self.names or (self.labels is not None and name in (INDEX, str(self.labels.name)))
 
     def where(self, row: int) -> str:
-        """Return the name of a row for messages."""
+        """Return the name of a row in messages."""
         return f"{self.what}: row {row + 1 if self.numbers is None else self.numbers[row]}"
 
     def place(self, row: int, column: str) -> str:
@@ -196,12 +196,12 @@ class Table:
         """Return the rows of each sequence in order of time.
 
         Args:
-            group: column with the sequence of each row, or None.
-            axis: time axis, or None for the order of rows.
+            group: column that names the sequence of each row, or None.
+            axis: options that place rows in time, or None to keep the order of the rows.
             count: number of rows.
 
         Raises:
-            InputError: missing columns, rows without a group, or an error of `put_on_grid`.
+            InputError: a column is missing, a row has no group, or the times do not fit the options.
         """
         groups: list[tuple[str | None, NDArray[np.int64]]] = [(None, np.arange(count))]
         if group is not None:

@@ -1,4 +1,4 @@
-"""Rows on a time grid: gaps become missing observations, and long gaps end a sequence."""
+"""Placement of rows on a regular grid of times: steps without a row are missing, and long gaps end a sequence."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ from hmmscope.reprs import Shown
 from hmmscope.schema import require, shown
 from hmmscope.sequences.time_stamps import Duration, duration_text, parse_duration, parse_times
 
-#: A grid may have this many steps, or this many for each row.
+#: Most steps of a grid: the larger of a fixed number and a multiple of the number of rows.
 _MANY, _EACH = 2**20, 1000
-#: `every` for rows that are steps whatever their times.
+#: Value of `every` that makes each row one step, whatever the times between rows are.
 EACH_ROW = "row"
 
 
 @dataclass(frozen=True, repr=False)
 class Steps(Shown):
-    """The rows of a table in order of time.
+    """The time steps of a table, each with the row that was recorded at that step.
 
     Attributes:
-        rows: row of each time step, -1 where no row was recorded (step,).
-        lengths: of the sequences (sequence,).
+        rows: row number of each time step, -1 where no row was recorded (step,).
+        lengths: lengths of the sequences (sequence,).
         index: time or label of each step (step,), or None.
-        names: of the sequences, or None.
-        summary: what was read, without rows.
+        names: names of the sequences, or None.
+        summary: description of the times in words.
     """
 
     rows: NDArray[np.int64]
@@ -38,14 +38,14 @@ class Steps(Shown):
 
 
 class TimeAxis(NamedTuple):
-    """Options of converting rows to time steps.
+    """Options that place the rows of a table in time.
 
     Attributes:
         time: column of time stamps.
-        every: the time step, or "row".
-        gap: longest time between rows of one sequence.
-        sort: sort the rows of each sequence by time.
-        duplicates: "first" or "last" of several rows in one step; by default refused.
+        every: the time step, or "row" if each row is one step.
+        gap: longest time between two rows of one sequence.
+        sort: whether to sort the rows of each sequence by time.
+        duplicates: which of several rows in one step to keep, "first" or "last"; by default they raise an error.
     """
 
     time: str

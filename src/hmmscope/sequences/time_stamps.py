@@ -12,7 +12,7 @@ from hmmscope.errors import InputError
 from hmmscope.schema import shown
 from hmmscope.sequences.gaps import is_nothing
 
-#: Microseconds of a unit, and its names.
+#: Names of each unit of time, by its length in microseconds.
 _UNITS = {
     1: ("us", "microsecond", "microseconds"),
     1_000: ("ms", "millisecond", "milliseconds"),
@@ -34,12 +34,12 @@ _LOCAL = re.compile(
     r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})(?:[T ,]+(\d{1,2}):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?\s*([AaPp][Mm])?)?"
 )
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?")
-#: Largest number of seconds, milliseconds, microseconds and nanoseconds since 1970, and microseconds of each.
+#: For seconds, milliseconds, microseconds and nanoseconds since 1970: the largest number, and the unit in microseconds.
 _EPOCH = ((1e11, 1e6), (1e14, 1e3), (1e17, 1.0), (1e20, 1e-3))
 
 
 class Duration(NamedTuple):
-    """A time step: in microseconds, as a plain number, or in whole months."""
+    """A time step: a number of microseconds, a plain number, or a number of whole months."""
 
     size: float
     months: int
@@ -73,7 +73,7 @@ def parse_duration(given: Any, field: str) -> Duration:
 
 
 def stored_duration(given: Any, field: str) -> str | None:
-    """Return a duration as text for `parse_duration`; None and text are unchanged."""
+    """Return a duration as text that `parse_duration` reads; None and text are returned unchanged."""
     if given is None or isinstance(given, str):
         return given
     found = parse_duration(given, field)
@@ -117,7 +117,7 @@ def parse_times(cells: Any, where: Callable[[int], str], as_time: bool) -> NDArr
 
 
 def looks_like_time(cell: object) -> bool:
-    """Return whether a cell is a date, or text with one."""
+    """Return whether a cell is a date, or text that is a date."""
     if isinstance(cell, date | np.datetime64):
         return True
     return isinstance(cell, str) and bool(_ISO.fullmatch(cell.strip()) or _LOCAL.fullmatch(cell.strip()))

@@ -35,7 +35,7 @@ from hmmscope.sequences.time_stamps import stored_duration
 from hmmscope.storage import store
 from hmmscope.storage.mapped import map_tensors, read_npy, read_npz
 
-#: Default field, which `hmmscope sample` writes.
+#: Name of the array that is read by default, and that `hmmscope sample` writes.
 OBSERVATIONS = "observations"
 ARRAYS = (".npy", ".npz", ".safetensors")
 ENDINGS = (*SEPARATORS, ".parquet", ".jsonl", ".ndjson", *ARRAYS)
@@ -44,15 +44,15 @@ _COLUMN = "value"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class VectorData:
-    """Sequences of vectors, of any lengths and with gaps; see `read_vectors`.
+    """Sequences of vectors, of any lengths and with missing entries; see `read_vectors`.
 
     Attributes:
-        rows: all vectors, concatenated (row, coordinate); NaN is missing.
-        lengths: of the sequences (sequence,).
+        rows: vectors of all sequences, one after the other (row, coordinate); NaN marks a missing entry.
+        lengths: lengths of the sequences (sequence,).
         columns: names of the coordinates, or None.
-        how: how the source was read.
+        how: a sentence on how the source was read.
         read_options: options that read another source in the same way, or None.
-        steps: time stamps or labels, and names of the sequences, or None.
+        steps: time stamps or labels of the rows, and names of the sequences, or None.
     """
 
     rows: Float64[Tensor, "row coordinate"]
@@ -64,7 +64,7 @@ class VectorData:
 
     @property
     def index(self) -> list[NDArray[Any]] | None:
-        """Time stamps (datetime64, with zones in UTC) or row labels per sequence, or None."""
+        """Time stamps (datetime64; in UTC if they had a zone) or row labels of each sequence, or None."""
         if self.steps is None or self.steps.index is None:
             return None
         return np.split(self.steps.index, np.cumsum(self.lengths.numpy())[:-1])
@@ -76,7 +76,7 @@ class VectorData:
 
     @property
     def num_observations(self) -> int:
-        """Number of rows with an observed entry."""
+        """Number of rows in which at least one entry is observed."""
         return int((~self.rows.isnan()).any(1).sum())
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class VectorData:
         return self.sequences[number]
 
     def padded(self) -> Float64[Tensor, "sequence time coordinate"]:
-        """Return all sequences, padded with NaN."""
+        """Return an array of all sequences, padded with NaN."""
         parts = list(self.sequences)
         return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=torch.nan)
 
@@ -122,23 +122,24 @@ def read_vectors(
 
     A table has one observation per row, and its columns are coordinates. Arrays (time,) and (time, 1) are one sequence
     of numbers, arrays (sequence, time, coordinate) are several sequences, and a list has one array per sequence. A 2-d
-    array without names needs either `lengths`, which sum to the number of rows (each row is an observation), or `axis`,
-    the axis of time (each entry is an observation).
+    array without column names needs either `lengths` of sequences (its rows are vectors) or `axis`, the axis of time
+    (its entries are observations).
 
     Args:
         source: array, tensor, list, frame, mapping of columns, `VectorData`, or a file (.csv, .tsv, .parquet, .jsonl, .npy,
             .npz, .safetensors; text may be packed).
-        column: columns to read, a list or names with commas (default: all but `group` and `time`); or the name of an array.
-        group: column with the sequence id of a row.
-        missing: markers of a missing entry, in addition to an empty cell (default: NA, NaN, nan).
-        axis, lengths: of arrays.
-        symbols_from: another source, with default options.
+        column: names of columns, a list or text with commas (default: all but `group` and `time`), or of an array.
+        group: column that names the sequence of each row.
+        missing: values that mark a missing entry, in addition to an empty cell (default: NA, NaN, nan).
+        axis: time axis of a 2-d array: 0 if columns are sequences, 1 if rows are.
+        lengths: lengths of the sequences in consecutive rows, or of padded sequences.
+        symbols_from: options of an earlier reading; they apply where no option is given here.
         width: number of coordinates, if known.
         time_axis: `time`, `every`, `gap`, `sort` and `duplicates`, see `hmmscope.SequenceData`.
 
     Raises:
-        InputError: no numbers, missing columns, an ambiguous layout, or an infinite number.
-        DamagedError: incomplete file.
+        InputError: there are no numbers, a column is missing, the layout is ambiguous, or a number is infinite.
+        DamagedError: the file is incomplete.
     """
     for name in time_axis:
         if name not in TIME_OPTIONS:
@@ -163,7 +164,7 @@ def read_vectors(
 
 
 def _in_order(data: VectorData, column: str | None) -> VectorData:
-    """Return the columns that a model was fitted to, if the data have them."""
+    """Return the data with only the columns of `column`, in their order; unchanged if a column is missing."""
     names, known = (column or "").split(","), data.columns or ()
     if names == list(known) or not all(name in known for name in names):
         return data

@@ -1,4 +1,4 @@
-"""HMMs as scikit-learn estimators, with hmmlearn's names and numbers.
+"""HMMs as scikit-learn estimators, with the interface and the numerical results of hmmlearn.
 
 Replace ``from hmmlearn.hmm import CategoricalHMM`` by ``from hmmscope.sklearn import CategoricalHMM``.
 """

@@ -27,25 +27,25 @@ class CategoricalHMM(HiddenMarkovModel):
 
     Args:
         n_components: Number of states S.
-        startprob_prior, transmat_prior, emissionprob_prior: Dirichlet priors; 1 is none.
-        n_features: Number of symbols V; default largest symbol + 1.
-        algorithm: Decoder, "viterbi" or "map".
-        random_state: Seed, generator, or None for NumPy's global one.
-        n_iter: Maximum iterations.
-        tol: Convergence threshold, in nats.
-        verbose: Print each iteration to standard error.
-        params: Fitted parts: letters of "s" (start), "t" (transitions), "e" (emissions).
-        init_params: Parts that are initialized at random.
-        implementation: "log" or "scaling"; no effect, both are exact here.
-        n_init: Random starts; hmmlearn has one.
-        constraints: Forbidden, fixed and tied probabilities, which fits keep.
+        startprob_prior, transmat_prior, emissionprob_prior: Concentrations of Dirichlet priors; 1 means no prior.
+        n_features: Number of symbols V (default: largest symbol + 1).
+        algorithm: Decoder, "viterbi" or "map" (most probable state at each time).
+        random_state: Seed or generator; None uses NumPy's global generator.
+        n_iter: Maximum number of iterations.
+        tol: The fit ends when an iteration gains less than this log-likelihood, in nats.
+        verbose: Whether to print each iteration to standard error.
+        params: Parts to fit: letters of "s" (start), "t" (transitions), "e" (emissions).
+        init_params: Parts to initialize at random, with the letters of `params`.
+        implementation: "log" or "scaling", for compatibility with hmmlearn; it has no effect.
+        n_init: Number of random starts, of which the best is kept; hmmlearn has one.
+        constraints: Forbidden, fixed and tied probabilities, which the fit keeps.
 
     Attributes:
         startprob_: Initial distribution (S,).
         transmat_: `[i, j]` = P(next j given now i) (S, S).
         emissionprob_: `[i, v]` = P(symbol v given state i) (S, V).
         monitor_: Convergence monitor of the last fit.
-        n_features: V.
+        n_features: Number of symbols V.
     """
 
     symbolic = True

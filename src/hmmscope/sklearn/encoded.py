@@ -1,4 +1,4 @@
-"""Encoded observations and parameters of estimators."""
+"""Conversion of the observations and parameters of estimators for the compiled loops."""
 
 import functools
 import math
@@ -25,17 +25,17 @@ from hmmscope.sequences.vector_data import VectorData, read_vectors
 
 Array = NDArray[np.float64]
 
-#: Parameter entries up to which processes are cached by their bytes.
+#: Largest number of parameters of a process that is cached.
 SMALL = 4096
 
 
 class UnroundedHMM(Process):
-    """State-emission HMM without rounding to the grid of 2^-32.
-
+    """HMM whose states emit symbols, with probabilities that are not rounded to multiples of 2^-32.
     Args:
-        initial: (S,).
-        transition: (S, S).
-        emission: (S, V).
+
+        initial: Initial distribution (S,).
+        transition: Transition matrix (S, S).
+        emission: Emission matrix (S, V).
     """
 
     stored_name = "UnroundedHMM"
@@ -78,9 +78,9 @@ class EncodedObservations(NamedTuple):
 
     Attributes:
         process: Process of the symbols.
-        symbols: Consecutive sequences (N,).
-        lengths: (n,).
-        sets: The pairs that `symbols` number, if states are known.
+        symbols: Symbols of all sequences, one after the other (N,).
+        lengths: Lengths of the sequences (n,).
+        sets: The pairs (symbol, allowed states) that `symbols` numbers, if some states are known, else None.
     """
 
     process: UnroundedHMM
@@ -114,14 +114,14 @@ class EncodedObservations(NamedTuple):
 
 
 class PaddedBatch(NamedTuple):
-    """Padded sequences.
+    """A batch of padded sequences.
 
     Attributes:
-        observations: (batch, time).
-        lengths: (batch,).
-        inside: Mask of non-padding (batch, time).
-        places: Their rows in X.
-        numbers: Indices of the sequences (batch,).
+        observations: Symbols (batch, time).
+        lengths: Lengths of the sequences (batch,).
+        inside: True where an entry is no padding (batch, time).
+        places: Rows of X from which the entries without padding come.
+        numbers: Numbers of the sequences in X (batch,).
     """
 
     observations: Int64[Tensor, "batch time"]
@@ -131,7 +131,7 @@ class PaddedBatch(NamedTuple):
     numbers: NDArray[np.int64]
 
     def padded(self) -> Int64[Tensor, " batch"] | None:
-        """Lengths of the sequences, or None without padding."""
+        """Return the lengths of the sequences, or None if no sequence is padded."""
         return None if bool(self.inside.all()) else self.lengths
 
     def within(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -140,15 +140,15 @@ class PaddedBatch(NamedTuple):
 
 
 def libm_log(values: Array) -> Array:
-    """Compute logarithms with the bits of the C library."""
+    """Compute logarithms with the C library, so that they equal those of hmmlearn bit by bit."""
     return np.array([math.log(value) if value > 0 else -math.inf for value in values.ravel()]).reshape(values.shape)
 
 
 def as_rows(X: Any) -> Any:
     """Convert sources of `hmmscope.SequenceData` and `read_vectors` to rows for `validate_data`; frames keep names.
 
-    A sequence of numbers is a column, and None and masked entries become NaN. Files, `SequenceData` and `VectorData`
-    have lengths, see `with_lengths`.
+    A 1-d array becomes a column, and None and masked entries become NaN. `with_lengths` converts files, `SequenceData`
+    and `VectorData`.
     """
     if isinstance(X, np.ndarray) and X.dtype.names is not None:
         X = {name: X[name] for name in X.dtype.names}
@@ -180,7 +180,7 @@ def as_rows(X: Any) -> Any:
 
 
 def with_lengths(X: Any, lengths: Any, *, symbols: bool) -> tuple[Any, Any]:
-    """Return rows and lengths of a file, `SequenceData` or `VectorData`; other X unchanged."""
+    """Return the rows and lengths of a file, `SequenceData` or `VectorData`; return other X and lengths unchanged."""
     if isinstance(X, str | Path):
         X = SequenceData(X) if symbols else read_vectors(X)
     if not isinstance(X, SequenceData | VectorData):

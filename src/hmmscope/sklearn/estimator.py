@@ -1,4 +1,4 @@
-"""Base of HMM estimators for scikit-learn."""
+"""Base class of the HMM estimators for scikit-learn."""
 
 import copy
 import math
@@ -40,23 +40,23 @@ from hmmscope.sklearn.monitor import ConvergenceMonitor
 
 #: Decoders: the Viterbi path, or the most probable state at each time.
 ALGORITHMS = ("viterbi", "map")
-#: hmmlearn's implementations, which are one implementation here.
+#: Values of hmmlearn's option `implementation`, which has no effect here.
 IMPLEMENTATIONS = ("log", "scaling")
 
 
 class HiddenMarkovModel(BaseEstimator):
     """HMM estimator; X is (time, feature), and `lengths` gives the number of rows of each sequence.
 
-    Subclasses define the abstract methods. Numbers agree with hmmlearn to about 1e-10.
+    Subclasses define the abstract methods. Results agree with those of hmmlearn to about 1e-10.
     """
 
-    #: Attribute of each letter of `params` and `init_params`.
+    #: Name of the fitted attribute for each letter of `params` and `init_params`.
     parts: dict[str, str] = {"s": "startprob_", "t": "transmat_"}
-    #: Attributes whose rows are distributions; a fit preserves their zeros.
+    #: Attributes whose rows are probability distributions; zeros in them stay zero in a fit.
     laws: tuple[str, ...] = ("startprob_", "transmat_")
     #: Whether observations are symbols.
     symbolic = False
-    #: Attribute of each part that `constraints` may name.
+    #: Name of the fitted attribute for each part that `constraints` may name.
     constrained: dict[str, str] = {"initial": "startprob_", "transition": "transmat_"}
 
     n_components: int
@@ -80,31 +80,31 @@ class HiddenMarkovModel(BaseEstimator):
 
     @abstractmethod
     def _read(self, X: Any, *, fitting: bool) -> NDArray[Any]:
-        """Check observations (N, feature); `fitting` also infers sizes."""
+        """Return checked observations (N, feature); if `fitting`, also infer the number of symbols or features."""
 
     @abstractmethod
     def _begin_emissions(self, X: NDArray[Any], random: np.random.RandomState) -> dict[str, Array]:
-        """Draw initial emissions as hmmlearn does."""
+        """Draw initial values of the emission attributes, as hmmlearn does."""
 
     @abstractmethod
     def _maximise_emissions(self, X: NDArray[Any], visits: Float64[Tensor, "symbol state"]) -> None:
-        """Set emissions that maximize the weighted likelihood."""
+        """Set the emission attributes that maximize the expected log-likelihood (M-step)."""
 
     @abstractmethod
     def _check_emissions(self) -> None:
-        """Check the emissions."""
+        """Raise InputError unless the emission attributes are valid."""
 
     @abstractmethod
     def _known(self, X: NDArray[Any], allowed: NDArray[np.bool_]) -> Any:
-        """Encode the allowed states (N, S) of each observation."""
+        """Encode the observations together with the allowed states (N, S) of each."""
 
     @abstractmethod
     def _seen(self, X: NDArray[Any], lengths: NDArray[np.int64], known: Any = None) -> EncodedObservations:
-        """Encode observations."""
+        """Encode the observations for the compiled loops."""
 
     @abstractmethod
     def _emit(self, states: NDArray[np.int64], uniforms: Array) -> NDArray[Any]:
-        """Sample an observation (N, feature) of each state."""
+        """Sample one observation for each state in `states`; return them as (N, feature)."""
 
     @abstractmethod
     def _num_free_emissions(self, positive: dict[str, NDArray[np.bool_]]) -> dict[str, int]:
@@ -118,13 +118,13 @@ class HiddenMarkovModel(BaseEstimator):
         transmat_ij ∝ max(0, transmat_prior - 1 + E[transitions i -> j]); zeros stay zero
 
         Args:
-            X: (time, feature), consecutive sequences; also a column, a table, a path, or data that were read.
-            lengths: They sum to the number of rows; None for one sequence.
-            sequence_weights: Factor of each sequence; 2 equals two copies, 0 leaves it out.
+            X: Sequences in consecutive rows (time, feature); also a column, a table, a path, or data that were read.
+            lengths: Number of rows of each sequence; None for a single sequence.
+            sequence_weights: Weight of each sequence; 2 equals two copies, 0 leaves it out.
             known_states: State of each row, -1 where unknown, or allowed states as booleans (time, state).
 
         Raises:
-            InputError: Invalid X or options, or a start that forbids a sequence.
+            InputError: X or an option is invalid, or a sequence has probability zero under the initial parameters.
         """
         self._check_options()
         X, lengths = with_lengths(X, lengths, symbols=self.symbolic)
@@ -234,12 +234,12 @@ class HiddenMarkovModel(BaseEstimator):
     # -- inference
 
     def score(self, X: Any, lengths: Any = None, *, sequence_weights: Any = None, known_states: Any = None) -> float:
-        """Compute log P(X, known states), in nats, as a weighted sum over sequences; -inf if impossible."""
+        """Compute log P(X, known states) in nats, a weighted sum over sequences; -inf if X is impossible."""
         logs = torch.from_numpy(self.score_sequences(X, lengths, known_states=known_states))
         return float(weighted_sum(logs, as_weights(sequence_weights, len(logs))))
 
     def score_sequences(self, X: Any, lengths: Any = None, *, known_states: Any = None) -> Array:
-        """Compute log P of each sequence (sequence,), in nats; -inf if impossible."""
+        """Compute log P of each sequence in nats (sequence,); -inf for an impossible sequence."""
         seen = self._asked(X, lengths, known_states)
         found = np.zeros(len(seen.lengths))
         for batch in seen.batches():
@@ -247,7 +247,7 @@ class HiddenMarkovModel(BaseEstimator):
         return found
 
     def score_samples(self, X: Any, lengths: Any = None, *, known_states: Any = None) -> tuple[float, Array]:
-        """Compute log P(X), in nats, and P(state t | its sequence) (time, state)."""
+        """Compute log P(X) in nats, and P(state at time t | its whole sequence) for each row (time, state)."""
         seen = self._asked(X, lengths, known_states)
         posteriors, total = np.zeros((len(seen.symbols), self.n_components)), 0.0
         for batch in seen.batches():
@@ -287,11 +287,11 @@ class HiddenMarkovModel(BaseEstimator):
         return total, states
 
     def predict(self, X: Any, lengths: Any = None, *, known_states: Any = None) -> NDArray[np.int64]:
-        """Return the states (time,) decoded by `algorithm`."""
+        """Return the decoded states (time,); the option `algorithm` chooses the decoder."""
         return self.decode(X, lengths, known_states=known_states)[1]
 
     def predict_proba(self, X: Any, lengths: Any = None, *, known_states: Any = None) -> Array:
-        """Compute P(state t | its sequence) (time, state)."""
+        """Compute P(state at time t | its whole sequence) for each row (time, state)."""
         return self.score_samples(X, lengths, known_states=known_states)[1]
 
     def sample(
@@ -300,9 +300,9 @@ class HiddenMarkovModel(BaseEstimator):
         """Sample observations and states, with hmmlearn's random numbers.
 
         Args:
-            n_samples: At least 1.
-            random_state: Seed or generator.
-            currstate: First state.
+            n_samples: Number of observations, at least 1.
+            random_state: Seed or generator (default: the generator of the fit, or that of the estimator).
+            currstate: First state (default: drawn from the initial distribution).
         """
         self._ready()
         if n_samples < 1:
@@ -328,13 +328,13 @@ class HiddenMarkovModel(BaseEstimator):
         return stationary_law(torch.from_numpy(np.array(self.transmat_, np.float64))).numpy()
 
     def aic(self, X: Any, lengths: Any = None) -> float:
-        """Compute -2 log P(X) + 2 (free parameters)."""
+        """Compute the AIC: -2 log P(X) + 2 (number of free parameters)."""
         return 2 * self._num_parameters() - 2 * self.score(X, lengths)
 
     def bic(self, X: Any, lengths: Any = None) -> float:
-        """Compute -2 log P(X) + (free parameters) log(observed rows).
+        """Compute the BIC: -2 log P(X) + (number of free parameters) log(number of observed rows).
 
-        Only parameters named in `params` are free; zero probabilities are not.
+        Parameters that `params` does not name, and probabilities that are zero, are not free.
         """
         X, lengths = with_lengths(X, lengths, symbols=self.symbolic)
         score = self.score(X, lengths)
@@ -417,7 +417,7 @@ class HiddenMarkovModel(BaseEstimator):
 
 
 def most_probable(prior: Any, counts: Array, before: Array) -> Array:
-    """Maximize the posterior under Dirichlet(prior) rows; zeros and rows without counts stay unchanged."""
+    """Return the rows of largest posterior under Dirichlet priors; zeros and rows without counts stay unchanged."""
     weight = np.where(before == 0, 0.0, np.maximum(prior - 1 + counts, 0))
     total = weight.sum(-1, keepdims=True)
     return np.divide(weight, total, where=total > 0, out=np.array(before, np.float64))

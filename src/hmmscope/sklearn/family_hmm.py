@@ -1,4 +1,4 @@
-"""HMM estimator with emissions of any family."""
+"""HMM estimator with emissions of any registered family."""
 
 from typing import Any
 
@@ -22,14 +22,14 @@ class FamilyHMM(RealValuedHMM):
         n_components: Number of states S.
         emission: Name of the family (`hmmscope.registry.emission`), or a subclass of `hmmscope.EmissionHMM`.
         emission_options: Options of the family, such as {"num_gaussians": 2}.
-        min_variance: Least variance, as a fraction of each feature's variance.
-        startprob_prior, transmat_prior: Dirichlet priors; 1 is none.
-        algorithm, random_state, n_iter, tol, verbose, implementation, n_init, constraints: As `CategoricalHMM`.
+        min_variance: Least variance of a state, as a fraction of each feature's variance.
+        startprob_prior, transmat_prior: Concentrations of Dirichlet priors; 1 means no prior.
+        algorithm, random_state, n_iter, tol, verbose, implementation, n_init, constraints: See `CategoricalHMM`.
         params, init_params: Letters of "s" (start), "t" (transitions), "e" (emissions).
 
     Attributes:
-        startprob_, transmat_, monitor_: As `CategoricalHMM`.
-        emissions_: Arguments of the family's class by name.
+        startprob_, transmat_, monitor_: See `CategoricalHMM`.
+        emissions_: Arrays and options of the emission family, by argument name of its class.
     """
 
     parts = RealValuedHMM.parts | {"e": "emissions_"}

@@ -29,19 +29,19 @@ class GaussianHMM(RealValuedHMM):
     Args:
         n_components: Number of states S.
         covariance_type: "diag", "full", "tied" or "spherical".
-        min_covar: Added to initial variances.
-        startprob_prior, transmat_prior: Dirichlet priors; 1 is none.
-        means_prior, means_weight: Mean prior.
-        covars_prior, covars_weight: Covariance prior.
-        algorithm, random_state, n_iter, tol, verbose, implementation, n_init, constraints: As `CategoricalHMM`.
-        min_variance: Least fitted variance, or eigenvalue of a covariance matrix; 0 for no bound, as in hmmlearn.
+        min_covar: Number that is added to initial variances.
+        startprob_prior, transmat_prior: Concentrations of Dirichlet priors; 1 means no prior.
+        means_prior, means_weight: Parameters of the prior of means, as in the formula.
+        covars_prior, covars_weight: Parameters of the prior of covariances, as in the formula.
+        algorithm, random_state, n_iter, tol, verbose, implementation, n_init, constraints: See `CategoricalHMM`.
+        min_variance: Least fitted variance, or least eigenvalue of a covariance matrix; 0 for no bound, as in hmmlearn.
         params, init_params: Letters of "s" (start), "t" (transitions), "m" (means), "c" (covariances).
 
     Attributes:
-        startprob_, transmat_: As `CategoricalHMM`.
-        means_: (S, feature).
-        covars_: Matrices (S, feature, feature); set in the shape of `covariance_type`.
-        monitor_: Convergence monitor.
+        startprob_, transmat_: See `CategoricalHMM`.
+        means_: Means (S, feature).
+        covars_: Covariance matrices (S, feature, feature); assign them in the shape of `covariance_type`.
+        monitor_: Convergence monitor of the last fit.
     """
 
     parts = RealValuedHMM.parts | {"m": "means_", "c": "_covars_"}

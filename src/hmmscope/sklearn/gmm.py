@@ -29,22 +29,22 @@ class GMMHMM(RealValuedHMM):
 
     Args:
         n_components: Number of states S.
-        n_mix: Gaussians per state K.
-        min_covar: Added to initial variances.
-        startprob_prior, transmat_prior, weights_prior: Dirichlet priors; 1 is none.
-        means_prior, means_weight: Mean prior.
-        covars_prior, covars_weight: Covariance prior; None for no prior.
-        algorithm, random_state, n_iter, tol, verbose, implementation, n_init, constraints: As `CategoricalHMM`.
-        min_variance: As `GaussianHMM`.
+        n_mix: Number of Gaussians of a state, K.
+        min_covar: Number that is added to initial variances.
+        startprob_prior, transmat_prior, weights_prior: Concentrations of Dirichlet priors; 1 means no prior.
+        means_prior, means_weight: Parameters of the prior of means, as in the formula.
+        covars_prior, covars_weight: Parameters of the prior of covariances, as in the formula; None for no prior.
+        algorithm, random_state, n_iter, tol, verbose, implementation, n_init, constraints: See `CategoricalHMM`.
+        min_variance: Least fitted variance, or least eigenvalue of a covariance matrix; 0 for no bound, as in hmmlearn.
         covariance_type: "diag", "full", "spherical", or "tied" within a state.
         params, init_params: Letters of "s" (start), "t" (transitions), "m" (means), "c" (covariances), "w" (weights).
 
     Attributes:
-        startprob_, transmat_: As `CategoricalHMM`.
-        weights_: (S, K).
-        means_: (S, K, feature).
-        covars_: (S, K, feature), (S, K, feature, feature), (S, K), or (S, feature, feature).
-        monitor_: Convergence monitor.
+        startprob_, transmat_: See `CategoricalHMM`.
+        weights_: Weights of the Gaussians of each state (S, K).
+        means_: Means (S, K, feature).
+        covars_: Variances (S, K, feature) or (S, K), or covariances (S, K, feature, feature) or (S, feature, feature).
+        monitor_: Convergence monitor of the last fit.
     """
 
     parts = RealValuedHMM.parts | {"m": "means_", "c": "covars_", "w": "weights_"}

@@ -8,12 +8,12 @@ from collections import deque
 class ConvergenceMonitor:
     """Monitor that records log-likelihoods and decides when a fit ends.
 
-    Assign a subclass instance to `monitor_` to change the rule.
+    To change the rule, assign an instance of a subclass to the attribute `monitor_` of an estimator.
 
     Attributes:
-        tol: Gain in nats below which the fit ends.
-        n_iter: Maximum iterations.
-        verbose: Print each iteration to standard error.
+        tol: The fit ends when an iteration gains less than this log-likelihood, in nats.
+        n_iter: Maximum number of iterations.
+        verbose: Whether to print each iteration to standard error.
         history: Log-likelihood at the start of each iteration, in nats.
         iter: Number of iterations.
     """
@@ -41,6 +41,6 @@ class ConvergenceMonitor:
 
     @property
     def converged(self) -> bool:
-        """True if the last gain was below `tol` or the maximum of iterations is reached."""
+        """True if the last iteration gained less than `tol`, or was the last that `n_iter` allows."""
         gained = self.history[-1] - self.history[-2] if len(self.history) >= 2 else math.inf
         return self.iter == self.n_iter or gained < self.tol

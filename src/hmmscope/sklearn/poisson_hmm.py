@@ -24,14 +24,14 @@ class PoissonHMM(RealValuedHMM):
 
     Args:
         n_components: Number of states S.
-        startprob_prior, transmat_prior: Dirichlet priors; 1 is none.
-        lambdas_prior, lambdas_weight: Rate prior.
-        algorithm, random_state, n_iter, tol, verbose, implementation, n_init, constraints: As `CategoricalHMM`.
+        startprob_prior, transmat_prior: Concentrations of Dirichlet priors; 1 means no prior.
+        lambdas_prior, lambdas_weight: Parameters of the prior of rates, as in the formula.
+        algorithm, random_state, n_iter, tol, verbose, implementation, n_init, constraints: See `CategoricalHMM`.
         params, init_params: Letters of "s" (start), "t" (transitions), "l" (mean counts).
 
     Attributes:
-        startprob_, transmat_, monitor_: As `CategoricalHMM`.
-        lambdas_: Mean counts (S, feature).
+        startprob_, transmat_, monitor_: See `CategoricalHMM`.
+        lambdas_: Mean counts of each state (S, feature).
     """
 
     parts = RealValuedHMM.parts | {"l": "lambdas_"}

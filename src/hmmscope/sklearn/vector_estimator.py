@@ -1,4 +1,4 @@
-"""Base of estimators with vector emissions."""
+"""Base class of the HMM estimators whose observations are vectors of numbers."""
 
 from abc import abstractmethod
 from typing import Any
@@ -24,19 +24,19 @@ from hmmscope.sklearn.estimator import HiddenMarkovModel
 class RealValuedHMM(HiddenMarkovModel):
     """HMM estimator for rows of numbers; NaN or masked entries are missing and integrated out."""
 
-    #: Attribute of each emission array.
+    #: Name of the fitted attribute for each emission array.
     arrays: dict[str, str]
     n_features: int
 
     @abstractmethod
     def process(self) -> EmissionHMM:
-        """The `EmissionHMM` with these parameters."""
+        """Return the `EmissionHMM` with the fitted parameters."""
 
     def _check_emissions(self) -> None:
         self._checked = self.process()
 
     def _checked_process(self) -> EmissionHMM:
-        """Return the process that the last check made, once; attributes may change afterwards."""
+        """Return the process that the last check built; a second call builds it again, as attributes may change."""
         found: EmissionHMM | None = self.__dict__.pop("_checked", None)
         return self.process() if found is None else found
 
@@ -128,7 +128,7 @@ class RealValuedHMM(HiddenMarkovModel):
 
 
 def _within(padded: torch.Tensor, inside: torch.Tensor | None) -> torch.Tensor:
-    """Return the entries of the sequences, one after the other."""
+    """Return the entries of padded sequences without the padding, one sequence after the other."""
     return padded.flatten(0, 1) if inside is None else padded[inside]
 
 

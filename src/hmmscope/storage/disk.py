@@ -45,7 +45,7 @@ def fsync_dir(path: Path) -> None:
 
 
 _PREFIX = ".tmp-"
-#: Attempts to find a free name.
+#: Most attempts to find a free name.
 _TRIES = 100
 LEFTOVER = re.compile(r"\.tmp-.+-[0-9a-f]{16}")
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -82,8 +82,8 @@ MOST_BYTES = 1 << 40
 def reading(path: Path, *, managed: bool, limit: int = MOST_BYTES) -> Iterator[BufferedReader]:
     """Open a regular file of at most `limit` bytes for reading.
 
-    A problem raises DamagedError for a `managed` file (written by hmmscope), which must not be a link, and InputError
-    for other files.
+    Any problem raises DamagedError for a `managed` file (one that hmmscope wrote, which must not be a link), and
+    InputError for other files.
     """
     wrong = DamagedError if managed else InputError
     check_name(path)
@@ -247,7 +247,7 @@ def take_lock(path: Path) -> int:
 
 
 def give_lock(fd: int) -> None:
-    """Release the lock of `take_lock` and erase the host name."""
+    """Release the lock of `take_lock` and erase the process id and host name in its file."""
     with suppress(OSError):
         os.ftruncate(fd, 0)
     os.close(fd)
@@ -255,7 +255,7 @@ def give_lock(fd: int) -> None:
 
 @contextmanager
 def holding(path: Path) -> Iterator[None]:
-    """Hold the lock on `path` inside the block; raise RefusedError naming the holder if it is held."""
+    """Hold the lock on `path` inside the block; raise RefusedError with the holder's name if another process has it."""
     fd = take_lock(path)
     try:
         yield
@@ -265,7 +265,7 @@ def holding(path: Path) -> Iterator[None]:
 
 @contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
-    """Hold the lock on a file or folder inside the block, unless it is missing or locks are not supported."""
+    """Hold the lock on a file or folder inside the block; do nothing if it is missing or cannot be locked."""
     fd = -1
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY)
@@ -279,7 +279,7 @@ def one_at_a_time(path: Path) -> Iterator[None]:
 
 @contextmanager
 def staying(folder: Path, name: str) -> Iterator[None]:
-    """If `name` disappears inside the block, report a missing folder instead of damage."""
+    """If the block fails because `name` in `folder` disappeared, raise ResourceError for a moved folder instead."""
     try:
         yield
     except (HmmscopeError, OSError) as error:

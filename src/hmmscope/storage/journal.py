@@ -1,4 +1,4 @@
-"""Append-only files of JSON lines with a digest."""
+"""Append-only files of JSON lines, with a running SHA-256 digest."""
 
 import errno
 import hashlib
@@ -12,10 +12,10 @@ from hmmscope.storage import disk, store
 
 
 class Journal:
-    """An append-only file of JSON lines; only the holder of the run's lock writes to it.
+    """An append-only file of JSON lines; only the process that holds the run's lock writes to it.
 
-    Opening removes a last line that a crash cut off. A checkpoint stores the `length` in bytes, to which a resumed run
-    truncates the file.
+    Opening the file removes a last line that a crash cut off. A checkpoint stores the `length` of the file in bytes; a
+    resumed run truncates the file to this length.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +59,7 @@ class Journal:
                 raise
 
     def sync(self) -> None:
-        """Make all records durable; after a failed sync, all later ones fail."""
+        """Write all records to the disk durably; after one failure, every later call fails too."""
         with disk.writing(self.path, 0):
             if self._sync_failed:
                 raise OSError(errno.EIO, "an earlier sync failed")
@@ -73,7 +73,7 @@ class Journal:
         """Remove all records after the first `length` bytes.
 
         Raises:
-            DamagedError: The journal is shorter, or no line ends there.
+            DamagedError: The journal is shorter than `length`, or no line ends at that byte.
         """
         if not 0 <= length <= self.length:
             raise DamagedError(f"{self.path}: {self.length} bytes, but {length} were recorded")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 _MAX_HEADER = 16 << 20
-#: An archive may decompress to this many bytes, or to this multiple of its size if that is more.
+#: Most bytes that an archive may decompress to: the larger of a fixed number and a multiple of the archive's size.
 _INFLATED, _RATIO = 1 << 28, 64
 _NAMES = {
     "F64": ("float64", 8),
@@ -39,7 +39,7 @@ _MAX_AXES = 64  # NumPy's limit
 def map_tensors(path: Path) -> tuple[dict[str, "torch.Tensor"], dict[str, str]]:
     """Map the tensors of a safetensors file into memory; also return its metadata.
 
-    The file must not change meanwhile.
+    The file must not change while the tensors are in use.
     """
     import torch
 

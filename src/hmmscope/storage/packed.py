@@ -1,9 +1,9 @@
-"""The tables of an experiment in working and in archived form.
+"""The tables of an experiment: plain files while the experiment runs, and compressed files in an archive.
 
-OUT/tables/<name>.jsonl                 rows as JSON lines: working form
-OUT/tables/<name>.jsonl.xz              the same bytes, compressed: archived, experiments without seeds
-OUT/packed/seed-<n>.json.xz             archived, experiments with seeds: one line per part
-OUT/parts.jsonl                         the parts in order
+OUT/tables/<name>.jsonl                 plain: the rows of a table as JSON lines
+OUT/tables/<name>.jsonl.xz              archive of an experiment without seeds: the same bytes, compressed
+OUT/packed/seed-<n>.json.xz             archive of an experiment with seeds: a line for each part (run or process)
+OUT/parts.jsonl                         number of rows of each part in each table, in order
 """
 
 import lzma
@@ -33,7 +33,7 @@ def read_tables(folder: Path) -> dict[str, list[Row]]:
 
 
 def is_packed(folder: Path) -> bool:
-    """Return whether a folder has the archived form: packed tables and no figures."""
+    """Return whether a folder holds the compressed tables of an archived experiment."""
     return (folder / PACKED).is_dir() or any((folder / TABLES).glob("*.jsonl.xz"))
 
 
@@ -42,7 +42,7 @@ def seed_path(folder: Path, seed: int) -> Path:
 
 
 def pack(source: Path, out: Path) -> None:
-    """Archive the tables of `source` in `out`; files that are no longer needed are removed."""
+    """Write the tables of `source` to `out` in archived form, and remove other tables from `out`."""
     tables = read_tables(source)
     index = store.read_table(source / INDEX) if os.path.lexists(source / INDEX) else None
     if index is None:
@@ -66,7 +66,7 @@ def pack(source: Path, out: Path) -> None:
 def by_part(
     index: Sequence[Mapping[str, Any]], tables: Mapping[str, Sequence[Row]], where: Path
 ) -> list[dict[str, Any]]:
-    """Return the rows of each part by table, without the column of seeds."""
+    """Return the rows of each part by table name, without the column `seed`."""
     begin = dict.fromkeys((name for row in index for name in row["rows"]), 0)
     parts = []
     for row in index:
@@ -104,7 +104,7 @@ def _other(folder: Path, seed: int) -> DamagedError:
 
 
 def seed_parts(path: Path) -> Iterator[Any]:
-    """Yield, for each part of a packed seed in order, its rows by table."""
+    """Yield the rows by table name of each part in the archive of a seed, in order."""
     return (store.parse(line, str(path)) for line in _unpacked(path).splitlines())
 
 

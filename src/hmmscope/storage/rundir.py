@@ -1,11 +1,11 @@
 """The folder of a run: configuration, seeds, environment, metrics, checkpoints and completion mark.
 
-config.json environment.json seeds.json   initial state; digests in manifest.json
-metrics.jsonl                             records determined by the seed to the bit
+config.json environment.json seeds.json   written at the start, with SHA-256 digests in manifest.json
+metrics.jsonl                             records that the seed determines, bit by bit
 timing.jsonl                              records that depend on the clock
 checkpoints/step-000000100/               one <group>.safetensors per group, state.json, manifest.json
-done.json  seal.json                      summary of a finished run, and digests of all its files
-lock                                      held by the writing process
+done.json  seal.json                      summary of a finished run, and checksums of all its files
+lock                                      file that the writing process locks
 """
 
 import errno
@@ -64,10 +64,10 @@ _STEP = re.compile(r"step-(\d{9,})")
 
 
 class RunDir:
-    """The folder of a run, made by `create` or `open`; only the holder of its lock can write.
+    """The folder of a run, from `create` or `open`; only the process that holds its lock can write.
 
     Attributes:
-        path: The folder, as given.
+        path: Path of the folder, as the caller gave it.
         config: Contents of config.json.
     """
 
@@ -118,8 +118,8 @@ class RunDir:
         """Open an existing run folder for reading or, with `lock`, for writing.
 
         Raises:
-            InputError: Missing, or not a run folder.
-            DamagedError: config.json, environment.json or seeds.json is altered.
+            InputError: The folder is missing, or is not a run folder.
+            DamagedError: config.json, environment.json or seeds.json has been altered.
             RefusedError: Another process holds the lock.
         """
         path = Path(path)
@@ -139,7 +139,7 @@ class RunDir:
         return run
 
     def lock(self) -> None:
-        """Acquire the lock for writing, and remove temporary files of a killed writer.
+        """Acquire the lock for writing, and remove temporary files that a killed process left.
 
         Raises:
             RefusedError: Another process holds the lock.
@@ -170,12 +170,12 @@ class RunDir:
 
     @property
     def metrics(self) -> Journal:
-        """Return the journal metrics.jsonl for records that the seed determines."""
+        """Return the journal metrics.jsonl, which holds records that the seed determines."""
         return self._journal("metrics.jsonl")
 
     @property
     def timing(self) -> Journal:
-        """Return the journal timing.jsonl for records that depend on the clock."""
+        """Return the journal timing.jsonl, which holds records that depend on the clock."""
         return self._journal("timing.jsonl")
 
     def _journal(self, name: str) -> Journal:
@@ -198,9 +198,9 @@ class RunDir:
     ) -> None:
         """Store checkpoint `step` durably, together with the metrics so far.
 
-        `tensors[group][name]` goes to <group>.safetensors; `state` is JSON, to which load_checkpoint adds
-        "journal_length", the size of metrics.jsonl. Older checkpoints are removed except `milestones` and the newest
-        `keep` - 1.
+        `tensors[group][name]` is stored in <group>.safetensors, and `state` as JSON; `load_checkpoint` adds
+        "journal_length", the size of metrics.jsonl in bytes, to the state. Of the older checkpoints, those of the steps
+        in `milestones` and the newest `keep` - 1 stay; the others are removed.
 
         Raises:
             NonFiniteError: A tensor has NaN or infinity; nothing is written.
@@ -237,12 +237,12 @@ class RunDir:
         return sorted(int(match[1]) for match in matches if match and match[0] == f"step-{int(match[1]):09d}")
 
     def load_checkpoint(self, step: int | None = None) -> tuple[int, dict[str, dict[str, "torch.Tensor"]], dict] | None:
-        """Load (step, tensors, state) of `step`, or of the newest intact checkpoint; None without checkpoints.
+        """Load (step, tensors, state) of checkpoint `step` (default: the newest intact one); None if there is none.
 
         Raises:
-            InputError: `step` does not exist.
-            DamagedError: `step` is damaged or has non-finite weights, or no checkpoint is intact. Without `step`,
-                damaged checkpoints are skipped with a warning.
+            InputError: There is no checkpoint `step`.
+            DamagedError: Checkpoint `step` is damaged or has non-finite weights, or no checkpoint is intact. Without
+                `step`, damaged checkpoints are skipped with a warning.
         """
         steps = self.checkpoint_steps()
         if step is not None:
@@ -311,7 +311,7 @@ class RunDir:
     # ----------------------------------------------------------------------------------------------------------------
 
     def mark_done(self, summary: dict) -> None:
-        """Mark the run as finished: sync the journals, then write the digests of all files and done.json."""
+        """Mark the run as finished: sync the journals, then write the checksums of all files and done.json."""
         self.metrics.sync()
         self.timing.sync()
         done = store.json_bytes(summary, "done")
@@ -320,7 +320,7 @@ class RunDir:
 
     @property
     def done(self) -> dict | None:
-        """Return the summary of a finished run after verifying its files, else None."""
+        """Return the summary of a finished run after checking its files; None for an unfinished run."""
         path = self.path / "done.json"
         if not os.path.lexists(path):
             return None
@@ -351,7 +351,7 @@ def validate_name(name: str, field: str) -> str:
 
 
 def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return a line per differing value, such as ``training.accumulation_steps: 1 -> 2``."""
+    """Return a line for each value that differs, such as ``training.accumulation_steps: 1 -> 2``."""
     lines = []
     for key in [*old, *(key for key in new if key not in old)]:
         before, after, name = old.get(key), new.get(key), STORED_KEYS.get(key, key)

@@ -1,10 +1,11 @@
-"""Seals: manifests of the hmmscope files in finished folders.
+"""Seals: files of checksums in finished folders, with which `hmmscope check` finds damaged files.
 
-    seal.json     folder type, what it is bound to, size and SHA-256 of each file, and the SHA-256 of all this
-    added.json    the same for reproducible files added later: figures, pages, tables of instruments
+    seal.json     the seal: type of the folder, digests of the seals of its runs ("bound"), size and SHA-256 of each
+                  file that hmmscope wrote, and the SHA-256 of these entries (the digest of the seal)
+    added.json    a second seal for files that were made later: figures, pages, tables of instruments
 
-A seal shows damage, not authorship. Code that changes a sealed folder removes the seal first; a folder without a seal
-cannot be verified. A folder's seal contains the digests of its runs' seals. Seals do not cover users' files.
+A sealed folder has a seal. A seal shows damage, not authorship, and does not cover the user's own files. Code that
+changes a sealed folder removes the seal first; a folder without a seal cannot be verified.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ from hmmscope.storage import disk, store
 SEAL, ADDED = "seal.json", "added.json"
 FORMAT, VERSION = "hmmscope-seal", 1
 KINDS = ("run", "experiment", "sweep", "pool", "paper", "submission", "kept", "added")
-#: Files named by a seal. If it names findings, readers use every figure and table in the folder.
+#: Patterns of the files that a seal covers.
 _NAMED = (
     *("*.json", "*.jsonl", "*.safetensors", "figures/*.json", "tables/*.jsonl", "tables/*.xz", "packed/*.xz"),
     *("hmms/*.json", "parts/*/*.json", "checkpoints/step-*/manifest.json", "timing/*.json*"),
@@ -30,7 +31,7 @@ _NAMED = (
     *("logs/*.log", "failures/*.json", "tensorboard/*", "index.html"),
 )
 _LISTED = ("figures/*.json", "tables/*.jsonl", "tables/*.xz", "packed/*.xz")
-#: Excluded: the seals themselves, and locks.
+#: Files that no seal covers: the seals themselves, and locks.
 APART = (SEAL, ADDED, "lock", "grid.lock")
 _CHECKPOINT = "checkpoints/"
 _MOST_BYTES = 64 << 20
@@ -38,13 +39,13 @@ _MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Seal:
-    """A verified seal.
+    """The contents of a seal whose own SHA-256 is right.
 
     Attributes:
-        kind: Folder type, one of KINDS.
-        bound: Digests of the seals of runs inside, versions, and the code.
-        files: Size and SHA-256 by name.
-        digest: Digest of the seal's contents.
+        kind: Type of the folder, one of KINDS.
+        bound: Digests of the seals of runs inside the folder, and versions of packages and code.
+        files: Size and SHA-256 of each covered file, by its path in the folder.
+        digest: SHA-256 of the other entries.
     """
 
     kind: str
@@ -62,9 +63,9 @@ def write_seal(
     leave: Collection[str] = (),
     whole: Collection[str] = (),
 ) -> None:
-    """Write a folder's seal, which covers its files and files in `coming`, but no files in `leave`.
+    """Write the seal of a folder: the checksums of its files, except those in `leave`, and of files in `coming`.
 
-    Folders in `whole`, which have no seal of their own, are covered file by file.
+    `coming` maps files that will be written to their bytes. Folders in `whole`, without seals, are covered by file.
     """
     assert kind in KINDS, kind
     coming = coming or {}
@@ -79,7 +80,7 @@ def write_seal(
 
 
 def add(folder: Path, names: Sequence[str], stayed: Sequence[str] = ()) -> None:
-    """Add files that were made from a sealed folder to its second seal, added.json."""
+    """Add the checksums of files that were made from a sealed folder to its second seal, added.json."""
     with disk.one_at_a_time(folder):
         seal = read_seal(folder)
         if seal is None:
@@ -92,7 +93,7 @@ def add(folder: Path, names: Sequence[str], stayed: Sequence[str] = ()) -> None:
 
 
 def keep(folder: Path, names: Sequence[str]) -> None:
-    """Add files to the seal of a folder that only grows, without checking existing entries again."""
+    """Add the checksums of files to the seal of a folder that only grows; earlier entries are not checked again."""
     with disk.one_at_a_time(folder):
         seal = read_seal(folder)
         files = ({} if seal is None else seal.files) | store.file_entries(folder, names)
@@ -100,7 +101,7 @@ def keep(folder: Path, names: Sequence[str]) -> None:
 
 
 def cover(made: Path) -> None:
-    """Add a new file or folder to the seal of the folder around it, if any."""
+    """Add the checksums of a new file or folder to the seal of the folder around it, if that folder has one."""
     place = Path(os.path.abspath(made))
     if not os.path.lexists(place) or os.path.lexists(place / SEAL):
         return
@@ -130,10 +131,10 @@ def remove_seal(folder: Path) -> None:
 
 @contextmanager
 def unsealed(folder: Path) -> Iterator[Seal | None]:
-    """Verify the seal, remove it for the work inside the block, and let that work write a new seal.
+    """Verify the seal of a folder, and remove it so that the block can change the folder and write a new seal.
 
     Raises:
-        DamagedError: See `open_sealed`; or an added file is altered. Nothing is changed.
+        DamagedError: A file differs from its checksum, or is not in the seal. Nothing is changed.
     """
     seal = open_sealed(folder)
     added = {} if seal is None else _added(folder, seal)
@@ -164,7 +165,7 @@ def _states_of(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, int, 
 
 
 def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
-    """Read and verify the seal of a folder, but not its files; None without a seal."""
+    """Read the seal of a folder and verify its own SHA-256, but not the files; None if the folder has no seal."""
     path = folder / name
     if not os.path.lexists(path):
         return None
@@ -183,9 +184,9 @@ def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
 
 
 def open_sealed(folder: Path, *, weights: bool = True, milestones: bool = True) -> Seal | None:
-    """Read the seal of a folder and verify its files; None without a seal.
+    """Read the seal of a folder and compare the files with its checksums; None if the folder has no seal.
 
-    Without `weights`, a run's weights are not verified; without `milestones`, only its last checkpoint is verified.
+    If `weights` is false, weights of a run are not compared; if `milestones` is false, only its last checkpoint is.
     """
     seal = read_seal(folder)
     if seal is None:
@@ -209,13 +210,13 @@ def open_sealed(folder: Path, *, weights: bool = True, milestones: bool = True) 
 
 @dataclass(frozen=True)
 class SealReport:
-    """Comparison of every file of a folder with its seals.
+    """Result of comparing every file of a folder with the checksums in its seals.
 
     Attributes:
-        covered: Files covered by a seal or by a manifest that the seal names.
-        beyond: Other files.
-        runs: Number of compared runs inside.
-        kind: Folder type in the seal; None without a seal.
+        covered: Files with a checksum in a seal, or in a manifest that a seal covers.
+        beyond: Files without a checksum.
+        runs: Number of runs inside the folder that were compared too.
+        kind: Type of the folder in its seal; None if it has no seal.
     """
 
     covered: tuple[str, ...]
@@ -230,10 +231,10 @@ class SealReport:
 
 
 def seal_report(folder: Path) -> SealReport:
-    """Compare all files below a sealed folder with its seals, byte by byte.
+    """Compare all files below a folder with the checksums in its seals.
 
     Raises:
-        DamagedError: The first difference. A copy of the small files may lack all runs.
+        DamagedError: A file differs from its checksum; the message names the first one. A folder may lack all its runs.
     """
     seal = open_sealed(folder)
     covered, runs = set() if seal is None else {*seal.files}, 0
@@ -274,13 +275,13 @@ def _bound(folder: Path, seal: Seal) -> dict[str, str | None]:
 def _surveyed(folder: Path, name: str, digest: str | None) -> tuple[str, ...]:
     path = folder / name
     if not path.is_dir():
-        raise DamagedError(f"{path}: is missing, although {folder / SEAL} is bound to it")
+        raise DamagedError(f"{path}: is missing, although {folder / SEAL} contains its checksum")
     seal = read_seal(path)
     if digest is None and seal is None:  # it had no seal when the folder was sealed
         return ()
     if seal is None or seal.digest != digest:
-        state = "has no seal" if seal is None else "differs from what was sealed"
-        raise DamagedError(f"{path}: {state}; {folder / SEAL} is bound to another seal")
+        state = "has no checksums (seal.json)" if seal is None else "was changed"
+        raise DamagedError(f"{path}: {state} after {folder / SEAL} recorded its checksum")
     return seal_report(path).covered
 
 
@@ -295,12 +296,12 @@ def file_names(folder: Path) -> Iterator[str]:
 
 
 def digests(folders: Sequence[Path]) -> dict[str, str | None]:
-    """Return the digest of each folder's seal by name; None for a folder without a seal."""
+    """Return the digest of the seal of each folder by the folder's name; None for a folder without a seal."""
     return {folder.name: digest_of(folder) for folder in folders}
 
 
 def digest_of(folder: Path) -> str | None:
-    """Return the digest of a folder's seal without checking files; None without a seal."""
+    """Return the digest of the seal of a folder without checking its files; None if the folder has no seal."""
     seal = read_seal(folder)
     return None if seal is None else seal.digest
 

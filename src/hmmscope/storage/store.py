@@ -1,7 +1,7 @@
-"""Files that survive a crash; the library writes all files through this module.
+"""Reading and writing of files and folders so that they survive a crash; the library writes all files here.
 
-A file is written as a temporary sibling, synced, renamed over its target, and the rename is synced. A folder is written
-in the same way, with a manifest of sizes and SHA-256 digests. Nothing is ever unpickled.
+A file is written under a temporary name in the same folder, synced, renamed to its target, and the rename is synced. A
+folder is written in the same way, with a manifest of sizes and SHA-256 digests. Nothing is ever unpickled.
 """
 
 import gc
@@ -33,10 +33,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, obj: Any) -> None:
-    """Write `obj` as JSON: indent 1, keys in their order, UTF-8.
+    """Write `obj` as JSON in UTF-8, with an indent of 1 and keys in their order.
 
     Raises:
-        InputError: A value without JSON form, including NaN and infinity.
+        InputError: A value has no JSON form, such as NaN or infinity.
     """
     write_bytes(path, json_bytes(obj, str(path)))
 
@@ -51,8 +51,8 @@ def read_json(path: Path, *, limit: int = 64 << 20, managed: bool = False) -> An
     For a `managed` file (written by hmmscope), a link or a missing file is reported as damage.
 
     Raises:
-        InputError: Missing, not a regular file, or above `limit`.
-        DamagedError: Not JSON.
+        InputError: The file is missing, not a regular file, or larger than `limit`.
+        DamagedError: The file is not JSON.
     """
     return parse(disk.read_bytes(path, managed=managed, limit=limit), str(path))
 
@@ -61,7 +61,7 @@ def read_text(path: Path, *, limit: int) -> str:
     """Read UTF-8 text of at most `limit` bytes.
 
     Raises:
-        InputError: Missing, not a regular file, too large, or not UTF-8.
+        InputError: The file is missing, not a regular file, too large, or not UTF-8.
     """
     try:
         return disk.read_bytes(path, managed=False, limit=limit).decode("utf-8-sig")
@@ -88,10 +88,10 @@ def table_bytes(rows: list[dict], where: str) -> bytes:
 
 
 def read_table(path: Path, *, limit: int = 1 << 30, managed: bool = True) -> list[dict]:
-    """Read the rows of `write_table`; see `read_json` for `managed`.
+    """Read rows that `write_table` wrote; see `read_json` for `managed`.
 
     Raises:
-        InputError: Above `limit` bytes, or missing and not `managed`.
+        InputError: The file is larger than `limit` bytes, or is missing and not `managed`.
         DamagedError: A line is incomplete or not a JSON object.
     """
     return parse_table(disk.read_bytes(path, managed=managed, limit=limit), str(path))
@@ -130,8 +130,8 @@ def read_tensors(path: Path, *, limit: int = 1 << 40, managed: bool = False) -> 
     """Read the tensors of a safetensors file to the CPU; see `read_json` for `managed`.
 
     Raises:
-        InputError: Missing, not a regular file, or above `limit` bytes.
-        DamagedError: Malformed, or another format.
+        InputError: The file is missing, not a regular file, or larger than `limit` bytes.
+        DamagedError: The file is malformed or has another format.
     """
     return parse_tensors(disk.read_bytes(path, managed=managed, limit=limit), str(path))
 
@@ -207,7 +207,7 @@ def _line(error: BaseException) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 # Folders
 
-#: Format of the file that identifies a folder; missing before version 0.3.
+#: Value of "format" in the file that identifies a folder; files of versions before 0.3 have no "format".
 FORMATS = {"grid": "hmmscope-grid/1", "experiment": "hmmscope-experiment/1"}
 
 
@@ -220,11 +220,11 @@ def check_format(document: Any, kind: str, path: Path) -> None:
 
 @contextmanager
 def new_folder(path: Path, *, manifest: bool = True) -> Iterator[Path]:
-    """Yield a temporary sibling to fill; on exit it becomes `path` atomically.
+    """Yield a temporary folder to fill, which is renamed to `path` atomically when the block ends.
 
     Raises:
         RefusedError: `path` exists.
-        ResourceError: The disk fails.
+        ResourceError: The disk is full, read-only or failing.
     """
     path = Path(path)
     if os.path.lexists(path):
@@ -262,7 +262,7 @@ def _make_and_open(path: Path) -> int:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and missing parents durably; an existing folder stays."""
+    """Create a folder and its missing parents durably; an existing folder stays as it is."""
     path = Path(path)
     if not path.is_dir() and path != path.parent:
         make_folder(path.parent)
@@ -290,7 +290,7 @@ def file_entries(folder: Path, names: Sequence[str]) -> dict[str, dict[str, Any]
 
 
 def check_entries(folder: Path, entries: dict[str, Any], where: str) -> None:
-    """Compare files with their recorded sizes and digests; `where` names the record in errors."""
+    """Compare files with their recorded sizes and digests; errors call the record `where`."""
     for name, expected in entries.items():
         with _opened_entry(folder, name, expected, where) as stream:
             _check_digest(hashlib.file_digest(stream, "sha256").hexdigest(), folder / name, expected, where)
@@ -327,10 +327,10 @@ def _check_digest(digest: str, file: Path, expected: Any, where: str) -> None:
 def verify_folder(path: Path, *, exact: bool = True) -> dict:
     """Return the manifest of a folder after comparing every size and digest.
 
-    With `exact`, a file that the manifest does not name raises an error.
+    If `exact` is true, a file that the manifest does not name raises an error.
 
     Raises:
-        DamagedError: The first file that is missing, altered, unnamed or a link.
+        DamagedError: A file is missing, altered, unnamed or a link; the message names the first one.
     """
     manifest = read_manifest(path, exact=exact)
     check_entries(path, manifest["files"], MANIFEST)
@@ -338,7 +338,7 @@ def verify_folder(path: Path, *, exact: bool = True) -> dict:
 
 
 def read_manifest(path: Path, *, exact: bool = True) -> dict:
-    """Return the manifest of a folder after comparing names, not contents."""
+    """Return the manifest of a folder; if `exact` is true, the names of the files are compared with it."""
     path = Path(path)
     if path.is_symlink() or not path.is_dir():
         raise DamagedError(f"{path}: missing, or a link, or not a folder")
@@ -376,7 +376,7 @@ def move_folder(path: Path, new: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files and folders of killed writers in `folder`."""
+    """Remove temporary files and folders that killed processes left in `folder`."""
     with disk.writing(folder, 0):
         disk.remove_leftovers(folder)
 
