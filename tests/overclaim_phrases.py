@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 #: What is said of whoever learned something.
 PRAISE = re.compile(
-    r"\b(learn(s|ed|t)|begun to learn|knows?|holds?|can be read|put\b.*\binto|tracks?|has found|recognis\w+|understands?"
-    r"|retrieves?|beats|reproduced|(?<!no )better|more than before)\b"
+    r"\b(learn(s|ed|t)|begun to learn|knows?|holds?|can be (read|decoded)|put\b.*\binto|tracks?|has found|recognis\w+"
+    r"|understands?|retrieves?|beats|reproduced|(?<!no )better|more than before)\b"
 )
 #: In the same sentence: it is not so, or not told, or a rule is explained.
 DENIED = re.compile(
@@ -15,7 +15,7 @@ DENIED = re.compile(
     re.IGNORECASE,
 )
 #: What praises whatever stands beside it.
-ALWAYS = re.compile(r"(?<!no )more than before|\bput more\b")
+ALWAYS = re.compile(r"(?<!no )more than (before|from)|\bput more\b")
 
 
 def sentences(text: str) -> Iterator[str]:

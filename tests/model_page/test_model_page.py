@@ -214,7 +214,7 @@ def test_a_page_says_what_its_process_is() -> None:
     umbrella = explained(hs.load_process("umbrella"))
     assert umbrella["table"]["columns"] == ["state", "emits", "then goes to"]
     pool = explained(hs.make_process("composed-cycles", num_parts=4))
-    assert "one of 8 HMMs, its component" in pool["words"]
+    assert "one of 8 HMMs (components)" in pool["words"]
     assert pool["table"] is None
 
 
@@ -240,13 +240,13 @@ def test_training_and_the_page_of_a_model_need_no_matplotlib() -> None:
 
 def test_what_cannot_be_known_says_so() -> None:
     told = "\n".join(look(Filter(RRXOR), RRXOR, **FEW).unknown)
-    assert "The contribution of training: not identifiable: " in told
-    assert "no softmax attention was found in Filter" in told
+    assert "The contribution of training is unknown: not identifiable: " in told
+    assert "Filter has no softmax attention" in told
     data = hs.SequenceData(hs.ProcessDataset("golden-mean", 9)[0:60].observations)
     page = look(hs.make_model("rnn", num_symbols=2, width=4), data, num_samples=4)
     told = "\n".join(page.unknown)
-    assert "The optimum: " in told
-    assert "The belief: the distribution of recorded sequences is unknown" in told
+    assert "The optimum is unknown: " in told
+    assert "The belief is unknown, because the distribution of recorded" in told
     assert page.layers == []
     assert {row["role"] for row in page.losses} >= {"model", "ngram"}
     mixture = hs.make_process("random-mixture", num_components=3, num_states=3, num_symbols=3)

@@ -160,7 +160,7 @@ def test_heads_are_taken_away_and_beliefs_pushed(browser: Any, mess3_page: Path)
     pushed = page.evaluate("[...explorer.session.readouts[2].belief.read(explorer.moment.streams[2])]")
     np.testing.assert_allclose(pushed, [0.05, 0.9, 0.05], atol=1e-3)
     assert page.evaluate(law) != plain
-    assert "is pushed" in page.locator("[data-part=said]").text_content()
+    assert "was replaced by another" in page.locator("[data-part=said]").text_content()
     dot = page.locator(".dot.held").bounding_box()
     page.mouse.move(dot["x"] + dot["width"] / 2, dot["y"] + dot["height"] / 2)
     page.mouse.down()

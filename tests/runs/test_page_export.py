@@ -97,15 +97,15 @@ ROFORMER = {"name": "roformer", "num_layers": 2, "num_heads": 2, "width": 16}
             1,
             (
                 "no better than the best prediction from the last symbol: 1.1",
-                "It holds no more of the belief than before training: ",
+                "Its layers hold no more of the belief than untrained networks do: ",
             ),
         ),
         (
             {"name": "rnn", "width": 8},
             400,
             (
-                "It learned to predict the next symbol: ",
-                "Inside it the same belief can be read, and more than before training: ",
+                "The network learned to predict the next symbol: ",
+                "From its layers the same belief can be decoded, more than from untrained networks: ",
             ),
         ),
     ],

@@ -46,7 +46,7 @@ def test_a_run_made_in_python_ends_in_one_page(runs: dict[str, Run], call: Calla
     assert call("report", "known", "-o", "known.html").out == "page: known.html\n"
     page = Path("known.html").read_text()
     assert {path: path.read_bytes() for path in Path("known").rglob("*") if path.is_file()} == before
-    for shown in ("Loss over training", "Answers and the optimum", "Loss above the optimum", "before training"):
+    for shown in ("Loss over training", "Predictions and the optimum", "Loss above the optimum", "before training"):
         assert shown in page
     assert f"{runs['known'].summary['loss']:.4f}" in page
     assert "hmmscope train known --out NEW" in page
@@ -146,9 +146,9 @@ def test_a_run_without_its_seal_is_marked_wherever_it_is_read(runs: dict[str, Ru
     summary = RunDir.open(path).done
     assert summary is not None
     store.write_json(path / "done.json", summary | {"loss": 0.125})
-    assert "there is no seal, so these files cannot be verified" in runs["known"].report().read_text()
+    assert "there is no file of checksums (seal.json), so these files" in runs["known"].report().read_text()
     for words in (["analyse", "known", "curves"], ["look", "known", "-o", "live.html"]):
-        assert "warning: known: has no seal" in call(*words).error
+        assert "warning: known: has no checksums (seal.json)" in call(*words).error
     assert call("check", "known").code == 4
 
 

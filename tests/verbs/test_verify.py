@@ -31,7 +31,7 @@ def test_findings_follow_from_the_tables(call: Callable, tmp_path: Path) -> None
     shutil.copytree(RESULTS / "limits-table1", kept)
     told = call("check", str(kept))
     assert (told.code, told.error) == (0, "")
-    assert "files are as they were sealed" in told.out
+    assert "files agree with their checksums" in told.out
     assert "findings follows from" in told.out
     forge(kept / "findings.json", "value", 0.125)
     told = call("check", str(kept))
@@ -42,7 +42,7 @@ def test_findings_follow_from_the_tables(call: Callable, tmp_path: Path) -> None
     shutil.copyfile(RESULTS / "limits-table1" / "findings.json", kept / "findings.json")
     told = call("check", str(kept))
     assert told.code == 3
-    assert "has no seal" in told.error
+    assert "has no checksums (seal.json)" in told.error
 
 
 def test_an_experiment_that_goes_on_fits_its_index(call: Callable, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_folders_of_ours_at_any_depth_are_checked_and_files_beside_them_counted(
     seals.remove_seal(tmp_path / "all" / "a")
     told = call("check", "all")
     assert told.code == 3
-    assert "all/a: has no seal" in told.error
+    assert "all/a: has no checksums (seal.json)" in told.error
 
 
 def test_a_folder_that_a_seal_covers_says_what_to_check(call: Callable, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_folder_that_a_seal_covers_says_what_to_check(call: Callable, tmp_path
     store.write_json(tmp_path / "all" / "a" / "experiment.json", {})
     seals.write_seal(tmp_path / "all" / "a", "experiment", {})
     assert (
-        f"all/a/drawn: is inside {tmp_path}/all/a, and the seals of that folder cover it; check {tmp_path}/all/a"
+        f"all/a/drawn: is inside {tmp_path}/all/a, whose checksums cover it; check {tmp_path}/all/a"
         in call("check", "all/a/drawn").error
     )
     assert call("check", "all/a/drawn").code == 2

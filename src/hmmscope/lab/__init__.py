@@ -1,6 +1,6 @@
 """The laboratory: experiments, evidence, studies, sweeps, pages and the command line.
 
-Authors of experiments need only:
+Authors of experiments need only this import:
 
     from hmmscope.lab import Effect, Experiment, Figure, Measured, Seen, Tables, claim, curve, lines
 """

@@ -1,4 +1,4 @@
-"""The command line: parse arguments, import the function of the verb, and call it with its options."""
+"""The command line: parse the arguments, import the function of the verb (subcommand), and call it with its options."""
 
 import argparse
 import dataclasses
@@ -22,16 +22,16 @@ from hmmscope.synonyms import suggestion
 from hmmscope.text import NobodyReadsError, in_a_line, say, silence, tell, whatever_is_heard
 
 _EPILOG = """\
-a process is a registered name (hmmscope show processes), a shipped name, or a file (.json, .npz, .safetensors)
+a process is given by a name (hmmscope show processes lists them) or by a file (.json, .npz, .safetensors)
 --section.key VALUE changes one value of a configuration: --training.num_steps 500
 
 exit codes: 0 done, 2 bad input, 3 refused (exists, in use, differs), 4 damaged data, 5 resources (disk, memory,
 device), 6 non-finite numbers, 130 interrupted, 143 terminated, 70 internal error
 """
 
-#: Verbs that only print: they stop when the reader of the pipe has gone.
+#: Verbs that only print; they stop when the reader of their output (a pipe) has closed it.
 _SHOWN = ("show", "sample", "infer", "claims")
-#: Maximum characters of an error line; the middle of a longer one is cut.
+#: Most characters of an error line; the middle of a longer line is cut out.
 _LONGEST_LINE = 400
 
 
@@ -40,7 +40,7 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{message}; see {self.prog} --help")
 
 
-#: Former verbs and other words, by the verb that does this.
+#: Other words that users may type, among them earlier names of verbs, by the verb that they mean.
 _WORDS = {
     "infer": "ask oracle facts decode",
     "check": "verify doctor test",
@@ -55,7 +55,7 @@ _WORDS = {
 
 
 def unknown_verb(name: str) -> InputError:
-    """Return the error for an unknown verb, which suggests the verb that a similar word means."""
+    """Return the error for an unknown verb; it suggests the verb whose name or meaning is nearest."""
     from hmmscope.registry import not_registered
 
     verb_of = {word: verb for verb, words in _WORDS.items() for word in words.split()}
@@ -64,7 +64,7 @@ def unknown_verb(name: str) -> InputError:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of all verbs from their option records."""
+    """Build the parser of all verbs from the dataclasses of their options."""
     raw: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter}
     known = verbs()
     about = f"{__import__('hmmscope').__doc__}\n\n{_by_audience(known)}"
@@ -97,7 +97,7 @@ def _summary(record: type) -> str:
 
 
 def _by_audience(known: Mapping[str, type]) -> str:
-    """List the verbs by audience; those without one come last."""
+    """Return the list of verbs as text, grouped by audience; verbs without an audience come last."""
     groups: dict[str, list[str]] = {audience: [] for audience in (DATA, MODEL, PAPER, ANYBODY)}
     for name, record in known.items():
         line = textwrap.fill(_summary(record), 96, initial_indent=f"  {name:<11}", subsequent_indent=" " * 13)
@@ -164,7 +164,7 @@ def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int:
-    """Run one command and return its exit code; when argcomplete calls, print completions instead."""
+    """Run one command and return its exit code; if argcomplete runs the program, print completions instead."""
     if "_ARGCOMPLETE" in os.environ:
         importlib.import_module("argcomplete").autocomplete(build_parser())
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
 
 
 def answered(command: Callable[[], int], *, debug: bool = False) -> int:
-    """Return the exit code of a command; print errors as one line, or raise them with `debug`."""
+    """Run a command and return its exit code; an error is printed as one line, or raised if `debug` is true."""
     code = _answered(command, debug)
     with suppress(ValueError, AttributeError):  # there is no standard output
         try:  # report a closed pipe here, not at interpreter exit

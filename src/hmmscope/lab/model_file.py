@@ -1,4 +1,4 @@
-"""Python files that build models, read once, so that the hashed bytes run."""
+"""Python files that build models; each is read once, so that the bytes that are hashed are the bytes that run."""
 
 import argparse
 import ast
@@ -20,24 +20,24 @@ from typing import NoReturn
 from hmmscope.errors import HmmscopeError, InputError, code_and_line
 from hmmscope.storage import disk
 
-#: Maximum bytes of a model file.
+#: Largest size of a model file in bytes.
 _MOST_BYTES = 2**20
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return FILE.py and NAME of FILE.py:NAME, else `name` and ""."""
+    """Split "FILE.py:NAME" into file and name; for other text, return the text and ""."""
     path, colon, attribute = name.rpartition(":")
     return (path, attribute) if colon and path.endswith(".py") else (name, "")
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A Python file, read once.
+    """A Python file that builds a model, read once.
 
     Attributes:
-        path: Its path.
-        source: Its bytes, which `run` compiles.
-        name: Name in it that builds the model.
+        path: Path of the file.
+        source: Bytes of the file, which `run` compiles.
+        name: Name of the function or class in the file that builds the model.
     """
 
     path: Path
@@ -61,7 +61,7 @@ class ModelFile:
         """Run the source as a module in `sys.modules`.
 
         Raises:
-            InputError: The file fails, or ends the process.
+            InputError: The code raises an error, or ends the process.
         """
         place = os.path.abspath(self.path)
         module = ModuleType(self._module_name())
@@ -81,7 +81,7 @@ class ModelFile:
         return module
 
     def siblings(self) -> list[str]:
-        """Return imported modules from the file's own folder, which `digest` does not cover."""
+        """Return the modules that the file imports from its own folder; `digest` does not cover them."""
         with one_line(f"model: {self.path}"):
             nodes = list(ast.walk(ast.parse(self.source)))
         direct = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
@@ -129,7 +129,7 @@ class ModelFile:
         return f"{stem}_{self.digest[:12]}" if taken else stem
 
 
-#: Files run by this process, by module name.
+#: Model files that this process has run, by module name.
 _RAN: dict[str, ModelFile] = {}
 
 
@@ -141,7 +141,7 @@ def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
 
 @contextmanager
 def as_script(path: Path) -> Iterator[None]:
-    """Run code inside the block as a script without arguments; raise SystemExit if it ends the process."""
+    """Run the code in the block as a script without arguments; if it tries to end the process, raise SystemExit."""
     argv, complain = sys.argv, argparse.ArgumentParser.error
 
     def end_in_words(self: argparse.ArgumentParser, message: str) -> NoReturn:
@@ -157,7 +157,7 @@ def as_script(path: Path) -> Iterator[None]:
 
 @contextmanager
 def kept_running() -> Iterator[None]:
-    """Convert a model's attempt to end the process into an InputError."""
+    """Raise InputError if code of a model in the block tries to end the process."""
     try:
         with _ends_raise():
             yield
@@ -199,7 +199,7 @@ def imports_beside(path: Path) -> Iterator[None]:
 
 @contextmanager
 def one_line(what: str) -> Iterator[None]:
-    """Convert any error of external code into an InputError that starts with `what`.
+    """Convert any error of the user's code in the block into an InputError that starts with `what`.
 
     Errors of hmmscope and Ctrl-C pass unchanged.
     """

@@ -1,7 +1,7 @@
-"""Worker processes, and the fork server that starts them: python -m hmmscope.lab.worker
+"""Worker processes for tasks, and the fork server that starts them: python -m hmmscope.lab.worker
 
-The server imports everything once and forks a worker per task. The worker sends its process id, and later its exit
-code, to the parent through a socket; when the socket closes, the worker saves and stops.
+The server imports all modules once and forks a worker for each task. It sends the worker's process id, and later its
+exit code, to the parent process through a socket; when the socket closes, the worker saves its work and stops.
 """
 
 import gc
@@ -23,7 +23,7 @@ from hmmscope.system_info import environment
 from hmmscope.text import in_a_line
 
 _MESSAGE = 1 << 16
-#: Task classes by kind.
+#: Task classes by the value of `kind`.
 _KINDS: dict[str, type[Task]] = {task.kind: task for task in (RunTask, PartTask)}
 
 
@@ -40,7 +40,7 @@ def _stop_with_parent() -> None:
 
 
 def run(message: bytes) -> int:
-    """Run a task and return the exit code of the command line, or `BUSY`."""
+    """Run a task and return an exit code of the command line, or `BUSY` if another process runs the task."""
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm warns all processes; the parent answers with SIGTERM
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
@@ -56,14 +56,14 @@ def run(message: bytes) -> int:
 
 
 def say(code: int, message: str) -> int:
-    """Report to the parent process why this worker ends; see `local.Job`."""
+    """Write to the log why this worker ends, where `local.Job` finds the reason, and return `code`."""
     with suppress(OSError):  # the disk of the log may be full
         print(f"error[{code}] {in_a_line(' '.join(message.split()))}", file=sys.stderr, flush=True)
     return code
 
 
 def main() -> None:
-    """Run the fork server until its standard input, a socket, closes."""
+    """Run the fork server until the socket that is its standard input closes."""
     asked, (ended, wake) = socket.socket(fileno=0), socket.socketpair()
     wake.setblocking(False)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm warns all processes; the parent answers

@@ -1,1 +1,1 @@
-"""The model page: one model compared with its exact optimum."""
+"""The model page: a page that compares one model with the exact Bayes-optimal answers."""

@@ -1,4 +1,4 @@
-"""Descriptions of process and model in sentences, with small matrices."""
+"""Descriptions of a process and of a model in sentences, with a table of the states of a small process."""
 
 from typing import Any
 
@@ -10,26 +10,27 @@ from hmmscope.processes.process import Process
 from hmmscope.text import in_brief
 from hmmscope.ties import steady
 
-#: Maximum states and symbols with listed probabilities, maximum transitions per cell, and minimum listed probability.
+#: Most states and most symbols of a process with a table, most transitions in a cell, and least probability in a cell.
 MOST_STATES, MOST_SYMBOLS, MOST_MOVES, LEAST = 8, 6, 4, 0.005
 
 
 def explained(process: Process) -> dict[str, Any]:
     """Return sentences about a process, and a table of its states (or None).
 
-    A row lists a state's emissions and transitions; for edge emissions, its next states by symbol. Rows omit
-    probabilities below `LEAST`.
+    A row lists the emissions and transitions of a state or, if symbols are emitted on transitions, the next states for
+    each symbol. Probabilities below `LEAST` are left out.
     """
     words = [process.about] if process.about else []
     counted = f"{_count(process.num_states, 'hidden state')} and {_count(process.num_symbols, 'symbol')}"
     if process.real_valued:
         words.append(f"Its observations are vectors of {_count(process.num_symbols, 'number')}.")
     elif process.data is not None:
-        words.append(f"Recorded sequences of {_count(process.num_symbols, 'symbol')}, with unknown distribution.")
+        counted = _count(process.num_symbols, "symbol")
+        words.append(f"It holds recorded sequences of {counted}; their distribution is unknown.")
     elif COMPONENTS in process.uses_hmm_inference:
         words.append(
-            f"Each sample comes from one of {process.num_components:,} HMMs, its component, which is drawn at its start and "
-            f"not observed; each has {counted}."
+            f"Each sample comes from one of {process.num_components:,} HMMs (components). The component is drawn at "
+            f"the start of the sample and is not observed. Each HMM has {counted}."
         )
     elif STATES in process.uses_hmm_inference:
         words.append(f"It has {counted}; only the symbols are observed.")
@@ -37,18 +38,18 @@ def explained(process: Process) -> dict[str, Any]:
     return {"words": " ".join(words), "table": table}
 
 
-#: Names of sizes in specs of hmmscope, and in configurations of Transformers and TransformerLens.
+#: Sizes of a model, with their names in specs of hmmscope and in configurations of Transformers and TransformerLens.
 _SIZES = (
     ("layer", ("num_layers", "num_hidden_layers", "n_layers")),
     ("attention head", ("num_heads", "num_attention_heads", "n_heads")),
     ("width", ("width", "hidden_size", "d_model")),
 )
-#: Maximum parts of a module that are named.
+#: Most submodules that the description of a model names.
 MOST_PARTS = 6
 
 
 def architecture(model: nn.Module) -> str:
-    """Describe a model: its components and number of parameters."""
+    """Describe a model in one line: its class, its sizes or submodules, and its number of parameters."""
     model = unwrapped(model)
     number = sum(parameter.numel() for parameter in model.parameters())
     kept = next(

@@ -1,4 +1,4 @@
-"""Precomputed intervention that moves the belief in a layer towards a state in steps."""
+"""Intervention for the model page: predictions after the belief in a layer is moved towards a state in steps."""
 
 from typing import Any
 
@@ -13,17 +13,17 @@ from hmmscope.analysis.interventions import add, intervene
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.text import in_digits
 
-#: Steps towards a state, maximum target states, and samples for the map.
+#: Number of steps towards a state, most states to move to, and number of samples for the map from layer to belief.
 STEPS, MOST_STATES, SAMPLES = 10, 8, 512
-#: Samples of `used`, of which the last quarter are changed, and positions per sample.
+#: Number of samples of `used` (activations of the last quarter are changed), and number of positions in each sample.
 USED, POSITIONS = 256, 2
 
 
 def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
     """Return predictions after moving the belief at one position of one layer towards each state.
 
-    With fraction a towards state s, b' = (1 - a) b + a e_s, and x becomes x + (b' - read(x)) G; see
-    `belief_interventions`. The Bayes-optimal prediction for b' is also returned. The process must be one HMM.
+    With fraction a towards state s, the belief b becomes b' = (1 - a) b + a e_s, and the activation x becomes
+    x + (b' - read(x)) G; see `belief_interventions`. "exact" holds the Bayes-optimal prediction for b'. One HMM only.
     """
     process = dataset.process
     taken, times = registry.adapted(model, [layer]), belief_times(dataset)
@@ -67,10 +67,10 @@ def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, A
 
 
 def used(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
-    """Measure how far predictions change when another sequence's belief is written into a layer.
+    """Measure how predictions change when the belief of another sequence is written into a layer.
 
-    Return how much of the distance (total variation) to that belief's exact prediction the change closes, also for
-    random changes of equal norm.
+    The value is the fraction of the distance (total variation) to the Bayes-optimal prediction for that belief by which
+    predictions move; "random" holds the value for random changes of equal norm.
     """
     options = InterventionOptions(num_positions=POSITIONS)
     rows = belief_interventions(

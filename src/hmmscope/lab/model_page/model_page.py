@@ -32,19 +32,19 @@ from hmmscope.schema import options_of, require, require_count, require_path
 from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import seals
 
-#: Maximum number of held-out samples.
+#: Largest number of held-out samples.
 MOST_SAMPLES = 2**20
-#: Description of the network before training, with and without stored initial weights.
+#: Descriptions of the network before training: of a run, and of a module whose initial weights are unknown.
 FIRST_WEIGHTS, A_TWIN = "this network with its initial weights", "an untrained network of the same architecture"
 
 
 @dataclass(frozen=True, repr=False)
 class ModelPage:
-    """Comparison of a model with its optimum: measurements and page.
+    """Comparison of a model with the Bayes optimum: measurements and their page.
 
     Attributes:
-        data: Everything on the page.
-        path: Path of the page, if written.
+        data: Everything on the page, as plain data.
+        path: Path of the page, or None if it was not written.
     """
 
     data: dict[str, Any]
@@ -57,7 +57,7 @@ class ModelPage:
 
     @property
     def layers(self) -> ResultTable:
-        """Return rows of R² by layer of the model, its controls and its initial weights."""
+        """Return rows with the R² of the belief in each layer, for the model, its controls and its initial weights."""
         rows = [] if self.data["beliefs"] is None else self.data["beliefs"]["layers"]
         return self._table(
             "R² by layer", [{k: v for k, v in row.items() if k not in ("after", "before")} for row in rows], "r2"
@@ -70,17 +70,17 @@ class ModelPage:
 
     @property
     def warnings(self) -> list[str]:
-        """Return warnings about a user's model, one line each."""
+        """Return warnings about a user's module, one line each."""
         return list(self.data["warnings"])
 
     @property
     def about(self) -> dict[str, Any]:
-        """Return how the model was measured."""
+        """Return the settings of the measurements, such as length, number of samples and seed."""
         return dict(self.data["about"])
 
     @property
     def unknown(self) -> list[str]:
-        """Return the quantities that the page cannot determine, one sentence each."""
+        """Return the questions that the page cannot answer, one sentence each."""
         return list(self.data["unknown"])
 
     def html(self) -> str:
@@ -124,20 +124,20 @@ def look(
 ) -> ModelPage:
     """Compare one model with its exact optimum, on an offline page or inline in a notebook.
 
-    The page shows losses of model, optimum, best n-gram baseline and untrained controls; belief maps by layer before
-    and after training; attention; and an interactive intervention. If the page can compute the model, readers can also
-    enter symbols of their own.
+    The page shows the losses of the model, the optimum, the best n-gram baseline and untrained controls; belief maps of
+    each layer before and after training; attention; and an intervention. If the page can run the model in the browser,
+    readers can also enter symbols of their own.
 
     Args:
         model: Any module from tokens (batch, time) to logits; a run, or its folder.
-        process: The training process (object, name or file), a dataset, or sequences. A run has its own.
+        process: The training process (object, name or file), a dataset, or sequences; a run has its own process.
         out: Path of the page, ending in .html.
-        layers: Names of modules for belief regression; by default the residual stream.
-        length: Observations per sample, as in training; needed for a module that does not state its training length.
-        num_samples: Held-out samples for the losses.
+        layers: Names of modules whose outputs are regressed on beliefs (default: the residual stream).
+        length: Number of observations in a sample, as in training; needed for a module that does not store it.
+        num_samples: Number of held-out samples for the losses.
         seed: Seed of samples and controls.
-        options: See `InstrumentOptions`.
-        device: Where the model runs; it is moved back at the end.
+        options: Options of the measurements, see `InstrumentOptions`.
+        device: Device on which the model runs; the model is moved back at the end.
 
     Raises:
         InputError: Missing model, process or length, a model that does not fit the process, or `out` without .html.

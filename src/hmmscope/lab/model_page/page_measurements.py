@@ -30,27 +30,27 @@ from hmmscope.models.rehearsal import leak_in
 from hmmscope.processes.capabilities import STATES
 from hmmscope.runs.page_export import ControlScores, live_model_data
 
-#: Maximum layers shown, heads with attention shown, and positions of attention.
+#: Most layers with a belief map, most attention heads, and most positions of attention on the page.
 MOST_LAYERS, MOST_HEADS, MOST_COLUMNS = 7, 16, 64
-#: Samples for losses of controls, and steps of the grid of points.
+#: Number of samples for losses of controls, and number of steps of the grid that points are rounded to.
 TWIN_SAMPLES, GRID = 64, 65_535
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageInputs:
-    """Inputs of a model page.
+    """The model and the data from which a model page is computed.
 
     Attributes:
-        model: The model as given.
-        name: Short name.
-        probe, held_out, training: Samples for maps, for losses, and for n-gram baselines.
+        model: The model as the caller gave it.
+        name: Short name of the model.
+        probe, held_out, training: Samples for belief maps, for losses, and for n-gram baselines.
         target: Prediction target of the model.
-        block_length: Block length of chain-of-thought.
+        block_length: Block length of a model with chain-of-thought, else 0.
         controls: Untrained networks of the same architecture.
-        before: The model before training.
-        before_is: Description of that model.
-        steps: Training steps, if known.
-        warnings: Warnings of the rehearsal, one line each.
+        before: The model before training, or an untrained control if the initial weights are unknown.
+        before_is: Description of `before` in words.
+        steps: Number of training steps, if known.
+        warnings: Warnings from the check of the model before measurements, one line each.
         seed: Seed of samples and controls.
     """
 
@@ -72,7 +72,7 @@ class PageInputs:
 def measured(
     subject: PageInputs, *, num_samples: int, num_points: int, layers: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Return the page's contents as plain data."""
+    """Return the contents of a model page as plain data."""
     unknown: list[str] = []
     process = subject.probe.process
     score = evaluate(
@@ -100,7 +100,7 @@ def measured(
         "before": subject.before_is,
     }
     if subject.controls.reason:
-        unknown.append(f"The contribution of training: {subject.controls.reason}.")
+        unknown.append(f"The contribution of training is unknown: {subject.controls.reason}.")
     found["beliefs"], reader = _beliefs(subject, num_points, layers, unknown)
     read = layers if found["beliefs"] is None else [row["name"] for row in found["beliefs"]["layers"]]
     found["about"] = about_of(subject.model, subject.held_out, num_samples, seed=subject.seed, layers=read)
@@ -116,10 +116,10 @@ def measured(
             found["push"] = None if found["live"] else pushed(subject.model, subject.probe, best)
             found["used"] = used(subject.model, subject.probe, best)
         except InputError as error:
-            unknown.append(f"Whether the model uses the decoded belief: {error}.")
+            unknown.append(f"It is unknown whether the model uses the decoded belief: {error}.")
     unknown += [
-        "How results vary between seeds, because this page shows one network.",
-        "How the model behaves on longer samples or on another process.",
+        "Variation between seeds is unknown, because this page shows one network.",
+        "Behaviour on longer samples or on another process is unknown.",
     ]
     return found | {"unknown": unknown}
 
@@ -129,7 +129,7 @@ def _require_pushable(subject: PageInputs) -> None:
         raise InputError("the page can move the belief only for models that predict the next observation")
     if STATES not in subject.probe.process.uses_hmm_inference:
         raise InputError(
-            "the page can move only the belief about the state of a single HMM, but this process is another kind"
+            "the page can move only the belief about the state of a single HMM, but this process is not a single HMM"
         )
 
 
@@ -149,7 +149,7 @@ def _losses(subject: PageInputs, score: Score, unknown: list[str]) -> list[dict[
         if key in by_sample
     ]
     if score.no_optimum is not None:
-        unknown.append(f"The optimum: {score.no_optimum}.")
+        unknown.append(f"The optimum is unknown: {score.no_optimum}.")
     twins = [_loss_of_twin(subject, twin) for twin in subject.controls.models]
     if twins:
         whole = _range([loss for loss, _ in twins])
@@ -187,7 +187,7 @@ def _learned(subject: PageInputs, unknown: list[str]) -> dict[str, str] | None:
             return None
         gone = learned(subject.model, subject.held_out, subject.training)
     except InputError as error:
-        unknown.append(f"How much the model learned beyond a memoryless baseline: {error}.")
+        unknown.append(f"It is unknown how much the model learned beyond a memoryless baseline: {error}.")
         return None
     return {"verdict": gone.verdict, "bar": gone.bar, "text": str(gone)}
 
@@ -197,8 +197,8 @@ def _beliefs(
 ) -> tuple[dict[str, Any] | None, BeliefReader | None]:
     if subject.probe.process.data is not None:
         unknown.append(
-            "The belief: the distribution of recorded sequences is unknown. Fit an HMM, hs.fit(data, ...).hmm, and pass it "
-            "as the process."
+            "The belief is unknown, because the distribution of recorded sequences is unknown. Fit an HMM, "
+            "hs.fit(data, ...).hmm, and pass it as the process."
         )
         return None, None
     try:
@@ -207,7 +207,7 @@ def _beliefs(
         reader = BeliefReader.of(subject.probe, 512, num_points)
         own = reader.measured(model, names)
     except InputError as error:
-        unknown.append(f"Belief maps: {error}.")
+        unknown.append(f"There are no belief maps: {error}.")
         return None, None
     taken = [registry.adapted(twin, layers) for twin in subject.controls.models]
     beside = [reader.measured(twin, names) for twin in taken]
@@ -225,7 +225,7 @@ def _beliefs(
         names[own.chosen], reader.points, reader.points, None, 1.0, 1.0, 1.0, whole, reader.from_prediction
     )
     if plane.note:
-        unknown.append(f"Whether the model represents a belief that differs from its prediction. {plane.note}")
+        unknown.append(f"It is unknown whether the model holds a belief that differs from its prediction. {plane.note}")
     exact = plane.coordinates(reader.points)
     box = _box(exact, triangle=reader.points.shape[1] == 3)
     states = subject.probe.process.states or tuple(map(str, range(reader.points.shape[1])))
@@ -276,7 +276,7 @@ def _attention(subject: PageInputs, unknown: list[str]) -> dict[str, Any] | None
     model = registry.adapted(subject.model)
     names = [name for name, _ in model.named_modules() if name.endswith(".attention.pattern")]
     if not names:
-        unknown.append(f"Attention: no softmax attention was found in {type(subject.model).__name__}.")
+        unknown.append(f"There is no attention to show: {type(subject.model).__name__} has no softmax attention.")
         return None
     batch = subject.held_out[0:1]
     with inference_mode(model) as device:
@@ -303,7 +303,7 @@ def _attention(subject: PageInputs, unknown: list[str]) -> dict[str, Any] | None
 
 def _live(subject: PageInputs, beliefs: dict[str, Any] | None, unknown: list[str]) -> dict[str, Any] | None:
     if not isinstance(subject.target, NextObservation) or subject.block_length:
-        unknown.append("Predictions for your symbols: the page can run only models that predict the next observation.")
+        unknown.append("You cannot enter symbols: the page can run only models that predict the next observation.")
         return None
     try:
         parts = (subject.probe, subject.held_out, subject.training)
@@ -312,7 +312,7 @@ def _live(subject: PageInputs, beliefs: dict[str, Any] | None, unknown: list[str
         )
     except InputError as error:
         unknown.append(
-            f"Predictions for your symbols: the page cannot run this model ({error}), so it shows precomputed results."
+            f"You cannot enter symbols: the page cannot run this model ({error}), so it shows precomputed results."
         )
         return None
     live["model"]["steps"] = subject.steps

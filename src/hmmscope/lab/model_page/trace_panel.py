@@ -1,4 +1,4 @@
-"""Trace of one held-out sample, symbol by symbol: exact belief, belief read from a layer, and both predictions."""
+"""Trace of one held-out sample, symbol by symbol: exact and decoded belief, and exact and predicted distribution."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from hmmscope.analysis.belief_map import BeliefReader
 from hmmscope.analysis.geometry import PREDICTION, belief_targets, belief_times
 from hmmscope.datasets.process_dataset import ProcessDataset
 
-#: Maximum states shown as bars, and symbols of the trace.
+#: Most states or symbols that are shown as bars, and most symbols of the trace.
 MOST_STATES, MOST_SYMBOLS = 64, 96
 
 
 def traced(
     model: nn.Module, held_out: ProcessDataset, reader: BeliefReader | None, layer: str | None
 ) -> dict[str, Any] | None:
-    """Return the symbols, states, beliefs and predictions along the last sequence of a sample."""
+    """Return the symbols, beliefs and predictions along one held-out sample; None if they cannot be shown as bars."""
     process, layout = held_out.process, held_out.layout
     batch = held_out[0:1]
     if reader is None or layer is None or batch.tokens.ndim != 2 or process.num_symbols > MOST_STATES:

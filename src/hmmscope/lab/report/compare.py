@@ -1,4 +1,4 @@
-"""Combination of figures of the same name from several experiments."""
+"""Combination of figures with the same name from several experiments into one figure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,12 +21,12 @@ _REFERENCES = ("optimum", "ceiling", "baseline")
 
 
 def compare(figures: Mapping[str, list[Figure]]) -> list[Figure]:
-    """Return a combined figure, "Compared: ...", for each figure name of at least two experiments.
+    """Return a combined figure for each name of a figure that at least two experiments have.
 
-    The series are the models, named by experiment, and references that are equal in all experiments.
+    Its series are the models, named by experiment, and references that are equal in all experiments.
 
     Args:
-        figures: Figures by the experiment's name on the page.
+        figures: Figures of each experiment, by its name on the page.
     """
     names = dict.fromkeys(figure.name for group in figures.values() for figure in group)
     found = []

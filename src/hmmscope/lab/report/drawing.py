@@ -1,4 +1,4 @@
-"""Draw the figures of a folder: figures/<name>.json to .pdf and .png files."""
+"""Drawing of the figures of a folder: each figures/<name>.json becomes a .pdf and a .png file."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ from hmmscope.storage import disk, seals, store
 
 
 def draw_folder(folder: Path) -> list[Path]:
-    """Draw every figure in `folder` and return the files written; unchanged figures keep their files."""
+    """Draw every figure of `folder` that has changed, and return the written files."""
     seals.open_sealed(folder, weights=False)
     written, stayed = [], []
     endings = [f".{ending}" for ending in plots.STYLES["paper"].endings]

@@ -1,6 +1,6 @@
-"""Initial selection and views of an `Explorer`, for Matplotlib and for the browser.
+"""Initial selection and views of an `Explorer` (a panel whose reader chooses settings), for Matplotlib and browsers.
 
-A view is a set of settings (choices) of which all values are shown.
+A choice is a setting, such as the number of layers. A view is a set of choices whose values are all shown at once.
 """
 
 from collections import Counter
@@ -10,19 +10,19 @@ from itertools import combinations
 from hmmscope.lab.evidence.figure import Explorer, ExplorerCurve, Figure, Lines, Series
 from hmmscope.lab.report.series_style import Key, SeriesStyle, styles_of
 
-#: Maximum curves shown at once: studied ones, and references.
+#: Most curves that are shown at once: curves of models, and reference curves.
 MOST_CURVES, MOST_REFERENCES = 16, 6
 REFERENCES = ("optimum", "ceiling", "baseline", "control")
 
 
 @dataclass(frozen=True)
 class View:
-    """Names and styles of the curves while the choices in `open` show all values.
+    """Names and styles of the curves in a view.
 
     Attributes:
-        open: Indices of choices, ascending.
+        open: Indices of the choices whose values are all shown, ascending.
         keys: Role and name of each curve.
-        styles: Styles by key.
+        styles: Style for each of the keys.
     """
 
     open: tuple[int, ...]
@@ -36,13 +36,13 @@ def view(panel: Explorer, open_choices: tuple[int, ...]) -> View:
 
 
 def views(panel: Explorer) -> list[View]:
-    """Return all views; the first has no choice at "all values"."""
+    """Return all views; in the first, every choice has a single value."""
     indices = range(len(panel.choices))
     return [view(panel, some) for count in range(len(indices) + 1) for some in combinations(indices, count)]
 
 
 def selected(panel: Explorer, chosen: tuple[str | None, ...]) -> list[int]:
-    """Return the indices of the curves with the chosen values (None: all values), as many as fit."""
+    """Return the indices of the curves with the chosen values (None: all values), up to the most that are shown."""
     fits = [
         i
         for i, curve in enumerate(panel.curves)
@@ -73,7 +73,7 @@ def _turns(panel: Explorer, indices: list[int], open_choices: tuple[int, ...]) -
 
 
 def first_chosen(panel: Explorer) -> tuple[str | None, ...]:
-    """Return the initial selection: the first curve's values, but all values of the overlaid choice."""
+    """Return the initial selection: the values of the first curve, but None (all values) for the overlaid choice."""
     return tuple(None if choice == panel.overlay else panel.first(choice) for choice in panel.choices)
 
 

@@ -1,4 +1,4 @@
-"""Reading of the folder of an experiment, without following links or executing anything."""
+"""Reading of the folder of an experiment; no link is followed, and no code in the folder is run."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from hmmscope.schema import parse_spec, require_path
 from hmmscope.storage import packed, seals, store
 
 CONTINUED = "run the command again with --resume to add the other seeds"
-UNSEALED = "there is no seal, so these files cannot be verified"
+UNSEALED = "there is no file of checksums (seal.json), so these files cannot be verified"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,15 +35,15 @@ class About:
 
     Args:
         experiment: Name of the experiment on the command line.
-        title: A few words.
-        summary: A paragraph on question and method.
-        scale: smoke, small, gpu or paper.
-        version: Version of hmmscope.
+        title: Title of the experiment, a few words.
+        summary: A paragraph on the question and the method.
+        scale: Size of the experiment: smoke, small, gpu or paper.
+        version: Version of hmmscope that wrote the folder.
         command: Command that reproduces this folder.
-        created: Date such as 2026-11-21, or empty.
+        created: Date of the results, such as 2026-11-21, or empty.
         facts: Facts about the run.
         invalid: Reason why the results are invalid, or None.
-        intervals: One sentence on the intervals, or None.
+        intervals: One sentence on how the intervals were computed, or None.
     """
 
     experiment: str
@@ -58,13 +58,13 @@ class About:
     intervals: str | None = None
 
 
-#: Result on the page of an older folder without untrained controls.
+#: Entry of the page for a measurement that an older folder does not have.
 NOT_TOLD = {"verdict": "not told", "text": "it was not measured", "r2": None, "twins": None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTable:
-    """The rows of tables/NAME.jsonl or of its archived form, see `hmmscope.storage.packed`."""
+    """The rows of the file tables/NAME.jsonl or of its compressed form, see `hmmscope.storage.packed`."""
 
     name: str
     rows: list[dict[str, Any]]
@@ -72,7 +72,7 @@ class StoredTable:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentFolder:
-    """Contents of a folder for its page: `path`, and live.json and fitted.json if present."""
+    """Contents of the folder of an experiment, from which its page is made."""
 
     path: Path
     about: About
@@ -96,7 +96,7 @@ def read_experiment(folder: Path) -> ExperimentFolder:
     about = store.read_json(about_path, managed=True)
     store.check_format(about, "experiment", about_path)
     if not isinstance(about.get("config"), dict):
-        raise DamagedError(f"{about_path}: must be a mapping with a mapping 'config'")
+        raise DamagedError(f"{about_path}: must be a mapping with the key config, itself a mapping")
     config = about.pop("config")
     for key in ("rules", "protocol", "begun"):
         about.pop(key, None)
@@ -138,7 +138,7 @@ def described(
     *,
     sealed: bool,
 ) -> ExperimentFolder:
-    """Return the page contents of a folder without an experiment's description, such as a run."""
+    """Return the contents for the page of a folder that is not an experiment, such as a run."""
     parts = {key: value for key, value in about.items() if key not in ("format", "config")}
     known = _parse(About, parts, folder)
     notes = () if sealed else (Fact(name="seal", value=UNSEALED),)
@@ -190,16 +190,16 @@ def _read_live(path: Path) -> dict[str, Any] | None:
         raise DamagedError(f"{path}: must be a mapping with {', '.join(parts)}")
     process, model = data["process"], data["model"]
     if not isinstance(process, dict) or not isinstance(process.get("states"), list) or "mixture" not in process:
-        raise DamagedError(f"{path}: process: must be a mapping with states and mixture")
+        raise DamagedError(f"{path}: process: must be a mapping with the keys states and mixture")
     if not isinstance(model, dict) or "heads" not in model:
-        raise DamagedError(f"{path}: model: must be a mapping with heads")
+        raise DamagedError(f"{path}: model: must be a mapping with the key heads")
     if not isinstance(data.get("title"), str) or not data["title"]:
         raise DamagedError(f"{path}: title: must be text")
     layers = data["readouts"] if isinstance(data["readouts"], list) else [None]
     for layer in layers:
         belief = layer.get("belief") if isinstance(layer, dict) else None
         if not isinstance(belief, dict) or not isinstance(belief.get("r2"), float | None):
-            raise DamagedError(f"{path}: readouts: must be a list of mappings with a belief and its r2")
+            raise DamagedError(f"{path}: readouts: must be a list of mappings with the key belief, which has an r2")
     told = {"learned": data.get("learned", NOT_TOLD), "beyond": data.get("beyond", NOT_TOLD)}
     for name, said in told.items():
         numbers = [said.get("r2"), said.get("twins")] if isinstance(said, dict) else []

@@ -1,4 +1,4 @@
-"""Figures as plain data for ``chart.js``, which draws them as SVG in the browser."""
+"""Conversion of figures to plain data for ``chart.js``, which draws them as SVG in the browser."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Escaping of text for LaTeX, so that it cannot contain commands, in figures of the style `latex`."""
+"""Escaping of text for LaTeX in figures of the style `latex`, so that the text cannot contain commands."""
 
 import re
 import shutil
@@ -6,7 +6,7 @@ import unicodedata
 
 from hmmscope.errors import ResourceError
 
-#: The program that measures text.
+#: The program that measures the size of text.
 PROGRAM = "pdflatex"
 
 _ASCII = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"}
@@ -47,7 +47,7 @@ _ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308"
 
 
 def as_latex(text: str) -> str:
-    """Escape `text` for LaTeX; a character without a glyph appears as its number."""
+    """Escape `text` for LaTeX; a character that LaTeX cannot print appears as its number, such as U+4E2D."""
     return "".join(map(_letter, text))
 
 

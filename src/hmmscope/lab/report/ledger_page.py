@@ -1,4 +1,4 @@
-"""The ledger as one self-contained HTML page."""
+"""The ledger (a list of all claims with their results) as one self-contained HTML page."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _WORDS = ("supported", "contradicted", "undecided")
 
 @dataclass(frozen=True)
 class Page:
-    """The page of an experiment, linked from the ledger; a missing page has an `error` and no `link`."""
+    """The page of an experiment that the ledger links to; a missing page has an `error` and no `link`."""
 
     name: str
     title: str
@@ -25,7 +25,7 @@ class Page:
 
 
 def render_ledger(entries: Sequence[LedgerRow], pages: Sequence[Page] = ()) -> str:
-    """Return the ledger's HTML: each claim with rule, result and preconditions, and a filter by verdict."""
+    """Return the HTML of the ledger: each claim with its rule, result and preconditions, and a filter by verdict."""
     links = {page.name: page.link for page in pages}
     script = resource("ledger.js")
     rows = []

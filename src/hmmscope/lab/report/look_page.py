@@ -1,4 +1,4 @@
-"""The page of one model: losses, beliefs before and after training, attention, and a trace or an interactive model."""
+"""The HTML of the model page: losses, beliefs before and after training, attention, and a trace or the model itself."""
 
 import re
 from pathlib import Path
@@ -54,7 +54,7 @@ def render_look(data: dict[str, Any]) -> str:
     )
 
 
-#: Effect of training on the regressed belief, by verdict.
+#: Sentences on the effect of training on the belief that a layer holds, by verdict.
 _BEYOND = {
     "more": "Training put more of the belief into this layer than untrained networks hold",
     "no more": "This layer holds no more of the belief than untrained networks hold",
@@ -62,7 +62,7 @@ _BEYOND = {
     "not told": "It cannot be determined whether training made this layer hold the belief",
     "nothing": "Because the model has learned nothing, it cannot be determined whether training made it hold the belief",
 }
-#: Words for the R² of the belief, by lower bound.
+#: Words for an R² of the belief, each with the smallest R² that it describes.
 _SIZES = (
     (0.95, "nearly all"),
     (0.8, "most"),
@@ -73,7 +73,7 @@ _SIZES = (
 )
 
 
-#: Explanation of untrained controls at first use.
+#: Explanation of untrained controls where a page first mentions them.
 _TWINS = "the same architecture with other initial weights"
 
 
@@ -85,7 +85,7 @@ def described_layer(layer: str) -> str:
 
 
 def lead(data: dict[str, Any]) -> tuple[str, str]:
-    """Return the sentence for the head of the page, on the effect of training, and those for the belief maps."""
+    """Return the first sentence of the summary, for the head of the page, and the rest, for the belief maps."""
     if data["invalid"] or data["beliefs"] is None:
         return sentence(data), ""
     *rest, first = re.split(r"(?<=[a-z0-9)\]]\.) (?=[A-Z])", sentence(data))
@@ -121,7 +121,7 @@ def _of_losses(data: dict[str, Any]) -> str:
     if above is None:
         return f"{which[0].upper()}{which[1:]}." if which else ""
     beside = f"; the best n-gram baseline is {_told(losses['ngram']['above'])} above it, and {which}" if which else ""
-    return f"Its loss is {_told(above)} {unit} above the exact optimum{beside}."
+    return f"The model's loss is {_told(above)} {unit} above the exact optimum{beside}."
 
 
 def _ahead(ahead: dict[str, float]) -> str:
@@ -138,7 +138,7 @@ def _told(number: dict[str, float]) -> str:
     return in_digits(number["value"], low, high, least=3)
 
 
-#: Explanation of negative movement.
+#: End of the sentence on a random change that moves predictions away from the target.
 _DISTURBED = ", so it only disturbs the prediction"
 
 

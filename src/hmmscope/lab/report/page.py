@@ -1,6 +1,6 @@
-"""One self-contained HTML page of experiments, readable without a network.
+"""The HTML page of one or several experiments, in a single file that needs no network.
 
-The page's content security policy allows only its own scripts (by digest), and no network access.
+The content security policy of the page allows only its own scripts (by digest), and no network access.
 """
 
 import base64
@@ -48,7 +48,7 @@ LONG = 12  # rows from which a table scrolls in its own box
 def write_page(folders: list[Path], out: Path) -> Path:
     """Write the page of the experiments in `folders` to `out` atomically, and return `out`.
 
-    A page written into a sealed folder is added to the folder's second seal.
+    If `out` is inside a folder with checksums, the checksum of the page is added to them.
     """
     if not folders:
         raise InputError("report: needs the folder of an experiment")
@@ -56,7 +56,7 @@ def write_page(folders: list[Path], out: Path) -> Path:
 
 
 def write_page_of(experiments: list[ExperimentFolder], out: Path) -> Path:
-    """Write the page of experiments that are already read, and return `out`."""
+    """Write the page of experiments whose folders are already read, and return `out`."""
     store.write_text(out, render_page(experiments))
     seals.cover(out)
     return out
@@ -127,7 +127,7 @@ def _section(experiment: ExperimentFolder, label: str, data: list[dict[str, Any]
 
 
 def _lead(finding: dict[str, Any]) -> dict[str, Any]:
-    """Return a finding for the head of a page: a decided claim alone, others with the first sentence of their text."""
+    """Return a finding for the head of a page; if its claim is undecided, with the first sentence of its text."""
     asks = finding["verdict"] in OF_QUESTIONS or finding["verdict"] not in DECIDED
     return finding | {"text": _first_sentence(finding["text"]) if asks and finding["verdict"] != "not tested" else ""}
 

@@ -35,16 +35,16 @@ from hmmscope.text import visible
 
 @dataclass(frozen=True)
 class Style:
-    """Output format of a figure.
+    """Size, fonts and file types of a drawn figure.
 
     Attributes:
         column: Width in inches of a figure with one panel.
         page: Width in inches of a figure with several panels.
-        size: Scale of text and lines, relative to 8 points.
-        height: Height of a panel, relative to 2.3 inches.
+        size: Factor of the size of text (8 points at 1) and of the width of lines.
+        height: Factor of the height of a panel (2.3 inches at 1).
         fonts: Font families in order of preference.
-        mathematics: Font of exponents.
-        endings: File types.
+        mathematics: Font of exponents and formulas.
+        endings: Endings of the files to write, such as "pdf".
     """
 
     column: float
@@ -102,13 +102,13 @@ _STYLE = {
 
 
 def draw(figure: Figure, style: str = "paper") -> Canvas:
-    """Draw `figure` with Matplotlib, independent of the caller's settings and without pyplot."""
+    """Draw `figure` with Matplotlib, without pyplot; the caller's settings have no effect."""
     with _style(STYLES[style]):
         return _draw(figure, STYLES[style])
 
 
 def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") -> dict[str, bytes]:
-    """Return the contents of a figure's files by ending; equal figures and marks give equal bytes."""
+    """Return the bytes of a figure's files by ending; equal figures and equal marks (in metadata) give equal bytes."""
     metadata = {
         "pdf": {"CreationDate": None, "Creator": None, "Producer": None, "Keywords": mark},
         "svg": {"Date": None, "Creator": None, "Keywords": mark},

@@ -1,4 +1,4 @@
-"""Style of a series by its role, for Matplotlib and browsers.
+"""Colour, line and marker of a series by its role, for Matplotlib and browsers.
 
 Names that differ only in a number, such as "1 layer" and "2 layers", get colours from a scale.
 """
@@ -25,7 +25,7 @@ _OTHER = ("#5b4b8a", "#b0566b", "#2f7d7d", "#a07020", "#4f6ea8", "#6b6b6b")
 _MARKERS = ("square", "triangle-up", "diamond", "triangle-down", "x", "cross")
 _MODEL_MARKERS = ("circle", "triangle-up", "square", "diamond", "triangle-down", "cross")
 _DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (2, 2), (6, 2, 1, 2))
-#: Markers as shapes around the middle of a 26 by 12 box.
+#: Markers as SVG paths around the middle of a box of 26 by 12.
 MARKER_PATHS = {
     "circle": "M9.8 6a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0 -6.4 0z",
     "square": "M10 3h6v6h-6z",
@@ -36,7 +36,7 @@ MARKER_PATHS = {
     "cross": "M12 2h2v3h3v2h-3v3h-2V7H9V5h3z",
     "ring": "M7.4 6a5.6 5.6 0 1 0 11.2 0a5.6 5.6 0 1 0 -11.2 0zM8.6 6a4.4 4.4 0 1 1 8.8 0a4.4 4.4 0 1 1 -8.8 0z",
 }
-#: Colours of ordered names, evenly spaced on the part of a scale with contrast above 2.3 to white.
+#: Colour scales for names that differ in a number, evenly spaced where the contrast to white is above 2.3.
 _SCALES = (
     (
         "#440154",
@@ -73,26 +73,26 @@ _SCALES = (
     ),  # PuRd, from 0.4 to 1
 )
 _CROWDED = 8  # number of series above which lines are thinner and bands of references lighter
-#: Minimum decades of a logarithmic axis with ticks only at powers of ten.
+#: Fewest decades of a logarithmic axis that has ticks only at powers of ten.
 LEAST_DECADES = 2
-#: Maximum markers along a curve.
+#: Most markers along a curve.
 MOST_MARKERS = 12
-#: Maximum x labels of a heat map, by adjacent panels.
+#: Most x labels of a heat map, by the number of panels in a row.
 MOST_LABELS = {1: 16, 2: 10, 3: 6}
 _ORDERED = 3  # minimum names for an ordered scale
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesStyle:
-    """Style of a series.
+    """Colour, line and marker of a series.
 
     Args:
-        color: ``#rrggbb``.
-        width: Line width in points; 0 for markers only.
-        dash: Lengths of stroke and gap in points; empty for a solid line.
-        marker: A name in `MARKER_PATHS`, or empty.
-        level: Drawing order.
-        opacity: Opacity of the band.
+        color: Colour as ``#rrggbb``.
+        width: Line width in points; 0 for markers without a line.
+        dash: Lengths of strokes and gaps in points; empty for a solid line.
+        marker: A name in `MARKER_PATHS`, or empty for no marker.
+        level: Drawing order; higher levels are drawn later.
+        opacity: Opacity of the band between `low` and `high`, from 0 to 1.
     """
 
     color: str
@@ -107,7 +107,7 @@ Key = tuple[Role, str]
 
 
 def columns(figure: Figure) -> int:
-    """Return the number of panels per row, which is larger for point clouds."""
+    """Return the number of panels in a row of a figure; a row holds more point clouds than other panels."""
     count = len(figure.panels)
     if all(isinstance(panel, DenseScatter) for panel in figure.panels):
         return count if count <= 5 else next((n for n in (5, 4, 3) if count % n == 0), 4)
@@ -115,7 +115,7 @@ def columns(figure: Figure) -> int:
 
 
 def key(series: Series) -> Key:
-    """Return a key that identifies a series across the panels of a figure."""
+    """Return role and name of a series, which identify it in all panels of a figure."""
     return series.role, series.name
 
 
@@ -224,7 +224,7 @@ def color_range(panel: Heatmap) -> tuple[str, float, float]:
 
 
 def log_floor(panel: Lines) -> float:
-    """Return the lower end of bands on a logarithmic axis: half the smallest positive value."""
+    """Return the lower end of bands that reach zero on a logarithmic axis: half the smallest positive value."""
     return log_floor_of(panel.series)
 
 
@@ -234,7 +234,7 @@ def log_floor_of(series: Iterable[Series | ExplorerCurve]) -> float:
 
 
 def log_ticks(positions: Iterable[float]) -> list[float] | None:
-    """Return ticks at the points of a logarithmic axis if there are few, else None."""
+    """Return ticks at all values of x on a logarithmic axis if there are at most nine, else None."""
     values = sorted({x for x in positions if x > 0})
     return values if 2 <= len(values) <= 9 else None
 

@@ -1,4 +1,4 @@
-"""A common y axis for panels of the same quantity."""
+"""A common y axis for panels that show the same quantity."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from hmmscope.lab.report.series_style import log_floor
 
 
 def shared(panels: Sequence[Panel], columns: int) -> list[Panel]:
-    """Give panels of one quantity the same y axis if each panel's values fill half of the axis.
+    """Give panels of one quantity the same y axis if the values of each panel fill at least half of it.
 
     Otherwise panels in one row of the figure share an axis under that condition.
     """
@@ -44,7 +44,7 @@ def _side(low: float, high: float, log: bool) -> float:
 
 
 def _ends(panel: Panel, log: bool) -> tuple[float, float]:
-    """Return the ends of a panel's own axis: given, or a little beyond its values."""
+    """Return the ends of a panel's own axis: those that it sets, or ends a little beyond its values."""
     assert isinstance(panel, Lines | Bars)
     values = [value for one in panel.series for value in (*one.y, *(one.low or ()), *(one.high or ()))]
     if isinstance(panel, Lines) and log:

@@ -1,4 +1,4 @@
-"""Layout of the picture of a fitted HMM: boxes, arrows, bars and the path."""
+"""Layout of the picture of a fitted HMM: states as boxes, transitions as arrows, emissions as bars, and the path."""
 
 import math
 from pathlib import Path
@@ -8,7 +8,7 @@ from hmmscope.errors import DamagedError
 from hmmscope.storage import store
 
 WIDTH, BOX, HEAD, BAR = 820.0, 138.0, 24.0, 15.0
-#: Minimum probability of an arrow, for few states and for more.
+#: Least transition probability with an arrow, for at most `_FEW` states and for more.
 LEAST = (0.05, 0.1)
 _FEW = 5
 _ROW, _LEFT = 17.0, 120.0
@@ -40,7 +40,7 @@ def read_fitted(path: Path) -> dict[str, Any] | None:
 
 
 def picture(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the coordinates of the drawing: boxes with bars, arrows, loops, and the path over time."""
+    """Return the coordinates of the picture: boxes with bars, arrows, loops, and the states over time."""
     states, size = data["states"], len(data["states"])
     tall = HEAD + 8 + BAR * max(len(state["emits"]) for state in states)
     radius = 0.0 if size == 1 else max(95.0, size * 36.0)

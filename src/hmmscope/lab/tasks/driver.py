@@ -1,4 +1,4 @@
-"""Loop over tasks: submit waiting tasks, retry failed tasks, wait for other processes."""
+"""Loop over tasks: submit waiting tasks, retry failed tasks, and wait for tasks that other processes run."""
 
 import shutil
 import signal
@@ -16,7 +16,7 @@ from hmmscope.training.signals import Interrupted, deferred_signals
 _SECONDS_BETWEEN_LOOKS = 0.05
 _SECONDS_ELSEWHERE = 1.0
 _SECONDS_BETWEEN_BEATS = 5.0
-#: Free bytes below which the disk counts as full, so that neither a retry nor its record can succeed.
+#: Free bytes below which the disk counts as full, because neither a retry nor a record of the failure would fit.
 _FULL = 1 << 20
 
 
@@ -25,7 +25,7 @@ class Executor(Protocol):
 
     @property
     def active(self) -> int:
-        """Return the number of submitted, unfinished tasks."""
+        """Return the number of submitted tasks that have not finished."""
 
     @property
     def free(self) -> int:
@@ -35,14 +35,14 @@ class Executor(Protocol):
         """Start or queue tasks."""
 
     def finished(self) -> list[Outcome]:
-        """Return the outcomes since the last call."""
+        """Return the outcomes of tasks that ended since the last call."""
 
     def stop(self) -> None:
-        """Make all workers save and stop, and wait for them."""
+        """Ask all workers to save and stop, and wait until they have ended."""
 
 
 class InProcessExecutor:
-    """Runs tasks in this process, one after the other; signals interrupt the work directly."""
+    """Executor that runs tasks in this process, one after the other; signals interrupt the work directly."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -68,16 +68,16 @@ class InProcessExecutor:
 
 
 class ProgressListener:
-    """Interface for progress events; see `table.Board`."""
+    """Interface for objects that show the progress of tasks, such as `table.Board`."""
 
     def update(self, counts: dict[str, int]) -> None:
         """Receive the numbers of done, running, failed and waiting tasks."""
 
     def done(self, name: str) -> None:
-        """Receive a completed task."""
+        """Receive the name of a completed task."""
 
     def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
-        """Receive a failed attempt; `again` is true if the task will be retried."""
+        """Receive the outcome of a failed attempt; `again` is true if the task will be retried."""
 
     def at_work(self, beats: dict[str, Heartbeat]) -> None:
         """Receive the heartbeats of running tasks from time to time."""

@@ -1,4 +1,4 @@
-"""Executors by name."""
+"""Choice of an executor by its name."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ class ExecutorOptions:
     """Options of an executor.
 
     Attributes:
-        name: "local", "ray" or "slurm".
-        jobs: Maximum parallel workers; None for the number of processors (local) or no limit.
-        gpus: GPUs per worker (Ray: may be a fraction; Slurm: whole).
+        name: Name of the executor: "local", "ray" or "slurm".
+        jobs: Largest number of parallel workers; None for one per processor (local) or no limit (Ray, Slurm).
+        gpus: Number of GPUs of a worker, which may be a fraction for Ray only.
         address: Address of a Ray cluster.
         slurm: Options of sbatch, such as ``partition=gpu``.
         heartbeat_timeout: Seconds without progress before a worker is killed and its task retried; None for no limit.

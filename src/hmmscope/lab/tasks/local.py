@@ -1,6 +1,6 @@
 """Worker processes on this machine, and the executor that runs them.
 
-A fork server imports all modules once and forks a worker per task; see `hmmscope.lab.worker`.
+A fork server imports all modules once and forks a worker for each task; see `hmmscope.lab.worker`.
 """
 
 import functools
@@ -24,19 +24,19 @@ from hmmscope.storage import disk, store
 
 _TAIL = 1 << 16
 _SAID = re.compile(r"error\[(\d+)\] .*")
-#: Exit code of a worker with an unobserved end.
+#: Exit code for a worker whose own exit code is unknown.
 _UNSEEN = 70
 
 
 class ForkServer:
-    """Client of the fork server; it starts the server for the first worker, and again if it was killed."""
+    """Client of the fork server; it starts the server when it is first needed, and again if it was killed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
     def fork(self, task: Task, log: int) -> socket.socket:
-        """Fork a worker for a task, writing to the file `log`; return the socket that reports its state."""
+        """Fork a worker that writes to the file `log`; return the socket that receives its process id and exit code."""
         ours, theirs = socket.socketpair()
         with theirs:
             message = json.dumps({"kind": task.kind} | task.given()).encode()
@@ -81,12 +81,12 @@ def _one_thread() -> dict[str, str]:
 
 
 class Job:
-    """A worker process; its output is appended to logs/NAME.log.
+    """A worker process that runs a task; its output is appended to logs/NAME.log.
 
     Args:
-        server: Server that forks the worker.
-        task: Task of the worker.
-        heartbeat_timeout: Seconds without progress before it is killed; None for no limit.
+        server: Fork server that starts the worker.
+        task: Task that the worker runs.
+        heartbeat_timeout: Seconds without progress before the worker is killed; None for no limit.
     """
 
     def __init__(self, server: ForkServer, task: Task, heartbeat_timeout: float | None = None) -> None:
@@ -107,7 +107,7 @@ class Job:
         return self._numbers[0] if self._numbers else None
 
     def poll(self) -> Outcome | None:
-        """Return the outcome, or None while the worker runs; kill the worker after the heartbeat timeout."""
+        """Return the outcome, or None while the worker runs; kill a worker that exceeds the heartbeat timeout."""
         if self._hear(0):
             return self._outcome()
         if self._silence is None or self._watch.silent() <= self._silence:
@@ -122,7 +122,7 @@ class Job:
             self._line.shutdown(socket.SHUT_WR)
 
     def wait(self, seconds: float) -> Outcome:
-        """Return the outcome, killing the worker after a timeout."""
+        """Wait for the worker and return the outcome; kill the worker if it runs longer than `seconds`."""
         if not self._hear(seconds) and self._numbers:
             with suppress(ProcessLookupError):
                 os.kill(self._numbers[0], signal.SIGKILL)
@@ -182,7 +182,7 @@ def _server() -> ForkServer:
 
 
 def attend(task: Task, heartbeat_timeout: float | None = None) -> tuple[str, int, str]:
-    """Run a worker for a task to its end, and return the fields of `Outcome`."""
+    """Start a worker for a task, wait until it ends, and return the fields of its `Outcome`."""
     job = Job(_server(), task, heartbeat_timeout)
     try:
         while (outcome := job.poll()) is None:
@@ -195,11 +195,11 @@ def attend(task: Task, heartbeat_timeout: float | None = None) -> tuple[str, int
 
 
 class LocalExecutor:
-    """Runs tasks in worker processes on this machine.
+    """Executor that runs tasks in worker processes on this machine.
 
     Args:
-        jobs: Maximum parallel workers; by default the available processors.
-        heartbeat_timeout: As in `ExecutorOptions`.
+        jobs: Largest number of parallel workers (default: the number of available processors).
+        heartbeat_timeout: Seconds without progress before a worker is killed; None for no limit.
     """
 
     def __init__(self, jobs: int | None = None, *, heartbeat_timeout: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""One-line descriptions of plans, printed before work starts."""
+"""Descriptions of planned work in one line, which are printed before the work starts."""
 
 import re
 from collections.abc import Collection

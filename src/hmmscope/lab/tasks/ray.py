@@ -1,4 +1,4 @@
-"""Executor for several machines: Ray tasks on a cluster, or on a local Ray that it starts."""
+"""Executor for several machines: it runs tasks on a Ray cluster, or starts Ray on this machine."""
 
 import os
 import time
@@ -14,16 +14,16 @@ _QUEUED = 1_000_000  # no limit: Ray queues tasks
 
 
 class RayExecutor:
-    """Runs each task as a Ray task with one processor and `gpus` GPUs, in a worker process.
+    """Executor that runs each task in a worker process inside a Ray task with one processor and `gpus` GPUs.
 
     All machines need hmmscope, and task folders at the same paths.
 
     Args:
-        jobs: Processors of a Ray started here; not with `address`.
-        address: Address of a running cluster ("auto", "host:6379", "ray://host:10001"); by default Ray runs here until
-            the work ends.
-        gpus: GPUs per task, possibly a fraction.
-        heartbeat_timeout: As in `ExecutorOptions`.
+        jobs: Number of processors of the Ray that is started here; it cannot be combined with `address`.
+        address: Address of a running cluster ("auto", "host:6379", "ray://host:10001"); by default Ray runs on this
+            machine until the work ends.
+        gpus: Number of GPUs of a task, possibly a fraction.
+        heartbeat_timeout: Seconds without progress before a worker is killed; None for no limit.
 
     Raises:
         InputError: Ray is not installed.

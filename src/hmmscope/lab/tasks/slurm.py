@@ -1,4 +1,4 @@
-"""Executor for a Slurm cluster: job arrays through submitit."""
+"""Executor for a Slurm cluster: it submits job arrays with submitit."""
 
 import subprocess
 import time
@@ -19,7 +19,7 @@ _SECONDS_FOR_A_RESULT = 60.0
 
 
 class SlurmWorker:
-    """A Slurm job that runs a worker, and makes it save before preemption or the time limit."""
+    """The code of a Slurm job: it runs a worker, which saves before the job is preempted or reaches its time limit."""
 
     def __init__(self, heartbeat_timeout: float | None = None) -> None:
         self._job: Job | None = None
@@ -32,7 +32,7 @@ class SlurmWorker:
         return astuple(outcome)
 
     def checkpoint(self, task: Task) -> Any:
-        """Requeue the job when Slurm warns of its end, after the worker has saved."""
+        """When Slurm warns that the job will end, let the worker save, and put the job back in the queue."""
         from submitit.helpers import DelayedSubmission
 
         if self._job is not None:
@@ -42,17 +42,17 @@ class SlurmWorker:
 
 
 class SlurmExecutor:
-    """Runs each task as a Slurm job, in job arrays. Jobs outlive this process; the same command waits for them.
+    """Executor that runs tasks as Slurm jobs, which outlive this process; the same command, run again, waits for them.
 
     The task folder must be on a file system shared by all nodes, with working locks (flock).
 
     Args:
         out: Folder of the tasks; submitit's files are in OUT/slurm.
-        jobs: Maximum parallel jobs of an array.
-        gpus: Whole GPUs per job.
+        jobs: Largest number of jobs of an array that run at once.
+        gpus: Number of GPUs of a job, a whole number.
         parameters: Options of sbatch, such as ``{"partition": "gpu", "time": "120", "account": "a"}``.
-        cluster: "slurm"; or "local" and "debug", submitit's substitutes without a queue.
-        heartbeat_timeout: As in `ExecutorOptions`.
+        cluster: "slurm", or submitit's substitutes "local" and "debug", which need no Slurm.
+        heartbeat_timeout: Seconds without progress before a worker is killed; None for no limit.
 
     Raises:
         InputError: submitit is not installed, or does not know a parameter.
@@ -147,7 +147,7 @@ class SlurmExecutor:
         return {task for task, since in self._missing.items() if self._looked - since > _SECONDS_FOR_A_RESULT}
 
     def stop(self) -> None:
-        """Cancel the jobs; their workers save and leave the queue."""
+        """Cancel the jobs, and wait until their workers have saved and the jobs have left the queue."""
         for job in self._jobs.values():
             with suppress(Exception):
                 job.cancel(check=False)

@@ -1,9 +1,9 @@
-"""Tasks: units of work with a folder and a name, whose files appear atomically, and outcomes of attempts.
+"""Tasks: units of work with a folder and a name, whose files are written atomically; and outcomes of attempts.
 
 A worker receives the type, folder and name of a task, and reads the rest from the folder.
 
-    OUT/logs/NAME.log            output of its workers
-    OUT/failures/NAME.json       reason of its failure, and number of attempts
+    OUT/logs/NAME.log            output of the task's workers
+    OUT/failures/NAME.json       reason of the task's failure, and number of attempts
 """
 
 import os
@@ -23,10 +23,10 @@ from hmmscope.training.signals import Interrupted
 
 #: Exit code of a worker whose task another process is running.
 BUSY = 75
-#: Exit codes without retry: bad input, refused, damaged, non-finite numbers.
+#: Exit codes after which a task is not retried: bad input, refused, damaged, non-finite numbers.
 _FINAL = {2, 3, 4, 6}
 _STOPPED = {130, 143, -signal.SIGINT, -signal.SIGTERM}
-#: Seconds for a worker to finish its step and save after a stop.
+#: Seconds that a worker has to finish its step and save after it is asked to stop.
 GRACE = 30.0
 
 State = Literal["done", "failed", "running", "partial", "waiting"]
@@ -43,7 +43,7 @@ class Outcome:
     Attributes:
         name: Name of the task.
         exit_code: Exit code of the worker; negative for the signal that ended it.
-        reason: One line; empty if the task is done.
+        reason: Reason of a failure in one line; empty if the task is done.
     """
 
     name: str
@@ -67,11 +67,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """A unit of work.
+    """A unit of work whose results are files.
 
     Attributes:
-        out: Folder of the task.
-        name: Name in the folder, a valid file name.
+        out: Folder that holds the task.
+        name: Name of the task in the folder, a valid file name.
     """
 
     kind: ClassVar[str]
@@ -81,19 +81,19 @@ class Task(ABC):
 
     @abstractmethod
     def is_done(self) -> bool:
-        """Return whether the task's files exist."""
+        """Return whether the task's results exist."""
 
     @abstractmethod
     def do(self, *, quiet: bool = True) -> None:
-        """Run the task, resuming from saved work.
+        """Run the task; resume from saved work if there is any.
 
         Raises:
-            Busy: Another process runs the task.
-            HmmscopeError: The reason of the failure.
+            TaskLocked: Another process runs the task.
+            HmmscopeError: The task fails; the message is the reason.
         """
 
     def prepare(self) -> None:  # noqa: B027 - most tasks have nothing to prepare
-        """Do the work that similar tasks share, once before worker processes are forked."""
+        """Do work that similar tasks share, such as compilation, before worker processes are forked."""
 
     def in_use(self) -> bool:
         return False
@@ -102,13 +102,13 @@ class Task(ABC):
         return False
 
     def saved(self) -> int:
-        """Return a number that grows with the progress of saved work."""
+        """Return a number that grows whenever more work is saved."""
         return 0
 
     def heartbeat(self, silent: float | None = None) -> "Heartbeat":
-        """Return the task's progress, the time since its last change, and the process that runs it.
+        """Return the task's step, the seconds since its files last changed, and the process that runs it.
 
-        `silent` is the time from a `StallTimer`; by default, file modification times are used.
+        `silent` gives these seconds, from a `StallTimer`; by default they follow from modification times of files.
         """
         if silent is None:
             silent = time.time() - max((changed for changed, _ in self.signs()), default=0) / 1e9
@@ -119,7 +119,7 @@ class Task(ABC):
         return ()
 
     def signs(self) -> list[tuple[int, int]]:
-        """Return modification times (ns) and sizes of the growing files."""
+        """Return modification times (ns) and sizes of the files that change while the task runs."""
         found = []
         for path in (*self.growing(), self.log):
             with suppress(OSError):
@@ -137,7 +137,7 @@ class Task(ABC):
 
     @classmethod
     def read(cls, **given: str) -> "Task":
-        """Build the task from the strings that `given` returned."""
+        """Build a task from the strings that `given` returns."""
         return cls(Path(given["out"]), given["name"])
 
     def given(self) -> dict[str, str]:
@@ -179,15 +179,15 @@ class Task(ABC):
         return "partial" if self.is_begun() else "waiting"
 
     def outcome(self, code: int, reason: str) -> Outcome:
-        """Return the outcome of the task for a worker's exit code and reason."""
+        """Return the outcome of a worker with this exit code and reason; it is success if the task is done."""
         return Outcome(self.name, 0, "") if self.is_done() else Outcome(self.name, code, reason)
 
 
 def attempt(task: Task, quiet: bool) -> Outcome:
-    """Run a task in this process, and return the outcome.
+    """Run a task in this process, and return the outcome of the attempt.
 
     Raises:
-        Interrupted, FullDiskError: Other tasks would fail as well.
+        Interrupted, FullDiskError: The work is interrupted, or the disk is full, so other tasks cannot run either.
     """
     try:
         task.do(quiet=quiet)
@@ -205,7 +205,7 @@ def attempt(task: Task, quiet: bool) -> Outcome:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """The last progress of a running task; as text ``step 120, 35 s ago, process 123 on host``."""
+    """The progress of a running task; its text is ``step 120, 35 s ago, process 123 on host``."""
 
     step: int | None
     age: float
@@ -219,14 +219,14 @@ class Heartbeat:
 
 
 class StallTimer:
-    """Measures the time since a task last changed its files, by a monotonic clock."""
+    """Timer of the seconds since a task last changed its files, by a monotonic clock."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._seen, self._since = task.signs(), time.monotonic()
 
     def silent(self) -> float:
-        """Look for changed files and return the seconds since the last change."""
+        """Return the seconds since the task's files last changed, as far as calls of this method have seen."""
         if (seen := self._task.signs()) != self._seen:
             self._seen, self._since = seen, time.monotonic()
         return time.monotonic() - self._since

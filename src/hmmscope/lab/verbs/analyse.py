@@ -30,7 +30,7 @@ from hmmscope.text import say
 
 @kept_running()
 def analyse(options: AnalyseOptions) -> None:
-    """Run an instrument on a run's model, on all its checkpoints or on FILE.py:NAME; or export the model."""
+    """Run an instrument on the model of a run, on all its checkpoints or on FILE.py:NAME; or export the model."""
     if options.export is not None:
         given = [name for name in options.beyond_defaults() if name not in ("export", "quiet", "run")]
         if given or options.overrides:
@@ -51,7 +51,7 @@ def _instrument(asked: AnalyseOptions, instrument: str) -> None:
             raise InputError(f"--{given}: applies to --sequences FILE only")
     elif instrument != "curves":
         raise InputError(
-            "--sequences: the hidden states of your sequences are unknown; only the instrument `curves` can use them"
+            "--sequences: needs the instrument `curves`; the others need hidden states, which are unknown here"
         )
     loaded, dataset, controls = _measured(asked)
     if dataset.process.data is not None and sequences is not None and not quiet:
@@ -101,7 +101,7 @@ def _measured(asked: AnalyseOptions) -> tuple[Any, ProcessDataset, Controls | No
         return given, dataset_for(given, process, asked.length), controls
     run = load_run(given) if isinstance(given, str) else given
     if process is not None or asked.length is not None:
-        raise InputError(f"{'process' if process else '--length'}: a run has its own; leave this option out")
+        raise InputError(f"{'process' if process else '--length'}: a run has its own value; leave this option out")
     if asked.sequences is None:
         return run, run.dataset("probe"), controls
     return run, run.dataset_of(asked.sequences, **asked.reading()), controls

@@ -1,4 +1,4 @@
-"""`hmmscope claims --audit`: checks whether rules precede their data, and which code measured the parts."""
+"""`hmmscope claims --audit`: check whether decision rules are older than their data, and which code measured these."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,15 +13,15 @@ from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.experiments.parts import INDEX, measurement_of
 from hmmscope.storage import store
 
-#: Description of verdicts fixed by noted rules.
+#: Reason why a verdict without a protocol counts as confirmatory.
 _NOTED = "by the decision rules that the run recorded at its start, because protocols did not exist then"
 
 
 def audit(entries: Sequence[LedgerRow], folders: Sequence[Path]) -> list[str]:
-    """Return a text report on the verdicts and the parts of experiment folders.
+    """Return lines of text on the verdicts of experiments, and on the code that measured their parts (such as runs).
 
     Raises:
-        DamagedError: A protocol is not in the git history, or is younger than its data.
+        DamagedError: A protocol is in no commit, or was committed after its data were collected.
     """
     judged = [entry for entry in entries if not entry.claim.is_question]
     why: dict[str, list[str]] = {}

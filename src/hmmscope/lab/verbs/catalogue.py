@@ -1,4 +1,4 @@
-"""Registered names and their meanings, for the commands `show` and `claims`.
+"""Registered names and their descriptions, for the commands `show` and `claims`.
 
 The names come from catalogue.json (written by `scripts/write_pages.py`), or from imports of all packages if that file
 is outdated.
@@ -33,12 +33,12 @@ _KINDS = {
 }
 
 
-#: The kinds that `show` lists.
+#: The types of objects that `show` lists.
 KINDS = (*_KINDS, "presets")
 
 
 def listed(plural: str) -> str:
-    """Return the names of a kind, one per line, under a heading."""
+    """Return the names of one type of objects as text: a heading, then one name per line."""
     kept = catalogue()
     return str(kept["list"][plural]) if kept else _listed(plural)
 
@@ -64,7 +64,7 @@ def _show_term(name: str, known: Collection[str]) -> None:
 
 
 def catalogue() -> dict[str, Any] | None:
-    """Return the contents of catalogue.json, or None if it does not cover everything registered."""
+    """Return the contents of catalogue.json, or None if they differ from the objects that are registered now."""
     if registry.has_plugins() or not CATALOGUE.is_file():
         return None
     kept: dict[str, Any] = json.loads(CATALOGUE.read_text())
@@ -72,7 +72,7 @@ def catalogue() -> dict[str, Any] | None:
 
 
 def make_catalogue() -> dict[str, Any]:
-    """Compute the contents of catalogue.json by importing everything."""
+    """Compute the contents of catalogue.json, which imports all packages with registered objects."""
     from hmmscope.lab.evidence.ledger import LedgerRow, as_text, recorded_claim
     from hmmscope.processes.files import shipped_processes
 

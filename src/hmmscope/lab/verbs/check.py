@@ -13,16 +13,16 @@ from hmmscope.text import say
 
 
 def check(options: CheckOptions) -> int:
-    """Verify the seal of each folder and recompute its numbers; without a folder, test the installation.
+    """Compare each folder with its checksums and recompute its numbers; without a folder, test the installation.
 
-    Benchmark submissions are rescored from stored predictions and, with `run`, also from the model.
+    Benchmark submissions are scored again from their stored predictions and, with the option `run`, from the model.
 
     Returns:
-        0 if everything agrees; 5 for an installation that lacks a requirement.
+        Exit code: 0 if everything agrees, 5 if the installation lacks a requirement.
 
     Raises:
-        InputError: `run` was given without submissions, or with other folders.
-        DamagedError, RefusedError: See `verify` and `FolderKind`.
+        InputError: The option `run` is given without a submission, or with other folders.
+        DamagedError, RefusedError: A folder is damaged or has no checksums; see `verify`.
     """
     for folder in options.folders:
         disk.check_name(Path(folder))

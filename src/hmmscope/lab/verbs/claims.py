@@ -16,7 +16,7 @@ from hmmscope.text import say
 
 
 def claims(options: ClaimsOptions) -> None:
-    """Print the claims, the ledger of experiments, or an audit of their verdicts."""
+    """Print the list of claims, the ledger (results of claims) of experiments, or an audit of their verdicts."""
     folders, out, quiet = options.folders, options.out, options.quiet
     if options.audit:
         from hmmscope.lab.verbs.audit import audit

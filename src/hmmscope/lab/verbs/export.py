@@ -1,4 +1,4 @@
-"""`analyse --export`: write a trained run as a folder that Hugging Face libraries open."""
+"""The command `analyse --export`: write a trained run as a folder that Hugging Face libraries open."""
 
 from hmmscope.interop.huggingface import export_huggingface
 from hmmscope.runs.pipeline import load_run

@@ -1,4 +1,4 @@
-"""Output of `infer` for a process without sequences: properties of its matrices."""
+"""Output of the command `infer` for a process without sequences: properties that follow from its matrices."""
 
 import dataclasses
 import re
@@ -40,12 +40,12 @@ from hmmscope.storage import store
 from hmmscope.text import say
 from hmmscope.ties import steady
 
-#: Maximum number of sequences enumerated for the memory error if no horizon is given; above it they are sampled.
+#: Most sequences that are enumerated for the error of a memory if no horizon is given; more are sampled.
 _ENUMERATED = 2**16
-#: Default observations beyond the longest memory, after which the error no longer depends on the initial state.
+#: Default horizon beyond the longest memory, in observations, so that the error hardly depends on the initial state.
 _MARGIN = 16
 
-#: Limits checked before the process is built; above 64 observations there are too many blocks of two symbols.
+#: Largest values of options, checked before the process is built; 64 observations of two symbols have 2^64 blocks.
 _MOST = {"block_entropies": 64, "observability": 64, "memory": 10_000, "horizon": 10**6, "mixed_states": 2**53}
 
 Section = tuple[list[str], dict[str, Any]]
@@ -53,15 +53,15 @@ Section = tuple[list[str], dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class FactOptions:
-    """Optional properties to compute; the value zero disables a property.
+    """Optional properties to compute; a property with the value zero is not computed.
 
     Attributes:
-        block_entropies: Longest block of observations.
-        observability: Largest k of gamma_k.
-        memory: Longest memory.
-        horizon: Observations before the error of a memory is measured; zero chooses.
-        mixing: Compute the mixing time.
-        mixed_states: Maximum number of mixed states.
+        block_entropies: Longest block whose entropy is computed, in observations.
+        observability: Largest number k of observations for the observability gamma_k.
+        memory: Longest memory of a predictor whose error is computed, in observations.
+        horizon: Number of observations before the error of a memory is measured; zero chooses a number.
+        mixing: Whether to compute the mixing time.
+        mixed_states: Largest number of mixed states (reachable belief states).
         ngram_baselines: "NxL" for n-gram baselines in prompts of N demonstrations of length L; empty for none.
         samples, seed: Number of sampled sequences, and their seed.
     """
@@ -97,7 +97,7 @@ class FactOptions:
 
 
 def facts(asked: InferOptions) -> None:
-    """Print the properties, and write them as JSON if requested."""
+    """Print the properties of a process, and write them as JSON if the option `out` is set."""
     options = FactOptions(**{one.name: getattr(asked, one.name) for one in dataclasses.fields(FactOptions)})
     if asked.out is not None:
         new_file(asked.out, (".json",))
@@ -293,7 +293,7 @@ def _screen(process: Process, options: FactOptions) -> Section:
     }
 
 
-#: The required capability and the function of each option.
+#: For each option, the capability that a process needs and the function that computes the output.
 _SECTIONS: dict[str, tuple[str, Callable[[Process, FactOptions], Section]]] = {
     "block_entropies": (WORDS, _blocks),
     "observability": (STATES, _steps),

@@ -1,4 +1,4 @@
-"""`report --figures`: write the figures of experiments and runs as files."""
+"""The command `report --figures`: write the figures of experiments and runs as files."""
 
 import re
 from collections import Counter
@@ -17,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def write_figures(found: Sequence[ExperimentFolder], out: Path, *, style: str, quiet: bool) -> None:
-    """Draw the figures of experiments into a folder as EXPERIMENT-FIGURE."""
+    """Write each figure of experiments to a file EXPERIMENT-FIGURE in a folder, in the formats of the style."""
     if style not in STYLES:
         raise unknown_name("style", style, STYLES)
     named = Counter(one.about.experiment for one in found)

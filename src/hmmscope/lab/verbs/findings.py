@@ -1,4 +1,4 @@
-"""Printing of findings, and writing of the page that shows them."""
+"""Printing of the findings of an experiment, and writing of its page."""
 
 import os
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ def print_findings_of(folder: Path) -> None:
 
 
 def show_page(folder: Path) -> None:
-    """Write the page of an experiment and print its findings; in a read-only folder keep its old page."""
+    """Write the page of an experiment and print its findings; a read-only folder keeps its old page."""
     from hmmscope.lab.report.drawing import draw_folder  # needs matplotlib, which findings alone do not
 
     page = folder / "report.html"

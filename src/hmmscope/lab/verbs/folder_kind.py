@@ -1,4 +1,4 @@
-"""Folder types that `check` verifies."""
+"""Types of folders that the command `check` verifies."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ def _nothing(_: object) -> bool:
 
 @dataclass(frozen=True)
 class FolderKind:
-    """A folder type, registered by `hmmscope.registry.folder`.
+    """The functions that recognise and verify folders of one type, registered by `hmmscope.registry.folder`.
 
     Attributes:
-        is_one: Returns whether a folder is of this kind.
-        holds: Returns whether names of files in a folder show that it is of this kind.
-        file: Name of the file that shows an unsealed folder to be of this kind, if one does.
-        recompute: Recomputes the numbers of a folder that has its sealed files, and returns descriptions.
-        check: Verifies a folder without a seal, and returns a description and its files.
-        check_model: Verifies a sealed folder, with a model file or None, and returns a description.
+        is_one: Function (path) -> True if the folder is of this type.
+        holds: Function (names of files in a folder) -> True if they show that the folder is of this type.
+        file: Name of a file that only folders of this type have, for folders without checksums; empty if there is none.
+        recompute: Function (path) -> descriptions; it recomputes the numbers of a folder whose files are verified.
+        check: Function (path) -> description and files; it verifies a folder that has no checksums by design.
+        check_model: Function (path, model file or None) -> description; it verifies a folder with checksums.
     """
 
     is_one: Callable[[Path], bool] = _nothing

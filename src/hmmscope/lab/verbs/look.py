@@ -11,7 +11,7 @@ from hmmscope.text import say
 
 @kept_running()
 def look(options: LookOptions) -> None:
-    """Write the page of a run, of a model in a Hugging Face folder, or of FILE.py:NAME."""
+    """Write the model page of a run, of a model in a Hugging Face folder, or of FILE.py:NAME."""
     place = page_place(options.out)
     named = None if options.layers is None else options.layers.split(",")
     loaded, controls = load_model(options.model)

@@ -1,4 +1,4 @@
-"""Models that commands accept: folders of runs and of Hugging Face models, and FILE.py:NAME."""
+"""Loading of models that commands accept: folders of runs, folders of Hugging Face models, and FILE.py:NAME."""
 
 import os
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from hmmscope.storage.rundir import RunDir
 
 
 def load_model(name: str) -> tuple[Any, Controls | None]:
-    """Return the name of a run folder, or the model of a Hugging Face folder or FILE.py:NAME and a maker of controls."""
+    """Return `name` if it is a run folder, else the model; also a function in FILE.py that makes controls, or None."""
     path, attribute = split_name(name)
     if attribute:
         return _made_by(Path(path), attribute)
@@ -36,7 +36,7 @@ def load_model(name: str) -> tuple[Any, Controls | None]:
 
 
 def trained_by(model: Any, process: str | None) -> tuple[Any, str | None]:
-    """Return the run named by `process` if it trained the model; else return model and process unchanged."""
+    """If `process` is the folder of a run, return the run with this model; else return model and process unchanged."""
     if isinstance(model, nn.Module) and process is not None and is_run(Path(process)):
         return load_run(process, model=model), None
     return model, process

@@ -1,4 +1,4 @@
-"""The options of each verb (command), as dataclasses from which the parser is built."""
+"""The options of each verb (subcommand), as dataclasses from which the parser is built."""
 
 import functools
 import importlib.metadata
@@ -7,27 +7,27 @@ from typing import Any
 
 from hmmscope.errors import InputError
 
-#: Groups of options, as help shows them.
+#: Headings of groups of options in the help.
 READING, EXECUTION = "input options", "execution options"
-#: For whom a verb is, as help groups them.
+#: Headings of groups of verbs in the help, by what users work with.
 DATA, MODEL, PAPER, ANYBODY = "your data", "your model", "the papers", "general"
 OF_SEQUENCES, OF_PROCESS = "questions about sequences", "questions about the process"
 
 
 def said(text: str, default: Any = None, **how: Any) -> Any:
-    """Declare an option by its help text, default and argparse settings (`metavar`, `flags`, `group`)."""
+    """Declare an option with its help text, default and settings of argparse (`metavar`, `flags`, `group`)."""
     return field(default=default, metadata={"help": text, **how})
 
 
 def given(text: str | None = None, **how: Any) -> Any:
-    """Declare a positional argument, which is optional if it has a `default`."""
+    """Declare a positional argument; it is optional if it has a `default`."""
     default = {"default": how.pop("default")} if "default" in how else {}
     return field(**default, metadata={"help": text, "place": True, **how})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of every verb except `show`."""
+    """Options that every verb except `show` has."""
 
     quiet: bool = said("print results only", False, flags=("-q", "--quiet"))
 
@@ -38,7 +38,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class OverrideOptions(Options):
-    """Options of a verb that accepts ``--section.key VALUE`` or fields of a process, stored in `overrides`."""
+    """Options of a verb that also accepts ``--section.key VALUE`` or fields of a process, which `overrides` holds."""
 
     overrides: dict[str, str] = field(default_factory=dict)
 
@@ -73,7 +73,7 @@ class SequenceInputOptions:
     )
 
     def reading(self) -> dict[str, Any]:
-        """Return keyword arguments of `SequenceData`."""
+        """Return the options as keyword arguments of `SequenceData`."""
         names = None if self.missing is None else self.missing.split(",")
         by_time = {name: getattr(self, name) for name in ("time", "every", "gap", "sort", "duplicates")}
         more = {name: value for name, value in by_time.items() if value}
@@ -104,7 +104,7 @@ class ExecutionOptions:
     )
 
     def execution(self) -> dict[str, Any]:
-        """Return keyword arguments of `ExecutorOptions`."""
+        """Return the options as keyword arguments of `ExecutorOptions`."""
         asked = {one.name: getattr(self, one.name) for one in fields(ExecutionOptions) if one.name != "executor"}
         return {"name": self.executor or "local"} | asked
 
@@ -217,7 +217,7 @@ class SampleOptions(OverrideOptions):
 class InferOptions(SequenceInputOptions, OverrideOptions):
     """exact inference: properties of a process, or answers about sequences
 
-    Options outside the two groups apply to both uses.
+    Options outside the groups "questions about ..." apply to both uses.
     """
 
     audience = DATA
@@ -233,7 +233,7 @@ class InferOptions(SequenceInputOptions, OverrideOptions):
         "write a new file: a .jsonl table with a row per position of the sequences; for a process .json", metavar="FILE"
     )
     memory: int = said(
-        "limit the predictor to the last L symbols; for a process, print errors of memories up to L", 0, metavar="L"
+        "predict from the last L symbols only; for a process, print the errors of memories of 1 to L", 0, metavar="L"
     )
     seed: int = said("seed of random draws", 0)
     allow_drop_tiny: bool = said("round positive probabilities below 2^-32 to zero", False)
@@ -427,10 +427,10 @@ VERBS: dict[str, type] = {
 
 @functools.cache
 def verbs() -> dict[str, type]:
-    """Return the option records of all verbs in the order of the help.
+    """Return the options class of each verb by its name, in the order of the help.
 
-    A package adds a verb by naming its options class in the group "hmmscope.verbs" of its entry points. The class
-    variable `function` is the function of the verb, "module:function".
+    Another package adds a verb with an entry point in the group "hmmscope.verbs" that names its options class, whose
+    class variable `function` names the function of the verb, as "module:function".
     """
     found = {}
     for point in sorted(importlib.metadata.entry_points(group="hmmscope.verbs"), key=lambda point: point.name):

@@ -1,4 +1,4 @@
-"""Rules for output files."""
+"""Checks of paths that a command writes to."""
 
 import os
 import sys
@@ -7,14 +7,14 @@ from pathlib import Path
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.storage import disk, seals
 
-#: Endings of files with a process.
+#: Endings of files that hold a process.
 HMM_FILES = (".json", ".npz", ".safetensors")
-#: Mark in the head of every page, and the number of leading bytes that contain it.
+#: Text in the head of every page that hmmscope writes, and number of bytes from the beginning that contain it.
 GENERATOR, _BEGINNING = '<meta name="generator" content="hmmscope">', 4096
 
 
 def new_file(out: str, endings: tuple[str, ...] | None = None) -> None:
-    """Raise an error for an output file that exists or cannot be created."""
+    """Raise an error if the output file exists, has a wrong ending, or its folder is missing."""
     path = Path(out)
     if endings and path.suffix not in endings:
         listed = f"{', '.join(endings[:-1])} or {endings[-1]}" if len(endings) > 1 else endings[0]
@@ -35,5 +35,5 @@ def require_ours(path: Path, mark: str = GENERATOR) -> None:
 
 
 def under_seal(out: str) -> None:
-    """If a file was written into a sealed folder, add it to the folder's second seal."""
+    """If a file was written into a folder with checksums (a seal), add its checksum to them."""
     seals.cover(Path(out))

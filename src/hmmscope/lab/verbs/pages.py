@@ -1,4 +1,4 @@
-"""Pages of experiments and runs."""
+"""Reading of folders for pages of experiments and runs, and checks of the path of a page."""
 
 import difflib
 import os
@@ -24,7 +24,7 @@ def is_run(folder: Path) -> bool:
 
 
 def kept_results(name: str) -> Path:
-    """Return the folder with an experiment's kept results at the largest scale."""
+    """Return the folder with an experiment's results in this checkout; complete results and larger scales first."""
     experiment = name.partition("@")[0]
     if experiment not in (known := registry.entries("experiment")):
         near = difflib.get_close_matches(experiment, known, 1, 0.7)
@@ -47,7 +47,7 @@ def kept_results(name: str) -> Path:
 
 
 def read_folder(folder: Path) -> ExperimentFolder:
-    """Read an experiment's or finished run's folder for a page; an experiment's name means its kept results."""
+    """Read the folder of an experiment or a finished run for a page; a name means the results in this checkout."""
     try:
         os.lstat(folder)
     except FileNotFoundError:
@@ -65,7 +65,7 @@ def read_folder(folder: Path) -> ExperimentFolder:
 
 
 def page_place(out: str, made: str | None = None) -> Path:
-    """Return the path for a page: `out`, or a file in the folder `made`; an existing file must be a page."""
+    """Return `out` if a page can be written there; its folder must exist or be `made`, the folder that will be made."""
     if Path(out).suffix not in (".html", ".htm"):
         raise InputError(f"out: must end in .html, got {out!r}")
     refuse_special(Path(out))

@@ -18,7 +18,7 @@ from hmmscope.text import say
 
 
 def paper(paper: str, scale: str, out: str, resume: bool, quiet: bool, jobs: int | None = None) -> None:
-    """Run all experiments of a paper at one scale; if one fails, continue with the next.
+    """Run all experiments of a paper at one scale; if an experiment fails, continue with the next one.
 
     Raises:
         InputError: The scale is unknown.
@@ -57,7 +57,7 @@ def is_group(name: str) -> bool:
 
 
 def experiments_of(paper: str, scale: str) -> list[str]:
-    """Return the experiments in running order; those without training come first."""
+    """Return the names of a paper's experiments in running order; those without training come first."""
     if scale not in SCALES:
         raise unknown_name("scale", scale, SCALES)
     begin = "" if paper == "all" else f"{paper}-"

@@ -1,4 +1,4 @@
-"""Compilation of all kernels for `check --compile` and `python -m bench.cold`."""
+"""Calls that compile all kernels, for `check --compile` and `python -m bench.cold`."""
 
 import tempfile
 import time
@@ -48,7 +48,7 @@ def _trained(**model: Any) -> Callable[[], object]:
     return run
 
 
-#: Calls by their names in tables.
+#: Functions that compile kernels when they are called, by name.
 CALLS: dict[str, Callable[[], object]] = {
     "HMM": _many,
     "make_process": lambda: hs.make_process("random-hmm", num_states=8, num_symbols=8),

@@ -1,11 +1,11 @@
-"""Seeds on the command line: ``--num-seeds 3`` is a number of seeds, ``--seeds 0,5,7`` a list."""
+"""Seeds on the command line: ``--num-seeds 3`` gives a number of seeds, ``--seeds 0,5,7`` a list of seeds."""
 
 from hmmscope.errors import InputError
 from hmmscope.schema import parse_value
 
 
 def chosen_seeds(num_seeds: int | None, seeds: str | None) -> int | tuple[int, ...] | None:
-    """Return the number of seeds, a list such as ``0,5,7`` or ``7,``, or None for neither."""
+    """Return the number of seeds, the list that a text such as ``0,5,7`` or ``7,`` gives, or None for neither."""
     if seeds is None:
         return num_seeds
     if num_seeds is not None:

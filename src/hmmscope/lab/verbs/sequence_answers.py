@@ -1,4 +1,4 @@
-"""Output of `infer` for given sequences: exact inference."""
+"""Output of the command `infer` for sequences: results of exact inference."""
 
 import math
 from dataclasses import dataclass, fields
@@ -33,24 +33,24 @@ from hmmscope.system_info import require_memory
 from hmmscope.text import in_a_line, in_brief, say
 from hmmscope.ties import steady
 
-#: Maximum printed positions of a path, and printed sequences.
+#: Most positions of a path, and most sequences, that are printed.
 _SHOWN, _SHOWN_SEQUENCES = 30, 10
-#: Maximum printed missing observations per sequence.
+#: Most missing observations of a sequence that are printed.
 _SHOWN_GAPS = 5
-#: Bytes per number in a row of the table.
+#: Bytes of memory for a number in a row of the table.
 _NUMBER_BYTES = 40
 
 
-#: The capability that each option requires.
+#: The capability that a process needs for each option.
 _ASKED = {"smooth": SMOOTHING, "viterbi": PATHS, "paths": PATHS, "memory": MEMORY, "forecast": FORECASTS}
 
 
 @dataclass(frozen=True)
 class SequenceQuestions:
-    """Optional results besides those of the filter; the value zero disables a result.
+    """Optional results besides those of the filter; a result with the value zero or False is left out.
 
     Attributes:
-        smooth, viterbi: Posterior of each state, and the most likely path, given all observations.
+        smooth, viterbi: Whether to add the posterior of each state, and the most likely path, given all observations.
         paths: Number of state paths drawn from the posterior.
         memory: Number of past observations that the predictor uses.
         ngrams: Largest n of the n-gram baselines (n - 1 symbols of context).
@@ -68,7 +68,7 @@ class SequenceQuestions:
 
 
 def oracle(asked: InferOptions) -> None:
-    """Print likelihoods, and details of the first sequences; write all positions to a table."""
+    """Print likelihoods and details of the first sequences, and write all positions to a table if `out` is set."""
     for name in ("paths", "memory", "ngrams", "forecast"):
         require(getattr(asked, name) >= 0, name, "must be at least 0", getattr(asked, name))
     check_seed(asked.seed)

@@ -1,4 +1,4 @@
-"""Inputs of verbs: processes by name or file, and observations from files."""
+"""Inputs of verbs: processes from names or files, and observations from files."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,12 @@ from hmmscope.sequences.vector_data import read_vectors
 from hmmscope.text import in_brief
 from hmmscope.ties import descending, steady
 
-#: Number of probabilities from which a warning precedes the building of a process.
+#: Number of probabilities of a process from which a warning is printed before the process is built.
 _LARGE = 2**24
 
 
 def find_process(source: str, overrides: Mapping[str, str] | None = None, *, allow_drop_tiny: bool = False) -> Process:
-    """Return a process by registered name, with changed fields, or from a file (including HMMER files)."""
+    """Return the process with a registered name, with fields changed by `overrides`, or from a file (also of HMMER)."""
     fields = {key.removeprefix("process."): value for key, value in (overrides or {}).items()}
     if source in registry.entries("process"):
         spec = registry.build_spec("process", {"name": source, **fields}, "process")
@@ -71,11 +71,11 @@ class Observations(NamedTuple):
     """The sequences of a file, as symbols or vectors.
 
     Attributes:
-        sequences: (1, time) of symbols or (1, time, observed) of vectors.
-        about: what was read.
-        names: of the sequences, or None.
-        labels: time stamps or labels of rows per sequence, or None.
-        inputs: of each sequence, or None.
+        sequences: symbols (1, time) or vectors (1, time, coordinate) of each sequence.
+        about: description of what was read.
+        names: names of the sequences, or None.
+        labels: time stamps or labels of the rows of each sequence, or None.
+        inputs: inputs of each sequence, or None.
     """
 
     sequences: list[Tensor]

@@ -20,7 +20,7 @@ from hmmscope.text import say, tell
 
 
 def sweep(options: SweepOptions) -> None:
-    """Run or resume a grid and print its table, or print the current table of a sweep."""
+    """Run or resume a sweep and print its table, or only print the table of a sweep as it is now."""
     where, out, table = ExecutorOptions(**options.execution()), options.out, options.table
     seeds = chosen_seeds(options.num_seeds, options.seeds)
     flags = bool(options.base or options.vary or seeds is not None or options.vary_process or options.overrides)
@@ -57,7 +57,7 @@ def sweep(options: SweepOptions) -> None:
 def _refuse_doubtful(rows: Sequence[dict[str, Any]]) -> None:
     if names := [row["run"] for row in rows if row["state"] in DOUBTFUL]:
         raise ResourceError(
-            f"{len(names)} of {len(rows)} runs are damaged or have no seal, such as {names[0]}; the other runs are valid"
+            f"{len(names)} of {len(rows)} runs are damaged or have no checksums, such as {names[0]}; others are valid"
         )
 
 

@@ -30,7 +30,7 @@ from hmmscope.text import say
 
 @kept_running()
 def train(options: TrainCommandOptions) -> None:
-    """Train one model and print how far its loss is from the optimum, or only print the cost."""
+    """Train one model and print how far its loss is from the optimum, or only print the estimated cost."""
     reading = {name: value for name, value in options.reading().items() if value is not None}
     overrides, own = options.overrides, None
     if options.model is not None and options.model in registry.entries("model"):
@@ -68,9 +68,9 @@ def _own(name: str, overrides: Mapping[str, str]) -> Any:
 
 
 def run_config(source: str, overrides: dict[str, str], reading: Mapping[str, Any] | None = None) -> RunConfig:
-    """Return the configuration for a YAML file, a run's folder, a preset, a process, or a file of sequences.
+    """Return the configuration that `source` gives: a YAML file, a run folder, a preset, a process, or sequences.
 
-    For a file of sequences, `reading` are the reading options, and the sequences' length is the default length.
+    For a file of sequences, `reading` holds options for reading, and the default length is that of the sequences.
     """
     found = _run_config(source, overrides, reading or {})
     of_file = isinstance(found.process, DataSpec) or (isinstance(found.process, ObjectSpec) and os.path.isfile(source))

@@ -1,4 +1,4 @@
-"""`check` on folders: verify files, and recompute the numbers that follow from them."""
+"""The command `check` on folders: verify files, and recompute the numbers that follow from them."""
 
 import math
 import os
@@ -28,23 +28,23 @@ from hmmscope.storage.packed import INDEX
 from hmmscope.storage.rundir import RunDir
 from hmmscope.text import numbers_in, say
 
-#: Text of findings and figures, which may be reworded: a check compares verdicts, numbers, gates and roles instead.
+#: Keys of findings and figures that hold words, which may have been reworded; a check does not compare them.
 _FINDING_WORDS = frozenset({"title", "text", "reading", "unit", "source", "why"})
 _FIGURE_WORDS = frozenset({"title", "caption", "x_label", "y_label", "z_label", "slider", "choices", "overlay", "name"})
-#: Labels in figures and budgets in findings: a check compares their number and the numbers in them.
+#: Keys that hold labels; a check compares how many labels there are, and the numbers in them.
 _MIXED = frozenset({"categories", "frames", "corners", "values", "x", "y", "budget"})
-#: Tolerances of numbers recomputed from tables and from weights, on any machine.
+#: Tolerances, on any machine, of numbers that are recomputed from tables and from weights.
 _TABLES, _WEIGHTS = 1e-9, 1e-4
 
 
 def verify(folders: Sequence[str], quiet: bool) -> None:
-    """Verify the seal of each folder, recompute its numbers, and print the result.
+    """Compare the files of each folder with its checksums, recompute its numbers, and print the result.
 
-    In other folders, all hmmscope folders inside are verified.
+    In a folder that hmmscope did not write, all folders inside that hmmscope wrote are verified.
 
     Raises:
-        DamagedError: The first difference.
-        RefusedError: Everything agrees, but a folder has no seal.
+        DamagedError: A file differs from its checksum, or a recomputed number from the stored one.
+        RefusedError: All files agree with their checksums, but a folder has no checksums (seal.json).
     """
     unsealed = []
     for folder in map(Path, folders):
@@ -62,7 +62,7 @@ def verify(folders: Sequence[str], quiet: bool) -> None:
             found = seals.SealReport(tuple({*there.values()} - {*beyond}), beyond)
             say(f"{folder}: {len(inside)} folder{'s' * (len(inside) != 1)} of hmmscope inside; {found}")
     if unsealed:
-        raise RefusedError(f"{unsealed[0]}: has no seal, so its files cannot be verified")
+        raise RefusedError(f"{unsealed[0]}: has no checksums (seal.json), so its files cannot be verified")
 
 
 def _verified(folder: Path) -> tuple[str, seals.SealReport]:
@@ -77,8 +77,8 @@ def _verified(folder: Path) -> tuple[str, seals.SealReport]:
         found = seals.seal_report(folder)
         kind = found.kind or kind
         many = len(found.covered)
-        begin = (f"{many} files are as they were" if many != 1 else "1 file is as it was") + " sealed"
-        begin = begin if found.kind else "no seal"
+        begin = f"{many} files agree with their checksums" if many != 1 else "1 file agrees with its checksum"
+        begin = begin if found.kind else "no checksums"
         runs = [f"{found.runs} run{'s' * (found.runs != 1)} inside too"] if found.runs else []
         said = [begin, *runs, *_checked(kind, folder), str(found)]
     return f"{kind}: {'; '.join(said)}", found
@@ -110,7 +110,7 @@ def _kind_of(folder: Path) -> str:
             return kind
     above = next((one for one in Path(os.path.abspath(folder)).parents if os.path.lexists(one / seals.SEAL)), None)
     if above is not None and os.path.lexists(folder):
-        raise InputError(f"{folder}: is inside {above}, and the seals of that folder cover it; check {above}")
+        raise InputError(f"{folder}: is inside {above}, whose checksums cover it; check {above}")
     raise InputError(f"{folder}: not the folder of a run, an experiment, a sweep, a pool or an export")
 
 

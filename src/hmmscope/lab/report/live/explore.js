@@ -39,7 +39,7 @@ class Explorer {
     this.stop();
     if (this.shown < this.session.length) this.session.rewind(this.shown);
     const { process } = this.session;
-    if (this.session.full) this.say(`The network was trained on ${this.session.positions.length} symbols; start a new sequence.`);
+    if (this.session.full) this.say(`The network was trained on sequences of ${this.session.positions.length} symbols; start a new sequence.`);
     else if (!this.session.type(symbol)) this.say(`${process.symbols[symbol]} cannot follow here: its probability is exactly zero.`);
     else this.move(this.session.length);
   }
@@ -161,7 +161,7 @@ class Explorer {
     const after = `After ${process.symbols[session.tape[shown - 1].symbol]}`;
     if (held) {
       const likely = top(held);
-      return `${after} the belief in layer ${this.layer} is pushed: the network now predicts ${process.symbols[likely]} ` +
+      return `${after} the belief in layer ${this.layer} was replaced by another: the network now predicts ${process.symbols[likely]} ` +
         `with ${percent(moment.model[likely])}; the Bayes-optimal predictor with that belief gives ${percent(held[likely])}.`;
     }
     return `${after}, the exact belief gives state ${process.states[state]} ${percent(moment.known.belief[state])}` +
