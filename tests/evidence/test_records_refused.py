@@ -47,8 +47,8 @@ def test_findings(data: Any, error: str) -> None:
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        ([], r"figure: must be a mapping with a list 'panels'"),
-        ({"name": "a", "panels": "all"}, r"figure: must be a mapping with a list 'panels'"),
+        ([], r"figure: must be a mapping with the key panels"),
+        ({"name": "a", "panels": "all"}, r"figure: must be a mapping with the key panels"),
         ({"name": "a", "title": "", "caption": "", "panels": []}, r"panels: must have at least one"),
         ({"name": "-a", "title": "", "caption": "", "panels": []}, r"name: must be 1 to 100 letters"),
         ({"name": "a", "panels": [{"kind": "cake"}]}, r"figure\.panels\[0\]\.kind: unknown 'cake'"),
@@ -73,7 +73,7 @@ CURVE = {"values": ["parity", "rnn"], "x": [1.0], "y": [2.0]}
         ({"overlay": "models"}, r"overlay: unknown 'models'.*did you mean 'model'"),
         ({"curves": []}, r"curves: must have at least one"),
         ({"curves": [CURVE | {"values": ["parity"]}]}, r"curves\[0\]\.values: must have 2 values"),
-        ({"curves": [CURVE | {"values": ["parity", ""]}]}, r"curves: model: must have a value"),
+        ({"curves": [CURVE | {"values": ["parity", ""]}]}, r"curves: model: at least one curve must have a value"),
         ({"curves": [CURVE, CURVE]}, r"curves: must differ in values or name"),
         ({"curves": [CURVE | {"x": []}]}, r"x: must have at least one value"),
         ({"curves": [CURVE | {"x": [1.0, 2.0]}]}, r"x: must have 1 values"),

@@ -1,4 +1,4 @@
-"""Verdicts on each effect of a claim, and on all its effects together."""
+"""Verdicts on each effect of a claim alone, and on all its effects together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,11 +15,11 @@ class Judged:
     """A verdict with its reasons.
 
     Attributes:
-        decides: name of the deciding effect.
-        gates: the checked gates.
-        why: reason for "not tested", or a limit.
-        budget: see `Finding.budget`.
-        power: None if not computed.
+        decides: name of the effect that decides.
+        gates: the preconditions that were checked.
+        why: reason of the verdict "not tested", or a limit of another verdict; empty if there is none.
+        budget: the training budget in words, if it is below the paper's.
+        power: power of the rule; None if it was not computed.
     """
 
     verdict: Verdict
@@ -30,7 +30,7 @@ class Judged:
     power: Power | None = None
 
     def said(self, text: str) -> str:
-        """Add the verdict's reason or limit to a text."""
+        """Return a text about the result, with the reason or limit of the verdict added."""
         if self.verdict == "not tested":
             return f"Not tested: {self.why}. {text}".strip()
         return f"{text} ({self.why})" if self.why else text
@@ -38,14 +38,15 @@ class Judged:
 
 @dataclass(frozen=True)
 class Case:
-    """The measured effects of a claim and the claim's rule.
+    """The measured effects of a claim, with all that its verdicts depend on.
 
     Attributes:
-        claim: its record.
-        effects: by name.
-        gates, spent, redrawn: see `hmmscope.lab.evidence.claim.Measurement`.
-        drifts: changes over the last doubling, or None.
-        power: whether power is required.
+        claim: record of the claim, with its decision rule.
+        effects, gates: measured effects by name, and preconditions of a verdict.
+        spent: training budget by unit, such as tokens.
+        drifts: change of each effect over the last doubling of training; None if not recorded.
+        redrawn: function that simulates an effect, see `power.Redrawn`; None for the default simulation.
+        power: whether a verdict needs enough power.
     """
 
     claim: ClaimRecord
@@ -57,11 +58,11 @@ class Case:
     power: bool
 
     def each(self, names: Sequence[str]) -> dict[str, Judged]:
-        """Return the verdict of each effect alone."""
+        """Return the verdict on each of the named effects alone."""
         return {name: self._judged((name,)) for name in names}
 
     def together(self, names: Sequence[str], each: Mapping[str, Judged]) -> Judged:
-        """Return the verdict of all effects; one denied effect denies the claim."""
+        """Return the verdict on all effects together; if one effect is denied, the claim is denied."""
         able = [name for name in names if name in each and not _closed(each[name])]
         if 0 < len(able) < len(names):
             found = self._judged(tuple(able))
@@ -123,7 +124,7 @@ class Case:
 
 
 def parts_of(judged: Mapping[str, Judged], effects: Mapping[str, Effect]) -> list[TaskVerdict]:
-    """Return the verdict on each effect for a finding; [] if the same failed gate decides all."""
+    """Return the verdict on each effect for a finding; [] if all effects fail the same precondition."""
     made: list[TaskVerdict] = []
     for name, one in judged.items():
         known = effects.get(name)

@@ -1,11 +1,11 @@
-"""Claims: a statement of a paper, its measurement and its decision rule.
+"""Claims: a claim is a statement of a paper with a function that measures it and a rule that decides it.
 
     @claim("limits-fit-length-grows")
     def grows(tables: Tables, numbers: RuleParameters) -> Measurement:
         effects = {task: Effect.pooled(list(...)) for task in REMEMBERING}
         return Measurement(effects, text="...", required=REMEMBERING, gates=(Gate.converged(...),))
 
-The function measures; the rule in the record (`hmmscope.lab.evidence.records`) decides.
+The function returns measured effects. The rule is in the record of the claim, see `hmmscope.lab.evidence.records`.
 """
 
 import inspect
@@ -27,17 +27,17 @@ from hmmscope.lab.evidence.verdicts import Above, Below, Gate, Verdict, answer
 
 @dataclass(frozen=True)
 class Measurement:
-    """Effects that the function of a claim has measured.
+    """The result of a claim's function: measured effects, and preconditions of a verdict.
 
     Attributes:
-        effects: one effect, or effects by name that must all confirm the claim; None if not measured.
+        effects: one effect, or effects by name that must all confirm the claim; None if nothing was measured.
         text: sentences about the result.
-        gates: conditions for a verdict.
-        required: names that `effects` must have.
-        compute_used: training budget by currency; default: largest in the table of runs.
-        last_doubling_change: by effect, for `verdicts.converged_by_rule`.
-        resampled: see `power.Redrawn`.
-        parts: further effects with verdicts that do not decide the claim.
+        gates: preconditions of a verdict.
+        required: names of the effects that a verdict needs.
+        last_doubling_change: change of each effect over the last doubling of training, for `Gate.converged_by_rule`.
+        compute_used: training budget by unit, such as tokens (default: the largest in the table "runs").
+        resampled: function that simulates an effect, see `power.Redrawn`.
+        parts: further effects, whose verdicts are shown but do not decide the claim.
     """
 
     effects: Effect | Mapping[str, Effect] | None
@@ -55,7 +55,7 @@ class Measurement:
         return {"": self.effects} if isinstance(self.effects, Effect) else dict(self.effects)
 
     def changes_by_name(self, sign: int = 1) -> dict[str, float | None]:
-        """Return each effect's change over the last doubling of training."""
+        """Return the change of each effect over the last doubling of training, times `sign`."""
         drifts = (
             self.last_doubling_change
             if isinstance(self.last_doubling_change, Mapping)
@@ -69,15 +69,15 @@ class Claim(ClaimRecord):
     """A claim and its decision rule.
 
     Attributes:
-        name: id in the ledger.
-        experiment: the experiment that decides it.
-        source: paper and place; `OURS` for a question of this project.
-        claim_text: the statement, exactly as strong as printed, or the question.
-        operationalization: what is measured, and when the claim holds.
-        rule: None for a question.
-        about: "training", "construction" (weights from a theorem) or "process".
-        proved: whether its constructed network must confirm it.
-        measure: function of the tables, and of the record's numbers if it takes them.
+        name: name of the claim in the ledger.
+        experiment: name of the experiment that measures the claim.
+        source: paper and place in it; `OURS` for a question of this project.
+        claim_text: the statement, exactly as strong as in the paper, or the question.
+        operationalization: how the claim is measured, and when it holds.
+        rule: decision rule; None for a question.
+        about: subject of the claim: "training", "construction" (network with weights from a theorem) or "process".
+        proved: whether a constructed network must confirm the claim, because a theorem proves it.
+        measure: function (tables) or (tables, parameters of the record) -> `Measurement`.
     """
 
     measure: Callable[..., Measurement] = field(repr=False)
@@ -90,9 +90,9 @@ class Claim(ClaimRecord):
         """Measure the claim in tables, and return the finding.
 
         Args:
-            tables: lists of rows by name.
-            mirrored: reflect effects about the bound, as a test.
-            power: require power.
+            tables: lists of rows by name of the table.
+            mirrored: whether to reflect the effects about the bound of the rule, as a test of the rule.
+            power: whether a verdict needs enough power.
         """
         return self.finding(self.measured(tables), mirrored=mirrored, power=power)
 
@@ -172,7 +172,7 @@ class Claim(ClaimRecord):
         )
 
     def power(self, seen: Measurement) -> Power | None:
-        """Return the rule's power at the measured spread and number of seeds, or None."""
+        """Return the power of the rule at the measured spread and number of seeds; None if it is unknown."""
         if self.rule is None:
             return None
         effects = seen.by_name()
@@ -198,7 +198,7 @@ def claim(record: str | ClaimRecord) -> Callable[[Callable[..., Measurement]], C
     """Register a function as a claim, or as a question if its record has no rule.
 
     Args:
-        record: or its name in the folder "claims" next to the module.
+        record: record of the claim, or its name in the folder "claims" next to the module of the function.
 
     Raises:
         InputError: there is no such record.

@@ -1,4 +1,4 @@
-"""Tables with trained networks replaced by other networks, as tests of claims.
+"""Tables in which other networks take the place of trained ones, to test claims about training.
 
 The column ``network`` (or ``model``) holds "trained", "untrained", "constructed" or "trained - untrained".
 """
@@ -11,14 +11,14 @@ from hmmscope.ties import largest, smallest
 
 _COLUMNS = ("network", "model")
 TRAINED = "trained"
-#: Gains of trained networks over a weaker predictor: a table of that name, or rows of such a quantity.
+#: Name of a table with gains of trained networks over a weaker predictor, and first words of such a quantity in rows.
 GAINS, _GAIN = "learned", "gain over "
 #: Prefixes of the names of n-gram baselines.
 _COUNTING = ("order-", "context-tree")
 
 
 def in_place_of_trained(tables: Tables, network: str) -> Tables | None:
-    """Relabel the rows of `network` as trained; return None if no table has rows of both.
+    """Return the tables with the rows of `network` labelled as trained; None if no table has rows of both.
 
     Differences from that network become zero, with unchanged noise.
     """
@@ -47,7 +47,7 @@ def _swap(rows: Rows, column: str, network: str) -> Rows | None:
 
 
 def gaining_nothing(tables: Tables) -> Tables:
-    """Set all gains to zero, with unchanged noise."""
+    """Return the tables with all gains set to zero; the widths of their intervals stay."""
     made = dict(tables)
     for name, rows in tables.items():
         gains = [str(row.get("quantity", row.get("effect"))).startswith(_GAIN) or name == GAINS for row in rows]
@@ -67,13 +67,13 @@ def _none(rows: Rows) -> Rows:
 
 
 def untrained(tables: Tables) -> Tables | None:
-    """Replace the trained network by the untrained network, with gains of zero."""
+    """Return the tables with the untrained network in place of the trained one, and with gains of zero."""
     made = in_place_of_trained(tables, "untrained")
     return None if made is None else gaining_nothing({name: rows.as_twins() for name, rows in made.items()})
 
 
 def counting(tables: Tables) -> Tables | None:
-    """Replace the trained network by the best n-gram baseline of each metric, or return None."""
+    """Return the tables with the best n-gram baseline of each metric in place of the trained network, or None."""
     made: dict[str, Rows] = {}
     for name, rows in tables.items():
         counted = [one for one in rows.values("predictor") if str(one).startswith(_COUNTING)]
@@ -90,5 +90,5 @@ def counting(tables: Tables) -> Tables | None:
 
 
 def constructed(tables: Mapping[str, Rows]) -> Tables | None:
-    """Replace the trained network by the constructed network."""
+    """Return the tables with the constructed network in place of the trained one; None if there is none."""
     return in_place_of_trained(tables, "constructed")

@@ -1,4 +1,4 @@
-"""Effects: means over seeds with intervals.
+"""Effects: means over seeds with 95 % intervals.
 
 The interval is Student's interval over seeds or the normal interval of the sampling noise, whichever is wider.
 """
@@ -13,22 +13,22 @@ from typing import Any, NamedTuple
 
 from hmmscope.ties import rounded, steady
 
-#: Default probability outside an interval.
+#: Default probability that an interval does not contain the true value.
 ALPHA = 0.05
 _LEVEL = ContextVar("level", default=ALPHA)
-#: Error rate of the one-sided sign-test bound.
+#: Error probability of the one-sided bound from the sign test.
 SIGN_LEVEL = 0.05
 #: Fewest seeds for which bimodality is tested.
 LEAST_GROUPED = 5
-#: Seeds are bimodal if a gap exceeds GAP[0] + GAP[1] / seeds² times the wider group (1 in 40 normal samples).
+#: Seeds are bimodal if a gap in their values exceeds GAP[0] + GAP[1] / seeds² widths of the wider group (1 in 40 if normal).
 GAP = (0.4, 100.0)
-#: Relative spread below this is rounding.
+#: Relative spread below which differences are rounding errors.
 _ROUNDING = 1e-12
 
 
 @contextmanager
 def at_level(alpha: float) -> Iterator[None]:
-    """Set the error probability of intervals (`level`) inside the block."""
+    """Set the error probability of intervals (the result of `level`) inside the block."""
     before = _LEVEL.set(alpha)
     try:
         yield
@@ -37,7 +37,7 @@ def at_level(alpha: float) -> Iterator[None]:
 
 
 def level() -> float:
-    """Return the error probability of intervals, by default 0.05."""
+    """Return the error probability of intervals, 0.05 unless `at_level` changes it."""
     return _LEVEL.get()
 
 
@@ -57,14 +57,14 @@ class Effect:
 
     Attributes:
         value: the mean.
-        low, high: interval ends, or None.
+        low, high: ends of the interval, or None.
         error: standard error, or None.
-        degrees: Student's degrees of freedom; 0 for normal, -1 for a proportion.
+        degrees: degrees of freedom of Student's distribution; 0 for the normal distribution, -1 for a proportion.
         num_seeds: number of values.
-        num_missing: seeds without the value.
-        unit: of the value.
-        others: standard errors and degrees of the narrower intervals.
-        values: one per seed, ascending; else empty.
+        num_missing: number of seeds without a value.
+        unit: unit of the value.
+        others: standard errors and degrees of freedom of the narrower intervals.
+        values: value of each seed, ascending; empty if unknown.
     """
 
     value: float
@@ -85,9 +85,9 @@ class Effect:
         """Return the mean over seeds.
 
         Args:
-            values: one per seed; an `EstimateWithError` if its error is known, None if missing.
-            unit: of the values.
-            resolution: smallest measurable difference, such as 1 for counts.
+            values: value of each seed; an `EstimateWithError` if its sampling error is known, None if it is missing.
+            unit: unit of the values.
+            resolution: smallest difference that can be measured, such as 1 for counts.
 
         Raises:
             ValueError: no seed has a value.
@@ -118,10 +118,10 @@ class Effect:
 
     @staticmethod
     def predicted(values: Sequence[float], unit: str = "") -> "Effect":
-        """Return the mean with Student's 95 % prediction interval.
+        """Return the mean with Student's 95 % prediction interval for one more value.
 
         Args:
-            values: at least two, not all equal.
+            values: at least two values, not all equal.
         """
         mean = Effect.pooled(values, unit)
         if mean.error is None:
@@ -135,7 +135,7 @@ class Effect:
         """Return the proportion of true values with its exact (Clopper-Pearson) interval.
 
         Args:
-            flags: from independent instances.
+            flags: whether the property holds, for each of several independent instances.
         """
         kept = list(flags)
         right, count = sum(map(bool, kept)), len(kept)
@@ -156,7 +156,7 @@ class Effect:
         return f"{value} [{low}, {high}] {self.unit}".strip()
 
     def short(self) -> str:
-        """Format as ``0.54 (0.48 to 0.60)``, for a sentence."""
+        """Format the effect for a sentence, as ``0.54 (0.48 to 0.60)``."""
         return str(replace(self, unit="")).replace("[", "(").replace(", ", " to ").replace("]", ")")
 
     def mirrored(self, bound: float = 0.0) -> "Effect":
@@ -169,14 +169,14 @@ class Effect:
         return replace(self, value=self.value + by, low=low, high=high, values=tuple(one + by for one in self.values))
 
     def p_value(self, bound: float = 0.0) -> float | None:
-        """Return the two-sided p-value of "the mean equals the bound", or None."""
+        """Return the two-sided p-value of the hypothesis that the mean equals the bound; None if unknown."""
         if self.error is None or self.degrees < 0:
             return None
         laws = ((self.error, self.degrees), *self.others)
         return max(two_sided(abs(self.value - bound) / error, degrees) for error, degrees in laws)
 
     def with_seeds(self, count: int) -> "Effect":
-        """Return the effect that `count` seeds with the same mean and spread would give."""
+        """Return the effect that `count` seeds with the same mean and spread over seeds would give."""
         if self.error is None or self.degrees < 0:
             return self
         error = self.error * math.sqrt(self.num_seeds / count)
@@ -195,7 +195,7 @@ class Effect:
         )
 
     def one_sided(self, bound: float, side: int) -> float | None:
-        """Return the one-sided p-value of "not above the bound" (`side` 1) or "not below" (-1)."""
+        """Return the p-value of the hypothesis that the mean is not above (`side` 1) or not below (-1) the bound."""
         if self.error is None or self.degrees < 0:
             return None
         laws = ((self.error, self.degrees), *self.others)
@@ -205,19 +205,19 @@ class Effect:
 
     @property
     def sign_low(self) -> float | None:
-        """The lower 95 % sign-test bound of the median, or None."""
+        """Lower 95 % bound of the median from the sign test; None for too few seeds."""
         rank = _sign_rank(len(self.values))
         return self.values[rank - 1] if rank else None
 
     @property
     def sign_high(self) -> float | None:
-        """The upper 95 % sign-test bound of the median, or None."""
+        """Upper 95 % bound of the median from the sign test; None for too few seeds."""
         rank = _sign_rank(len(self.values))
         return self.values[-rank] if rank else None
 
     @property
     def bimodal(self) -> bool:
-        """Return whether the seeds fall into two separate groups."""
+        """Return whether the values of the seeds fall into two groups with a wide gap between them."""
         count, values = len(self.values), self.values
         if count < LEAST_GROUPED:
             return False
@@ -241,7 +241,7 @@ def _tail_root(right: int, count: int) -> float:
 
 
 def false_discovery(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return q-values by name (Benjamini and Hochberg, 1995)."""
+    """Return the false discovery rate (q-value) of each p-value, by name (Benjamini and Hochberg, 1995)."""
     known = sorted((p, name) for name, p in p_values.items() if p is not None)
     found: dict[str, float | None] = dict.fromkeys(p_values)
     least = 1.0
@@ -253,7 +253,7 @@ def false_discovery(p_values: Mapping[str, float | None]) -> dict[str, float | N
 
 
 def quantile(degrees: int, alpha: float | None = None) -> float:
-    """Return Student's two-sided quantile at `alpha` (default `level`); with 0 degrees of freedom it is normal."""
+    """Return Student's two-sided quantile at `alpha` (default: `level()`); 0 degrees of freedom mean normal."""
     return _quantile(level() if alpha is None else alpha, degrees)
 
 
@@ -291,5 +291,5 @@ def _bisect(rising: Any, low: float, high: float) -> float:
 
 
 def digits_for(width: float) -> int:
-    """Return the number of decimals that shows an interval width to two significant digits."""
+    """Return the number of decimals that show an interval of this width with two significant digits."""
     return max(0, min(9, 1 - math.floor(math.log10(width)))) if width > 0 else 3

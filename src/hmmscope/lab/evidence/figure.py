@@ -1,10 +1,10 @@
-"""Figures, which `hmmscope.lab.report` draws.
+"""Figures as data, which `hmmscope.lab.report` draws.
 
     series = Series(name="Transformer", x=(0, 1), y=(0.2, 0.5), low=(0.1, 0.4), high=(0.3, 0.6), role="model")
     panel = Lines(title="8 states", x_label="demonstrations", y_label="accuracy", series=(series,))
     Figure(name="accuracy", title="In context", caption="Bands are 95% intervals over 3 seeds.", panels=(panel,))
 
-All numbers are finite; only heat maps allow None.
+All numbers must be finite; only a heat map may have None.
 """
 
 import math
@@ -27,16 +27,16 @@ ROLES: tuple[Role, ...] = ("model", "optimum", "ceiling", "baseline", "control",
 class Series:
     """A series of values, with intervals if known.
 
-    The role sets the style: `model`; `optimum`; `ceiling` (a predictor that knows more); `baseline` (a simpler
-    predictor); `control` (nothing to find); `unfinished` (unconverged model).
+    The role sets the style: `model`; `optimum`; `ceiling` (a predictor with more information than the model);
+    `baseline` (a simpler predictor); `control` (such as an untrained model); `unfinished` (an unconverged model).
 
     Args:
-        name: legend entry.
-        x: positions in `Lines`; empty in `Bars`.
+        name: name in the legend.
+        x: positions on the x axis in `Lines`; empty in `Bars`.
         y: values.
-        low: lower interval ends, or None.
-        high: upper ends.
-        role: see above.
+        low: lower ends of the intervals, or None.
+        high: upper ends of the intervals, or None.
+        role: role of the series, see above.
 
     Raises:
         InputError: unequal lengths, low > high, a non-finite number, or an unknown role.
@@ -54,7 +54,7 @@ class Series:
 
     @classmethod
     def of(cls, effects: Sequence[Effect], name: str, role: Role = "other", x: Sequence[float] = ()) -> "Series":
-        """Make a series of effects: a curve over `x`, or bars without `x`."""
+        """Return a series of effects with their intervals: a curve over `x`, or bars if `x` is empty."""
         ends = [
             (one.value if one.low is None else one.low, one.value if one.high is None else one.high) for one in effects
         ]
@@ -68,24 +68,21 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """Base of panels with one coordinate system: `Lines`, `Bars`, `Heatmap`, `DenseScatter`, `Explorer`."""
+    """Base class of the panels of a figure: `Lines`, `Bars`, `Heatmap`, `DenseScatter`, `Explorer`."""
 
     title: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lines(Panel):
-    """Curves over a common axis.
+    """A panel with curves over a common x axis.
 
     Args:
-        title: above the panel, or empty.
-        x_label: x with its unit.
-        y_label: y with its unit.
-        series: at least one.
-        y_min: lower end of y, or None.
-        y_max: upper end.
-        log_x: logarithmic x axis.
-        log_y: logarithmic y axis.
+        title: title above the panel, or empty.
+        x_label, y_label: quantities on the axes, with their units.
+        series: the curves, at least one.
+        y_min, y_max: ends of the y axis; None for ends that fit the values.
+        log_x, log_y: whether the x axis and the y axis are logarithmic.
     """
 
     x_label: str
@@ -115,15 +112,14 @@ class Lines(Panel):
 
 @dataclass(frozen=True, kw_only=True)
 class Bars(Panel):
-    """Groups of bars; optimum and ceiling are lines across their group.
+    """A panel with groups of bars; a series with the role optimum or ceiling is a line across each group.
 
     Args:
-        title: above the panel, or empty.
-        y_label: y with its unit.
+        title: title above the panel, or empty.
+        y_label: quantity on the y axis, with its unit.
         categories: labels of the groups.
-        series: one value per category, without x.
-        y_min: lower end of y, or None.
-        y_max: upper end.
+        series: at least one, each with a value for every category and without x.
+        y_min, y_max: ends of the y axis; None for ends that fit the values.
     """
 
     y_label: str
@@ -145,18 +141,18 @@ class Bars(Panel):
 
 @dataclass(frozen=True, kw_only=True)
 class Heatmap(Panel):
-    """A matrix as colours, with row 0 on top.
+    """A panel with a matrix as colours; row 0 is on top.
 
     Args:
-        title: above the panel, or empty.
+        title: title above the panel, or empty.
         x_label: meaning of the columns.
         y_label: meaning of the rows.
         z_label: meaning of the colours, with the unit.
-        x: column labels.
-        y: row labels.
-        z: z[row][column], or None.
-        z_min: value of the first colour, or None.
-        z_max: value of the last colour.
+        x: labels of the columns.
+        y: labels of the rows.
+        z: values z[row][column]; None for an empty cell.
+        z_min: value of the first colour, or None for the smallest value.
+        z_max: value of the last colour, or None for the largest value.
     """
 
     x_label: str
@@ -182,16 +178,16 @@ class Heatmap(Panel):
 
 @dataclass(frozen=True, kw_only=True)
 class DenseScatter(Panel):
-    """Many coloured points in the unit square; a slider selects the frame.
+    """A panel with many coloured points in the unit square; a slider selects one of several sets of points (frames).
 
     Args:
-        title: above the panel, or empty.
+        title: title above the panel, or empty.
         slider: label of the slider, such as "step".
-        frames: frame names; the last is shown first.
-        places: packed points of each frame, see `scatter_data`.
-        colours: packed colours of the points.
-        corners: names of three states, to draw their triangle.
-        outline: packed corners of the triangle.
+        frames: names of the frames; the last frame is shown at first.
+        places: points of each frame, packed as `scatter_data` describes.
+        colours: colours of the points, packed.
+        corners: names of three states, whose triangle is drawn; else empty.
+        outline: corners of the triangle, packed.
     """
 
     slider: str
@@ -220,13 +216,13 @@ class ExplorerCurve:
     """A curve of an `Explorer`.
 
     Args:
-        values: one per choice; an empty one matches all.
-        x: positions.
+        values: value of each choice for which the curve is shown; an empty text stands for all values.
+        x: positions on the x axis.
         y: values.
-        low: lower interval ends, or None.
-        high: upper ends.
-        role: see `Series`.
-        name: legend entry; default: the overlaid choice, or the role.
+        low: lower ends of the intervals, or None.
+        high: upper ends of the intervals, or None.
+        role: role of the curve, see `Series`.
+        name: name in the legend (default: the value of the overlaid choice, or the role).
     """
 
     values: tuple[str, ...]
@@ -245,19 +241,16 @@ class ExplorerCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class Explorer(Panel):
-    """Interactive curves, with a selection list for each setting.
+    """A panel with curves of which the reader of a page selects some, with a list for each setting (choice).
 
     Args:
-        title: above the panel, or empty.
-        x_label: x with its unit.
-        y_label: y with its unit.
-        choices: names of one to five lists, such as ("task", "model").
-        curves: at least one, distinct in values or name.
-        y_min: lower end of y, or None.
-        y_max: upper end.
-        log_x: logarithmic x axis.
-        log_y: logarithmic y axis.
-        overlay: the choice with curves shown together; default: "model", else the last.
+        title: title above the panel, or empty.
+        x_label, y_label: quantities on the axes, with their units.
+        choices: names of one to five settings, such as ("task", "model").
+        curves: at least one curve; no two have equal values and names.
+        y_min, y_max: ends of the y axis; None for ends that fit the values.
+        log_x, log_y: whether the x axis and the y axis are logarithmic.
+        overlay: the choice for whose values curves are shown together (default: "model", else the last).
     """
 
     x_label: str
@@ -289,7 +282,7 @@ class Explorer(Panel):
             require(
                 any(curve.values[i] for curve in self.curves),
                 f"curves: {choice}",
-                "must have a value in at least one curve",
+                "at least one curve must have a value for this choice",
                 "none",
             )
         names = [(curve.values, curve.name, curve.role) for curve in self.curves]
@@ -308,7 +301,7 @@ class Explorer(Panel):
         return _num_cut(self, self.curves)
 
     def options(self, choice: str) -> tuple[str, ...]:
-        """Return the values of a choice, ascending if all are numbers."""
+        """Return the values that a choice has in the curves, in ascending order if all are numbers."""
         index = self.choices.index(choice)
         found = tuple(dict.fromkeys(curve.values[index] for curve in self.curves if curve.values[index]))
         return tuple(sorted(found, key=float)) if all(map(_NUMBER.fullmatch, found)) else found
@@ -330,9 +323,9 @@ class Figure:
 
     Args:
         name: file name: letters, digits and ``. _ -``.
-        title: a few words above the figure.
-        caption: content, conditions and kind of intervals.
-        panels: from left to right.
+        title: title above the figure, a few words.
+        caption: what the panels show, under which conditions, and how intervals were computed.
+        panels: panels from left to right.
     """
 
     name: str
@@ -353,7 +346,7 @@ class Figure:
             )
 
     def to_data(self) -> dict[str, Any]:
-        """Return plain data for JSON; each panel has its `kind`."""
+        """Return plain data for JSON; each panel also has the key "kind", such as "lines"."""
         kinds = {cls: kind for kind, cls in _KINDS.items()}
         panels = [{"kind": kinds[type(panel)], **spec_to_data(panel)} for panel in self.panels]
         return {**spec_to_data(self), "panels": panels}
@@ -366,7 +359,7 @@ class Figure:
             InputError: an invalid key or value.
         """
         if not isinstance(data, Mapping) or not isinstance(data.get("panels"), list | tuple):
-            raise InputError(f"{where}: must be a mapping with a list 'panels'")
+            raise InputError(f"{where}: must be a mapping with the key panels, which holds a list")
         panels = [_parse_panel(panel, f"{where}.panels[{i}]") for i, panel in enumerate(data["panels"])]
         figure: Figure = parse_spec(cls, {**data, "panels": panels}, where)
         return figure

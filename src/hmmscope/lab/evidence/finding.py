@@ -1,4 +1,4 @@
-"""Findings: verdicts on claims with the measured effects."""
+"""Findings: the verdicts on claims, with the effects behind them."""
 
 import re
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.verdicts import VERDICTS, Gate, Verdict, answer
 from hmmscope.schema import by_field, known_keys, require, to_stored, unknown_name
 
-#: Scale of smoke tests: its numbers get no verdict.
+#: Scale of tests that only run the code; its numbers get no verdict.
 UNJUDGED = "smoke"
-#: Source of a question that no paper asks.
+#: Value of `source` for a question of this project, which no paper asks.
 OURS = "ours"
 
 
@@ -24,10 +24,10 @@ class TaskVerdict:
     """The verdict on one effect of a claim.
 
     Attributes:
-        name: the effect, such as a task.
-        verdict: see `verdicts`.
-        number: ``0.54 [0.48, 0.60]``, or "".
-        why: name of the closed gate, or "not measured".
+        name: name of the effect, such as a task.
+        verdict: one of `verdicts.VERDICTS`.
+        number: the effect with its interval, such as ``0.54 [0.48, 0.60]``, or "".
+        why: name of the failed precondition, or "not measured"; else "".
     """
 
     name: str
@@ -43,7 +43,7 @@ class TaskVerdict:
         return str(self)
 
 
-#: Fields of `TaskVerdict` in a file.
+#: Pattern of a `TaskVerdict` in a file.
 _PART = re.compile(
     rf"(?P<name>.+): (?P<verdict>{'|'.join(sorted(VERDICTS, key=len, reverse=True))})"
     r"(?: \((?P<why>[^)]*)\))?(?:, (?P<number>.+))?"
@@ -55,24 +55,24 @@ class Finding:
     """The verdict on a claim, with the measured effect.
 
     Attributes:
-        title: the claim.
-        text: the observations.
-        verdict: see `verdicts`.
+        title: statement of the claim.
+        text: sentences on the result.
+        verdict: one of `verdicts.VERDICTS`.
         claim: name of the claim.
-        source: paper and place, or "ours".
-        operationalization: what was measured, and the rule.
+        source: paper and place in it, or "ours".
+        operationalization: how the claim was measured, and when it holds.
         value, low, high: the deciding effect with its 95 % interval.
         unit: unit of the effect.
-        p: p-value of "the effect is at the rule's bound".
-        q: p corrected over a ledger (Benjamini and Hochberg), or None.
-        num_seeds: number of seeds (or instances).
-        seeds_needed: seeds that would decide an inconclusive claim, or None.
-        gates: that were checked.
-        parts: the verdict of each of several effects.
-        sign_low, sign_high: sign-test bounds on the claimed side.
-        bimodal: whether the seeds fall into two groups.
-        budget: the training budget, if below the paper's.
-        rule_version: version of the rule; a mark in older files.
+        p: p-value of the hypothesis that the effect equals the bound of the rule.
+        q: false discovery rate of `p` over a ledger (Benjamini and Hochberg), or None.
+        num_seeds: number of seeds, or of instances.
+        seeds_needed: number of seeds that would decide an inconclusive claim, or None.
+        gates: preconditions that were checked.
+        parts: verdict on each effect, if there are several.
+        sign_low, sign_high: bounds of the median from the sign test, on the claimed side.
+        bimodal: whether the values of the seeds fall into two groups.
+        budget: training budget in words, if it is below the paper's.
+        rule_version: version of the decision rule; in older files a digest.
     """
 
     title: str
@@ -111,7 +111,7 @@ class Finding:
         )
 
     def at(self, scale: str) -> "Finding":
-        """Return the finding at a scale; findings at scales in `UNJUDGED` lack verdict and number."""
+        """Return the finding for results at a scale; at the scale "smoke" it has no verdict and no number."""
         if scale != UNJUDGED:
             return self
         kept = {
@@ -120,7 +120,7 @@ class Finding:
         return Finding(text="Not tested: smoke.", verdict="not tested", **kept)
 
     def number(self) -> str:
-        """Format the effect as ``0.54 [0.48, 0.60] layers``, or ""."""
+        """Format the effect with its interval and unit, as ``0.54 [0.48, 0.60] layers``; "" without an effect."""
         if self.value is None:
             return ""
         return str(Effect(value=self.value, low=self.low, high=self.high, unit=self.unit))

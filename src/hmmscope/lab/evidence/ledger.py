@@ -1,4 +1,4 @@
-"""The ledger: all claims, with their findings in the folders of experiments."""
+"""The ledger: the list of claims with their findings in folders of experiments."""
 
 import os
 from collections import Counter
@@ -24,17 +24,17 @@ from hmmscope.storage import packed, seals, store
 
 #: Scales, ascending.
 SCALES = ("smoke", "small", "medium", "gpu", "paper")
-#: Deviation of every proved construction: nothing is trained, so the row only checks the code.
+#: Deviation from the paper that every claim about a proved construction has.
 PROVED = (
     "the weights come from the proof of the statement, so the row checks the proof and the code (nothing is trained)"
 )
-#: Scales whose numbers were seen while the rules were written: their verdicts are exploratory.
+#: Scales whose results were known while the rules were written, so that their verdicts are exploratory.
 EXPLORATORY = ("smoke", "small")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedClaim:
-    """A claim as stored in a ledger; see `Claim`."""
+    """The words and the rule of a claim, as stored for a ledger; see `Claim` for the fields."""
 
     name: str
     experiment: str
@@ -59,20 +59,20 @@ class LedgerRow:
     """A claim and its finding in one folder.
 
     Attributes:
-        claim: see `Claim`.
-        finding: None if no folder decides the claim.
-        folder: name of the folder.
-        scale, created, version: of the experiment.
-        seeds: number of seeds, or None.
-        finished: whether all seeds are complete.
-        exploratory: why the verdict is not confirmatory, or None.
-        invalid: why the numbers cannot be right, or None.
-        sealed: whether the folder has a seal.
-        differs: deviations from the paper.
-        scope: scope of the verdict, in words.
-        sensitivity: choices that change the verdict; None if not computed.
-        power: see `power`; None if not computed or unknown.
-        one_of_several: whether the claim has several rows.
+        claim: the claim.
+        finding: the finding; None if the claim was not measured.
+        folder: name of the folder of the experiment.
+        scale, created, version: scale and date of the experiment, and version of hmmscope.
+        seeds: number of complete seeds, or None.
+        finished: whether all planned seeds are complete.
+        exploratory: reason why the verdict is exploratory; None if it is confirmatory.
+        invalid: reason why the numbers cannot be right, or None.
+        sealed: whether the folder has checksums (a seal).
+        differs: deviations of the experiment from the paper.
+        scope: where the verdict holds, in words.
+        sensitivity: choices that would change the verdict; None if not computed.
+        power: power of the rule; None if not computed or unknown.
+        one_of_several: whether the ledger has several rows of this claim.
     """
 
     claim: Claim | RecordedClaim
@@ -93,11 +93,11 @@ class LedgerRow:
     one_of_several: bool = False
 
     def where(self) -> str:
-        """Format scale and seeds: ``small, 3 seeds``."""
+        """Format scale and number of seeds, as ``small, 3 seeds``."""
         return self.scale if self.seeds is None else f"{self.scale}, {self.seeds} seed{'s' * (self.seeds != 1)}"
 
     def row(self) -> dict[str, Any]:
-        """Return the row as plain data for all output formats."""
+        """Return the row as plain data, from which all output formats are made."""
         claim, finding = self.claim, self.finding
         row: dict[str, Any] = {"claim": claim.name, "source": claim.source, "says": claim.claim_text}
         row |= {"reading": claim.operationalization, "rule": None if claim.rule is None else str(claim.rule)}
@@ -125,19 +125,19 @@ class LedgerRow:
 def ledger(
     folders: Sequence[Path], known: Sequence[RecordedClaim] = (), source: str = "", *, examined: bool = False
 ) -> list[LedgerRow]:
-    """Return a row for each claim that the experiments in `folders` decide, with q-values over all rows.
+    """Return a row for each claim that the experiments in `folders` measure, with q-values over all rows.
 
     A claim tested at several scales has one row, for the largest scale.
 
     Args:
         folders: folders of experiments.
-        known: stored claims, to reuse sealed verdicts of the same `source`.
-        source: digest of the code.
-        examined: also compute sensitivity and power.
+        known: stored claims; with them, stored findings that the same code (`source`) wrote are used as they are.
+        source: digest of the present code.
+        examined: whether to compute sensitivity and power too.
 
     Raises:
-        InputError: a folder is not a finished experiment, or it decides no claim.
-        DamagedError: the files differ from the seal.
+        InputError: a folder is not a finished experiment, or the experiment has no claims.
+        DamagedError: a file differs from its checksum.
     """
     paths = [Path(folder) for folder in folders]
     twice = len({path.name for path in paths}) < len(paths)
@@ -276,7 +276,7 @@ def rules_of(experiment: str) -> dict[str, int]:
 
 
 def with_versions(findings: Sequence[Mapping[str, Any]], experiment: str) -> list[dict[str, Any]]:
-    """Return findings with rule versions in place of the digests in older files."""
+    """Return findings in which versions of rules replace the digests that older files have instead."""
     once = {one.name: one.once for one in claims_of(experiment)}
     return [
         {**one, "rule_version": present(once.get(one.get("claim", ""), {}), one["rule_version"])}
@@ -287,13 +287,13 @@ def with_versions(findings: Sequence[Mapping[str, Any]], experiment: str) -> lis
 
 
 def read_tables(folder: Path) -> tuple[dict[str, Any], Tables]:
-    """Return experiment.json and the tables of a finished experiment."""
+    """Return the contents of experiment.json and the tables of a finished experiment."""
     about = read_about(folder)
     return about, tables_of(folder, about)
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """Return experiment.json of a finished experiment after checking its seal."""
+    """Return the contents of experiment.json of a finished experiment after comparing files with their checksums."""
     return _opened(folder)[0]
 
 
@@ -310,7 +310,7 @@ def _opened(folder: Path) -> tuple[dict[str, Any], seals.Seal | None]:
 
 
 def tables_of(folder: Path, about: Mapping[str, Any]) -> Tables:
-    """Return the tables of an experiment, for complete seeds only."""
+    """Return the tables of an experiment; rows of incomplete seeds are left out."""
     tables = {name: Rows(rows) for name, rows in packed.read_tables(folder).items()}
     if "whole_seeds" not in about:
         return tables
@@ -338,7 +338,7 @@ def as_text(entries: Sequence[LedgerRow]) -> list[str]:
 
 
 def as_markdown(entries: Sequence[LedgerRow]) -> list[str]:
-    """Format ledger rows as Markdown, with a table per experiment."""
+    """Format ledger rows as lines of Markdown, with a table for each experiment."""
     lines = [summary(entries)]
     for (experiment, where), group in groupby(entries, lambda entry: (entry.claim.experiment, entry.where())):
         lines += ["", f"## {experiment}", "", *([f"Scale {where}.", ""] if where else [])]
@@ -386,12 +386,12 @@ def _verdict(entry: LedgerRow) -> tuple[str, str, str, str]:
 
 
 def place(entry: LedgerRow) -> str:
-    """Format scale, seeds, kind and folder: ``small, 3 seeds (exploratory), in FOLDER``."""
+    """Format where a row comes from, as ``small, 3 seeds (exploratory), in FOLDER``."""
     return entry.where() + marks(entry)
 
 
 def marks(entry: LedgerRow) -> str:
-    """Format what qualifies a verdict: `` (exploratory), in FOLDER``, or ""."""
+    """Format the qualifications of a verdict, as `` (exploratory), in FOLDER``; "" if there are none."""
     words = [
         word
         for word, said in (
@@ -405,7 +405,7 @@ def marks(entry: LedgerRow) -> str:
 
 
 def statistics_of(finding: Finding) -> str:
-    """Format the statistics: ``p 0.003, q 0.01, sign bound 0.2``."""
+    """Format the statistics of a finding, as ``p 0.003, q 0.01, sign bound 0.2``."""
     parts = [f"{name} {value:.2g}" for name, value in (("p", finding.p), ("q", finding.q)) if value is not None]
     bounds = [f"{bound:.3g}" for bound in (finding.sign_low, finding.sign_high) if bound is not None]
     parts += [f"sign bound {' to '.join(bounds)}"] if bounds else []

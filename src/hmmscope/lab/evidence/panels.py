@@ -1,4 +1,4 @@
-"""Curves, bars and heat maps from rows; empty series are left out.
+"""Functions that make curves, bars and heat maps from rows of tables.
 
 lines(
     "Trained",
@@ -21,16 +21,16 @@ NameAndRole = tuple[str, Role]
 def curve(
     rows: Rows, x: str, name: str, role: Role = "other", *, y: str = "value", bands: bool = True, pool: bool = True
 ) -> Series | None:
-    """Make a curve of means over seeds; return None without rows.
+    """Return a curve of means over seeds; None if there are no rows.
 
     Args:
-        rows: of one or several seeds.
-        x: column of the positions.
-        name: legend entry.
-        role: see `figures.Series`.
-        y: column of the values; None is ignored.
-        bands: show the intervals.
-        pool: average over seeds; False if the rows are averages already.
+        rows: rows of one or several seeds.
+        x: column with the positions on the x axis.
+        name: name in the legend.
+        role: role of the series, see `figure.Series`.
+        y: column with the values; rows with None are left out.
+        bands: whether to show the intervals.
+        pool: whether to average over seeds; False if the rows are averages already.
     """
     kept = rows.pool(x, value=y) if pool else Rows(row for row in rows if row.get(y) is not None)
     kept = Rows(sorted(kept, key=lambda row: row[x]))
@@ -44,24 +44,24 @@ def curve(
 
 
 def level(value: float, over: Iterable[float], name: str, role: Role = "baseline") -> Series:
-    """Make a constant line over all positions."""
+    """Return a constant line over all positions."""
     ends = tuple(over)
     return Series(name=name, role=role, x=ends, y=(value,) * len(ends))
 
 
 def lines(title: str, *series: Series | None, x_label: str, y_label: str, **shown: Any) -> Lines:
-    """Make a panel of curves, without those that are None."""
+    """Return a panel of curves; curves that are None are left out."""
     return Lines(title=title, x_label=x_label, y_label=y_label, series=_present(series), **shown)
 
 
 def bars(title: str, *series: Series | None, categories: Iterable[object], y_label: str, **shown: Any) -> Bars:
-    """Make a panel of bars, without those that are None."""
+    """Return a panel of bars; series that are None are left out."""
     names = tuple(str(category) for category in categories)
     return Bars(title=title, y_label=y_label, categories=names, series=_present(series), **shown)
 
 
 def bar(rows: Rows, by: str, categories: Sequence[object], name: str, role: Role = "other", y: str = "value") -> Series:
-    """Make bars of means over seeds; each category must have rows."""
+    """Return a series of bars with means over seeds; each category must have rows."""
     pooled = {row[by]: row for row in rows.pool(by, value=y)}
     found = [pooled[category] for category in categories]
     return Series(
@@ -83,12 +83,12 @@ def heatmap(
     order: Sequence[Any] | None = None,
     **shown: Any,
 ) -> Heatmap:
-    """Make a heat map of the mean of column `z` by the columns `x` and `y`.
+    """Return a heat map of the mean of column `z` for each pair of values in the columns `x` and `y`.
 
     Args:
-        title, rows, x, y, z: the title, the rows and the columns.
-        order: order of `y`; ascending by default.
-        shown: further fields of `Heatmap`; `x_label`, `y_label` and `z_label` are required.
+        title, rows, x, y, z: title of the panel, rows of a table, and names of the three columns.
+        order: order of the values of `y` (default: ascending).
+        shown: other fields of `Heatmap`; `x_label`, `y_label` and `z_label` are required.
     """
     columns, lines_ = sorted(rows.values(x)), sorted(rows.values(y)) if order is None else order
     cells = {key: _mean([row[z] for row in group]) for key, group in rows.by(x, y).items()}

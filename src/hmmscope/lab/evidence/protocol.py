@@ -1,6 +1,6 @@
-"""Protocols: rules and numbers fixed before the data.
+"""Protocols: files that fix decision rules and their numbers before the data are collected.
 
-A person commits a protocol before a campaign; the run copies the protocol into its folder.
+A person commits the protocol of an experiment to git before its first run, and the run copies it into its folder.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ from hmmscope.schema import by_field, spec_to_data
 from hmmscope.storage import disk, store
 
 FORMAT = "hmmscope-protocol/1"
-#: File name in the folder of an experiment.
+#: Name of the protocol's file in the folder of an experiment.
 PROTOCOL = "protocol.json"
-#: Fields of a rule that a protocol fixes, besides its version.
+#: Keys of a claim that a protocol fixes, besides the version of the rule.
 _NUMBERS = ("rule", "level", "numbers", "printed", "there", "none", "least_power", "more_budget_could_help")
 
 
@@ -29,10 +29,11 @@ class Protocol:
     """A protocol as read from its file.
 
     Attributes:
-        experiment, scale, plan: see `ExperimentPlan.to_data`.
+        experiment, scale: name and scale of the experiment.
+        plan: the plan, see `ExperimentPlan.to_data`.
         measurement: version of the measurement.
-        rules: by claim, see `entry_of`.
-        data: the bytes of the file.
+        rules: rule of each claim by name, see `entry_of`.
+        data: bytes of the file.
     """
 
     experiment: str
@@ -44,11 +45,11 @@ class Protocol:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the file's bytes, which every part stores."""
+        """SHA-256 of the file, which every part of an experiment stores."""
         return hashlib.sha256(self.data).hexdigest()
 
     def against(self, record: ClaimRecord) -> str | None:
-        """Return how a rule or its numbers differ from this protocol, or None."""
+        """Return how the rule of a claim or its numbers differ from this protocol; None if they agree."""
         named = self.rules.get(record.name)
         if named is None:
             return "the protocol does not contain the decision rule"
@@ -94,11 +95,11 @@ def read_protocol(path: Path) -> Protocol:
 
 
 def committed(protocol: Protocol, where: Path) -> datetime | None:
-    """Return when the protocol was first committed, or None.
+    """Return when the protocol was first committed to git; None if it is in no commit.
 
     Args:
-        protocol: searched by content.
-        where: a folder in the repository.
+        protocol: the protocol, which is searched by its bytes.
+        where: any folder in the repository.
 
     Raises:
         NoHistoryError: there is no repository, or no git.
@@ -117,10 +118,10 @@ def committed(protocol: Protocol, where: Path) -> datetime | None:
 
 
 class NoHistoryError(Exception):
-    """Raised when the git history is not available."""
+    """Raised when there is no git repository, or git is not installed."""
 
 
-#: Make the output independent of the user's git settings.
+#: Options that make the output independent of the user's git settings.
 _PLAIN = ("-c", "log.showSignature=false", "-c", "core.quotePath=true", "--no-pager")
 
 

@@ -1,15 +1,15 @@
-"""Claims as records: the statement, its rule, and every number that the verdict depends on.
+"""Records of claims: a statement, its decision rule, and every number that the verdict depends on.
 
-The folder "claims" next to the measuring modules has one file per experiment:
+The folder "claims" next to the modules that measure claims has one file for each experiment:
 
     experiment = "limits-fig3"
-    level = 0.05                                   # probability outside an interval
-    scope = { medium = "at T = 32 and width 64" }  # scope of verdicts, by scale
+    level = 0.05                                   # error probability of intervals
+    scope = { medium = "at T = 32 and width 64" }  # where verdicts hold, by scale
     budget = { sequences = 5e8 }                   # training budget of the paper's models
 
     [measurement]
-    version = 2                                    # see `hmmscope.lab.experiments.parts`
-    once = { "65f11fa56661" = 2 }                  # marks in older files
+    version = 2                                    # raised if measured rows change
+    once = { "65f11fa56661" = 2 }                  # version that a digest in older files means
 
     [limits-fit-length-grows]
     version = 1                                    # raised if and only if the rule's behaviour changes
@@ -17,7 +17,7 @@ The folder "claims" next to the measuring modules has one file per experiment:
     says = "The fit length grows with depth."
     reading = "The 0.1-fit length grows by at least 0.1 doublings per layer."
     rule = { name = "above", bound = 0.0, matters = 0.1 }
-    more_budget_could_help = true                  # allows "not at this budget"
+    more_budget_could_help = true                  # allows the verdict "not at this budget"
     printed = 1.0                                  # the effect that the paper prints
     printed_in = "§4.3"
     numbers = { rate = 0.1 }                       # for ``parameter(numbers, "rate")``
@@ -37,18 +37,18 @@ from hmmscope.lab.evidence.verdicts import RULES, Always, Rule
 from hmmscope.schema import by_field, known_keys, parse_spec, require, unknown_name
 from hmmscope.storage import store
 
-#: Subject of a claim, see `hmmscope.lab.evidence.claim.Claim`.
+#: Subject of a claim; `hmmscope.lab.evidence.claim.Claim` explains the values.
 About = Literal["training", "construction", "process"]
 _ABOUT = ("training", "construction", "process")
-#: Power below which a confirmation counts in sign only, by default.
+#: Default power below which "reproduced" becomes "reproduced in sign".
 LEAST_POWER = 0.5
-#: Table of deviations from the paper, in the folder of claims.
+#: Name of the file, in a folder of claims, with deviations from the paper.
 _DEVIATIONS = "deviations.toml"
 _HEAD = ("experiment", "level", "measurement", "budget", "scope")
 
 
 class RuleParameters(dict[str, Any]):
-    """Numbers by name, read as ``numbers.rate``."""
+    """Numbers of a claim by name, which can be read as ``numbers.rate``."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -57,17 +57,17 @@ class RuleParameters(dict[str, Any]):
             raise unknown_name("numbers", name, self) from None
 
 
-#: Numbers of a claim's record, or None outside of its evaluation.
+#: Numbers of a claim's record while the claim is evaluated, else None.
 Numbers = Mapping[str, Any] | None
 
 
 def parameter(numbers: Numbers, name: str, outside: Any = None) -> Any:
-    """Return a number of a claim's record.
+    """Return a number from the record of a claim.
 
     Args:
-        numbers: those of the record; None outside of an evaluation, as in a figure.
-        name: its key.
-        outside: value outside of an evaluation.
+        numbers: numbers of the record; None if no claim is evaluated, as in a figure.
+        name: name of the number.
+        outside: value to return if `numbers` is None.
 
     Raises:
         InputError: the record has no such number.
@@ -84,18 +84,18 @@ class ClaimRecord:
     """An entry of a file of claims.
 
     Attributes:
-        version: version of the rule.
-        level: probability outside intervals.
+        version: version of the decision rule.
+        level: error probability of intervals.
         printed: the effect that the paper prints, or None.
-        printed_in: where the paper prints it.
-        effect_if_true, effect_if_false: effects for the power, instead of its defaults.
+        printed_in: place in the paper where it is printed.
+        effect_if_true, effect_if_false: effects at which the power is computed, instead of the defaults.
         least_power: power below which "reproduced" becomes "reproduced in sign".
-        scope: of the verdict by scale, or for "any".
-        more_budget_could_help: whether more training could confirm a denied claim, or None.
+        scope: where the verdict holds, by scale or for the scale "any".
+        more_budget_could_help: whether more training could confirm a denied claim; None if training plays no role.
         budget: training budget of the paper's models, by column of the table "runs".
-        parameters: see `parameter`.
-        once: versions by their marks in older files.
-        stands: attacks that may leave the claim decided, with reasons.
+        parameters: numbers that the function of the claim reads with `parameter`.
+        once: version of the rule that each digest in older files means.
+        stands: changes of tables that may leave the claim decided in tests, each with the reason.
     """
 
     name: str
@@ -122,7 +122,7 @@ class ClaimRecord:
 
     @property
     def asks_power(self) -> bool:
-        """True if the verdict depends on the power."""
+        """True if the verdict depends on the power of the rule."""
         return self.rule is not None and not isinstance(self.rule, Always)
 
     def scope_at(self, scale: str) -> str:
@@ -130,7 +130,7 @@ class ClaimRecord:
 
     @property
     def aim(self) -> float | None:
-        """The effect at which power is computed; None means twice the smallest effect that matters."""
+        """The effect at which the power is computed; None means twice the smallest effect that matters."""
         return self.effect_if_true if self.printed is None else self.printed
 
     def __post_init__(self) -> None:
@@ -149,22 +149,22 @@ class ClaimRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementVersion:
-    """The version of a measurement, and the versions of the digests that older files store instead."""
+    """The version of a measurement, and the version that each digest in older files means."""
 
     version: int = 1
     once: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, part: Mapping[str, Any]) -> int | None:
-        """Return the version that measured a part of an experiment; None if unknown."""
+        """Return the version of the measurement that gave a part of an experiment; None if it is unknown."""
         found = part.get("measurement", self.once.get(part.get("code", "")))
         return found if isinstance(found, int) else None
 
 
 def record(folder: Path, name: str) -> ClaimRecord:
-    """Return an entry of a folder of claims.
+    """Return the record of a claim from a folder of claims.
 
     Raises:
-        InputError: no such entry, or an invalid one.
+        InputError: there is no such record, or it is invalid.
     """
     known = _entries(folder)
     if name not in known:
@@ -173,7 +173,7 @@ def record(folder: Path, name: str) -> ClaimRecord:
 
 
 def present(once: Mapping[str, int], mark: Any) -> Any:
-    """Return the version for the digest or version in a file."""
+    """Return the version that a file's entry means; `once` maps digests in older files to versions."""
     return once.get(mark, mark) if isinstance(mark, str) else mark
 
 
@@ -189,7 +189,7 @@ def measured(folder: Path, experiment: str) -> MeasurementVersion | None:
 
 @cache
 def deviations(folder: Path, experiment: str, scale: str, claim: str = "") -> tuple[str, ...]:
-    """Return how an experiment and a claim deviate from the paper."""
+    """Return sentences on how an experiment and a claim deviate from the paper."""
     path = folder / _DEVIATIONS
     if not path.is_file():
         return ()
@@ -244,7 +244,7 @@ def _record(name: str, data: dict[str, Any]) -> ClaimRecord:
 
 
 def rule_of(data: Mapping[str, Any] | None) -> Rule | None:
-    """Parse ``{name = "above", bound = 0.0, matters = 0.1}``; None for a question."""
+    """Return the rule that a mapping such as ``{name = "above", bound = 0.0, matters = 0.1}`` describes, or None."""
     if data is None:
         return None
     name = data.get("name")

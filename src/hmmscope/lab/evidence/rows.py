@@ -1,4 +1,4 @@
-"""Rows of a table, selected, grouped and averaged over seeds.
+"""Rows of a table, with methods that select, group and average them over seeds.
 
 trained = tables["probes"].where(network="trained")
 trained.pool("layer", value="accuracy")                         # means over seeds, one row per layer
@@ -18,10 +18,10 @@ _WIDTH = 3.92
 
 
 class Rows(list[dict[str, Any]]):
-    """A list of rows (dicts), with the operations for figures and claims."""
+    """A list of rows (dicts) with methods that figures and claims use."""
 
     def where(self, **fields: Any) -> "Rows":
-        """Select rows by column values; a collection matches any of its values."""
+        """Return the rows with the given column values; a list, tuple or set stands for any of its values."""
         kept: list[dict[str, Any]] = self
         for key, wanted in fields.items():
             if isinstance(wanted, set | frozenset | list | tuple):
@@ -34,7 +34,7 @@ class Rows(list[dict[str, Any]]):
         """Return the single row with given column values.
 
         Raises:
-            LookupError: no such row, or several.
+            LookupError: there is no such row, or there are several.
         """
         found = self.where(**fields)
         if len(found) != 1:
@@ -45,7 +45,7 @@ class Rows(list[dict[str, Any]]):
         return list(dict.fromkeys(row[column] for row in self if column in row))
 
     def by(self, *columns: str) -> "dict[Any, Rows]":
-        """Group rows by column values; for one column the key is the value itself."""
+        """Return the rows grouped by column values: a tuple is the key, or for one column the value itself."""
         groups: dict[Any, Rows] = {}
         for row in self:
             key = row.get(columns[0]) if len(columns) == 1 else tuple([row.get(column) for column in columns])
@@ -55,11 +55,11 @@ class Rows(list[dict[str, Any]]):
         return groups
 
     def seeds(self) -> list[Any]:
-        """Return the seeds; a table without seeds has the single seed None."""
+        """Return the different seeds of the rows; rows without a seed count as seed None."""
         return list(dict.fromkeys(row.get("seed") for row in self))
 
     def per_seed(self, measure: Callable[["Rows"], T]) -> "PerSeed[T]":
-        """Apply `measure` to the rows of each seed."""
+        """Return the result of `measure` (a function of rows) for the rows of each seed."""
         return PerSeed({seed: measure(own) for seed, own in self.by("seed").items()})
 
     def with_columns(self, **columns: Callable[[dict[str, Any]], Any]) -> "Rows":
@@ -86,7 +86,7 @@ class Rows(list[dict[str, Any]]):
         return made
 
     def estimates(self, value: str = "value") -> "PerSeed[EstimateWithError | None]":
-        """Return the value of each seed with its sampling error, or None."""
+        """Return the mean value of each seed with its sampling error; None for a seed without values."""
         return self.per_seed(lambda own: _estimate([row for row in own if row.get(value) is not None], value))
 
     def mean(self, value: str = "value") -> EstimateWithError:
@@ -101,7 +101,7 @@ class Rows(list[dict[str, Any]]):
         return found
 
     def effect(self, value: str = "value", *, unit: str = "", resolution: float = 0.0) -> Effect | None:
-        """Return the mean over seeds (see `Effect.pooled`), or None."""
+        """Return the mean over seeds with its interval (see `Effect.pooled`); None if there are no values."""
         return self.estimates(value).effect(unit, resolution=resolution)
 
     def less(self, other: "Rows", value: str = "value", *, unit: str = "", resolution: float = 0.0) -> Effect | None:
@@ -112,7 +112,7 @@ class Rows(list[dict[str, Any]]):
         return (self.estimates(value) - other.estimates(value)).effect(unit, resolution=resolution)
 
     def as_twins(self) -> "Rows":
-        """Return rows with each network's results replaced by those of its untrained controls."""
+        """Return the rows with the results of untrained controls in place of those of the trained networks."""
         found = Rows()
         for row in self:
             if row.get("twins") is not None:
@@ -147,10 +147,10 @@ class Rows(list[dict[str, Any]]):
 
 
 class PerSeed(dict[Any, T]):
-    """A number, an estimate or None for each seed."""
+    """A number, an estimate or None by seed."""
 
     def effect(self, unit: str = "", *, resolution: float = 0.0) -> Effect | None:
-        """Pool the numbers (`Effect.pooled`), or return None."""
+        """Return the mean of the numbers over seeds (see `Effect.pooled`); None if there are none."""
         values: list[Any] = list(self.values())
         return None if all(value is None for value in values) else Effect.pooled(values, unit, resolution=resolution)
 
@@ -168,7 +168,7 @@ def as_tables(tables: Mapping[str, Iterable[dict[str, Any]]]) -> dict[str, Rows]
 
 
 def identical_seeds(tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> tuple[Any, Any] | None:
-    """Return two seeds with identical rows in every table, or None."""
+    """Return two seeds that have identical rows in every table; None if there are none."""
     by_seed: dict[Any, list[Any]] = {}
     measured = False
     for name, rows in tables.items():

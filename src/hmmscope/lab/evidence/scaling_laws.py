@@ -1,13 +1,13 @@
-"""Scaling laws in the training budget, extrapolated in two forms with intervals.
+"""Scaling laws: an outcome as a function of the training budget, fitted in two forms and extrapolated with intervals.
 
 With x = log2 of the budget and an effect u_i per instance:
 
     straight     y = a + u_i + b x + noise
     saturating   y = a + u_i - A 2^(-k x) + noise,  k > 0
 
-Rates k and the straight form are kept if their sum of squares is within the F ratio of the smallest (Bates and Watts
-1988). Outcomes that a ceiling censors are imputed (Schmee and Hahn 1979). A prediction interval is the union of the
-forms' intervals; the held-out largest budget tests it.
+A form (and a rate k) is kept if an F test does not reject it against the fit with the smallest sum of squares (Bates and
+Watts 1988). Outcomes known only to reach an upper limit are imputed (Schmee and Hahn 1979). A prediction interval is the
+union of the intervals of the kept fits; it is tested on the largest budget, which is held out.
 """
 
 import math
@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 
 from hmmscope.lab.evidence.effects import Effect, quantile
 
-#: Tried rates k of the saturating form.
+#: Rates k of the saturating form that are tried.
 RATES = tuple(2.0**power for power in np.arange(-6.0, 2.25, 0.25))
-#: Most rounds of imputing censored outcomes.
+#: Most iterations of the imputation of censored outcomes.
 _ROUNDS = 200
 
 
 class Interval(NamedTuple):
-    """A prediction of the best form with its interval."""
+    """The prediction of the best fit, with an interval."""
 
     value: float
     low: float
@@ -37,10 +37,10 @@ class Interval(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Test of the scaling law on the held-out largest budget.
+    """Result of testing a scaling law on the largest budget, which was held out.
 
     Attributes:
-        covered, instances: number of instances inside the intervals, and of all.
+        covered, instances: number of instances whose outcome is inside its prediction interval, and of all instances.
     """
 
     covered: int
@@ -52,8 +52,8 @@ class ScalingLaw:
     """A scaling law fitted to points.
 
     Attributes:
-        points: the fitted points.
-        forms: kept fits by name, best first.
+        points: the points that the law is fitted to.
+        forms: kept fits by name of the form, the best fit first.
     """
 
     class BudgetPoint(NamedTuple):
@@ -61,8 +61,8 @@ class ScalingLaw:
 
         Attributes:
             x: log2 of the budget.
-            instance: its number.
-            y: the outcome, or the ceiling if hidden.
+            instance: number of the instance.
+            y: the outcome, or the upper limit that it reached.
             hidden: whether the outcome is only known to be at least `y`.
         """
 
@@ -76,7 +76,7 @@ class ScalingLaw:
 
     @classmethod
     def of(cls, points: Sequence[BudgetPoint]) -> "ScalingLaw | None":
-        """Fit the law; return None for fewer than three budgets or two degrees of freedom."""
+        """Return the law fitted to points; None if there are fewer than three budgets or too few points."""
         budgets, instances = ({getattr(point, name) for point in points} for name in ("x", "instance"))
         seen = sum(not point.hidden for point in points)
         if len(budgets) < 3 or seen < len(instances) + 4:
@@ -91,15 +91,15 @@ class ScalingLaw:
         return cls(tuple(points), {name: fits for name, fits in allowed.items() if fits})
 
     def mean_at(self, x: float) -> dict[str, Interval]:
-        """Predict the mean over instances, by form."""
+        """Return the prediction of the mean over instances, by name of the form."""
         return {name: _union([fit.predict(x, None) for fit in fits]) for name, fits in self.forms.items()}
 
     def next_at(self, x: float, instance: int) -> dict[str, Interval]:
-        """Predict one measurement of an instance, by form."""
+        """Return the prediction of one measurement of an instance, by name of the form."""
         return {name: _union([fit.predict(x, instance) for fit in fits]) for name, fits in self.forms.items()}
 
     def effect(self, x: float, unit: str) -> Effect:
-        """Predict the mean over instances, with the union of the forms' intervals."""
+        """Return the prediction of the mean over instances, with the union of the intervals of all kept fits."""
         found = self.mean_at(x)
         best = min(self.forms, key=lambda name: self.forms[name][0].squares)
         ends = found.values()
@@ -108,7 +108,7 @@ class ScalingLaw:
         return Effect(value=found[best].value, low=low, high=high, num_seeds=count, degrees=-1, unit=unit)
 
     def resampled(self, x: float, aim: float, draw: random.Random, unit: str) -> Effect | None:
-        """Simulate the effect at a budget if the true mean is `aim`; see `power.Redrawn`."""
+        """Return a simulated effect at a budget at which the true mean is `aim`; see `power.Redrawn`."""
         fit = min((fits[0] for fits in self.forms.values()), key=lambda one: one.squares)
         noise, moved = math.sqrt(fit.squares / fit.degrees), aim - fit.predict(x, None).value
         ceiling = min((point.y for point in self.points if point.hidden), default=math.inf)
@@ -121,7 +121,7 @@ class ScalingLaw:
 
     @staticmethod
     def held_out(points: Sequence[BudgetPoint]) -> Held | None:
-        """Test the law, fitted without the largest budget, on that budget; None if impossible."""
+        """Fit the law without the largest budget, and test it on that budget; None if the fit is impossible."""
         last = max((point.x for point in points), default=0.0)
         law = ScalingLaw.of([point for point in points if point.x < last])
         if law is None:
@@ -135,7 +135,7 @@ class ScalingLaw:
 
     @staticmethod
     def last_doubling(points: Sequence[BudgetPoint]) -> dict[int, float]:
-        """Return each instance's change of the outcome per doubling between its last two budgets."""
+        """Return, for each instance, the change of the outcome per doubling of the budget at its last two budgets."""
         steps = {}
         for instance in sorted({point.instance for point in points}):
             own = sorted(point for point in points if point.instance == instance and not point.hidden)

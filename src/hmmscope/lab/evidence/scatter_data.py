@@ -1,4 +1,4 @@
-"""Packed points and colours of dense scatter plots: three bytes per point, in base64."""
+"""Packing of the points and colours of dense scatter plots into text: three bytes per point, in base64."""
 
 import base64
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from numpy.typing import ArrayLike, NDArray
 from hmmscope.lab.evidence.figure import DenseScatter
 from hmmscope.lab.evidence.rows import Rows
 
-#: Steps of a coordinate in the unit interval.
+#: Number of values that a coordinate in the unit interval is rounded to.
 STEPS = 4096
 
 
 #: Corners of the triangle of beliefs over three states, inside the unit square.
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 0.75**0.5]]) / 1.28 + [0.14 / 1.28, (1 - 0.75**0.5 / 1.28) / 2]
-#: Colours of certainty in each of three states, distinct for colour-blind readers.
+#: Colour of the belief that is certain of each of three states; colour-blind readers can tell the colours apart.
 CERTAIN = np.array([[216, 27, 96], [30, 136, 229], [224, 161, 0]]) / 255
 
 
@@ -34,7 +34,7 @@ class BeliefPlane:
     """Projection of beliefs to the unit square: a triangle for three states, else two principal directions.
 
     Args:
-        beliefs: (point, state).
+        beliefs: Beliefs (point, state) that set the scale of the projection.
     """
 
     def __init__(self, beliefs: ArrayLike) -> None:
@@ -47,15 +47,15 @@ class BeliefPlane:
         self.middle, self.size = (low + high) / 2, 1.15 * float((high - low).max())
 
     def places(self, values: ArrayLike, most: int | None = None) -> str:
-        """Pack the positions of the first `most` vectors (point, state)."""
+        """Return the packed positions of the first `most` vectors (point, state)."""
         return pack_places((((np.asarray(values, np.float64) @ self.onto) - self.middle) / self.size + 0.5)[:most])
 
     def corners(self) -> str:
-        """Pack the corners of the triangle, if there is a triangle."""
+        """Return the packed corners of the triangle; empty if the beliefs do not have three states."""
         return self.places(np.eye(3)) if over_three_states(self.beliefs) else ""
 
     def colours(self, most: int | None = None) -> str:
-        """Pack the points' colours, from three states or from ranks of three coordinates."""
+        """Return the packed colours of the points, from three states or from ranks of three coordinates."""
         if over_three_states(self.beliefs):
             return pack_colours(belief_colours(self.beliefs)[:most])
         ranks = self.beliefs[:, :3].argsort(0, kind="stable").argsort(0) / max(1, len(self.beliefs) - 1)
@@ -63,13 +63,13 @@ class BeliefPlane:
 
     @staticmethod
     def panel(rows: Rows, side: str, title: str, slider: str = "") -> DenseScatter:
-        """Make a panel from packed points, with a slider.
+        """Return a panel made from packed points, with a slider.
 
         Args:
-            rows: (side, at, points); "colours" and "corners" apply to all frames.
+            rows: rows with `side`, `at` (position of the slider) and `points`; two sides are "colours" and "corners".
             side: the side to show.
-            title: of the panel.
-            slider: its label.
+            title: title of the panel.
+            slider: label of the slider.
         """
         own, corners = sorted(rows.where(side=side), key=lambda row: row["at"]), rows.where(side="corners")
         return DenseScatter(
@@ -84,13 +84,13 @@ class BeliefPlane:
 
     @staticmethod
     def triangle(title: str, beliefs: ArrayLike, exact: ArrayLike, states: Sequence[str] = "ABC") -> DenseScatter:
-        """Make a panel of beliefs in the triangle of three states.
+        """Return a panel of beliefs in the triangle of three states.
 
         Args:
-            title: of the panel.
-            beliefs: (point, 3); may lie outside.
-            exact: (point, 3), for the colours.
-            states: three names.
+            title: title of the panel.
+            beliefs: vectors (point, 3), which may lie outside of the triangle.
+            exact: exact beliefs (point, 3), which set the colours.
+            states: names of the three states.
         """
         return DenseScatter(
             title=title,

@@ -1,4 +1,4 @@
-"""Sensitivity of verdicts to choices: margins, error rates, definitions, and single seeds left out."""
+"""Sensitivity of verdicts to choices: the margin of the rule, numbers of the claim, and each single seed."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -9,7 +9,7 @@ from hmmscope.lab.evidence.records import RuleParameters
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import DECIDED, Above, Below, Rule, Verdict, Within
 
-#: Numbers of a record and the values at which they are tried.
+#: Numbers of a record, each with the values that are tried instead.
 OTHERWISE: Mapping[str, tuple[Any, ...]] = {"rate": (0.05, 0.1), "definition": ("prefix", "max")}
 
 

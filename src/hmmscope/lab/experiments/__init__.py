@@ -1,1 +1,1 @@
-"""Experiments: plan, train, measure and derive figures and findings."""
+"""Experiments: plan trainings, train, measure, and derive figures and findings from the measurements."""

@@ -1,6 +1,6 @@
 """Prediction, before training, of which claims a plan can decide.
 
-Stored tables show which models each claim needs, and the spread over seeds.
+Tables that earlier runs of the experiment have stored show which models each claim needs, and the spread over seeds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,24 +19,24 @@ from hmmscope.lab.evidence.verdicts import Always, Gate
 from hmmscope.lab.experiments.planning import ExperimentPlan
 from hmmscope.storage.seals import open_sealed
 
-#: Folder of stored tables: <scale>/<experiment> and <scale>/<experiment>@<setting>.
+#: Folder of stored tables, in <scale>/<experiment> and <scale>/<experiment>@<setting>.
 RESULTS = Path("results")
-#: Fraction of simulated experiments that a plan must decide, at the paper's effect or at none.
+#: Fraction of simulated experiments that a plan must decide, if the effect is the paper's or if it is zero.
 LIKELY = 0.5
-#: Gates on numbers that a plan fixes.
+#: Names of gates (preconditions of a verdict) whose numbers follow from a plan alone.
 _RATIOS = ("regime", "room", "matched")
-#: Exceptions of a claim whose tables lack rows or columns.
+#: Exceptions that the measurement of a claim raises if tables lack rows or columns.
 _LACKING = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError)
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """A prediction whether a plan can decide a claim, with the gates that decide this.
+    """A prediction whether a plan can decide a claim, with the gates (preconditions) behind it.
 
     Attributes:
-        gates: gates that the plan fixes.
-        pending: gates that depend on the data.
-        covered, missing: effects that the plan measures and does not.
+        gates: gates whose result follows from the plan.
+        pending: names of gates whose result depends on the data.
+        covered, missing: effects of the claim that the plan measures, and those that it does not measure.
     """
 
     claim: Claim
@@ -52,7 +52,7 @@ class Outlook:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Effects that the plan can decide separately."""
+        """Effects on which the plan can decide although it cannot decide the whole claim."""
         closed = self._closed()
         if not closed or any(not gate.of for gate in closed):
             return ()
@@ -84,13 +84,13 @@ class Outlook:
 
 
 def outlooks(plan: ExperimentPlan, kept: Sequence[Path] | None = None) -> list[Outlook]:
-    """Return an `Outlook` for each claim of a plan."""
+    """Return an `Outlook` for each claim of the experiment that a plan belongs to."""
     folders = kept_folders(plan) if kept is None else list(kept)
     return [_outlook(plan, claim, folders) for claim in claims_of(plan.experiment.name)]
 
 
 def kept_folders(plan: ExperimentPlan) -> list[Path]:
-    """Return the experiment's folders in `RESULTS`, best scale first."""
+    """Return the folders with stored results of an experiment: those at the plan's scale, then larger scales first."""
     scales = sorted(SCALES, key=lambda scale: (scale != plan.scale, -SCALES.index(scale)))
     name = plan.experiment.name
     found = [
@@ -102,7 +102,7 @@ def kept_folders(plan: ExperimentPlan) -> list[Path]:
 
 
 def decision_lines(plan: ExperimentPlan, kept: Sequence[Path] | None = None) -> Iterator[str]:
-    """Yield the lines that a dry run prints."""
+    """Yield the lines on claims that a dry run prints."""
     folders = kept_folders(plan) if kept is None else list(kept)
     found = outlooks(plan, folders)
     if not found:

@@ -1,4 +1,4 @@
-"""Figures, findings and page facts derived from the tables of an experiment."""
+"""Derivation of figures, findings and facts for the page from the tables of an experiment."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ def write_results(
     runs: Sequence[Path],
     whole: list[int] | None = None,
 ) -> None:
-    """Write figures and findings from the tables in `out`, for complete seeds only."""
+    """Write the figures and findings that follow from the tables in `out`; incomplete seeds are left out."""
     description = store.read_json(out / "experiment.json", managed=True)
     judged = description.pop("whole_seeds", [])
     unfinished = {} if whole is None else {"whole_seeds": whole}
@@ -39,7 +39,7 @@ def derive_again(folder: Path) -> None:
     """Rewrite the figures and findings of a finished experiment under the current rules.
 
     Raises:
-        InputError, DamagedError: see `ledger`.
+        InputError, DamagedError: the folder is not a finished experiment, or it is damaged; see `ledger`.
     """
     about, tables = read_tables(folder)
     experiment = experiment_named(about["experiment"])
@@ -66,7 +66,7 @@ def _write_judgements(experiment: Experiment, out: Path, tables: Tables, scale: 
 
 
 def derive_findings(experiment: Experiment, tables: Tables, scale: str) -> dict[str, Any]:
-    """Return the contents of the files of figures and findings."""
+    """Return the contents of the files with figures and findings, by file name."""
     figures = enumerate(experiment.figures(tables), 1)
     found: dict[str, Any] = {f"figures/{number:02d}-{figure.name}.json": figure.to_data() for number, figure in figures}
     return found | {"findings.json": [finding.at(scale).to_data() for finding in experiment.findings(tables)]}

@@ -39,22 +39,22 @@ class Experiment(ABC):
     name: str
     title: str
     summary: str
-    #: Place in a paper and words that stand there, quoted under the first figure.
+    #: Place in a paper and a sentence from it, which is quoted under the first figure.
     in_paper: tuple[str, str] | None = None
-    #: Measure and store each model separately, for long experiments; see `cells`.
+    #: Whether each model is measured and stored separately, as long experiments need; see `cells`.
     measure_per_run: bool = False
 
-    #: Seeds per scale of experiments on trained models.
+    #: Default number of seeds at each scale, for experiments on trained models.
     NUM_SEEDS = {"smoke": 2, "small": 3, "medium": 5, "gpu": 3, "paper": 1}
-    #: Seeds per scale of this experiment, if it is seeded.
+    #: Number of seeds of this experiment at each scale; empty if it is not seeded.
     num_seeds: dict[str, int] = {}
-    #: Sizes of the measurements by scale.
+    #: Sizes of the measurements (such as numbers of samples) at each scale.
     sizes: dict[str, dict[str, Any]]
 
     #: Table columns that identify a network within a seed.
     run_columns: tuple[str, ...] = ()
 
-    #: Version of `measure`, unless a record has one: raised if and only if its rows change for the same models.
+    #: Version of `measure`, unless the file of claims has one; it is raised if the rows change for the same models.
     measurement: int = 1
 
     @property
@@ -67,7 +67,7 @@ class Experiment(ABC):
         return tuple(scale for scale in SCALES if scale in known)
 
     def choices(self, scale: str) -> dict[str, Any]:
-        """Return the plan's parameters, which are the options ``--plan.NAME``."""
+        """Return the parameters of `plan` with their defaults; options ``--plan.NAME`` change them."""
         return {}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
@@ -83,7 +83,7 @@ class Experiment(ABC):
         return None
 
     def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        """Return the labels of the models that are measured together, by part."""
+        """Return the parts of a seed: the labels of the models that are measured together, by name of the part."""
         return {label: [label] for label in labels} if self.measure_per_run else {ALL: labels}
 
     def measurements(self, scale: str) -> dict[str, Any]:
@@ -94,34 +94,34 @@ class Experiment(ABC):
 
     @abstractmethod
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
-        """Measure all models, or those of one seed."""
+        """Return the measured tables of one group, for all models or those of one part of a seed."""
 
     @abstractmethod
     def figures(self, tables: Tables) -> list[Figure]:
-        """Make figures from the tables."""
+        """Return the figures that follow from the tables."""
 
     def without_training(self, tables: Tables) -> Tables | None:
-        """Return the tables as they would be without training, or None.
+        """Return the tables that untrained networks would give, for tests of the claims; None if they are unknown.
 
-        By default untrained networks replace trained ones.
+        By default, the rows of untrained networks replace those of trained ones.
         """
         return untrained(tables)
 
     def with_ngrams_only(self, tables: Tables) -> Tables | None:
-        """Return the tables as they would be if networks learned n-grams only, or None."""
+        """Return the tables that networks would give if they learned n-grams only; None if they are unknown."""
         return counting(tables)
 
     def planned_gates(self, configs: Mapping[str, RunConfig], claim: Claim) -> Iterable[Gate]:
-        """Return the gates of a claim that depend on the plan alone; see `decidable`.
+        """Return the gates (preconditions) of a claim whose result follows from the plan alone; see `decidable`.
 
         Args:
-            configs: by label.
-            claim: of this experiment.
+            configs: configurations of the models, by label.
+            claim: a claim of this experiment.
         """
         return ()
 
     def planned_rows(self, tables: Tables, configs: Mapping[str, RunConfig]) -> Tables:
-        """Return the rows of stored tables for models of a plan."""
+        """Return the rows of stored tables that belong to models of a plan."""
         return tables
 
     def findings(self, tables: Tables) -> list[Finding]:
@@ -129,11 +129,11 @@ class Experiment(ABC):
         return [claim.evaluate(tables) for claim in claims_of(self.name)] + self.notes(tables)
 
     def notes(self, tables: Tables) -> list[Finding]:
-        """Return additional findings, without a claim."""
+        """Return additional findings that belong to no claim."""
         return []
 
     def answer(self, tables: Tables) -> list[str]:
-        """Return Markdown that answers the experiment's question.
+        """Return lines of Markdown that answer the question of the experiment.
 
         Args:
             tables: all stored tables of one scale.

@@ -1,4 +1,4 @@
-"""Collection of failures of single tasks while other tasks continue."""
+"""Collection of the failures of single tasks, so that the other tasks continue."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,10 +8,10 @@ from hmmscope.training.signals import Interrupted
 
 
 class Failures:
-    """Collects failures; at the end, one error names all failed tasks, with the exit code of the first.
+    """Context manager that collects failures; its end raises one error, with the exit code of the first failure.
 
     Args:
-        what: name of the work.
+        what: name of the work, at the start of messages.
     """
 
     def __init__(self, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Estimates of the resources that an experiment needs."""
+"""Estimates of the time, memory and disk that an experiment needs."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -8,22 +8,22 @@ from hmmscope.runs.config import RunConfig
 from hmmscope.runs.dry_run import BY_COUNT, BY_COUNT_GPU, ResourceEstimate, estimate
 from hmmscope.runs.resources import duration
 
-#: Scales for a GPU.
+#: Scales that are meant for a GPU.
 ON_GPU = ("gpu", "paper")
 
 
 def forecast(
     name: str, scale: str, overrides: dict[str, str], seeds: int | Sequence[int] | None, *, measure: bool = False
 ) -> Iterator[str]:
-    """Yield lines about the trainings of an experiment.
+    """Yield lines of text on the cost of the trainings of an experiment.
 
     Args:
         name, scale, overrides, seeds: see `run_experiment`.
-        measure: time a few training steps.
+        measure: whether to time a few training steps.
 
     Raises:
-        InputError: an unknown name, scale or override.
-        ResourceError: with `measure`, a step does not fit into memory.
+        InputError: a name, scale or override is unknown.
+        ResourceError: a step does not fit into memory.
     """
     plan = plan_of(name, scale, overrides, seeds)
     sizes = ", ".join(f"{key} {value}" for key, value in plan.sizes.items())

@@ -1,8 +1,8 @@
-"""Parts of a seeded experiment: stored measurements of some models of one seed.
+"""Parts of a seeded experiment: a part is the stored measurement of some or all models of one seed.
 
-    OUT/parts/seed-0/<name>.json    a part: its tables and how it was made
+    OUT/parts/seed-0/<name>.json    a part: its tables, and the versions that measured it
     OUT/tables/<name>.jsonl         the rows of all parts, in order
-    OUT/parts.jsonl                 the index of parts
+    OUT/parts.jsonl                 the index: number of rows of each part in each table
 
 A part is reused if its configurations, sizes and measurement version (`hmmscope.lab.evidence.records`) are unchanged.
 """
@@ -33,13 +33,13 @@ from hmmscope.system_info import machine_line
 
 @dataclass(frozen=True)
 class MeasuredPart:
-    """Models of one seed that are measured together.
+    """A part of an experiment: the models of one seed that are measured together.
 
     Attributes:
-        seed: of the models.
-        name: see `Experiment.cells`.
-        configs: by label.
-        measurement: see `measurement_of`.
+        seed: seed of the models.
+        name: name of the part, see `Experiment.cells`.
+        configs: configurations of the models, by label.
+        measurement: version of the measurement, see `measurement_of`.
     """
 
     seed: int
@@ -67,7 +67,7 @@ class MeasuredPart:
         """Read the file of the part.
 
         Raises:
-            DamagedError: it was altered.
+            DamagedError: the file was altered.
         """
         found = store.read_json(self.path(out), managed=True)
         # older parts have no digest
@@ -124,7 +124,7 @@ def _measure(experiment: Experiment, runs: dict[str, Run], group: str, sizes: di
 
 
 def write_tables(out: Path, names: Sequence[str], parts: Sequence[MeasuredPart]) -> None:
-    """Combine the tables of the existing parts and write the index."""
+    """Write the tables of all parts that are measured, one after the other, and the index of parts."""
     tables: MeasuredTables = {name: [] for name in names}
     index = []
     for part in parts:
@@ -143,11 +143,11 @@ def write_tables(out: Path, names: Sequence[str], parts: Sequence[MeasuredPart])
 
 
 class BuildRecord:
-    """Origin of the tables of an experiment without seeds (made.json).
+    """Record of which runs and which version gave the tables of an experiment without seeds (made.json).
 
     Args:
         out: folder of the experiment.
-        measurement: see `measurement_of`.
+        measurement: version of the measurement, see `measurement_of`.
         runs: folders of the runs.
     """
 
@@ -160,7 +160,7 @@ class BuildRecord:
                 raise DamagedError(f"{out / 'made.json'}: must be a mapping; remove the file to measure again")
 
     def has(self, group: str) -> bool:
-        """Return whether a measurement is present, unaltered and of the current version."""
+        """Return whether the files of a measurement exist, are unaltered, and have the current version and runs."""
         found = self._groups.get(group)
         if not isinstance(found, dict) or {key: found.get(key) for key in self._by} != self._by:
             return False
@@ -176,15 +176,15 @@ class BuildRecord:
 
 
 class StoredParts:
-    """Parts that can be read from the small files of an experiment.
+    """Parts that are read from the tables and the index of an experiment's folder.
 
     Args:
-        folder: with experiment.json, tables/ and parts.jsonl.
-        name, scale: of the continued experiment.
+        folder: folder with experiment.json, tables/ and parts.jsonl.
+        name, scale: name and scale of the experiment that reuses the parts.
 
     Raises:
-        InputError: no such folder, or another experiment.
-        DamagedError: tables do not fit the index.
+        InputError: the folder is missing, or holds another experiment.
+        DamagedError: the tables do not fit the index.
     """
 
     def __init__(self, folder: Path, name: str, scale: str) -> None:

@@ -1,4 +1,4 @@
-"""Plans of experiments: what to train and measure, checked before any work."""
+"""Plans of experiments: the models to train and what to measure, checked before any work."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -12,13 +12,13 @@ from hmmscope.runs.config import RunConfig, config_from_data, pinned
 from hmmscope.schema import parse_value, require, unknown_name
 from hmmscope.seeds import check_seed
 
-#: Option sections outside of run configurations.
+#: Sections of options that do not belong to configurations of runs.
 _OWN_SECTIONS = ("plan", "measurements")
 
 
 @dataclass(frozen=True)
 class ExperimentPlan:
-    """An experiment with its scale, configurations and seeds."""
+    """The plan of an experiment: scale, configurations of the models to train, sizes of measurements, and seeds."""
 
     experiment: Experiment
     scale: str
@@ -46,7 +46,7 @@ class ExperimentPlan:
 
 
 def plan_of(name: str, scale: str, overrides: dict[str, str], seeds: int | Sequence[int] | None) -> ExperimentPlan:
-    """Make and check the plan of an experiment."""
+    """Return the plan of an experiment after checking it."""
     if scale not in SCALES:
         raise unknown_name("scale", scale, SCALES)
     experiment = experiment_named(name)
@@ -102,7 +102,7 @@ def _override(numbers: dict[str, Any], path: str, key: str, text: str, known: li
     numbers[key] = list(value) if isinstance(value, tuple) else value
 
 
-#: Largest accepted multiple of the largest value at any scale.
+#: Largest accepted value of an option, as a multiple of its largest value at any scale.
 _BEYOND = 1000
 
 

@@ -1,8 +1,8 @@
-"""Pools of trained runs that experiments share.
+"""Pools: folders of trained runs that several experiments share.
 
 POOL/
   grid.json          the runs, see `hmmscope.lab.sweeps.grid`
-  runs/<name>/       one run folder each
+  runs/<name>/       the folder of one run
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from hmmscope.runs.dry_run import require_room
 def train_in_pool(
     configs: Sequence[RunConfig], pool: Path, executor: ExecutorOptions | None = None, *, quiet: bool = False
 ) -> list[Path]:
-    """Train the missing runs and return all run folders."""
+    """Train the runs that the pool does not have yet, and return the folders of all runs."""
     in_order = sorted(configs, key=lambda config: config.training.num_steps if config.training.schedule == "wsd" else 0)
     points = {run_name(config): GridPoint(run_name(config), {"seed": config.seed}, config) for config in in_order}
     wanted = [point for name, point in points.items() if not RunTask(pool, name).is_done()]
@@ -47,9 +47,9 @@ def train_in_pool(
 
 
 def default_executor(num_runs: int, asked: ExecutorOptions | None, *, alone: bool = False) -> ExecutorOptions | None:
-    """Return the requested executor; by default, one worker process per processor.
+    """Return the requested executor (default: one worker process per processor).
 
-    The result None means training in this process.
+    The result None means that runs are trained in this process.
     """
     if asked is not None:
         here = asked.name == "local" and (num_runs == 1 or asked.jobs == 1)

@@ -1,10 +1,10 @@
-"""Protocols: the plan and rules of a campaign, committed before its first run.
+"""Protocols: the plan and the decision rules of an experiment, committed to git before its first run.
 
     hmmscope run limits-fig3 --scale medium --seeds 8,9,10 --dry-run --protocol fig3.json     writes the protocol only
-    git add fig3.json && git commit                                                           records the time
+    git add fig3.json && git commit                                                           proves the time
     hmmscope run limits-fig3 --scale medium --seeds 8,9,10 --protocol fig3.json --out DIR     runs under the protocol
 
-A verdict is confirmatory if and only if all parts have a protocol with the current rule.
+A verdict is confirmatory if and only if all parts were measured under a protocol that contains the current rule.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from hmmscope.storage.rundir import config_difference
 
 
 def protocol_data(plan: ExperimentPlan) -> dict[str, Any]:
-    """Return the protocol of a plan, with the current rules and measurement version."""
+    """Return the protocol of a plan as data, with the current decision rules and version of the measurement."""
     name = plan.experiment.name
     return {
         "format": FORMAT,
@@ -35,7 +35,7 @@ def protocol_data(plan: ExperimentPlan) -> dict[str, Any]:
 
 
 def write_protocol(plan: ExperimentPlan, path: Path) -> str:
-    """Write the protocol of a plan, and return its digest."""
+    """Write the protocol of a plan, and return the digest of the file."""
     if path.exists():
         raise RefusedError(f"{path}: exists, and a protocol is never overwritten; choose another file")
     data = store.json_bytes(protocol_data(plan), str(path))
@@ -44,7 +44,7 @@ def write_protocol(plan: ExperimentPlan, path: Path) -> str:
 
 
 def handed_on(given: Protocol | None, kept: StoredParts | None) -> tuple[Protocol | None, dict[str, str]]:
-    """Return the protocol for a folder, and its entries in experiment.json."""
+    """Return the given protocol, or that of the reused parts, and the entries that experiment.json gets for it."""
     if given is not None:
         return given, {"protocol": given.digest, "begun": datetime.now(UTC).isoformat(timespec="seconds")}
     if kept is None or "protocol" not in kept.about:

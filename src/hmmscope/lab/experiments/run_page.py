@@ -1,4 +1,4 @@
-"""A training run presented as an experiment."""
+"""Description of a training run in the form of an experiment: facts, findings and figures for its page."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ def _asked(run: Run) -> str:
     return _ASKED[run.config.target.partition("-")[0]]
 
 
-#: Title and unit of each measure; None means the unit of the target.
+#: Title and unit of each metric; None means the unit of the model's target.
 _PANELS = {
     "accuracy": ("Accuracy", "accuracy"),
     "loss": ("Loss", None),
@@ -40,7 +40,7 @@ _PANELS = {
 
 
 def predictors_panel(rows: Rows, metric: str, title: str, x_label: str, y_label: str) -> Lines:
-    """Make a panel of one metric for all predictors in the rows of a `Score`."""
+    """Return a panel that shows one metric of all predictors in the rows of a `Score`."""
     own = rows.where(metric=metric)
     series = [curve(own.where(predictor=name), "x", *look) for name, look in PREDICTORS.items()]
     return lines(title, *series, x_label=x_label, y_label=y_label)
@@ -49,12 +49,12 @@ def predictors_panel(rows: Rows, metric: str, title: str, x_label: str, y_label:
 def training_figure(
     records: Iterable[dict[str, Any]], floor: float | None, unit: str = "nats per observation"
 ) -> Figure:
-    """Plot training and evaluation loss.
+    """Return the figure of the losses over training.
 
     Args:
-        records: (step, loss, evaluation_loss if evaluated).
-        floor: Bayes loss, or None.
-        unit: of the loss.
+        records: training records, with `step`, `loss` and, at some steps, `evaluation_loss`.
+        floor: Bayes loss of the evaluation samples, or None.
+        unit: unit of the loss.
     """
     rows = Rows(records)
     shown = Rows(rows[:: max(1, len(rows) // 500)])
@@ -79,12 +79,12 @@ def training_figure(
 
 @dataclass(frozen=True)
 class Description:
-    """A finished run as an experiment.
+    """A finished run in the form of an experiment.
 
     Attributes:
-        about: content of experiment.json.
-        findings: distance to the optimum.
-        figures: predictions, and loss over training.
+        about: contents of experiment.json.
+        findings: one finding, on the distance to the optimum.
+        figures: figures of the predictions and of the losses over training.
     """
 
     about: dict[str, Any]
@@ -93,7 +93,7 @@ class Description:
 
 
 def description(run: Run) -> Description:
-    """Describe a finished run from its files.
+    """Return the description of a finished run, computed from its files.
 
     Raises:
         InputError: the run is not finished.
@@ -122,14 +122,14 @@ def description(run: Run) -> Description:
     ]
     predictions = Figure(
         name="predictions",
-        title="Answers and the optimum" if target.exact else "Answers and n-grams",
-        caption=f"{_asked(run)}: the model"
+        title="Predictions and the optimum" if target.exact else "Predictions and n-grams",
+        caption=f"{_asked(run)} is predicted by the model"
         + (
-            ", the exact answer"
+            ", the Bayes optimum"
             if target.exact
-            else ", n-grams of the training part"
+            else ", n-grams trained on the training part"
             if given
-            else ", the HMM's own filter"
+            else ", the filter of the HMM"
         )
         + (" and in-context n-grams." if run.config.target == "observation" and target.kind == "law" else "."),
         panels=tuple(panels),
@@ -141,8 +141,8 @@ def description(run: Run) -> Description:
         "format": store.FORMATS["experiment"],
         "experiment": "train",
         "title": f"{model_name(run.config.model)} on {title}",
-        "summary": f"A model trained for {_asked(run).lower()}, compared with "
-        + ("the exact answer of the same process." if target.exact else "n-grams, because no exact answer is known."),
+        "summary": f"This page compares a model that predicts {_asked(run)[0].lower()}{_asked(run)[1:]} with "
+        + ("the Bayes-optimal prediction." if target.exact else "n-grams, because the optimum is unknown."),
         "scale": "own",
         "version": __version__,
         "command": again,

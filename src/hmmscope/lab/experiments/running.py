@@ -1,16 +1,16 @@
 """Run an experiment in a folder.
 
     OUT/
-      experiment.json  findings.json         description and findings
+      experiment.json  findings.json         description (plan, facts) and findings
       protocol.json                          see `hmmscope.lab.experiments.protocols`
       runs/<label>/                          one run folder per trained model
       tables/<name>.jsonl                    measurements
       figures/<nn-name>.json                 figures as data
-      timing/                                time per phase
-      seal.json                              digests of all files and runs
-      lock                                   held by the writing process
+      timing/                                time of each phase
+      seal.json                              checksums of all files and of the runs
+      lock                                   file that the writing process locks
 
-A seeded experiment keeps its runs in a pool and is measured in parts.
+A seeded experiment keeps its runs in a pool and measures them in parts, see `hmmscope.lab.experiments.parts`.
 """
 
 import os
@@ -61,7 +61,7 @@ def run_experiment(
     protocol: Path | None = None,
     quiet: bool = False,
 ) -> Path:
-    """Train, measure, write tables, figures and findings into `out`, and return `out`."""
+    """Train and measure the models of an experiment, write tables, figures and findings to `out`, and return `out`."""
     plan = plan_of(name, scale, overrides or {}, seeds)
     given = {
         "trained": trained,
@@ -195,7 +195,7 @@ def _claim_folder(
         before = store.read_json(path, managed=True)
         store.check_format(before, "experiment", path)
         if not isinstance(before.get("config"), dict):
-            raise DamagedError(f"{path}: must be a mapping with a mapping 'config'")
+            raise DamagedError(f"{path}: must be a mapping with the key config, itself a mapping")
         if before.get("experiment") != experiment.name:
             raise RefusedError(f"{out}: holds the experiment {before.get('experiment')}; choose another --out")
         difference = config_difference(before["config"], config)

@@ -1,4 +1,4 @@
-"""Execution of a seeded experiment, one task per part."""
+"""Execution of a seeded experiment, with one task for each part (the models of a seed that are measured together)."""
 
 import functools
 import json
@@ -32,14 +32,14 @@ from hmmscope.training.state import resolve_device
 
 @dataclass(frozen=True)
 class Seeded:
-    """Execution of one seeded experiment in its folder.
+    """A seeded experiment in its folder, with the methods that train and measure its parts.
 
     Attributes:
-        plan: its plan.
-        out: its folder.
-        pool: folder of its runs.
-        say: prints progress.
-        quiet: show no progress.
+        plan: plan of the experiment.
+        out: folder of the experiment.
+        pool: folder of the trained runs.
+        say: function that prints a line of progress.
+        quiet: whether to show no progress.
     """
 
     plan: ExperimentPlan
@@ -73,11 +73,11 @@ class Seeded:
         return [part for part in self.parts if not part.is_in(self.out)]
 
     def is_trained(self, part: MeasuredPart) -> bool:
-        """Return whether the pool contains all trained models of a part."""
+        """Return whether the pool contains all models of a part, completely trained."""
         return all(RunTask(self.pool, run_name(config)).is_done() for config in part.configs.values())
 
     def take(self, kept: StoredParts) -> None:
-        """Reuse stored parts of another folder."""
+        """Copy parts that another folder stores, if they can be reused."""
         for part in self.left():
             why = kept.give(part, self.out, self.plan.sizes)
             if why is not None:
@@ -111,7 +111,7 @@ class Seeded:
             store.write_json(self.out / "live.json", live_data(run, self.plan.experiment.live_process(run)))
 
     def write(self) -> None:
-        """Write tables, figures and findings."""
+        """Write the tables of all measured parts, and the figures and findings of complete seeds."""
         experiment, seeds = self.plan.experiment, self.plan.seeds or ()
         names = [*(name for names in experiment.groups.values() for name in names), "runs"]
         write_tables(self.out, names, self.parts)
@@ -151,11 +151,11 @@ def _seeded(out: Path, pool: Path, about: str) -> Seeded:
 
 @dataclass(frozen=True, eq=False)
 class PartTask(Task):
-    """The task of measuring one part.
+    """The task of training and measuring the models of one part.
 
     Attributes:
-        work: the experiment.
-        part: the part.
+        work: the experiment in its folder.
+        part: the part, which names the models.
     """
 
     kind: ClassVar[str] = "part"
@@ -211,7 +211,7 @@ def _seconds(records: Sequence[Mapping[str, Any]], column: str) -> float | None:
 
 
 def last_quarter(records: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the change of the evaluation loss over the last quarter, or None."""
+    """Return the change of the evaluation loss over the last quarter of training; None if it was not recorded."""
     losses = {row["step"]: row["evaluation_loss"] for row in records if row.get("evaluation_loss") is not None}
     if not losses:
         return None

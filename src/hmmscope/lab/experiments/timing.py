@@ -1,4 +1,4 @@
-"""Time per phase of an experiment, stored apart from results."""
+"""Recording of the time that each phase of an experiment takes, apart from the results."""
 
 import os
 import time
@@ -18,7 +18,7 @@ _OF_RUN = "timing.jsonl"
 
 @contextmanager
 def timed(out: Path, phase: str) -> Iterator[None]:
-    """Record the seconds and processor seconds of a phase inside the block."""
+    """Record the seconds and processor seconds of the block as those of a phase of the experiment."""
     begun, spent = time.monotonic(), sum(os.times()[:4])
     yield
     record = {"phase": phase, "seconds": time.monotonic() - begun, "spent": sum(os.times()[:4]) - spent}
@@ -36,7 +36,7 @@ def write_time_facts(out: Path, runs: Sequence[Path]) -> None:
 
 
 def time_facts(out: Path, runs: Sequence[Path]) -> list[dict[str, str]]:
-    """Return facts on time: the phases, longest first, and the trainings' processor time."""
+    """Return facts for the page: the time of each phase, longest first, and the processor time of the trainings."""
     seconds: Counter[str] = Counter()
     spent: Counter[str] = Counter()
     for record in _records(out / _FOLDER / _PHASES):

@@ -1,1 +1,1 @@
-"""Studies of sequences with unknown distribution."""
+"""Studies: comparison of predictors on sequences whose distribution is unknown."""

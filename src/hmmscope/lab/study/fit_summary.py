@@ -1,4 +1,4 @@
-"""Goodness of fit, parameter uncertainty and forecast for a study's HMM."""
+"""Goodness of fit, parameter uncertainty and forecast of the HMM that a study chooses by BIC."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,14 +14,14 @@ from hmmscope.runs.posterior import FitData
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.vector_data import VectorData
 
-#: Chains of posterior draws, and the maximum of their operations; above it entries have no intervals.
+#: Settings of the posterior draws, and most operations that they may cost; above it, parameters have no intervals.
 CHAINS, MOST = Chains(num_draws=200, num_chains=2, warm_up=100), 2e10
-#: Simulated data sets, forecast steps, and maximum symbols of a forecast and entries of an array shown.
+#: Numbers of simulated data sets and of forecast steps, and most symbols of a forecast and entries of an array in figures.
 SIMULATIONS, STEPS, SYMBOLS, ENTRIES = 100, 12, 5, 24
 
 
 def tables_of_fit(hmm: Any, train: SequenceData | VectorData) -> dict[str, list[dict[str, Any]]]:
-    """Compute the tables `goodness`, `entries` (parameters) and `forecast`; the last two may be empty."""
+    """Return the tables "goodness", "entries" (parameters) and "forecast"; the last two may be empty."""
     material, models = FitData(train, restricted=False), [hmm]
     entries: list[dict[str, Any]] = []
     ahead: list[dict[str, Any]] = []
@@ -49,7 +49,7 @@ def tables_of_fit(hmm: Any, train: SequenceData | VectorData) -> dict[str, list[
 
 
 def figures_of_fit(tables: Mapping[str, Sequence[dict[str, Any]]]) -> list[Figure]:
-    """Return the figures of the tables; none if an older study lacks the tables."""
+    """Return the figures that show these tables; an older study may lack some of them."""
     found = []
     if tables.get("goodness"):
         found.append(_goodness(tables["goodness"]))
@@ -74,8 +74,8 @@ def _goodness(rows: Sequence[dict[str, Any]]) -> Figure:
     return Figure(
         name="goodness",
         title="Goodness of fit of the HMM chosen by BIC",
-        caption=f"Statistics of the training part (points), and 95 % bands over {SIMULATIONS} simulations of the same "
-        "lengths. p is the p-value of the largest deviation of a family, times the number of families.",
+        caption=f"Statistics of the training part, a family in each panel, with mean and 95 % band over {SIMULATIONS} "
+        "simulations. p is the p-value of the largest deviation in a family, times the number of families.",
         panels=tuple(panels),
     )
 
@@ -92,8 +92,8 @@ def _entries(rows: Sequence[dict[str, Any]]) -> Figure:
     return Figure(
         name="entries",
         title="Parameter uncertainty of the HMM chosen by BIC",
-        caption="Posterior means and 95 % intervals of the largest entries, by Gibbs sampling with uniform priors on rows "
-        "and state labels matched to the fit. i>j is a transition from state i to j, or symbol or coordinate j in state i.",
+        caption="Posterior means with 95 % intervals of the largest parameters, by Gibbs sampling with uniform priors on "
+        "rows. The label i>j means the transition from state i to state j, or symbol or coordinate j in state i.",
         panels=tuple(panels),
     )
 
@@ -114,8 +114,8 @@ def _forecast(rows: Sequence[dict[str, Any]], y_label: str) -> Figure:
     return Figure(
         name="forecast",
         title="Forecast after the last training piece",
-        caption="Curves show what the HMM chosen by BIC predicts: the probability of the symbols that are most likely at "
-        "the last step, with 95 % intervals over the posterior of its parameters, or the mean of the numbers, with 95 % "
-        "intervals of the numbers.",
+        caption="Predictions of the HMM chosen by BIC. For symbols, curves show the probabilities of those that are most "
+        "likely at the last step, with 95 % intervals over the posterior of the parameters. For numbers, they show means "
+        "with intervals that contain the number with probability 95 %.",
         panels=(lines("", *series, x_label="steps ahead", y_label=y_label),),
     )

@@ -1,4 +1,4 @@
-"""Description of a fitted HMM for the page of a study: emissions, transitions, and a decoded path."""
+"""Data on a fitted HMM for the page of a study: emissions, transitions, and a decoded state path."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from hmmscope.sequences.vector_data import VectorData
 from hmmscope.text import in_brief
 from hmmscope.ties import descending, steady
 
-#: Maximum states shown (by occupancy), symbols per state, and observations of the path.
+#: Most states (by occupancy), most symbols of a state, and most observations of the path that are shown.
 STATES, SYMBOLS, LENGTH = 8, 5, 128
 
 
@@ -23,9 +23,9 @@ def fitted_hmm(
     """Return the contents of fitted.json for the chosen HMM.
 
     Returns:
-        For each state its name, occupancy and most likely symbols, or for numbers mean ± standard deviation; transitions;
-        the observations of a piece, "?" where missing, with its most likely path (-1 for a state that is not shown) and
-        the posterior of each state (time, state).
+        A mapping: "states" has the name, occupancy and most likely symbols (for numbers, mean ± standard deviation) of
+        each state; "moves" the transition matrix; "symbols" the observations of a piece ("?" where missing); "path" its
+        most likely states (-1 for a state that is not shown); "beliefs" its state posterior (time, state).
     """
     chosen = next((row["num_states"] for row in sizes if row["chosen"]), best)
     hmm = hmms[chosen]

@@ -1,7 +1,7 @@
-"""A study of given sequences: entropies, n-gram baselines, HMMs and networks compared.
+"""A study of sequences: entropies, and losses of n-gram baselines, HMMs and networks.
 
 OUT/
-  experiment.json  findings.json     description and results
+  experiment.json  findings.json     description and findings
   hmms/<states>.json                 the fitted HMMs
   runs/<network>-seed-<s>-<steps>/   one run folder per training
   tables/<name>.jsonl                measurements
@@ -47,7 +47,7 @@ from hmmscope.storage.rundir import config_difference
 from hmmscope.system_info import environment, machine_line
 from hmmscope.text import say as say_aloud
 
-#: Version of the measurements; raised only if tables change on the same data and networks.
+#: Version of the measurements; it is raised if the tables change for the same data and networks.
 MEASUREMENT = 4
 
 
@@ -57,8 +57,8 @@ class StudyResult(Tabular):
 
     Attributes:
         path: Folder of the study.
-        hmm: The HMM compared with the networks; the table `states` has the number of states by BIC.
-        run: The best network on the validation part.
+        hmm: The HMM that is compared with the networks; the table `states` has the number of states by BIC.
+        run: The run of the network with the lowest validation loss.
     """
 
     path: Path
@@ -66,7 +66,7 @@ class StudyResult(Tabular):
     run: Run
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row per predictor, with its test loss in nats per symbol."""
+        """Return a row for each predictor, with its test loss in nats per symbol."""
         return store.read_table(self.path / "tables" / "predictors.jsonl")
 
     def plot(self) -> Any:
@@ -91,15 +91,16 @@ def study(
 ) -> StudyResult:
     """Compare n-gram baselines, HMMs of growing size and networks on sequences with unknown distribution.
 
-    All predictors are fitted to the training part. The validation part selects the n-gram order, each network's number
-    of training steps, and the HMM. Losses are computed on the test part.
+    All predictors are fitted to the training part. The validation part selects the n-gram order, the number of training
+    steps of each network, and the HMM. Losses are computed on the test part.
 
     Args:
-        source: `SequenceData` or its sources: a file path, lists, an array.
+        source: `SequenceData`, or a file path, lists or an array that it reads.
         out: A new folder, or with `resume` the folder of the same study.
-        resume: Resume the study in `out`.
-        quiet: As for `FitOptions`.
-        spec: Settings; or its `fields` (`StudySpec`), together with options of `SequenceData` such as `lengths`.
+        resume: Whether to resume the study in `out`.
+        quiet: False prints each step; None shows progress in a terminal or notebook only; True shows nothing.
+        spec: Settings of the study.
+        fields: Fields of `StudySpec` instead of `spec`, and options of `SequenceData` such as `lengths`.
 
     Raises:
         InputError: No sequences, too few to split, or a field out of range.
@@ -137,7 +138,7 @@ def _carry_out(work: Prepared, path: Path, say: Callable[[str], None], quiet: bo
 
 
 def findings_of(tables: Any, seeds: int) -> dict[str, Any]:
-    """Return the figures and findings that follow from the tables, by file name."""
+    """Return the contents of the files with figures and findings that follow from the tables, by file name."""
     found = {f"figures/{number:02d}-{one.name}.json": one.to_data() for number, one in enumerate(figures(tables), 1)}
     return found | {"findings.json": [one.to_data() for one in findings(tables, seeds)]}
 

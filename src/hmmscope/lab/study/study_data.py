@@ -1,4 +1,4 @@
-"""The data of a study: symbols or numbers, cut into pieces, and the settings."""
+"""The data of a study (symbols or numbers, cut into pieces) and its settings."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from hmmscope.sequences.data import SequenceData, read_as
 from hmmscope.sequences.vector_data import VectorData, read_vectors
 from hmmscope.training.spec import TrainingSpec
 
-#: Passes through the training part, tried in order as long as more help.
+#: Numbers of passes through the training part; they are tried in this order as long as the validation loss falls.
 PASSES = (8, 16, 32, 64)
 
 
@@ -38,18 +38,18 @@ class StudySpec:
     """Settings of a study.
 
     Attributes:
-        length: Maximum length of pieces, shorter if there would be fewer than 30.
+        length: Longest piece that sequences are cut into; pieces are shorter if there would be fewer than 30.
         states: Numbers of states of the HMMs.
-        restarts, iterations: Maxima per fit; restarts end once the best two agree in likelihood.
-        order: Longest context of the n-grams and context trees.
-        networks: Names of models.
-        max_steps: Maximum optimizer steps per training.
-        batch_size, learning_rate: Training settings.
-        seeds: Trainings per network, with different weights and samples.
-        emission: "symbols" or "gaussian"; default: gaussian for fractions.
-        covariance_type: Of Gaussian states, "diag", "full", "tied" or "spherical".
-        min_variance: Least variance of the density of numbers, as a fraction of the coordinate's variance; default:
-            that of `RecordedVectors`, and at least .001 for HMMs.
+        restarts, iterations: Most restarts of a fit, which end once the best two agree, and most EM steps of a restart.
+        order: Longest context of the n-grams and context trees, in symbols.
+        networks: Names of the models to train.
+        max_steps: Most optimizer steps of a training.
+        batch_size, learning_rate: Settings of the trainings.
+        seeds: Number of trainings of each network, with different weights and samples.
+        emission: "symbols" or "gaussian" (default: "gaussian" for fractional numbers, else "symbols").
+        covariance_type: Covariances of Gaussian states: "diag", "full", "tied" or "spherical".
+        min_variance: Least variance of the density of numbers, as a fraction of the coordinate's variance (default: that of
+            `RecordedVectors`, and at least .001 for HMMs).
         split_seed: Seed of the split into training (8/10), validation (1/10) and test (1/10).
     """
 
@@ -86,11 +86,11 @@ class Prepared:
     """The data of a study, cut into pieces, and the settings.
 
     Attributes:
-        spec: The settings.
-        source: The sequences as given.
+        spec: Settings of the study.
+        source: The sequences before they are cut.
         data: All pieces.
-        layout: A placeholder and a piece, so that the first observation is also predicted.
-        counting: Families of simple predictors.
+        layout: Layout of a sample: a placeholder, then a piece, so that the first observation is predicted too.
+        counting: Families of simple predictors that are compared.
     """
 
     kind: ClassVar[type[HMM] | type[EmissionHMM]] = HMM
@@ -129,7 +129,7 @@ class Prepared:
         return tuple(sorted({count for count in counts if count <= self.spec.max_steps})) or (self.spec.max_steps,)
 
     def engine(self, network: str) -> str:
-        """Return a network's training engine, chosen for its longest training and used in all."""
+        """Return the training engine of a network, which is chosen for its longest training and used in all of them."""
         config = self.config(network, self.steps[-1], 0)
         config = replace(config, training=replace(config.training, device="cpu"))
         return engine_of(config, model_io_of(config, make_target(config.target, self.process, self.layout))).engine
@@ -155,18 +155,18 @@ class Prepared:
         return size - 1 + size * (size - 1) + size * (self.data.num_symbols - 1)
 
     def counters(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return the table row of each simple predictor, by name."""
+        """Return facts (family, size, number of parameters) of each simple predictor, by name."""
         orders = [order for order in range(self.spec.order + 1) if f"n-gram-{order}" in names]
         return study_tables.counters(self.parts[0], orders)
 
     def tables(self, gain: Any) -> dict[str, list[dict[str, Any]]]:
-        """Return the tables of entropies and contexts."""
+        """Return the table of entropies, and that of contexts with the network's gain over the HMM."""
         entropies = study_tables.entropies(self.parts[0], self.spec.order)
         return {"entropies": entropies, "contexts": study_tables.contexts(self.corpus("test"), gain)}
 
 
 class PreparedNumbers(Prepared):
-    """The data of a study of numbers."""
+    """The data of a study of numbers, cut into pieces, and the settings."""
 
     kind = EmissionHMM
     target, unit, counting = "density", "observation", ("autoregression",)
@@ -206,7 +206,7 @@ class PreparedNumbers(Prepared):
 
 
 def prepare(source: Any, spec: StudySpec, **reading: Any) -> Prepared:
-    """Read and split the data of a study; raise InputError if that is impossible."""
+    """Return the data of a study, read, cut into pieces and split; raise InputError if that is impossible."""
     if isinstance(source, SequenceData) or emission_of(source, spec.emission or None, reading) == "symbols":
         return Prepared(read_as(source, reading), spec)
     refuse("gaussian", **{name: value for name, value in reading.items() if name not in READING})

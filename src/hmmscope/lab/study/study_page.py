@@ -1,4 +1,4 @@
-"""Figures and findings of a study, from its tables."""
+"""Figures and findings of a study, made from its tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from hmmscope.lab.report.formatting import shorten
 from hmmscope.lab.study.fit_summary import figures_of_fit
 from hmmscope.ties import descending
 
-#: Baselines by family: their name in sentences, and the name of a predictor.
+#: For each family of baselines: its name in a legend, and the name of one predictor in sentences.
 _BASELINES = {
     "n-gram": ("n-grams by order", "the n-gram of order {size}"),
     "context trees": ("context trees", "the context trees"),
@@ -25,7 +25,7 @@ _BASELINES = {
 
 
 def summary(counting: Sequence[str]) -> str:
-    """Describe a study in which the simple predictors are of the given families."""
+    """Return the summary of a study whose simple predictors belong to the given families."""
     symbols = "n-gram" in counting
     simple = "n-grams, the mixture of all context trees" if symbols else "Gaussian autoregressions"
     return (
@@ -44,21 +44,21 @@ def summary(counting: Sequence[str]) -> str:
     )
 
 
-#: Adjusted p-value up to which the data differ from simulations.
+#: Largest adjusted p-value at which the data count as different from simulations.
 LEVEL = 0.05
-#: Maximum contexts in the figure.
+#: Most contexts in a panel of the figure.
 _DRAWN = 12
 
 Tables = Mapping[str, Sequence[dict[str, Any]]]
 
 
 def intervals(num_pieces: int, num_sequences: int, num_all: int) -> str:
-    """Describe the units over which intervals are computed.
+    """Return the sentences on how intervals were computed.
 
     Args:
         num_pieces: Number of test pieces.
-        num_sequences: Number of given sequences.
-        num_all: Number of all pieces.
+        num_sequences: Number of sequences before they were cut.
+        num_all: Number of pieces in all parts.
     """
     cut = num_all > num_sequences
     of = f"{num_sequences} sequence{'s' * (num_sequences != 1)}"
@@ -74,7 +74,7 @@ def intervals(num_pieces: int, num_sequences: int, num_all: int) -> str:
 
 
 def figures(tables: Tables) -> list[Figure]:
-    """Return figures of predictors, loss by position and context, and the belief by layer."""
+    """Return the figures: predictors, loss by position and by context, belief by layer, and those of the fit."""
     found = [_predictors(Rows(tables["predictors"]))]
     if tables["positions"]:
         found.append(_positions(tables))
@@ -113,8 +113,8 @@ def _predictors(rows: Rows) -> Figure:
     return Figure(
         name="predictors",
         title=f"Loss of all predictors of the next {unit.removeprefix('nats per ')}",
-        caption=f"Loss on the test part. Left: all predictors by number of parameters: {simple}, free "
-        "parameters of an HMM, weights of a network. Right: the HMMs on the validation part and on the test part.",
+        caption=f"Left: test loss of each predictor over its number of parameters ({simple}, free parameters of an HMM, "
+        "weights of a network). Right: loss of the HMMs on the validation and test parts over the number of states.",
         panels=(
             lines("All predictors", *families, x_label="parameters", y_label=unit, log_x=True),
             lines(
@@ -140,8 +140,8 @@ def _positions(tables: Tables) -> Figure:
     return Figure(
         name="positions",
         title=f"Loss by the number of {unit.removeprefix('nats per ')}s seen",
-        caption="The simple predictors, the best HMM and the best network on the test part. A "
-        "curve that keeps falling uses more of the past.",
+        caption="Test loss of the best simple predictors, HMM and network over the number of observations seen before. A "
+        "predictor whose curve keeps falling uses more of the past.",
         panels=(lines("", *series, x_label=f"{unit.removeprefix('nats per ')}s seen before", y_label=unit),),
     )
 
@@ -157,12 +157,12 @@ def _contexts(rows: Rows) -> Figure:
         names = tuple(f"{' '.join(short[word] for word in words[row['context']])}|{short[row['next']]}" for row in own)
         title = f"after {k} symbol{'s' * (k != 1)}"
         series = (Series.of(effects, "gain of the network", "model"),)
-        panels.append(Bars(title=title, y_label="nats per symbol there", categories=names, series=series))
+        panels.append(Bars(title=title, y_label="nats per symbol in the context", categories=names, series=series))
     return Figure(
         name="contexts",
         title="Loss of the HMM minus loss of the network, by context",
-        caption="Mean loss of the HMM minus that of the network, after the contexts with the largest total gain; the symbol "
-        "after the bar | gains most. The table has more contexts, including those where the HMM is better.",
+        caption="Bars show the mean loss of the HMM minus that of the network after a context, for contexts of the largest "
+        "total difference, labelled context|next symbol with the largest difference. The table has more contexts.",
         panels=tuple(panels),
     )
 
@@ -183,13 +183,13 @@ def _beliefs(rows: Rows) -> Figure:
     return Figure(
         name="beliefs",
         title="The HMM's belief state in the layers of the network",
-        caption="Held-out R² of the affine regression of the HMM's belief state on the residual stream.",
+        caption="Held-out R² of affine maps from each layer of the residual stream to the HMM's belief state.",
         panels=(lines("", *series, x_label="layer", y_label="R²", y_min=0.0, y_max=1.0),),
     )
 
 
 def findings(tables: Tables, num_seeds: int) -> list[Finding]:
-    """Return findings: the best predictor, the network's gain, and whether the network encodes the belief."""
+    """Return the findings on the network's gain, the number of states, the fit of the HMM, and encoded beliefs."""
     hmm, net = (_chosen(tables, family) for family in ("HMM", "network"))
     (best,), simple, unit = tables["chosen"], _simple(tables), _nats(tables["predictors"])
     gain = Effect(value=best["value"], low=best["low"], high=best["high"], unit=unit)

@@ -1,4 +1,4 @@
-"""Tables of a study: losses and n-gram baselines by predictor, position and context."""
+"""Tables of a study: losses by predictor, position and context, entropies, and numbers of states."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,22 +17,22 @@ from hmmscope.inference.num_states import best_predictor, choice_reason, held_ou
 from hmmscope.sequences.data import SequenceData
 from hmmscope.ties import smallest
 
-#: Edges of position bins.
+#: Edges of the bins of positions.
 EDGES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
-#: Minimum occurrences of a context in the test part, its maximum symbols, and the maximum number of contexts.
+#: Fewest occurrences of a context in the test part, most symbols of a context, and most contexts of each length.
 _OFTEN, _CONTEXT, _KEPT = 10, 3, 200
 
 Curves = NDArray[np.float64]
 
 
 def per_symbol(losses: Curves) -> tuple[float, float, float]:
-    """Return the mean over symbols with its 95 % interval over pieces."""
+    """Return the mean loss per symbol with its 95 % interval, which is computed over pieces."""
     asked = np.logical_not(np.isnan(losses))
     return bootstrap_ratio(np.where(asked, losses, 0.0).sum(1), asked.sum(1).astype(np.float64))
 
 
 def grams(data: SequenceData, size: int) -> NDArray[np.int64]:
-    """Return the codes of all n-grams of a size that cross neither sequence ends nor gaps."""
+    """Return the codes of all n-grams of a size that cross neither the end of a sequence nor a missing symbol."""
     flat, place = data.flat.astype(np.int64), data.steps_since_gap
     code = np.zeros(len(flat), np.int64)
     for back in range(size):
@@ -41,7 +41,7 @@ def grams(data: SequenceData, size: int) -> NDArray[np.int64]:
 
 
 def counters(data: SequenceData, orders: Iterable[int]) -> dict[str, dict[str, Any]]:
-    """Return the table row of each n-gram baseline, by name."""
+    """Return facts (family, size, number of parameters) of each n-gram baseline, by name."""
     found: dict[str, dict[str, Any]] = {}
     for order in orders:
         seen = len(np.unique(grams(data, order + 1)))
@@ -53,7 +53,7 @@ def counters(data: SequenceData, orders: Iterable[int]) -> dict[str, dict[str, A
 def predictor_rows(
     known: Mapping[str, dict[str, Any]], validation: dict[str, Curves], test: dict[str, Curves], against: int
 ) -> list[dict[str, Any]]:
-    """Return a row per predictor; the validation part selects one predictor of each family."""
+    """Return a row for each predictor; `chosen` marks the one of each family that the validation part selects."""
     means = {name: float(np.nanmean(validation[name])) for name in known}
     families = {about["family"] for about in known.values()} - {"HMM"}
     best = {smallest((n for n in known if known[n]["family"] == family), means.__getitem__) for family in families}
@@ -67,14 +67,14 @@ def predictor_rows(
 
 
 def over_counting(rows: Sequence[dict[str, Any]], test: dict[str, Curves], network: str) -> dict[str, Any]:
-    """Return the gain of a network over the better n-gram baseline on the test part."""
+    """Return the test loss of the best simple predictor minus that of a network, with its interval."""
     name = smallest(rows, lambda row: row["value"])["name"]
     numbers = zip(("value", "low", "high"), per_symbol(test[name] - test[network]), strict=True)
     return {"counting": name} | {f"over_counting_{part}": number for part, number in numbers}
 
 
 def entropies(data: SequenceData, order: int) -> list[dict[str, Any]]:
-    """Estimate the entropy of the next symbol given the last k, in nats; rare contexts bias it downwards."""
+    """Estimate the entropy of the next symbol given the last k symbols, in nats; rare contexts make it too small."""
     rows, before = [{"context": -1, "value": math.log(data.num_symbols), "distinct": 1}], 0.0
     for k in range(order + 1):
         if data.num_symbols ** (k + 1) >= 2**62:
@@ -92,12 +92,12 @@ def num_states(
     validation: dict[str, Curves],
     evidence_of: Callable[[int], Evidence | None],
 ) -> list[dict[str, Any]]:
-    """Return a row per number of states: search, BIC, validation loss, reason.
+    """Return a row for each number of states, with its fit, BIC, validation loss and the reason of the choice.
 
     Args:
-        searches: Fit record of each number of states, with its ``bic``.
-        validation: Losses of each HMM by name.
-        evidence_of: Evidence of a number of states.
+        searches: Record of the fit with each number of states, from `searched`.
+        validation: Validation losses of each HMM, by name.
+        evidence_of: Function from a number of states to the evidence of its HMM, or None.
     """
     bics, logs, lengths = _judged(searches, validation)
     support = support_of(bics, evidence_of)
@@ -113,13 +113,13 @@ def num_states(
 
 
 def searched(one: BaumWelchFit) -> dict[str, Any]:
-    """Return a record of a fit's information criterion and restarts."""
+    """Return a record of a fit: BIC, log-likelihood, restarts and iterations."""
     about = {"bic": one.bic, "log_likelihood": one.log_likelihood, "restarts": one.num_restarts}
     return about | {"agreed": one.restarts_agree, "iterations": one.num_iterations, "converged": one.converged}
 
 
 def opponent(searches: dict[int, dict[str, Any]], validation: dict[str, Curves]) -> int:
-    """Return the number of states of the HMM compared with the networks."""
+    """Return the number of states of the HMM that is compared with the networks."""
     return best_predictor(*_judged(searches, validation))
 
 
@@ -133,7 +133,7 @@ def _judged(
 
 
 def positions(losses: dict[str, Curves]) -> Iterator[dict[str, Any]]:
-    """Yield the mean loss of each predictor by number of observed symbols."""
+    """Yield rows with the mean loss of each predictor in each bin of the number of symbols seen before."""
     for name, values in losses.items():
         edges = [edge for edge in EDGES if edge < values.shape[1]] + [values.shape[1]]
         for begin, end in pairwise(edges):
@@ -146,7 +146,7 @@ def positions(losses: dict[str, Curves]) -> Iterator[dict[str, Any]]:
 
 
 def contexts(dataset: ProcessDataset, gain: Curves) -> list[dict[str, Any]]:
-    """Return the contexts in which the network gains or loses most compared with the HMM."""
+    """Return a row for each context in which the losses of HMM and network differ most in total."""
     data, num_symbols = dataset.process.data, dataset.num_symbols
     seen = dataset[0 : len(gain)].observations.numpy().astype(np.int64)
     rows = []

@@ -1,1 +1,1 @@
-"""Sweeps: grids of runs on this machine or a cluster."""
+"""Sweeps: training of a grid of configurations on this machine or a cluster."""

@@ -3,7 +3,7 @@
 A grid file is small YAML:
 
     base: limits-rnn                 # a preset, a .yaml file, or the sections of a configuration
-    vary:                            # all combinations, the last key fastest
+    vary:                            # all combinations; the last key varies fastest
       training.learning_rate: [1e-3, 3e-4]
       size:                          # a name for keys that change together
         small: {model.width: 8}
@@ -11,7 +11,7 @@ A grid file is small YAML:
     also:                            # additional points
       - {training.learning_rate: 1e-2}
     seeds: 3                         # seeds 0, 1, 2 for each point (or a list of seeds)
-    instances: true                  # another process per seed: process.seed is the seed
+    instances: true                  # each seed draws another process (process.seed is the seed)
 """
 
 import copy
@@ -38,7 +38,7 @@ from hmmscope.storage.rundir import RunDir, config_difference
 
 GRID_KEYS = ("base", "vary", "also", "seeds", "instances")
 _SECTIONS = ("process", "layout", "model", "target", "training", "seed")
-#: Summary fields of a run, from `hmmscope.runs.training.summarise`.
+#: Fields of a run's summary, from `hmmscope.runs.training.summarise`.
 SUMMARY = (
     "steps",
     "parameters",
@@ -50,19 +50,19 @@ SUMMARY = (
     "training_floor",
     "invalid",
 )
-#: Reserved column names of the table.
+#: Column names of the table that no varied key may have.
 _TAKEN = {"run", "state", "reason", "seed", *SUMMARY}
 _MAX_POINTS = 100_000
 
 
 @dataclass(frozen=True)
 class GridPoint:
-    """One run of a grid: configuration, name and varied values.
+    """One run of a grid, with its configuration.
 
     Attributes:
-        name: Folder name, determined by the configuration, see `run_name`.
-        varied: Varied values by key, with the seed last; None where the model has no such field.
-        config: The configuration.
+        name: Name of the run's folder, which follows from the configuration, see `run_name`.
+        varied: Values of the varied keys, with the seed last; None where the configuration has no such key.
+        config: Configuration of the run.
     """
 
     name: str
@@ -73,8 +73,7 @@ class GridPoint:
 def config_digest(config: RunConfig) -> str:
     """Return the SHA-256 of the configuration as compact JSON, in hexadecimal.
 
-    ``training.device`` and ``training.engine`` are excluded. The path of a process file is replaced by the file's
-    digest.
+    ``training.device`` and ``training.engine`` are left out, and so is the path of a process file, whose digest stays.
     """
     data = config.to_data()
     if data["process"].get("digest"):
@@ -101,14 +100,14 @@ def read_grid(path: Path) -> list[GridPoint]:
 
 
 def expand(data: object, overrides: Mapping[str, str] | None = None) -> list[GridPoint]:
-    """Return the points of a grid: combinations, then the points of `also`; seeds of a point are adjacent.
+    """Return the points of a grid: all combinations of `vary`, then those of `also`, each with all seeds in turn.
 
     Args:
-        data: Mapping of a grid file.
-        overrides: Changes to the base, such as ``{"training.num_steps": "100"}``.
+        data: Contents of a grid file.
+        overrides: Changes to the base configuration, such as ``{"training.num_steps": "100"}``.
 
     Raises:
-        InputError: Unknown key, invalid value, overlapping keys, or two points that are the same run.
+        InputError: A key is unknown or set twice, a value is invalid, or two points are the same run.
     """
     if not isinstance(data, dict):
         raise InputError(f"grid: must be a mapping, got {shown(data)}")
@@ -299,7 +298,7 @@ def check_run(path: Path, config: RunConfig) -> None:
 
 
 def make_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> None:
-    """Create the folder of a sweep (with `shared`, of a pool) unless it exists."""
+    """Create the folder of a sweep (of a pool if `shared` is true) unless it exists."""
     kind = "pool" if shared else "sweep"
     if not os.path.lexists(out):
         store.make_folder(out.parent)
@@ -320,7 +319,7 @@ def make_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> 
 
 @contextmanager
 def changing_grid(out: Path) -> Iterator[None]:
-    """Hold a lock inside the block, so that only one process changes grid.json and its dependent files."""
+    """Hold a lock inside the block, so that only one process changes grid.json and files that depend on it."""
     with disk.writing(out, 0):
         lock = disk.open_own(out / "grid.lock", os.O_RDWR | os.O_CREAT)
     try:
@@ -331,7 +330,7 @@ def changing_grid(out: Path) -> Iterator[None]:
 
 
 def extend_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> None:
-    """Set the points of a sweep in grid.json."""
+    """Write the points of a sweep to grid.json; a pool (`shared`) also keeps its other points."""
     with changing_grid(out):
         before, data = _read_grid(out), _data(points)
         names = {point.name for point in points}
@@ -350,7 +349,7 @@ def extend_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -
 
 
 def begin_work(out: Path, points: Iterable[GridPoint]) -> None:
-    """Remove the folder's seal if one of the points must be trained."""
+    """Remove the checksums (seal) of a folder if one of the points must be trained."""
     if any(not os.path.lexists(out / "runs" / point.name / "done.json") for point in points):
         with changing_grid(out):
             seals.remove_seal(out)
@@ -368,8 +367,8 @@ def load_points(out: Path) -> list[GridPoint]:
     """Read the points of a sweep from its grid.json.
 
     Raises:
-        InputError: Not the folder of a sweep.
-        DamagedError: grid.json is altered.
+        InputError: The folder is not that of a sweep.
+        DamagedError: grid.json has been altered.
     """
     return [_point(out, data) for data in _read_grid(out)["points"]]
 

@@ -1,4 +1,4 @@
-"""Runs of a sweep as tasks: a point of grid.json becomes the folder OUT/runs/NAME."""
+"""Training of the runs of a sweep as tasks; each point of grid.json becomes a folder OUT/runs/NAME."""
 
 import fcntl
 import json
@@ -21,13 +21,13 @@ from hmmscope.storage import disk, store
 from hmmscope.storage.rundir import RunDir
 
 _TAIL = 1 << 16
-#: Model types whose kernels are loaded in this process.
+#: Types of models whose kernels this process has compiled.
 _WARM: set[type] = set()
 
 
 @dataclass(frozen=True)
 class RunTask(Task):
-    """The task of training one run; a lock allows one writing process."""
+    """The task of training one run; a lock ensures that only one process writes."""
 
     kind: ClassVar[str] = "run"
 
@@ -94,7 +94,7 @@ class RunTask(Task):
 
 
 def shorter(out: Path, config: RunConfig) -> Path | None:
-    """Return the longest finished run of the grid that differs only in its number of steps (schedule "wsd" only)."""
+    """Return the longest finished run of the grid with fewer steps, else equal to `config` (schedule "wsd" only)."""
     if config.training.schedule != "wsd":
         return None
     found = [
@@ -124,7 +124,7 @@ def _same_run(path: Path, config: RunConfig) -> bool:
 
 @contextmanager
 def taking_part(out: Path) -> Iterator[None]:
-    """Hold the shared lock of a sweep; if no other process holds it, remove temporary files of killed processes."""
+    """Hold the shared lock of a sweep; if no other process holds it, first remove files that killed processes left."""
     with disk.writing(out, 0):
         lock = disk.open_own(out / "lock", os.O_RDWR | os.O_CREAT)
     try:

@@ -1,4 +1,4 @@
-"""Run a sweep from start to end: folder, tasks, table and seal."""
+"""Run a sweep from start to end: make its folder, train its runs, and write its table and checksums."""
 
 import os
 from collections.abc import Sequence
@@ -23,19 +23,19 @@ def run_sweep(
     """Train every point of a grid, and write OUT/table.jsonl.
 
     Args:
-        points: Points of `grid.expand`.
-        out: A new folder, or the folder of the same sweep or a part of it.
-        executor: The executor.
-        retries: Further attempts per failed run, see `do_tasks`.
-        watcher: Receives progress.
-        shared: The folder is a pool: other runs stay, and no table is written.
+        points: Points of the grid, from `grid.expand`.
+        out: A new folder, or the folder of the same sweep or of a part of it.
+        executor: Executor that runs the trainings.
+        retries: Number of further attempts after a run has failed.
+        watcher: Object that shows the progress.
+        shared: Whether the folder is a pool, which keeps other runs and has no table.
 
     Returns:
         The rows of the table, including failed runs.
 
     Raises:
-        RefusedError: `out` is something else, or has runs that `points` lacks.
-        DamagedError: The grid, table or a log differs from the seal.
+        RefusedError: `out` is not the folder of a sweep, or has runs that are not in `points`.
+        DamagedError: The grid, the table or a log differs from its checksum.
         FullDiskError, Interrupted: See `do_tasks`.
     """
     out = out.absolute()

@@ -1,4 +1,4 @@
-"""Table of a sweep, one row per run in grid order, and the progress display."""
+"""The table of a sweep, with one row per run in the order of the grid, and the display of progress."""
 
 import math
 import os
@@ -17,16 +17,16 @@ from hmmscope.storage.rundir import RunDir
 from hmmscope.system_info import environment
 from hmmscope.text import in_a_line, tell
 
-#: States of finished runs with unverified numbers.
+#: States of finished runs whose numbers cannot be trusted.
 DOUBTFUL = ("damaged", "unsealed")
-#: Seconds without progress after which a run is reported.
+#: Seconds without progress after which a line reports the run.
 SILENT = 600.0
 
 
 def table_rows(out: Path, points: Sequence[GridPoint]) -> list[dict[str, Any]]:
-    """Return a row per point: ``run``, varied values, ``seed``, ``state``, ``reason``, and the run's summary.
+    """Return a row per point: ``run``, varied values, ``seed``, ``state``, ``reason``, and the summary of the run.
 
-    The state of a finished run may also be "damaged", or "unsealed" if it cannot be verified.
+    The state of a finished run may also be "damaged", or "unsealed" if it has no checksums to verify it.
     """
     rows = []
     for point in points:
@@ -39,7 +39,7 @@ def table_rows(out: Path, points: Sequence[GridPoint]) -> list[dict[str, Any]]:
                 if not RunDir.open(task.folder).sealed:
                     state, reason = (
                         "unsealed",
-                        f"runs/{point.name}: has no seal; remove the folder to train this run again",
+                        f"runs/{point.name}: has no checksums (seal.json); remove the folder to train this run again",
                     )
             elif state == "running":
                 reason = str(task.heartbeat())
@@ -53,7 +53,7 @@ def table_rows(out: Path, points: Sequence[GridPoint]) -> list[dict[str, Any]]:
 
 
 def write_results(out: Path, *, shared: bool) -> None:
-    """Write OUT/table.jsonl for all runs of the current grid, and the seal; a pool gets no table."""
+    """Write OUT/table.jsonl with all runs of the grid (not for a pool), and the checksums of the folder."""
     with changing_grid(out):
         points = load_points(out)
         rows = [] if shared else table_rows(out, points)
@@ -78,7 +78,7 @@ def _digest(task: RunTask) -> str | None:
 
 
 def table_text(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Format the table: varied values, state, loss, optimum, excess, and reasons of failures."""
+    """Return the lines of the table as text (varied values, state, loss, optimum, excess), then reasons of failures."""
     if not rows:
         return ["no runs"]
     last = ("state", "loss", "bayes_loss", "excess", "excess_low", "excess_high")
@@ -100,12 +100,12 @@ def _cell(value: object) -> str:
 
 
 class Board(ProgressListener):
-    """Context manager that shows progress: a live table in a terminal, else a line per finished run.
+    """Context manager that shows the progress of a sweep: a live table in a terminal, else a line per finished run.
 
     Args:
         out: Folder of the sweep.
         points: Runs of the sweep.
-        quiet: Show nothing.
+        quiet: Whether to show nothing.
     """
 
     def __init__(self, out: Path, points: Sequence[GridPoint], *, quiet: bool = False) -> None:
