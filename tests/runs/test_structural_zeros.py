@@ -33,7 +33,7 @@ def test_symbols(symbols: np.ndarray, fixed: Any, tied: Any) -> None:
     for name, zero in start.file_tensors().items():
         assert bool((fit.hmm.file_tensors()[name][zero == 0] == 0).all()), name
     assert fit.num_zeros == {"initial": 1, "transition": 4, "emission": 2}
-    assert "7 entries fixed at zero" in repr(fit)
+    assert "7 probabilities fixed at zero" in repr(fit)
     assert "fixed at zero, as in start: 1 initial, 4 transition and 2 emission probabilities" in fit.lines()
     free = {"initial": 1, "transition": 2, "emission": 7}
     free |= {} if not fixed else {fixed: 0}
@@ -63,7 +63,7 @@ def test_a_stream(symbols: np.ndarray) -> None:
     fit = hs.fit([symbols[:6], symbols[6:]], 3, options=hs.FitOptions(start=start), stream=True)
     assert bool((fit.hmm.transition[start.transition == 0] == 0).all())
     assert fit.num_zeros == {"initial": 1, "transition": 4, "emission": 2}
-    assert "7 entries fixed at zero" in repr(fit)
+    assert "7 probabilities fixed at zero" in repr(fit)
     assert not hs.fit([symbols[:6], symbols[6:]], 2, stream=True, options=hs.FitOptions(**QUICK)).num_zeros
 
 

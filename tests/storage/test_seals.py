@@ -181,7 +181,7 @@ def test_the_summary_of_a_damaged_run_is_not_read(run: RunDir) -> None:
     assert RunDir.open(run.path).done == {"loss": 0.5}
     lines = (run.path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     (run.path / "metrics.jsonl").write_bytes(b"".join(lines[:-1]))
-    with pytest.raises(DamagedError, match=r"metrics\.jsonl: .* bytes, unlike in the seal"):
+    with pytest.raises(DamagedError, match=r"metrics\.jsonl: has .* bytes, but seal\.json"):
         _ = RunDir.open(run.path).done
 
 

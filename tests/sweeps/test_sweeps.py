@@ -409,7 +409,7 @@ def test_a_damaged_result_is_a_failed_row(tmp_path: Path) -> None:
     (RunTask(out, points[1].name).folder / "done.json").write_text("{")
     rows = table_rows(out, points)
     assert [row["state"] for row in rows] == ["done", "damaged", "done"]
-    assert rows[1]["reason"].startswith(f"runs/{points[1].name}/done.json: 1 bytes, unlike in the seal")
+    assert rows[1]["reason"].startswith(f"runs/{points[1].name}/done.json: has 1 bytes, but seal.json")
     assert table_text(rows)[-1] == f"{points[1].name}: {rows[1]['reason']}"
     (RunTask(out, points[0].name).folder / "config.json").write_text("{")
     unsealed = RunTask(out, points[2].name).folder
@@ -563,7 +563,7 @@ def test_what_failed_runs_leave_is_covered(tmp_path: Path) -> None:
     assert f"runs/{points[0].name}/metrics.jsonl" in found.covered
     with (RunTask(out, points[0].name).folder / "metrics.jsonl").open("a") as file:
         file.write("{}")
-    with pytest.raises(DamagedError, match=r"metrics\.jsonl: \d+ bytes, unlike in"):
+    with pytest.raises(DamagedError, match=r"metrics\.jsonl: has \d+ bytes, but"):
         seal_report(out)
     (out / "seal.json").unlink()
     run_sweep(points, out, Scripted(out, {points[0].name: [6]}))

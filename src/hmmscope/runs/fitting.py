@@ -174,7 +174,7 @@ class FitResult(FitAnswers):
     def __repr__(self) -> str:
         chosen = f", chosen from {', '.join(map(str, self.fits))}" if self.reason else ""
         zeros = sum(self.num_zeros.values())
-        chosen += f", {zeros} {'entry' if zeros == 1 else 'entries'} fixed at zero" if zeros else ""
+        chosen += f", {zeros} {'probability' if zeros == 1 else 'probabilities'} fixed at zero" if zeros else ""
         if not self.fits:
             return f"Fit({self.hmm!r}{chosen}, {self.num_observations} observations from a stream)"
         each = f"{self.log_likelihood / self.num_observations:.4f} nats per observation"

@@ -315,13 +315,13 @@ def _opened_entry(folder: Path, name: str, expected: Any, where: str) -> Iterato
     with disk.reading(file, managed=True) as stream:
         size = os.fstat(stream.fileno()).st_size
         if not isinstance(expected, dict) or expected.keys() != {"size", "sha256"} or size != expected["size"]:
-            raise DamagedError(f"{file}: {size} bytes, unlike in the {Path(where).stem}")
+            raise DamagedError(f"{file}: has {size} bytes, but {where} recorded another size")
         yield stream
 
 
 def _check_digest(digest: str, file: Path, expected: Any, where: str) -> None:
     if digest != expected["sha256"]:
-        raise DamagedError(f"{file}: altered (its SHA-256 differs from the {Path(where).stem})")
+        raise DamagedError(f"{file}: altered (its SHA-256 differs from the one in {where})")
 
 
 def verify_folder(path: Path, *, exact: bool = True) -> dict:

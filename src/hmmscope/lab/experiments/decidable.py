@@ -1,4 +1,4 @@
-"""Prediction, before training, of which claims a plan can decide.
+"""Prediction of the claims that a plan can decide, made before any training.
 
 Tables that earlier runs of the experiment have stored show which models each claim needs, and the spread over seeds.
 """

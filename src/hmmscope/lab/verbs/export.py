@@ -16,6 +16,6 @@ def export(run: str, out: str, quiet: bool) -> None:
         say(f"open it: transformers.AutoModelForCausalLM.from_pretrained({out!r})")
         if beyond:
             say(
-                f"keep the first {loaded.model.num_symbols} of its logits: the other {beyond} belong to tokens that are "
-                "not symbols"
+                f"use only the first {loaded.model.num_symbols} logits of the exported model: the other {beyond} belong to "
+                "tokens that are not symbols"
             )
