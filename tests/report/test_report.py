@@ -251,7 +251,7 @@ def test_a_live_section_stands_in_the_page_of_its_experiment(folder: Path, tmp_p
     assert "It cannot be determined whether training made it hold the belief: it was not measured." in source
     more = {"verdict": "more", "text": "0.20 [0.10, 0.30] of what", "r2": 0.3, "twins": 0.1}
     store.write_json(mine / "live.json", data | {"beyond": more, "learned": {"verdict": "most", "text": "97 %"}})
-    said = "some of the belief can be read, and more than before training: 0.20 [0.10, 0.30] of what"
+    said = "a part of the belief can be decoded, more than from untrained networks: 0.20 [0.10, 0.30] of what"
     assert f"{said} (R² 0.300, untrained 0.100)." in render([mine])
     for wrong in ({"beyond": more | {"r2": None}}, {"beyond": {"verdict": "more"}}, {"learned": 1}):
         store.write_json(mine / "live.json", data | wrong)

@@ -125,7 +125,7 @@ def test_the_sentence_on_learning_is_chosen_by_what_training_added(
         assert words in page
     assert f"Trained for {'1 step' if steps == 1 else '400 steps'}." in page
     assert f", {'1 step' if steps == 1 else '400 steps'}, loss" in repr(run)
-    assert ("It learned" in page) == (steps > 1)
+    assert ("The network learned" in page) == (steps > 1)
     assert ("can be read, and more" in page) == (steps > 1)
 
 
