@@ -334,6 +334,18 @@ def test_redrawn_controls_of_another_initialization_are_refused(draw: Any) -> No
     assert found.reason.endswith("; pass a function that makes the untrained module as controls=")
 
 
+def test_the_reason_names_the_quantity_that_differs() -> None:
+    model = Own()
+    first = gpt2(Own())
+    with torch.no_grad():  # one direction alone, at the scale of the draws
+        for (name, weight), drawn in zip(first.named_parameters(), Own().parameters(), strict=True):
+            weight.copy_(drawn)
+            if name == "rnn.weight_hh_l0":
+                one = torch.randn(weight.shape[0], 1) @ torch.randn(1, weight.shape[1])
+                weight.copy_(one * drawn.square().mean().sqrt() / one.square().mean().sqrt())
+    assert "rnn.weight_hh_l0: its median singular value is" in draw_controls(model, first=first).reason
+
+
 def test_training_is_no_other_initialization() -> None:
     torch.manual_seed(0)  # noqa: TID251
     for _ in range(12):

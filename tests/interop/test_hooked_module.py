@@ -181,6 +181,32 @@ def test_every_family_has_attention_patterns_or_says_that_it_has_none(name: str)
         hs.capture_activations(model, [what], dataset[0:2].tokens)
 
 
+class Halves(nn.Module):
+    """A Transformer of torch that adds float32 masks, which torch accepts in any other dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(TOKENS, WIDTH), nn.Linear(WIDTH, TOKENS)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(WIDTH, 2, WIDTH, 0.0, batch_first=True) for _ in range(2)
+        )
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x, src_mask=nn.Transformer.generate_square_subsequent_mask(tokens.shape[1]))
+        return self.head(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_a_mask_of_another_dtype_hides_no_attention(dtype: torch.dtype) -> None:
+    dataset = hs.ProcessDataset(hs.make_process("random-hmm", num_symbols=TOKENS), 6)
+    model = Halves().to(dtype)
+    found = hs.capture_activations(model, ["residual.2", "blocks.1.attention.pattern"], dataset[0:3].tokens)
+    assert {one.dtype for one in found.values()} == {dtype}
+    assert {row["layer"] for row in hs.attention_map(model, dataset, num_samples=2)} == {1, 2}
+
+
 def test_what_is_refused() -> None:
     with pytest.raises(InputError, match="layers: no module of Steps returns"):
         HookedModule(Steps())

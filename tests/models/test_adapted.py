@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import hmmscope as hs
 from hmmscope import registry
+from hmmscope.analysis.untrained_controls import draw_controls
 from hmmscope.errors import InputError
 from hmmscope.models.kept_state import undisturbed
 from hmmscope.models.weight_names import matched
@@ -308,6 +309,15 @@ def test_left_padding_and_a_key_value_cache_give_the_same_logits(kind: str) -> N
         with torch.no_grad():
             torch.testing.assert_close(adapted(TOKENS), model(TOKENS).logits, atol=1e-6, rtol=0)
         assert hs.evaluate(adapted, DATASET, num_samples=8, baselines=False).loss == pytest.approx(whole, abs=1e-6)
+        with pytest.raises(InputError, match=r"found if the call of hs[.]adapt computes all positions at once"):
+            hs.attention_map(adapted, DATASET, num_samples=2)
+        layer = {"own": "parts", "gpt2": "transformer.h.0.mlp", "llama": "model.layers.0.mlp"}[kind]
+        with pytest.raises(InputError, match=r"got \(16, .*pass a model or a call that computes all positions at once"):
+            hs.probe(adapted, DATASET, target="previous-1", num_samples=16, layers=[layer])
+    with pytest.raises(InputError, match=f"layers: {layer} runs 2 times, on parts of the {TOKENS.shape[1]} positions"):
+        hs.capture_activations(adapted, [layer], TOKENS)
+    if kind != "own":  # a call keeps the initializer of transformers
+        assert len(draw_controls(hs.adapt(model, padded)).models) == len(draw_controls(model).models) > 1
 
 
 def test_attention_of_torch_with_both_masks_is_read() -> None:

@@ -17,7 +17,7 @@ from hmmscope.axes import Bool, Float, Float64, Int64, Tensor
 from hmmscope.datasets.process_dataset import Batch, ProcessDataset
 from hmmscope.datasets.targets import Target
 from hmmscope.errors import InputError, NonFiniteError
-from hmmscope.models.adapted import call_on_tokens, dtype_of, run_eagerly, shown_model, title_of
+from hmmscope.models.adapted import call_on_tokens, called_title, dtype_of, run_eagerly, shown_model
 from hmmscope.models.base import evaluating
 from hmmscope.models.block_cot import block_outputs
 from hmmscope.models.failing import explained, failure
@@ -30,6 +30,7 @@ from hmmscope.schema import shown
 
 #: Samples per forward pass.
 BATCH = 64
+_ALL_AT_ONCE = "pass a model or a call that computes all positions at once, without padding or a cache"
 
 
 def require_module(model: Any) -> None:
@@ -163,7 +164,7 @@ def modules_named(model: nn.Module, names: Iterable[str], *, field: str = "layer
         return found
     looks = re.fullmatch(r"blocks\.\d+\.attention\.(logits|pattern)", str(unknown))
     if looks and not any(name.endswith(f".attention.{looks[1]}") for name in known):
-        raise InputError(f"{field}: found no softmax attention in {title_of(model)}, so there is no {unknown!r}")
+        raise InputError(f"{field}: found no softmax attention in {called_title(model)}, so there is no {unknown!r}")
     near = difflib.get_close_matches(str(unknown), list(known), 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     failing = failure_on_few(model) if not near and str(unknown).startswith(("residual.", "blocks.")) else ""
@@ -197,6 +198,7 @@ def capture_activations(
     names = list(names)
     model = registry.adapted(model, names)
     found: dict[str, Tensor] = {}
+    lengths: dict[str, list[int]] = {name: [] for name in names}
     handles, reading = [], False
     for name, module in modules_named(model, names).items():
 
@@ -205,6 +207,7 @@ def capture_activations(
             if not isinstance(activation, Tensor):
                 kind = type(activation).__name__
                 raise InputError(f"layers: {name} must return a tensor, got {kind}; name a module inside it")
+            lengths[name] += activation.shape[1:2] if activation.ndim == 3 else ()
             nonlocal reading
             reading = True
             found[name] = select(activation.detach())
@@ -225,6 +228,11 @@ def capture_activations(
     silent = next((name for name in names if name not in found), None)
     if silent is not None:
         raise InputError(f"layers: {silent} did not run on tokens of shape {tuple(tokens.shape)}")
+    for name, parts in lengths.items():
+        if len(parts) > 1 and sum(parts) == tokens.shape[1]:
+            raise InputError(
+                f"layers: {name} runs {len(parts)} times, on parts of the {sum(parts)} positions; {_ALL_AT_ONCE}"
+            )
     return found
 
 
@@ -305,8 +313,10 @@ def _require_axes(model: nn.Module, names: Sequence[str], tokens: Tensor) -> Non
 
 def _require_features_last(shape: tuple[int, ...], tokens: Tensor) -> None:
     if len(shape) != 3 or shape[:2] != tokens.shape[:2]:
+        other = len(shape) == 3 and shape[0] == len(tokens) and shape[2] != tokens.shape[1]
+        hint = f"; {_ALL_AT_ONCE}" if other else ""
         raise InputError(
-            f"layers: must give (batch, time, feature) on tokens {tuple(tokens.shape)}, got {tuple(shape)}"
+            f"layers: must give (batch, time, feature) on tokens {tuple(tokens.shape)}, got {tuple(shape)}{hint}"
         )
 
 

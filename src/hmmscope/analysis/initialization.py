@@ -117,15 +117,16 @@ def _ratio(weight: Tensor, drawn: Sequence[Tensor], *, trained: bool) -> str | N
         return None
     ratio = _root_mean_square(weight) / size
     change = math.log(ratio) if ratio > 0 else -math.inf
-    limit = TRAINED_RATIO if trained else FIRST_RATIO
+    limit, what = TRAINED_RATIO if trained else FIRST_RATIO, "scale"
     if weight.ndim < 2 or min(weight.flatten(1).shape) < 2:
         limit = VECTOR_RATIO if trained else FIRST_RATIO
     elif not fixed:
         inner = math.log(_inner(weight) / _mean([_inner(one) for one in drawn])) if _inner(weight) > 0 else -math.inf
         both = sorted((change, inner), key=abs)
         change = both[1] if not trained else both[0] if change * inner > 0 else 0.0
+        ratio, what = math.exp(change), "median singular value" if change == inner else what
     allowed = max(math.log(limit), _ERRORS / math.sqrt(2 * count))
-    return f"its scale is {ratio:.2g} times the scale of its untrained controls" if abs(change) > allowed else None
+    return f"its {what} is {ratio:.2g} times the {what} of its untrained controls" if abs(change) > allowed else None
 
 
 def _root_mean_square(values: Tensor) -> float:

@@ -13,7 +13,7 @@ from hmmscope.datasets.layouts import PromptLayout
 from hmmscope.datasets.process_dataset import Batch, ProcessDataset
 from hmmscope.datasets.tokenized import TextLayout
 from hmmscope.errors import InputError
-from hmmscope.models.adapted import title_of
+from hmmscope.models.adapted import called_title
 from hmmscope.reprs import ResultTable
 from hmmscope.schema import require, require_count, unknown_name
 from hmmscope.seeds import torch_generator
@@ -166,7 +166,7 @@ def attention_taps(model: nn.Module, what: str) -> list[str]:
     """
     names = [name for name, _ in model.named_modules() if name.endswith(f".attention.{what}")]
     if not names:
-        raise InputError(f"model: found no softmax attention in {title_of(model)}, so there is no attention {what}")
+        raise InputError(f"model: found no softmax attention in {called_title(model)}, so there is no attention {what}")
     return names
 
 

@@ -21,7 +21,7 @@ from hmmscope.analysis.initialization import FIX, Controls, copied_table, made_c
 from hmmscope.analysis.layer_curves import Curves
 from hmmscope.errors import InputError
 from hmmscope.inference.monte_carlo import student_quantile
-from hmmscope.models.adapted import AdaptedModule, innermost, named_module, title_of
+from hmmscope.models.adapted import innermost, named_module, title_of
 from hmmscope.models.base import SequenceModel, build_model
 from hmmscope.models.rehearsal import copied_model
 from hmmscope.models.user_module import UserModule
@@ -218,6 +218,9 @@ def _draw(module: nn.Module, seed: int, known: set[int]) -> None:
         module.load_state_dict(build_model(module.spec, module.model_io, seed).state_dict())
         known.update(map(id, (*module.parameters(), *module.buffers())))
         return
+    if innermost(module) is not module:  # a wrapper may forward the attributes of its module
+        _draw(innermost(module), seed, known)
+        return
     original = getattr(module, "original_model", None)
     if isinstance(original, nn.Module) and hasattr(type(original), "_init_weights"):  # of TransformerLens
         _draw_in_place(original)
@@ -226,9 +229,6 @@ def _draw(module: nn.Module, seed: int, known: set[int]) -> None:
     if hasattr(getattr(module, "config", None), "to_dict") and hasattr(module, "init_weights"):  # of transformers
         module.load_state_dict(type(module)(copy.deepcopy(module.config)).state_dict())
         known.update(map(id, (*module.parameters(), *module.buffers())))
-        return
-    if isinstance(module, AdaptedModule) and innermost(module) is not module:
-        _draw(innermost(module), seed, known)
         return
     for child in module.children():
         _draw(child, seed, known)

@@ -352,6 +352,15 @@ def title_of(model: Any) -> str:
     return getattr(inside, "__name__", type(inside).__name__)
 
 
+def called_title(model: nn.Module) -> str:
+    """Return `title_of`, and for a `call` of `adapt` how it must call the module so that attention is found."""
+    own = False
+    for shell in (named_module(model), getattr(model, "module", None), getattr(model, "call", None)):
+        own |= isinstance(shell, AdaptedModule) and isinstance(shell.call, _Call) and shell.call._call is not None
+    needed = " (attention is found if the call of hs.adapt computes all positions at once, without padding or a cache)"
+    return title_of(model) + needed * own
+
+
 def class_name_of(model: nn.Module) -> str:
     cls = _class_of(innermost(model))
     return vars(cls).get("stored_name") or f"{cls.__module__}.{cls.__qualname__}"

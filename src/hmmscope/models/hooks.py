@@ -137,7 +137,7 @@ def _plainly(
         logits = logits.masked_fill(future, -torch.inf)
     if attn_mask is not None:
         masked = attn_mask.dtype == torch.bool
-        logits = logits.masked_fill(~attn_mask, -torch.inf) if masked else logits + attn_mask
+        logits = logits.masked_fill(~attn_mask, -torch.inf) if masked else (logits + attn_mask).to(logits.dtype)
     pattern = here.softmax(lambda given: given.softmax(-1), logits) if logits.ndim == 4 else logits.softmax(-1)
     mixed = F.dropout(pattern, dropout_p, training=dropout_p > 0) @ value
     return here.mixed(mixed) if mixed.ndim == 4 else mixed

@@ -26,7 +26,7 @@ from hmmscope.models.adapted import shown_model, title_of
 from hmmscope.models.user_module import model_name
 from hmmscope.processes.process import Process
 from hmmscope.progress import Progress
-from hmmscope.reprs import ResultTable
+from hmmscope.reprs import ResultTable, Tabular
 from hmmscope.runs.pipeline import Run, load_run
 from hmmscope.schema import options_of, require, require_count, require_path
 from hmmscope.sequences.data import SequenceData
@@ -39,8 +39,13 @@ FIRST_WEIGHTS, A_TWIN = "this network with its initial weights", "an untrained n
 
 
 @dataclass(frozen=True, repr=False)
+<<<<<<< HEAD
 class ModelPage:
     """Comparison of a model with the Bayes optimum: measurements and their page.
+=======
+class ModelPage(Tabular):
+    """Comparison of a model with its optimum: measurements and page.
+>>>>>>> 334cfa8e (adapted: Name what a call must compute where layers or attention are not found, and draw controls of the module inside a call)
 
     Attributes:
         data: Everything on the page, as plain data.
@@ -82,6 +87,14 @@ class ModelPage:
     def unknown(self) -> list[str]:
         """Return the questions that the page cannot answer, one sentence each."""
         return list(self.data["unknown"])
+
+    def table(self) -> ResultTable:
+        """Return `losses`, which `to_pandas()` returns as a DataFrame; `layers.to_pandas()` returns R² by layer."""
+        return self.losses
+
+    def plot(self, *, ax: Any = None) -> Any:
+        """Return a Matplotlib figure of `losses`; `layers.plot()` draws R² by layer."""
+        return self.losses.plot(ax=ax)
 
     def html(self) -> str:
         return render_look(self.data)

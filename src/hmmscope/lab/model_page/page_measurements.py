@@ -26,6 +26,7 @@ from hmmscope.errors import InputError
 from hmmscope.lab.model_page.description_panel import architecture, explained
 from hmmscope.lab.model_page.intervention_panel import pushed, used
 from hmmscope.lab.model_page.trace_panel import traced
+from hmmscope.models.adapted import called_title
 from hmmscope.models.rehearsal import leak_in
 from hmmscope.processes.capabilities import STATES
 from hmmscope.runs.page_export import ControlScores, live_model_data
@@ -276,7 +277,11 @@ def _attention(subject: PageInputs, unknown: list[str]) -> dict[str, Any] | None
     model = registry.adapted(subject.model)
     names = [name for name, _ in model.named_modules() if name.endswith(".attention.pattern")]
     if not names:
+<<<<<<< HEAD
         unknown.append(f"There is no attention to show: {type(subject.model).__name__} has no softmax attention.")
+=======
+        unknown.append(f"Attention: no softmax attention was found in {called_title(subject.model)}.")
+>>>>>>> 334cfa8e (adapted: Name what a call must compute where layers or attention are not found, and draw controls of the module inside a call)
         return None
     batch = subject.held_out[0:1]
     with inference_mode(model) as device:
