@@ -39,13 +39,8 @@ FIRST_WEIGHTS, A_TWIN = "this network with its initial weights", "an untrained n
 
 
 @dataclass(frozen=True, repr=False)
-<<<<<<< HEAD
-class ModelPage:
-    """Comparison of a model with the Bayes optimum: measurements and their page.
-=======
 class ModelPage(Tabular):
-    """Comparison of a model with its optimum: measurements and page.
->>>>>>> 334cfa8e (adapted: Name what a call must compute where layers or attention are not found, and draw controls of the module inside a call)
+    """Comparison of a model with the Bayes optimum: measurements and their page.
 
     Attributes:
         data: Everything on the page, as plain data.

@@ -277,11 +277,9 @@ def _attention(subject: PageInputs, unknown: list[str]) -> dict[str, Any] | None
     model = registry.adapted(subject.model)
     names = [name for name, _ in model.named_modules() if name.endswith(".attention.pattern")]
     if not names:
-<<<<<<< HEAD
-        unknown.append(f"There is no attention to show: {type(subject.model).__name__} has no softmax attention.")
-=======
-        unknown.append(f"Attention: no softmax attention was found in {called_title(subject.model)}.")
->>>>>>> 334cfa8e (adapted: Name what a call must compute where layers or attention are not found, and draw controls of the module inside a call)
+        unknown.append(
+            f"There is no attention to show: no softmax attention was found in {called_title(subject.model)}."
+        )
         return None
     batch = subject.held_out[0:1]
     with inference_mode(model) as device:
