@@ -140,7 +140,7 @@ def test_answers_are_written_as_csv(tmp_path: Path) -> None:
     ]
     ResultRows([{"a": 1, "b": "x,y"}]).to_csv(tmp_path / "table.csv")
     assert (tmp_path / "table.csv").read_text() == 'a,b\n1,"x,y"\n'
-    with pytest.raises(RefusedError, match="states.csv: exists"):
+    with pytest.raises(RefusedError, match=r"states\.csv: exists"):
         WEATHER.predict([[0]]).to_csv(tmp_path / "states.csv")
 
 
