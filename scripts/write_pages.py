@@ -241,8 +241,8 @@ def _found(folder: Path, *, leads: bool) -> list[str]:
         cores = facts.get("gpu") or f"{facts['cores']} cores"
         where = f"{facts['processor']} ({cores}), torch {facts['torch']}"
     lines = [f"## {_heading(folder, about)}", ""]
-    lines += [f"`{as_written_now(about['command'])}`, {about['created']}, on {where}."]
-    lines += [f"The tables are in `{folder}`. {about['intervals']}", ""]
+    lines += [f"The command `{as_written_now(about['command'])}` made these results on {about['created']}, on {where}."]
+    lines += [f"The tables are in `{folder}`. {experiment_named(about['experiment']).intervals}", ""]
     if about["invalid"]:
         lines += [f"**INVALID: {about['invalid']}**", ""]
     lines += ["| claim | verdict | effect (95 % interval) | measured values |", "|---|---|---|---|"]
@@ -285,7 +285,7 @@ def draw() -> None:
 
 #: First cards of the gallery: picture, title, page, and script.
 FIRST = (
-    ("mess3-beliefs.png", "What can be believed of Mess3", "processes", "`scripts/draw_processes.py`"),
+    ("mess3-beliefs.png", "Beliefs of Mess3", "processes", "`scripts/draw_processes.py`"),
     ("fit-overview.png", "A fit and its states", "numbers", "`fit.plot()`; `scripts/draw_fits.py`"),
     ("fit-states.png", "Restarts and numbers of states", "numbers", "`fit.plot(kind)`; `scripts/draw_fits.py`"),
     (
@@ -297,24 +297,24 @@ FIRST = (
     ("fit-constraints.png", "Words with states in order", "inputs", "`constraints`; `scripts/draw_fits.py`"),
     ("fit-labels.png", "Ten labelled words name the states", "inputs", "`known_states`; `scripts/draw_fits.py`"),
     ("fit-weights.png", "Words weighted by frequency", "inputs", "`sequence_weights`; `scripts/draw_fits.py`"),
-    ("fit-inputs.png", "Letters where words begin and go on", "inputs", "`inputs`; `scripts/draw_fits.py`"),
+    ("fit-inputs.png", "Letters at the beginning and inside of words", "inputs", "`inputs`; `scripts/draw_fits.py`"),
     ("first-picture.gif", "A network while it learns", "other-models", "`scripts/draw_first_picture.py`"),
-    ("processes.png", "All processes and what is believed of them", "processes", "`scripts/draw_zoo.py`"),
+    ("processes.png", "All processes and their beliefs", "processes", "`scripts/draw_zoo.py`"),
     ("groups.png", "Two groups", "processes", "`scripts/draw_families.py`"),
     (
         "theorem1-learning.png",
-        "A network that learns in its stream",
+        "A network whose layers make gradient steps",
         "lecture-theorem1",
         "`scripts/draw_constructions.py`",
     ),
 )
 #: Questions answered by the first figure of an experiment.
 LEAD = {
-    "belief-geometry": "Is the belief in the stream?",
-    "belief-interventions": "Does the network use it?",
-    "multitask-fig1": "Retrieval, counting, or learning from the prompt?",
-    "limits-fig3": "How far does depth reach?",
-    "limits-theorem5.2": "What can a Transformer hold?",
+    "belief-geometry": "Does the stream encode the belief?",
+    "belief-interventions": "Does the network use its belief?",
+    "multitask-fig1": "Retrieval, n-grams, or learning from the prompt?",
+    "limits-fig3": "How many positions does each depth fit?",
+    "limits-theorem5.2": "How deep must a Transformer be?",
     "mechanisms": "Which head does what?",
 }
 
@@ -336,7 +336,12 @@ def gallery() -> list[str]:
         shown = _picture(folder, figures(folder)[0])
         lines += [f":::{{grid-item-card}} {title}", f":img-top: img/experiments/{shown}", f":link: experiments/{name}"]
         lines += [":link-type: doc", f"`hmmscope run {name} --scale {folder.parent.name}`{_with(folder)}", ":::", ""]
-    lines += ["::::", "", "Every figure in `results/` follows, by experiment. The command stands on its page.", ""]
+    lines += [
+        "::::",
+        "",
+        "The next cards show every figure in `results/`, by experiment. The page of an experiment has its command.",
+        "",
+    ]
     for paper, prefix in (("[MultiTask]", "multitask-"), ("[Limits]", "limits-"), ("Ours", "")):
         names = [name for name in registry.entries("experiment") if name.startswith(prefix) and kept(name)]
         if not prefix:
@@ -383,9 +388,9 @@ def papers() -> list[str]:
 
 _PAPERS_INTRO = (
     "Each section has the claims that we decided, our first figure, and a quotation from the paper. "
-    "[Answers](findings.md#how-to-read-the-answers) are supported, contradicted or undecided. The figures show the "
-    "numbers that a paper prints beside ours, marked as printed. Neither paper publishes the values of its curves, so our "
-    "figures omit them."
+    "[Answers](findings.md#how-to-read-the-answers) are supported, contradicted or undecided. If a paper prints numbers, "
+    "our figure shows them, marked as printed. Neither paper publishes the values of its curves, so our figures omit the "
+    "papers' curves."
 )
 
 
@@ -397,7 +402,7 @@ def _answers(folder: Path) -> list[str]:
     for one in settled or findings[:1]:
         shown = Effect(value=one.value, low=one.low, high=one.high, unit="") if one.value is not None else ""
         effect = f" {effect_sentence(str(shown).strip(), one.unit, one.num_seeds)}" if shown else ""
-        lines.append(f"* **{answer_of(one.verdict).capitalize()}**: {one.title}{effect}")
+        lines.append(f"* **{answer_of(one.verdict).capitalize()}**: {one.title} {one.operationalization}{effect}")
     return [*lines, "", f"Answers to all claims at scale `{folder.parent.name}`: {verdict_summary(findings)}."]
 
 
@@ -411,29 +416,32 @@ def board_figure(cards: list[dict[str, Any]]) -> Figure:
     about = functools.partial(Heatmap, x_label="", y_label="", x=tuple(tasks), z_min=0.0)
     panels = (
         about(
-            title="What is solved at the length of training",
-            z_label="share of a constant's excess",
-            y=(*names, "counting"),
+            title="Fraction solved at the training length",
+            z_label="fraction of the constant answer's excess",
+            y=(*names, "n-gram baseline"),
             z=tuple(map(tuple, [*solved, [counted[task] for task in tasks]])),
             z_max=1.0,
         ),
         about(
-            title="How long answers stay right",
-            z_label="lengths of training, eight at most",
+            title="Length of correct answers",
+            z_label="multiples of the training length",
             y=names,
             z=tuple(map(tuple, further)),
             z_max=8.0,
         ),
     )
     return Figure(
-        name="hmm-bench", title="What sequence models track, and how far", caption=_BOARD_CAPTION, panels=panels
+        name="hmm-bench",
+        title="Fraction solved and length of correct answers, by model and task",
+        caption=_BOARD_CAPTION,
+        panels=panels,
     )
 
 
 _BOARD_CAPTION = (
-    "Left: the fraction of the best constant answer's excess loss over the exact optimum that training removes, mean over "
-    "seeds; the last row is the best n-gram or context tree. Right: the largest position up to which answers are within "
-    "0.1 of the exact ones, in samples of eight times the training length."
+    "Left: the fraction of the best constant answer's excess loss over the exact optimum that training removes, as a mean "
+    "over seeds; the last row is the best n-gram or context tree. Right: the position up to which answers are within "
+    "0.1 of the exact ones, as a multiple of the training length (samples have eight times the training length)."
 )
 
 

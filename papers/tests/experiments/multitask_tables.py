@@ -47,7 +47,7 @@ CLOSED = [
     ({"pool": 40.0}, "HMMs in the pool (8192 in the paper) is 40"),
     ({"counted": 0.98}, "symbol counts"),
     ({"gain": 0.0}, "n-gram"),
-    ({"right": 0.055}, "required: clearly above 0.05"),
+    ({"right": 0.055}, "required: an interval above 0.05"),
     ({"last_quarter": -0.2}, "last quarter"),
 ]
 #: Those that close claims which are not about the recognition of HMMs.

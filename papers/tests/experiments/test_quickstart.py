@@ -92,7 +92,8 @@ def test_what_the_layers_hold_stands_beside_untrained_twins() -> None:
     found = judged("quickstart-layers", tables())
     assert found.text.startswith("1 back 0.70 (0.20), ")
     assert found.value == pytest.approx(0.625)
-    assert (found.low, found.high, found.unit) == (*map(pytest.approx, (0.525, 0.725)), "of what these leave, 1 back")
+    unit = "of the error of untrained controls, token one back"
+    assert (found.low, found.high, found.unit) == (*map(pytest.approx, (0.525, 0.725)), unit)
     found = judged("quickstart-layers", tables(told=False))
     assert found.text.endswith("; the effect of training is not identifiable.")
     assert found.value is None
@@ -131,7 +132,7 @@ def test_what_is_asked_is_drawn_first_and_every_kind_of_prompt_after_it() -> Non
     assert "in-context n-gram, order 1" in names  # of the n-grams the best, and the context trees
     assert len(names) == 6
     titles = [panel.title for panel in second.panels]
-    assert titles[2] == "HMMs never seen; 10 prompts per HMM"
+    assert titles[2] == "Unseen HMMs; 10 prompts per HMM"
     assert titles[3] == "HMMs of the pool; 1,500 prompts per HMM"
 
 
@@ -148,5 +149,5 @@ def test_the_live_page_shows_the_learner_on_hmms_never_seen(tmp_path: Path) -> N
     assert not seen & {drawn[m].digest for m in range(len(drawn))}
     found = live_data(run, drawn)
     assert found["process"]["components"] == len(drawn) == 9
-    assert "HMMs never seen" in found["title"]
+    assert "unseen HMMs" in found["title"]
     assert found["excess"] is None

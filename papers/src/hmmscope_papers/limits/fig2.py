@@ -44,8 +44,9 @@ class LimitsFig2(GridExperiment):
     in_paper = "[Limits] §4.3", "RNN consistently converges faster than all Transformers."
     summary = (
         "A one-layer RNN and Transformers of growing depth learn hidden Markov processes whose exact answers are known. "
-        "After each epoch their answers at one position are compared with the exact ones: half the L1 distance of "
-        "distributions, the Euclidean distance of vectors. The steeper curve is the faster learner. " + EPOCHS
+        "After each epoch the evaluation loss compares their answers at one position with the exact ones: it is half the L1 "
+        "distance of distributions, or the Euclidean distance of vectors. A steeper curve is a faster learner. "
+        + EPOCHS
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "layers")
@@ -155,7 +156,7 @@ def _explorer(rows: lab.Rows) -> lab.Figure:
     return lab.Figure(
         name="every-position",
         title="Every task, model and position",
-        caption="As above; choose task, model and position. Bands are 95 % intervals over seeds.",
+        caption="Evaluation loss against training sequences, for each task, model and position. Bands are 95 % intervals.",
         panels=(panel,),
     )
 
@@ -251,10 +252,10 @@ def converges_faster(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Mea
             widths = [most - least for least, most in bounds if least is not None and most is not None]
             resolution = fmean(widths) if widths else 0.0
             effects[task_title(task)] = lab.Effect.pooled(
-                values, "doublings of the sequences needed", resolution=resolution
+                values, "doublings of the number of sequences", resolution=resolution
             )
             sooner.append(f"{task_title(task)} {sum(value > 0 for value in known)} of {len(known)}")
-    text = f"log2 of the sequences that the fastest Transformer needs, divided by those of the RNN: {told(effects)}. "
+    text = f"log2 of the sequences that the fastest Transformer needs divided by those of the RNN: {told(effects)}. "
     text += f"Seeds in which the RNN converges first: {', '.join(sooner) or 'none'}."
     return lab.Measurement(effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR))
 
@@ -319,7 +320,7 @@ def final_accuracy(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         shown = ", ".join(f"{model_name(n)} {one.value:.4f}" for n, one in ends.items() if one is not None)
         seen.append(f"{task_title(task)} ({max(own.values('sequences')):,} sequences) {shown}")
     text = f"Mean evaluation loss after equal training: {'; '.join(seen)}. "
-    text += "An RNN that trains longer has not yet lowered its learning rate."
+    text += "If the RNN trains longer than that, its learning rate is still high at this point."
     drifts = {task_title(task): _drift(own, partial(_lead, numbers=numbers)) for task, own in rows.by("task").items()}
     return lab.Measurement(
         effects, text, gates=_gates(tables, rows, numbers), required=titles(FOUR), last_doubling_change=drifts

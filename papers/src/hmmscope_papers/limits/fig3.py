@@ -44,11 +44,11 @@ class LimitsFig3(GridExperiment):
     title = "Fit length of Transformers against depth"
     in_paper = "[Limits] §4.3", "The scaling curves reveal that tasks can be roughly categorized into three classes"
     summary = (
-        "The fit length of a model is the number of leading positions at which its answer is within an error rate of "
-        "the exact one, in the last epochs of training. It is measured for Transformers of growing depth and for a "
-        "one-layer RNN, on processes that forget quickly, on cycles and products that never forget, and on Cyclic-HARD, "
-        "where the state is rarely asked for. Baselines with little knowledge show which fit length needs no memory. "
-        + EPOCHS
+        "The fit length of a model is the number of positions, counted from the first, up to which its evaluation loss "
+        "stays below an error rate in the last epochs of training. It is measured for Transformers of growing depth and for "
+        "a one-layer RNN, on processes that forget quickly, on cycles and products that never forget, and on Cyclic-HARD, "
+        "where labels of the state are rare. Predictors that see only a few observations show which fit length needs no "
+        "memory. " + EPOCHS
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "layers")
@@ -130,10 +130,10 @@ def _lengths_figure(tables: lab.Tables) -> lab.Figure:
         title="Fit length against depth",
         caption=(
             f"The fit length is {which} the evaluation loss is below the error rate, in each of the last epochs. The RNN "
-            "fits the whole sequence where its line covers the dots. The paper expects at least 2^layers positions (cut at "
-            "the sequence length); a constant answer is the mean of the exact answers. A ring marks a depth that still "
-            "learns: over the second half of its training the fit length changed by 7 % or more (mean over seeds). Bands "
-            "are 95 % intervals over seeds."
+            "fits the whole sequence where its line covers the dotted line. The paper expects at least 2^layers positions "
+            "(cut at the sequence length). The constant answer is the mean of the exact answers. A ring marks a depth that "
+            "still learns: its fit length changed by 7 % or more over the second half of the training (mean over seeds). "
+            "Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -155,9 +155,9 @@ def _positions_figure(tables: lab.Tables) -> lab.Figure:
         name="loss-by-position",
         title="Evaluation loss by position after training",
         caption=(
-            f"On fresh samples, at least {min(row['samples'] for row in rows):,} at each position. Baselines are a "
-            "constant answer and exact filters that see a window of observations only. Bands are 95 % intervals "
-            "over seeds."
+            "Curves show the evaluation loss on fresh samples, at least "
+            f"{min(row['samples'] for row in rows):,} at each position. The baselines are a constant answer and exact "
+            "filters that see only the last observations. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -173,7 +173,7 @@ def _explorer(tables: lab.Tables) -> lab.Figure:
     return lab.Figure(
         name="every-model",
         title="Every task and model",
-        caption="As above; choose task and model. Baselines are always shown. Bands are 95 % intervals over seeds.",
+        caption="Evaluation loss by position, for each task and model, with all baselines. Bands are 95 % intervals.",
         panels=(panel,),
     )
 
@@ -189,8 +189,8 @@ def _training_figure(rows: lab.Rows) -> lab.Figure:
         name="length-over-training",
         title="Fit length while training",
         caption=(
-            f"The place between two positions at which the evaluation loss crosses {rows[0]['error_rate']:g}, by one "
-            "evaluation. A curve that still rises at the end gives a fit length that depends on the budget. Bands are "
+            "Curves show the interpolated position at which the evaluation loss of one evaluation crosses "
+            f"{rows[0]['error_rate']:g}. If a curve still rises at the end, its fit length depends on the budget. Bands are "
             "95 % intervals over seeds."
         ),
         panels=tuple(panels),
@@ -215,14 +215,14 @@ def rnn_fits(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement
     """Include the first position, where the relative loss on RanLDS is largest."""
     rate = lab.parameter(numbers, "rate")
     rows = fits.models(tables).where(layers=0)
-    effects = each_task(rows, TASKS, lambda own: fits.slack(own, rate), f"{rate:g} minus the loss")
+    effects = each_task(rows, TASKS, lambda own: fits.slack(own, rate), f"{rate:g} minus the second largest loss")
     whole = tables["fit-lengths"].where(layers=0, predictor="model", by="epochs", error_rate=rate)
     longest = {row["task"]: row["longest"] for row in whole}
     seen = "; ".join(
         f"{task_title(row['task'])} {row['value']:.3g} of {longest[row['task']]}" for row in whole.pool("task")
     )
     text = f"Mean {rate:g}-fit length of the RNN: {seen}. "
-    text += f"Its second largest loss over positions is below {rate:g} by: {told(effects)}."
+    text += f"{rate:g} minus its second largest loss over positions: {told(effects)}."
     drifts = fits.drifts_of(
         tables, tuple(TASKS), fits.slack_then(rate, numbers), layers=rows.values("layers"), numbers=numbers
     )
@@ -299,7 +299,7 @@ def constant_depth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         )
 
     rows = fits.models(tables).where(layers=[1, 2])
-    effects = each_task(rows, FORGETTING, best, "0.1 minus the loss")
+    effects = each_task(rows, FORGETTING, best, "0.1 minus the second largest loss")
     deepest = each_task(fits.models(tables).where(layers=fits.deep(tables)), FORGETTING, best, "")
     short = [name for name, one in deepest.items() if one.value <= 0]
     depth = (
@@ -320,9 +320,9 @@ def constant_depth(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         if any(row["fits_from"] is not None for row in own)
     )
     text = f"{fits.by_depth(tables, FORGETTING, numbers)} "
-    text += f"The second largest loss over positions is below 0.1 by: {told(effects)}."
+    text += f"0.1 minus the second largest loss over positions: {told(effects)}."
     text += f" With two layers the loss stays below 0.1 from this position on: {later}." if later else ""
-    text += f" Over all depths, {depth}."
+    text += f" With all depths, {depth}."
     drifts = fits.drifts_of(
         tables,
         FORGETTING,

@@ -36,9 +36,9 @@ class Figure4CoT(lab.Experiment):
     title = "Block chain-of-thought lets a shallow Transformer follow long sequences"
     in_paper = "[Limits] Fig. 4", "The evaluation loss reduces dramatically with 8/12 block CoT"
     summary = (
-        "A Transformer that is too shallow for its sequences receives its own answer after every b observations. With b "
-        "= 1 this is chain-of-thought, and a layer only has to make one step of the process; if b exceeds what its depth "
-        "can follow, its answers do not help."
+        "A Transformer that is too shallow for its sequences receives its own answer after every b observations (block "
+        "chain-of-thought). With b = 1 a layer has to make only one step of the process at a time. If b exceeds the number "
+        "of steps that the depth can follow, the answers are wrong and do not help."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
     run_columns = ("task", "block_length")
@@ -190,10 +190,10 @@ def _training_figure(rows: lab.Rows) -> lab.Figure:
     ]
     return lab.Figure(
         name="error-over-training",
-        title="The last position over training",
+        title="Loss at the last position over training",
         caption=(
-            "Each curve shows the evaluation loss at one position by the epoch (a twentieth of the training at reduced "
-            "scales), by block length b; the exact belief is at 0. Lines are means over seeds; bands are 95 % intervals."
+            "Curves show the evaluation loss at one position against the epoch (a twentieth of the training at reduced "
+            "scales), for each block length b. The optimum is 0. Lines are means over seeds; bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
@@ -213,8 +213,8 @@ def _blocks_figure(rows: lab.Rows) -> lab.Figure:
         name="error-by-position",
         title="How far each block length reaches",
         caption=(
-            "Evaluation loss by position after training, by block length b, of the model before training, and of the "
-            "constant answer. The model receives its own answers. Lines are means over seeds; bands are 95 % intervals."
+            "Curves show the evaluation loss by position for each block length b (the model receives its own answers), "
+            "before training, and for a constant answer. Lines are means over seeds; bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
@@ -237,8 +237,8 @@ def _final_figure(rows: lab.Rows) -> lab.Figure:
         name="block-length",
         title="Effect of the block length",
         caption=(
-            f"Fit length at error rate 0.05 and evaluation loss at position {position} against the block length, with "
-            "the values without chain-of-thought as lines. Values are means over seeds; bands are 95 % intervals."
+            f"Left: fit length at the error rate 0.05. Right: evaluation loss at position {position}. Horizontal lines are "
+            "the values without chain-of-thought. Lines are means over seeds; bands are 95 % intervals."
         ),
         panels=(panel("fit_0.05", "0.05-fit length"), panel("error", f"evaluation loss at position {position}")),
     )
@@ -370,7 +370,7 @@ def lowers_loss(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
         return None if chosen is None else own.one(block_length=0)["error"] - own.one(block_length=chosen)["error"]
 
     effects, drifts = (
-        _each_shown(tables, fall, "decrease of the error with blocks of half the fit length"),
+        _each_shown(tables, fall, "decrease of the loss with blocks of half the fit length"),
         _drifts(tables, fall, numbers),
     )
     gate = _learned(tables, SHOWN, chosen=True, numbers=numbers)
@@ -409,7 +409,7 @@ def block_bound(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
         short = [errors[block] for block in _short(own)]
         return sum(long) / len(long) - sum(short) / len(short) if long and short else None
 
-    effects = _each_shown(tables, difference, "error of blocks above the fit length minus that of short ones")
+    effects = _each_shown(tables, difference, "loss with blocks above the fit length minus that with short ones")
     text, drifts = _said(tables["final"]), _drifts(tables, difference, numbers)
     gate = _learned(tables, SHOWN, short=True, numbers=numbers)
     return lab.Measurement(effects, text, gates=(gate,), required=SHOWN, last_doubling_change=drifts)
@@ -427,7 +427,7 @@ def cot_hard(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement
         return lab.EstimateWithError(lab.parameter(numbers, "rate", ERROR_RATES[1]) - best.value, best.error)
 
     rows = heard.where(task=HARD)
-    effect = over_seeds(rows, least, "largest loss with the best block length")
+    effect = over_seeds(rows, least, "second largest loss over positions with the best block length")
     easy = over_seeds(
         heard.where(task=SHOWN[0]),
         lambda own: max(

@@ -38,9 +38,9 @@ class Figure4Mixing(lab.Experiment):
     )
     summary = (
         "Transformers of one depth infer the belief of Cyclic-RND with five backward probabilities, from no mixing to "
-        "mixing within the sequence. Symbols are uninformative about the state, so a predictor that only sees a window "
-        "does no better than the uniform distribution, whose error is shown on the same samples. The RNN is trained on "
-        "equally many sequences."
+        "mixing within the sequence. Symbols are uninformative about the state, so a predictor that sees only the last "
+        "observations does no better than the uniform distribution, whose error is shown on the same samples. The RNN is "
+        "trained on equally many sequences."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
     run_columns = ("probability", "predictor", "network")
@@ -137,9 +137,9 @@ def _together(rows: lab.Rows) -> lab.Figure:
         name="errors-by-position",
         title="Error by position, for five speeds of mixing",
         caption=(
-            "Curves show half the L1 distance from the exact belief (the optimum is at 0) by the number of "
-            f"observations, of a Transformer of {layers} layer{'s' * (layers > 1)} (left), and the uniform distribution "
-            "(right), the best prediction of the state from a window of observations. Lines are means over seeds; bands are "
+            "Curves show half the L1 distance from the exact belief (the optimum is at 0) against the number of "
+            f"observations. Left: a Transformer of {layers} layer{'s' * (layers > 1)}. Right: the uniform distribution, "
+            "which is the best prediction of the state from a window of observations. Lines are means over seeds; bands are "
             "95 % intervals."
         ),
         panels=tuple(panels),
@@ -163,8 +163,9 @@ def _one_by_one(rows: lab.Rows) -> lab.Figure:
         name="errors-beside-the-uniform-law",
         title="Each process compared with a predictor that sees a window",
         caption=(
-            "Error by position of the models, of the uniform distribution and of the model before training, on the same "
-            "samples. Lines are means over seeds; bands are 95 % intervals."
+            "Curves show the error by position of the Transformer and the RNN, of the uniform distribution, and of the "
+            "Transformer before training, on the same samples; there is a panel for each backward probability. Lines are "
+            "means over seeds; bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
@@ -217,7 +218,7 @@ def hump(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
         top = largest((sampled(row) for row in own), lambda one: one.value)
         return top - max(_at(own, 1), _at(own, last))
 
-    found = each(model, "probability", height, "height of the peak over both ends")
+    found = each(model, "probability", height, "height of the error's peak above both ends")
     effects = {f"backward {p:g}": effect for p, effect in sorted(found.items())}
     shown = []
     for p, own in sorted(model.by("probability").items()):
@@ -240,7 +241,7 @@ def _room(rows: lab.Rows, numbers: lab.Numbers = None) -> lab.Gate:
     return lab.Gate.headroom(
         min(heights, default=0.0),
         lab.parameter(numbers, "room"),
-        "the fall of the uniform distribution's error from position 2^L on",
+        "the decrease of the uniform distribution's error from position 2^L on",
     )
 
 
@@ -254,7 +255,7 @@ def end_falls(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measuremen
         def fall(own: lab.Rows, slower: float = slower, faster: float = faster) -> lab.EstimateWithError:
             return sampled(own.one(probability=slower)) - sampled(own.one(probability=faster))
 
-        found = over_seeds(ends.where(predictor="model"), fall, "decrease of the error over backward probabilities")
+        found = over_seeds(ends.where(predictor="model"), fall, "decrease of the error at the last position")
         effects |= {f"from {slower:g} to {faster:g}": found} if found else {}
     both = {name: each(ends.where(predictor=name), "probability", _value) for name in ("model", "uniform")}
     shown = [", ".join(f"{p:g} {one.value:.3f}" for p, one in sorted(both[name].items())) for name in both]

@@ -27,12 +27,12 @@ _PAPER = {"head_counts": [1, 2, 4, 8, 16], "steps": 0, "rates": [0.0002, 0.001, 
 class Figure5(lab.Experiment):
     """Widths at one number of heads, heads at one width, and learning rates of that Transformer and of the RNN."""
 
-    title = "Width and heads"
+    title = "Effect of width, heads and learning rate"
     in_paper = "[Limits] App. C.1", "We choose the best configuration for the remaining of the tasks."
     summary = (
-        "Transformers of one or more depths with different widths of the residual stream and different numbers of heads, "
-        "trained with the same recipe. The paper chose 8 heads and width 512 in such a study, and does not report the "
-        "alternatives. A Transformer and the RNN are also trained with several learning rates."
+        "Transformers with different widths of the residual stream and different numbers of heads are trained with the same "
+        "recipe. The paper chose 8 heads and width 512 in such a study, and does not report the alternatives. A Transformer "
+        "and the RNN are also trained with several learning rates."
     )
     num_seeds = {"smoke": 2, "small": 3, "medium": 9, "gpu": 3, "paper": 3}
     run_columns = ("layers", "width", "heads", "rate")
@@ -175,9 +175,9 @@ def _figure(rows: lab.Rows, task: str) -> lab.Figure:
         name=f"width-and-heads-{task.lower()}",
         title=f"Effect of width and heads, {task}",
         caption=(
-            f"Curves show the evaluation loss after training, averaged over positions, by the width at {heads} heads "
-            f"(left) and by the number of heads at width {width} (right); {depths} layers. Lines are means over seeds "
-            "(and over depths, where there are several); bands are 95 % intervals over seeds."
+            f"Curves show the evaluation loss after training, averaged over positions, of models with {depths} layers. "
+            f"Left: against the width, with {heads} heads. Right: against the number of heads, at width {width}. Lines are "
+            "means over seeds (and over depths if there are several); bands are 95 % intervals over seeds."
         ),
         panels=(panel("width", "width of the residual stream", "vary_width"), panel("heads", "heads", "vary_heads")),
     )
@@ -191,6 +191,10 @@ def _mean(own: lab.Rows) -> float:
     return sum(row["value"] for row in own) / len(own)
 
 
+def _counted(axis: str, value: int) -> str:
+    return f"{axis} {value}" if axis == "width" else f"{value} head{'s' * (value != 1)}"
+
+
 def _along(rows: lab.Rows, axis: str) -> lab.Measurement:
     values = sorted(rows.values(axis))
     found = each(rows, axis, _mean)
@@ -200,7 +204,7 @@ def _along(rows: lab.Rows, axis: str) -> lab.Measurement:
     effect = over_seeds(
         rows,
         lambda own: _mean(own.where(**{axis: values[0]})) - _mean(own.where(**{axis: values[-1]})),
-        f"loss with {axis} {values[0]} minus that with {axis} {values[-1]}",
+        f"mean loss with {_counted(axis, values[0])} minus that with {_counted(axis, values[-1])}",
     )
     assert effect is not None
     clear = effect.low is not None and effect.high is not None and not effect.low <= 0 <= effect.high

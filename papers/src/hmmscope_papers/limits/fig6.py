@@ -39,9 +39,9 @@ class LimitsFig6(lab.Experiment):
         "The convergence of 0.1-fit length for curriculum training is consistently faster than vanilla training.",
     )
     summary = (
-        "Transformers are trained on prefixes that double in length, starting at 2^layers, and the same Transformers on "
-        "whole sequences for the same number of steps. Fit lengths during and after training and the training costs are "
-        "compared. " + EPOCHS
+        "Transformers are trained with a curriculum of prefixes that double in length, starting at 2^layers, and without "
+        "it, on whole sequences for the same number of steps. The experiment compares fit lengths during and after "
+        "training, and training costs. " + EPOCHS
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "layers", "curriculum")
@@ -115,7 +115,7 @@ def _against_depth(tables: lab.Tables) -> lab.Figure:
         ends = (layers_of(own)[0], layers_of(own)[-1])
         both = (
             lab.curve(own.where(curriculum=True), "layers", "with curriculum", "model"),
-            lab.curve(own.where(curriculum=False), "layers", "without", "control"),
+            lab.curve(own.where(curriculum=False), "layers", "without curriculum", "control"),
             lab.level(own[0]["longest"], ends, "sequence length", "ceiling"),
         )
         panels.append(lab.lines(task_title(task), *both, x_label="layers", y_label="fit length", y_min=0.0))
@@ -123,8 +123,8 @@ def _against_depth(tables: lab.Tables) -> lab.Figure:
         name="fit-length-by-depth",
         title="Fit length against depth, with and without curriculum",
         caption=(
-            f"The fit length is the number of leading positions with an evaluation loss below {rows[0]['error_rate']:g} "
-            "in each of the last epochs. Bands are 95 % intervals over seeds."
+            "The fit length is the number of positions, counted from the first, with an evaluation loss below "
+            f"{rows[0]['error_rate']:g} in each of the last epochs. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -137,7 +137,7 @@ def _against_epoch(tables: lab.Tables) -> lab.Figure:
             own = of_task.where(layers=n)
             both = (
                 lab.curve(own.where(curriculum=True), "epoch", "with curriculum", "model"),
-                lab.curve(own.where(curriculum=False), "epoch", "without", "control"),
+                lab.curve(own.where(curriculum=False), "epoch", "without curriculum", "control"),
             )
             title = f"{task_title(task)}, {model_name(n)}"
             panels.append(lab.lines(title, *both, x_label="epoch", y_label="fit length", y_min=0.0))
@@ -145,8 +145,8 @@ def _against_epoch(tables: lab.Tables) -> lab.Figure:
         name="fit-length-by-epoch",
         title="Fit length while training",
         caption=(
-            "Fit length after each epoch, from that epoch alone. Both see equally many sequences; with the curriculum "
-            "the first ones are shorter. Bands are 95 % intervals over seeds."
+            "Curves show the fit length in each single epoch. Both trainings use equally many sequences, but with the "
+            "curriculum the first sequences are shorter. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -326,7 +326,7 @@ def curriculum_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         task_title(task): mean_change(*(rows.per_seed(more(rows)) for rows in _at_half_and_end(tables, task)))
         for task in by_task
     }
-    text = f"Effect of the curriculum on Transformers minus that on the RNN, both minus seed noise: {told(effects)}."
+    text = f"Influence of the curriculum on Transformers minus that on the RNN: {told(effects)}."
     return lab.Measurement(effects, text, gates=gates, last_doubling_change=drifts)
 
 

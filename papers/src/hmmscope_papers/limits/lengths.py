@@ -240,7 +240,8 @@ def by_depth(tables: Tables, tasks: Sequence[str], numbers: Numbers = None) -> s
         exact = ", ".join(f"{lengths_[n].value:.3g}" for n in depths if n in lengths_)
         integers = ", ".join(f"{whole[n]:.3g}" for n in depths if n in whole)
         said.append(f"{task_title(task)} {exact} (whole positions {integers}) of {max(own.values('position'))}")
-    return f"Mean 0.1-fit lengths of Transformers by depth: {'; '.join(said) or 'none'}."
+    layers = ", ".join(map(str, depths))
+    return f"Mean 0.1-fit lengths of Transformers of {layers} layers: {'; '.join(said) or 'none'}."
 
 
 def doublings_left(found: Lengths, longest: int) -> EstimateWithError | None:

@@ -119,7 +119,7 @@ def printed_gap(tables: Tables, task: str, printed: float, backward: float | Non
     """Return a printed loss minus its smallest possible value for one more instance; None without lower bounds."""
     found = floors(tables, task, backward)
     gaps = [printed - LEAST_SHARE * floor for floor in found]
-    return Effect.predicted(gaps, "printed loss minus lower bound") if found else None
+    return Effect.predicted(gaps, "printed loss minus the smallest possible loss") if found else None
 
 
 def said_floor(tables: Tables, task: str, backward: float | None = None) -> str:

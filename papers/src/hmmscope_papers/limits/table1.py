@@ -39,9 +39,9 @@ class Table1(lab.Experiment):
     title = "Mixing times of the processes"
     in_paper = "[Limits] Table 1", "The Cyclic-DET and Cyclic-HARD model do not have a stationary distribution."
     summary = (
-        "Number of steps until two observers with different beliefs about the first state agree to 1/10 in total "
-        "variation, on average over sequences (Eq. A.2 of [Limits]); for the linear system exactly ln 0.05 / ln ζ. "
-        "Random instances are compared with the numbers printed in Table 1. Nothing is trained."
+        "The mixing time is the number of steps until two observers with different beliefs about the first state agree up "
+        "to 1/10 in total variation, on average over sequences (Eq. A.2 of [Limits]); for the linear system it is exactly "
+        "ln 0.05 / ln ζ. Random instances are compared with the numbers printed in Table 1. Nothing is trained."
     )
     intervals = (
         "Means over instances of the process; intervals are 95 % intervals over instances by Student's t distribution."
@@ -98,12 +98,12 @@ def _figure(rows: lab.Rows) -> lab.Figure:
         name="mixing-times",
         title="Mixing times compared with Table 1",
         caption=(
-            "Bars show the steps until the initial state is forgotten: by the definition (Eq. A.2; cut at 120 as in the "
-            "paper), the same minus two steps, and as printed. RanLDS has a formula, from which no steps are "
+            "Bars show three mixing times: that by the definition (Eq. A.2; cut at 120 steps as in the paper), the same "
+            "minus two steps, and the printed one. The mixing time of RanLDS follows from a formula, so no steps are "
             "subtracted. CR-p is Cyclic-RND with backward probability p. Bars are means over instances with 95 % intervals."
         ),
         panels=(
-            panel([label for label in shown if label.startswith("Ran")], "Forget quickly"),
+            panel([label for label in shown if label.startswith("Ran")], "Processes that forget quickly"),
             panel([label for label in shown if label.startswith("CR")], "Cyclic-RND"),
         ),
     )
@@ -134,12 +134,12 @@ def table1_values(tables: lab.Tables) -> lab.Measurement:
             found = from_printed(own)
             return found[process] - found[REFERENCE] if {process, REFERENCE} <= found.keys() else None
 
-        found = over_seeds(rows, apart, "steps from the printed difference")
+        found = over_seeds(rows, apart, "steps minus the printed difference")
         effects |= {process: found} if found else {}
     known = rows.where(process=[*COMPARED, REFERENCE, CUT]).pool("process", "printed", value="capped")
     listed = "; ".join(f"{row['process']} {row['capped']:.2f}, printed {row['printed']:g}" for row in known)
     text = f"Mean mixing times by the definition, cut at {PAPER_CAP} steps: {listed}. "
-    text += f"Measured minus printed difference from {REFERENCE}, in steps: {told(effects)}."
+    text += f"Measured difference from {REFERENCE} minus the printed difference, in steps: {told(effects)}."
     return lab.Measurement(effects, text, required=COMPARED)
 
 
@@ -149,7 +149,7 @@ def table1_lds(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
     rows = tables["mixing-times"].where(process="RanLDS")
     gaps = [row["capped"] - row["printed"] for row in rows]
     known = (
-        lab.Effect.pooled(gaps, "steps from the printed value", resolution=lab.parameter(numbers, "printed_to"))
+        lab.Effect.pooled(gaps, "steps minus the printed value", resolution=lab.parameter(numbers, "printed_to"))
         if gaps
         else None
     )
@@ -173,4 +173,4 @@ def mixing_falls(tables: lab.Tables) -> lab.Measurement:
 
     means = each(lab.Rows(row for row in rows if row["time"] is not None), "process", lambda own: float(own[0]["time"]))
     text = f"Mean steps: {'; '.join(f'{name} {one.value:.1f}' for name, one in means.items())}."
-    return lab.Measurement(over_seeds(rows, smallest, "smallest decrease in steps"), text)
+    return lab.Measurement(over_seeds(rows, smallest, "smallest decrease of the mixing time in steps"), text)

@@ -192,12 +192,13 @@ def _cost_figure(rows: lab.Rows) -> lab.Figure:
         name="operations",
         title="Operations of a training pass",
         caption=(
-            "Curves show the floating-point operations of forward and backward pass as a multiple of those without "
+            "Curves show the floating-point operations of a forward and backward pass as a multiple of those without "
             "chain-of-thought (the line at 1). The naive algorithm needs ceil(T / b) passes; the two-phase algorithm "
             "gives the same gradients."
         ),
         panels=tuple(
-            _panel(own, task, "flops_ratio", "operations, without = 1") for task, own in rows.by("task").items()
+            _panel(own, task, "flops_ratio", "operations relative to no chain-of-thought")
+            for task, own in rows.by("task").items()
         ),
     )
 
@@ -213,13 +214,14 @@ def _times_figure(rows: lab.Rows) -> lab.Figure:
         printed = (
             lab.Series(name="naive, as printed in [Limits]", x=blocks, y=ratios, role="baseline") if known else None
         )
-        panels.append(_panel(own, task, "to_plain", "time, without = 1", printed))
+        panels.append(_panel(own, task, "to_plain", "time relative to no chain-of-thought", printed))
     return lab.Figure(
         name="times",
         title="Time of a training pass",
         caption=(
-            "Time of forward and backward pass as a multiple of that without chain-of-thought, median over interleaved "
-            "rounds with 95 % intervals over rounds, with ceil(T / b) and the seconds per epoch of Table 2 (four GPUs)."
+            "Curves show the time of a forward and backward pass as a multiple of the time without chain-of-thought (median "
+            "and 95 % interval over interleaved rounds), the number of passes ceil(T / b), and the ratios of the seconds "
+            "per epoch that Table 2 prints (four GPUs)."
         ),
         panels=tuple(panels),
     )
@@ -237,7 +239,7 @@ def _panel(rows: lab.Rows, task: str, column: str, label: str, printed: lab.Seri
         lab.Series(
             name="ceil(T / b)", x=blocks, y=tuple(float(-(-kept[0]["length"] // b)) for b in blocks), role="baseline"
         ),
-        lab.level(1.0, blocks, "without", "control"),
+        lab.level(1.0, blocks, "no chain-of-thought", "control"),
         printed,
         x_label="block length b",
         y_label=label,
@@ -275,7 +277,7 @@ def cost(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
             high=high,
             degrees=-1,
             num_seeds=row["rounds"],
-            unit="time divided by the ratio of passes",
+            unit="ratio of times divided by the ratio of passes",
         )
         each_pass.append(row["to_plain"] / passes)
     worst = max(each_pass, key=lambda one: abs(math.log(one)), default=1.0)

@@ -54,9 +54,9 @@ class LimitsTable3(GridExperiment):
         "the fitting ability of Transformers on the MatMul, Cyclic-DET and Cyclic-RND model is much worse than RNNs",
     )
     summary = (
-        "The loss at the end of training of a one-layer RNN and of Transformers, on training samples and on fresh ones, "
-        "is compared with its lower bound for any predictor: the entropy of the exact answers or the variance of "
-        "samples. The printed losses of the paper are compared with lower bounds at the paper's sizes."
+        "The final losses of a one-layer RNN and of Transformers, on training samples and on fresh ones, are compared with "
+        "the lower bound for any predictor: the entropy of the exact answers, or the variance of samples. The losses that "
+        "the paper prints are compared with lower bounds at the paper's sizes."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "layers")
@@ -165,10 +165,10 @@ def _losses_figure(rows: lab.Rows) -> lab.Figure:
         name="final-losses",
         title="Final losses",
         caption=(
-            "Bars show the mean loss over the last epoch of training and on fresh samples, averaged over positions. The "
-            "line across a group is the loss of the exact answer on the fresh samples. Training samples are seen once "
-            "(at scale paper they are a fixed set). “Printed” marks final training losses of the paper, for length 120; CT "
-            "means with curriculum. Intervals are 95 % intervals over seeds."
+            "Bars show two losses averaged over positions: that on the training samples of the last epoch, and that on "
+            "fresh samples. The line across a group is the loss of the exact answer on the fresh samples. Training samples "
+            "are seen once (at scale paper they are a fixed set). “Printed” marks final training losses of the paper, for "
+            "length 120; CT means with curriculum. Intervals are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -187,8 +187,9 @@ def _excess_figure(rows: lab.Rows) -> lab.Figure:
         name="excess",
         title="Excess over the smallest possible loss",
         caption=(
-            "Kullback-Leibler divergence from the exact answer, or the squared distance from it, averaged over "
-            "positions of fresh samples. Geometric means over seeds, bands are 95 % intervals of the logarithm."
+            "Curves show the Kullback-Leibler divergence of the answers from the exact ones (or the squared distance), "
+            "averaged over positions of fresh samples. Lines are geometric means over seeds; bands are 95 % intervals of "
+            "the logarithm."
         ),
         panels=tuple(panels),
     )
@@ -241,7 +242,7 @@ def _shown(rows: lab.Rows, layers: tuple[int, ...]) -> str:
         said.append(
             f"{task_title(task)} " + ", ".join(f"{model_name(row['layers'])} {row['excess']:.2g}" for row in known)
         )
-    return f"Mean excess over the smallest possible loss: {'; '.join(said) or 'none'}."
+    return f"Mean excess loss over the smallest possible loss: {'; '.join(said) or 'none'}."
 
 
 def _fair(tables: lab.Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> list[lab.Gate]:
@@ -280,7 +281,7 @@ def _learned(tables: lab.Tables, tasks: tuple[str, ...], layers: tuple[int, ...]
 def remembering_worse(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["losses"]
     short = short_depths(rows[0]["length"])
-    effects = each_task(rows, REMEMBERING, lambda own: _ratio(own, short), "log10 of the ratio")
+    effects = each_task(rows, REMEMBERING, lambda own: _ratio(own, short), "log10 of the ratio of excess losses")
     text = f"{_shown(rows.where(task=list(REMEMBERING)), short)} "
     text += f"log10 of the ratio of the best Transformer to the RNN: {told(effects)}."
     gates = [
@@ -300,7 +301,7 @@ def remembering_worse(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
 @lab.claim("limits-forgetting-comparable")
 def forgetting_comparable(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["losses"]
-    effects = each_task(rows, FORGETTING, lambda own: _ratio(own, (2,)), "log10 of the ratio")
+    effects = each_task(rows, FORGETTING, lambda own: _ratio(own, (2,)), "log10 of the ratio of excess losses")
     gates = [*_learned(tables, FORGETTING, (0, 2), lab.parameter(numbers, "learned")), *_fair(tables, FORGETTING, (2,))]
     text = f"{_shown(rows.where(task=list(FORGETTING)), (2,))} log10 of the ratio Transformer to RNN: {told(effects)}."
     return lab.Measurement(
@@ -325,7 +326,7 @@ def no_overfitting(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
             (worst["loss"] - worst["training_loss"]) / excess, (worst["high"] - worst["low"]) / WIDTH / excess
         )
 
-    effects = each_task(kept, REMEMBERING, gap, "of the excess")
+    effects = each_task(kept, REMEMBERING, gap, "of the excess loss")
     passes = [row["passes"] for row in kept if "passes" in row]
     seen = "the number of passes over the training set"
     known = (
@@ -379,7 +380,7 @@ def printed_lds_rnn(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Meas
     printed, floor, scatter = TABLE_3["ran-lds"]["RNN"], rows[0]["value"], rows[0]["batch_deviation"]
     averaged = "the possible distance of a batch mean from the lower bound (the paper does not state what it averages)"
     gap = lab.Effect.pooled(
-        [lab.EstimateWithError(printed - LEAST_SHARE * floor, scatter)], "printed loss minus lower bound"
+        [lab.EstimateWithError(printed - LEAST_SHARE * floor, scatter)], "printed loss minus the smallest possible loss"
     )
     text = f"The smallest possible loss is {floor:.4f} over 120 positions and {LEAST_SHARE * floor:.4f} over 121, of which "
     text += f"the first is known. The mean over one batch has standard deviation {scatter:.4f}."

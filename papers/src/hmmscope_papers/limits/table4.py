@@ -37,7 +37,7 @@ class LimitsTable4(GridExperiment):
     in_paper = "[Limits] Table 4", "The training for MatMul converges much slower than the other two tasks."
     summary = (
         "The training loss of the deepest Transformer in the last part of its training, on cycles and on products of "
-        "matrices, compared with its lower bound and with the loss of a constant predictor. " + EPOCHS
+        "matrices, is compared with its lower bound and with the loss of a constant predictor. " + EPOCHS
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "layers", "long")
@@ -135,9 +135,9 @@ def _figure(tables: lab.Tables) -> lab.Figure:
         name="training-loss",
         title="Training loss of the deepest Transformer",
         caption=(
-            "Curves show the mean loss over an epoch of training and on held-out samples, with the smallest possible "
-            "loss and the loss of a predictor that always gives the mean of the exact answers. Printed: 7 layers, "
-            "length 120. Bands are 95 % intervals over seeds."
+            "Curves show the mean loss over each epoch of training, the loss on held-out samples, the smallest possible "
+            "loss, and the loss of a constant answer (the mean of the exact answers). The printed losses are those of the "
+            "paper for 7 layers and length 120. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -197,7 +197,7 @@ def matmul_slower(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
         found = over_seeds(rows.where(task=["matmul", task]), later, "of the total decrease of the loss")
         effects |= {task_title(task): found} if found else {}
     shares = each_task(rows, REMEMBERING, partial(late_share, numbers=numbers), "")
-    text = f"Fraction of the fall of the training loss in the last two fifths of training: {told(shares)}."
+    text = f"Fraction of the decrease of the training loss that falls into the last two fifths of training: {told(shares)}."
     return lab.Measurement(
         effects,
         text,
@@ -223,7 +223,9 @@ def cycles_converged(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Mea
         lambda own: level_at(own, lab.parameter(numbers, "late")) - level_at(own, 1.0),
         "of the constant answer's loss",
     )
-    text = f"Fall of the training loss in the last fifth, as a fraction of the constant answer's loss: {told(falls)}."
+    text = (
+        f"Decrease of the training loss in the last fifth, as a fraction of the constant answer's loss: {told(falls)}."
+    )
     return lab.Measurement(
         falls,
         text,
@@ -265,7 +267,9 @@ def printed_rnd_converged(tables: lab.Tables, numbers: lab.RuleParameters) -> la
         return lab.Measurement(None, text)
     floor = lab.Effect.predicted(found, "nats")
     width = math.inf if floor.low is None or floor.high is None else (floor.high - floor.low) / 2
-    scatter = "the distance of an instance's lower bound from the mean, in nats (the paper's instance is not known),"
+    scatter = (
+        "the half-width of the interval of lower bounds over instances, in nats (the paper's instance is unknown),"
+    )
     return lab.Measurement(
         floor, text, gates=(lab.Gate.regime(width, 0, lab.parameter(numbers, "at_floor", AT_FLOOR), scatter),)
     )

@@ -12,8 +12,8 @@ from hmmscope_papers.limits.trainings import TASKS, depths
 
 #: Explains the word epoch at reduced scales.
 EPOCHS = (
-    "An epoch is a twentieth of the training of a Transformer (at scale paper a pass over the fixed set); after each "
-    "epoch the model is evaluated on the same held-out samples."
+    "An epoch is a twentieth of the training of a Transformer (at scale paper a pass over the fixed training set). After "
+    "each epoch the model is evaluated on the same held-out samples."
 )
 
 #: Tasks that remember, tasks that forget, and the task with rare supervision.

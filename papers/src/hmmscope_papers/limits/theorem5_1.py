@@ -184,8 +184,9 @@ def _error_figure(rows: lab.Rows) -> lab.Figure:
         title="The only error is rounding",
         caption=(
             "Curves show the largest error of any coordinate up to each step, for products of random orthogonal 5 x 5 "
-            "matrices (median, with the range over instances). For cyclic-det, random-automaton and word-problem the "
-            "error is exactly zero in both number types and at every length, which this axis cannot show."
+            "matrices, in float64 (left) and float32 (right). Lines are medians; bands are ranges over instances. For "
+            "cyclic-det, random-automaton and word-problem the error is exactly zero in both number types at every length, "
+            "so this axis cannot show it."
         ),
         panels=(
             lab.lines("float64", band(orthogonal.where(numbers="float64"), "length", label, "model"), required, **axes),
@@ -208,8 +209,9 @@ def _scale_figure(rows: lab.Rows) -> lab.Figure:
         title="Smallest α that works",
         caption=(
             "Left: error against the constant α of the construction, in float64 (median, with the range over "
-            f"instances). Right: fraction of instances with an error above {FAILURE:g}. The theorem uses 4 ‖b_0‖; 2 "
-            "‖b_0‖ is enough. At and above that the error on cycles is exactly zero; below, it grows without bound."
+            f"instances). Right: fraction of instances with an error above {FAILURE:g}. The theorem uses α = 4 ‖b_0‖, but "
+            "α = 2 ‖b_0‖ is enough: from there on the error on cycles is exactly zero, and for smaller α it grows without "
+            "bound."
         ),
         panels=(
             lab.lines(
@@ -249,10 +251,11 @@ def _weight_figure(rows: lab.Rows) -> lab.Figure:
 
     return lab.Figure(
         name="largest-weight",
-        title="Weights grow in proportion to the norm of the start",
+        title="Weights grow in proportion to the norm of the initial vector",
         caption=(
-            "Largest absolute weight, bias or initial hidden unit (median, with the range over instances), and the "
-            "bound: the largest row sum of an orthogonal matrix is at most √n, that of a permutation 1."
+            "Curves show the largest absolute weight, bias or initial hidden unit (median, with the range over instances), "
+            "and its bound, which follows from the largest row sum of an orthogonal matrix (at most √n) or of a permutation "
+            "(1)."
         ),
         panels=(panel("matmul", "Orthogonal matrices"), panel("cyclic-det", "Cycles")),
     )
@@ -334,4 +337,4 @@ def start(tables: lab.Tables) -> lab.Measurement:
         f"As printed, the first vectors are wrong by at least {least:.2g} in every instance; with α/2 added instead of "
         f"subtracted they are wrong by at most {right:.1e}."
     )
-    return lab.Measurement(lab.Effect(value=least, unit="smallest error of an instance"), text)
+    return lab.Measurement(lab.Effect(value=least, unit="smallest error over instances"), text)

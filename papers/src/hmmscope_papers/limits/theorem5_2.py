@@ -206,9 +206,9 @@ def _error_figure(rows: lab.Rows) -> lab.Figure:
         title="The error grows in proportion to the length",
         caption=(
             "Curves show the largest error over positions and coordinates of the network with ceil(log2 T) layers "
-            "(median, with the range over instances). λ is the best for the number type, 2^(p/3), unless it is given. "
-            "The ReLU network on cycles has no error that this axis could show. Right: constants of E.18 in float64, "
-            "with the bound of the theorem."
+            "(median, with the range over instances). Unless the legend gives λ, it is the best one for the number type, "
+            "2^(p/3). The ReLU network on cycles has no error, so this axis cannot show it. Right: constants of Eq. (E.18) "
+            "in float64, with the bound of the theorem."
         ),
         panels=(
             panel("float64", gadgets + truncated, "float64"),
@@ -230,7 +230,7 @@ def _depth_figure(tables: lab.Tables) -> lab.Figure:
         caption=(
             f"Left: fraction of sequences with a wrong state, for length {longest} and random cycles of five states, at "
             "the powers of two and the positions after them. Right: first wrong position with one layer fewer than "
-            "ceil(log2 T), the same in all instances, and 2^(L-1) + 1."
+            "ceil(log2 T), which is the same in all instances, and the predicted position 2^(L-1) + 1."
         ),
         panels=(
             lab.heatmap(
@@ -269,8 +269,9 @@ def _weight_figure(rows: lab.Rows) -> lab.Figure:
         name="largest-weight",
         title="Weights are polynomial in the length",
         caption=(
-            "Largest weight with the constants of the paper: the output weight √(2π)λ²/8 of the product gadget, whose λ² "
-            "is proportional to 1/η. Its power of T is 1 + log2(8n)."
+            "Curves show the largest weight with the constants of the paper, for each number n of states. It is the output "
+            "weight √(2π)λ²/8 of the product gadget; λ² is proportional to 1/η, so the weight grows as T to the power "
+            "1 + log2(8n)."
         ),
         panels=(lab.lines("", *series, x_label="length T", y_label="largest weight", log_x=True, log_y=True),),
     )
@@ -289,8 +290,8 @@ def _scale_figure(tables: lab.Tables) -> lab.Figure:
         title="The constant of the product gadget: truncation against cancellation",
         caption=(
             "Left: largest error of one GeLU product over random factors in [-1, 1], against λ, in simulated arithmetic "
-            "of p bits and in float64 (53 bits); median, with the range over sets of factors. Right: the error at the "
-            "best λ."
+            "of p bits and in float64 (53 bits). Right: the same error at the best λ, against p. Lines are medians; bands "
+            "are ranges over sets of factors."
         ),
         panels=(
             lab.lines("", *of_scale, x_label="λ", y_label="error of a product", log_x=True, log_y=True),
@@ -307,7 +308,7 @@ def _scale_figure(tables: lab.Tables) -> lab.Figure:
 def error(tables: lab.Tables) -> lab.Measurement:
     kept = lab.Rows(row for row in tables["errors"] if row["variant"].startswith("paper"))
     worst = largest(kept, lambda row: row["error"] / row["bound"])
-    text = f"Over {len(kept)} networks the error is closest to 1/T at T = {worst['length']}, with {worst['error']:.1e}."
+    text = f"Over {len(kept)} networks the error is closest to its bound 1/T at T = {worst['length']}: {worst['error']:.1e}."
     below = always(kept, lambda row: row["error"] <= row["bound"], "variant", "instance", unit="fraction of processes")
     return lab.Measurement(below, text)
 
@@ -326,5 +327,5 @@ def weights(tables: lab.Tables) -> lab.Measurement:
     measured, formula = (power_slopes(rows, "length", column, "num_states") for column in ("largest", "formula"))
     off = [None if a is None or b is None else a - b for a, b in zip(measured, formula, strict=True)]
     powers = ", ".join(f"{a:.2f} (n = {n})" for a, n in zip(measured, rows.values("num_states"), strict=True))
-    text = f"The largest weight grows as T to the power {powers}; rounding of λ can change a power by 1/3 at these lengths."
-    return lab.Measurement(lab.Effect.pooled(off, "difference of exponents"), text)
+    text = f"The largest weight grows as T to the power {powers}; rounding of λ can change this power by up to 1/3."
+    return lab.Measurement(lab.Effect.pooled(off, "exponent minus the stated exponent"), text)

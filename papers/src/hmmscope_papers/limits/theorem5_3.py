@@ -217,12 +217,12 @@ def _precision_figure(rows: lab.Rows) -> lab.Figure:
     series.append(_bound(sorted(rows.values("length"))))
     return lab.Figure(
         name="error-in-bits",
-        title="Below e^-T with bits in proportion to T",
+        title="The error is below e^-T with bits in proportion to T",
         caption=(
-            "Curves show the largest error of a belief of the whole construction in p-bit arithmetic: softmax "
-            "attention, GeLU products and the normaliser, for random HMMs of 2 states and 2 symbols. Lines are medians; "
-            "bands are ranges over instances and over two sequences, a sampled one and the least likely one. p = T(1 + "
-            "ln C)/ln 2 + 24, or half of the first term + 24."
+            "Curves show the largest error of a belief if the whole construction (softmax attention, GeLU products and the "
+            "normaliser) runs in p-bit arithmetic, for random HMMs of 2 states and 2 symbols. Lines are medians; "
+            "bands are ranges over instances and over two sequences, a sampled one and the least likely one. The "
+            "recommended number of bits is p = T(1 + ln C)/ln 2 + 24; half the rate means half of the first term."
         ),
         panels=(
             lab.lines(
@@ -242,10 +242,10 @@ def _bits_figure(tables: lab.Tables) -> lab.Figure:
         title="Number of bits needed",
         caption=(
             "Left: fewest bits with an error of at most e^-T on the least likely sequence (median, with the range over "
-            "instances), and T(1 + ln C)/ln 2 + 24. Right: slope of these bits in T for each instance, against the rate "
-            "implied by the accuracy of the arithmetic, with h = -ln P of that sequence per observation: "
-            "(3/2)(1 + max(ln C / 2, h))/ln 2 with GeLU products, (1 + h/2)/ln 2 for the residual update with exact "
-            "products, 1/ln 2 with a separate slot."
+            "instances), and the recommended T(1 + ln C)/ln 2 + 24. Right: slope of the fewest bits over T for each "
+            "instance, against the rate that the accuracy of the arithmetic implies. This rate is (3/2)(1 + max(ln C / 2, "
+            "h))/ln 2 with GeLU products, (1 + h/2)/ln 2 with exact products in the residual stream, and 1/ln 2 with exact "
+            "products in a separate slot; h is -ln P of the sequence per observation."
         ),
         panels=(
             lab.lines(
@@ -282,11 +282,11 @@ def _floats_figure(rows: lab.Rows) -> lab.Figure:
         name="error-in-floats",
         title="Hardware floats do not reach the bound",
         caption=(
-            "Largest error over sampled sequences of RanHMM, 5 states and 5 symbols (median, with the range over "
-            "instances). Own slot: the product is written to a separate slot, and the normaliser divides. Residual: the "
-            "theorem's update, and GeLU products with the best λ, both with a true division. No point is shown if a sum "
-            "is zero; errors above one belong to answers that are not probabilities. In float32 the own slot fails "
-            "once the probability of the observations underflows."
+            "Curves show the largest error over sampled sequences of RanHMM with 5 states and 5 symbols (median, with the "
+            "range over instances). “Own slot” writes the product to a separate slot, and the normaliser divides. "
+            "“Residual” is the theorem's update of the residual stream with exact products; it and the GeLU products (with "
+            "the best λ) use a true division. No point is shown if a sum is zero. Errors above one belong to answers that "
+            "are not probabilities. In float32 the own slot fails once the probability of the observations underflows."
         ),
         panels=(panel("float64"), panel("float32")),
     )
@@ -311,10 +311,10 @@ def _normaliser_figure(rows: lab.Rows) -> lab.Figure:
         name="normaliser-sums",
         title="Gates bring any sum into [1, 3]",
         caption=(
-            "Largest and smallest sum of the scaled vector after each gate, over sampled sequences, positions and "
-            "instances of RanHMM (5 states, 5 symbols), in long double; sums of 10^40 and more are cut off. With the "
-            "exponents floor(T / 2^(k+1)) of the paper the last sums stay far above 3, and the series that follows them "
-            "diverges."
+            "Curves show the largest and the smallest sum of the scaled vector after each gate of the normaliser, over "
+            "sampled sequences, positions and instances of RanHMM (5 states, 5 symbols), in long double. Sums of 10^40 and "
+            "more are cut off. With the printed exponents floor(T / 2^(k+1)) the last sums stay far above 3, and the series "
+            "that the network computes from them diverges."
         ),
         panels=(panel("real", "Exponents T / 2^(k+1)"), panel("floor", "As printed, rounded down")),
     )
@@ -356,7 +356,8 @@ def bits(tables: lab.Tables) -> lab.Measurement:
     rows = tables["bit-slopes"].with_columns(ratio=lambda row: row["slope"] / row["derived"])
     groups = rows.by("arrangement")
     effects = {
-        name: lab.Effect.pooled([row["ratio"] for row in group], "times the rate") for name, group in groups.items()
+        name: lab.Effect.pooled([row["ratio"] for row in group], "times the implied rate")
+        for name, group in groups.items()
     }
     gelu = groups["GeLU products"]
     above = sum(row["slope"] > row["recommended"] for row in gelu)

@@ -43,7 +43,7 @@ class MultiTaskFig1(PoolFigure):
     summary = (
         "RoFormers trained on prompts from pools of hidden Markov models predict fresh prompts of three kinds: "
         "from HMMs of the pool, from held-out pairs of a cycle and an emission of the pool, and from unseen HMMs. "
-        "The pools differ in size and the training tokens do not, so each HMM is shown from a few times to "
+        "The pools differ in size, but the number of training tokens is equal, so each HMM is shown from a few times to "
         "thousands of times. The model is compared with n-gram baselines in the prompt, the network that Theorem "
         "1 constructs, the Bayes mixture over the pool (retrieval), the mixture over all pairs of its parts, and "
         "the filter that knows the HMM."
@@ -82,17 +82,17 @@ class MultiTaskFig1(PoolFigure):
 
     def drawn(self, tables: lab.Tables) -> list[lab.Figure]:
         told = (
-            "Curves show the accuracy of the next observation on fresh prompts. First row: against the number of "
-            f"demonstrations, at the later positions of a sequence ({_positions(tables)}). Second row: along the test "
-            "sequence, after all demonstrations. On HMMs of the pool the Bayes mixture over the pool is the optimum, "
-            "and on held-out pairs the mixture over all pairs; on unseen HMMs the mixture over the pool is the result "
-            "of retrieval, and the optimum is unknown. The ceiling is the accuracy of the "
-            "filter that knows the HMM. N-grams and the network of Theorem 1 know the "
-            "prompt only; the latter predicts where its window lies inside the sequence. "
+            "Curves show the accuracy of predictions of the next observation on fresh prompts. First row: against the "
+            f"number of demonstrations, at the later positions of a sequence ({_positions(tables)}). Second row: along the "
+            "test sequence, after all demonstrations. On HMMs of the pool the Bayes mixture over the pool is the optimum, "
+            "and on held-out pairs the mixture over all pairs. On unseen HMMs the mixture over the pool is the result "
+            "of retrieval, and the optimum is unknown. No predictor exceeds the accuracy of the "
+            "filter that knows the HMM. N-grams and the network of Theorem 1 know only the "
+            "prompt; that network predicts only at positions whose window lies inside the sequence. "
         )
         lost = (
-            "Negative log-likelihood of the next observation, as in the figure on accuracy. The network of "
-            "Theorem 1 has none, because its output, clipped to a distribution, contains zeros. "
+            "Curves show the negative log-likelihood of the next observation, in the same panels as the figure on accuracy. "
+            "The network of Theorem 1 is left out, because its output, clipped to a distribution, contains zeros. "
         )
         shown = (
             ("accuracy", "Accuracy in context", told, _panels(tables, "accuracy", "accuracy")),
@@ -180,9 +180,9 @@ def _by_prompts(tables: lab.Tables) -> lab.Figure:
         name="by-prompts",
         title="After all demonstrations, by how often each HMM was shown",
         caption=(
-            "Every model was trained on equally many tokens; the smaller the pool, the more often each HMM was "
-            "shown (the paper: 16 times). Accuracy and loss at the later positions of the test sequence, after "
-            f"all demonstrations. {_intervals(tables)}"
+            "Curves show accuracy and loss at the later positions of the test sequence, after all demonstrations. Every "
+            "model was trained on equally many tokens; the smaller its pool, the more often each HMM was shown (the paper: "
+            f"16 times). {_intervals(tables)}"
         ),
         panels=tuple(panels),
     )
@@ -203,10 +203,10 @@ def _by_cycles(tables: lab.Tables) -> lab.Figure:
         name="by-cycles",
         title="After all demonstrations, by states and symbols of the cycles",
         caption=(
-            "By the numbers of states and symbols of the cycles, in pools of equally many HMMs, each shown "
-            f"equally often. The claims are about {SEPARATES}, chosen because the gap between learning and n-gram "
-            "baselines is large there. Later positions of the test sequence, after all demonstrations. "
-            f"{_intervals(tables)}"
+            "Bars show accuracy and loss at the later positions of the test sequence, after all demonstrations, for cycles "
+            "with different numbers of states and symbols (states/symbols). All pools have equally many HMMs, and each HMM "
+            f"was shown equally often. The claims are about cycles {SEPARATES}, because the gap between learning and n-gram "
+            f"baselines is large there. {_intervals(tables)}"
         ),
         panels=tuple(panels),
     )
@@ -252,7 +252,7 @@ def _intervals(tables: lab.Tables) -> str:
     seeds = len(tables["positions"].seeds())
     over = f"{seeds} seeds" if seeds > 1 else "prompts"
     return (
-        f"Bands of model, optimum and ceiling are 95 % intervals over {over}; the tables contain those of all curves."
+        f"Bands (of model, optimum and known HMM only) are 95 % intervals over {over}; the tables have all intervals."
     )
 
 
@@ -277,7 +277,7 @@ def high_accuracy(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
     gap = lab.Gate.headroom(
         left.value if left else 0.0,
         lab.parameter(numbers, "room"),
-        "accuracy between the best n-gram baseline and the optimum",
+        "the accuracy of the optimum minus that of the best n-gram baseline",
     )
     tuned = lab.Gate("learned", NGRAMS[-1] in found, "the tuned n-gram baseline that mixes all orders was not measured")
     text += _beside(everything)
@@ -313,8 +313,8 @@ def rises_with_demonstrations(tables: lab.Tables, numbers: lab.RuleParameters) -
     along, best = (_along(tables, "demonstrations", name) for name in ("model", "retrieval"))
     (first, start), (last, end) = along[0], along[-1]
     text = (
-        f"The accuracy of the model goes from {start:.3f} with {first} demonstrations to {end:.3f} with {last}, by "
-        f"{_rows(tables, 'demonstrations').effect()}; that of the Bayes mixture from {best[0][1]:.3f} to "
+        f"The accuracy of the model rises from {start:.3f} with {first} demonstrations to {end:.3f} with {last}, by "
+        f"{_rows(tables, 'demonstrations').effect()}; that of the Bayes mixture rises from {best[0][1]:.3f} to "
         f"{best[-1][1]:.3f}. On unseen HMMs the accuracy of the model changes by "
         f"{_rows(tables, 'demonstrations', 'unseen').effect()}."
     )
@@ -328,8 +328,8 @@ def rises_with_length(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
     (_, start), (last, end) = along[0], along[-1]
     text = (
         f"After all demonstrations the accuracy of the model goes from {start:.3f} at the first observation of the "
-        f"test sequence to {end:.3f} after {last} observations, by {_rows(tables, 'length').effect()}; from the "
-        f"second observation on it changes by {_rows(tables, 'length after one').effect()}."
+        f"test sequence to {end:.3f} after {last} observations, a rise by {_rows(tables, 'length').effect()}; from the "
+        f"second observation on it rises by {_rows(tables, 'length after one').effect()}."
     )
     return _rise(tables, "length", text, numbers)
 

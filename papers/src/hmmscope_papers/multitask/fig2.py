@@ -23,8 +23,8 @@ class MultiTaskFig2(PoolFigure):
         "the upper layers (layers 9–15) exhibit attention logits that are less dependent on the positions of input tokens.",
     )
     summary = (
-        "The demonstrations are permuted, and the attention logits from the last token of the test sequence are "
-        "matched by the identity of their key: whole demonstrations are permuted (A), or the position ids of "
+        "The demonstrations are permuted, and each attention logit from the last token of the test sequence is compared "
+        "with the logit of the same key token before. Whole demonstrations are permuted (A), or the position ids of "
         "their tokens are permuted in all layers (B) or in one layer alone (C). Controls are the untrained model, "
         "and the network of Theorem 1, whose gradient layers do not read positions."
     )
@@ -67,14 +67,18 @@ class MultiTaskFig2(PoolFigure):
 
     def drawn(self, tables: lab.Tables) -> list[lab.Figure]:
         rows = tables["shuffle"]
-        size = "The variation is the standard deviation over permutations divided by the mean size of a logit, "
-        centred = (
-            f"{size}after the mean over keys, which softmax ignores, is removed. At zero the layer depends on content, "
+        size = (
+            "The variation is the standard deviation of a logit over permutations, divided by the mean size of a logit"
         )
-        raw = f"{size}for raw logits; in the paper the upper layers have the lower values. "
-        change = "Total variation between the attention over the demonstrations and its mean over permutations. "
+        centred = (
+            f"{size}, after the mean over keys, which softmax ignores, is subtracted. At zero the layer depends only "
+        )
+        raw = f"{size}. In the paper the upper layers have the lower values. "
+        change = (
+            "The change is the total variation of the attention over demonstrations from its mean over permutations. "
+        )
         shown = (
-            ("centred-variation", "cv_centred", "Variation of centred logits by layer", centred + "not on position. "),
+            ("centred-variation", "cv_centred", "Variation of centred logits by layer", centred + "on content. "),
             ("variation", "cv", "Variation of logits by layer", raw),
             ("attention-change", "attention_change", "Change of the attention by layer", change),
         )
@@ -134,11 +138,11 @@ _NETWORKS: dict[str, tuple[str, lab.Role]] = {
 }
 _METRICS = {"cv": "variation", "cv_centred": "centred variation", "attention_change": "total variation"}
 _EXPLAINED = (
-    "The query is the last token of the test sequence; the keys are the observations of the demonstrations, "
-    "matched by identity. In A whole demonstrations are permuted. In C position ids are permuted in "
+    "The query is the last token of the test sequence; the keys are the observations of the demonstrations, and logits "
+    "of the same key are compared. In A whole demonstrations are permuted. In C position ids are permuted in "
     "the measured layer alone. In B position ids are permuted in all layers, so that upper layers read "
     "corrupted inputs. For the network of Theorem 1 the keys "
-    "are its regression samples; its last layer finds its own position."
+    "are its regression samples; the last layer of that network attends to its own position."
 )
 
 
@@ -149,7 +153,7 @@ def _by_layer(rows: lab.Rows, name: str, metric: str, title: str, explained: str
         series = [lab.curve(own.where(network=network), "depth", *look) for network, look in _NETWORKS.items()]
         shown: dict[str, Any] = {"x_label": "depth (layer / layers)", "y_label": _METRICS[metric], "y_min": 0.0}
         panels.append(lab.lines(heading, *series, **shown))
-    caption = f"{explained}Means over heads. {_EXPLAINED} {_intervals(rows)}"
+    caption = f"{explained}Values are means over heads. {_EXPLAINED} {_intervals(rows)}"
     return lab.Figure(name=name, title=title, caption=caption, panels=tuple(panels))
 
 
@@ -166,13 +170,14 @@ def _heads(rows: lab.Rows, network: str) -> lab.Figure:
             title = heading if metric == "cv" else f"{heading[0]}, centred"
             labels = {"x_label": "head", "y_label": "layer", "z_label": "variation"}
             panels.append(lab.heatmap(title, cells, "number", "layer", z_min=0.0, z_max=most, **labels))
-    scale = "Each row of maps has one scale, the same before and after training."
+    scale = "Each row of maps has one colour scale, which is the same before and after training."
     if network == "constructed":
-        scale = "Gathering layers have one head. Each row of maps has one scale, for this network only."
+        scale = "Gathering layers have one head. Each row of maps has one colour scale, for this network only."
     return lab.Figure(
         name=f"heads-{network}",
         title=f"Layer by head: {_NETWORKS[network][0]}",
-        caption=f"Variation of logits (top) and of centred logits (bottom) of every head, seed {seed}. {scale} {_EXPLAINED}",
+        caption=f"Colours show the variation of logits (top) and of centred logits (bottom) of every head, for seed {seed}. "
+        f"{scale} {_EXPLAINED}",
         panels=tuple(panels),
     )
 
@@ -184,9 +189,9 @@ def _prediction(rows: lab.Rows) -> lab.Figure:
         name="prediction-change",
         title="Change of the prediction",
         caption=(
-            "Total variation between the predicted distribution after the test sequence and its mean over "
-            "permutations. The prediction of an ideal learner does not change when whole demonstrations are "
-            f"permuted (A). B: ids in all layers. {_intervals(rows)}"
+            "Bars show the total variation between the predicted distribution after the test sequence and its mean over "
+            "permutations: of whole demonstrations (A), or of position ids in all layers (B). The prediction of an ideal "
+            f"learner does not change in A. {_intervals(rows)}"
         ),
         panels=(lab.bars("", *series, categories=("A: blocks", "B: ids"), y_label="total variation", y_min=0.0),),
     )
@@ -194,7 +199,7 @@ def _prediction(rows: lab.Rows) -> lab.Figure:
 
 def _intervals(rows: lab.Rows) -> str:
     seeds = len(rows.seeds())
-    return f"Bands and bars are 95 % intervals over {seeds} seeds." if seeds > 1 else "One seed."
+    return f"Bands and bars are 95 % intervals over {seeds} seeds." if seeds > 1 else "The values are from one seed."
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from hmmscope_papers.multitask.training_setting import PoolFigure, counting_rows
 class MultiTaskFig3a(PoolFigure):
     """Probes of the component and of the hidden state by layer, with exact and count-based references."""
 
-    title = "The HMM and its hidden state, read layer by layer"
+    title = "Accuracy of probes for the HMM and its hidden state, by layer"
     in_paper = "[MultiTask] §2.2", "Transformers gradually recognize the task identity across layers."
     summary = (
         "Figure 3a of the multi-task paper. A RoFormer is trained on prompts from a pool of hidden Markov models; "
@@ -126,14 +126,14 @@ _ARRIVALS = {"onset": "90 %", "onset above layer 0": "90 % of rise", "peak": "pe
 def _probe_figure(tables: lab.Tables) -> lab.Figure:
     return lab.Figure(
         name="probes",
-        title="The HMM and its hidden state, read layer by layer",
+        title="Accuracy of probes for the HMM and its hidden state, by layer",
         caption=(
             "Curves show the accuracy of linear probes (multinomial logistic regression on the residual stream; layer 0 "
-            "is the embedding) on prompts that neither the model nor the probe was trained on. Left: the HMM among a "
-            "subset of the pool, read at the last observation of the prompt; also by probes that read only the "
-            "frequencies of symbols, or of pairs of neighbours, in the prompt. Right: the hidden state, one probe for "
-            "each of several HMMs, at positions 4 and later of the test sequence, averaged over HMMs. The ceiling is "
-            "the most likely class under the exact posterior of an observer who knows the subset (left) or the HMM "
+            "is the embedding) on prompts that neither the model nor the probe was trained on. Left: probes for the HMM "
+            "among a subset of the pool, at the last observation of the prompt; some probes read only the frequencies of "
+            "symbols, or of pairs of neighbours, in the prompt. Right: probes for the hidden state, one for each of several "
+            "HMMs, at positions 4 and later of the test sequence; values are averaged over HMMs. The upper bound is "
+            "the accuracy of the exact posterior of an observer who knows the subset (left) or the HMM "
             "(right). Bands are 95 % intervals over seeds."
         ),
         panels=tuple(_probe_panel(tables, target, title) for target, title in _TITLES.items()),
@@ -186,12 +186,12 @@ def _order_figure(tables: lab.Tables) -> lab.Figure:
     )
     return lab.Figure(
         name="order",
-        title="Which is identified first",
+        title="Order in which probes identify the hidden state and the HMM",
         caption=(
-            "Left and middle: the curves of the previous figure, each divided by its own maximum over layers. "
+            "Left and middle: the accuracies of the previous figure, each divided by its own maximum over layers. "
             "Right: the first layer with 90 % of the maximum, the first with 90 % of the rise above layer 0, and "
-            "the layer of the maximum. Bands and bars are 95 % intervals over seeds; those of layers are at least "
-            "as wide as the noise of the prompts."
+            "the layer of the maximum. Bands and bars are 95 % intervals over seeds; intervals of layers are at least "
+            "as wide as the sampling noise of the prompts."
         ),
         panels=(*panels, places),
     )
@@ -225,10 +225,10 @@ def state_before_task(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Me
         for name, quantity in {"90 % of the maximum": "onset", "90 % of the rise": "onset above layer 0"}.items()
     }
     text = (
-        f"The hidden state reaches 90 % of its maximum accuracy at layer {_onset(tables, 'state').value:.2g} and "
-        f"the component at layer {_onset(tables, 'component').value:.2g} (means over seeds), "
-        f"{rows.where(quantity='onset').effect()} layers later; the component reaches 90 % of the rise above layer "
-        f"0 {rows.where(quantity='onset above layer 0').effect()} layers later, and its peak "
+        f"Probes reach 90 % of their maximum accuracy at layer {_onset(tables, 'state').value:.2g} for the hidden state, "
+        f"and at layer {_onset(tables, 'component').value:.2g} for the HMM (means over seeds), which is "
+        f"{rows.where(quantity='onset').effect()} layers later. The HMM reaches 90 % of the rise above layer 0 "
+        f"{rows.where(quantity='onset above layer 0').effect()} layers later than the state, and its peak "
         f"{rows.where(quantity='peak').effect()} layers later."
     )
     effects = {name: effect for name, effect in found.items() if effect is not None}
@@ -249,7 +249,7 @@ def task_gradual(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measure
 
     trained, before = rise("trained"), rise("untrained")
     text = (
-        f"From layer 1 to layer {last} the accuracy for the component rises by {trained.effect()}, before training "
+        f"From layer 1 to layer {last} the probe's accuracy for the HMM rises by {trained.effect()}, and before training "
         f"by {before.effect()}."
     )
     return lab.Measurement((trained - before).effect("accuracy"), text, gates=gates_of_the_hmm(tables, numbers))
@@ -266,9 +266,9 @@ def without_learning(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Mea
     counted = {name: tables["frequencies"].where(frequencies=name).effect("accuracy") for name in _COUNTED}
     gain = _gain(tables, "component")
     text = (
-        f"The best accuracy of a probe for the component is {best['untrained']:.2f} in the untrained model, "
-        f"{counted['symbols']} from the frequencies of symbols alone ({counted['symbols and pairs']} with those of "
-        f"pairs), and {best['trained']:.2f} in the trained model. At the last layer training adds {gain.short()}."
+        f"The best accuracy of a probe for the HMM is {best['untrained']:.2f} in the untrained model, "
+        f"{counted['symbols']} from the frequencies of symbols alone ({counted['symbols and pairs']} with the frequencies "
+        f"of pairs), and {best['trained']:.2f} in the trained model. At the last layer training adds {gain.short()}."
     )
     return lab.Measurement(gain, text)
 

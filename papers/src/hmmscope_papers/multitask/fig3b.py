@@ -24,7 +24,7 @@ EARLIER = DISTANCES[1:]
 class MultiTaskFig3b(PoolFigure):
     """Probes of the observations 0 to 4 steps back, in trained, untrained and constructed networks."""
 
-    title = "Which previous tokens each layer represents"
+    title = "Accuracy of probes for previous tokens, by layer"
     in_paper = (
         "[MultiTask] §2.2",
         "The peak of each curve shifts to upper layers as the distance to the previous token increases",
@@ -138,11 +138,11 @@ _LOOKS: dict[str, tuple[str, lab.Role]] = {
 def _layer_figure(tables: lab.Tables) -> lab.Figure:
     return lab.Figure(
         name="previous-tokens",
-        title="Which previous tokens each layer represents",
+        title="Accuracy of probes for previous tokens, by layer",
         caption=(
             "Curves show the accuracy of linear probes for the observation k steps back, at positions 4 and later of "
             "the test sequence, on prompts that neither the model nor the probe was trained on. Layer 0 is the "
-            "embedding, so it shows how much the current symbol predicts the earlier ones. An observer of the prompt "
+            "embedding, so it shows how well the current symbol predicts the earlier ones. An observer who sees the prompt "
             "would always be right. The network of Theorem 1 has a window of five observations and a causal mask. Bands "
             "are 95 % intervals over seeds."
         ),
@@ -181,19 +181,19 @@ def _distance_figure(tables: lab.Tables) -> lab.Figure:
 
     return lab.Figure(
         name="by-distance",
-        title="The curves by distance",
+        title="Best accuracy, fall, peak and onset by distance",
         caption=(
-            "From the curves of the previous figure, for each distance: accuracy at the best layer; the fall from "
-            "there to the last layer; the layer of the peak; and the first layer with 90 % of the rise from layer "
-            "0. Layers for the first two are chosen on one half of the test prompts and measured on the other, "
-            "both ways, so that noise alone causes no fall. 95 % intervals over seeds, at least as wide as the "
-            "noise of the prompts."
+            "For each distance, the panels show four properties of the previous figure's curves: the accuracy at the best "
+            "layer; the fall from there to the last layer; the layer of the peak; and the first layer with 90 % of the rise "
+            "from layer 0. For the first two, one half of the test prompts chooses the best layer and the other half "
+            "measures the accuracy, both ways, so that noise alone causes no fall. Bands are 95 % intervals over seeds, at "
+            "least as wide as the sampling noise of the prompts."
         ),
         panels=(
-            panel("best accuracy", "At the best layer", "probe accuracy", y_min=0.0, y_max=1.02),
-            panel("fall", "From the peak to the last layer", "loss of accuracy"),
-            panel("peak", "Peak", "layer", "trained", "untrained", y_min=0.0, y_max=top),
-            panel("onset", "90 % of the rise", "layer", y_min=0.0, y_max=top),
+            panel("best accuracy", "Accuracy at the best layer", "probe accuracy", y_min=0.0, y_max=1.02),
+            panel("fall", "Fall from the peak to the last layer", "decrease of accuracy"),
+            panel("peak", "Layer of the peak", "layer", "trained", "untrained", y_min=0.0, y_max=top),
+            panel("onset", "First layer with 90 % of the rise", "layer", y_min=0.0, y_max=top),
         ),
     )
 
@@ -246,10 +246,10 @@ def peak_moves_up(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
     tables = in_regime(tables, numbers)
     peaks = {network: _slope(tables, network, "peak") for network in ("trained", "untrained")}
     text = (
-        f"The peak for the tokens 1 to 4 back is at layer {_listed(tables, 'trained', 'peak')} (means over seeds), "
-        f"and moves by {peaks['trained'].effect()} layers per step back, before training by "
-        f"{peaks['untrained'].effect()}. The layer with 90 % of the rise moves by "
-        f"{_slope(tables, 'trained', 'onset').effect()}."
+        f"The accuracies for the tokens 1 to 4 back peak at layers {_listed(tables, 'trained', 'peak')} (means over seeds). "
+        f"The peak moves up by {peaks['trained'].effect()} layers per step back, and before training by "
+        f"{peaks['untrained'].effect()}. The layer with 90 % of the rise moves up by "
+        f"{_slope(tables, 'trained', 'onset').effect()} layers per step back."
     )
     effect = (peaks["trained"] - peaks["untrained"]).effect(
         "layers per step back", resolution=lab.parameter(numbers, "one_layer", _ONE_LAYER)
@@ -265,8 +265,8 @@ def construction_gathers(tables: lab.Tables) -> lab.Measurement:
     text = (
         f"In the construction the token k back is available from layer {onsets} on (k = 0 to 4; means over seeds); "
         f"the theory states {', '.join(str(gathering_layer(k)) for k in DISTANCES)}. From the peak to the last "
-        f"layer its accuracy falls by at most {falls.short()}: the construction explains the rise and its order, "
-        "and no fall."
+        f"layer the accuracies fall by at most {falls.short()}, so the construction explains the rise and its order, "
+        "but no fall."
     )
     right = [row["value"] == gathering_layer(row["distance"]) for row in rows]
     return lab.Measurement(lab.Effect.share(right, "fraction of distances and seeds") if right else None, text)

@@ -37,11 +37,11 @@ Patterns = dict[int, NDArray[np.float64]]
 class MultiTaskFig7(PoolFigure):
     """Attention of the last token by distance and by source, for each layer and head."""
 
-    title = "Attention of the last token"
+    title = "Targets of the attention of the last token"
     in_paper = "[MultiTask] §2.2", "feature learning in lower layers relies primarily on nearby tokens."
     summary = (
-        "Attention of the last token of the test sequence, by distance and by source, for every layer and head of "
-        "a trained RoFormer, of the untrained model, and of the network of Theorem 1, whose first layers gather "
+        "The experiment measures to which positions the last token of the test sequence attends, in every layer and head "
+        "of a trained RoFormer, of the untrained model, and of the network of Theorem 1, whose first layers gather "
         "the last tokens."
     )
     groups = {"attention": ("offsets", "sources", "alignment", "effects", "carried"), "setting": ("setting",)}
@@ -226,9 +226,10 @@ def _layers(rows: lab.Rows) -> lab.Figure:
         name="by-distance",
         title="Attention of the last token, by layer",
         caption=(
-            "Colours show the fraction of its attention that the last token gives to the position so many positions "
-            f"back (0 is itself), averaged over heads, prompts and {_seeds(rows)}. The ReLU heads of the network of "
-            f"Theorem 1 are not normalised; shown is the fraction of their sum. Beige: no attention. {_SCALES}"
+            "Colours show the fraction of the last token's attention that a position receives, by the distance of this "
+            f"position (0 is the last token itself), averaged over heads, prompts and {_seeds(rows)}. The ReLU heads of the "
+            "network of Theorem 1 are not normalised, so their map shows fractions of the sum. Beige cells have no "
+            f"attention. {_SCALES}"
         ),
         panels=_maps(means, "layer"),
     )
@@ -243,8 +244,9 @@ def _heads(rows: lab.Rows) -> lab.Figure:
         name="by-head",
         title="Attention of the last token, by head",
         caption=(
-            f"As in the figure by layer, for every head (layer.head) of seed {seed}; heads of different seeds are "
-            f"not comparable. For the network of Theorem 1: its gathering heads. {_SCALES}"
+            "Colours show the fraction of the last token's attention that a position receives, by its distance, for every "
+            f"head (layer.head) of seed {seed}; heads of different seeds are not comparable. The map of the network of "
+            f"Theorem 1 has only its gathering heads. {_SCALES}"
         ),
         panels=_maps(named, "layer.head"),
     )
@@ -272,8 +274,9 @@ def _sources(rows: lab.Rows) -> lab.Figure:
         name="by-source",
         title="Attention of the last token, by source",
         caption=(
-            "Fraction of the attention of the last token by its target, averaged over heads and prompts, against "
-            f"depth. Even attention: the fraction of the positions. Means and 95 % intervals over {_seeds(rows)}."
+            "Curves show the fraction of the last token's attention that a kind of target receives, averaged over heads and "
+            "prompts, against depth. “Even attention” is the fraction of all positions that are of this kind. Lines are "
+            f"means and bands are 95 % intervals over {_seeds(rows)}."
         ),
         panels=tuple(panels),
     )
@@ -294,8 +297,8 @@ def _alignment(tables: lab.Tables) -> lab.Figure:
         name="alignment",
         title="Heads with the attention of the construction's gathering heads",
         caption=(
-            "A gathering head of the construction puts all attention of the last token on one position. Shown is "
-            "the attention of the network's best head to that position, trained and before training; bars are 95 "
+            "A gathering head of the construction puts all attention of the last token on one position. Bars show the "
+            "attention of the network's best head to that position, after and before training, with 95 "
             f"% intervals over {_seeds(tables['alignment'])}."
         ),
         panels=(lab.bars("", *series, categories=names, y_label="attention", y_min=0.0),),
@@ -345,8 +348,8 @@ def copying_heads(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measur
         parts.append(f"{own.effect()} for {offset} back ({before.effect()} before training; in layer {layers} by seed)")
     in_order = rows.where(network="trained").per_seed(_in_order)
     text = (
-        "A gathering head of the construction puts all its attention on one position; the best head of the "
-        f"network puts there {'; '.join(parts)}. The layers of these heads do not fall with the distance in "
+        "A gathering head of the construction puts all its attention on one position. The attention of the network's best "
+        f"head to this position is {'; '.join(parts)}. The layers of these heads do not fall with the distance in "
         f"{sum(in_order.values())} of {len(in_order)} seeds."
     )
     if not all(in_order.values()):  # a head below the one that it builds on gathers nothing
@@ -368,10 +371,10 @@ def gathering_head_carries(tables: lab.Tables, numbers: lab.RuleParameters) -> l
         rows = tables["carried"].where(network=network, what=what)
         return rows.where(ablated="head").estimates() - rows.where(ablated="others").estimates()
 
-    effect = (lost("trained") - lost("untrained")).effect("accuracy for the token one back")
+    effect = (lost("trained") - lost("untrained")).effect("decrease of the accuracy for the token one back")
     text = (
-        f"Without that head the accuracy for the token one back falls by {lost('trained').effect()} more than "
-        f"without another head of its layer (before training {lost('untrained').effect()}, in the network of "
+        f"Without the head that attends one back, the accuracy for the token one back falls by {lost('trained').effect()} "
+        f"more than without another head of its layer (before training {lost('untrained').effect()}, in the network of "
         f"Theorem 1 {lost('constructed').effect()}), and the loss in the test sequence rises by "
         f"{lost('trained', 'loss').effect()} nats more."
     )

@@ -128,9 +128,9 @@ def _memory_figure(rows: lab.Rows) -> lab.Figure:
         name="memory-error",
         title="Error of a short memory",
         caption=(
-            "Curves show the total variation between the prediction from the last observations and the exact one, "
-            "averaged over all histories by enumeration, for channels of observability γ. The bound (contraction in "
-            "Hilbert's metric) holds for every single history and does not depend on γ."
+            "Curves show the total variation between the prediction from the last observations and the exact prediction, "
+            "averaged over all histories by enumeration, for emission channels of observability γ. The bound (contraction "
+            "in Hilbert's metric) holds for every single history and does not depend on γ."
         ),
         panels=tuple(panels),
     )
@@ -149,10 +149,10 @@ def _rate_figure(rows: lab.Rows) -> lab.Figure:
         name="decay-rate",
         title="How the rate of forgetting grows with observability",
         caption=(
-            "Left: rate at which the memory error falls. Right: the same minus the rate at which the hidden chain "
-            "forgets without observations, -ln of its second eigenvalue, for families where this is positive. The "
-            "guarantee of the lemma grows as γ⁴, up to an unstated constant. Means over processes; bands are 95 % "
-            "intervals over processes."
+            "Left: rate at which the memory error falls. Right: this rate minus the rate at which the hidden chain "
+            "forgets without observations (-ln of its second eigenvalue), for families where the difference is positive. "
+            "The rate that the lemma guarantees grows as γ⁴, up to an unstated constant. Lines are means over processes; "
+            "bands are 95 % intervals over processes."
         ),
         panels=(
             lab.lines(
@@ -201,9 +201,10 @@ def _held_figure(tables: lab.Tables) -> lab.Figure:
         name="near-singular",
         title="With almost uninformative observations the memory must be long",
         caption=(
-            "A bit is shown by a clear symbol every twenty observations on average, and in between through a "
-            "channel of observability γ. Right: memory that reduces the error to a tenth of that with one "
-            "observation. Sampled histories; bands are 95 % intervals over independent sets of histories."
+            "A hidden bit is shown by a clear symbol every twenty observations on average, and in between through a "
+            "channel of observability γ. Left: error of the prediction from the last observations. Right: memory length "
+            "that reduces this error to a tenth of its value with one observation. Histories are sampled; bands are 95 % "
+            "intervals over independent sets of histories."
         ),
         panels=tuple(panels),
     )
@@ -226,8 +227,8 @@ def geometric(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measuremen
     )
     text = (
         f"The memory error of the slowest of {len(rates)} processes falls by "
-        f"{min(row['rate'] for row in rates):.3f} nats per observation; ln(error) is straight in all processes "
-        f"within a factor of {math.exp(max(row['residual'] for row in rates)):.2f}."
+        f"{min(row['rate'] for row in rates):.3f} nats per observation. In all processes the error stays within a factor "
+        f"of {math.exp(max(row['residual'] for row in rates)):.2f} of an exponential."
     )
     return lab.Measurement(held, text)
 
@@ -245,7 +246,7 @@ def power_of_gamma(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measu
         math.log(row["rank"] / (2 * row["total_variation"])) / (row["observability"] ** 4 * row["memory_length"])
         for row in rows
     )
-    text = f"The form d exp(-c gamma^4 L), in L1 distance, holds at all {len(rows)} points with c up to {constant:.2f}."
+    text = f"The L1 error is at most d exp(-c gamma^4 L) in all {len(rows)} cases if c is at most {constant:.2f}."
     return lab.Measurement(effects, text, required=families)
 
 
@@ -279,7 +280,7 @@ def contraction(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
     return lab.Measurement(
         held,
         (
-            f"The distance of the prediction is on average {ratio.mean():.2f} of that of the belief "
-            f"({ratio.min():.2f} to {ratio.max():.2f})."
+            f"The error of the prediction is on average {ratio.mean():.2f} times the error of the belief "
+            f"({ratio.min():.2f} to {ratio.max():.2f} times)."
         ),
     )

@@ -121,9 +121,9 @@ def _never_seen(rows: lab.Rows) -> lab.Figure:
         name="never-seen",
         title="Unseen HMMs: which model learns from the prompt?",
         caption=(
-            "The next observation of unseen HMMs, at later positions of a sequence. A model that memorised its "
-            "HMMs does no better than retrieval from its pool; a model that learns from the prompt does better "
-            "than retrieval and than tuned n-gram baselines. Bands are 95 % intervals over prompts."
+            "Curves show the loss for the next observation of unseen HMMs, at later positions of a sequence. A model that "
+            "memorised its HMMs does no better than retrieval from its pool; a model that learns from the prompt does "
+            "better than retrieval and than tuned n-gram baselines. Bands are 95 % intervals over prompts."
         ),
         panels=tuple(panels),
     )
@@ -140,10 +140,10 @@ def _in_context(rows: lab.Rows, metric: str, unit: str) -> lab.Figure:
         name=f"in-context-{metric}",
         title=f"{metric.capitalize()} as demonstrations arrive",
         caption=(
-            "The next observation, at the later positions of a sequence, against the number of demonstrations "
-            "before it. Top: few HMMs, shown often; bottom: many HMMs, shown rarely. Retrieval is the Bayes "
-            "mixture over the pool: the optimum on the pool. The mixture over all pairs is the optimum on "
-            "held-out pairs. The best n-gram and the context trees use the prompt alone, tuned on other prompts "
+            f"Curves show the {metric} for the next observation at the later positions of a sequence, against the number of "
+            "demonstrations before it. Top: few HMMs, each shown often. Bottom: many HMMs, each shown rarely. Retrieval is "
+            "the Bayes mixture over the pool, which is the optimum on the pool; the mixture over all pairs is the optimum "
+            "on held-out pairs. The best n-gram and the context trees use only the prompt, and are tuned on other prompts "
             "of the pool. Bands are 95 % intervals over prompts, for one training each."
         ),
         panels=tuple(panels),
@@ -176,10 +176,10 @@ def _layer_figure(rows: lab.Rows) -> lab.Figure:
         name="layers",
         title="What each layer represents",
         caption=(
-            "Accuracy of linear probes on prompts that neither the model nor the probe was trained on: the "
-            "observation k steps back, at positions 4 and later of the test sequence, and the HMM among 16 of the "
+            "Curves show the accuracy of linear probes on prompts that neither the model nor the probe was trained on: for "
+            "the observation k steps back, at positions 4 and later of the test sequence, and for the HMM among 16 of the "
             "pool, at the last observation. Layer 0 is the embedding. Untrained controls (mean of three) show "
-            "what can be read without learning."
+            "what a probe decodes without learning."
         ),
         panels=tuple(panels),
     )
@@ -193,7 +193,7 @@ def _training_figure(rows: lab.Rows) -> lab.Figure:
     return lab.Figure(
         name="training",
         title="Loss over training",
-        caption="Loss on fresh prompts of the training pool, over whole prompts.",
+        caption="Curves show the loss on fresh prompts of the training pool, averaged over whole prompts.",
         panels=(lab.lines("", *series, x_label="step", y_label="nats per observation"),),
     )
 
@@ -227,7 +227,10 @@ def layers_hold(tables: lab.Tables) -> lab.Measurement:
     if one["share"] is None:
         return lab.Measurement(None, f"{said}; the effect of training is not identifiable.")
     share = lab.Effect(
-        value=one["share"], low=one["share_low"], high=one["share_high"], unit="of what these leave, 1 back"
+        value=one["share"],
+        low=one["share_low"],
+        high=one["share_high"],
+        unit="of the error of untrained controls, token one back",
     )
     return lab.Measurement(share, f"{said}.")
 

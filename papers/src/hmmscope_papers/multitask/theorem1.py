@@ -81,8 +81,8 @@ class Theorem1(lab.Experiment):
     summary = (
         "Theorem 1 of [MultiTask] as explicit weights: softmax heads gather the last L symbols and the next one "
         "at every position, each ReLU layer takes one gradient step of least squares, and the last layer "
-        "predicts. The network is run and read layer by layer; its error is measured against the number of "
-        "samples n, of steps T and the memory L, and compared with the stated bound and rates."
+        "predicts. The network is run, and every layer is compared with the exact algorithm. Its error is measured against "
+        "the number n of samples, the number T of steps and the memory L, and compared with the stated bound and rates."
     )
     intervals = INTERVALS
     groups = {
@@ -281,9 +281,9 @@ def _failure_figure(tables: lab.Tables) -> lab.Figure:
         name="failures",
         title="Where the construction fails",
         caption=(
-            "Left: distance from least squares with some of the heads of each gradient layer; median and range "
-            "over processes. Right: fraction of history slots with a wrong token, with random absolute position "
-            "vectors and the best shift matrix, against the number of their coordinates."
+            "Left: distance from least squares if each gradient layer has only some of its heads; lines are medians and "
+            "bands are ranges over processes. Right: fraction of history slots with a wrong token if positions are random "
+            "vectors and the shift matrix is the best possible one, against the number of coordinates of the vectors."
         ),
         panels=(
             lab.lines("Heads", *of_heads, x_label="gradient layers", y_label="distance from least squares", log_y=True),
@@ -313,9 +313,9 @@ def _in_context_figure(rows: lab.Rows) -> lab.Figure:
         name="in-context",
         title="The constructed network as a predictor",
         caption=(
-            "The causal variant, scored like a trained model: negative entries of its output are set to zero and "
-            "the rest normalised, at positions whose window lies inside their sequence. The optimum knows the "
-            "process. Bands are 95 % intervals over prompts."
+            "The causal variant of the construction is scored like a trained model: negative entries of its output are set "
+            "to zero and the rest is normalised, at positions whose window lies inside their sequence. The optimum knows "
+            "the process. Bands are 95 % intervals over prompts."
         ),
         panels=(
             panel(rows, "accuracy", "Accuracy", "accuracy"),
@@ -330,9 +330,9 @@ def _shuffle_figure(rows: lab.Rows) -> lab.Figure:
         name="position-shuffle",
         title="Which layers depend on positions",
         caption=(
-            "Coefficient of variation of the attention logits from the last token to the regression samples when "
-            "whole demonstrations are permuted; median over prompts. The gathering layers, of one head, depend on "
-            "positions, the gradient and prediction layers on content."
+            "Colours show the coefficient of variation of the attention logits from the last token to the regression "
+            "samples when whole demonstrations are permuted (median over prompts). The gathering layers, which have one "
+            "head, depend on positions; the gradient and prediction layers depend on content."
         ),
         panels=(
             lab.heatmap(

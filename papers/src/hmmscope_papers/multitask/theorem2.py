@@ -58,9 +58,9 @@ class Theorem2(Experiment):
     in_paper = "[MultiTask] §4.3", "Transformers can still learn HMMs efficiently under such “weak revealing” case"
     summary = (
         "Theorem 2 of [MultiTask] as explicit weights: if a single symbol does not distinguish the hidden states, "
-        "the network regresses the joint one-hot of the next k symbols. It is run and read layer by layer; its "
-        "error is measured against the number of samples n, of steps T and the memory L, and compared with the "
-        "stated bound and rates."
+        "the network fits the joint one-hot vector of the next k symbols by least squares. The network is run, and every "
+        "layer is compared with the exact algorithm. Its error is measured against the number n of samples, the number T "
+        "of steps and the memory L, and compared with the stated bound and rates."
     )
     intervals = INTERVALS
     groups = {
@@ -193,8 +193,8 @@ def _observability_figure(rows: Rows) -> Figure:
         name="observability",
         title="Several observations together distinguish states",
         caption=(
-            "Curves show the observability of the distribution of the next k symbols given the state: median and range "
-            "over processes."
+            "Curves show the observability coefficient of the joint distribution of the next k symbols given the state. For "
+            "random processes the line is the median and the band the range over processes."
         ),
         panels=(
             lines(

@@ -43,10 +43,10 @@ def steps_figure(tables: lab.Tables) -> lab.Figure:
         name="gradient-layers",
         title="Each layer is a gradient step: the error falls geometrically",
         caption=(
-            "Left: the distance of the weights in the residual stream from least squares, the largest over the seen "
-            "windows, after each gradient layer; median and range over processes, step size 1/λ_max. Right: slope "
-            "of its logarithm, one point per process, against the stated rate from the smallest non-zero "
-            "eigenvalue α₊."
+            "Left: distance of the weights in the residual stream from least squares after each gradient layer (the largest "
+            "over the seen windows), with step size 1/λ_max; lines are medians and bands are ranges over processes. Right: "
+            "decay rate of this distance, with one point per process, against the stated rate, which follows from the "
+            "smallest non-zero eigenvalue α₊."
         ),
         panels=tuple(panels),
     )
@@ -85,11 +85,11 @@ def sample_figure(tables: lab.Tables) -> lab.Figure:
         name="samples",
         title="More demonstrations: the error falls with the inverse square root of their number",
         caption=(
-            "Root mean square error over processes and sets of demonstrations, one window each, after the last "
-            "gradient layer. Left: distance from the best linear prediction, with the bound, the limit of "
-            "infinitely many steps, and the value for independent noise. Right: distance from the exact "
-            "distribution given the whole history, with the whole bound; its limit is the error of memory and "
-            "linearity. Sets whose windows do not span all windows are omitted."
+            "Curves show root mean square errors over processes and sets of demonstrations, one window each, after the last "
+            "gradient layer. Left: distance from the best linear prediction, its bound, its limit for "
+            "infinitely many steps, and its value for independent noise. Right: distance from the exact "
+            "distribution given the whole history, and the whole bound; with many samples the error of memory and "
+            "linearity remains. Sets whose windows do not span all windows are omitted."
         ),
         panels=(
             panel("Estimation", "estimation", "estimation_bound", "||(W(T) − W_L) x||, r.m.s.", *limits),
@@ -105,10 +105,10 @@ def memory_figure(rows: lab.Rows) -> lab.Figure:
         name="memory",
         title="A longer memory, and its limit by linearity",
         caption=(
-            "Root mean square distance from the exact distribution of the next symbols, over all histories, "
-            "against the memory L; median and range over processes. With infinitely many samples the memory error "
-            "and the non-linear part in one-hots remain; with few samples a longer window costs more than it "
-            "gains."
+            "Curves show the root mean square distance from the exact distribution of the next symbols, over all histories, "
+            "against the memory L; lines are medians and bands are ranges over processes. With infinitely many samples the "
+            "errors from the short memory and from the linear form of the prediction remain; with few samples a longer "
+            "window costs more than it gains."
         ),
         panels=(
             lab.lines(
@@ -116,9 +116,9 @@ def memory_figure(rows: lab.Rows) -> lab.Figure:
                 band(rows, "memory_length", f"Transformer, {few} samples", "model", y="network_total"),
                 band(rows, "memory_length", f"same weights by algebra, {many} samples", "other", y="total"),
                 band(rows, "memory_length", "infinitely many samples and steps", "optimum", y="limit"),
-                band(rows, "memory_length", "memory: best with L symbols", "baseline", y="memory"),
-                band(rows, "memory_length", "certificate of the memory", "ceiling", y="certificate"),
-                band(curved, "memory_length", "not linear in one-hots", "control", y="misspecification"),
+                band(rows, "memory_length", "best prediction from L symbols", "baseline", y="memory"),
+                band(rows, "memory_length", "upper bound of the memory error", "ceiling", y="certificate"),
+                band(curved, "memory_length", "error of the linear form", "control", y="misspecification"),
                 x_label="memory L, symbols",
                 y_label="error, r.m.s.",
                 log_y=True,
@@ -137,7 +137,8 @@ def depth_figure(rows: lab.Rows, x: str = "memory_length", x_label: str = "memor
         name="depth",
         title="Depth grows with the logarithm of the gathered window",
         caption=(
-            "Attention layers of the networks, all of which gather exactly, and the number that the theorem states."
+            "Curves show the number of attention layers of the constructed networks, all of which gather their window "
+            "exactly, and the number that the theorem states."
         ),
         panels=(lab.lines("", *series, x_label=x_label, y_label="attention layers", y_min=0.0),),
     )
@@ -220,7 +221,7 @@ def _bounds(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     }
     largest = {part: max(row[part] for row in shares) for part in parts}
     text = (
-        "After every number of layers the distance from least squares is at most "
+        "After every layer the distance from least squares is at most "
         f"{max(row['error'] / row['bound'] for row in steps):.2f} of its bound. In root mean square over sets of "
         f"demonstrations, the generalisation error is at most {largest['generalisation']:.2f} of its bound, "
         f"{largest['estimation']:.2f} with the missing steps included, and the total error {largest['total']:.2f} "
@@ -254,11 +255,11 @@ def _memory(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     limits, few = ([float(np.median([row[c] for row in part])) for part in ends] for c in ("limit", "network_total"))
     within = sum(row["memory"] <= row["certificate"] for row in rows)
     text = (
-        "The decay of the memory error is straight within a factor of "
-        f"{math.exp(max(row['residual'] for row in rates)):.2f}, and the error is below its certificate in "
-        f"{within} of {len(rows)} cases. The limit of infinitely many samples and steps, which includes the error "
-        f"of linearity, goes from {limits[0]:.4f} to {limits[1]:.4f} as L goes from {ends[0][0]['memory_length']} "
-        f"to {ends[1][0]['memory_length']}; with {rows[0]['network_samples']} samples the error goes from "
+        "The memory error stays within a factor of "
+        f"{math.exp(max(row['residual'] for row in rates)):.2f} of an exponential, and below its computed upper bound in "
+        f"{within} of {len(rows)} cases. With infinitely many samples and steps the error, which includes that "
+        f"of linearity, falls from {limits[0]:.4f} to {limits[1]:.4f} as L grows from {ends[0][0]['memory_length']} "
+        f"to {ends[1][0]['memory_length']}; with {rows[0]['network_samples']} samples the error changes from "
         f"{few[0]:.3f} to {few[1]:.3f}."
     )
     return lab.Measurement(

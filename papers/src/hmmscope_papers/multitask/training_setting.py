@@ -94,7 +94,9 @@ class PoolFigure(Experiment):
         found = []
         for place, label in enumerate(labels):
             own = of_label(tables, label)
-            told = f"The pool has {_said(own, HMMS)} HMMs, each shown in {_said(own, PER_HMM)} prompts ({label})."
+            told = (
+                f"The pool has {_said(own, HMMS)} HMMs, each shown in {_said(own, PER_HMM)} prompts (model: {label})."
+            )
             for figure in self.drawn(own):
                 caption = f"{figure.caption} {told}"
                 if not place:
@@ -296,7 +298,7 @@ def right_beyond_counting(tables: Tables, numbers: Numbers = None) -> Gate:
     return Gate(
         "learned",
         is_open,
-        said if is_open else f"{said} (required: clearly above {RIGHT:g})",
+        said if is_open else f"{said} (required: an interval above {RIGHT:g})",
         (least, parameter(numbers, "right", RIGHT)),
     )
 

@@ -346,7 +346,7 @@ def as_markdown(entries: Sequence[LedgerRow]) -> list[str]:
             "claim",
             "verdict",
             "effect (95 % interval)",
-            "what was seen",
+            "measured values",
             "power",
             "fragile",
             "differs from the paper",

@@ -26,7 +26,7 @@ INTERVALS = "Intervals are 95 % bootstrap intervals over samples (1000 resamples
 #: Intervals of seeded experiments, see `hmmscope.lab.evidence.effects`.
 SEED_INTERVALS = (
     "Curves are means over seeds; each seed has its own instance of the process, weights and samples. Bands and "
-    "intervals are 95 % Student intervals over seeds (bootstrap over samples if there is one seed)."
+    "intervals are 95 % intervals over seeds by Student's t (over samples by the bootstrap if there is one seed)."
 )
 
 #: Measured tables by name, as plain rows.

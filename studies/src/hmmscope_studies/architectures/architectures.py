@@ -36,11 +36,11 @@ class Architectures(lab.Experiment):
 
     title = "State tracking by recurrent networks, attention and linear recurrences"
     summary = (
-        "The same tasks on several architectures: recurrent networks of one layer; at several depths Transformers with "
-        "rotary positions, with linear attention, and with a gated delta rule whose eigenvalues are positive or may be "
-        "negative; and with --plan.architectures state space models (which need the extra `models`). Up to scale medium "
-        "all see equally many sequences. They are evaluated up to the training length and beyond it; on parity they are "
-        "compared with constructed weights."
+        "Several architectures train on the same tasks: recurrent networks of one layer; Transformers of several depths "
+        "with rotary positions, with linear attention, and with a gated delta rule whose eigenvalues are positive or may be "
+        "negative; and, with --plan.architectures, state space models (which need the extra `models`). Up to scale medium "
+        "all of them see equally many sequences. They are evaluated up to the training length and beyond it; on parity they "
+        "are compared with constructed weights."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("task", "architecture", "layers")
@@ -177,9 +177,9 @@ def _errors_figure(rows: lab.Rows) -> lab.Figure:
         name="error-by-position",
         title="Error by position, to beyond the training length",
         caption=(
-            f"Evaluation loss by position, for each architecture with the most layers (given by the number). Models "
-            f"were trained on {trained_on} observations and also read longer sequences, except those with learned "
-            "positions. Means over seeds, bands are 95 % intervals."
+            "Curves show the evaluation loss by position, for the deepest model of each architecture (the legend gives its "
+            f"layers). Models were trained on {trained_on} observations and also read longer sequences, except those with "
+            "learned positions. Lines are means over seeds; bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
@@ -206,8 +206,8 @@ def _fit_figure(rows: lab.Rows) -> lab.Figure:
         name="fit-lengths",
         title="Fit length of each architecture",
         caption=(
-            "Number of leading positions with an evaluation loss below 0.1 in the last three evaluations of the "
-            "training. Means over seeds with 95 % intervals, cut to the possible range."
+            "Bars show the number of positions, counted from the first, with an evaluation loss below 0.1 in the last three "
+            "evaluations of the training. Bars are means over seeds with 95 % intervals, cut to the possible range."
         ),
         panels=tuple(panels),
     )
@@ -341,7 +341,7 @@ def tracking(tables: lab.Tables) -> lab.Measurement:
         whole = [f"{row['architecture']} ({row['layers']})" for row in rows if row["fit_0.1"] == longest]
         best = max((row["fit_0.1"] for row in rows if row["fit_0.1"] < longest), default=None)
         rest = "" if best is None else f"; the longest 0.1-fit length of the others is {best:.1f}"
-        said.append(f"{task}: {', '.join(whole) or 'none'} out of {len(rows)} networks{rest}")
+        said.append(f"{task}: {', '.join(whole) or 'none'} (of {len(rows)} networks){rest}")
     lengths = ", ".join(map(str, sorted(tables["fit"].values("length"))))
     return lab.Measurement(
         None, f"Architectures (layers) that fit all {lengths} positions in every seed: {'. '.join(said)}."

@@ -32,11 +32,11 @@ class BeliefDevelopment(lab.Experiment):
 
     title = "When does a model start to use its belief?"
     summary = (
-        "Checkpoints are stored at logarithmically spaced steps. At each, predictions are compared with simple "
+        "Checkpoints are stored at logarithmically spaced steps. At each checkpoint, predictions are compared with simple "
         "predictors and with the exact answer, and another belief is written into the layers, as in "
-        "belief-interventions. The results show the sequence of predictors that a model behaves like, when the belief "
-        "can be read, and when it is used. Markov chains drawn anew for each sample have a known course: uniform "
-        "predictions, then unigrams, then bigrams of the context."
+        "belief-interventions. The results show which predictors a model resembles in turn, when the belief "
+        "can be decoded, and when it is used. For Markov chains that are drawn anew for each sample the known order is: "
+        "uniform predictions, then unigrams, then bigrams of the context."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     run_columns = ("process", "architecture")
@@ -102,19 +102,19 @@ class BeliefDevelopment(lab.Experiment):
                 name="strategies",
                 title="Distance of the model from simple predictors",
                 caption=(
-                    "KL divergence of the model from simple predictors and from the exact answer, by the step of "
-                    "training; the lowest curve is the nearest predictor. Bands are 95 % intervals over seeds."
+                    "Curves show the KL divergence of the model from simple predictors and from the exact answer, against "
+                    "the step of training; the lowest curve is the nearest predictor. Bands are 95 % intervals over seeds."
                 ),
                 panels=tuple(_distances(rows, title) for rows, title in _each(tables["strategies"])),
             ),
             lab.Figure(
                 name="use",
-                title="When the belief can be read, and when it is used",
+                title="When the belief can be decoded, and when it is used",
                 caption=(
-                    "At the layer that reads the belief best at the end of training: R² of the affine map to the "
-                    "belief, and the fraction of the way that the prediction moves to the filter's answer if another "
-                    "belief is written there. Fractions below -1 are not shown. Untrained controls: R² on other "
-                    "samples at their best layer, mean of three. Bands are 95 % intervals over seeds."
+                    "Curves show, at the layer that encodes the belief best at the end of training, R² of the affine map to "
+                    "the belief (“read”), and the fraction of the way that the prediction moves to the filter's answer if "
+                    "another belief is written there (“used”). Fractions below -1 are not shown. The line of untrained "
+                    "controls is R² on other samples at their best layer (mean of three). Bands are 95 % intervals."
                 ),
                 panels=tuple(
                     _use(rows, title, _read_of(tables, title)) for rows, title in _each(_used(tables["interventions"]))

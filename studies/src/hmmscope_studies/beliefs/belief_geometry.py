@@ -136,11 +136,11 @@ def _layers_figure(rows: lab.Rows) -> lab.Figure:
 
     return lab.Figure(
         name="layers",
-        title="Belief read by an affine map from each layer",
+        title="R² of affine maps from each layer to the belief",
         caption=(
-            "R² on held-out samples of the exact belief, or predictive vector, after every observation; layer 0 is the "
-            "embedding. The baseline is at one if belief and next-symbol distribution are affine functions of each other. "
-            "Bands are 95 % intervals over seeds."
+            "Curves show R² of an affine map to the exact belief (or predictive vector) after every observation, on "
+            "held-out samples; layer 0 is the embedding. The baseline is at one if belief and next-symbol distribution are "
+            "affine functions of each other. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panel(process) for process in rows.values("process")),
     )
@@ -158,11 +158,11 @@ def _added_figure(rows: lab.Rows) -> lab.Figure:
     names = lab.Rows(shares).values("process")
     return lab.Figure(
         name="added",
-        title="Fraction of the variance unexplained before training that training explains",
+        title="Fraction of the variance that training explains",
         caption=(
-            "1 - (1 - R²) / (mean over seeds of 1 - R² before training), each network read at the layer that fits its "
-            f"training samples best. Processes with less than {_LEAST_LEFT:g} unexplained before are left out. "
-            "Intervals: 95 % over seeds."
+            "Bars show 1 - (1 - R²) / (mean over seeds of 1 - R² before training), where each network is read at the layer "
+            f"that fits its training samples best. Processes that leave less than {_LEAST_LEFT:g} unexplained before "
+            "training are left out. Intervals are 95 % intervals over seeds."
         ),
         panels=(
             lab.bars(
@@ -188,16 +188,17 @@ def _fractal_figure(clouds: lab.Rows) -> lab.Figure:
     rows = clouds.where(process="Mess3")
     return lab.Figure(
         name="fractal",
-        title="The fractal of Mess3, exact and read from the network",
+        title="The fractal of Mess3, exact and decoded from the network",
         caption=(
             "Each point is the belief after one prefix, in the triangle of the three states, coloured by the exact belief "
-            "in all panels. Left: forward filter. Middle: read from each layer of the trained network. Right: read from "
-            "the last layer at stored steps of training. First seed; the maps are fitted to these points."
+            "in all panels. Left: beliefs of the forward filter. Middle: beliefs decoded from each layer of the trained "
+            "network. Right: beliefs decoded from the last layer at stored steps of training. All panels show the first "
+            "seed; the affine maps are fitted to these points."
         ),
         panels=(
             lab.BeliefPlane.panel(rows, "exact", "Exact"),
-            lab.BeliefPlane.panel(rows, "layer", "Read, by layer", "layer"),
-            lab.BeliefPlane.panel(rows, "step", "Read, by step of training", "step"),
+            lab.BeliefPlane.panel(rows, "layer", "Decoded, by layer", "layer"),
+            lab.BeliefPlane.panel(rows, "step", "Decoded, by step of training", "step"),
         ),
     )
 
@@ -208,15 +209,16 @@ def _shapes_figure(clouds: lab.Rows) -> lab.Figure:
         rows = clouds.where(process=process)
         panels += [
             lab.BeliefPlane.panel(rows, "exact", f"{process}, exact"),
-            lab.BeliefPlane.panel(rows, "step", f"{process}, read"),
+            lab.BeliefPlane.panel(rows, "step", f"{process}, decoded"),
         ]
     return lab.Figure(
         name="shapes",
         title="Beliefs of RRXOR and of two processes that no HMM has",
         caption=(
-            "As above, read from the last layer at the end of training. RRXOR has 36 beliefs in four dimensions, shown in "
-            "the two with the largest variance. The Bloch walk's predictive vectors fill a disc; those of the post-quantum "
-            "process lie in a convex set with a logarithmic boundary."
+            "Each point is the exact belief after one prefix, or the belief decoded from the last layer at the end of "
+            "training. RRXOR has 36 beliefs in four dimensions; the panels show the two dimensions with the largest "
+            "variance. The Bloch walk's predictive vectors fill a disc; those of the post-quantum process lie in a convex "
+            "set with a logarithmic boundary."
         ),
         panels=tuple(panels),
     )
@@ -242,10 +244,10 @@ def _dimensions_figure(rows: lab.Rows) -> lab.Figure:
         name="dimensions",
         title="Sum or product of dimensions",
         caption=(
-            "Left: effective dimension of the space in which the last layer varies with the belief. Two factors of two "
-            "dimensions each give 4 if encoded separately, 8 if jointly. Middle: variance of the stream explained by "
-            "the factors' beliefs, as a fraction of that explained by the joint belief. Right: mean squared cosine of "
-            "the angles between the two factors' subspaces. Intervals are 95 % over seeds."
+            "Left: effective dimension of the space in which the last layer varies with the belief; two factors of two "
+            "dimensions each give 4 if encoded separately, and 8 if encoded jointly. Middle: variance of the stream "
+            "explained by the factors' beliefs, as a fraction of that explained by the joint belief. Right: mean squared "
+            "cosine of the angles between the two factors' subspaces. Intervals are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -260,10 +262,11 @@ def _development_figure(rows: lab.Rows) -> lab.Figure:
 
     return lab.Figure(
         name="development",
-        title="Development over training",
+        title="Belief, factors and dimension over training",
         caption=(
-            "At the last layer, by the step of training: R² of the belief; the fraction of the variance explained by the "
-            "joint belief that the factors explain; effective dimension. Bands are 95 % intervals over seeds."
+            "The panels show three measures of the last layer against the step of training: R² of the belief; the variance "
+            "that the factors' beliefs explain, as a fraction of that explained by the joint belief; and the effective "
+            "dimension. Bands are 95 % intervals over seeds."
         ),
         panels=(
             panel("Belief", "read", tuple(PROCESSES), "held-out R²"),

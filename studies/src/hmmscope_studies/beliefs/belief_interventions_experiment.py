@@ -22,10 +22,10 @@ class BeliefInterventions(lab.Experiment):
     title = "Does a model use its belief?"
     summary = (
         "A linear map reads the exact belief of the forward filter from the layers of networks that predict the next "
-        "observation. This shows where a belief can be read, not that the model uses it. Here the stream at one position is "
-        "edited so that another sample's belief is read there, and the model's next prediction is compared with the exact "
-        "filter's prediction from that belief. Controls are random subspaces of equal dimension, the whole stream, and the "
-        "same networks before training."
+        "observation. This shows where a belief can be decoded, not that the model uses it. The experiment edits the stream "
+        "at one position so that the map decodes another sample's belief there, and compares the model's next prediction "
+        "with the exact filter's prediction from that belief. Controls are edits of random subspaces of equal dimension and "
+        "of the whole stream, and the same networks before training."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     run_columns = ("process", "architecture")
@@ -70,10 +70,10 @@ class BeliefInterventions(lab.Experiment):
                 name="moved",
                 title="Writing another belief into a layer",
                 caption=(
-                    "Effect of taking the belief's subspace of the stream from another sample, by layer: how far the next "
-                    "prediction moves to the exact filter's with that sample's belief, as a fraction of the KL divergence "
-                    "(one: all the way). Layer 0 is the input. A random subspace has the same dimension; the whole stream "
-                    "is the largest possible change at this layer and position. Bands are 95 % intervals over seeds."
+                    "The belief's subspace of the stream at one layer is taken from another sample. Curves show how far the "
+                    "next prediction moves to the exact filter's prediction with that sample's belief, as a fraction of the "
+                    "KL divergence (one: all the way). Layer 0 is the input. Random subspaces have the same dimension; "
+                    "replacing the whole stream is the largest possible change. Bands are 95 % intervals over seeds."
                 ),
                 panels=_panels(tables["interventions"], "swap", "fraction of the way"),
             ),
@@ -81,9 +81,9 @@ class BeliefInterventions(lab.Experiment):
                 name="removed",
                 title="Removing the belief from a layer",
                 caption=(
-                    "Effect of setting the belief read from the stream to the mean belief: the KL divergence from the "
-                    "exact filter, as a fraction of that of a predictor with the mean belief (one: the whole benefit "
-                    "of the belief is lost). Bands are 95 % intervals over seeds."
+                    "The stream is edited so that the map decodes the mean belief. Curves show the KL divergence of the "
+                    "prediction from the exact filter's, as a fraction of that of a predictor with the mean belief (one: "
+                    "the whole benefit of the belief is lost). Bands are 95 % intervals over seeds."
                 ),
                 panels=_panels(tables["interventions"], "ablate", "fraction of the belief's benefit lost"),
             ),

@@ -19,10 +19,11 @@ class ConstrainedUpdates(lab.Experiment):
 
     title = "How one layer of attention approximates a filter"
     summary = (
-        "Attention sees all symbols at once, so one layer can only add up the evidence of each symbol alone. This "
-        "constrained belief predicts that attention decays with distance at the rate at which the process forgets, and "
-        "what each symbol writes. Models of one layer and one head are trained on Mess3 with three such rates, and compared "
-        "with the prediction; the control is the same model before training."
+        "Attention sees all symbols at once, so one layer can only add up the evidence of each symbol alone. The resulting "
+        "approximation of the belief is called the constrained belief. It predicts that attention decays with distance at "
+        "the rate at which the process forgets, and which value vector each symbol has. Models of one layer and one head "
+        "are trained on Mess3 with three rates of forgetting, and compared with the prediction; the control is the same "
+        "model before training."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     run_columns = ("process",)
@@ -88,8 +89,9 @@ class ConstrainedUpdates(lab.Experiment):
                 name="pattern",
                 title="Decay of attention with distance",
                 caption=(
-                    "Mean attention at a distance divided by that at distance one, at late positions. Predicted: powers "
-                    "of the second eigenvalue of the transition matrix. Bands are 95 % intervals over seeds."
+                    "Curves show the mean attention at a distance divided by that at distance one, at late positions. The "
+                    "predicted values are powers of the second eigenvalue ζ of the transition matrix. Bands are 95 % "
+                    "intervals over seeds."
                 ),
                 panels=tuple(pattern(name) for name in names),
             ),
@@ -97,10 +99,10 @@ class ConstrainedUpdates(lab.Experiment):
                 name="beliefs",
                 title="Values of symbols, and beliefs after attention",
                 caption=(
-                    "Left: cosine of each symbol's value vector with its predicted evidence, mean over symbols. "
-                    "Middle: R² of the constrained belief, read affinely between attention and MLP. Right: the same "
-                    "for the filter's belief; predicted is R² of an affine function of the constrained belief. "
-                    "Intervals are 95 % over seeds."
+                    "Left: cosine between each symbol's value vector and its predicted evidence (mean over symbols). "
+                    "Middle: R² of an affine map from the stream between attention and MLP to the constrained belief. "
+                    "Right: R² of such a map to the filter's belief; the predicted value is R² of an affine function of the "
+                    "constrained belief. Intervals are 95 % intervals over seeds."
                 ),
                 panels=(
                     readings("values", "Values of symbols", "cosine"),
@@ -130,7 +132,11 @@ def _said(effects: dict[str, lab.Effect]) -> str:
 def decays(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     rows = tables["updates"].where(quantity="rate")
     wanted = tuple(PROCESSES)
-    effects = _by_process(rows, lambda own: _mean(own, "trained") - _mean(own, "trained", "predicted"), "of the rate")
+    effects = _by_process(
+        rows,
+        lambda own: _mean(own, "trained") - _mean(own, "trained", "predicted"),
+        "measured decay factor minus the predicted one",
+    )
     held = _by_process(rows, lambda own: _mean(own, "trained"), "")
     return lab.Measurement(
         effects,

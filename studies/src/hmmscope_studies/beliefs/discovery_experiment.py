@@ -22,7 +22,7 @@ class Discovery(Experiment):
 
     title = "Discovery of states and coordinates without labels"
     summary = (
-        "Probes are trained on the exact belief. This experiment uses no labels: states are estimated from the predictions "
+        "Probes need the exact belief as labels. This experiment uses no labels: states are estimated from the predictions "
         "of trained RoFormers alone, by the rank of their Hankel matrix and by merging prefixes with equal predictions of "
         "the future, and coordinates are extracted from the last layer, by principal components, by the extreme points of a "
         "simplex, and by a sparse dictionary. The results are then compared with the exact answer."
@@ -68,7 +68,7 @@ class Discovery(Experiment):
             label = "total variation" if quantity == "distance" else "states"
             panels.append(bars(title, *series, categories=names, y_label=label))
         found = []
-        for quantity, title in {"matched": "Each coordinate of the belief", "read": "The belief, affinely"}.items():
+        for quantity, title in {"matched": "Each coordinate of the belief", "read": "Affine map to the belief"}.items():
             own = coordinates.where(quantity=quantity, network="trained")
             names = own.values("process")
             series = [
@@ -84,10 +84,10 @@ class Discovery(Experiment):
                 name="states",
                 title="States and operators from predictions alone",
                 caption=(
-                    "Left: rank by the largest gap of singular values. Middle: recurrent states of the automaton of "
-                    "prefixes whose futures differ by more than .1 in total variation. Right: distance of the learned "
-                    "operators' next-symbol distributions from the process. The exact process is analysed alike. "
-                    "Intervals: 95 % over seeds."
+                    "Left: rank of the Hankel matrix, by the largest gap of its singular values. Middle: number of "
+                    "recurrent states of the automaton whose states are prefixes with futures that differ by more than .1 "
+                    "in total variation. Right: distance of the learned operators' next-symbol distributions from those of "
+                    "the process. The exact process is analysed in the same way. Intervals are 95 % intervals over seeds."
                 ),
                 panels=tuple(panels),
             ),
@@ -96,7 +96,7 @@ class Discovery(Experiment):
                 title="Coordinates of the last layer found without labels",
                 caption=(
                     "Left: mean absolute correlation of each coordinate of the exact belief with its best match. Right: "
-                    "R² of the belief as an affine function of all coordinates found. Intervals are 95 % over seeds."
+                    "R² of the belief as an affine function of all found coordinates. Intervals are 95 % intervals."
                 ),
                 panels=tuple(found),
             ),

@@ -31,8 +31,9 @@ class Mechanisms(lab.Experiment):
     title = "Components behind a model's prediction"
     summary = (
         "Each head, the attention of each layer and each MLP is replaced by its mean over samples, or by its output on "
-        "another sample. The experiment measures the rise of the loss and the loss of readout after that layer. Then single "
-        "edges are cut: one component receives the mean of another instead of its output. Models of two layers are trained "
+        "another sample. The experiment measures the rise of the loss, and the fall of R² of affine maps from the stream "
+        "after that layer. Then single edges are cut: one component receives the mean output of another component instead "
+        "of its output. Models of two layers are trained "
         "on Markov chains that are drawn anew for each sample, where the circuit of induction heads is known, and on Mess3 "
         "and RRXOR, which require belief tracking. They are compared with the same models before training, and with an "
         "induction circuit constructed by hand, whose components have known roles."
@@ -96,19 +97,20 @@ class Mechanisms(lab.Experiment):
                 name="loss",
                 title="Cost of removing a component",
                 caption=(
-                    "Rise of the loss if a head (letters order the heads of a layer by cost, a the largest), the "
-                    "attention of a layer or an MLP is replaced by its mean over samples, or by its output on another "
-                    "sample. Intervals are 95 % over seeds."
+                    "Bars show the rise of the loss if a head, the attention of a layer or an MLP is replaced by its mean "
+                    "over samples, or by its output on another sample. Letters order the heads of a layer by this rise, "
+                    "from a, the largest. Intervals are 95 % intervals over seeds."
                 ),
                 panels=tuple(_costs(ablated.where(process=process), process) for process in processes),
             ),
             lab.Figure(
                 name="read",
-                title="Loss of readout after the layer",
+                title="Loss of decoded information without a component",
                 caption=(
-                    "Loss of held-out R² of affine maps to earlier symbols, to the frequencies of symbols in the "
-                    "context and of those that followed the present symbol, and to the belief, if a component is "
-                    "replaced by its mean. Means over seeds."
+                    "Colours show how much the held-out R² of affine maps from the stream falls if a component is "
+                    "replaced by its mean. The maps predict earlier symbols, the frequencies of symbols in the context "
+                    "(unigrams), those of the symbols that followed the present one (bigrams), and the belief. Values are "
+                    "means over seeds."
                 ),
                 panels=tuple(_readings(*one) for one in _each(ablated, ("trained", "constructed"))),
             ),
@@ -116,9 +118,9 @@ class Mechanisms(lab.Experiment):
                 name="paths",
                 title="Paths from a token to the prediction",
                 caption=(
-                    "Rise of the loss if the component at the bottom receives the mean over samples of the component at the "
-                    "left instead of its output; all other components receive it unchanged. Each map has its own colour "
-                    "scale. Means over seeds."
+                    "Colours show the rise of the loss if the component at the bottom receives the mean output of the "
+                    "component at the left instead of its output; all other components receive that output unchanged. Each "
+                    "map has its own colour scale. Values are means over seeds."
                 ),
                 panels=tuple(_edges(*one) for one in _each(edges, ("trained", "constructed"))),
             ),
@@ -186,7 +188,7 @@ def _readings(rows: lab.Rows, title: str) -> lab.Panel:
     own = rows.where(ablation="mean", quantity=tuple(_READ))
     shown = own.with_columns(quantity=lambda row: _READ[row["quantity"]])
     placed = _placed(_placed(shown, "part", _parts(own)), "quantity", list(_READ.values()))
-    labels = {"x_label": "readout", "y_label": "component", "z_label": "R² lost"}
+    labels = {"x_label": "decoded quantity", "y_label": "component", "z_label": "R² lost"}
     return lab.heatmap(title, placed, "quantity", "part", z_min=0.0, z_max=1.0, **labels)
 
 

@@ -29,9 +29,9 @@ class LimitsDepth(GridExperiment):
 
     title = "Does depth limit the fit length, or the speed of learning?"
     summary = (
-        "Fit lengths of Transformers of growing depth during training, on whole sequences of five states under two "
-        "permutations that generate A5. If depth is a limit, the fit length of each depth converges below the end of "
-        "the sequence; if depth sets the speed, more training lengthens the fit, and 2^L depends on the budget."
+        "Fit lengths of Transformers of growing depth are measured during training, on whole sequences of five states under "
+        "two permutations that generate A5. If depth is a limit, the fit length of each depth converges below the sequence "
+        "length. If depth only sets the speed of learning, more training lengthens the fit, and 2^L depends on the budget."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("layers", "longest")
@@ -79,9 +79,9 @@ def _by_depth(rows: lab.Rows) -> lab.Figure:
         name="fit-length-by-depth",
         title="Fit length against depth, and against training",
         caption=(
-            f"The place between two positions at which the evaluation loss crosses {rows[0]['error_rate']:g}, by one "
-            "evaluation. 2^layers is cut at the end of the sequence. A ring marks a depth that still learns: over the "
-            "second half of its training the fit length changed by 7 % or more, mean over seeds. Bands are 95 % "
+            "Curves show the interpolated position at which the evaluation loss of one evaluation crosses "
+            f"{rows[0]['error_rate']:g}. 2^layers is cut at the sequence length. A ring marks a depth that still learns: "
+            "its fit length changed by 7 % or more over the second half of the training (mean over seeds). Bands are 95 % "
             "intervals over seeds."
         ),
         panels=tuple(_depth_panel(own) for own in rows.by("longest").values()),
@@ -126,7 +126,7 @@ def _by_training(rows: lab.Rows) -> lab.Figure:
     return lab.Figure(
         name="fit-length-by-training",
         title="Fit length while training",
-        caption="As above, over the training on a logarithmic scale. Bands are 95 % intervals over seeds.",
+        caption="Fit length against the number of training sequences, for each depth. Bands are 95 % intervals over seeds.",
         panels=tuple(panels),
     )
 
@@ -162,7 +162,7 @@ def saturates(tables: lab.Tables) -> lab.Measurement:
     """Leave out depths that fit the whole sequence by half of the training."""
     found: dict[str, lab.Effect] = {}
     for (longest, layers), own in _deep(tables).by("longest", "layers").items():
-        effect = over_seeds(own, last_octave, "doublings per doubling of training")
+        effect = over_seeds(own, last_octave, "doublings of the fit length over the second half of training")
         if effect is not None:
             found[_named(longest, layers)] = effect
     effects = dict(sorted(found.items(), key=lambda item: -item[1].value))
@@ -171,7 +171,7 @@ def saturates(tables: lab.Tables) -> lab.Measurement:
     rests = [name for name, low, high in known if low > -LENGTH_AT_REST and high < LENGTH_AT_REST]
     said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
     text = (
-        f"Doublings of the fit length over the last doubling of training: {said or 'every depth fits the sequence'}. "
+        f"log2 of the factor by which the second half of training lengthens the fit: {said or 'all fit the sequence'}. "
     )
     text += (
         f"Still growing: {', '.join(moving) or 'none'}; converged: {', '.join(rests) or 'none'} (by 95 % intervals)."
@@ -189,7 +189,7 @@ def speed(tables: lab.Tables) -> lab.Measurement:
         known = [(n, lab.EstimateWithError(math.log2(count))) for n, count in reached if count is not None]
         return slope(known) if len(known) > 1 else None
 
-    effect = over_seeds(rows, of_seed, "doublings of the sequences per layer")
+    effect = over_seeds(rows, of_seed, "doublings of the number of sequences per layer")
     counts = each(rows, "layers", lambda own: steps_to(own))
     said = "; ".join(f"{model_name(n)} {count.value:,.0f}" for n, count in counts.items())
     return lab.Measurement(

@@ -11,11 +11,11 @@ from hmmscope_studies.beyond_limits.supervision_rate import LimitsHardDose, dose
 class LimitsHardRare(LimitsHardDose):
     """The supervision rate nearest to the paper's, for two layers and the RNN, with as many answers as limits-hard-dose."""
 
-    title = "Cyclic-HARD with the state asked for once in 128 actions"
+    title = "Cyclic-HARD with one label of the state per 128 actions"
     summary = (
-        "The paper asks for the state of Cyclic-HARD once in 120 actions, and finds that no Transformer fits it at any "
-        "length. This experiment asks for it once in 128 actions, on sequences of 32, and trains on four times as many "
-        "sequences as the grid, which asks once in 32, so that the number of answers is the same."
+        "In the paper's Cyclic-HARD one in 120 actions is followed by a label of the state, and no Transformer fits it at "
+        "any length. This experiment has one label per 128 actions, on sequences of 32. It trains on four times as many "
+        "sequences as limits-hard-dose with one label per 32 actions, so that the number of labels is equal."
     )
     num_seeds = {"smoke": 2, "medium": 3}
     sizes = {scale: LimitsHardDose.sizes[scale] for scale in ("smoke", "medium")}

@@ -135,9 +135,9 @@ def _smallest_figure(rows: lab.Rows) -> lab.Figure:
         name="smallest-precision",
         title="Two bits for every doubling of the length",
         caption=(
-            f"Fewest significand bits p from which on the error stays at or below {TOLERANCE:g}, every operation rounded to "
-            "p bits (median, with the range over instances; three states). The first two curves nearly coincide. "
-            "Attention distinguishes neighbouring positions with 2 log2 T + 4 bits or more."
+            "Curves show the smallest number p of significand bits from which on the error stays at or below "
+            f"{TOLERANCE:g}, if every operation is rounded to p bits (median, with the range over instances; three states). "
+            "The first two curves nearly coincide. Attention needs 2 log2 T + 4 bits to distinguish neighbouring positions."
         ),
         panels=(
             lab.lines(
@@ -158,11 +158,11 @@ def _error_figure(rows: lab.Rows) -> lab.Figure:
     positive = lab.Rows(row for row in rows if row["error"] > 0)
     return lab.Figure(
         name="error-by-precision",
-        title="Below the threshold it fails at once, above it the gadget sets the error",
+        title="Too few bits fail at once; with enough bits the product gadget sets the error",
         caption=(
-            "Largest error against the precision (median, with the range over instances). If attention mistakes a position, "
-            "the error is of order one. With more bits the error of the ReLU network is zero and not shown, that of the "
-            "exact product falls as 2^-p and that of the GeLU gadget as 2^(-2p/3)."
+            "Curves show the largest error against the precision (median, with the range over instances). If attention "
+            "mistakes a position, the error is of order one. With more bits the error of the ReLU network is zero (not "
+            "shown), that of the exact product falls as 2^-p, and that of the GeLU gadget falls as 2^(-2p/3)."
         ),
         panels=tuple(
             lab.lines(
@@ -201,8 +201,8 @@ def _type_figure(rows: lab.Rows) -> lab.Figure:
         name="number-types",
         title="Lengths that a number type can handle",
         caption=(
-            "Largest error of the ReLU network on cycles of three states, over instances, with the significand bits of the "
-            "type (8, 11, 24) and an unbounded exponent; for float32 also of the network in torch."
+            "Colours show the largest error over instances of the ReLU network on cycles of three states. Simulated types "
+            "have the significand bits of the type (8, 11, 24) and an unbounded exponent; “run” is the network in torch."
         ),
         panels=(
             panel("16 bits, simulated", {name: (name, "error") for name in ("bfloat16", "float16")}),
@@ -232,7 +232,9 @@ def logarithmic(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurem
         }
         pairs = zip(growth["long"], growth["short"], strict=True)
         change = [None if late is None or early is None else late - early for late, early in pairs]
-        effects[NAMES[product]] = lab.Effect.pooled(change, "bits per doubling of T")
+        effects[NAMES[product]] = lab.Effect.pooled(
+            change, "bits per doubling of T at long lengths minus those at short ones"
+        )
         rates[NAMES[product]] = lab.Effect.pooled(growth["all"]).short()
     said = "; ".join(f"{name} {rate}" for name, rate in rates.items())
     text = f"Bits per doubling of T, over all lengths: {said}. A resolution of 1/T² needs 2."

@@ -29,11 +29,11 @@ class LimitsLaw(lab.Experiment):
 
     title = "Scaling law of the fit length in depth and training"
     summary = (
-        "Transformers of growing depth and the RNN follow five states under two permutations that generate A5. One trunk "
-        "is trained at a constant learning rate, and copies of it are annealed at budgets that double, so that each point "
-        "is a finished training. Depths and budgets share their instances. A straight law in the logarithm of the "
-        "sequences and a law that saturates are fitted to all budgets but the largest, tested on it, and extrapolated to "
-        "the paper's budget; the interval is the union of both."
+        "Transformers of growing depth and the RNN track five states under two permutations that generate A5. Each model is "
+        "trained at a constant learning rate, and copies of it are annealed at budgets that double, so that each point "
+        "is a finished training. All depths and budgets use the same instances of the process. Two laws for the fit length, "
+        "one linear in the logarithm of the number of sequences and one that saturates, are fitted to all budgets but the "
+        "largest, tested on it, and extrapolated to the paper's budget; the interval is the union of both."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("layers", "longest", "steps")
@@ -310,7 +310,7 @@ def _tells_depths(
         most,
         0.0,
         float(deepest),
-        "log2 of the largest fit length predicted for the shallowest depth, compared with the deepest's L,",
+        "log2 of the largest fit length predicted for the shallowest depth, compared with the largest depth L,",
     )
 
 
@@ -387,7 +387,7 @@ def rests(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measurement:
     said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
     return lab.Measurement(
         effects,
-        f"Doublings of the fit length over the last doubling of the budget: {said or 'all fit the sequence'}. "
+        f"log2 of the factor by which the last doubling of the budget lengthens the fit: {said or 'all fit the sequence'}. "
         f"Converged: {', '.join(still) or 'none'}.",
     )
 
@@ -413,10 +413,11 @@ def _figure(rows: lab.Rows, numbers: lab.Numbers = None) -> lab.Figure:
         name="fit-length-law",
         title="Fit length of annealed trainings, extrapolated to the paper's budget",
         caption=(
-            f"The place between two positions at which the loss crosses {lab.parameter(numbers, 'rate'):g}, for annealed "
-            "copies of one trunk. Bands at points are 95 % intervals over instances. The bands beyond them are the union of "
-            "a straight law and a law that saturates, for the mean over instances, up to the 5·10⁸ sequences of the paper; "
-            "both were fitted to all points. Curves are cut at the sequence length, the longest possible fit."
+            "Points show the interpolated position at which the loss crosses "
+            f"{lab.parameter(numbers, 'rate'):g}, for annealed "
+            "copies of one training. Bands at points are 95 % intervals over instances. Bands beyond the points are "
+            "predictions of the mean over instances, up to the 5·10⁸ sequences of the paper: the union of a linear law and "
+            "a law that saturates, both fitted to all points. Curves are cut at the sequence length."
         ),
         panels=(lab.lines(f"Cyclic-DET, sequences of {longest}, width 64", *series, **shown),),
     )

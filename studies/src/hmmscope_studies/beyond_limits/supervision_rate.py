@@ -34,10 +34,10 @@ class LimitsHardDose(lab.Experiment):
 
     title = "Effect of the supervision rate"
     summary = (
-        "Cyclic-HARD shows its state only when it is asked for, after an action with the supervision rate alpha. The "
-        "paper has alpha = 1/120 and finds that no Transformer fits even a constant length, while the RNN does. Here the "
-        "length of the sequence is fixed and alpha falls; the RNN sees as many sequences as the Transformers at each "
-        "alpha. The paper's alpha with its length of 120 and its 10^8 sequences is out of reach of two processor cores."
+        "In Cyclic-HARD an action is followed by a label of the state only with a probability, the supervision rate alpha. "
+        "The paper has alpha = 1/120 and finds that no Transformer fits even a constant length, while the RNN does. In this "
+        "experiment the length of the sequence is fixed and alpha falls; the RNN sees as many sequences as the Transformers "
+        "at each alpha. The paper's alpha, length of 120 and 10^8 sequences are out of reach of two processor cores."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     run_columns = ("actions", "layers")
@@ -98,16 +98,19 @@ class LimitsHardDose(lab.Experiment):
             for n in layers_of(lengths)
         ]
         series.append(lab.level(longest, (min(doses), max(doses)), "end of the sequence", "ceiling"))
-        shown: dict[str, Any] = {"x_label": "actions between two questions", "y_label": "fit length", "y_min": 0.0}
+        shown: dict[str, Any] = {"x_label": "actions per label of the state", "y_label": "fit length", "y_min": 0.0}
         caption = (
-            f"The place between two positions at which the evaluation loss after training crosses {RATE:g}, over positions "
-            "at which the state is asked for. All models of a supervision rate see equally many sequences. Bands are 95 % "
-            "intervals over seeds."
+            f"Curves show the interpolated position at which the evaluation loss after training crosses {RATE:g}; only "
+            "positions with a label of the state count. All models of a supervision rate see equally many sequences. Bands "
+            "are 95 % intervals over seeds."
         )
         panel = lab.lines(f"Sequences of {longest}", *series, log_x=True, y_max=1.08 * longest, **shown)
         return [
             lab.Figure(
-                name="dose", title="Fit length by the distance between questions", caption=caption, panels=(panel,)
+                name="dose",
+                title="Fit length against the number of actions per label",
+                caption=caption,
+                panels=(panel,),
             )
         ]
 
@@ -165,7 +168,7 @@ def dose_slope(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
         "RNN": over_seeds(rows, lambda own: fall(own, True)),
     }
     slopes = told({k: v for k, v in parts.items() if v})
-    text = f"Doublings of the fit length for each doubling of the distance between questions: {slopes}."
+    text = f"Slope of log2 of the fit length over log2 of the number of actions per label: {slopes}."
     asked = lab.Gate.regime(
         1 / max(rows.values("actions")),
         0,
@@ -184,7 +187,7 @@ def dose_slope(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measureme
         )
     moved = drift(tables[WHILE_TRAINING], lambda own: difference(own, _then), numbers)
     return lab.Measurement(
-        over_seeds(rows, difference, "doublings per doubling of the distance"),
+        over_seeds(rows, difference, "doublings of the fit length per doubling of the actions per label"),
         text,
         gates=gates,
         last_doubling_change=moved,

@@ -34,10 +34,11 @@ KNOWN, RETRIEVAL = "known-component", "retrieval"
 class Concentrations(lab.Experiment):
     """N-grams, retrieval and the filter that knows the HMM, on prompts of growing length."""
 
-    title = "Which random HMMs leave room for learning in context"
+    title = "Random HMMs on which a learner can exceed n-gram baselines"
     summary = (
         "[MultiTask] draws 8192 HMMs of 128 states and 16 symbols, and states neither the distribution of their "
-        "matrices nor the length of a prompt. Here rows have Dirichlet distributions of several concentrations. For "
+        "matrices nor the length of a prompt. This experiment draws rows from Dirichlet distributions of several "
+        "concentrations. For "
         "each, tuned n-gram baselines, the Bayes mixture over the pool (retrieval) and the filter that knows the HMM "
         "are compared at the end of prompts of growing length, on HMMs of the pool and on new ones. Nothing is trained."
     )
@@ -78,18 +79,20 @@ class Concentrations(lab.Experiment):
                 name="accuracy",
                 title="Accuracy at the end of a prompt",
                 caption=(
-                    "Accuracy of the next observation in the last demonstration of a prompt, against the observations of "
-                    "the prompt, for each pair of concentrations (transitions, emissions). HMMs of the pool; retrieval "
-                    "also on new HMMs, after the shortest prompt. Bands are 95 % intervals over prompts."
+                    "Curves show the accuracy of predictions of the next observation in the last demonstration of a prompt, "
+                    "against the number of observations of the prompt; there is a panel for each pair of concentrations "
+                    "(transitions, emissions). Prompts come from HMMs of the pool, for retrieval also from new HMMs "
+                    "(shortest prompt only). Bands are 95 % intervals over prompts."
                 ),
                 panels=tuple(_panel(tables, name) for name in tables["gaps"].values("concentrations")),
             ),
             lab.Figure(
                 name="names",
-                title="How often symbol counts name the HMM",
+                title="How often symbol counts identify the HMM",
                 caption=(
-                    "Fraction of prompts of the pool for which the likelihood of the symbol counts is largest for the "
-                    "right HMM; the symbol frequencies of every HMM are known. Bands are 95 % intervals over prompts."
+                    "Curves show the fraction of prompts of the pool for which the likelihood of the symbol counts is "
+                    "largest for the right HMM, if the symbol frequencies of every HMM are known. Bands are 95 % intervals "
+                    "over prompts."
                 ),
                 panels=(
                     lab.lines(
@@ -261,7 +264,9 @@ def room(tables: lab.Tables) -> lab.Measurement:
     known = tables["predictions"].where(predictor=KNOWN, metric="accuracy", prompts=POOL, symbols=shortest)
     accuracy = _effects(known, "with the HMM known")
     named = _effects(tables["names"].where(symbols=shortest), "of prompts")
-    each = "; ".join(f"{name}: {found}; symbol counts name {named[name]}" for name, found in accuracy.items())
+    each = "; ".join(
+        f"{name}: {found}; symbol counts identify the HMM in {named[name]}" for name, found in accuracy.items()
+    )
     return lab.Measurement(
         effects, f"After {shortest} observations, by (transitions, emissions), the accuracy is {each}."
     )

@@ -38,9 +38,9 @@ class ConstructionVsTrained(lab.Experiment):
     summary = (
         "A decoder is trained on a mixture of hidden Markov models and compared with the network of Theorem 1, "
         "with a causal mask, on the same prompts. The same instruments measure both: which past symbols a layer "
-        "represents, where the task becomes readable, whether attention depends on positions, where it looks, how "
-        "similar the layers are, and whether steps of gradient descent on the demonstrations explain what a "
-        "trained layer adds. The untrained model is the control."
+        "represents, where the identity of the HMM becomes decodable, whether attention depends on positions, which "
+        "positions it selects, how similar the layers are, and whether steps of gradient descent on the demonstrations "
+        "explain what a trained layer adds. The untrained model is the control."
     )
     num_seeds = {"smoke": 2, "small": 5, "medium": 5, "gpu": 5, "paper": 1}
     groups = {
@@ -109,9 +109,10 @@ def _score_figure(rows: lab.Rows) -> lab.Figure:
 
     return lab.Figure(
         name="scores",
-        title="How well each predicts",
-        caption="At the end of the test sequence, where the window of the construction lies inside the sequence. "
-        "The output of the construction is clipped at zero and normalised. Bars show 95 % intervals.",
+        title="Accuracy and distance from the optimum, by predictor",
+        caption="Bars show accuracy (left) and total variation from the optimum (right) at the end of the test sequence, "
+        "where the window of the construction lies inside the sequence. "
+        "The output of the construction is clipped at zero and normalised. Bars have 95 % intervals.",
         panels=(
             panel("accuracy", "Accuracy", "accuracy"),
             panel("total_variation", "Distance to the optimum", "total variation"),
@@ -138,8 +139,8 @@ def _probe_figure(rows: lab.Rows) -> lab.Figure:
 
     return lab.Figure(
         name="probes",
-        title="What each layer represents",
-        caption="Accuracy of linear probes for the symbol k steps back and for the identity of the HMM, on "
+        title="Accuracy of probes, by layer and network",
+        caption="Curves show the accuracy of linear probes for the symbol k steps back and for the identity of the HMM, on "
         "samples that the probe was not trained on. Layer 0 is the embedding.",
         panels=tuple(panel(network) for network in TITLES),
     )
@@ -150,9 +151,9 @@ def _shuffle_figure(rows: lab.Rows) -> lab.Figure:
     return lab.Figure(
         name="position-shuffle",
         title="Does attention depend on the positions of demonstrations?",
-        caption="Whole demonstrations are permuted, and the logits from the last token are matched by the "
-        "identity of their key. Coefficient of variation of centred logits, averaged over heads. Zero: "
-        "the layer depends on content alone.",
+        caption="Whole demonstrations are permuted, and each attention logit from the last token is compared with the logit "
+        "of the same key token before. Curves show the coefficient of variation of centred logits, averaged over heads. At "
+        "zero a layer depends on content alone.",
         panels=(
             lab.lines(
                 "",
@@ -193,8 +194,8 @@ def _offset_figure(rows: lab.Rows) -> lab.Figure:
     return lab.Figure(
         name="attention-by-offset",
         title="Attention of the last token",
-        caption="Attention of the last token by distance, averaged over heads; each row is divided by its sum "
-        "over the distances shown (the construction's gradient layers are not normalised).",
+        caption="Colours show the attention of the last token by distance, averaged over heads. Each row is divided by its "
+        "sum over the shown distances, because the construction's gradient layers are not normalised.",
         panels=(panel("trained"), panel("constructed")),
     )
 
@@ -205,7 +206,8 @@ def _similarity_figure(rows: lab.Rows) -> lab.Figure:
         name="similarity",
         title="Similarity of the layers",
         caption=(
-            "Linear centred kernel alignment of the residual streams at the same positions. One: equal up to rotation."
+            "Colours show the linear centred kernel alignment (CKA) of the residual streams at the same positions. A value "
+            "of one means that they are equal up to rotation."
         ),
         panels=tuple(
             lab.heatmap(
@@ -221,9 +223,9 @@ def _step_figure(rows: lab.Rows) -> lab.Figure:
     return lab.Figure(
         name="gradient-steps",
         title="Does a gradient step explain what a layer adds?",
-        caption="The output that a layer adds at the last position, predicted linearly from the last symbol and "
-        "the frequencies in the prompt. Shown is the gain in R² on held-out prompts when the change of "
-        "the prediction by a step of gradient descent is added as a predictor.",
+        caption="A linear map predicts the output that a layer adds at the last position from the last symbol and "
+        "the symbol frequencies in the prompt. Colours show the gain in R² on held-out prompts if the map also receives the "
+        "change of the prediction by a step of gradient descent.",
         panels=tuple(
             lab.heatmap(TITLES[name], rows.where(network=name), "step", "layer", **axes)
             for name in ("trained", "untrained")

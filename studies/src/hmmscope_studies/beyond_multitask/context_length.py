@@ -25,9 +25,9 @@ class ContextLength(lab.Experiment):
 
     title = "How many observations a Transformer needs"
     summary = (
-        "Lemma 1 of [MultiTask]: the error from keeping only the last k observations falls exponentially in k. A "
+        "By Lemma 1 of [MultiTask], the error from keeping only the last k observations falls exponentially in k. A "
         "decoder is trained for each k on windows of one stationary HMM, to predict the next observation. Its "
-        "error against the filter of the whole past is compared with the exact error of a memory of the same k "
+        "distance from the filter of the whole past is compared with the exact error of a memory of the same k "
         "observations."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
@@ -64,10 +64,10 @@ class ContextLength(lab.Experiment):
                 name="context-length",
                 title="Error against the number of observations",
                 caption=(
-                    "Excess over the filter of the whole past, and total variation from it, by the number k of "
-                    "observations seen. The best predictor from k observations is exact; excess = memory + "
-                    "learning, so the learning part of the model (dotted) is the error that training left. "
-                    "Straight lines are exponential decay. Bands are 95 % intervals over seeds, each with its own "
+                    "Curves show the excess loss over the filter of the whole past (left), and the total variation from it "
+                    "(right), against the number k of observations seen. The best predictor from k observations is exact. "
+                    "The excess of a model is that of this predictor (memory) plus the error that training left (learning "
+                    "part). Straight lines are exponential decay. Bands are 95 % intervals over seeds, each with its own "
                     "HMM."
                 ),
                 panels=(
@@ -107,7 +107,7 @@ def memory_decay(tables: lab.Tables, numbers: lab.RuleParameters) -> lab.Measure
     gamma = rates[0]["observability"]
     text = (
         f"The memory error falls by a factor of {math.exp(-decay.value):.2f} per additional observation, and "
-        f"ln(error) is nearer to a straight line in k than to one in ln(k) by {better.short()} nats. Over the "
+        f"ln(error) is closer to a linear function of k than to one of ln(k) by {better.short()} nats. Over the "
         f"first four observations the decay rate is {rates.effect('rate')}, that of the hidden chain alone "
         f"{rates.effect('mixing')}; the lemma guarantees c gamma^4 with an unknown c, and gamma^4 is "
         f"{gamma**4:.3f} here (gamma = {gamma:g})."

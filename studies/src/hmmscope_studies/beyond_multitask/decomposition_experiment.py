@@ -102,9 +102,10 @@ def _parts_figure(rows: lab.Rows) -> lab.Figure:
         name="error-parts",
         title="Parts of the error",
         caption=(
-            "Squared Euclidean distance of the least-squares prediction from the exact distribution of the next "
-            "observation, averaged over all histories, and its three parts, which add up. Four hidden states with "
-            "four symbols; the band is a 95 % interval over sets of demonstrations. Parts that vanish are omitted."
+            "Curves show the squared Euclidean distance of the least-squares prediction from the exact distribution of the "
+            "next observation, averaged over all histories, and the three parts of which it is the sum. The process has "
+            "four hidden states and four symbols. Bands are 95 % intervals over sets of demonstrations. Parts that are zero "
+            "are omitted."
         ),
         panels=tuple(panel(length) for length in sorted(rows.values("memory_length"))[:3]),
     )
@@ -131,8 +132,9 @@ def _stopping_figure(rows: lab.Rows) -> lab.Figure:
         name="early-stopping",
         title="More steps and a longer memory help only with enough samples",
         caption=(
-            "Total error of gradient descent from zero with step 1/L, by memory length L. With few samples the "
-            "error rises again: early stopping regularises. Bands are 95 % intervals over sets of demonstrations."
+            "Curves show the total error of gradient descent from zero against the number of steps, for each memory length "
+            "L. With few samples the error rises again, because early stopping regularises. Bands are 95 % intervals over "
+            "sets of demonstrations."
         ),
         panels=tuple(panel(pick(rows.values("samples"))) for pick in (min, max)),
     )
@@ -150,9 +152,9 @@ def _scaling_figure(rows: lab.Rows) -> lab.Figure:
         name="generalisation",
         title="The error from the sample falls as 1/n",
         caption=(
-            "Mean squared distance of the least-squares prediction from the best linear one, memory of 2 "
-            "observations, for the reference process and random ones. The line is σ² rank / n of the reference, "
-            "without a fit. Bands are 95 % intervals over sets of demonstrations."
+            "Curves show the mean squared distance of the least-squares prediction from the best linear prediction with a "
+            "memory of 2 observations, for the reference process and random processes. The line “predicted” is σ² rank / n "
+            "of the reference process, without a fit. Bands are 95 % intervals over sets of demonstrations."
         ),
         panels=(
             lab.lines(
@@ -185,9 +187,10 @@ def _convergence_figure(rows: lab.Rows) -> lab.Figure:
         name="optimisation",
         title="Gradient descent approaches least squares geometrically",
         caption=(
-            "Euclidean distance of the prediction after T steps of size 1/L from that of least squares; 1000 "
-            "samples, memory of 2 observations. Mean: root mean square over windows. The bound falls by 1 - "
-            "alpha_+ / L per step, where alpha_+ is the smallest non-zero eigenvalue of the sample covariance."
+            "Curves show the Euclidean distance of the prediction after T steps of size 1/L from the least-squares "
+            "prediction, for 1000 samples and a memory of 2 observations: its root mean square over windows, and that of "
+            "the worst window. The bound falls by a factor of 1 - alpha_+ / L per step, where alpha_+ is the smallest "
+            "non-zero eigenvalue of the sample covariance and L the largest."
         ),
         panels=tuple(
             lab.lines(
@@ -219,14 +222,15 @@ def _bound_figure(rows: lab.Rows) -> lab.Figure:
         name="bound",
         title="The bound on random processes",
         caption=(
-            "Euclidean distances for random processes with 2 to 5 states, 2 to 4 symbols, memories of 1 to 3, 10 "
-            "to 10,000 samples and 0 to 199 steps, in exact expectation over labels. Sample and steps: the worst "
-            "window in the range of the sample covariance. Differences below 1e-12 are omitted."
+            "Points show Euclidean distances and their bounds for random processes with 2 to 5 states, 2 to 4 symbols, "
+            "memories of 1 to 3, 10 to 10,000 samples and 0 to 199 steps, in exact expectation over labels. The errors from "
+            "the sample and from the steps are those of the worst window in the range of the sample covariance. Differences "
+            "below 1e-12 are omitted."
         ),
         panels=(
-            panel("Total", "total", "bound"),
-            panel("From the sample", "worst_generalisation", "generalisation_bound"),
-            panel("From the steps", "worst_optimisation", "optimisation_bound"),
+            panel("Total error", "total", "bound"),
+            panel("Error from the sample", "worst_generalisation", "generalisation_bound"),
+            panel("Error from the steps", "worst_optimisation", "optimisation_bound"),
         ),
     )
 

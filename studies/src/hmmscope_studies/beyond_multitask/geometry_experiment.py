@@ -189,12 +189,12 @@ def _layer_figure(tables: lab.Tables) -> lab.Figure:
         name="layers",
         title="Belief decoded by an affine map from each layer",
         caption=(
-            "R² on held-out samples of ridge regressions from the residual stream to the exact belief state, "
-            "after every observation; layer 0 is the embedding. The ceiling is what the observations allow: in "
+            "Curves show the held-out R² of ridge regressions from the residual stream to the exact belief state "
+            "after every observation; layer 0 is the embedding. The observer's curve is an upper bound: in "
             "the mixture, an observer who does not know the component does not know the belief in the true "
             "component. The baseline is an affine function of the exact distribution of the next observation. In "
-            "Mess3 distribution and belief are affine functions of each other, so that they cannot be "
-            "distinguished; in RRXOR they are far from it, and the R² for the distribution itself is shown too. "
+            "Mess3 this distribution and the belief are affine functions of each other, so that they cannot be "
+            "distinguished; in RRXOR they are not, and the R² for the distribution itself is shown too. "
             "The control is the untrained model; a map fitted to shuffled beliefs is in the table. Bands are 95 % "
             "intervals over seeds."
         ),
@@ -217,10 +217,10 @@ def _triangle_figure(tables: lab.Tables, process: str) -> lab.Figure:
         name=f"simplex-{process}",
         title=f"Belief states of {name}",
         caption=(
-            f"Beliefs over the three {about}, in the triangle whose corners are certainty; each point is one "
-            "prefix of a held-out sample of the first seed, coloured by its exact belief in all panels. Left: the "
-            "forward filter. Middle and right: the affine map of the layer that fits its training samples best; "
-            "it is not constrained to the triangle."
+            f"Points are beliefs over the three {about}, in the triangle whose corners mean certainty. Each point is one "
+            "prefix of a held-out sample of the first seed, coloured by its exact belief in all panels. Left: exact beliefs "
+            "of the forward filter. Middle and right: beliefs decoded by the affine map of the layer that fits its training "
+            "samples best; the map is not constrained to the triangle."
         ),
         panels=tuple(
             lab.BeliefPlane.triangle(title, [row[side] for row in rows], exact) for side, title in titles.items()

@@ -51,8 +51,8 @@ class HeadCountExperiment(PromptStudy):
                 name="heads",
                 title="Results by number of heads",
                 caption=(
-                    "Excess over the optimum, loss and accuracy, averaged over the test sequence, by the number "
-                    "of heads at a fixed width. Theorem 1 has 2p heads per layer for p symbols (here "
+                    "Curves show the excess over the optimum, the loss and the accuracy, averaged over the test sequence, "
+                    "against the number of heads at a fixed width. Theorem 1 has 2p heads per layer for p symbols (here "
                     f"{2 * rows[0]['symbols']}). Bands are 95 % intervals over seeds."
                 ),
                 panels=tuple(setting_lines(rows, "heads", metric, x_label="heads", log_x=True) for metric in metrics),

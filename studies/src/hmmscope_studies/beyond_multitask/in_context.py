@@ -126,8 +126,8 @@ class InContext(lab.Experiment):
             lab.Figure(
                 name="convergence",
                 title="How much context is needed",
-                caption=f"Observations from which on the loss stays within {TOLERANCE} nats of the filter; "
-                "predictors that never do are not drawn. Means over the seeds that do.",
+                caption=f"Curves show the number of observations from which on the loss stays within {TOLERANCE} nats of "
+                "the filter's. Predictors that never get so close are not drawn. Values are means over the other seeds.",
                 panels=tuple(
                     lab.lines(
                         "",
@@ -266,8 +266,8 @@ def _figure(rows: lab.Rows, metric: str, title: str, y_label: str) -> lab.Figure
     return lab.Figure(
         name=metric,
         title=title,
-        caption="By the number of observations in the context, averaged from each point up to the next and over "
-        "all noises; one panel for each probability of staying in a state.",
+        caption="Values are shown against the number of observations in the context, averaged from each point up to the "
+        "next and over all noise levels; there is a panel for each probability of staying in a state.",
         panels=tuple(panel(mixing) for mixing in kept.values("mixing")),
     )
 

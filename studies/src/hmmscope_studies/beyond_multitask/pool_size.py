@@ -48,9 +48,9 @@ class PoolSize(lab.Experiment):
     summary = (
         "The same decoder is trained on equally many prompts from pools of growing size, so that each HMM is "
         "shown from thousands of times to about as rarely as in the paper (16 times). Its predictions on prompts "
-        "of the pool, of held-out pairs of its parts and of HMMs with new parts are decomposed into the nearest "
+        "of the pool, of held-out pairs of its parts and of HMMs with new parts are compared with the nearest "
         "mixture of n-grams, retrieval, and inference over all pairs. Models with stored checkpoints are also "
-        "followed over training."
+        "measured over training."
     )
     num_seeds = lab.Experiment.NUM_SEEDS
     measure_per_run = True
@@ -240,8 +240,8 @@ def _weights_figure(tables: lab.Tables) -> lab.Figure:
         name="weights",
         title="Strategies in the predictions of a model",
         caption=(
-            "Weights of the mixture of strategies nearest to the predictions of the model (in KL divergence), "
-            "after all demonstrations, against how often each HMM was shown in training. On prompts of the pool, "
+            "Curves show the weights in the mixture of strategies that is nearest to the predictions of the model (in KL "
+            "divergence), after all demonstrations, against the number of training prompts per HMM. On prompts of the pool, "
             "retrieval and inference soon agree, so that their weights cannot be distinguished there."
         ),
         panels=tuple(panels),
@@ -270,8 +270,9 @@ def _by_demonstration(tables: lab.Tables) -> lab.Figure:
         name="by-demonstration",
         title="Strategies along a prompt, in the paper's regime",
         caption=(
-            f"As in the previous figure, for the pool with {_prompts_said(tables)} prompts per HMM: against the "
-            "demonstrations before a sequence, and along the test sequence."
+            "Curves show the weights in the nearest mixture of strategies for the pool with "
+            f"{_prompts_said(tables)} prompts per HMM, against the number of demonstrations before a sequence, and along "
+            "the test sequence."
         ),
         panels=tuple(panels),
     )
@@ -292,9 +293,9 @@ def _phase_figure(rows: lab.Rows) -> lab.Figure:
         name="phases",
         title="Phases of training",
         caption=(
-            "Left: loss on held-out HMMs minus that on the pool, each above the filter that knows the HMM. Right: "
-            "loss of the best in-context n-gram baseline minus that of the model on unseen HMMs. Test sequence, "
-            "means over seeds."
+            "Left: excess loss (over the filter that knows the HMM) on held-out HMMs minus that on the pool. Right: "
+            "loss of the best in-context n-gram baseline minus that of the model, on unseen HMMs. Both are measured in the "
+            "test sequence; values are means over seeds."
         ),
         panels=tuple(maps),
     )
@@ -317,10 +318,11 @@ def _transition_figure(rows: lab.Rows) -> lab.Figure:
         name="transition",
         title="From inference to retrieval",
         caption=(
-            "Inference: loss of the best n-gram baseline (tuned n-grams, context tree weighting) minus that of "
-            "the model, on unseen HMMs. Retrieval: loss on held-out HMMs minus that on the pool, each above the "
-            "filter that knows the HMM. Over training, one curve per pool, and at the end against how often each "
-            "HMM was shown, at equal tokens. Test sequence; bands are 95 % intervals over seeds."
+            "Inference is the loss of the best n-gram baseline (tuned n-grams, context tree weighting) minus that of "
+            "the model, on unseen HMMs. Retrieval is the excess loss (over the filter that knows the HMM) on held-out HMMs "
+            "minus that on the pool. The first panels show them over training, with one curve per pool, and the last panel "
+            "at the end against the number of prompts per HMM, at equal tokens. Both are measured in the test sequence; "
+            "bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )

@@ -26,7 +26,7 @@ class Positions(PromptStudy):
 
     title = "Rotary, learned, sinusoidal or no positions"
     summary = (
-        "[MultiTask] uses rotary positions, whose attention depends on distances only, and its construction "
+        "[MultiTask] uses rotary positions, with which attention depends on distances only, and its construction "
         "gathers the last observations by a rotation. The same decoder is trained with four position encodings on "
         "the same prompts, and evaluated over the test sequence against the exact Bayes mixture. A model of one "
         "layer shows that the task needs more than one."
@@ -49,9 +49,9 @@ class Positions(PromptStudy):
                 name="positions",
                 title="Results by position encoding",
                 caption=(
-                    "Loss, accuracy and excess over the optimum, averaged over the test sequence, by position "
-                    "encoding. The optimum knows the pool but not the HMM of the prompt; the ceiling knows the "
-                    "HMM; n-grams use the prompt alone. Bars are means over seeds with 95 % intervals."
+                    "Bars show the excess over the optimum, the loss and the accuracy, averaged over the test sequence, for "
+                    "each position encoding. The optimum knows the pool but not the HMM of the prompt; the filter of the "
+                    "known HMM is an upper bound; n-grams use the prompt alone. Values are means over seeds."
                 ),
                 panels=tuple(
                     setting_bars(rows, "positions", metric, kinds) for metric in ("excess", "loss", "accuracy")

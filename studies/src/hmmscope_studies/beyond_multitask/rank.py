@@ -68,8 +68,9 @@ class Rank(PromptStudy):
                 name="rank",
                 title="Layers needed, by rank",
                 caption=(
-                    "Excess over the Bayes optimum (which is zero here) over the test sequence, by the number of layers, "
-                    "for the lowest and the highest rank, and for all (mean over seeds). Bands are 95 % intervals."
+                    "Curves show the excess over the Bayes optimum (which is at zero), averaged over the test sequence, "
+                    "against the number of layers, for the lowest and the highest rank; another panel has all ranks (means "
+                    "over seeds). Bands are 95 % intervals."
                 ),
                 panels=(panel(ranks[0]), panel(ranks[-1]), heat),
             )

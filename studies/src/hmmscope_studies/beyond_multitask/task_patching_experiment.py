@@ -90,12 +90,12 @@ class TaskPatching(lab.Experiment):
                 name="layers",
                 title="Another prompt's task is written into a layer",
                 caption=(
-                    "Fraction of the way from the predictions in the test sequence to those of the exact filter "
-                    f"of the other prompt's HMM, by layer, in KL divergence. The subspaces have {NUM_TASKS - 1} "
-                    f"dimensions, as many as {NUM_TASKS} HMMs take. The whole stream shows the largest possible "
-                    "effect of the test positions of a layer; higher layers read the prompt's own demonstrations "
-                    "again. In the last layer only the prediction itself can change. Bands are 95 % intervals "
-                    "over seeds."
+                    "Curves show how far the predictions in the test sequence move to those of the exact filter "
+                    "of the other prompt's HMM, as a fraction of the KL divergence, by the patched layer. The subspaces "
+                    f"have {NUM_TASKS - 1} dimensions, which are enough for {NUM_TASKS} HMMs. Patching the whole stream "
+                    "shows the largest possible effect of the test positions of a layer; layers above it read the prompt's "
+                    "own demonstrations again. In the last layer only the prediction itself can change. Bands are 95 % "
+                    "intervals over seeds."
                 ),
                 panels=(_by(rows.where(rank=NUM_TASKS - 1), "layer", "layer"),),
             ),
@@ -103,8 +103,9 @@ class TaskPatching(lab.Experiment):
                 name="dimensions",
                 title="How many dimensions the task takes",
                 caption=(
-                    "The same by the number of patched dimensions, at the layer below the last where patching the "
-                    "whole stream has the largest effect. Bands are 95 % intervals over seeds."
+                    "Curves show the fraction of the way to the other HMM's filter against the number of patched "
+                    "dimensions. The patched layer is the one below the last where patching the whole stream has the "
+                    "largest effect. Bands are 95 % intervals over seeds."
                 ),
                 panels=(_by(_at_best(rows), "rank", "dimensions of the subspace"),),
             ),

@@ -93,9 +93,9 @@ class ObservabilityExperiment(Experiment):
                 name="observability",
                 title="Error and its decay, by observability",
                 caption=(
-                    "Total variation from the filter of the whole past for the shortest and the longest memory, "
-                    "by observability, and the decay rate of the exact memory error. With weak observations all "
-                    'errors are small, because little can be known: compare with "nothing seen". Bands are 95 % '
+                    "Left and middle: total variation from the filter of the whole past for the shortest and the longest "
+                    "memory, against the observability. Right: decay rate of the exact memory error. With weak observations "
+                    'all errors are small, because little can be known: compare with "nothing seen". Bands are 95 % '
                     "intervals over seeds, each with its own hidden chain."
                 ),
                 panels=tuple(panels),
@@ -153,9 +153,7 @@ def _slowed(rates: Rows) -> str:
     where = ", ".join(
         f"gamma = {gamma:g} in {len(own)} of {_count(rates, gamma)} seeds" for gamma, own in _by_gamma(slow)
     )
-    return (
-        f"Observations SLOW the forgetting of the chain at {where}: they retain what the chain alone would have lost."
-    )
+    return f"Observations slow the forgetting of the chain at {where}, because they retain what the chain alone would lose."
 
 
 def _by_gamma(rows: Rows) -> list[tuple[float, Rows]]:

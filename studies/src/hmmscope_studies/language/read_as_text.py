@@ -218,8 +218,8 @@ def _share(model: HuggingFaceModel, text: Any, chain: LazyChainExample) -> list[
 
 
 _CONTEXT = (
-    "By the number of observations in the context: means from each point to the next, over all noise levels; a panel for "
-    "each probability of staying in a state. Each letter is on a separate line."
+    "Values are shown against the number of observations in the context, as means from each point to the next and over all "
+    "noise levels; there is a panel for each probability of staying in a state. Each letter is on a separate line."
 )
 
 
@@ -228,7 +228,9 @@ def _by_context(rows: lab.Rows, metric: str, title: str, y_label: str) -> lab.Fi
     if metric == "excess":  # so large that the other curves would coincide
         names.remove("shuffled")
         least = min(row["value"] for row in _of(kept, "shuffled").pool("stay", "position"))
-        caption += f" The control with shuffled weights is left out: it is at least {least:.1f} nats above everywhere."
+        caption += (
+            f" The control with shuffled weights is left out: its excess is at least {least:.1f} nats everywhere."
+        )
 
     def panel(stay: float) -> lab.Panel:
         own = kept.where(stay=stay)
@@ -256,8 +258,9 @@ def _separator_figure(rows: lab.Rows) -> lab.Figure:
     return lab.Figure(
         name="separators",
         title="Effect of the separator between letters",
-        caption=f"The same chain (stays with {stay:g}, noise {noise:g}) written with each separator. Left: nats above the "
-        "exact filter, given that a letter follows. Right: total probability that the model gives to the letters.",
+        caption=f"The same chain (probability {stay:g} of staying in a state, noise {noise:g}) is written with each "
+        "separator. Left: excess loss over the exact filter, given that a letter follows. Right: total probability that the "
+        "model gives to the letters of the chain.",
         panels=(
             panel("excess", "nats above the exact filter", False),
             panel("share", "probability of a letter of the chain", False),
@@ -274,9 +277,9 @@ def _belief_figure(rows: lab.Rows) -> lab.Figure:
     return lab.Figure(
         name="beliefs",
         title="The belief of RRXOR in the layers",
-        caption="R² of the exact belief as an affine function of the stream, on held-out samples. From the exact "
-        "prediction: R² of a stream that only encodes the exact next-symbol distribution. The control with shuffled "
-        f"weights is left out: it goes down to {least:.1f}.",
+        caption="Curves show R² of the exact belief as an affine function of the stream, on held-out samples. The baseline "
+        "is R² of a stream that encodes only the exact next-symbol distribution. The control with shuffled "
+        f"weights is left out, because its R² goes down to {least:.1f}.",
         panels=(lab.lines("", *series, alone, x_label="layer", y_label="R² on held-out samples"),),
     )
 
@@ -287,8 +290,9 @@ def _moved_figure(rows: lab.Rows) -> lab.Figure:
     return lab.Figure(
         name="interventions",
         title="Writing another belief into the stream",
-        caption="How far the next prediction moves to the exact filter's with the written belief (one: all the way), at "
-        "the layer above the input that reads the belief best, and the same for a random change of equal size.",
+        caption="Bars show how far the next prediction moves to the exact filter's prediction for the written belief (one: "
+        "all the way), and how far it moves after a random change of equal size. The belief is written at the layer above "
+        "the input that encodes it best.",
         panels=(lab.bars("", *own, categories=kinds, y_label="fraction of the way"),),
     )
 

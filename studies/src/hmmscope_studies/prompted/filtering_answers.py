@@ -31,8 +31,9 @@ def who_filters(tables: Tables) -> list[str]:
         return []
     filters, fails = (registry.lookup("claim", name).rule for name in (FILTERS, FAILS))
     lines = [
-        "Filtering by number of training samples: nats above the exact filter divided by those of the n-gram baseline "
-        f"at the same place, means over seeds with separate 95 % intervals. *Filters*: below {filters.bound:g}; "
+        "The table has the excess loss over the exact filter divided by that of the n-gram baseline, on the same samples "
+        "and by number of training samples, as means over seeds with separate 95 % intervals. "
+        f"*Filters*: below {filters.bound:g}; "
         f"*fails*: above {fails.bound:g}; *neither*: between the two; *open*: the interval contains a bound, and the "
         "number is how many seeds of this spread would decide. Slowly mixing and nearly certain HMMs were left out of "
         "training.",

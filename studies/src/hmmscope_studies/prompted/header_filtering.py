@@ -35,7 +35,7 @@ class HeaderFiltering(lab.Experiment):
     summary = (
         "Every sample has a new HMM, whose matrices are given in the prompt. Memorisation is impossible, and the optimum is "
         "exact: the filter of the given HMM. Three papers of 2025 report that Transformers filter in this setting, and that "
-        "LSTMs fail; [Limits] finds RNNs ahead of Transformers on every HMM. This experiment measures both on one axis. "
+        "LSTMs fail; [Limits] finds RNNs better than Transformers on every HMM. This experiment compares all of them. "
         "Networks with similar numbers of parameters, after annealed budgets that double, are compared after equally many "
         "samples and after equal processor time, up to their training length and up to four times it, and on slowly mixing "
         "and nearly deterministic HMMs that training left out. It also measures what the networks encode: the belief, the "
@@ -211,8 +211,9 @@ def _learning_figure(learning: lab.Rows, places: lab.Rows) -> lab.Figure:
         name="learning",
         title="Excess over the filter of the given HMM, against samples and against time",
         caption=(
-            "Mean KL divergence from the exact filter, over positions and HMMs. Each point is an annealed budget. Processor "
-            "time is that of our implementations on the machine of the tables. Means over seeds, bands are 95 % intervals."
+            "Curves show the mean KL divergence from the exact filter, over positions and HMMs. Each point is a training "
+            "with an annealed budget. Processor times are those of our implementations on the machine named below. Lines "
+            "are means over seeds; bands are 95 % intervals."
         ),
         panels=panels,
     )
@@ -235,9 +236,9 @@ def _position_figure(rows: lab.Rows) -> lab.Figure:
         name="by-position",
         title=f"Excess by the number of observations, up to {TIMES} times the training length",
         caption=(
-            "Mean KL divergence from the filter of the given HMM. Predictors that do not read the header are shown too: the "
-            "filter of another HMM, the best n-gram baseline, Baum-Welch on the observations so far, and, by Monte Carlo, "
-            "the Bayes predictor that knows the family of HMMs. Means over seeds, bands are 95 % intervals."
+            "Curves show the mean KL divergence from the filter of the given HMM. Four predictors do not read the header: "
+            "the filter of another HMM, the best n-gram baseline, Baum-Welch on the observations so far, and (by Monte "
+            "Carlo) the Bayes predictor that knows the family of HMMs. Lines are means over seeds; bands are 95 % intervals."
         ),
         panels=_each(rows, panel),
     )
@@ -271,7 +272,8 @@ def _calibration_figure(rows: lab.Rows) -> lab.Figure:
     return lab.Figure(
         name="calibration",
         title="Difference between the entropies of the prediction and of the exact one",
-        caption="Mean absolute difference of entropies, in bits. Means over seeds, bands are 95 % intervals.",
+        caption="Curves show the mean absolute difference between the entropy of the model's prediction and that of the "
+        "exact prediction, in bits. Lines are means over seeds; bands are 95 % intervals.",
         panels=_each(rows, panel),
     )
 
@@ -303,8 +305,9 @@ def _places_figure(rows: lab.Rows) -> lab.Figure:
         name="places",
         title="Beyond the training length, and on HMMs left out of training",
         caption=(
-            "After the largest budget. Slowly mixing HMMs and HMMs with nearly deterministic rows were left out of "
-            "training. The n-gram baseline is tuned on the training distribution. Intervals are 95 % over seeds."
+            "Bars show the mean KL divergence from the exact filter after the largest budget. Slowly mixing HMMs and HMMs "
+            "with nearly deterministic rows were left out of training. The n-gram baseline is tuned on the training "
+            "distribution. Intervals are 95 % intervals over seeds."
         ),
         panels=_each(rows, panel),
     )
@@ -328,8 +331,9 @@ def _edits_figure(rows: lab.Rows) -> lab.Figure:
         name="edits",
         title="Response to an edit of one header entry",
         caption=(
-            "1 - D(new filter, model after) / D(new filter, model before), over the later half of the observations, which "
-            "are unchanged. One means that the model filters with the new HMM, zero that it ignores the edit. Intervals are "
+            "Bars show 1 - D(new filter, model after the edit) / D(new filter, model before), where D is the KL divergence "
+            "over the later half of the observations, which are unchanged. One means that the model filters with the new "
+            "HMM, and zero that it ignores the edit. Intervals are "
             "95 % over seeds."
         ),
         panels=_each(rows, panel),
@@ -360,9 +364,9 @@ def _inside_figure(tables: lab.Tables) -> lab.Figure | None:
         name="inside",
         title="Belief and header's transition matrix in each layer, beyond untrained controls",
         caption=(
-            "1 - (1 - R²) / mean over three untrained controls of (1 - R²), for affine maps on held-out samples: to the "
-            "exact belief after every observation, and to the header's transition probabilities at the last observation. "
-            "Means over seeds, bands are 95 % intervals."
+            "Curves show 1 - (1 - R²) / mean over three untrained controls of (1 - R²), on held-out samples, for affine "
+            "maps from a layer to the exact belief after every observation, and to the header's transition probabilities at "
+            "the last observation. Lines are means over seeds; bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
@@ -385,11 +389,11 @@ def _moves_figure(rows: lab.Rows) -> lab.Figure | None:
         name="moves",
         title="Response to replacing the belief in a layer",
         caption=(
-            "1 - D(exact answer for the other belief, model after) / D(exact answer, model before), at single positions, "
-            "with the belief component of a layer's stream (by the best affine map) replaced by that of another sample, "
-            "which has another HMM. One means that the model uses the new belief, zero that it ignores it; values below "
-            "zero move away from it, and values below -1 are not drawn. Random subspace: a random map of the same rank, in "
-            "the rotary Transformer. Means over seeds, bands are 95 % intervals."
+            "The belief component of a layer's stream (by the best affine map) is replaced by that of another sample, "
+            "which has another HMM. Curves show 1 - D(exact answer for the new belief, model after) / D(the same answer, "
+            "model before) at single positions, where D is the KL divergence. One means that the model uses the new belief, "
+            "and zero that it ignores it; values below -1 are not drawn. “Random subspace” replaces a random component of "
+            "the same rank, in the rotary Transformer. Lines are means over seeds; bands are 95 % intervals."
         ),
         panels=_each(trained, panel),
     )
@@ -405,15 +409,15 @@ def _heads_figure(rows: lab.Rows) -> lab.Figure | None:
         for one in own.by("seed", "layer").values():
             dearest = sorted(one, key=lambda row: -row["value"])
             ranked += [row | {"rank": place} for place, row in enumerate(dearest, 1)]
-        labels = {"x_label": "head of the layer, by falling cost", "y_label": "layer", "z_label": "nats"}
+        labels = {"x_label": "head of the layer, from the largest cost on", "y_label": "layer", "z_label": "nats"}
         return lab.heatmap(_sized(size), ranked, "rank", "layer", **labels)
 
     return lab.Figure(
         name="heads",
         title="Cost of removing single heads' attention to the header",
         caption=(
-            "Rise of the loss in nats if the observations put no weight of a head of the rotary Transformer on the header, "
-            "but all of it on observations. Means over seeds."
+            "Colours show the rise of the loss, in nats, if one head of the rotary Transformer attends only to observations "
+            "and not to the header. Values are means over seeds."
         ),
         panels=_each(rows, panel),
     )
