@@ -261,7 +261,7 @@ SECTIONS: dict[str, tuple[Callable[[Modules], list[str]], int]] = {
     "lines of the library": (of_ring("library"), 57_939),
     "lines of the lab": (of_ring("lab"), 15_825),
     "lines of the papers": (of_ring("papers"), 14_350),
-    "lines of the studies": (of_ring("studies"), 10_275),
+    "lines of the studies": (of_ring("studies"), 10_314),
     "lines of tests": (lines_of_tests, 67_600),
     "words of docstrings": (docstring_words, 84_481),
     "modules of more than 450 lines": (long_modules, 0),
