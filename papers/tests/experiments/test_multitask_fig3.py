@@ -173,7 +173,7 @@ def tables_3a(
 def test_state_before_task(later: Sequence[float], above: Sequence[float] | None, verdict: str) -> None:
     found = judged("multitask-state-before-task", tables_3a(later, above))
     assert found.verdict == verdict
-    assert "The hidden state reaches 90 % of its maximum accuracy at layer 2 " in found.text
+    assert "Probes reach 90 % of their maximum accuracy at layer 2 for the hidden state" in found.text
 
 
 def test_order_is_not_asked_of_what_training_did_not_raise() -> None:

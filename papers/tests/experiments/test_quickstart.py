@@ -92,7 +92,7 @@ def test_what_the_layers_hold_stands_beside_untrained_twins() -> None:
     found = judged("quickstart-layers", tables())
     assert found.text.startswith("1 back 0.70 (0.20), ")
     assert found.value == pytest.approx(0.625)
-    unit = "of the error of untrained controls, token one back"
+    unit = "of the controls' error, token one back"
     assert (found.low, found.high, found.unit) == (*map(pytest.approx, (0.525, 0.725)), unit)
     found = judged("quickstart-layers", tables(told=False))
     assert found.text.endswith("; the effect of training is not identifiable.")

@@ -239,7 +239,7 @@ def test_trained_and_untrained_maps_share_their_colours() -> None:
         assert [panel.z_max for panel in figure.panels] == [0.4, 0.4, None]  # type: ignore[attr-defined]
         assert "its own scale" in figure.caption
     assert series_style.MISSING == "#ece7df"
-    assert "Beige: no attention" in fig7._layers(offsets).caption
+    assert "Beige cells have no attention" in fig7._layers(offsets).caption
     shuffle = Rows(
         {"network": network, "seed": 0, "layer": 1, "head": 0, "metric": metric, "mode": mode, "value": value}
         for network, value in most.items() for metric in ("cv", "cv_centred") for mode in ("blocks", "layer", "everywhere")

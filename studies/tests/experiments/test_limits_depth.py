@@ -37,7 +37,7 @@ def test_what_moves_is_told_from_what_rests() -> None:
     assert "3 layers of 32" in (found.unit or "")
     assert found.value == pytest.approx(math.log2(14 / 8), abs=0.02)
     assert "Still growing: 3 layers of 32; converged: 1 layer of 32, 2 layers of 32 (by 95 % intervals)." in found.text
-    assert "every depth" in judged("limits-depth-saturates", growing(lambda n, share: 40.0)).text
+    assert "all fit the sequence" in judged("limits-depth-saturates", growing(lambda n, share: 40.0)).text
     swapped_ = judged("limits-depth-saturates", swapped("limits-depth", growing(lambda n, share: 3 * share)))
     assert "Still growing: none" in swapped_.text
 

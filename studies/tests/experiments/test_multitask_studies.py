@@ -155,7 +155,7 @@ def test_a_point_without_a_logarithm_is_not_left_out_of_the_exponent(rate: float
     tables = {"rates": Rows([slow, *rows, *others])}
     found = judged("multitask-observability-exponent", tables)
     assert "2 of 3 seeds have an exponent" in found.text
-    assert ("SLOW the forgetting of the chain at gamma = 0.1 in 1 of 3 seeds" in found.text) == (rate is not None)
+    assert ("slow the forgetting of the chain at gamma = 0.1 in 1 of 3 seeds" in found.text) == (rate is not None)
     assert found.num_seeds == 2
 
 

@@ -230,7 +230,7 @@ def layers_hold(tables: lab.Tables) -> lab.Measurement:
         value=one["share"],
         low=one["share_low"],
         high=one["share_high"],
-        unit="of the error of untrained controls, token one back",
+        unit="of the controls' error, token one back",
     )
     return lab.Measurement(share, f"{said}.")
 
