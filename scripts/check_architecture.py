@@ -263,7 +263,7 @@ SECTIONS: dict[str, tuple[Callable[[Modules], list[str]], int]] = {
     "lines of the papers": (of_ring("papers"), 14_350),
     "lines of the studies": (of_ring("studies"), 10_314),
     "lines of tests": (lines_of_tests, 67_600),
-    "words of docstrings": (docstring_words, 84_481),
+    "words of docstrings": (docstring_words, 84_524),
     "modules of more than 450 lines": (long_modules, 0),
     "functions of more than 80 lines": (long_functions, 0),
     "public functions of > 9 parameters": (long_signatures, 0),

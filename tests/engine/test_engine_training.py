@@ -183,7 +183,7 @@ def test_numbers_that_are_not_finite_end_it(model: dict, name: str, engine: str)
     dict(net.named_parameters())[name].data.view(-1)[3] = torch.nan
     made, moments = make_engine(net, run.training, ProcessGroup()), Moments()
     before = [parameter.detach().clone() for parameter in net.parameters()]
-    with pytest.raises(NonFiniteError, match=r"step 1: loss is not finite \(loss nan\); the step was not taken"):
+    with pytest.raises(NonFiniteError, match=r"step 1: loss .* not taken; look for NaN .* in the model's outputs"):
         made.take(moments, dataset[0:6], target, 0)
     after = list(net.parameters())
     assert all(torch.equal(a, b) or a.isnan().any() for a, b in zip(before, after, strict=True))

@@ -336,7 +336,7 @@ def test_bad_loss_stops_before_the_update(
     planted: float, at_loss: Callable, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_loss(17, lambda loss: loss * planted)
-    with pytest.raises(NonFiniteError, match=r"^step 17: loss is not finite .*step was not taken"):
+    with pytest.raises(NonFiniteError, match=r"^step 17: loss is not finite .*step was not taken; lower learning_rate"):
         run(tmp_path / "run")
     assert NonFiniteError.exit_code == 6
     assert RunDir.open(tmp_path / "run").checkpoint_steps() == [7, 14]

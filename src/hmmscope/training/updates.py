@@ -200,6 +200,8 @@ def not_finite(model: nn.Module, loss: float, step: int, world: ProcessGroup | N
     number = (world or ProcessGroup()).largest(len(found) - found.index(True) if True in found else 0)
     bad = list(gradients)[-number] if number else "all together"
     what = f"gradient of {bad}" if abs(loss) < float("inf") else "loss"
+    place = "outputs and auxiliary losses" if what == "loss" else "backward pass"
+    first = f"look for NaN or infinite values in the model's {place}, because no update came before"
     return NonFiniteError(
-        f"step {step + 1}: {what} is not finite (loss {loss}); the step was not taken; lower learning_rate"
+        f"step {step + 1}: {what} is not finite (loss {loss}); the step was not taken; {'lower learning_rate' if step else first}"
     )
