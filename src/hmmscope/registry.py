@@ -58,7 +58,7 @@ _scanned: set[str] = set()
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """A name for a registered model with values for some of its fields, such as a model of a given size.
+    """A name for a registered model with values for some of its fields.
 
     Attributes:
         model: Name of the registered model.

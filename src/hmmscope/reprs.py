@@ -139,7 +139,7 @@ class ResultRows(Tabular, list[dict[str, Any]]):
 
     Attributes:
         warnings: Warnings about the measured model.
-        about: Settings of the measurement, such as the length and the seed of the samples.
+        about: Settings of the measurement, such as length and seed of samples.
     """
 
     warnings: tuple[str, ...] = ()

@@ -66,7 +66,7 @@ class FitResult(FitAnswers):
         whole: The chosen fit continued on all data; None if `fits` used all data.
         held_out: Mean held-out log-probability per symbol (nats) by number of states; empty without held-out data.
         held_out_errors: Standard errors of `held_out`.
-        reason: Reason why this number of states was chosen; empty if only one was given.
+        reason: Why this number of states was chosen; empty if only one was given.
         num_fitted: Number of symbols that `fits` used; 0 if they used all.
         support: Posterior probability of each number of states; None if only one was given.
         data: The fitted data; None for a stream.

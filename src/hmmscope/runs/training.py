@@ -58,7 +58,7 @@ class TrainOptions:
         tracker: Service that also receives the log: "tensorboard", "wandb" or "trackio"; it changes no weights.
         optimizer: Function of the model that returns torch optimizers; the schedule scales their learning rates.
         auxiliary_losses: Functions (model, batch, output) -> scalar by name; scalars are added to the loss and logged.
-        quiet: True hides the progress; None shows it in a terminal or notebook only; False shows it also in a log.
+        quiet: Whether to hide the progress; see `FitOptions`.
 
     Raises:
         InputError: An option is out of range, or the package of the tracker is missing.

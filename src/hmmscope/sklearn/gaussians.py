@@ -34,7 +34,7 @@ class GaussianHMM(RealValuedHMM):
         means_prior, means_weight: Parameters of the prior of means, as in the formula.
         covars_prior, covars_weight: Parameters of the prior of covariances, as in the formula.
         algorithm, random_state, n_iter, tol, verbose, implementation, n_init, constraints: See `CategoricalHMM`.
-        min_variance: Least fitted variance, or least eigenvalue of a covariance matrix; 0 for no bound, as in hmmlearn.
+        min_variance: Least variance, or least eigenvalue of a covariance matrix; 0 for no bound, as in hmmlearn.
         params, init_params: Letters of "s" (start), "t" (transitions), "m" (means), "c" (covariances).
 
     Attributes:

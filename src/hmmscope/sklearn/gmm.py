@@ -35,7 +35,7 @@ class GMMHMM(RealValuedHMM):
         means_prior, means_weight: Parameters of the prior of means, as in the formula.
         covars_prior, covars_weight: Parameters of the prior of covariances, as in the formula; None for no prior.
         algorithm, random_state, n_iter, tol, verbose, implementation, n_init, constraints: See `CategoricalHMM`.
-        min_variance: Least fitted variance, or least eigenvalue of a covariance matrix; 0 for no bound, as in hmmlearn.
+        min_variance: Least variance, or least eigenvalue of a covariance matrix; 0 for no bound, as in hmmlearn.
         covariance_type: "diag", "full", "spherical", or "tied" within a state.
         params, init_params: Letters of "s" (start), "t" (transitions), "m" (means), "c" (covariances), "w" (weights).
 

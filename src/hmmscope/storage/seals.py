@@ -65,7 +65,7 @@ def write_seal(
 ) -> None:
     """Write the seal of a folder: the checksums of its files, except those in `leave`, and of files in `coming`.
 
-    `coming` maps files that will be written to their bytes. Folders in `whole`, without seals, are covered by file.
+    `coming` maps files that will be written to their bytes. Folders in `whole` have no seals of their own.
     """
     assert kind in KINDS, kind
     coming = coming or {}

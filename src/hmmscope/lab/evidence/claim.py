@@ -27,7 +27,7 @@ from hmmscope.lab.evidence.verdicts import Above, Below, Gate, Verdict, answer
 
 @dataclass(frozen=True)
 class Measurement:
-    """The result of a claim's function: measured effects, and preconditions of a verdict.
+    """The result of a claim's function: effects, and preconditions of a verdict.
 
     Attributes:
         effects: one effect, or effects by name that must all confirm the claim; None if nothing was measured.

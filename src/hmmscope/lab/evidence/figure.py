@@ -112,7 +112,7 @@ class Lines(Panel):
 
 @dataclass(frozen=True, kw_only=True)
 class Bars(Panel):
-    """A panel with groups of bars; a series with the role optimum or ceiling is a line across each group.
+    """A panel with groups of bars; series with the role optimum or ceiling are lines across groups.
 
     Args:
         title: title above the panel, or empty.

@@ -23,7 +23,7 @@ _REFERENCES = ("optimum", "ceiling", "baseline")
 def compare(figures: Mapping[str, list[Figure]]) -> list[Figure]:
     """Return a combined figure for each name of a figure that at least two experiments have.
 
-    Its series are the models, named by experiment, and references that are equal in all experiments.
+    It shows the models, named by experiment, and references that are equal in all experiments.
 
     Args:
         figures: Figures of each experiment, by its name on the page.

@@ -86,7 +86,7 @@ class Job:
     Args:
         server: Fork server that starts the worker.
         task: Task that the worker runs.
-        heartbeat_timeout: Seconds without progress before the worker is killed; None for no limit.
+        heartbeat_timeout: Seconds without progress before the worker is killed.
     """
 
     def __init__(self, server: ForkServer, task: Task, heartbeat_timeout: float | None = None) -> None:

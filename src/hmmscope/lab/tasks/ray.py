@@ -23,7 +23,7 @@ class RayExecutor:
         address: Address of a running cluster ("auto", "host:6379", "ray://host:10001"); by default Ray runs on this
             machine until the work ends.
         gpus: Number of GPUs of a task, possibly a fraction.
-        heartbeat_timeout: Seconds without progress before a worker is killed; None for no limit.
+        heartbeat_timeout: Seconds without progress before a worker is killed.
 
     Raises:
         InputError: Ray is not installed.

@@ -52,7 +52,7 @@ class SlurmExecutor:
         gpus: Number of GPUs of a job, a whole number.
         parameters: Options of sbatch, such as ``{"partition": "gpu", "time": "120", "account": "a"}``.
         cluster: "slurm", or submitit's substitutes "local" and "debug", which need no Slurm.
-        heartbeat_timeout: Seconds without progress before a worker is killed; None for no limit.
+        heartbeat_timeout: Seconds without progress before a worker is killed.
 
     Raises:
         InputError: submitit is not installed, or does not know a parameter.
