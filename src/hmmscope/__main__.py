@@ -6,7 +6,6 @@ import sys
 
 
 def start() -> int:
-    """Run the command and return its exit code, 130 after Ctrl-C."""
     heard = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
     if heard:  # during imports Ctrl-C may end the process silently
         signal.signal(signal.SIGINT, signal.SIG_DFL)

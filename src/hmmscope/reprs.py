@@ -35,7 +35,6 @@ class Shown:
 
 
 def brief(value: Any) -> str:
-    """Format a value briefly; arrays with more than four numbers show type and shape."""
     if hasattr(value, "shape") and hasattr(value, "tolist"):
         if math.prod(value.shape) <= 4:
             return brief(value.tolist())
@@ -62,7 +61,6 @@ def changed(spec: Any) -> str:
 
 
 def html_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as an HTML table; the header has all their keys."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     header = "".join(f"<th>{escape(column)}</th>" for column in columns)
     cells = "".join(
@@ -192,7 +190,6 @@ class ResultTable(ResultRows):
 
 
 def describe(about: Mapping[str, Any]) -> str:
-    """Format names and values as ``length 12, samples 256, seed 0``."""
     return ", ".join(
         f"{name} {', '.join(value) if isinstance(value, list) else value}" for name, value in about.items()
     )

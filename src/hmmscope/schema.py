@@ -28,7 +28,6 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(i
 
 
 def shown(value: object) -> str:
-    """Format a value for a message, in one line of about a hundred characters at most."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits, or deep nesting
@@ -48,7 +47,6 @@ _LIST, _NAME = 240, 60
 
 
 def listed(names: Iterable[object]) -> str:
-    """Format names as ``a, b, c``; a long list ends with the number of omitted names."""
     words: list[str] = []
     length = rest = 0
     for name in names:
@@ -95,7 +93,6 @@ def stored_key(field: dataclasses.Field) -> str:
 
 
 def known_keys(cls: type) -> Mapping[str, str]:
-    """Map every accepted key (name or stored key) to the name of its field."""
     fields = [field for field in dataclasses.fields(cls) if field.init]
     return {field.name: field.name for field in fields} | {stored_key(field): field.name for field in fields}
 
@@ -112,7 +109,6 @@ def by_field(cls: type, data: Mapping[str, Any], where: str = "") -> dict[str, A
 
 
 def to_stored(record: Any) -> dict[str, Any]:
-    """Return the values of a dataclass by the stored keys of its fields."""
     return {stored_key(field): getattr(record, field.name) for field in dataclasses.fields(record)}
 
 
@@ -228,7 +224,6 @@ def spec_to_data(spec: Any) -> Any:
 
 
 def is_count(value: object) -> bool:
-    """Return whether a value is an integer of at least 1 (not text or bool)."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
 
 

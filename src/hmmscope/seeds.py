@@ -86,7 +86,6 @@ NAMES = (
 
 
 def check_seed(seed: int, field: str = "seed") -> int:
-    """Return `seed` if it is an integer in [0, 2^32), else raise InputError."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= int(seed) <= MAX_SEED:
         raise InputError(f"{field}: must be an integer in [0, {MAX_SEED}], got {shown(seed)}")
     return int(seed)
@@ -106,7 +105,6 @@ def derived_seed(seed: int, purpose: str, index: int = 0) -> int:
 
 
 def torch_generator(seed: int, purpose: str, index: int = 0) -> torch.Generator:
-    """Return a CPU generator for (seed, purpose, index)."""
     return torch.Generator().manual_seed(derived_seed(seed, purpose, index))
 
 

@@ -88,7 +88,6 @@ def machine() -> dict[str, Any]:
 
 
 def machine_line() -> str:
-    """Describe the machine and torch in a few words."""
     found = machine()
     which = f", {found['processor_model']}" if found["processor_model"] else ""
     where = f"{found['processor']} ({found['cores']} cores{which})"
@@ -108,7 +107,6 @@ def free_memory() -> int | None:
 
 
 def require_disk(what: str, folder: Path, num_bytes: int, advice: str) -> None:
-    """Raise ResourceError if `num_bytes` exceeds the free space on the disk of `folder`."""
     place = next(one for one in (folder.absolute(), *folder.absolute().parents) if os.path.isdir(one))
     free = shutil.disk_usage(place).free
     if num_bytes > free:

@@ -37,7 +37,6 @@ def in_brief(text: str, most: int = 40) -> str:
 
 
 def is_text(text: str) -> bool:
-    """Return whether UTF-8 can encode the text; a lone surrogate cannot be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -129,7 +128,6 @@ def _acts(char: str) -> bool:
 
 
 def numbers_in(text: str) -> list[str]:
-    """Return the numbers in a text, as written."""
     return re.findall(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?", text)
 
 

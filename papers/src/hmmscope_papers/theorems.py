@@ -31,7 +31,6 @@ def instances_of(sizes: dict[str, Any], name: str = "instances") -> range:
 def driven_samples(
     process: Process, length: int, count: int, seed: int
 ) -> tuple[Int64[Tensor, "batch column"], Float64[Tensor, "batch column state"]]:
-    """Return the tokens of `count` samples, with placeholder, and the exact vector after each token."""
     batch = ProcessDataset(process, layout=SequenceLayout(length=length, placeholder=True), seed=seed)[0:count]
     own = "driven vectors" in process.capabilities()
     vectors = process.vectors(batch.observations) if own else filter_beliefs(process, batch.observations).beliefs
@@ -66,7 +65,6 @@ def always(rows: Rows, holds: Callable[[dict[str, Any]], bool], *by: str, unit: 
 
 
 def ranges(rows: Rows, *keys: str, value: str = "error") -> Rows:
-    """Return median, range and mean of `value` over the rows that agree in `keys`."""
     made = Rows()
     for key, group in rows.by(*keys).items():
         found = [row[value] for row in group]
@@ -77,10 +75,8 @@ def ranges(rows: Rows, *keys: str, value: str = "error") -> Rows:
 
 
 def band(rows: Rows, x: str, name: str, role: Role = "other", *, y: str = "error") -> Series | None:
-    """Plot the median over instances with the whole range; None without rows."""
     return curve(ranges(rows, x, value=y), x, name, role, pool=False)
 
 
 def plain(rows: Rows, x: str, name: str, role: Role = "other", *, y: str = "value") -> Series | None:
-    """Plot one column against another, a point per row; None without rows."""
     return curve(rows, x, name, role, y=y, pool=False)

@@ -139,7 +139,6 @@ def layers_read(model: nn.Module, layers: Sequence[str] | None) -> list[str]:
 
 
 def check_layers(model: nn.Module, names: Sequence[str], *, field: str = "layers") -> None:
-    """Raise InputError if the model lacks one of the layers."""
     require_module(model)
     modules_named(registry.adapted(model, names), names, field=field)
 

@@ -50,7 +50,6 @@ def about_of(
 
 @contextmanager
 def on_device(model: Any, device: Any) -> Iterator[None]:
-    """Move a module, or a run's model, to a device inside the block."""
     if device is None:
         yield
         return

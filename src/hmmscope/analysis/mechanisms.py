@@ -75,7 +75,6 @@ class Component:
         return patch(values) if self.head is None else ablate_head(self.head, self.num_heads, by=values)
 
     def written(self, model: nn.Module, given: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
-        """Return the component's contribution to the residual stream."""
         if self.head is None:
             return given
         attention: Any = model.get_submodule(self.tap.rpartition(".")[0])

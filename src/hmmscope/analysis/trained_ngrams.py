@@ -172,7 +172,6 @@ class TrainedNgrams:
     def predictions(
         self, observations: Int64[Tensor, "batch time"], positions: NDArray[np.int64]
     ) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-        """Return P(observation t | earlier observations) at `positions`, by predictor."""
         seen, size = np.maximum(observations.numpy(), 0), self.num_symbols
         reach = _reach(observations.numpy() == MISSING, positions)
         context = np.zeros((len(seen), len(positions)), np.int64)

@@ -189,7 +189,6 @@ class ProcessDataset:
 
 
 def has_gaps(process: Process) -> bool:
-    """Return whether the process consists of recorded symbols, some of them missing."""
     return process.data is not None and not process.real_valued and process.data.num_missing > 0
 
 

@@ -145,7 +145,6 @@ class Target(ABC):
 
 
 def at_least_float32(outputs: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Return outputs, converted to float32 if their precision is lower."""
     return outputs if outputs.dtype == torch.float64 else outputs.float()
 
 

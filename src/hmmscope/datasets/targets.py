@@ -130,7 +130,6 @@ class Belief(AfterEachObservation):
         return self.with_start(beliefs, self.process.params.initial_MS[0])
 
     def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
-        """Return the hidden states of an HMM with state emissions."""
         if not self.process.params.states_emit:
             return None
         return self.with_first_state(batch)

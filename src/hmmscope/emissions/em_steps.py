@@ -98,7 +98,6 @@ class EmissionSteps:
 
 
 def zeros_by_part(positive: Mapping[str, Tensor]) -> dict[str, int]:
-    """Count the zero probabilities of each part."""
     found = dict.fromkeys(PARTS, 0)
     for name, allowed in positive.items():
         found[name if name in PARTS else "emission"] += int((~allowed).sum())

@@ -18,7 +18,6 @@ def family_of(emission: str | type[EmissionHMM]) -> type[EmissionHMM]:
 
 
 def family_name(emission: str | type[EmissionHMM]) -> str:
-    """Return the registered name of a family, or the name of its class."""
     if isinstance(emission, str):
         return emission
     return next((name for name, one in registry.entries("emission").items() if one is emission), emission.__name__)

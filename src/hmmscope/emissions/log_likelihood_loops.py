@@ -151,7 +151,6 @@ class LogLikelihoodBatch:
         return found._replace(terms=terms)
 
     def total(self) -> FilterOutput:
-        """Run the filter, and compute only log-likelihoods of sequences."""
         found = self._found()._replace(beliefs=_NOTHING)
         in_blocks(self.work, len(self.work.rows), lambda p: self._forward(p, found, _NOTHING, _NOTHING), together=1)
         return found

@@ -56,7 +56,6 @@ class StateCounts(Shown):
 
 
 def parts_of(starts_T: Tensor, length: int) -> Iterator[slice]:
-    """Yield the time slice of each sequence in one row."""
     begins = starts_T.nonzero()[:, 0].tolist()
     for begin, end in zip(begins, [*begins[1:], length], strict=True):
         if begin < min(end, length):

@@ -212,7 +212,6 @@ def cross_entropy(z: X2, y: X2, used: int, top: X1, total: X1, mass: X1) -> floa
 
 @compile_unit(fastmath=SUMS)
 def squared_error(z: X2, y: X2, used: int, w: X1) -> float:
-    """Return the weighted loss of outputs z; z <- dz."""
     loss = 0.0
     none, two = z.dtype.type(0), z.dtype.type(2)
     for v in range(z.shape[0]):

@@ -39,7 +39,6 @@ def fold(theta: X1, matrix: int, bias: int, gain: int, shift: int, folded: X2, m
 
 @compile_unit(fastmath=FLAGS)
 def unfold(theta: X1, matrix: int, bias: int, gain: int, shift: int, folded: X2, moved: X1, gradient: X1) -> None:
-    """Compute parameter gradients from the gradients of `folded` and `moved`."""
     wide()
     rows, cols = folded.shape
     for o in range(rows):

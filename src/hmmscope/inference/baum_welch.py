@@ -77,7 +77,6 @@ class BaumWelchFit:
         return [f"free parameters: {free}"] if self.lists_free else []
 
     def laws(self, concentrations: Mapping[str, float]) -> dict[str, ConstrainedRows]:
-        """Return the priors of the parameter arrays that have constraints."""
         own = self.rules
         rules = own.row_constraints(Model.of(self.hmm)) if isinstance(own, MStepSettings) else own
         return {part: ConstrainedRows(one, concentrations.get(part, 1.0)) for part, one in rules.items()}
@@ -238,7 +237,6 @@ def _random(number: int, attempt: int, seed: int, num_states: int, num_symbols: 
 
 
 def held_out_log_likelihoods(hmm: HMM, work: PackedSequences) -> NDArray[np.float64]:
-    """Compute the log-likelihood of each packed sequence (n,), in nats."""
     return counts_of(Model.of(hmm), work, torch.get_num_threads()).logs
 
 

@@ -126,7 +126,6 @@ class NextStepProbs(NamedTuple):
     prediction: NDArray[np.float64]
 
     def predict(self, beliefs: NDArray[np.float64], reset_mask: NDArray[np.bool_], ahead: NDArray[np.float64]) -> None:
-        """Write the predictions P(o_{t+1} | o_0..o_t) (batch, time, symbol)."""
         flat = torch.from_numpy(beliefs).flatten(0, 1) @ torch.from_numpy(self.prediction)
         ahead[:] = flat.numpy().reshape(ahead.shape)
         begins = np.flatnonzero(reset_mask[1:])

@@ -139,7 +139,6 @@ def backward_in_products(
 def smooth_underflow_safe(
     filtered: Filtered, row: int, beliefs: ScaledBeliefs, smoothed: NDArray[np.float64], pairs: NDArray[np.float64]
 ) -> None:
-    """Write the smoothed posteriors of one sequence, without underflow."""
     process, work = filtered.tables, filtered.work
     time = filtered.beliefs.shape[1]
     symbols = work.symbols[row * time : row * time + len(beliefs.mantissa)]

@@ -51,7 +51,6 @@ class ConstrainedRows(Shown):
         return not self._linked.any()
 
     def pooled(self, counts: Array) -> Array:
-        """Sum counts (N, ...) by group (N, G)."""
         groups, flat = self.rule.groups.ravel(), counts.reshape(len(counts), -1)
         found = np.zeros((len(counts), self.rule.multiplicity.shape[1]))
         np.add.at(found.T, groups[groups >= 0], flat[:, groups >= 0].T)
@@ -116,7 +115,6 @@ class ConstrainedRows(Shown):
         return found
 
     def factors(self, rows: Array) -> Array:
-        """Return logarithms of free entries, and 0 for others (N, ...)."""
         free = (self.rule.groups.ravel() >= 0).reshape(self.rule.shape)
         return np.log(np.where(free, rows, 1.0))
 

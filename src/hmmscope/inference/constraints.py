@@ -154,7 +154,6 @@ class RowConstraints(Shown):
 
     @property
     def left(self) -> Array:
-        """Total probability left for the free entries of each row."""
         total: Array = 1.0 - np.nansum(self.fixed, 1)
         return total
 
@@ -181,7 +180,6 @@ class RowConstraints(Shown):
 
     @cached_property
     def multiplicity(self) -> Array:
-        """Number of entries of each group in each row (row, group)."""
         count = np.zeros((len(self.groups), int(self.groups.max(initial=-1)) + 1))
         rows, entries = np.nonzero(self.groups >= 0)
         np.add.at(count, (rows, self.groups[rows, entries]), 1.0)

@@ -33,7 +33,6 @@ KINDS = ("cuda",)
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Disable TF32 in float32 matrix products."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

@@ -56,7 +56,6 @@ class Model(NamedTuple):
         return Model(*(part[which] for part in self))
 
     def tables(self, *, gaps: bool = False, sets: StateSets | None = None) -> Tables:
-        """Convert the parameters for the compiled loops; `gaps` adds a symbol for missing observations."""
         emission_SV = np.pad(self.emission, ((0, 0), (0, 1)), constant_values=1.0) if gaps else self.emission
         if sets is not None:
             emission_SV = emission_SV[:, sets.symbols] * sets.allowed.T
@@ -124,7 +123,6 @@ class MStepSettings:
         return found
 
     def row_constraints(self, model: Model) -> dict[str, RowConstraints]:
-        """Return the constraints of the parameter arrays that have some."""
         support = {} if self.support is None else dict(zip(PARTS, self.support, strict=True))
         return row_constraints(model._asdict(), self.constraints, self.fixed, self.classes, support)
 
@@ -227,7 +225,6 @@ class EMRunner:
 
 
 def counts_of(model: Model, work: PackedSequences, num_threads: int | None = None) -> Counts:
-    """Compute expected counts and log-likelihoods, which are -inf for impossible sequences."""
     size, num_symbols = model.emission.shape
     if work.sets is not None:
         visits = np.zeros((len(work.sets.symbols), size))
@@ -242,21 +239,18 @@ def counts_of(model: Model, work: PackedSequences, num_threads: int | None = Non
 
 
 def expect(model: Model, work: PackedSequences, num_threads: int) -> Counts:
-    """Compute expected counts; raise InputError for an impossible sequence."""
     counts = counts_of(model, work, num_threads)
     require_possible(counts.logs, work.rows)
     return counts
 
 
 def require_possible(logs: Array, rows: NDArray[np.int64]) -> None:
-    """Raise InputError if a sequence has probability zero."""
     for row in rows[logs == -np.inf].tolist():
         rule = "has probability zero under start, constraints and known_states, which EM cannot change"
         raise InputError(f"observations[{row}]: {rule}; allow more")
 
 
 def counts_of_several(models: Model, work: PackedSequences, num_threads: int | None = None) -> Counts:
-    """Compute expected counts under several models."""
     _, num_states, num_symbols = models.emission.shape
     return counter_of_several(work, num_states, num_symbols, num_threads)(models)
 

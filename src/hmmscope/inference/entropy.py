@@ -157,7 +157,6 @@ def rate_of_stationary(
     seed: int = 0,
     max_mixed_states: int = 300,
 ) -> EntropyRate:
-    """Compute `entropy_rate` from a known stationary distribution."""
     rate = None if process.params.signed else _unifilar_rate(process, stationary_S)
     if rate is not None:
         return EntropyRate(rate, rate, rate, rate, rate, True, "unifilar")

@@ -93,7 +93,6 @@ def log_likelihood(
 def belief_states(
     hmm: Process, observations: Symbols, *, reset_mask: object = None
 ) -> Float64[Tensor, "batch time state"]:
-    """Compute the beliefs of `filter_beliefs` without its other results."""
     batch, mask = check_observations(observations, hmm.alphabet, reset_mask, gaps=True)
     if batch.device.type != "cpu":
         params = hmm.params_on(batch.device)

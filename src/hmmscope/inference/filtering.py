@@ -146,7 +146,6 @@ def _of_vectors(hmm: Process, observations: object, reset_mask: object, lengths:
 
 
 def first_impossible(log_likelihood_terms: Float64[Tensor, "batch time"]) -> Int64[Tensor, " batch"]:
-    """Return the first index of -inf in each row, or -1."""
     if not log_likelihood_terms.numel() or bool(log_likelihood_terms.amin() > -torch.inf):
         return log_likelihood_terms.new_full(log_likelihood_terms.shape[:1], -1, dtype=torch.int64)
     impossible = log_likelihood_terms == -torch.inf

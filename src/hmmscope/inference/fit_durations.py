@@ -41,7 +41,6 @@ class SemiMarkovParams(NamedTuple):
     emission: Array
 
     def expanded(self) -> tuple[Durations, Model]:
-        """Return the chain of pairs (state, remaining steps), and the HMM on these pairs."""
         chain = with_durations(self.initial, self.transition, self.durations)
         arrays = chain.initial.numpy(), chain.transition.numpy(), self.emission[chain.states.numpy()]
         return chain, Model(*arrays)
@@ -84,12 +83,10 @@ class DurationSteps:
 
     @property
     def kept(self) -> NDArray[np.bool_]:
-        """Durations that are not forbidden (S, D); none if they are fixed."""
         rule = self.rules.rules.get("durations")
         return np.ones((1, 1), np.bool_) if rule is None else rule.groups >= 0
 
     def of_family(self, before: Array, params: SemiMarkovParams, counts: Array) -> SemiMarkovParams:
-        """Return parameters with durations of the family."""
         if self.family == "free" or not self.kept.any():
             return params
         rows = zip(before, counts, np.broadcast_to(self.kept, counts.shape), strict=True)

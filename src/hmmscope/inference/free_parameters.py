@@ -51,12 +51,10 @@ def maximised_rows(before: Array, counts: Array, pseudo_count: float) -> Array:
 
 
 def log_of_positive(rows: Array) -> float:
-    """Sum the logarithms of positive probabilities."""
     return float(np.log(rows[rows > 0]).sum())
 
 
 def zeros_in_words(num_zeros: dict[str, int]) -> str:
-    """Describe the probabilities fixed at zero, in words."""
     parts = [f"{count} {part}" for part, count in num_zeros.items() if count]
     if not parts:
         return ""

@@ -107,7 +107,6 @@ def condition(
 def conditioned(
     hmm: Process, observations_BT: Tensor, allowed_BTS: Bool[Tensor, "batch time state"]
 ) -> tuple[ConditionedProcess, Tensor, StateSets]:
-    """Return the process of pairs (observation, allowed states), the pairs, and their table."""
     symbols, sets = paired(observations_BT.numpy().ravel(), allowed_BTS.numpy().reshape(-1, hmm.num_states))
     return ConditionedProcess(hmm, sets), torch.from_numpy(symbols).view(observations_BT.shape), sets
 
@@ -133,7 +132,6 @@ def with_known_states(
 def flat_allowed(
     known_states: Any, num_states: int, lengths: Int64[Tensor, " sequence"]
 ) -> Bool[Tensor, "observation state"]:
-    """Return the allowed states of consecutive sequences."""
     inside = torch.arange(int(lengths.max())) < lengths[:, None]
     return as_allowed(known_states, num_states, inside)[inside]
 
@@ -184,7 +182,6 @@ def as_allowed(
 
 
 def numbered(known_states: Any, names: Sequence[str]) -> Any:
-    """Replace names of states by their numbers."""
     if isinstance(known_states, str):
         return names.index(known_states) if known_states in names else known_states
     found = _values(known_states)

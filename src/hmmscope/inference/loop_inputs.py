@@ -155,7 +155,6 @@ def with_emissions(process: Tables) -> Tables:
 
 
 def tables(law: HMMParams, component: int = 0, dtype: type[np.floating] = np.float64) -> Tables:
-    """Return the parameter tables of a component, cached for a small single process."""
     single = component == 0 and len(law.initial_MS) == 1 and dtype is np.float64
     found = _kept.get(law) if single else None
     if found is None:
@@ -206,7 +205,6 @@ class PackedSequences(NamedTuple):
 
     @property
     def width(self) -> tuple[int, ...]:
-        """Number of sequences in one SIMD vector."""
         return (
             simd_over_sequences.NARROW
             if len(self.rows) <= len(simd_over_sequences.NARROW)
@@ -219,7 +217,6 @@ class PackedSequences(NamedTuple):
         return PackedSequences(self.symbols, offsets, lengths, rows, self.starts, weights, self.sets)
 
     def total(self, values: NDArray[Any]) -> float:
-        """Sum values of the sequences (n,) by their weights."""
         return float(values.sum() if self.weights is None else values @ self.weights)
 
     def packed(self) -> "PackedSequences":

@@ -137,7 +137,6 @@ def drawn_components(
     stream: str,
     numbers: Iterable[int] | None = None,
 ) -> NDArray[np.int64]:
-    """Sample the component of each sequence (draw, batch); -1 for impossible sequences."""
     drawn = np.zeros((num_draws, len(shares_BM)), np.int64)
     rows = shares_BM.cpu().numpy().cumsum(1)
     for b, (number, cumulated) in enumerate(zip(numbers or range(len(rows)), rows, strict=True)):

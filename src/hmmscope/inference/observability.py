@@ -146,7 +146,6 @@ def future_distribution(
 
 
 def coefficient(emission_SV: Float64[Tensor, "state symbol"], *, method: str = "auto", steps: int = 1) -> Observability:
-    """Compute the observability coefficient gamma of a row-stochastic matrix."""
     emission = emission_SV.numpy()
     emission = emission[:, emission.any(0)]  # drop symbols that no state emits
     num_states, num_symbols = emission.shape

@@ -43,7 +43,6 @@ class Facts(Shown):
 
 
 def known_facts(hmm: Process) -> Facts:
-    """Compute the `Facts` of an HMM; bounds or estimates replace costly values."""
     hmm.require_capability(WORDS)
     if hmm.params.signed:
         gamma, rank = None, least_dimension(hmm)
@@ -93,7 +92,6 @@ def _basis(rows_NS: Tensor) -> Tensor:
 
 
 def process_facts(process: Process) -> list[tuple[str, str]]:
-    """Return the pairs (name, value) of the exact properties of a small process."""
     if COMPONENTS in process.uses_hmm_inference:
         return mixture_facts(process)
     if process.real_valued and PATHS in process.capabilities() and process.num_states <= MAX_STATES:
@@ -106,7 +104,6 @@ def process_facts(process: Process) -> list[tuple[str, str]]:
 
 
 def mixture_facts(mixture: Process) -> list[tuple[str, str]]:
-    """Return the pairs (name, value) of the exact properties of a mixture."""
     weights = mixture.component_weights
     least, most = (f"{steady(float(end)):.6g}" for end in (weights.min(), weights.max()))
     law = f"{least} each" if least == most else f"{least} to {most}"

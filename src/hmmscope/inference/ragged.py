@@ -86,7 +86,6 @@ def counted(inside_BT: Bool[Tensor, "batch time"]) -> Int64[Tensor, " batch"]:
 def silent(
     terms_BT: Float64[Tensor, "batch time"], observations_BT: Int64[Tensor, "batch time"], num_symbols: int
 ) -> Float64[Tensor, "batch time"]:
-    """Set log-likelihood terms of missing observations before the first -inf to zero."""
     if not any_missing(observations_BT, num_symbols):
         return terms_BT
     return terms_BT.masked_fill((observations_BT == num_symbols) & (terms_BT > -torch.inf), 0.0)

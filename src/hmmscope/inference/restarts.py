@@ -74,7 +74,6 @@ class RestartSearch(Generic[End]):
 
     @property
     def best(self) -> End:
-        """The result with the largest log-likelihood; ties prefer the first."""
         return likeliest(self.ends)
 
     @property
@@ -111,9 +110,7 @@ class Steps(Protocol[M]):
         """Number of observations, weighted."""
         ...
 
-    def counts(self, model: M) -> tuple[Any, float]:
-        """Return expected counts and the log-likelihood."""
-        ...
+    def counts(self, model: M) -> tuple[Any, float]: ...
 
     def maximise(self, model: M, counts: Any) -> M: ...
 

@@ -15,7 +15,6 @@ Array = NDArray[np.float64]
 
 
 def as_weights(weights: Any, count: int) -> Array | None:
-    """Return the checked weights, one per sequence; None stays None."""
     if weights is None:
         return None
     refuse_masked("sequence_weights", weights)
@@ -35,7 +34,6 @@ def as_weights(weights: Any, count: int) -> Array | None:
 
 
 def weighted_sum(logs: Tensor, weights: Array | None) -> Tensor:
-    """Return the weighted sum of log-likelihoods (n,), without sequences of weight zero."""
     if weights is None:
         return logs.sum()
     factors = torch.from_numpy(weights)

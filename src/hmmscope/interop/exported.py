@@ -221,7 +221,6 @@ def _no_mlp(part: str, like: Tensor) -> nn.Module:
 
 
 def is_scaled(attention: Attention) -> bool:
-    """Return whether attention logits are divided by sqrt(head width)."""
     head_width = attention.out.in_features // attention.num_heads
     return head_width == 1 or attention.scale != 1.0
 

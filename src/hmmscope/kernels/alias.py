@@ -20,7 +20,6 @@ _left = [1 << 12]
 
 
 def column_bits(num_outcomes: int) -> int:
-    """Return c, the number of leading bits of a word that select the column."""
     return max(1, (num_outcomes - 1).bit_length())
 
 

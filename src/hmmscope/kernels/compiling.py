@@ -135,6 +135,5 @@ class _PartCompiler(CompilerBase):
 
 
 def part(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator like `numba.njit` for a function that is compiled into each kernel that calls it."""
     options = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, **options}
     return numba.njit(pipeline_class=_PartCompiler, **options)

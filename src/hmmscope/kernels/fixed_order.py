@@ -19,7 +19,6 @@ def product(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np
 
 
 def total(parts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute parts.sum(0) for parts (K, ..), adding in order."""
     found = np.zeros(parts.shape[1:])
     for part in parts:
         found += part

@@ -144,7 +144,6 @@ def likeliest(initial, moves, logs, pointers, states):  # type: ignore[no-untype
 
 @kernel()
 def path_totals(initial, moves, logs, offsets, lengths, starts, states, totals):  # type: ignore[no-untyped-def]
-    """Compute the joint log-probability of each sequence's path and observations (n,)."""
     for row in range(len(offsets)):
         total = 0.0
         for t in range(lengths[row]):

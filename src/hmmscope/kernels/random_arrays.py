@@ -46,7 +46,6 @@ def standard_normals(
 def random_permutations(
     key: tuple[int, int], components: NDArray[np.int64], num_rows: int, size: int
 ) -> NDArray[np.int64]:
-    """Draw uniform permutations (component, num_rows, size)."""
     rows = np.empty((len(components), num_rows, size), np.int64)
     _fill_permutation(np.uint64(key[0]), np.uint64(key[1]), components.astype(np.uint64), rows)
     return rows

@@ -31,7 +31,6 @@ def shared(num_states: int) -> Any:
 
 
 def row_length(states: Any) -> int:
-    """Return P, the padded length of a vector."""
     return LENGTHS[type(states)]
 
 
@@ -233,7 +232,6 @@ def rounded(_: Any, vector: Any, shift: Any, grid: Any) -> Any:
 
 @intrinsic
 def lost_of(_: Any, before: Any, seen: Any, law: Any, smallest: Any) -> Any:
-    """Return one where a product is below `smallest` though both factors are positive, else zero."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         zero, one = ir.Constant(args[0].type, None), ir.Constant(args[0].type, [1.0] * law.size)

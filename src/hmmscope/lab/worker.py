@@ -40,7 +40,6 @@ def _stop_with_parent() -> None:
 
 
 def run(message: bytes) -> int:
-    """Run a task and return an exit code of the command line, or `BUSY` if another process runs the task."""
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm warns all processes; the parent answers with SIGTERM
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
@@ -63,7 +62,6 @@ def say(code: int, message: str) -> int:
 
 
 def main() -> None:
-    """Run the fork server until the socket that is its standard input closes."""
     asked, (ended, wake) = socket.socket(fileno=0), socket.socketpair()
     wake.setblocking(False)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm warns all processes; the parent answers

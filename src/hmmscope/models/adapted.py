@@ -144,7 +144,6 @@ def adapt(
 
 
 def shown_model(model: Any) -> str:
-    """Describe an object given instead of a module, and how to get the module from it."""
     hint = f"; pass an instance, {model.__name__}(...)" if isinstance(model, type) else ""
     if isinstance(model, str | os.PathLike):
         hint = f"; for a run pass hs.load_run({str(model)!r}).model"
@@ -300,7 +299,6 @@ def _tensors(output: Any) -> dict[Any, Tensor]:
 
 
 def shells(model: Any) -> Iterator[nn.Module]:
-    """Yield a module and the modules that it wraps, from outside to inside; the last is the user's module."""
     while isinstance(model, nn.Module):
         yield model
         held = dict(vars(model).get("_modules", {}).items())
@@ -313,7 +311,6 @@ def shells(model: Any) -> Iterator[nn.Module]:
 
 
 def parts_of(model: nn.Module) -> list[nn.Module]:
-    """Return all modules of a model, including those that `adapt` calls."""
     inside = (shell for part in model.modules() if isinstance(part, AdaptedModule) for shell in shells(part))
     return list(dict.fromkeys([*model.modules(), *inside]))
 
@@ -342,7 +339,6 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 
 
 def title_of(model: Any) -> str:
-    """Return the class name of the user's module, or the name of a function."""
     inside = innermost(model) if isinstance(model, nn.Module) else model
     inside = getattr(inside, getattr(type(inside), "wraps", ""), inside)
     if isinstance(inside, AdaptedModule):

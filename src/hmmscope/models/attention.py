@@ -81,7 +81,6 @@ class KeyValues:
         self.length = 0
 
     def append(self, k_BHTK: Tensor, v_BHTK: Tensor) -> tuple[Tensor, Tensor]:
-        """Append keys and values; return all cached keys and values."""
         new = torch.stack([k_BHTK, v_BHTK])
         begin, self.length = self.length, self.length + k_BHTK.shape[2]
         if torch.is_grad_enabled():  # in-place writes would break gradients
@@ -115,7 +114,6 @@ class RotaryTable:
         return cos[begin:end], sin[begin:end]
 
     def at(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
-        """Return the rotations of positions (time,) or (batch, time)."""
         pairs = torch.arange(0, self.head_width, 2, device=positions.device, dtype=torch.float64)
         angles = positions[..., None] * self.base ** (-pairs / self.head_width)
         cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)

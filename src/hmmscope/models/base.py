@@ -22,7 +22,6 @@ from hmmscope.seeds import derived_seed, torch_generator
 
 @contextmanager
 def kept_modes(model: nn.Module) -> Iterator[None]:
-    """Restore the training or evaluation mode of each module at the end of the block."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield
@@ -34,7 +33,6 @@ def kept_modes(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model in evaluation mode inside the block, then restore the mode of each module."""
     with kept_modes(model):
         model.eval()
         yield
@@ -218,7 +216,6 @@ class EncodedModel(SequenceModel):
         self.feedback = nn.Linear(model_io.feedback_width, width, bias=False) if model_io.feedback_width else None
 
     def encode(self, inputs: Tensor, feedback: Tensor | None) -> Tensor:
-        """Return the residual stream before the first layer."""
         check_inputs(self.model_io, inputs, feedback)
         x_BTD: Tensor = self.embedding(inputs)
         if self.feedback is not None and feedback is not None:
@@ -355,7 +352,6 @@ def make_model(
 def build_model(
     spec: ModelSpec, model_io: ModelIO, seed: int = 0, *, trained_length: int | None = None
 ) -> SequenceModel:
-    """Build the model of a spec with weights from the stream (seed, "weights")."""
     with torch.random.fork_rng(devices=[]):  # layers of torch draw from the global generator
         model = spec.build(model_io, torch_generator(seed, "weights"))
     model.spec, model.trained_length = spec, trained_length

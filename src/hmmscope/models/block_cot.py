@@ -51,7 +51,6 @@ def block_outputs(
 def own_answers(
     model: nn.Module, inputs: Inputs, *, kind: str, block_length: int
 ) -> Float[Tensor, "batch column feedback"]:
-    """Compute the feedback features from the model's own answers, without gradients."""
     with evaluating(model), torch.no_grad():
         return _answers(model, inputs, kind, block_length)
 

@@ -250,7 +250,6 @@ class Decoder(EncodedModel):
         x_BTD: Float[Tensor, "batch time width"],
         positions: Int64[Tensor, "*batch time"],
     ) -> Float[Tensor, "batch time width"]:
-        """Run the attention of one block at given position ids."""
         if self.rotary is None:
             raise InputError(
                 "positions: must be rotary to be permuted in one layer; only rotary positions enter each layer separately"

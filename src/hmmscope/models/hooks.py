@@ -48,15 +48,12 @@ class ModuleHooks:
     """Callbacks for functions called inside a module; by default they change nothing."""
 
     def softmax(self, softmax: Pass, logits: Tensor) -> Tensor:
-        """Transform logits (batch, head, query, key)."""
         return softmax(logits)
 
     def mixed(self, mixed: Tensor) -> Tensor:
-        """Transform head outputs (batch, head, query, head width)."""
         return mixed
 
     def between(self, layer: int, states: Tensor) -> Tensor:
-        """Transform the states that a recurrent layer passes to the next layer."""
         return states
 
 

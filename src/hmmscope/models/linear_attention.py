@@ -16,7 +16,6 @@ CHUNK = 64
 
 
 def decoder_without_attention(spec: Any, positions: Literal["learned", "sinusoidal", "none"]) -> DecoderSpec:
-    """Return the `DecoderSpec` with the sizes of a spec and without attention."""
     return DecoderSpec(
         num_layers=spec.num_layers,
         num_heads=spec.num_heads,

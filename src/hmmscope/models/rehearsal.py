@@ -191,7 +191,6 @@ def leak_in(model: nn.Module, lines: Iterable[str]) -> str | None:
 
 
 def failure_on_few(model: nn.Module) -> str:
-    """Return the text ``, which fails on tokens (2, 5) (reason)``, or "" if the module runs."""
     tokens = torch.zeros(2, 5, dtype=torch.int64, device=next((p.device for p in model.parameters()), None))
     try:
         with undisturbed(model):

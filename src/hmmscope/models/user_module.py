@@ -56,7 +56,6 @@ def logits_of(
 
 
 def as_module(model: Any) -> nn.Module:
-    """Return a module unchanged, or wrap a function of tokens as a module."""
     return model if isinstance(model, nn.Module) else adapt(model)
 
 
@@ -189,6 +188,5 @@ def _heads(module: nn.Module) -> tuple[str, ...]:
 
 
 def model_name(spec: Any) -> str:
-    """Return the registered name, or the class name of a user module."""
     name: str = spec.class_name.rpartition(".")[2] if isinstance(spec, UserModuleSpec) else spec.name
     return name

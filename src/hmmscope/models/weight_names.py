@@ -17,7 +17,6 @@ def plain_name(name: str) -> str:
 
 
 def matched(own: Collection[str], found: Collection[str]) -> dict[str, str] | None:
-    """Map each name in `own` to the same weight's name in `found`, ignoring prefixes; None without a match."""
     ours, theirs = ({plain_name(name): name for name in names} for names in (own, found))
     for short in _shortened(ours):
         for other in _shortened(theirs):

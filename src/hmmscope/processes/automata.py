@@ -15,7 +15,6 @@ from hmmscope.seeds import check_seed, numpy_generator
 
 
 def automaton(next_state_SV: Int64[Tensor, "state symbol"], *, title: str, source: str = "") -> LabelledHMM:
-    """Build an automaton state_t = next_state[state_{t-1}, symbol_t] with uniform symbols, started in state 0."""
     num_states, num_symbols = next_state_SV.shape
     labelled_VSS = torch.zeros(num_symbols, num_states, num_states, dtype=torch.float64)
     symbols = torch.arange(num_symbols)
@@ -88,7 +87,6 @@ class WordProblemSpec:
 
 
 def multiplication_table(group: str) -> np.ndarray:
-    """Return the table `[a, b]` = number of the group element a * b (b acts first)."""
     if group.startswith("Z"):
         order = int(group[1:])
         return np.add.outer(np.arange(order), np.arange(order)) % order

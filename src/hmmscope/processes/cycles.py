@@ -94,7 +94,6 @@ def random_cycles(
 
 
 def group_order(permutations_AS: Int64[Tensor, "action state"], *, limit: int = 10**6) -> int:
-    """Return the order of the group that permutations generate; raise InputError above `limit`."""
     generators = [tuple(row) for row in permutations_AS.tolist()]
     identity = tuple(range(permutations_AS.shape[1]))
     if any(tuple(sorted(generator)) != identity for generator in generators):
@@ -155,7 +154,6 @@ def driven(
 
 
 def permutation_matrices(permutations_AS: Int64[Tensor, "action state"]) -> Float64[Tensor, "action state state"]:
-    """Return `[a, i, j]` = 1 where permutation a maps i to j."""
     return torch.nn.functional.one_hot(permutations_AS, permutations_AS.shape[1]).to(torch.float64)
 
 

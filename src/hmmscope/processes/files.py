@@ -14,7 +14,6 @@ _TEXTS = ("title", "source", "about")
 
 
 def shipped_processes() -> dict[str, Path]:
-    """Return the paths of the shipped HMMs, by name."""
     folder = Path(str(resources.files("hmmscope") / "data"))
     return {path.stem: path for path in sorted(folder.glob("*.json"))}
 

@@ -20,12 +20,10 @@ _MOST_IN_JSON = 2_500_000
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Read the texts and arrays of a file; safetensors files stay memory-mapped."""
     return _READERS[path.suffix](path)
 
 
 def write_file(path: Path, texts: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> None:
-    """Write a file that `read_file` restores bit for bit."""
     if path.suffix not in ENDINGS:
         raise InputError(f"path: must end in .json, .npz or .safetensors, got {str(path)!r}")
     if os.path.lexists(path):

@@ -171,7 +171,6 @@ def asked_after(data: Mapping[str, Any], num_symbols: int) -> int | None:
 
 
 def check_names(field: str, names: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
-    """Return names as a tuple; raise InputError unless they are `count` different non-empty texts."""
     if names is None:
         return None
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):

@@ -273,7 +273,6 @@ class InputOutputSpec:
         return self.hmm().with_policy(policy, together=self.together)
 
     def hmm(self) -> InputOutputHMM:
-        """Return the HMM without the policy."""
         numbers, size = np.arange(self.num_inputs), self.num_states
         arrays = [
             dirichlet_rows(philox_key(self.seed, name), numbers, size, width, 1.0)

@@ -9,7 +9,6 @@ from hmmscope.kernels.quantise import UNIT
 
 
 def integer_weights(rows: Float64[Tensor, "*row outcome"]) -> NDArray[np.int64]:
-    """Convert multiples of 2^-32 to integer numerators."""
     return (rows.numpy() * UNIT).astype(np.int64)
 
 

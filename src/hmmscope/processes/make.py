@@ -29,7 +29,6 @@ def make_process(name: str, **fields: Any) -> Process:
 
 
 def built(spec: Any) -> Process:
-    """Build the process of a spec, with the spec's docstring as description."""
     process: Process = spec.build()
     if not process.about and not getattr(spec, "keeps_copy", False):
         process.about = " ".join((inspect.getdoc(spec) or "").partition("\n\n")[0].split())
@@ -37,7 +36,6 @@ def built(spec: Any) -> Process:
 
 
 def as_process(source: object) -> Process:
-    """Return the process for a name, path, `SequenceData` or process."""
     if isinstance(source, str | Path):
         return built(registry.build_spec("process", process_data(str(source)), "process"))
     if isinstance(source, SequenceData):
@@ -55,7 +53,6 @@ def is_process(value: object) -> bool:
 
 
 def process_spec(value: Any) -> Any:
-    """Convert a name, path, sequences or process to a spec or a mapping of its fields."""
     if isinstance(value, SequenceData):
         value = RecordedSequences(value)
     if isinstance(value, Process):
@@ -64,7 +61,6 @@ def process_spec(value: Any) -> Any:
 
 
 def process_data(source: str) -> dict[str, Any]:
-    """Return the spec's name and fields for a registered name, a shipped name or a path."""
     if source in registry.entries("process"):
         return {"name": source}
     ending = Path(source).suffix.lower()

@@ -19,13 +19,11 @@ LEGEND = ", ".join(f"{mark} from {least:g}" for least, mark in reversed(_SHADES)
 
 
 def brief_names(names: Sequence[str] | None, count: int, kind: str) -> list[str]:
-    """Return names shortened to one line each; without names, return numbers."""
     shown = [f"{kind}{number}" for number in range(count)] if names is None else names
     return [in_brief(name, _NAME) for name in shown]
 
 
 def as_text(title: str, rows: Sequence[str], columns: Sequence[str], law: Float64[Tensor, "row column"]) -> list[str]:
-    """Render a matrix as lines of numbers, or of shaded characters."""
     if len(rows) <= FEW_ROWS and len(columns) <= FEW_COLUMNS:
         cells = [[f"{steady(value):.3f}" for value in row] for row in law.tolist()]
         left = max(map(len, (title, *rows)))
@@ -44,7 +42,6 @@ def as_text(title: str, rows: Sequence[str], columns: Sequence[str], law: Float6
 
 
 def as_html(title: str, rows: Sequence[str], columns: Sequence[str], law: Float64[Tensor, "row column"]) -> str:
-    """Render a matrix as a shaded HTML table, or an SVG picture."""
     if len(rows) <= FEW_ROWS and len(columns) <= FEW_COLUMNS:
         head = "".join(f"<th>{escape(column)}</th>" for column in columns)
         lines = "".join(

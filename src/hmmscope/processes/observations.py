@@ -159,7 +159,6 @@ def check_observations(
 
 
 def whole_batch(observations: object, alphabet: Alphabet) -> Tensor:
-    """Return the symbols of `as_batch`; raise InputError for sequences of different lengths."""
     batch, lengths = as_batch(observations, alphabet)
     if lengths is not None and bool((lengths < batch.shape[1]).any()):
         raise InputError(

@@ -327,7 +327,6 @@ class _SignedWithGaps(_EdgesWithGaps):
 
 
 def seeing(law: HMMParams, observations: Int64[Tensor, "*batch"]) -> HMMParams:
-    """Return the params, `with_gaps` if an observation is missing."""
     return law.with_gaps() if any_missing(observations, law.num_symbols) else law
 
 

@@ -75,7 +75,6 @@ class Quantiser:
         return torch.from_numpy(quantised)
 
     def exact(self, name: str, rows: object, shape: tuple[int | None, ...]) -> Tensor:
-        """Return `rows`, without a copy if no entry changes."""
         tensor = as_tensor(name, rows, shape)
         if all(_is_exact(part) for part in tensor.split(max(1, _CHUNK // max(1, tensor[0].numel())))):
             return tensor
@@ -147,7 +146,6 @@ def _is_exact(rows: Tensor) -> bool:
 
 
 def as_tensor(name: str, rows: object, shape: tuple[int | None, ...]) -> Tensor:
-    """Return real numbers of the given shape as float64."""
     if not (isinstance(rows, torch.Tensor) and rows.dtype == torch.float64):
         rows = torch.from_numpy(as_float64(name, rows))
     if rows.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, rows.shape, strict=True)):
@@ -160,7 +158,6 @@ def as_tensor(name: str, rows: object, shape: tuple[int | None, ...]) -> Tensor:
 def stochastic_rows(
     name: str, rows: object, shape: tuple[int | None, ...], *, allow_drop_tiny: bool = False
 ) -> tuple[Tensor, float]:
-    """Quantise one array of rows; return the result and the largest change."""
     quantiser = Quantiser(name, allow_drop_tiny=allow_drop_tiny)
     quantised = quantiser.rows(name, rows, shape)
     return quantised, quantiser.finish()
@@ -177,7 +174,6 @@ def laws_of(name: str, rows: object, shape: tuple[int | None, ...]) -> Float64[T
 
 
 def numbers_of(name: str, numbers: object, shape: tuple[int | None, ...]) -> Float64[Tensor, "..."]:
-    """Return finite numbers of the given shape; raise InputError otherwise."""
     array = as_float64(name, numbers)
     require_shape(name, array, shape)
     if array.size == 0:
@@ -199,7 +195,6 @@ def require_shape(name: str, array: NDArray[np.float64], shape: tuple[int | None
 
 
 def as_float64(name: str, rows: object) -> NDArray[np.float64]:
-    """Convert real numbers of 32 bits or more to an array."""
     if isinstance(rows, torch.Tensor):
         if rows.dtype not in _TENSOR_TYPES:
             raise InputError(f"{name}: must hold real numbers in 32 bits or more, got {rows.dtype}")

@@ -420,14 +420,12 @@ class Process(StateMethods, ABC):
 
 
 def check_samples(indices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return sample numbers; raise InputError unless they are in [0, 2^40)."""
     if indices.size and (indices.min() < 0 or indices.max() >= MAX_SAMPLES):
         raise InputError(f"indices: must be in [0, 2^40), got {indices.min()}..{indices.max()}")
     return indices
 
 
 def kinds() -> dict[str, type[Process]]:
-    """Return the process classes that can be saved, by file format."""
     registry.entries("process")  # imports the modules that define them
     return dict(sorted(_kinds.items()))
 

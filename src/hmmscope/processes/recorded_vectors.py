@@ -73,7 +73,6 @@ class RecordedVectors(RecordedSequences, VectorProcess):
 
     @cached_property
     def parts(self) -> tuple[VectorData, VectorData, VectorData]:
-        """Return the training, validation and test part."""
         known = [one for one in self.data.sequences if not bool(one.isnan().all())]
         keys = hashes_of((one.numpy().astype("<f8").tobytes() for one in known), self.split_seed)
         if len(set(keys)) < 3:

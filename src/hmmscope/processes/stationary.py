@@ -40,7 +40,6 @@ def stationary_law(transition_SS: Float64[Tensor, "state state"]) -> Float64[Ten
 
 
 def closed_classes(transition_SS: Float64[Tensor, "state state"]) -> list[list[int]]:
-    """Return the closed communicating classes, each with states in ascending order."""
     reach = (transition_SS > 0) | torch.eye(len(transition_SS), dtype=torch.bool)
     for _ in range(len(reach).bit_length()):
         further = (reach.float() @ reach.float()) > 0  # path counts; only the sign matters

@@ -15,7 +15,6 @@ from hmmscope.schema import require
 def labelled_from_edges(
     states: str, edges: list[tuple[str, int, str, float]], *, title: str, source: str
 ) -> LabelledHMM:
-    """Build a stationary labelled HMM from edges (from, symbol, to, probability)."""
     num_symbols = 1 + max(symbol for _, symbol, _, _ in edges)
     labelled_VSS = torch.zeros(num_symbols, len(states), len(states), dtype=torch.float64)
     for origin, symbol, target, probability in edges:

@@ -15,7 +15,6 @@ from hmmscope.training.state import resolve_device
 
 
 def warm_up(configs: Iterable[RunConfig], seen: set[type] | None = None) -> None:
-    """Compile the kernels that the given runs need, and add their types of model to `seen`; skip types in `seen`."""
     seen = set() if seen is None else seen
     for config in configs:
         spec, kind = config.training, type(config.model)

@@ -148,7 +148,6 @@ class FitAnswers(Tabular):
 
 
 def ended(found: Any, heard: StoppableProgress, begun: float, names: Any = None) -> Any:
-    """Return the fit with its cost and names of states added; after Ctrl-C raise `Interrupted` with the fit."""
     if names is not None:
         found.hmm.states = names
     restarts = sum(fit.num_restarts for fit in found.fits.values()) + (found.whole is not None)
@@ -162,7 +161,6 @@ def ended(found: Any, heard: StoppableProgress, begun: float, names: Any = None)
 
 
 def searched(fit: Any) -> str:
-    """Describe the number of restarts of a fit, and whether its best two agree."""
     if fit.num_restarts == 1:
         return "one restart"
     ended = "agree" if fit.restarts_agree else f"differ by {fit.restart_gap:.2g} nats"

@@ -56,7 +56,6 @@ class GivenRows(Shown):
         return RowValues.of(values, self.lengths, names, self.index, self.names)
 
     def batches(self) -> Iterator[tuple[Tensor, dict[str, Any], list[int]]]:
-        """Yield padded batches, each with its `lengths`, `inputs` and sequence numbers."""
         order = sorted(range(len(self.lengths)), key=self.lengths.__getitem__)
         while order:
             longest, chosen = 2 * max(1, self.lengths[order[0]]), list[int]()
@@ -139,7 +138,6 @@ def with_known_states(
 def read_inputs(
     inputs: Any, source: Any, lengths: Sequence[int], reading: Mapping[str, Any], alphabet: Any = None
 ) -> SequenceData:
-    """Read the inputs of an `InputOutputHMM`, one for each observation."""
     try:
         found = _as_read(inputs, source, lengths, reading, alphabet)
     except InputError as error:

@@ -57,7 +57,6 @@ class Goodness(Tabular):
 
     @property
     def adjusted(self) -> dict[str, float]:
-        """Return the p-values times the number of families, at most 1."""
         return {family: min(1.0, len(self.p_values) * p) for family, p in self.p_values.items()}
 
     def lines(self) -> list[str]:

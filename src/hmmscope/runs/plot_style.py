@@ -19,13 +19,11 @@ def state_colours(hmm: Process) -> list[Any]:
 
 
 def new_figure(figsize: tuple[float, float]) -> Any:
-    """Return an empty figure; it is a pyplot figure if the user plots with pyplot."""
     needed("matplotlib", "plot")
     return needed("matplotlib.pyplot", "plot").figure(figsize=figsize, layout="constrained")
 
 
 def new_axes(ax: Any, figsize: tuple[float, float]) -> Any:
-    """Return `ax` or the axes of a new figure, without upper and right frame lines."""
     axes = new_figure(figsize).subplots() if ax is None else ax
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

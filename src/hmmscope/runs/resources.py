@@ -48,7 +48,6 @@ def require_memory_for(config: RunConfig, model_io: ModelIO) -> None:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration in the largest unit of which it lasts at least two."""
     for size, unit in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"

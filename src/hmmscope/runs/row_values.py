@@ -87,7 +87,6 @@ class RowValues(np.ndarray[Any, Any]):
 
 
 def stamps_of(index: Any) -> np.ndarray[Any, Any] | None:
-    """Return time stamps as datetime64, in the local time of their zone; None for other labels."""
     if index is not None and hasattr(index, "to_timestamp"):
         index = index.to_timestamp()
     if getattr(index, "tz", None) is not None:
@@ -97,7 +96,6 @@ def stamps_of(index: Any) -> np.ndarray[Any, Any] | None:
 
 
 def time_step(index: Any) -> np.timedelta64 | None:
-    """Return the most frequent step between time stamps; None if the labels are not times."""
     stamps = stamps_of(index)
     if stamps is None or len(stamps) < 2:
         return None

@@ -66,19 +66,16 @@ class StateTable(ResultRows):
 
 
 def state_names(hmm: Process) -> tuple[str, ...]:
-    """Return the names of the states, by default `state 0`, ..."""
     if hmm.visits is not None:
         return hmm.visits.names
     return hmm.states or tuple(f"state {state}" for state in range(hmm.num_states))
 
 
 def num_shown(hmm: Process) -> int:
-    """Return the number of states; a semi-Markov state counts once, not once per remaining step."""
     return len(state_names(hmm))
 
 
 def constant_inputs(hmm: Any) -> list[tuple[str, Any]]:
-    """Return pairs (input name, HMM under that input); without inputs, the only pair is ("", model)."""
     if hmm.num_inputs is None:
         return [("", hmm)]
     return [(name, hmm.given_input(number)) for number, name in enumerate(hmm.input_names)]
@@ -203,7 +200,6 @@ def _given_next_inputs(hmm: Any, past: Tensor, inputs: Tensor, steps: int) -> Fo
 
 
 def state_table(hmm: Process, x: Any = None, **reading: Any) -> StateTable:
-    """Return a row that describes each state; a model with inputs has a row for each pair of state and input."""
     if hmm.num_inputs is not None:
         return _table_by_input(hmm, None if x is None else given_rows(hmm, x, **reading))
     hmm.require_capability(PATHS if hmm.real_valued else STATES)

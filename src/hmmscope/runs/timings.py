@@ -29,7 +29,6 @@ _SECONDS, _STEP, _FEWEST = 2.0, 2e10, 16
 
 
 def timing(config: RunConfig, model_io: ModelIO, seconds: float) -> Timing | None:
-    """Return each engine's time per step, or None if measuring would take longer than training."""
     with suppress(OSError, HmmscopeError):
         store.make_folder(_file().parent)
     with disk.one_at_a_time(_file().parent):
@@ -53,7 +52,6 @@ class NotMeasuredError(LookupError):
 
 
 def kept_timing(config: RunConfig, model_io: ModelIO, seconds: float) -> Timing | None:
-    """Return the stored result of `timing`, without measuring or writing."""
     kept = _read()
     found = kept["steps"].get(_shape(config, model_io))
     if found is not None:

@@ -63,7 +63,6 @@ def writable(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def is_frame(source: Any) -> bool:
-    """Return whether a source has named columns: a frame, a table, a data set, or a structured array."""
     if isinstance(source, np.ndarray):
         return source.dtype.names is not None
     if isinstance(source, torch.Tensor | str | list | tuple):

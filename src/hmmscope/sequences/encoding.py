@@ -67,7 +67,6 @@ class Alphabet(Shown):
 
     @classmethod
     def of(cls, symbols: object, missing: Missing | None = None) -> "Alphabet":
-        """Build an alphabet from names, a number of symbols, or None."""
         missing = missing or Missing()
         if symbols is None:
             return cls(missing=missing)
@@ -415,7 +414,6 @@ def _ambiguous(texts: list[str], alphabet: Alphabet, what: str, *units: str) -> 
 
 
 def summary(found: Encoded) -> str:
-    """Return a text summary such as ``30 sequences of 40, 27 symbols``."""
     count, shortest, longest = len(found.lengths), int(found.lengths.min()), int(found.lengths.max())
     lengths = f"of {shortest}" if shortest == longest else f"of {shortest} to {longest}"
     plural = "sequence" if count == 1 else "sequences"

@@ -31,7 +31,6 @@ _NOTHING = frozenset({"none", "null", "nan", "<na>", "nat"})
 
 
 def is_nothing(value: object) -> bool:
-    """Return whether a value is None, NaN, masked, or pandas' NA or NaT."""
     if value is None or value is np.ma.masked or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float | np.floating) and bool(value != value)
@@ -51,7 +50,6 @@ class Missing:
 
     @classmethod
     def of(cls, given: object) -> "Missing":
-        """Build from one value or a list of values; None means that no value is missing, [None] that None is."""
         if given is None:
             return cls()
         items = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
@@ -100,7 +98,6 @@ class Missing:
         return np.where(mask, MISSING, np.where(mask, 0, array).astype(np.int64))
 
     def check(self, names: Iterable[str] | None) -> None:
-        """Raise InputError if a symbol's name represents missing observations."""
         both = [name for name in names or () if name in self.names]
         if both:
             raise InputError(

@@ -24,7 +24,6 @@ def num_equal(flat: NDArray[np.integer], symbol: int) -> int:
 
 
 def smallest(count: int) -> type[np.integer]:
-    """Return the smallest integer dtype for the numbers 0 to count - 1."""
     return np.uint8 if count <= 256 else np.int16 if count <= 2**15 else np.int32
 
 

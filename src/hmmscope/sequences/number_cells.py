@@ -42,7 +42,6 @@ def split_names(column: str, table: Table) -> list[str]:
 
 
 def is_array(one: Any) -> bool:
-    """Return whether an object is an array, a list of numbers, or a list of lists of equal lengths."""
     plain = to_plain(one)
     if not (isinstance(plain, np.ndarray | list | tuple) or is_frame(plain)):
         return False
@@ -53,7 +52,6 @@ def is_array(one: Any) -> bool:
 
 
 def as_numbers(one: Any, what: str = "source") -> Float64[Tensor, "..."]:
-    """Return an array or list of numbers as float64, with NaN where missing."""
     plain = to_plain(one)
     if isinstance(plain, list | tuple) and any(is_nothing(value) for value in plain):
         plain = [math.nan if is_nothing(value) else value for value in plain]
@@ -112,7 +110,6 @@ def _number(cell: Any) -> float | None:
 
 
 def floats_of(table: Table, name: str, gaps: NumberMarkers) -> NDArray[np.float64]:
-    """Return a column as floats, with NaN where missing."""
     cells = table.column(name)
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "iufb":
         found = np.ma.filled(cells.astype(np.float64), np.nan)

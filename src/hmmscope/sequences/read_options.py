@@ -64,7 +64,6 @@ class ReadOptions:
         return {name: value for name, value in values.items() if value is not None}
 
     def flags(self) -> str:
-        """Return command-line flags: ``--unit lines --column weather``."""
         values = self.to_data() | ({} if self.missing is None else {"missing": ",".join(self.missing)})
         return " ".join(
             f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}" for name, value in values.items()

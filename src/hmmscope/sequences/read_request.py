@@ -371,5 +371,4 @@ def _short(name: str) -> str:
 
 
 def is_whole(cell: str) -> bool:
-    """Return whether a cell is a canonical whole number; 01 is a different name from 1."""
     return cell.isascii() and cell.isdigit() and len(cell) <= 9 and (cell == "0" or cell[0] != "0")

@@ -80,7 +80,6 @@ def _read_json(text: str, asked: ReadRequest) -> Encoded:
 
 
 def is_fasta(text: str) -> bool:
-    """Return whether the first line that is neither blank nor a comment is a FASTA header."""
     lines = (line for line in text.splitlines() if line.strip() and not line.startswith(";"))
     return next(lines, "").startswith(">")
 
@@ -349,7 +348,6 @@ def _ends(found: Encoded) -> NDArray[np.int64]:
 
 
 def read_object(source: Any, asked: ReadRequest) -> Encoded:
-    """Read lists, arrays, tensors, and tables with named columns."""
     if isinstance(source, bytes | bytearray):
         raise InputError(
             f"{asked.what}: bytes can be read in two ways: as text, source.decode(), or as numbers, list(source)"

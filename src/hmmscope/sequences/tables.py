@@ -34,7 +34,6 @@ INDEX = "index"
 
 
 def ending_of(path: Path) -> str:
-    """Return the ending of a path in lower case, without the ending of compression."""
     ending = path.suffix.lower()
     return Path(path.stem).suffix.lower() if ending in _PACKED else ending
 
@@ -179,14 +178,12 @@ class Table:
         return name in self.names or (self.labels is not None and name in (INDEX, str(self.labels.name)))
 
     def where(self, row: int) -> str:
-        """Return the name of a row in messages."""
         return f"{self.what}: row {row + 1 if self.numbers is None else self.numbers[row]}"
 
     def place(self, row: int, column: str) -> str:
         return f"{self.where(row)}, column {column}"
 
     def require(self, name: str, field: str) -> None:
-        """Raise InputError unless there is exactly one column of this name."""
         if not self.has(name):
             raise unknown_name(field, name, self.names)
         if self.names.count(name) > 1:
@@ -239,7 +236,6 @@ class Table:
 
 
 def table_of(source: Any, what: str) -> Table:
-    """Return the columns of a frame, a data set, a structured array or a mapping."""
     if isinstance(source, np.ndarray):
         return Table(what, source.dtype.names or (), lambda name: source[name])
     if hasattr(source, "collect_schema") and hasattr(source, "collect"):  # a lazy frame
@@ -269,7 +265,6 @@ def csv_table(cells: TableCells, what: str) -> Table:
 
 
 def parquet_table(path: Path) -> Table:
-    """Return the table of a Parquet file; columns are read when they are needed."""
     try:
         from pyarrow import parquet
     except ImportError:

@@ -48,7 +48,6 @@ class Duration(NamedTuple):
 
 
 def parse_duration(given: Any, field: str) -> Duration:
-    """Read a duration: text, a number, or a `timedelta` of Python, NumPy or pandas."""
     if isinstance(given, str) and _NUMBER.fullmatch(given.strip()):
         given = float(given)
     if isinstance(given, int | float | np.number) and not isinstance(given, bool | np.timedelta64):
@@ -81,7 +80,6 @@ def stored_duration(given: Any, field: str) -> str | None:
 
 
 def duration_text(size: float) -> str:
-    """Format microseconds as text such as ``10min``."""
     units = [unit for unit in sorted(_UNITS, reverse=True) if unit <= size and unit != 7 * 86_400_000_000]
     exact = next((unit for unit in units if size % unit == 0), None)
     unit = exact or (units[0] if units else 1)
@@ -89,7 +87,6 @@ def duration_text(size: float) -> str:
 
 
 def parse_times(cells: Any, where: Callable[[int], str], as_time: bool) -> NDArray[Any]:
-    """Return times as datetime64[us] (in UTC if zones are given) or as plain numbers."""
     if isinstance(cells, np.ndarray) and cells.dtype.kind == "M":
         found = cells.astype("datetime64[us]")
         if bool(np.isnat(found).any()):
@@ -117,7 +114,6 @@ def parse_times(cells: Any, where: Callable[[int], str], as_time: bool) -> NDArr
 
 
 def looks_like_time(cell: object) -> bool:
-    """Return whether a cell is a date, or text that is a date."""
     if isinstance(cell, date | np.datetime64):
         return True
     return isinstance(cell, str) and bool(_ISO.fullmatch(cell.strip()) or _LOCAL.fullmatch(cell.strip()))

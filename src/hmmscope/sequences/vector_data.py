@@ -164,7 +164,6 @@ def read_vectors(
 
 
 def _in_order(data: VectorData, column: str | None) -> VectorData:
-    """Return the data with only the columns of `column`, in their order; unchanged if a column is missing."""
     names, known = (column or "").split(","), data.columns or ()
     if names == list(known) or not all(name in known for name in names):
         return data

@@ -36,7 +36,6 @@ class RealValuedHMM(HiddenMarkovModel):
         self._checked = self.process()
 
     def _checked_process(self) -> EmissionHMM:
-        """Return the process that the last check built; a second call builds it again, as attributes may change."""
         found: EmissionHMM | None = self.__dict__.pop("_checked", None)
         return self.process() if found is None else found
 
@@ -128,7 +127,6 @@ class RealValuedHMM(HiddenMarkovModel):
 
 
 def _within(padded: torch.Tensor, inside: torch.Tensor | None) -> torch.Tensor:
-    """Return the entries of padded sequences without the padding, one sequence after the other."""
     return padded.flatten(0, 1) if inside is None else padded[inside]
 
 

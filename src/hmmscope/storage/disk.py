@@ -28,12 +28,10 @@ mkdir, rename, unlink, rmdir = os.mkdir, os.rename, os.unlink, os.rmdir
 
 
 def create(path: Path) -> int:
-    """Create a new file and return its descriptor; an existing file or link raises an error."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
 
 
 def fsync_dir(path: Path) -> None:
-    """Sync a folder, so that its file names survive a power cut."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -130,7 +128,6 @@ def open_own(path: Path, flags: int) -> int:
 
 
 def read_bytes(path: Path, *, managed: bool, limit: int = MOST_BYTES) -> bytes:
-    """Read a regular file of at most `limit` bytes, with the errors of `reading`."""
     with reading(path, managed=managed, limit=limit) as file:
         return file.read(os.fstat(file.fileno()).st_size)
 
@@ -218,7 +215,6 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file or a folder with its contents, without following links."""
     if path.is_symlink() or not path.is_dir():
         return unlink(path)
     for entry in list(os.scandir(path)):
@@ -227,7 +223,6 @@ def remove_tree(path: Path) -> None:
 
 
 def take_lock(path: Path) -> int:
-    """Lock `path` and write the process id into it; closing the descriptor unlocks."""
     with writing(path, 0):
         fd = open_own(path, os.O_RDWR | os.O_CREAT)
         try:

@@ -23,7 +23,6 @@ Row = dict[str, Any]
 
 
 def read_tables(folder: Path) -> dict[str, list[Row]]:
-    """Read all tables of a folder, sorted by name."""
     if (folder / TABLES).is_symlink() or (folder / PACKED).is_symlink():
         raise DamagedError(f"{folder / TABLES}: a symbolic link, which is not followed")
     if (folder / PACKED).is_dir():
@@ -33,7 +32,6 @@ def read_tables(folder: Path) -> dict[str, list[Row]]:
 
 
 def is_packed(folder: Path) -> bool:
-    """Return whether a folder holds the compressed tables of an archived experiment."""
     return (folder / PACKED).is_dir() or any((folder / TABLES).glob("*.jsonl.xz"))
 
 
@@ -42,7 +40,6 @@ def seed_path(folder: Path, seed: int) -> Path:
 
 
 def pack(source: Path, out: Path) -> None:
-    """Write the tables of `source` to `out` in archived form, and remove other tables from `out`."""
     tables = read_tables(source)
     index = store.read_table(source / INDEX) if os.path.lexists(source / INDEX) else None
     if index is None:
@@ -66,7 +63,6 @@ def pack(source: Path, out: Path) -> None:
 def by_part(
     index: Sequence[Mapping[str, Any]], tables: Mapping[str, Sequence[Row]], where: Path
 ) -> list[dict[str, Any]]:
-    """Return the rows of each part by table name, without the column `seed`."""
     begin = dict.fromkeys((name for row in index for name in row["rows"]), 0)
     parts = []
     for row in index:

@@ -232,7 +232,6 @@ class RunDir:
                 store.remove_folder(self._checkpoints() / f"step-{old:09d}")
 
     def checkpoint_steps(self) -> list[int]:
-        """Return the steps of stored checkpoints in ascending order, without verification."""
         matches = (_STEP.fullmatch(name) for name in os.listdir(self._checkpoints()))
         return sorted(int(match[1]) for match in matches if match and match[0] == f"step-{int(match[1]):09d}")
 

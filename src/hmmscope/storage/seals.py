@@ -286,7 +286,6 @@ def _surveyed(folder: Path, name: str, digest: str | None) -> tuple[str, ...]:
 
 
 def file_names(folder: Path) -> Iterator[str]:
-    """Yield the names of all files and links below a folder in order."""
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not disk.LEFTOVER.fullmatch(name))
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]

@@ -71,7 +71,6 @@ def read_text(path: Path, *, limit: int) -> str:
 
 
 def write_table(path: Path, rows: list[dict]) -> None:
-    """Write rows as JSON lines; NaN and infinity are refused."""
     write_bytes(path, table_bytes(rows, str(path)))
 
 
@@ -109,7 +108,6 @@ def parse_table(data: bytes, where: str) -> list[dict]:
 
 
 def write_tensors(path: Path, tensors: dict[str, "torch.Tensor"], metadata: dict[str, str] | None = None) -> None:
-    """Write named tensors and metadata as safetensors; equal input gives equal bytes."""
     write_bytes(path, tensor_bytes(tensors, metadata))
 
 
@@ -212,7 +210,6 @@ FORMATS = {"grid": "hmmscope-grid/1", "experiment": "hmmscope-experiment/1"}
 
 
 def check_format(document: Any, kind: str, path: Path) -> None:
-    """Raise DamagedError unless `document` is a mapping of a supported format."""
     if not isinstance(document, dict) or document.get("format", FORMATS[kind]) != FORMATS[kind]:
         found = document.get("format") if isinstance(document, dict) else type(document).__name__
         raise DamagedError(f"{path}: {str(found)[:40]!r}, not {FORMATS[kind]}; if newer, upgrade hmmscope")
@@ -297,7 +294,6 @@ def check_entries(folder: Path, entries: dict[str, Any], where: str) -> None:
 
 
 def read_entry(folder: Path, name: str, expected: Any, where: str) -> bytes:
-    """Read a file once and compare it with its recorded size and digest, with the errors of `check_entries`."""
     with _opened_entry(folder, name, expected, where) as stream:
         data = stream.read(expected["size"])
     _check_digest(hashlib.sha256(data).hexdigest(), folder / name, expected, where)

@@ -47,7 +47,6 @@ class ProcessGroup:
         return self.rank == 0
 
     def device(self, kind: Literal["cpu", "cuda"]) -> torch.device:
-        """Return the CPU, or the GPU with this process's local rank."""
         return torch.device(kind)
 
     def share(self, value: Any) -> Any:

@@ -103,7 +103,6 @@ def choose_engine(
     num_processes: int,
     timing: Callable[[float], Timing | None],
 ) -> Choice:
-    """Choose the engine; "auto" means compiled where supported, unless torch is clearly faster."""
     if spec.engine == "torch":
         return Choice("torch", "as requested")
     why = uncovered(model, model_io, spec, num_processes)
@@ -127,7 +126,6 @@ def choose_engine(
 
 
 def make_engine(model: SequenceModel, spec: TrainingSpec, world: ProcessGroup) -> SingleProcess:
-    """Create the engine that ``training.engine`` or ``training.parallel`` names."""
     if spec.engine == "compiled":
         from hmmscope.training.compiled_steps import Compiled  # loads slowly
 

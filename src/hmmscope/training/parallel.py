@@ -276,7 +276,6 @@ def share_of_labels(part: Batch, target: Target, count: int) -> float:
 
 
 def num_samples(spec: TrainingSpec, step: int) -> int:
-    """Return the samples of a step: the batch size, or the remainder at an epoch's end."""
     if not spec.num_trajectories:
         return spec.batch_size
     return min(spec.batch_size, spec.num_trajectories - step % spec.steps_per_epoch * spec.batch_size)

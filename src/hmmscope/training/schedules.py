@@ -50,7 +50,6 @@ def _epoch_order(num_trajectories: int, seed: int, epoch: int) -> NDArray[np.int
 
 
 def training_tokens(spec: TrainingSpec, num_columns: int, num_observations: int) -> int:
-    """Count the tokens of a whole training, with the curriculum's shorter samples."""
     if not spec.curriculum:
         return spec.num_steps * spec.batch_size * num_columns
     kept = sum(spec.stage_length(step, num_observations) for step in range(spec.num_steps))

@@ -152,7 +152,6 @@ def copied_to(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 def _held_by(model: torch.nn.Module, moments: Moments) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return the tensors and numbers of optimisers."""
     names: dict[torch.Tensor, str] = {p: name for name, p in model.named_parameters()}
     tensors, numbers = {}, {}
     for number, optimizer in enumerate(moments.optimizers):
@@ -200,12 +199,10 @@ def _moments(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def tensors_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the tensors of a state_dict, without the objects of ``get_extra_state``."""
     return {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], *, strict: bool = True) -> None:
-    """Copy weights by name, which may have the prefix of a wrapper."""
     own = tensors_of(model)
     names = matched(own, weights) or {}
     weights = {name: weights[other] for name, other in names.items()} or weights

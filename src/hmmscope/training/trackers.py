@@ -22,7 +22,6 @@ class Tracker(Protocol):
 
 
 def make_tracker(name: str, run_folder: Path, config: dict[str, Any]) -> Tracker:
-    """Create the tracker `name` for a run."""
     module = tracker_module(name)
     if name == "tensorboard":
         return _TensorBoard(module, run_folder / "tensorboard")

@@ -70,7 +70,6 @@ def grains(batch: Batch, num_grains: int) -> Sequence[Batch]:
 
 
 def parts(batch: Batch, size: int) -> Sequence[Batch]:
-    """Split a batch into parts of `size` samples; the last part may be smaller."""
     cuts = [slice(begin, begin + size) for begin in range(0, len(batch.tokens), size)]
     held = {field.name: getattr(batch, field.name) for field in fields(batch)}
     return [

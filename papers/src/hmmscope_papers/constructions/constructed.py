@@ -52,7 +52,6 @@ class Constructed(SequenceModel):
         return max(float(weight.abs().max()) for weight in self.parameters())
 
     def notes(self, tokens: Int64[Tensor, "batch time"] | None = None) -> list[LayerNote]:
-        """Describe each layer; if tokens are given, include the layer's measured error."""
         raise AssertionError("subclasses must describe their layers")
 
     def explain(self, tokens: Int64[Tensor, "batch time"] | None = None) -> str:

@@ -82,7 +82,6 @@ class DrivenSystem(Shown):
         return 2 * float(torch.linalg.vector_norm(self.initial_S, 2 if self.kind == "orthogonal" else 1))
 
     def vectors(self, tokens: Int64[Tensor, "batch time"]) -> Float64[Tensor, "batch time state"]:
-        """Compute the vector after each token in float64."""
         check_tokens(tokens, self.num_symbols + 1)
         matrices = self.with_identity.to(tokens.device)
         vectors = torch.empty(*tokens.shape, self.num_states, dtype=torch.float64, device=tokens.device)

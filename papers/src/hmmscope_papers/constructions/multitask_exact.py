@@ -43,7 +43,6 @@ class ExactBlockValues(Shown):
         return torch.stack([self.shifted(self.block_shift(name)) for name in blocks], -1)
 
     def joint(self, blocks: list[str]) -> Float64[Tensor, "batch column joint"]:
-        """Joint one-hot of the blocks' tokens; zero if one is the delimiter."""
         found = None
         for token in self.slots(blocks).unbind(-1):
             one = one_hot(token, self.layout.num_symbols + 1)[..., :-1].double()
@@ -88,7 +87,6 @@ class ExactBlockValues(Shown):
         return (weights @ self.features(self.layout.query_blocks)[..., None])[..., 0]
 
     def block(self, name: str, positions: Float64[Tensor, "column coordinate"]) -> Tensor:
-        """Exact content of a gathered block (batch, position, row)."""
         if name.startswith(("slot-", "future-")) and not name.startswith("future-position-"):
             return one_hot(self.shifted(self.block_shift(name)), self.layout.num_symbols + 1).double()
         if name == "label":

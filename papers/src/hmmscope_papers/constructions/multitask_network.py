@@ -225,7 +225,6 @@ def num_outputs(layout: ResidualLayout, readout: Readout) -> int:
 
 
 def embeddings(layout: ResidualLayout, prompt: Prompt) -> tuple[Tensor, Tensor]:
-    """Embeddings of tokens and positions, without position vectors."""
     token_VD = torch.zeros(layout.num_symbols + 1, layout.subspaces.width, dtype=torch.float64)
     token_VD[:, layout.subspaces["slot-0"]] = torch.eye(layout.num_symbols + 1, dtype=torch.float64)
     column_ND = torch.zeros(prompt.num_columns, layout.subspaces.width, dtype=torch.float64)

@@ -297,7 +297,6 @@ class PrefixLayer(nn.Module):
         return x_BTD + self.mlp(x_BTD)
 
     def dense_forward(self, x_BTD: Tensor) -> Tensor:
-        """Apply the layer by full matrices (small n)."""
         query, key, value = self.attention.dense()
         time = x_BTD.shape[1]
         future_TU = torch.ones(time, time, dtype=torch.bool, device=x_BTD.device).triu(1)

@@ -219,7 +219,6 @@ class StochasticFilter(PrefixTransformer):
         return hidden
 
     def normalised(self, vectors: Tensor) -> Normalised:
-        """Apply the normaliser in long double."""
         wide = vectors.detach().cpu().numpy().astype(np.longdouble)
         with np.errstate(over="ignore", invalid="ignore"):
             found = normalise(wide, self.schedule, LONG_DOUBLE)

@@ -39,7 +39,6 @@ RARELY = 1 / 60
 
 
 def final_losses(run: Run, task: str, sizes: dict[str, Any]) -> list[dict]:
-    """Return the trained model's evaluation loss at every position, on fresh samples."""
     return evaluation_losses(
         run.model,
         run.dataset("probe"),
@@ -51,7 +50,6 @@ def final_losses(run: Run, task: str, sizes: dict[str, Any]) -> list[dict]:
 
 
 def fit_lengths(run: Run, final: list[dict], sizes: dict[str, Any]) -> list[dict]:
-    """Return fit lengths from the last epochs and from final samples (constant predictor: only these)."""
     found = epochs_of(run)
     sources: list[tuple[str, str, list[list[float | None]], int]] = [
         ("model", "epochs", found.distances, sizes["last_epochs"]),
@@ -79,7 +77,6 @@ def _column(rows: list[dict], predictor: str, positions: list[int]) -> list[floa
 
 
 def windows_of(task: str, run: Run, sizes: dict[str, Any]) -> list[dict]:
-    """Return the errors of exact filters that see a window of observations."""
     process, windows, count = run.process, sizes["windows"], sizes["window_samples"]
     positions = [int(p) for p in run.target.positions if p > 0]
     keys = ("window", "position", "value", "low", "high")
@@ -129,7 +126,6 @@ def length_of(
 
 
 def claimed_length(own: Rows, numbers: Numbers) -> EstimateWithError:
-    """Return the fit length at the error rate of a claim's record."""
     return length_of(own, parameter(numbers, "rate", RATE), numbers=numbers)
 
 
@@ -147,13 +143,11 @@ def slope(points: Sequence[tuple[float, EstimateWithError]]) -> EstimateWithErro
 
 
 def lengths(own: Rows, rate: float | None = None, numbers: Numbers = None) -> Lengths:
-    """Return fit lengths by number of layers, of one task and seed."""
     rate = parameter(numbers, "rate", RATE) if rate is None else rate
     return {n: length_of(own.where(layers=n), rate, numbers=numbers) for n in layers_of(own)}
 
 
 def lengths_then(own: Rows, rate: float | None = None, numbers: Numbers = None) -> Lengths:
-    """Return fit lengths by number of layers at one time of the training."""
     rate = parameter(numbers, "rate", RATE) if rate is None else rate
     return {row["layers"]: EstimateWithError(row["length"]) for row in own.where(error_rate=rate)}
 
@@ -231,7 +225,6 @@ def slack_then(rate: float, numbers: Numbers = None) -> Callable[[Rows], float |
 
 
 def by_depth(tables: Tables, tasks: Sequence[str], numbers: Numbers = None) -> str:
-    """Format mean fit lengths by depth as ``Cyclic-DET 8.1, 11.3 (whole positions 8, 11) of 16``."""
     said, depths = [], deep(tables)
     counted = tables["fit-lengths"].where(predictor="model", by="epochs", error_rate=parameter(numbers, "rate", RATE))
     for task, own in models(tables).where(task=tasks, layers=depths).by("task").items():
@@ -245,7 +238,6 @@ def by_depth(tables: Tables, tasks: Sequence[str], numbers: Numbers = None) -> s
 
 
 def doublings_left(found: Lengths, longest: int) -> EstimateWithError | None:
-    """Return doublings from the shallowest fit length to the sequence length."""
     shallowest = min(found.items(), default=None)
     return None if shallowest is None else EstimateWithError(math.log2(longest)) - log2(shallowest[1])
 

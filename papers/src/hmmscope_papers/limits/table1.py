@@ -119,7 +119,6 @@ COMPARED = ("RanHMM", "CR-0.03", "CR-0.05", "CR-0.1")
 
 
 def from_printed(own: lab.Rows) -> dict[str, float]:
-    """Return measured minus printed steps of uncut rows."""
     return {row["process"]: row["capped"] - row["printed"] for row in own if row["process"] in (*COMPARED, REFERENCE)}
 
 

@@ -77,7 +77,6 @@ class LimitsTable3(GridExperiment):
         return by_task(labels)
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        """Return the grid and, with `fixed_sets`, short depths that repeat the samples of the first epochs."""
         plan = grid(scale, choices["tasks"], choices["layers"])
         short = sorted(set(short_depths(length_of(scale)))) if choices["fixed_sets"] else []
         for label in [label_of(task, layers) for task in REMEMBERING for layers in short]:

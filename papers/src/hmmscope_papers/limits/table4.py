@@ -58,7 +58,6 @@ class LimitsTable4(GridExperiment):
         return by_task(labels)
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        """Return the tasks at one depth; with `long_factor` also a longer MatMul."""
         plan = grid(scale, choices["tasks"], [choices["layers"]])
         label = label_of("matmul", choices["layers"])
         if choices["long_factor"] > 1 and label in plan:

@@ -33,7 +33,6 @@ WIDTH = 3.92
 
 
 def all_layers(scale: str) -> list[int]:
-    """Return 0 (the RNN) and the depths of a scale."""
     return [0, *depths(scale)]
 
 
@@ -50,7 +49,6 @@ def model_name(num_layers: int) -> str:
 
 
 def layers_of(rows: Rows) -> list[int]:
-    """Return the numbers of layers in a table, ascending; 0 is the RNN."""
     return sorted(rows.values("layers"))
 
 
@@ -108,7 +106,6 @@ def fit_length_of(run: Run, error_rate: float) -> int:
 
 
 def trivial_loss(run: Run, num_samples: int) -> float:
-    """Return the constant predictor's loss on fresh samples; it is finite."""
     target, batch = run.target, run.dataset("probe")[0:num_samples]
     optimum, labels = target.optimum(batch), target.labels(batch)
     labels = labels.double() if labels.is_floating_point() else labels
@@ -152,7 +149,6 @@ def each(
     *,
     resolution: float = 0.0,
 ) -> dict[Any, Effect]:
-    """Pool a measure over seeds for each value of a column that has it."""
     found = {key: over_seeds(own, measure, unit, resolution=resolution) for key, own in rows.by(column).items()}
     return {key: effect for key, effect in found.items() if effect is not None}
 
@@ -182,7 +178,6 @@ def sampled(row: Mapping[str, Any]) -> EstimateWithError:
 
 
 def loss_of(rows: Rows) -> EstimateWithError:
-    """Return one model's evaluation loss averaged over positions, which share samples."""
     count = len(rows)
     error = math.fsum(row.get("high", row["value"]) - row.get("low", row["value"]) for row in rows) / count / WIDTH
     return EstimateWithError(math.fsum(row["value"] for row in rows) / count, error)
@@ -237,7 +232,6 @@ def mean_late_change(
 def late_change(
     rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float | None], numbers: Numbers = None
 ) -> float | None:
-    """Return the change of one training after the fraction "late"; None if an end is missing."""
     end = max(rows, key=lambda row: row["share"])
     before = max(
         (row for row in rows if row["share"] <= parameter(numbers, "late")), key=lambda row: row["share"], default=None
@@ -272,7 +266,6 @@ def drift(
 def mean_change(
     before: Mapping[Any, EstimateWithError | float | None], after: Mapping[Any, EstimateWithError | float | None]
 ) -> float | None:
-    """Return the mean change over seeds; None if a seed lacks it."""
     changes = [
         None if now is None or (then := before.get(seed)) is None else _number(now) - _number(then)
         for seed, now in after.items()
@@ -323,7 +316,6 @@ def equal_budgets(tables: Tables, labels: Mapping[str, str]) -> Gate:
 
 
 def relabelled(rows: Rows, control: str, trained: str = "model", column: str = "predictor") -> Rows:
-    """Replace the trained model's rows with those of a control."""
     others = Rows(row for row in rows if row.get(column) != trained)
     return Rows([*others, *rows.where(**{column: control}).with_columns(**{column: lambda row: trained})])
 
@@ -342,7 +334,6 @@ def flat(rows: Rows, ends: Iterable[float], name: str, role: Role, y: str = "val
 
 
 def baselines(tables: Tables, task: str) -> tuple[Series, ...]:
-    """Return curves by position for the constant predictor and windowed exact filters."""
     windows = tables["windows"].where(task=task)
     constant = tables["positions"].where(task=task, predictor="constant")
     found = [

@@ -23,12 +23,10 @@ ENOUGH = 0.1
 
 
 def binary_chain(flip: float, gamma: float) -> HMM:
-    """Return a two-state chain seen through a binary channel of observability gamma."""
     return HMM([0.5, 0.5], [[1 - flip, flip], [flip, 1 - flip]], symmetric_channel(2, gamma))
 
 
 def hidden_cycle() -> HMM:
-    """Return a cyclic HMM that two symbols reveal and one does not."""
     transition = [[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]]
     return HMM([1 / 3] * 3, transition, [[0.9, 0.1], [0.5, 0.5], [0.1, 0.9]])
 

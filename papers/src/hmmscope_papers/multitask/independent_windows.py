@@ -223,7 +223,6 @@ FITTED_ERRORS = (1e-11, 1e-6)
 
 
 def reference_process(noise: float = 0.4) -> HMM:
-    """Return a four-state HMM of rank 2 through a channel of observability 1 - noise."""
     left = np.array([[0.9, 0.1], [0.8, 0.2], [0.2, 0.8], [0.1, 0.9]])
     right = np.array([[0.55, 0.30, 0.10, 0.05], [0.05, 0.10, 0.30, 0.55]])
     return HMM([0.3, 0.2, 0.2, 0.3], left @ right, symmetric_channel(4, 1 - noise))
@@ -278,7 +277,6 @@ def part_rows(sizes: dict[str, Any]) -> list[dict]:
 
 
 def instance_rows(sizes: dict[str, Any]) -> list[dict]:
-    """Return the parts of each process and the gap to their total."""
     rows = []
     for label, hmm in _instances(sizes):
         histories, windows = Histories.all(hmm, sizes["histories"]), Windows.all(hmm, FITTED_MEMORY)
@@ -297,7 +295,6 @@ def instance_rows(sizes: dict[str, Any]) -> list[dict]:
 
 
 def scaling_tables(sizes: dict[str, Any]) -> MeasuredTables:
-    """Return the estimation error by number of samples, and its slope."""
     numbers, rows, slopes = sizes["scaling_samples"], [], []
     for i, (label, hmm) in enumerate(_instances(sizes)):
         histories, windows = Histories.all(hmm, FITTED_MEMORY), Windows.all(hmm, FITTED_MEMORY)
@@ -325,7 +322,6 @@ def scaling_tables(sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def convergence_tables(sizes: dict[str, Any]) -> MeasuredTables:
-    """Return the distance of gradient iterates from least squares, its bound and rate."""
     rows, rates = [], []
     length, rate = FITTED_MEMORY, 1 / FITTED_MEMORY
     for label, hmm in _instances(sizes):

@@ -64,7 +64,6 @@ def trained_in_context(
     num_futures: int | None = None,
     **changes: Any,
 ) -> tuple[Float64[Tensor, "step label feature"], MultiTaskTransformer]:
-    """Return the weights in the residual stream after each gradient layer, and the Transformer."""
     number, length = demonstrations.shape
     net = build_network(
         num_symbols,
@@ -215,7 +214,6 @@ def sample_row(
     *,
     network: bool,
 ) -> dict:
-    """Return error and bound after T steps on one prompt, by Transformer or algebra."""
     samples = RegressionSamples.of(demonstrations, num_symbols, known.memory_length, known.num_futures)
     problem = samples.problem()
     rate = 1 / float(problem.largest)

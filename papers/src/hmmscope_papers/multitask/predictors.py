@@ -50,7 +50,6 @@ def last_sequence(score: Score) -> NDArray[np.bool_]:
 
 
 def counting_of(run: Run) -> TunedNgrams:
-    """Tune the n-gram baselines on separate prompts of the run's pool."""
     dataset = ProcessDataset(run.process, layout=run.config.layout, seed=run.config.seed, stream="counting")
     number = dataset.layout.sequence_index[dataset.layout.predicted_observations]
     return TunedNgrams.tuned(dataset, num_samples=_TUNED_ON, orders=LONGEST, asked=number == number.max())
@@ -59,7 +58,6 @@ def counting_of(run: Run) -> TunedNgrams:
 def answers(
     model: nn.Module, tokens: Int64[Tensor, "batch column"], run: Run, asked: NDArray[np.int64]
 ) -> Float64[Tensor, "batch asked symbol"]:
-    """Return a model's predictions of the observations `asked`."""
     columns = torch.from_numpy(run.config.layout.token_positions[asked] - 1)
     return model_probs(model, tokens[:, :-1], run.process.num_symbols, columns, at_once=BATCH)
 
@@ -190,7 +188,6 @@ def constructed_vectors(
     dataset: ProcessDataset, observations: Int64[Tensor, "batch time"], asked: Int64[Tensor, " judged"], number: int,
     memory_length: int, num_steps: int,
 ) -> Float64[Tensor, "batch judged symbol"]:  # fmt: skip
-    """Return the predictions of Theorem 1's network, computed as gradient descent."""
     layout, num_symbols = dataset.layout, dataset.num_symbols
     assert isinstance(layout, PromptLayout)
     length = layout.demonstration_length

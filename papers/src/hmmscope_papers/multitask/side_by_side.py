@@ -123,7 +123,6 @@ def probes_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[
 def attention_of_networks(
     networks: Mapping[str, nn.Module], dataset: ProcessDataset, sizes: dict[str, Any]
 ) -> MeasuredTables:
-    """Return the attention by offset of every head, and its overlap with gathering heads."""
     offsets: list[dict] = []
     profiles: dict[tuple[str, int, int], list[float]] = {}
     for name, network in networks.items():
@@ -241,7 +240,6 @@ def steps_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[s
 
 
 def convergence_of(run: Run) -> list[dict]:
-    """Return the excess evaluation loss after three quarters of training, and at its end."""
     assert run.summary is not None
     found = {row["step"]: row["evaluation_loss"] for row in run.table() if "evaluation_loss" in row}
     last = max(found)

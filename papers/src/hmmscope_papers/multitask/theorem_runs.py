@@ -15,7 +15,6 @@ LAYERS_TO_SEE = 12
 
 
 def steps_figure(tables: lab.Tables) -> lab.Figure:
-    """Plot the distance to least squares after each gradient layer, with the bound."""
     rates = lab.Rows(row for row in tables["step-rates"] if "measured" in row)
     panels = [
         lab.lines(

@@ -167,7 +167,6 @@ def setting_rows(run: Run) -> list[dict[str, Any]]:
 
 
 def spread(process: Any, count: int) -> Mixture:
-    """Select at most `count` equally likely components, spread over the pool."""
     process = require_process_type(process, Mixture)
     count = min(count, len(process))
     chosen = torch.linspace(0, len(process) - 1, count, dtype=torch.float64).long()
@@ -218,7 +217,6 @@ def regime_label(tables: Tables, numbers: Numbers = None) -> Any:
 
 
 def of_cycles(tables: Tables) -> Tables:
-    """Select the cycles of the claims, if a table has several."""
     if SEPARATES not in Rows(tables.get("setting", ())).values("cycles"):
         return tables
     return {
@@ -252,7 +250,6 @@ def gates(tables: Tables, numbers: Numbers = None) -> tuple[Gate, ...]:
 
 
 def few_prompts(tables: Tables, numbers: Numbers = None) -> Gate:
-    """Require that each HMM was shown about as rarely as in the paper."""
     found = _of(tables, PER_HMM).effect()
     if found is None:
         return Gate("regime", False, "the number of prompts per HMM is not recorded")
@@ -261,7 +258,6 @@ def few_prompts(tables: Tables, numbers: Numbers = None) -> Gate:
 
 
 def large_pool(tables: Tables, numbers: Numbers = None) -> Gate:
-    """Require that the pool was about as large as in the paper."""
     found = _of(tables, HMMS).effect()
     if found is None:
         return Gate("regime", False, "the number of HMMs in the pool is not recorded")
@@ -270,7 +266,6 @@ def large_pool(tables: Tables, numbers: Numbers = None) -> Gate:
 
 
 def not_from_counts(tables: Tables, numbers: Numbers = None) -> Gate:
-    """Require that symbol counts alone do not identify the HMM."""
     rows = _of(tables, FROM_COUNTS)
     found, chance = rows.effect(), rows.effect("chance")
     if found is None or chance is None:
@@ -280,7 +275,6 @@ def not_from_counts(tables: Tables, numbers: Numbers = None) -> Gate:
 
 
 def beyond_counting(tables: Tables, numbers: Numbers = None) -> Gate:
-    """Require that the models predict better than n-gram baselines."""
     found = _of(tables, OVER_COUNTING).effect(unit="nats")
     if found is None:
         return Gate("learned", False, "the gain of the model over the best n-gram baseline is not recorded")

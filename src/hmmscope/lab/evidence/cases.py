@@ -58,11 +58,9 @@ class Case:
     power: bool
 
     def each(self, names: Sequence[str]) -> dict[str, Judged]:
-        """Return the verdict on each of the named effects alone."""
         return {name: self._judged((name,)) for name in names}
 
     def together(self, names: Sequence[str], each: Mapping[str, Judged]) -> Judged:
-        """Return the verdict on all effects together; if one effect is denied, the claim is denied."""
         able = [name for name in names if name in each and not _closed(each[name])]
         if 0 < len(able) < len(names):
             found = self._judged(tuple(able))

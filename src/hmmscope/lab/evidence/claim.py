@@ -112,7 +112,6 @@ class Claim(ClaimRecord):
         return replace(seen, compute_used={name: max(found) for name, found in spent.items() if found})
 
     def finding(self, seen: Measurement, *, mirrored: bool = False, power: bool = True) -> Finding:
-        """Apply the rule to a measurement, and return the finding."""
         with at_level(self.level):
             return self._finding(seen, mirrored, power)
 
@@ -219,5 +218,4 @@ def claim(record: str | ClaimRecord) -> Callable[[Callable[..., Measurement]], C
 
 
 def claims_of(experiment: str) -> list[Claim]:
-    """Return the claims of an experiment, in the order of their file."""
     return [entry for entry in registry.in_order("claim") if entry.experiment == experiment]

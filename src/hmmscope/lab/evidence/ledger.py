@@ -93,7 +93,6 @@ class LedgerRow:
     one_of_several: bool = False
 
     def where(self) -> str:
-        """Format scale and number of seeds, as ``small, 3 seeds``."""
         return self.scale if self.seeds is None else f"{self.scale}, {self.seeds} seed{'s' * (self.seeds != 1)}"
 
     def row(self) -> dict[str, Any]:
@@ -391,7 +390,6 @@ def place(entry: LedgerRow) -> str:
 
 
 def marks(entry: LedgerRow) -> str:
-    """Format the qualifications of a verdict, as `` (exploratory), in FOLDER``; "" if there are none."""
     words = [
         word
         for word, said in (

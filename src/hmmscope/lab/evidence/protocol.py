@@ -45,7 +45,6 @@ class Protocol:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the file, which every part of an experiment stores."""
         return hashlib.sha256(self.data).hexdigest()
 
     def against(self, record: ClaimRecord) -> str | None:
@@ -82,7 +81,6 @@ def entry_of(record: ClaimRecord) -> dict[str, Any]:
 
 
 def read_protocol(path: Path) -> Protocol:
-    """Read a protocol from a file."""
     data = disk.read_bytes(path, managed=False)
     found = store.parse(data, str(path))
     kinds = {"experiment": str, "scale": str, "plan": dict, "measurement": int, "rules": dict}

@@ -203,7 +203,6 @@ def deviations(folder: Path, experiment: str, scale: str, claim: str = "") -> tu
 
 
 def folder_of(module: str | None) -> Path | None:
-    """Return the folder "claims" next to a module's file."""
     import sys
 
     file = getattr(sys.modules.get(module or ""), "__file__", None)

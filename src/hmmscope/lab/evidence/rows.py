@@ -163,7 +163,6 @@ Tables = Mapping[str, Rows]
 
 
 def as_tables(tables: Mapping[str, Iterable[dict[str, Any]]]) -> dict[str, Rows]:
-    """Convert plain lists of rows to `Tables`."""
     return {name: Rows(rows) for name, rows in tables.items()}
 
 

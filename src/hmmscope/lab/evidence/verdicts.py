@@ -31,7 +31,6 @@ OF_QUESTIONS: tuple[Verdict, ...] = ("answered", "open")
 
 
 def answer(low: float | None, high: float | None) -> Verdict:
-    """Return the verdict of a question, which is open if the interval contains zero."""
     return "open" if low is None or high is None or rounded(low) <= 0 <= rounded(high) else "answered"
 
 
@@ -62,17 +61,14 @@ class Rule(ABC):
         """Format for a reader: ``the effect must be above 0``."""
 
     def verdict(self, effect: Effect) -> Verdict:
-        """Return the verdict; inconclusive without an interval, with one seed or with missing seeds."""
         if effect.low is None or effect.high is None or effect.num_seeds < 2 or effect.num_missing:
             return "inconclusive"
         return self.decide(rounded(effect.low), rounded(effect.value), rounded(effect.high))
 
     def p_value(self, effect: Effect) -> float | None:
-        """Return the two-sided p-value of "the mean equals the bound", or None."""
         return effect.p_value(self.bound)
 
     def holds_by_sign(self, effect: Effect) -> bool:
-        """Return whether the sign-test bound is on the claimed side."""
         return False
 
     def seeds_needed(self, effect: Effect) -> int | None:

@@ -47,7 +47,6 @@ class Outlook:
 
     @property
     def decides(self) -> bool:
-        """True if the plan can decide the claim or a part of it."""
         return not self._closed() or bool(self.parts)
 
     @property
@@ -84,7 +83,6 @@ class Outlook:
 
 
 def outlooks(plan: ExperimentPlan, kept: Sequence[Path] | None = None) -> list[Outlook]:
-    """Return an `Outlook` for each claim of the experiment that a plan belongs to."""
     folders = kept_folders(plan) if kept is None else list(kept)
     return [_outlook(plan, claim, folders) for claim in claims_of(plan.experiment.name)]
 
@@ -102,7 +100,6 @@ def kept_folders(plan: ExperimentPlan) -> list[Path]:
 
 
 def decision_lines(plan: ExperimentPlan, kept: Sequence[Path] | None = None) -> Iterator[str]:
-    """Yield the lines on claims that a dry run prints."""
     folders = kept_folders(plan) if kept is None else list(kept)
     found = outlooks(plan, folders)
     if not found:

@@ -21,7 +21,6 @@ def write_results(
     runs: Sequence[Path],
     whole: list[int] | None = None,
 ) -> None:
-    """Write the figures and findings that follow from the tables in `out`; incomplete seeds are left out."""
     description = store.read_json(out / "experiment.json", managed=True)
     judged = description.pop("whole_seeds", [])
     unfinished = {} if whole is None else {"whole_seeds": whole}

@@ -56,11 +56,9 @@ class MeasuredPart:
         return f"seed-{self.seed}-{part_slug(self.name)}"
 
     def path(self, out: Path) -> Path:
-        """Return the part's file in an experiment's folder."""
         return out / "parts" / f"seed-{self.seed}" / f"{part_slug(self.name)}.json"
 
     def is_in(self, out: Path) -> bool:
-        """Return whether the part is stored, measured by the current version."""
         return os.path.lexists(self.path(out)) and self.measurement.of(self.read(out)) == self.measurement.version
 
     def read(self, out: Path) -> dict[str, Any]:
@@ -170,7 +168,6 @@ class BuildRecord:
         return True
 
     def note(self, group: str, names: Sequence[str]) -> None:
-        """Record the files of a measurement."""
         self._groups[group] = {**self._by, "files": store.file_entries(self._out, names)}
         store.write_json(self._out / "made.json", self._groups)
 

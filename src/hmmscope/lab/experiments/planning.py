@@ -46,7 +46,6 @@ class ExperimentPlan:
 
 
 def plan_of(name: str, scale: str, overrides: dict[str, str], seeds: int | Sequence[int] | None) -> ExperimentPlan:
-    """Return the plan of an experiment after checking it."""
     if scale not in SCALES:
         raise unknown_name("scale", scale, SCALES)
     experiment = experiment_named(name)

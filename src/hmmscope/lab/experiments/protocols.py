@@ -35,7 +35,6 @@ def protocol_data(plan: ExperimentPlan) -> dict[str, Any]:
 
 
 def write_protocol(plan: ExperimentPlan, path: Path) -> str:
-    """Write the protocol of a plan, and return the digest of the file."""
     if path.exists():
         raise RefusedError(f"{path}: exists, and a protocol is never overwritten; choose another file")
     data = store.json_bytes(protocol_data(plan), str(path))
@@ -53,7 +52,6 @@ def handed_on(given: Protocol | None, kept: StoredParts | None) -> tuple[Protoco
 
 
 def protocol_for(plan: ExperimentPlan, path: Path) -> Protocol:
-    """Read a protocol; raise an error unless it fits the plan, the rules and the measurement."""
     found, wanted = read_protocol(path), protocol_data(plan)
     if (found.experiment, found.scale) != (plan.experiment.name, plan.scale):
         raise InputError(

@@ -73,11 +73,9 @@ class Seeded:
         return [part for part in self.parts if not part.is_in(self.out)]
 
     def is_trained(self, part: MeasuredPart) -> bool:
-        """Return whether the pool contains all models of a part, completely trained."""
         return all(RunTask(self.pool, run_name(config)).is_done() for config in part.configs.values())
 
     def take(self, kept: StoredParts) -> None:
-        """Copy parts that another folder stores, if they can be reused."""
         for part in self.left():
             why = kept.give(part, self.out, self.plan.sizes)
             if why is not None:
@@ -85,7 +83,6 @@ class Seeded:
         self.write()
 
     def do(self, part: MeasuredPart, *, quiet: bool) -> None:
-        """Train the missing models of a part and measure them."""
         experiment = self.plan.experiment
         with timed(self.out, "training"):
             folders = train_in_pool(list(part.configs.values()), self.pool, quiet=quiet)
@@ -111,7 +108,6 @@ class Seeded:
             store.write_json(self.out / "live.json", live_data(run, self.plan.experiment.live_process(run)))
 
     def write(self) -> None:
-        """Write the tables of all measured parts, and the figures and findings of complete seeds."""
         experiment, seeds = self.plan.experiment, self.plan.seeds or ()
         names = [*(name for names in experiment.groups.values() for name in names), "runs"]
         write_tables(self.out, names, self.parts)
@@ -211,7 +207,6 @@ def _seconds(records: Sequence[Mapping[str, Any]], column: str) -> float | None:
 
 
 def last_quarter(records: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the change of the evaluation loss over the last quarter of training; None if it was not recorded."""
     losses = {row["step"]: row["evaluation_loss"] for row in records if row.get("evaluation_loss") is not None}
     if not losses:
         return None

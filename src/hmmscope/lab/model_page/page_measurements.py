@@ -73,7 +73,6 @@ class PageInputs:
 def measured(
     subject: PageInputs, *, num_samples: int, num_points: int, layers: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Return the contents of a model page as plain data."""
     unknown: list[str] = []
     process = subject.probe.process
     score = evaluate(

@@ -13,7 +13,6 @@ MOST_ROWS = 40
 
 
 def config_rows(experiments: Sequence[ExperimentFolder]) -> list[list[str]]:
-    """Return a row for each configuration key that differs; a difference that all models share is one row."""
     plain = [{"scale": one.about.scale, "version": one.about.version} | _flat(_own(one.config)) for one in experiments]
     models = [{label: _flat(config) for label, config in _models(one.config).items()} for one in experiments]
     rows = [[key, *(_text(one.get(key)) for one in plain)] for key in _keys(plain) if _differ(plain, key)]
@@ -38,7 +37,6 @@ def verdict_summary(findings: Sequence[Finding]) -> str:
 
 
 def finding_view(finding: Finding) -> dict[str, Any]:
-    """Return a finding as data for the page; its value is rounded to the digits that its interval supports."""
     value = interval = None
     if finding.value is not None:
         value, interval = format_interval(finding.value, finding.low, finding.high)
@@ -48,7 +46,6 @@ def finding_view(finding: Finding) -> dict[str, Any]:
 
 
 def finding_rows(experiments: Sequence[ExperimentFolder]) -> list[dict[str, Any]]:
-    """Return a row for each title of a finding, with the finding of each experiment or None."""
     found = [{one.title: finding_view(one) for one in experiment.findings} for experiment in experiments]
     return [{"title": title, "runs": [one.get(title) for one in found]} for title in _keys(found)]
 

@@ -14,7 +14,6 @@ from hmmscope.storage import disk, seals, store
 
 
 def draw_folder(folder: Path) -> list[Path]:
-    """Draw every figure of `folder` that has changed, and return the written files."""
     seals.open_sealed(folder, weights=False)
     written, stayed = [], []
     endings = [f".{ending}" for ending in plots.STYLES["paper"].endings]

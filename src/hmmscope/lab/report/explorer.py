@@ -92,13 +92,11 @@ def still(panel: Explorer) -> Lines:
 
 
 def without_choices(figure: Figure) -> Figure:
-    """Return the figure with static panels in place of explorers."""
     panels = tuple(still(panel) if isinstance(panel, Explorer) else panel for panel in figure.panels)
     return replace(figure, panels=panels)
 
 
 def first_text(panel: Explorer) -> str:
-    """Describe the initial selection for a static panel; empty if the panel shows all curves."""
     chosen = first_values(panel)
     if all(len(panel.options(choice)) == 1 for choice in chosen):
         return ""
@@ -106,7 +104,6 @@ def first_text(panel: Explorer) -> str:
 
 
 def first_values(panel: Explorer) -> dict[str, str]:
-    """Return the initial value of each choice except for the overlaid choice."""
     return {choice: value for choice, value in zip(panel.choices, first_chosen(panel), strict=True) if value}
 
 

@@ -85,7 +85,6 @@ class ExperimentFolder:
 
 
 def read_experiment(folder: Path) -> ExperimentFolder:
-    """Read the experiment in `folder`, with figures and tables sorted by name."""
     folder = require_path("folder", folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: not a folder of an experiment")
@@ -138,7 +137,6 @@ def described(
     *,
     sealed: bool,
 ) -> ExperimentFolder:
-    """Return the contents for the page of a folder that is not an experiment, such as a run."""
     parts = {key: value for key, value in about.items() if key not in ("format", "config")}
     known = _parse(About, parts, folder)
     notes = () if sealed else (Fact(name="seal", value=UNSEALED),)

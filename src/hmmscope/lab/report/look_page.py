@@ -16,7 +16,6 @@ from hmmscope.text import in_digits
 
 
 def write_look(data: dict[str, Any], out: Path) -> Path:
-    """Write the model page to `out` atomically, and return `out`."""
     if out.suffix not in (".html", ".htm"):
         raise InputError(f"out: must end in .html, got {str(out)!r}")
     refuse_special(out)

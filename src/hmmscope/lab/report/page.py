@@ -56,7 +56,6 @@ def write_page(folders: list[Path], out: Path) -> Path:
 
 
 def write_page_of(experiments: list[ExperimentFolder], out: Path) -> Path:
-    """Write the page of experiments whose folders are already read, and return `out`."""
     store.write_text(out, render_page(experiments))
     seals.cover(out)
     return out
@@ -138,7 +137,6 @@ def _first_sentence(words: str) -> str:
 
 
 def figure_view(figure: Figure, data: list[dict[str, Any]], section: str, experiment: str) -> dict[str, Any]:
-    """Return a figure's data for the template, and append its values to `data`."""
     data.append(figure_data(figure) | {"name": visible(f"{experiment}-{figure.name}")})
     axes = [panel for panel in figure.panels if isinstance(panel, Lines | Explorer)]
     return {
@@ -218,5 +216,4 @@ def resource(name: str) -> str:
 
 
 def is_triangular(live: dict[str, Any]) -> bool:
-    """Return whether beliefs are drawn in a triangle, which needs a single process of three states."""
     return len(live["process"]["states"]) == 3 and not live["process"]["mixture"]

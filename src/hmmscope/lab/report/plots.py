@@ -102,7 +102,6 @@ _STYLE = {
 
 
 def draw(figure: Figure, style: str = "paper") -> Canvas:
-    """Draw `figure` with Matplotlib, without pyplot; the caller's settings have no effect."""
     with _style(STYLES[style]):
         return _draw(figure, STYLES[style])
 

@@ -107,7 +107,6 @@ Key = tuple[Role, str]
 
 
 def columns(figure: Figure) -> int:
-    """Return the number of panels in a row of a figure; a row holds more point clouds than other panels."""
     count = len(figure.panels)
     if all(isinstance(panel, DenseScatter) for panel in figure.panels):
         return count if count <= 5 else next((n for n in (5, 4, 3) if count % n == 0), 4)
@@ -240,7 +239,6 @@ def log_ticks(positions: Iterable[float]) -> list[float] | None:
 
 
 def few_decades(values: Iterable[float]) -> bool:
-    """Return whether values on a logarithmic axis span too few decades for ticks at powers of ten only."""
     positive = [value for value in values if value > 0]
     return not positive or max(positive) < min(positive) * 10**LEAST_DECADES
 

@@ -40,7 +40,6 @@ def read_fitted(path: Path) -> dict[str, Any] | None:
 
 
 def picture(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the coordinates of the picture: boxes with bars, arrows, loops, and the states over time."""
     states, size = data["states"], len(data["states"])
     tall = HEAD + 8 + BAR * max(len(state["emits"]) for state in states)
     radius = 0.0 if size == 1 else max(95.0, size * 36.0)

@@ -21,7 +21,6 @@ SIMULATIONS, STEPS, SYMBOLS, ENTRIES = 100, 12, 5, 24
 
 
 def tables_of_fit(hmm: Any, train: SequenceData | VectorData) -> dict[str, list[dict[str, Any]]]:
-    """Return the tables "goodness", "entries" (parameters) and "forecast"; the last two may be empty."""
     material, models = FitData(train, restricted=False), [hmm]
     entries: list[dict[str, Any]] = []
     ahead: list[dict[str, Any]] = []
@@ -49,7 +48,6 @@ def tables_of_fit(hmm: Any, train: SequenceData | VectorData) -> dict[str, list[
 
 
 def figures_of_fit(tables: Mapping[str, Sequence[dict[str, Any]]]) -> list[Figure]:
-    """Return the figures that show these tables; an older study may lack some of them."""
     found = []
     if tables.get("goodness"):
         found.append(_goodness(tables["goodness"]))

@@ -138,7 +138,6 @@ def _carry_out(work: Prepared, path: Path, say: Callable[[str], None], quiet: bo
 
 
 def findings_of(tables: Any, seeds: int) -> dict[str, Any]:
-    """Return the contents of the files with figures and findings that follow from the tables, by file name."""
     found = {f"figures/{number:02d}-{one.name}.json": one.to_data() for number, one in enumerate(figures(tables), 1)}
     return found | {"findings.json": [one.to_data() for one in findings(tables, seeds)]}
 

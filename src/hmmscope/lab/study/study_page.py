@@ -25,7 +25,6 @@ _BASELINES = {
 
 
 def summary(counting: Sequence[str]) -> str:
-    """Return the summary of a study whose simple predictors belong to the given families."""
     symbols = "n-gram" in counting
     simple = "n-grams, the mixture of all context trees" if symbols else "Gaussian autoregressions"
     return (
@@ -74,7 +73,6 @@ def intervals(num_pieces: int, num_sequences: int, num_all: int) -> str:
 
 
 def figures(tables: Tables) -> list[Figure]:
-    """Return the figures: predictors, loss by position and by context, belief by layer, and those of the fit."""
     found = [_predictors(Rows(tables["predictors"]))]
     if tables["positions"]:
         found.append(_positions(tables))
@@ -189,7 +187,6 @@ def _beliefs(rows: Rows) -> Figure:
 
 
 def findings(tables: Tables, num_seeds: int) -> list[Finding]:
-    """Return the findings on the network's gain, the number of states, the fit of the HMM, and encoded beliefs."""
     hmm, net = (_chosen(tables, family) for family in ("HMM", "network"))
     (best,), simple, unit = tables["chosen"], _simple(tables), _nats(tables["predictors"])
     gain = Effect(value=best["value"], low=best["low"], high=best["high"], unit=unit)

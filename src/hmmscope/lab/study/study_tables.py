@@ -41,7 +41,6 @@ def grams(data: SequenceData, size: int) -> NDArray[np.int64]:
 
 
 def counters(data: SequenceData, orders: Iterable[int]) -> dict[str, dict[str, Any]]:
-    """Return facts (family, size, number of parameters) of each n-gram baseline, by name."""
     found: dict[str, dict[str, Any]] = {}
     for order in orders:
         seen = len(np.unique(grams(data, order + 1)))
@@ -119,7 +118,6 @@ def searched(one: BaumWelchFit) -> dict[str, Any]:
 
 
 def opponent(searches: dict[int, dict[str, Any]], validation: dict[str, Curves]) -> int:
-    """Return the number of states of the HMM that is compared with the networks."""
     return best_predictor(*_judged(searches, validation))
 
 

@@ -298,7 +298,6 @@ def check_run(path: Path, config: RunConfig) -> None:
 
 
 def make_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> None:
-    """Create the folder of a sweep (of a pool if `shared` is true) unless it exists."""
     kind = "pool" if shared else "sweep"
     if not os.path.lexists(out):
         store.make_folder(out.parent)

@@ -65,7 +65,6 @@ class ForkServer:
         return self._socket
 
     def close(self) -> None:
-        """Stop the fork server; its workers continue."""
         if self._socket is not None:
             self._socket.close()
         if self._process is not None:
@@ -117,7 +116,6 @@ class Job:
         return replace(outcome, reason=rule) if outcome.kind == "failed" else outcome
 
     def terminate(self) -> None:
-        """Ask the worker to save and stop."""
         with suppress(OSError):
             self._line.shutdown(socket.SHUT_WR)
 

@@ -61,7 +61,6 @@ class Outcome:
 
     @property
     def final(self) -> bool:
-        """Return whether a retry would fail in the same way."""
         return self.exit_code in _FINAL
 
 
@@ -102,7 +101,6 @@ class Task(ABC):
         return False
 
     def saved(self) -> int:
-        """Return a number that grows whenever more work is saved."""
         return 0
 
     def heartbeat(self, silent: float | None = None) -> "Heartbeat":
@@ -115,11 +113,9 @@ class Task(ABC):
         return Heartbeat(None, silent, "")
 
     def growing(self) -> Sequence[Path]:
-        """Return the files, besides the log, that change while the task runs."""
         return ()
 
     def signs(self) -> list[tuple[int, int]]:
-        """Return modification times (ns) and sizes of the files that change while the task runs."""
         found = []
         for path in (*self.growing(), self.log):
             with suppress(OSError):
@@ -137,11 +133,9 @@ class Task(ABC):
 
     @classmethod
     def read(cls, **given: str) -> "Task":
-        """Build a task from the strings that `given` returns."""
         return cls(Path(given["out"]), given["name"])
 
     def given(self) -> dict[str, str]:
-        """Return the strings from which `read` builds the task, also on another machine with the same paths."""
         return {"out": str(self.out), "name": self.name}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -169,7 +163,6 @@ class Task(ABC):
         return record
 
     def state(self) -> State:
-        """Return the task's state from its files and its lock."""
         if self.is_done():
             return "done"
         if self.in_use():

@@ -30,7 +30,6 @@ from hmmscope.text import say
 
 @kept_running()
 def analyse(options: AnalyseOptions) -> None:
-    """Run an instrument on the model of a run, on all its checkpoints or on FILE.py:NAME; or export the model."""
     if options.export is not None:
         given = [name for name in options.beyond_defaults() if name not in ("export", "quiet", "run")]
         if given or options.overrides:

@@ -16,7 +16,6 @@ from hmmscope.text import say
 
 
 def claims(options: ClaimsOptions) -> None:
-    """Print the list of claims, the ledger (results of claims) of experiments, or an audit of their verdicts."""
     folders, out, quiet = options.folders, options.out, options.quiet
     if options.audit:
         from hmmscope.lab.verbs.audit import audit

@@ -23,7 +23,6 @@ _PHILOX_ZERO = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
 
 
 def doctor() -> int:
-    """Test the installation and print the results; return 0 if every requirement is met, else 5."""
     failed = 0
     for name, ok, text in checks():
         say(f"{'ok  ' if ok else 'FAIL'}  {name:<22} {text}")
@@ -32,7 +31,6 @@ def doctor() -> int:
 
 
 def checks() -> Iterator[tuple[str, bool, str]]:
-    """Yield name, result (True if passed) and description of each check."""
     versions = f"hmmscope {hmmscope.__version__}, Python {platform.python_version()}, torch {torch.__version__}"
     yield "versions", True, f"{versions}, NumPy {np.__version__}"
     yield "threads", True, f"{torch.get_num_threads()} of {os.cpu_count()} cores"

@@ -6,7 +6,6 @@ from hmmscope.text import say
 
 
 def export(run: str, out: str, quiet: bool) -> None:
-    """Write the weights of the newest checkpoint in the layout of GPT-2 or GPT-NeoX."""
     loaded = load_run(run)
     exported = export_huggingface(loaded, out)
     family, beyond = exported.family, exported.config["vocab_size"] - loaded.model.num_symbols

@@ -97,7 +97,6 @@ class FactOptions:
 
 
 def facts(asked: InferOptions) -> None:
-    """Print the properties of a process, and write them as JSON if the option `out` is set."""
     options = FactOptions(**{one.name: getattr(asked, one.name) for one in dataclasses.fields(FactOptions)})
     if asked.out is not None:
         new_file(asked.out, (".json",))

@@ -17,7 +17,6 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def write_figures(found: Sequence[ExperimentFolder], out: Path, *, style: str, quiet: bool) -> None:
-    """Write each figure of experiments to a file EXPERIMENT-FIGURE in a folder, in the formats of the style."""
     if style not in STYLES:
         raise unknown_name("style", style, STYLES)
     named = Counter(one.about.experiment for one in found)

@@ -100,7 +100,6 @@ def fit(options: FitCommandOptions) -> None:
 
 
 def said_of(found: fitting.FitResult, options: FitCommandOptions) -> None:
-    """Print the results that options ask for: intervals, goodness of fit and forecast."""
     distance = getattr(found.final.hmm, "quantisation_distance", None) if found.fits else None
     if distance is not None:  # HMMs of symbols are quantized
         say(f"rounding to multiples of 2^-32: at most {distance:.1e} nats per symbol from the fit")

@@ -9,7 +9,6 @@ from hmmscope.lab.verbs.sequence_answers import oracle
 
 
 def infer(options: InferOptions) -> None:
-    """Print properties of the process or, for given sequences, results of exact inference."""
     groups = {one.name: one.metadata.get("group") for one in fields(InferOptions)}
     for name in options.beyond_defaults():
         flag = f"--{name.replace('_', '-')}"

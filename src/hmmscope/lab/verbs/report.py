@@ -11,7 +11,6 @@ from hmmscope.text import say
 
 
 def report(options: ReportOptions) -> None:
-    """Write one page: the model page of a single run, or a page with experiments and runs."""
     if options.style is not None and options.figures is None:
         raise InputError("--style: applies to figures; add --figures FOLDER")
     wants_page = options.out or options.figures is None

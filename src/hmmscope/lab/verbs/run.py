@@ -18,7 +18,6 @@ from hmmscope.text import say, tell
 
 
 def run(options: RunOptions) -> None:
-    """Run an experiment, or every experiment of a paper, and write the page of the results."""
     name = options.experiment
     if is_group(name):
         return _run_paper(options)

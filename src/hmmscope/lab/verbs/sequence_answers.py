@@ -68,7 +68,6 @@ class SequenceQuestions:
 
 
 def oracle(asked: InferOptions) -> None:
-    """Print likelihoods and details of the first sequences, and write all positions to a table if `out` is set."""
     for name in ("paths", "memory", "ngrams", "forecast"):
         require(getattr(asked, name) >= 0, name, "must be at least 0", getattr(asked, name))
     check_seed(asked.seed)

@@ -6,7 +6,6 @@ from hmmscope.text import say
 
 
 def show(options: ShowOptions) -> None:
-    """Print all names, the names of one type of objects, or the description of one name."""
     if options.name is None or options.name in KINDS:
         for plural in KINDS if options.name is None else (options.name,):
             say(listed(plural), end="")

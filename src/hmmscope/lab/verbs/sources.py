@@ -86,7 +86,6 @@ class Observations(NamedTuple):
 
 
 def read_observations(path: Path, process: Process, inputs: str | None = None, **reading: Any) -> Observations:
-    """Read sequences of symbols or vectors from a file."""
     if process.real_valued:
         if reading.get("unit") is not None:
             raise InputError(f"unit: applies to symbols, but {path.name} is read as numbers; leave it out")

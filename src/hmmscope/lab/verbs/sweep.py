@@ -20,7 +20,6 @@ from hmmscope.text import say, tell
 
 
 def sweep(options: SweepOptions) -> None:
-    """Run or resume a sweep and print its table, or only print the table of a sweep as it is now."""
     where, out, table = ExecutorOptions(**options.execution()), options.out, options.table
     seeds = chosen_seeds(options.num_seeds, options.seeds)
     flags = bool(options.base or options.vary or seeds is not None or options.vary_process or options.overrides)

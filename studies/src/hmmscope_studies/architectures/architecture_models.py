@@ -57,6 +57,5 @@ TASKS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def name_of(architecture: str, layers: int) -> str:
-    """Return the name for legends and bars; recurrent networks omit their one layer."""
     known = ARCHITECTURES[architecture]
     return known.title if known.recurrent else f"{known.title} {layers}"

@@ -135,7 +135,6 @@ def _read_card(path: Path, *, own: bool = False) -> dict[str, Any]:
 
 
 def is_board(folder: Path) -> bool:
-    """Return whether a folder contains submissions, or cards with their digest in the name."""
     return folder.is_dir() and (any(map(_is_submission, folder.iterdir())) or holds_cards(os.listdir(folder)))
 
 

@@ -58,7 +58,6 @@ def source_flags(source: bytes, tasks: tuple[BenchmarkTask, ...]) -> list[str]:
 
 
 def weight_flags(weights: dict[str, Tensor], task: BenchmarkTask) -> list[str]:
-    """Return a flag for each tensor that contains the task's parameters."""
     return [
         f"{name} contains parameters of {task.name}"
         for name, values in weights.items()

@@ -20,7 +20,6 @@ DEFAULT, FACTORS, SEARCH_SEED = 3e-3, (1 / 3, 1.0, 3.0), 1000
 
 
 def rates_of(training: dict[str, Any]) -> list[float]:
-    """Return the learning rates that are tried for an entry."""
     return [float(f"{factor * training.get('learning_rate', DEFAULT):.3g}") for factor in FACTORS]
 
 

@@ -46,7 +46,6 @@ class ScoredSamples:
 
     @classmethod
     def of(cls, task: BenchmarkTask, digest: str) -> "ScoredSamples":
-        """Return the samples of a task for the SHA-256 of the weights."""
         seed, first = int(digest[:8], 16), int(digest[8:16], 16)
         return cls(task.corpus(seed), task.corpus(seed, TIMES), first)
 
@@ -104,7 +103,6 @@ def answers_on(model: nn.Module, asked: Target, batch: Batch) -> Float64[Tensor,
 
 
 def mean_excess(model: nn.Module, task: BenchmarkTask, samples: ScoredSamples) -> float:
-    """Return the excess of a model on samples of the training length."""
     asked, batch = task.asked(samples.trained), samples.batch(samples.trained, SCORED)
     return _excess(asked, answers_on(model, asked, batch), asked.optimum(batch)).mean().item()
 

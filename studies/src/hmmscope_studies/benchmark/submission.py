@@ -147,7 +147,6 @@ def _about(entry: BenchmarkEntry, budget: Budget, tasks: tuple[BenchmarkTask, ..
 
 
 def why_not_ranked(budget: Budget, tasks: tuple[BenchmarkTask, ...]) -> str:
-    """Return the deviation of a submission from its track; empty if it is ranked."""
     if budget != BUDGETS[budget.track]:
         return f"{budget.num_steps} steps a task"
     return "" if tasks and tasks == tasks_of(budget.track, bench=tasks[0].bench) else "some tasks only"
@@ -197,7 +196,6 @@ def config_of(
 
 
 def controls_of(entry: BenchmarkEntry, task: BenchmarkTask, budget: Budget, seed: int) -> Controls | None:
-    """Return a function that builds untrained modules of an entry, or None."""
     process = task.corpus(0).process
     seeds = count(seed + 1)
     if not isinstance(config_of(entry, task, budget, seed).model, UserModuleSpec):

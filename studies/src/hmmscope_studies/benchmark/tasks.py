@@ -62,7 +62,6 @@ class BenchmarkTask:
         return process
 
     def laid_out(self, times: int = 1) -> Layout:
-        """Return the layout of samples of `times` training lengths."""
         layout = build_spec("layout", self.layout, "layout")
         found: Layout = replace(layout, length=times * layout.length)
         return found

@@ -141,14 +141,12 @@ def _pool(sizes: dict[str, Any], transition: float, emission: float, first: int)
 
 
 def prompts_of(process: Mixture, symbols: int, stream: str) -> ProcessDataset:
-    """Return prompts of so many observations, in demonstrations of `DEMONSTRATION`."""
     length = min(DEMONSTRATION, symbols // 2)
     layout = PromptLayout(num_demonstrations=symbols // length - 1, demonstration_length=length, test_length=length)
     return ProcessDataset(process, layout=layout, stream=stream)
 
 
 def _asked(dataset: ProcessDataset) -> np.ndarray:
-    """Return a mask of the judged observations."""
     layout, predicted = dataset.layout, dataset.layout.predicted_observations
     number = layout.sequence_index[predicted]
     return np.asarray((number == number.max()) & (layout.position_in_sequence[predicted] >= FIRST))
@@ -161,7 +159,6 @@ def _rows(values: dict[str, dict[str, np.ndarray]], **names: Any) -> Iterator[di
 
 
 def predictions(pool: Mixture, new: Mixture, symbols: int, sizes: dict[str, Any]) -> Iterator[tuple[str, dict]]:
-    """Yield scores of tuned n-grams, and of the filter that knows the HMM."""
     tuning = prompts_of(pool, symbols, "counting")
     ngrams = TunedNgrams.tuned(tuning, num_samples=sizes["tuning_prompts"], orders=LONGEST, asked=_asked(tuning))
     for name, process in ((POOL, pool), (NEW, new)):

@@ -151,7 +151,6 @@ def chain_of(mixing: float, noise: float, seed: int) -> HMM:
 
 
 def chain_rows(hmm: HMM, untrained: nn.Module, sizes: dict[str, Any], seed: int) -> list[dict[str, Any]]:
-    """Return the rows that need no training, without Baum-Welch."""
     layout, edges = SequenceLayout(length=sizes["length"]), _edges(sizes)
     score = evaluate(
         untrained, ProcessDataset(hmm, layout=layout, seed=seed, stream="evaluate"), num_samples=sizes["samples"]
@@ -196,7 +195,6 @@ def binned_score(score: Score, predictor: str, network: str, edges: list[int]) -
 
 
 def binned(network: str, metric: str, positions: Any, values: Any, edges: list[int]) -> list[dict[str, Any]]:
-    """Average over the positions from each edge up to the next one."""
     return [
         {"network": network, "metric": metric, "position": begin, "value": float(values[inside].mean())}
         for begin in edges

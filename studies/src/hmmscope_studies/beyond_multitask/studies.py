@@ -115,7 +115,6 @@ def window_config(scale: str, memory: int, observability: float = OBSERVABILITY)
 
 
 def end_rows(run: Run, num_samples: int, *, baselines: bool = True) -> list[dict[str, Any]]:
-    """Score the test sequence of a run's prompts: (predictor, metric, value, low, high, samples)."""
     score = evaluate(run.model, run.dataset(), num_samples=num_samples, baselines=baselines)
     twin = evaluate(run.untrained(), run.dataset(), num_samples=num_samples, baselines=False)
     measures = score.measures | {"untrained": twin.measures["model"]}

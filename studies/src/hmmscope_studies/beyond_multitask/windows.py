@@ -36,7 +36,6 @@ _ROUNDING = 1e-9
 
 
 def histories_of(run: Run, longest: int, num_samples: int) -> Histories:
-    """Sample histories of a run's HMM that no model was trained on."""
     return Histories.sampled(require_process_type(run.process, HMM), PAST + longest, num_samples, run.config.seed)
 
 

@@ -16,7 +16,6 @@ RIDGE = 1e-2
 
 
 def belief_tables(reader: Reader, sizes: dict[str, Any]) -> MeasuredTables:
-    """Measure the belief of RRXOR in the layers of the language model and its controls, and edit it."""
     count = sizes["belief_samples"]
     model, text = reader.read(sizes["belief_length"], sizes["separators"][0])
     dataset = ProcessDataset(make_process("rrxor"), layout=text, seed=reader.seed, stream="probe")

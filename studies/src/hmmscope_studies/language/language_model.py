@@ -97,14 +97,12 @@ class LazyChainExample:
 
 
 def chains_of(source: str, seed: int, stays: Sequence[float], noises: Sequence[float]) -> list[LazyChainExample]:
-    """Return the chains of a seed, which share nothing with other seeds."""
     pairs = [(stay, noise) for stay in stays for noise in noises]
     readers = [reader_of(source, NUM_SYMBOLS, seed, place) for place in range(len(pairs))]
     return [LazyChainExample(*pair, seed * len(pairs) + place, readers[place]) for place, pair in enumerate(pairs)]
 
 
 def facts_of(model: HuggingFaceModel) -> dict[str, Any]:
-    """Return the number of weights, and the SHA-256 of all in order."""
     digest, weights = hashlib.sha256(), list(model.model.parameters())
     for one in weights:
         digest.update(one.detach().contiguous().cpu().numpy().tobytes())

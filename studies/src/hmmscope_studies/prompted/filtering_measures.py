@@ -88,13 +88,11 @@ def facts_of(run: Run) -> Row:
 
 
 def learning_row(run: Run, num_samples: int) -> Row:
-    """Return nats above the exact filter at the training length."""
     score = evaluate(run.model, run.dataset("evaluate"), num_samples=num_samples, baselines=False)
     return facts_of(run) | {"place": HERE, "predictor": "model"} | _mean(score.measures["model"]["excess"])
 
 
 def place_rows(run: Run, num_samples: int) -> list[Row]:
-    """Return nats above the exact filter by place: model, untrained network and tuned n-gram baseline."""
     facts, untrained, rows = facts_of(run), run.untrained(), []
     counting = TunedNgrams.tuned(run.dataset("counting"))
     for place, (dataset, first) in places(run).items():
@@ -157,7 +155,6 @@ def _counts(name: str) -> bool:
 
 
 def belief_rows(run: Run, num_samples: int) -> list[Row]:
-    """Return held-out R² of the exact belief by layer, with untrained controls."""
     found = instrument("geometry")(run.model, run.dataset("probe"), num_samples=num_samples, seed=run.config.seed)
     kept = [row for row in found if row["target"] == "belief" and row["targets"] == "true"]
     columns = ("layer", "r2", "fitted", "twins", "share", "share_low", "share_high")
@@ -165,14 +162,12 @@ def belief_rows(run: Run, num_samples: int) -> list[Row]:
 
 
 def memory_rows(run: Run, num_samples: int) -> list[Row]:
-    """Return held-out R² of the header's numbers by layer, with untrained controls."""
     found = instrument("header-memory")(run.model, run.dataset("probe"), num_samples=num_samples, seed=run.config.seed)
     columns = ("part", "layer", "r2", "twins", "share", "share_low", "share_high")
     return [facts_of(run) | _columns(row, columns) for row in found]
 
 
 def edit_rows(run: Run, num_samples: int) -> list[Row]:
-    """Return how far an edited header moves answers to the new filter's, as a fraction."""
     rows = []
     for network, model in {"trained": run.model, "untrained": run.untrained()}.items():
         found = instrument("header-edits")(model, run.dataset("probe"), num_samples=num_samples, seed=run.config.seed)
