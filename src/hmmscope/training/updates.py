@@ -202,5 +202,6 @@ def not_finite(model: nn.Module, loss: float, step: int, world: ProcessGroup | N
     place = "outputs and auxiliary losses" if what == "loss" else "backward pass"
     first = f"look for NaN or infinite values in the model's {place}, because no update came before"
     return NonFiniteError(
-        f"step {step + 1}: {what} is not finite (loss {loss}); the step was not taken; {'lower learning_rate' if step else first}"
+        f"step {step + 1}: {what} is not finite (loss {loss}); the step was not taken; "
+        f"{'lower learning_rate' if step else first}"
     )
