@@ -149,5 +149,5 @@ def test_the_live_page_shows_the_learner_on_hmms_never_seen(tmp_path: Path) -> N
     assert not seen & {drawn[m].digest for m in range(len(drawn))}
     found = live_data(run, drawn)
     assert found["process"]["components"] == len(drawn) == 9
-    assert "unseen HMMs" in found["title"]
+    assert "HMMs that were not in training" in found["title"]
     assert found["excess"] is None
