@@ -249,6 +249,7 @@ OPENED_ELSEWHERE = {
     "lab/report/state_diagram.py": "lab/report/folder.py",
     "lab/verbs/findings.py": "lab/report/drawing.py",
     "hmmscope_studies/benchmark/recompute.py": "hmmscope_studies/benchmark/checking.py",
+    "hmmscope_studies/benchmark/flags.py": "hmmscope_studies/benchmark/board.py",
     "lab/tasks/task.py": "failures of tasks at work",
     "lab/tasks/local.py": "logs of tasks at work",
     "lab/verbs/audit.py": "lab/evidence/ledger.py",

@@ -1,13 +1,10 @@
 """Printed forms of records and models, and tables for notebooks, pandas and polars."""
 
-import csv
 import importlib
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from html import escape
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -93,23 +90,6 @@ def columns_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in dict.fromkeys(key for row in rows for key in row)}
 
 
-def write_csv(columns: Mapping[str, Any], path: object) -> None:
-    """Write columns of equal length to a new CSV file with a header.
-
-    Raises:
-        RefusedError: The file exists.
-        ResourceError: The file cannot be written.
-    """
-    from hmmscope.storage.disk import writing
-
-    target, text = Path(str(path)), io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(columns)
-    rows.writerows(zip(*columns.values(), strict=True))
-    with writing(target, len(text.getvalue())), target.open("x", encoding="utf-8", newline="") as file:
-        file.write(text.getvalue())
-
-
 class Tabular:
     """A result with a `table()` that pandas and polars can read, as in `polars.DataFrame(result.columns())`."""
 
@@ -120,10 +100,6 @@ class Tabular:
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of `table()`, for `polars.DataFrame` or `pyarrow.table`."""
         return columns_of(self.table())
-
-    def to_csv(self, path: object) -> None:
-        """Write `table()` to a new CSV file."""
-        write_csv(self.columns(), path)
 
     def to_pandas(self) -> Any:
         """Return `table()` as a pandas DataFrame; its `attrs` hold `about`, `warnings` and `invalid`."""

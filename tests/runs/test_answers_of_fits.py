@@ -11,7 +11,6 @@ import torch
 
 import hmmscope as hs
 from hmmscope.errors import InputError, RefusedError
-from hmmscope.reprs import ResultRows
 from hmmscope.runs.given_rows import labels_as_given, of_symbols
 from hmmscope.runs.row_values import duration_text, multiple_of, time_step
 
@@ -138,8 +137,6 @@ def test_answers_are_written_as_csv(tmp_path: Path) -> None:
         "1,0,1",
         "1,1,1",
     ]
-    ResultRows([{"a": 1, "b": "x,y"}]).to_csv(tmp_path / "table.csv")
-    assert (tmp_path / "table.csv").read_text() == 'a,b\n1,"x,y"\n'
     with pytest.raises(RefusedError, match=r"states\.csv: exists"):
         WEATHER.predict([[0]]).to_csv(tmp_path / "states.csv")
 

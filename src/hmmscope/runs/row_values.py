@@ -1,11 +1,17 @@
 """Arrays with a value for each row of the data, and with labels of the rows."""
 
+import csv
+import io
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hmmscope.reprs import needed, to_frame, write_csv
+from hmmscope.errors import RefusedError
+from hmmscope.reprs import needed, to_frame
+from hmmscope.storage.store import write_text
 
 
 class RowValues(np.ndarray[Any, Any]):
@@ -57,8 +63,18 @@ class RowValues(np.ndarray[Any, Any]):
         return self._labels() | self._values()
 
     def to_csv(self, path: object) -> None:
-        """Write the labels of the rows and the columns to a new CSV file."""
-        write_csv(self.columns(), path)
+        """Write the labels of the rows and the columns to a new CSV file.
+
+        Raises:
+            RefusedError: The file exists.
+        """
+        target, text = Path(str(path)), io.StringIO()
+        columns, rows = self.columns(), csv.writer(text, lineterminator="\n")
+        rows.writerow(columns)
+        rows.writerows(zip(*columns.values(), strict=True))
+        if os.path.lexists(target):
+            raise RefusedError(f"{target}: exists; choose another name")
+        write_text(target, text.getvalue())
 
     def to_pandas(self) -> Any:
         """Return a pandas Series (one column) or DataFrame with the index of the input.
