@@ -176,6 +176,7 @@ def calls(folder: Path, number: int, rng: random.Random) -> Report:
                 if no:
                     report.found(f"{what}: refused, and wrote {sorted(now - kept)[:2]}")
                 _clear(place, kept)
+                kept = _listing(place)  # answers may add to a run
     report.note = f"{refused} refused in a line, the others answered"
     return report
 
@@ -240,6 +241,7 @@ def grammars(folder: Path, number: int, rng: random.Random) -> Report:
                 if code in (2, 3):
                     report.found(f"{what}: refused with {code}, and wrote {sorted(now - kept)[:2]}")
                 _clear(place, kept)
+                kept = _listing(place)  # answers may add to a run
     report.note = "exit codes " + ", ".join(f"{code}: {count}" for code, count in sorted(codes.items()))
     return report
 

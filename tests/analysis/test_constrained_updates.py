@@ -85,7 +85,7 @@ def test_another_layer_is_not() -> None:
 
 def test_what_is_refused() -> None:
     dataset = hs.ProcessDataset(MESS3, layout=hs.SequenceLayout(length=5, placeholder=True))
-    with pytest.raises(InputError, match="num_distances: must be in"):
+    with pytest.raises(InputError, match="num_distances: must be at most 4"):
         constrained_updates(Decaying(RATE), dataset, num_distances=5)
     with pytest.raises(InputError, match=r"model: must have the activations residual\.0, blocks\.0\.attention"):
         constrained_updates(hs.make_model("rnn", num_symbols=3, vocab_size=4), dataset, num_distances=2)

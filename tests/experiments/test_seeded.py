@@ -494,6 +494,7 @@ def test_only_small_files_of_the_experiment_are_taken(tmp_path: Path) -> None:
         ),
         ({"overrides": {"model.name": "lstm"}}, r"model\.name: test-seeded measures rnn, got 'lstm'"),
         ({"seeds": 0}, "seeds: must be 1 to 1000"),
+        ({"seeds": 2**64}, "seeds: must be 1 to 1000"),
         ({"seeds": (1, 1)}, "a list of distinct seeds"),
     ],
 )

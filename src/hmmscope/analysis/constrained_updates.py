@@ -21,7 +21,7 @@ from hmmscope.inference.stationary_process import stationary_distribution
 from hmmscope.processes.capabilities import STATES
 from hmmscope.processes.combine import as_labelled
 from hmmscope.processes.process import Process
-from hmmscope.schema import require
+from hmmscope.schema import require_count
 
 _TAPS = ("residual.0", "blocks.0.attention", "blocks.0.attention.pattern")
 
@@ -61,7 +61,7 @@ def constrained_updates(
     if len(dataset.layout.sequence_lengths) > 1:
         raise InputError("dataset: must be single sequences of one HMM")
     time = dataset.layout.num_observations
-    require(2 <= num_distances < time, "num_distances", f"must be in [2, {time})", num_distances)
+    require_count("num_distances", num_distances, 2, most=time - 1)
     known = dict(model.named_modules())
     if any(tap not in known for tap in _TAPS):
         raise InputError(f"model: must have the activations {', '.join(_TAPS)}")

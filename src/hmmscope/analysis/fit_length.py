@@ -224,7 +224,8 @@ def fit_start(
 def fitted_positions(
     losses: Sequence[Sequence[float | None]], positions: Sequence[int], error_rate: float, *, last: int = 3
 ) -> list[bool]:
-    require(error_rate > 0, "error_rate", "must be above 0", error_rate)
+    is_rate = isinstance(error_rate, int | float) and error_rate > 0
+    require(is_rate, "error_rate", "must be a number above 0", error_rate)
     require_count("last", last)
     for name, value in {"losses": losses, "positions": positions}.items():
         require(isinstance(value, Collection), name, "must be a list", value)

@@ -77,7 +77,7 @@ def task_patching(
     require_count("num_samples", num_samples, 16, " (some fit the map, the others are edited)")
     require_count("rank", rank, 0)
     names = layers_read(model, layers)
-    if columns not in ("test", "all"):
+    if not isinstance(columns, str) or columns not in ("test", "all"):
         raise unknown_name("columns", columns, ("test", "all"))
     pairs, rows = _Pairs(model, dataset, num_samples, names, everywhere=columns == "all"), []
     for layer, name in enumerate(names):

@@ -11,7 +11,7 @@ from hmmscope.processes.make import as_process
 from hmmscope.processes.params import HMMParams
 from hmmscope.processes.process import Process
 from hmmscope.processes.stationary import stationary_law
-from hmmscope.schema import refuse_masked, shown
+from hmmscope.schema import refuse_masked, require, shown
 
 #: Relative threshold of zero singular values of step - 1.
 _SINGULAR = 1e-9
@@ -32,6 +32,8 @@ def stationary_distribution(
     Cost: O(S^3).
     """
     if isinstance(process, Tensor):
+        is_matrix = process.ndim == 2 and process.is_floating_point()
+        require(is_matrix, "process", "must be a process or a matrix of numbers", process)
         return stationary_law(process)
     if isinstance(process, np.ndarray | list):
         refuse_masked("process", process)

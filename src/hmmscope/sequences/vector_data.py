@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.schema import refuse_masked, shown, unknown_name
+from hmmscope.schema import refuse_masked, require, shown, unknown_name
 from hmmscope.sequences.columns import as_labels, is_frame, labels_of, to_plain
 from hmmscope.sequences.gaps import Missing
 from hmmscope.sequences.number_cells import NumberMarkers, as_numbers, floats_of, is_array, split_names
@@ -146,6 +146,7 @@ def read_vectors(
     by_time = {"sort": time_axis.get("sort") or None}
     by_time |= {name: stored_duration(time_axis.get(name), name) for name in ("every", "gap")}
     by_time |= {name: time_axis.get(name) for name in ("time", "duplicates")}
+    require(column is None or isinstance(column, Collection), "column", "must be a name or a list of names", column)
     columns = None if column is None else [column] if isinstance(column, str) else list(map(str, column))
     names = None if missing is None else Missing.of(missing).names
     wanted = ReadOptions(group=group, axis=axis, missing=names, **by_time)
