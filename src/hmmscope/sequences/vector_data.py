@@ -143,9 +143,8 @@ def read_vectors(
     for name in time_axis:
         if name not in TIME_OPTIONS:
             raise unknown_name("option", name, ("column", "group", "missing", "axis", "lengths", *TIME_OPTIONS))
-    by_time = {"sort": time_axis.get("sort") or None}
+    by_time = {name: time_axis.get(name) for name in ("time", "duplicates")} | {"sort": time_axis.get("sort") or None}
     by_time |= {name: stored_duration(time_axis.get(name), name) for name in ("every", "gap")}
-    by_time |= {name: time_axis.get(name) for name in ("time", "duplicates")}
     require(column is None or isinstance(column, Collection), "column", "must be a name or a list of names", column)
     columns = None if column is None else [column] if isinstance(column, str) else list(map(str, column))
     names = None if missing is None else Missing.of(missing).names
