@@ -248,7 +248,7 @@ def test_a_start_that_forbids_the_data_is_refused():
     start = hs.HMM([1.0], [[1.0]], [[1.0, 0.0]])
     with pytest.raises(
         InputError,
-        match=r"^observations\[1\]: has probability zero under start, .* which EM cannot change; allow more$",
+        match=r"^observations\[1\]: has probability zero under start, .* which EM cannot change; change these options$",
     ):
         fit_baum_welch(torch.tensor([[0, 0], [0, 1]]), 1, 2, start=start, num_restarts=1)
     matrices, sequence = revived()
@@ -263,7 +263,7 @@ def test_bad_requests_are_refused():
         (lambda: fit_baum_welch(observations, 0, 2), r"^num_states: must be at least 1, got 0$"),
         (lambda: fit_baum_welch(observations, 2, 2, pseudo_count=-1.0), r"^pseudo_count: must be at least 0"),
         (lambda: fit_baum_welch(observations + 5, 2, 2), r"^observations\[0, 0\]: symbol 5 "),
-        (lambda: fit_baum_welch(observations[:, :0], 2, 2), r"^observations: must hold at least one"),
+        (lambda: fit_baum_welch(observations[:, :0], 2, 2), r"^observations: must contain at least one observation"),
         (lambda: fit_baum_welch(observations, 2, 2, tolerance=-1.0), r"^tolerance: must be at least 0"),
         (lambda: fit_baum_welch(observations, 2, 2, fixed=["emission"]), r"^fixed: needs start="),
         (lambda: fit_baum_welch(observations, 2, 2, fixed=["emissions"]), r"^fixed: must be among initial, "),
@@ -277,7 +277,7 @@ def test_bad_requests_are_refused():
         ),
         (lambda: fit_baum_welch(observations, 2, 2, num_tries=0), r"^num_tries: must be at least 1, got 0$"),
         (lambda: fit_baum_welch(observations, 2, 2, agreement=-1.0), r"^agreement: must be at least 0"),
-        (lambda: fit_stream([], hs.load_process("dishonest-casino")), r"^batches: must hold at least one"),
+        (lambda: fit_stream([], hs.load_process("dishonest-casino")), r"^batches: must contain at least one"),
         (lambda: fit_stream([], hs.load_process("dishonest-casino"), exponent=0.5), r"^exponent: must be in "),
         (lambda: baum_welch_predictions(observations, 2, 2, [3]), r"^positions: must be in \[0, 3\), got \[3\]$"),
     ):

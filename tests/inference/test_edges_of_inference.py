@@ -257,8 +257,8 @@ def test_what_has_no_such_answer_says_so(monkeypatch: pytest.MonkeyPatch, unchec
             lambda: continuations.forecast(signed, torch.zeros(1, 1, dtype=torch.int64), 1, num_draws=1),
             "num_draws: must be 0",
         ),
-        (lambda: ragged.check_own(HMM, SEEN, [6]), "lengths: must be None for a HMM; give sequences of one length"),
-        (lambda: hs.observe(gaussian, np.zeros((1, 2, 2)), lengths=[2]), "lengths: must be None for a "),
+        (lambda: ragged.check_own(HMM, SEEN, [6]), "lengths: must be omitted for a HMM; pass sequences of equal"),
+        (lambda: hs.observe(gaussian, np.zeros((1, 2, 2)), lengths=[2]), "lengths: must be omitted for a "),
         (lambda: optimal.observe_with_memory(gaussian, torch.zeros(1, 2, 2, dtype=torch.float64), 1), "has no "),
         (lambda: hs.smooth_beliefs(signed, SEEN), "smooth"),
     ):

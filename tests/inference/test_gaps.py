@@ -400,7 +400,7 @@ def test_an_observer_of_different_lengths_knows_nothing_beyond_their_end():
             close(getattr(found, name)[1, :1], getattr(alone, name)[0])
             assert not getattr(found, name)[1, 1:].any()
     with pytest.raises(
-        InputError, match="lengths: must be None for a MarkovChainPerSample; give sequences of one length"
+        InputError, match="lengths: must be omitted for a MarkovChainPerSample; pass sequences of equal length"
     ):
         hs.observe(hs.make_process("fresh-markov-chains"), torch.tensor([[0, 1]]), lengths=[1])
 
@@ -430,5 +430,5 @@ def test_where_no_gap_can_be_answered_for():
         match=r"observations\[0, 1\]: is missing, but this function has no exact answer for missing observations",
     ):
         hs.observe(hs.make_process("fresh-markov-chains"), torch.tensor([[0, hs.MISSING]]))
-    with pytest.raises(InputError, match="lengths: must be None, because these observations already have lengths"):
+    with pytest.raises(InputError, match="lengths: must be omitted, because these observations already have lengths"):
         hs.filter_beliefs(UMBRELLA, hs.SequenceData([[0, 1]]), lengths=[2])

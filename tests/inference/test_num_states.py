@@ -122,7 +122,7 @@ def test_bad_requests_are_refused():
     observations = torch.zeros(1, 3, dtype=torch.int64)
     with pytest.raises(InputError, match=r"^candidates: must contain at least one"):
         choose_num_states(observations, observations, [], 2)
-    with pytest.raises(InputError, match=r"^held_out: must hold at least one"):
+    with pytest.raises(InputError, match=r"^held_out: must contain at least one observation"):
         choose_num_states(observations, observations[:0], [1], 2)
 
 

@@ -40,11 +40,11 @@ def filter_states(
 
     Args:
         chain: Markov chain.
-        log_likelihoods: log P(o_t | state) or log densities, in nats; -inf where impossible.
-        reset_mask, lengths: As for `filter_beliefs`.
+        log_likelihoods: log P(o_t | state) or log densities (batch, time, state), in nats; -inf where impossible.
+        reset_mask, lengths: See `filter_beliefs`.
 
     Raises:
-        InputError: Another number of states, NaN or +inf, or an invalid `reset_mask` or `lengths`.
+        InputError: The number of states differs, an entry is NaN or +inf, or `reset_mask` or `lengths` is invalid.
     """
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[2] > MOST:
@@ -200,7 +200,7 @@ def count_states(
     """Compute expected counts (the E-step of Baum-Welch).
 
     Raises:
-        InputError: As `filter_states`, or an impossible sequence.
+        InputError: As for `filter_states`; or a sequence has probability zero.
     """
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[2] > MOST:
@@ -225,9 +225,9 @@ def count_rows(
 
     Args:
         chain: Markov chain.
-        log_likelihoods: (row, state).
-        lengths: At least 1 each.
-        weights: Factors of the counts and occupancies of each sequence, default 1.
+        log_likelihoods: log P(o | state) of each row (row, state).
+        lengths: Number of rows of each sequence, at least 1.
+        weights: Weight of each sequence in counts and occupancies (default: 1).
 
     The counts are invalid if a sequence has probability zero.
     """

@@ -1,6 +1,6 @@
 """Conjugate priors of exponential emission families.
 
-log P(x | state) = features(x) . natural(parameters); sufficient statistics are weighted sums of features.
+log P(x | state) = features(x) · natural(parameters), and sufficient statistics are weighted sums of features.
 """
 
 import math
@@ -69,11 +69,11 @@ class NormalInverseWishart(Shown):
     Source: Gelman, Carlin, Stern, Dunson, Vehtari and Rubin (2013), sections 3.3 and 3.6.
 
     Attributes:
-        covariance_type: As in `GaussianHMM`.
-        centre: (coordinate,).
-        spread: Variances (coordinate,).
-        prior_strength: Prior observations of the centre.
-        degrees: Prior observations of the spread; above the number of coordinates less one.
+        covariance_type: See `GaussianHMM`.
+        centre: Prior mean (coordinate,).
+        spread: Prior variances (coordinate,).
+        prior_strength: Number of observations that the prior mean is worth.
+        degrees: Number of observations that the prior variances are worth; above the number of coordinates minus one.
     """
 
     covariance_type: str
@@ -100,7 +100,7 @@ class NormalInverseWishart(Shown):
         return ("covariances",) if self.covariance_type == "tied" else ()
 
     def features(self, observations: Tensor) -> Tensor:
-        """Return z^2, z and 1 per coordinate, or z z^T, z and 1, with z = observation - centre."""
+        """Return z^2, z and 1 per coordinate, or for covariance matrices z z^T, z and 1; z = observation - centre."""
         away = (observations - self.centre).nan_to_num(0.0)
         if self._matrices:
             squares = (away[:, :, None] * away[:, None, :]).flatten(1)
@@ -222,7 +222,7 @@ class GammaRates(Shown):
 
     Attributes:
         centre: Mean rates (coordinate,).
-        prior_strength: Shape, the prior counts.
+        prior_strength: Shape parameter of the Gamma distribution, a number of prior counts.
     """
 
     centre: Float64[Tensor, " coordinate"]
@@ -263,8 +263,8 @@ class DirichletRows(Shown):
     """Dirichlet(strength, ...) prior of each channel's rows; the posterior after counts n is Dirichlet(strength + n).
 
     Attributes:
-        sizes: Symbols per channel.
-        prior_strength: Prior counts per symbol; 1 is uniform.
+        sizes: Number of symbols of each channel.
+        prior_strength: Number of prior counts per symbol; 1 gives a uniform prior.
     """
 
     sizes: tuple[int, ...]

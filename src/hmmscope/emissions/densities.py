@@ -118,17 +118,17 @@ def explained_best(
 
     mean_c = sum_n w_nc x_n / sum_n w_nc;   covariance_c = sum_n w_nc (x_n - mean_c)(x_n - mean_c)^T / sum_n w_nc
 
-    Every covariance minus diag(floor) is positive semidefinite. With covariance matrices, missing entries are replaced
-    by their conditional expectation; with variances they are skipped.
+    The fit is restricted to covariances for which covariance_c - diag(floor) is positive semidefinite. For covariance
+    matrices, missing entries are replaced by their conditional expectation; for variances they are skipped.
 
     Source: Ghahramani and Jordan (1994) for missing entries.
 
     Args:
-        vectors: NaN where missing.
-        weights: At least 0.
+        vectors: Vectors (N, Y), NaN where missing.
+        weights: Weights w_nc (N, C), at least 0.
         shape: Covariance type.
-        means, covariances: Previous values.
-        floor: Least variances.
+        means, covariances: Values from the previous EM iteration.
+        floor: Least allowed variances (Y,).
     """
     missing, total_C = vectors.isnan(), weights.sum(0)
     gaps, there = bool(missing.any()), total_C > 0

@@ -46,12 +46,12 @@ class EmissionHMM(VectorProcess):
     Attributes:
         initial, transition: Initial distribution (state,) and `[i, j]` = P(next j given now i).
         chain: Initial distribution and transition matrix.
-        states: Names, or None.
-        title, source: Free text.
+        states: Names of the states, or None.
+        title, source: Description and origin.
 
     Args:
-        initial, transition: Rows sum to 1.
-        states: S names.
+        initial, transition: Probabilities (S,) and (S, S); rows sum to 1.
+        states: Names of the S states.
         title, source: Description and origin.
 
     Raises:
@@ -112,7 +112,7 @@ class EmissionHMM(VectorProcess):
         """Count the free parameters of each emission array.
 
         Args:
-            positive: Masks of possible entries.
+            positive: Masks of the probabilities that may be positive, by array.
         """
 
     @classmethod
@@ -128,10 +128,10 @@ class EmissionHMM(VectorProcess):
         """Draw emission parameters to start EM from, with uniform chain probabilities.
 
         Args:
-            observations: NaN where missing.
-            num_states: S.
-            random: Generator.
-            min_variance: Least variances.
+            observations: Vectors (row, coordinate), NaN where missing.
+            num_states: Number of states S.
+            random: Random generator.
+            min_variance: Least allowed variances (coordinate,).
         """
 
     @abstractmethod
@@ -144,9 +144,9 @@ class EmissionHMM(VectorProcess):
         """Fit the emission arrays to observations weighted by state probabilities.
 
         Args:
-            observations: NaN where missing.
-            occupancy: P(state | all observations).
-            min_variance: Least variances.
+            observations: Vectors (row, coordinate), NaN where missing.
+            occupancy: P(state | all observations) of each row (row, state).
+            min_variance: Least allowed variances (coordinate,).
         """
 
     @classmethod
@@ -158,7 +158,7 @@ class EmissionHMM(VectorProcess):
         """Return a weak conjugate prior of the emission parameters; options depend on the family.
 
         Raises:
-            InputError: The family has none.
+            InputError: The family has no conjugate prior.
         """
         *having, last = sorted(
             one.__name__ for one in registry.entries("emission").values() if "conjugate" in vars(one)
@@ -167,12 +167,12 @@ class EmissionHMM(VectorProcess):
 
     @property
     def variance_floor_hits(self) -> Float64[Tensor, "state coordinate"]:
-        """Least variance allowed per state and coordinate, or None."""
+        """Mask of the variances at their lower bound (state, coordinate), or None."""
         return torch.full((self.num_states, self.num_symbols), torch.inf, dtype=torch.float64)
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of `initialize` that reproduce this model's parameter shapes."""
+        """Options of `initialize` that give parameters of this model's shapes."""
         return {}
 
     @property
@@ -218,7 +218,7 @@ class EmissionHMM(VectorProcess):
         return self.checked(as_vectors(observations, self.num_symbols, read_options=self.read_options)[0])
 
     def given_states(self, allowed_BTS: Bool[Tensor, "batch time state"]) -> Self:
-        """Return a copy that conditions its observations on allowed states."""
+        """Return a copy of the process whose inference is restricted to the allowed states."""
         found = copy.copy(self)
         found._allowed_BTS = allowed_BTS
         return found
@@ -255,7 +255,7 @@ class EmissionHMM(VectorProcess):
     def sample_paths(
         self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """Sample paths; the last bits of numbers depend on the platform."""
+        """Sample paths; the numbers differ between platforms by rounding."""
         drawn_BTK = torch.from_numpy(
             self.uniforms(check_samples(indices), len(reset_mask), seed, stream, 1 + self.num_draws)
         )

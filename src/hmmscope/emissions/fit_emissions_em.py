@@ -34,7 +34,7 @@ class EmissionFit(BaumWelchFit):
 
     Attributes:
         min_variance: Least allowed variances (coordinate,).
-        at_min_variance: (state, coordinate) of variances at that bound.
+        at_min_variance: Pairs (state, coordinate) of variances at that bound.
     """
 
     min_variance: tuple[float, ...] = ()
@@ -77,24 +77,23 @@ def fit_emissions(
 ) -> EmissionFit:
     """Fit an HMM of a family to independent sequences by expectation maximization (EM).
 
-    Variances stay above `min_variance` times the coordinate's total variance. Likelihoods integrate over missing
-    entries.
+    Likelihoods integrate over missing entries.
 
-    Source: Baum et al. (1970); Dempster, Laird and Rubin (1977); floors: Hathaway (1985).
+    Source: Baum et al. (1970); Dempster, Laird and Rubin (1977); lower bounds of variances: Hathaway (1985).
 
     Args:
-        family: A subclass of `EmissionHMM`.
-        observations: Consecutive sequences; NaN where missing.
-        lengths: At least 1 each.
-        num_states: S.
-        start, fixed, constraints, sequence_weights, known_states, num_restarts, num_tries, agreement: As `fit_baum_welch`.
-        max_iterations, tolerance, seed, callback: As there.
-        pseudo_count: Added to expected initial and transition counts.
-        min_variance: Fraction in (0, 1).
+        family: Subclass of `EmissionHMM`.
+        observations: Consecutive sequences (row, coordinate); NaN where missing.
+        lengths: Number of rows of each sequence, at least 1.
+        num_states: Number of states S.
+        start, fixed, constraints, sequence_weights, known_states, num_restarts, num_tries, agreement, max_iterations,
+            tolerance, seed, callback: See `fit_baum_welch`.
+        pseudo_count: Number added to each expected initial and transition count.
+        min_variance: Least variance as a fraction of the coordinate's total variance, in (0, 1).
         laws: Options of the family, such as `covariance_type`.
 
     Raises:
-        InputError: No observations, an option out of range, or a constant or missing coordinate.
+        InputError: There are no observations, an option is out of range, or a coordinate is constant or missing.
     """
     at_least = {"agreement": agreement, "tolerance": tolerance, "pseudo_count": pseudo_count}
     check_limits(num_restarts, max_iterations, at_least, num_states=num_states, num_tries=num_tries)
@@ -176,7 +175,7 @@ def _check_start(
 def _variances(
     rows: Float64[Tensor, "row coordinate"], lengths: Int64[Tensor, " sequence"], weights: NDArray[np.float64] | None
 ) -> Float64[Tensor, " coordinate"]:
-    require(len(rows) > 0 and len(lengths) > 0, "observations", "must hold at least one", len(rows))
+    require(len(rows) > 0 and len(lengths) > 0, "observations", "must contain at least one observation", len(rows))
     seen = ~rows.isnan()
     for coordinate, any_seen in enumerate(seen.any(0).tolist()):
         if not any_seen:

@@ -39,20 +39,20 @@ class GaussianHMM(EmissionHMM):
     Source: Rabiner (1989), section IV.A; covariance types as in hmmlearn.
 
     Attributes:
-        means: (state, coordinate).
-        covariances: In the shape of the type.
+        means: Means (state, coordinate).
+        covariances: Variances or covariance matrices, in the shape of `covariance_type`.
         covariance_type: "spherical" (S,), "diag" (S, Y), "full" (S, Y, Y), or "tied" (Y, Y), shared by all states.
-        spread: Variances (S, Y) or matrices (S, Y, Y).
+        spread: Variances (S, Y) or covariance matrices (S, Y, Y) of the states.
 
     Args:
-        initial, transition: As in `EmissionHMM`.
-        means: (S, Y), or (S,) for one coordinate.
-        covariances: In the shape of the type.
-        covariance_type: Inferred from the axes unless "tied".
-        states, title, source: As in `EmissionHMM`.
+        initial, transition: See `EmissionHMM`.
+        means: Means (S, Y), or (S,) for one coordinate.
+        covariances: Variances or covariance matrices, in the shape of `covariance_type`.
+        covariance_type: See above (default: inferred from the axes of `covariances`, which excludes "tied").
+        states, title, source: See `EmissionHMM`.
 
     Raises:
-        InputError: A wrong shape, or a covariance that is not positive definite.
+        InputError: A shape is wrong, or a covariance is not positive definite.
     """
 
     stored_name = "GaussianHMM"
@@ -179,7 +179,7 @@ class GaussianHMM(EmissionHMM):
         share: float = 0.1,
         **others: Any,
     ) -> NormalInverseWishart:
-        """Centre the prior at the observations, with `share` of their variance."""
+        """Return a prior with the mean of the observations and the fraction `share` of their variance."""
         refuse_others(others, ("prior_strength", "degrees", "share"))
         refuse_missing(observations, covariance_type)
         _, centre, deviation = completed(observations)
@@ -205,8 +205,8 @@ class RandomGaussianSpec:
     separation^2).
 
     Attributes:
-        num_states: S.
-        dimension: Y.
+        num_states: number of states S.
+        dimension: number of coordinates Y.
         stay: Weight of the self-transition.
         separation: Standard deviation of the means.
         seed: Random seed.

@@ -33,22 +33,22 @@ class GaussianMixtureHMM(EmissionHMM):
     Source: Juang, Levinson and Sondhi (1986); covariance types as in hmmlearn.
 
     Attributes:
-        weights: (state, gaussian).
+        weights: Mixture weights (state, gaussian).
         centres: Component means (state, gaussian, coordinate).
-        covariances: In the shape of the type.
+        covariances: Variances or covariance matrices, in the shape of `covariance_type`.
         covariance_type: "spherical" (S, K), "diag" (S, K, Y), "full" (S, K, Y, Y), or "tied" (S, Y, Y).
         means, variances: Moments of each state.
 
     Args:
-        initial, transition: As in `EmissionHMM`.
-        weights: Rows sum to 1.
-        centres: (S, K, Y).
-        covariances: In the shape of the type.
-        covariance_type: Default "diag".
-        states, title, source: As in `EmissionHMM`.
+        initial, transition: See `EmissionHMM`.
+        weights: Mixture weights (S, K); rows sum to 1.
+        centres: Component means (S, K, Y).
+        covariances: Variances or covariance matrices, in the shape of `covariance_type`.
+        covariance_type: See above (default: "diag").
+        states, title, source: See `EmissionHMM`.
 
     Raises:
-        InputError: A wrong shape, or a covariance that is not positive definite.
+        InputError: A shape is wrong, or a covariance is not positive definite.
     """
 
     stored_name = "GaussianMixtureHMM"

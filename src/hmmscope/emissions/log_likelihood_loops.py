@@ -1,7 +1,8 @@
 """Compiled filter, smoother and Viterbi loops for few states, given log-likelihoods.
 
-If every transition probability is at least 1e-20, belief entries that underflow are negligible. Otherwise sequences
-with relevant belief entries below 1e-200, or a transition below 1e-100, are recomputed in logarithms.
+If every transition probability is at least 1e-20, beliefs that underflow are negligible. Otherwise sequences are
+recomputed in log space if a relevant belief is below 1e-200, or below 1e-100 with transition probabilities below
+1e-100.
 """
 
 from functools import cached_property
@@ -29,9 +30,9 @@ class ChainParams(NamedTuple):
     """Markov chain parameters for the compiled loops.
 
     Attributes:
-        initial, transition: (S,) and (S, S).
-        every: Steps between normalizations.
-        smallest: Mark threshold; 0 disables it.
+        initial, transition: Probabilities (S,) and (S, S).
+        every: Number of steps between normalizations.
+        smallest: Belief below which a sequence is marked for log space; 0 marks none.
     """
 
     initial: NDArray[np.float64]
@@ -52,7 +53,7 @@ class ChainParams(NamedTuple):
         return np.where(_tiny(self.transition), 1e-100, self.transition)
 
     def fragile(self) -> NDArray[np.float64]:
-        """Return 1 for each target state of a tiny transition probability, else 0."""
+        """Return 1 for each state to which a tiny transition probability leads, else 0."""
         return np.any(_tiny(self.transition), axis=0) * np.float64(self.smallest > 0)
 
 
@@ -85,12 +86,12 @@ class LogLikelihoodBatch:
     """A batch of sequences of log-likelihood rows.
 
     Args:
-        law: Chain of at most `MOST` states.
-        rows: log P(o | state) (N, S).
-        offsets, lengths: Nonempty sequences (n,).
+        law: Markov chain of at most `MOST` states.
+        rows: log P(o | state) of all sequences (N, S).
+        offsets, lengths: Offset and length of each nonempty sequence (n,).
         reset_mask: True where a new sequence starts (T,).
-        numbers: Batch indices (n,).
-        weights: Of each sequence (n,); None if all are 1.
+        numbers: Index of each sequence in its batch (n,).
+        weights: Weight of each sequence (n,); None if all are 1.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Inference for one sequence in logarithms, ten times slower but without underflow."""
+"""Inference for one sequence in log space, ten times slower than with probabilities but without underflow."""
 
 import math
 

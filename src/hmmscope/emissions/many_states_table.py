@@ -1,6 +1,7 @@
-"""Filter of chains with many states, which treats each observation as a symbol of its own.
+"""Filter of chains with many states, in which each observation is a symbol of its own.
 
-A sequence is processed in logarithms if one observation's log-likelihoods differ by over `RANGE` nats.
+A sequence is filtered in log space if the log-likelihoods of one observation differ by over `RANGE` nats between
+states.
 """
 
 import math
@@ -47,7 +48,7 @@ class TableLikelihoodProcess(Process):
         self.params = StateEmissionParams(chain.initial[None], chain.transition[None], rows_NS.T[None])
 
     def apart(self, starts_T: Tensor, inside_BT: Tensor) -> Iterator[tuple[int, slice]]:
-        """Yield the batch index and time slice of each sequence that needs logarithms."""
+        """Yield the batch index and the time slice of each sequence that must be filtered in log space."""
         for b in self.wide_BT.any(1).nonzero()[:, 0].tolist():
             for part in parts_of(starts_T, int(inside_BT[b].sum())):
                 yield b, part

@@ -25,17 +25,17 @@ class MultichannelHMM(EmissionHMM):
     Channel c emits a symbol in 0..sizes[c] - 1; channels are independent given the state. NaN marks a missing symbol.
 
     Attributes:
-        emissions: Per channel, `[i, v]` = P(symbol v given state i).
-        sizes: Symbols per channel.
+        emissions: Emission matrix of each channel, `[i, v]` = P(symbol v given state i).
+        sizes: Number of symbols of each channel.
 
     Args:
-        initial, transition: As in `EmissionHMM`.
-        emissions: Matrices (S, V) per channel, or concatenated with `sizes`.
-        sizes: Needed for concatenated matrices.
-        states, title, source: As in `EmissionHMM`.
+        initial, transition: See `EmissionHMM`.
+        emissions: Emission matrices (S, V), one per channel, or one matrix of all channels side by side.
+        sizes: Number of symbols of each channel; needed if `emissions` is one matrix.
+        states, title, source: See `EmissionHMM`.
 
     Raises:
-        InputError: A wrong shape, or rows that are not distributions.
+        InputError: A shape is wrong, or a row is not a distribution.
     """
 
     stored_name = "ChannelsHMM"

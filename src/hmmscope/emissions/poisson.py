@@ -33,12 +33,12 @@ class PoissonHMM(EmissionHMM):
         rates: Mean counts (state, coordinate).
 
     Args:
-        initial, transition: As in `EmissionHMM`.
-        rates: (S, Y) or (S,), positive.
-        states, title, source: As in `EmissionHMM`.
+        initial, transition: See `EmissionHMM`.
+        rates: Mean counts (S, Y), or (S,) for one coordinate; positive.
+        states, title, source: See `EmissionHMM`.
 
     Raises:
-        InputError: A wrong shape, or a rate out of range.
+        InputError: The shape is wrong, or a rate is out of range.
     """
 
     stored_name = "PoissonHMM"
@@ -149,13 +149,13 @@ class PoissonHMM(EmissionHMM):
 
 
 def _least(observations: Tensor, min_variance: Tensor) -> Tensor:
-    """Return the least rates: the least variances, but below a tenth of the smallest positive counts."""
+    """Return the least allowed rates: the least variances, but at most a tenth of the smallest positive count."""
     positive = observations.where(observations > 0, torch.inf)
     return torch.minimum(min_variance, positive.amin(0) / 10)
 
 
 def _log_probs(counts: Tensor, rates: Tensor) -> Tensor:
-    """Return log P(count | rate) without cancellation, by deviances.
+    """Return log P(count | rate), computed from deviances to avoid cancellation.
 
     Source: Loader (2000), *Fast and accurate computation of binomial probabilities*.
     """

@@ -12,7 +12,7 @@ class MarkovChainParams(Shown):
     """Markov chain: state_0 ~ initial;  state_{t+1} ~ transition[state_t].
 
     Attributes:
-        initial, transition: Rows sum to one.
+        initial, transition: Probabilities (S,) and (S, S); rows sum to one.
     """
 
     initial: Float64[Tensor, " state"]
@@ -28,7 +28,7 @@ class StatesFiltered(Shown):
         predicted: P(state t | o_0..o_{t-1}).
         log_likelihood_terms: log P(o_t | o_0..o_{t-1}), in nats.
         log_likelihood: Sum of the terms (batch,).
-        impossible_at: First impossible t (batch,), or -1.
+        impossible_at: First t at which o_0..o_t has probability zero (batch,), or -1.
     """
 
     beliefs: Float64[Tensor, "batch time state"]
@@ -43,10 +43,10 @@ class StateCounts(Shown):
     """Expected counts given all observations.
 
     Attributes:
-        initial: First states (state,).
-        transitions: (state, state).
+        initial: Expected number of first states (state,).
+        transitions: Expected number of transitions (state, state).
         occupancy: P(state t | all observations) (batch, time, state).
-        log_likelihood: (batch,), in nats.
+        log_likelihood: Log-likelihood of each sequence (batch,), in nats.
     """
 
     initial: Float64[Tensor, " state"]

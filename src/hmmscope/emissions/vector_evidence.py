@@ -44,17 +44,17 @@ def vector_evidence(
     The evidence of one state has a closed form; for more states see `hmmscope.inference.evidence.sampled`.
 
     Args:
-        model: Model fitted to most of the data.
-        observations: Consecutive sequences; NaN where missing.
-        lengths: Sequence lengths.
-        laws: Prior, see `EmissionHMM.conjugate`.
-        num_threads: Default torch's.
+        model: Model fitted to all or most of the data.
+        observations: Consecutive sequences (row, coordinate); NaN where missing.
+        lengths: Number of rows of each sequence.
+        laws: Emission prior, see `EmissionHMM.conjugate`.
+        num_threads: Number of threads (default: torch's).
         seed: Random seed.
-        most, callback: As for `hmmscope.inference.evidence.evidence`.
+        most, callback: See `hmmscope.inference.evidence.evidence`.
         chain: Priors of the initial distribution and transitions, where they have constraints.
 
     Returns:
-        None if this is too costly: above eight states or `most`.
+        The evidence; None above eight states or `most`.
     """
     size, features = model.num_states, laws.features(observations)
     if size == 1:
@@ -73,11 +73,11 @@ class VectorEmissions(Shown):
     """Vector emissions for `hmmscope.inference.evidence`.
 
     Attributes:
-        work: Sequences of row numbers.
-        features: (row, F).
-        laws: Prior.
-        size: S.
-        num_threads: E-step threads.
+        work: Packed sequences whose symbols are row numbers.
+        features: Features of each row (row, F).
+        laws: Emission prior.
+        size: Number of states S.
+        num_threads: Number of threads of the E-step.
     """
 
     work: PackedSequences

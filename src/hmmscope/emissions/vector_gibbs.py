@@ -32,14 +32,14 @@ def vector_draws(
     Source: `hmmscope.inference.gibbs.symbol_draws`; Frühwirth-Schnatter (2006), section 11.5.
 
     Args:
-        start: Start, which defines the labels.
-        observations: Consecutive sequences; NaN where missing.
-        lengths: Sequence lengths.
+        start: Model from which chains start, which defines the state labels.
+        observations: Consecutive sequences (row, coordinate); NaN where missing.
+        lengths: Number of rows of each sequence.
         conjugate: Emission prior, see `EmissionHMM.conjugate`.
-        prior: Row prior.
-        chains: Settings.
-        match: Match labels to `start`.
-        laws: Priors of other parts.
+        prior: Concentrations of the Dirichlet priors of rows.
+        chains: Settings of the Markov chains.
+        match: True matches the state labels of samples to `start`.
+        laws: Priors of constrained parts of the chain.
 
     Raises:
         InputError: SciPy is missing.

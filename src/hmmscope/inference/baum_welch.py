@@ -42,19 +42,19 @@ class BaumWelchFit:
     """A fitted HMM with diagnostics.
 
     Attributes:
-        hmm: Best model.
+        hmm: Model with the largest log-likelihood.
         log_likelihood: log P(all observations), in nats.
-        num_iterations: Iterations of the best restart.
-        converged: Its last gain was below the tolerance.
-        num_restarts: Restarts run.
-        restart_gap: Log-likelihood gap of the best two restarts, in nats; infinite for one.
-        restarts_agree: The best two agree.
+        num_iterations: Number of iterations of the best restart.
+        converged: True if the last gain of the best restart was below the tolerance.
+        num_restarts: Number of restarts run.
+        restart_gap: Log-likelihood difference between the best two restarts, in nats; infinite for one restart.
+        restarts_agree: True if the best two restarts agree.
         bic: Bayesian information criterion; smaller is better.
-        num_free: Free probabilities of each part; fixed parts have none, tied rows count once.
-        num_zeros: Probabilities of each part that `start` fixes at zero.
+        num_free: Number of free probabilities of each parameter array; fixed arrays have none, tied rows count once.
+        num_zeros: Number of probabilities of each parameter array that `start` fixes at zero.
         history: Log-likelihood, in nats, by restart and iteration.
-        lists_free: `remarks` list the free parameters.
-        rules: Constraints of the fit by part, or of the M-step.
+        lists_free: True if `remarks` list the free parameters.
+        rules: Constraints of the fit by parameter array, or of the M-step.
     """
 
     hmm: Any
@@ -107,33 +107,33 @@ def fit_baum_welch(
 
     transition_ij ∝ E[transitions i -> j];  emission_iv ∝ E[symbols v emitted by i]
 
-    A pseudo-count c gives the posterior mode under Dirichlet(1 + c) rows. Zero probabilities in `start` stay zero.
+    With a pseudo-count c the fit is the posterior mode under Dirichlet(1 + c) rows. Zeros in `start` stay zero.
 
-    At least three restarts run; they end when the best two agree within `agreement` nats per observation or 0.1 nats in
-    total. Each restart continues the best of `num_tries` random starts after ten iterations. Every second random start
-    favours self-transitions.
+    At least three restarts run. The search ends when the log-likelihoods of the best two agree within `agreement` nats
+    per observation or 0.1 nats in total. Each restart runs ten iterations from each of `num_tries` random starts, and
+    continues the best. Every second random start favours self-transitions.
 
     Source: Baum et al. (1970); short runs: Biernacki, Celeux and Govaert (2003).
 
     Args:
-        observations: Symbols in [0, V), (batch, time), or flat sequences; `hmmscope.MISSING` (V if flat) is summed
-            over.
-        num_states, num_symbols: S and V.
-        lengths: Observations per sequence (batch,).
+        observations: Symbols in [0, V), (batch, time), or flat sequences; missing: `hmmscope.MISSING`, or V if flat.
+        num_states, num_symbols: Numbers S and V of states and symbols.
+        lengths: Number of observations of each sequence (batch,).
         start, fixed, tied_emissions, constraints: See `FitOptions`; each tied group receives one pseudo-count.
         known_states: States, or sets of allowed states, at some times, see `filter_beliefs`.
-        sequence_weights: Factors (batch,) of log-likelihoods and counts; 2 equals two copies.
-        num_restarts: Maximum, run on torch's threads.
-        num_tries: Random starts per restart; 1 skips the ten iterations.
-        agreement: Nats per observation.
-        max_iterations: Per restart.
+        sequence_weights: Weights (batch,) of log-likelihoods and counts; a weight of 2 equals two copies.
+        num_restarts: Maximum number of restarts, which run on torch's threads.
+        num_tries: Number of random starts per restart; 1 skips the ten iterations.
+        agreement: See above, in nats per observation.
+        max_iterations: Maximum number of iterations per restart.
         tolerance: Gain, in nats per observation, below which a restart has converged.
-        pseudo_count: Added to expected counts; at least 0.
-        seed: In [0, 2^32).
-        callback: Receives, from several threads, numbers of iterations completed or skipped; True stops the search.
+        pseudo_count: Number added to each expected count; at least 0.
+        seed: Seed in [0, 2^32).
+        callback: Function called from several threads with a number of iterations completed or skipped; if it returns
+            True, the search stops.
 
     Raises:
-        InputError: No observations, an option out of range, or a `start` that forbids a sequence.
+        InputError: There are no observations, an option is out of range, or `start` gives a sequence probability zero.
     """
     least = {"agreement": agreement, "pseudo_count": pseudo_count, "tolerance": tolerance}
     check_limits(num_restarts, max_iterations, least, num_states=num_states, num_tries=num_tries)
@@ -160,7 +160,7 @@ def fit_baum_welch(
 
 
 def seen_by_part(work: PackedSequences, num_symbols: int) -> dict[str, float]:
-    """Count the sequences, transitions and observed symbols, weighted."""
+    """Return the weighted numbers of sequences, transitions and observed symbols."""
     num_sequences, num_steps = work.total(np.ones(len(work.rows))), work.total(work.lengths)
     num_observations = num_steps - _num_missing(work, num_symbols)
     return dict(zip(PARTS, (num_sequences, num_steps - num_sequences, num_observations), strict=True))
@@ -182,7 +182,7 @@ def as_sequences(
     weights: Any = None,
     known: tuple[Any, int] = (None, 0),
 ) -> PackedSequences:
-    """Pack the nonempty sequences of positive weight; at least one is required."""
+    """Pack the nonempty sequences of positive weight; raise InputError if there are none."""
     if isinstance(observations, PackedSequences):
         observations = with_weights(observations, as_weights(weights, len(observations.rows)))
         return observations._replace(rows=np.arange(len(observations.rows)))
@@ -193,7 +193,7 @@ def as_sequences(
         symbols, sets = paired(work.symbols.astype(np.int64), allowed.reshape(-1, known[1]))
         work = work._replace(symbols=symbols, sets=sets)
     work = with_weights(work, as_weights(weights, len(checked))).packed()
-    require(len(work.rows) > 0, name, "must hold at least one", tuple(checked.shape))
+    require(len(work.rows) > 0, name, "must contain at least one observation", tuple(checked.shape))
     seen = work.symbols if work.sets is None else work.sets.symbols
     require(
         bool((seen < num_symbols).any()), name, "must contain an observation that is not missing", tuple(checked.shape)
@@ -253,16 +253,16 @@ def fit_stream(
     average_k = (1 - rate_k) average_{k-1} + rate_k E[counts of batch k] / number of its sequences,  rate_k =
     k^-exponent
 
-    In each update, `pseudo_count` is divided by the number of sequences so far.
+    In each update, `pseudo_count` is divided by the number of sequences seen so far.
 
     Source: Cappé and Moulines (2009).
 
     Args:
-        batches: Symbols in [0, V), each (batch, time), or flat sequences.
-        start: Initial model; zeros stay zero.
-        fixed: As in `fit_baum_welch`.
-        exponent: In (1/2, 1].
-        pseudo_count: At least 0.
+        batches: Batches of symbols in [0, V), each (batch, time), or flat sequences.
+        start: Initial model; its zeros stay zero.
+        fixed: See `fit_baum_welch`.
+        exponent: Exponent of the decay of rate_k, in (1/2, 1].
+        pseudo_count: Number added to each expected count; at least 0.
     """
     require(0.5 < exponent <= 1, "exponent", "must be in (1/2, 1]", exponent)
     require(pseudo_count >= 0, "pseudo_count", "must be at least 0", pseudo_count)
@@ -274,7 +274,7 @@ def fit_stream(
         average = [o + rate * (n - o) for o, n in zip(average, each, strict=True)] if average else each
         rules = _rules(start.num_states, start.num_symbols, start, fixed, None, pseudo_count / seen)
         model = rules.maximise(model, Counts(average[0], average[1], average[2], counts.logs))
-    require(seen > 0, "batches", "must hold at least one", seen)
+    require(seen > 0, "batches", "must contain at least one observation", seen)
     return HMM(*model, title="Baum-Welch fit to a stream", allow_drop_tiny=True)
 
 
@@ -288,8 +288,8 @@ def baum_welch_predictions(
     """Predict o_{t+1} at each t of `positions` with an HMM fitted to o_0..o_t alone.
 
     Args:
-        observations: (batch, time).
-        num_states, num_symbols: Model size.
+        observations: Symbols (batch, time).
+        num_states, num_symbols: Numbers of states and symbols of the HMM.
         positions: Times in [0, time).
         options: Options of `fit_baum_welch`, except `lengths`.
     """

@@ -12,17 +12,17 @@ Array = NDArray[np.float64]
 def r_hat(draws: Array) -> Array:
     """Compute rank-normalized split R-hat; values above 1.01 mean that the chains have not mixed.
 
-    R-hat = sqrt((within (n - 1) / n + between) / within), with variances within and between chains of n draws. The
-    result is the larger R-hat of two quantities, the draws and their distances from the median, after ranks are mapped
-    to normal quantiles.
+    R-hat = sqrt((within (n - 1) / n + between) / within), where within and between are variances within and between
+    chains of n draws. The result is the larger of two R-hats, of the draws and of their distances from the median, both
+    replaced by the normal quantiles of their ranks.
 
     Source: Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021).
 
     Args:
-        draws: (chain, draw, ...), at least four draws.
+        draws: Samples (chain, draw, ...), at least four draws.
 
     Returns:
-        One value per entry (...); NaN if it never varies.
+        One value per entry (...); NaN for an entry that never varies.
     """
     away = np.abs(draws - np.median(draws, axis=(0, 1)))
     return np.fmax(_ratio(_normal_scores(_halves(draws))), _ratio(_normal_scores(_halves(away))))
@@ -34,10 +34,10 @@ def effective_sizes(draws: Array) -> tuple[Array, Array]:
     The tail size is the smaller of the sizes at the 5 % and the 95 % quantile. Geyer's monotone sequence truncates the
     autocorrelations.
 
-    Source: as `r_hat`.
+    Source: Vehtari et al. (2021), see `r_hat`.
 
     Args:
-        draws: As for `r_hat`.
+        draws: Samples (chain, draw, ...), at least four draws.
     """
     ends = np.quantile(draws, (0.05, 0.95), axis=(0, 1))
     tails = [_effective(_halves((draws <= end).astype(np.float64))) for end in ends]
@@ -47,12 +47,12 @@ def effective_sizes(draws: Array) -> tuple[Array, Array]:
 def equal_tails(draws: Array, worth: Array, share: float = 0.95) -> tuple[Array, Array]:
     """Compute the ends of equal-tailed intervals, widened for a small effective sample size.
 
-    The ends are the order statistics tail * (effective size + 1); for few draws, the minimum and maximum.
+    The ends are the order statistics of number tail * (effective size + 1); for few draws, the minimum and maximum.
 
     Source: Hyndman and Fan (1996), definition 6 (Weibull).
 
     Args:
-        draws: (chain, draw, ...).
+        draws: Samples (chain, draw, ...).
         worth: Effective sample sizes (...), or NaN.
     """
     ordered = np.sort(draws.reshape(-1, *draws.shape[2:]), 0)
@@ -114,11 +114,11 @@ def matching(agreement: Array, orders: NDArray[np.int64] | None = None) -> NDArr
     """Match the state labels of a draw to those of a reference by the Hungarian method.
 
     Args:
-        agreement: (..., S, S): steps at which the path is in state i and the reference in state j.
-        orders: Possible results (order, state).
+        agreement: Number of steps at which the draw's path is in state i and the reference path in state j (..., S, S).
+        orders: Permutations among which the result is chosen (order, state); None for all.
 
     Returns:
-        (..., S): the draw's state for each reference state.
+        State of the draw for each reference state (..., S).
 
     Raises:
         InputError: SciPy is missing and there are several states.
@@ -140,7 +140,7 @@ def matching(agreement: Array, orders: NDArray[np.int64] | None = None) -> NDArr
 
 
 def relabelled(values: Array, own: NDArray[np.int64], axes: int) -> Array:
-    """Permute the states of each draw along the first `axes` state axes."""
+    """Permute the states of each draw along the first `axes` axes that are states."""
     found = values
     for axis in range(axes):
         order = own.reshape(*own.shape[:2], *[1] * axis, own.shape[2], *[1] * (values.ndim - 3 - axis))

@@ -64,13 +64,13 @@ class Filtered(Shown):
     """Filter results of a batch, as input of the backward pass.
 
     Attributes:
-        tables: The process.
-        work: The sequences.
-        beliefs: P(state t | o_0..o_t) (batch, time, state); zeros if impossible and in padding.
-        predictive: P(o_{t+1} | o_0..o_t) if requested (batch, time, symbol).
+        tables: Parameter tables of the process.
+        work: Packed sequences.
+        beliefs: P(state t | o_0..o_t) (batch, time, state); zeros in padding and where o_0..o_t has probability zero.
+        predictive: P(o_{t+1} | o_0..o_t) (batch, time, symbol), if requested.
         norms: P(o_t | o_0..o_{t-1}) of sequences without underflow risk (batch, time); ones in padding.
         terms: log P(o_t | o_0..o_{t-1}) of all sequences.
-        underflow_risk: Underflow-safe beliefs of the other rows.
+        underflow_risk: For each row with underflow risk, its beliefs stored as `ScaledBeliefs`.
     """
 
     tables: Tables
@@ -157,7 +157,7 @@ def forward(
     ends: NDArray[np.int64] | None = None,
     openers: NDArray[np.int64] | None = None,
 ) -> None:
-    """Run `simd_over_sequences.forward` or a faster equivalent, which writes to the given arrays."""
+    """Run `simd_over_sequences.forward`, or a faster equivalent, which writes its results to the given arrays."""
     if not few(process, work, sums=beliefs is None and ahead is None and openers is None):
         forward_in_products(process, work, doubtful, beliefs, norms, laws, ahead, totals, ends, openers)
         return

@@ -24,8 +24,8 @@ def run_smoother(
 ) -> NDArray[np.bool_]:
     """Write the smoothed posteriors, and the backward weights defined in `simd_over_sequences.backward`.
 
-    Return a mask of the sequences of positive probability (batch,). Backward weights of sequences with underflow risk
-    are invalid.
+    The function returns a mask of the sequences of positive probability (batch,). Backward weights of sequences with
+    underflow risk are invalid.
     """
     process, size = filtered.tables, filtered.tables.num_states
     possible: NDArray[np.bool_] = np.all(filtered.terms > -np.inf, axis=1)

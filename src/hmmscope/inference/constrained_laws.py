@@ -26,8 +26,8 @@ class ConstrainedRows(Shown):
     """Rows with a density proportional to the product over tied groups of value^(concentration - 1 + count).
 
     Attributes:
-        rule: The constraints.
-        concentration: Of each group; 1 is uniform over the rows that satisfy the constraints.
+        rule: Constraints on the rows.
+        concentration: Concentration of each tied group; 1 is uniform over the rows that satisfy the constraints.
     """
 
     rule: RowConstraints
@@ -47,7 +47,7 @@ class ConstrainedRows(Shown):
 
     @property
     def closed(self) -> bool:
-        """Return whether densities have a closed form: rows share all groups, or none."""
+        """Return whether densities have a closed form, that is, any two rows share all tied groups or none."""
         return not self._linked.any()
 
     def pooled(self, counts: Array) -> Array:
@@ -57,7 +57,7 @@ class ConstrainedRows(Shown):
         return found
 
     def draw(self, counts: Array, random: np.random.Generator, before: Array | None = None) -> Array:
-        """Draw rows (N, ...) given counts; groups that link different rows move from `before` (...)."""
+        """Draw rows (N, ...) given counts; groups tied across different rows are updated from `before` (...)."""
         values, alone = np.zeros((len(counts), self.rule.multiplicity.shape[1])), self.pooled(counts)
         for (own, total, copies), linked in zip(self._blocks, self._linked, strict=True):
             if not linked:
@@ -82,7 +82,7 @@ class ConstrainedRows(Shown):
         return found
 
     def _move(self, values: Array, seen: Array, before: Array, random: np.random.Generator) -> None:
-        """Move linked groups by slice sampling along random lines that keep the sums of rows."""
+        """Update groups tied across rows by slice sampling along random lines that preserve row sums."""
         blocks = list(itertools.compress(self._blocks, self._linked))
         own = np.unique(np.concatenate([block for block, _, _ in blocks]))
         sums = np.zeros((len(blocks), len(own)))
@@ -145,7 +145,7 @@ def log_gamma(values: Array) -> Array:
 
 
 def symmetries(laws: Mapping[str, ConstrainedRows], size: int) -> NDArray[np.int64] | None:
-    """Return the orders of the states (order, state) that keep the constraints; None if all do."""
+    """Return the permutations of the states that preserve the constraints (order, state); None if all do."""
     if not laws:
         return None
     orders = itertools.permutations(range(size)) if size <= MOST_STATES else iter([range(size)])

@@ -21,14 +21,15 @@ _LEAST = 1e-13
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Constraints:
-    """Constraints on the parameter arrays of an HMM; each is an array of the same shape, or None.
+    """Constraints on the parameter arrays of an HMM: for each an array of the same shape, or None.
 
-    An array of booleans marks the entries that may be positive. In other arrays or nested lists, a number fixes an entry,
-    None or NaN leaves it free, and a name ties it to the entries of the same name.
+    In an array of booleans, True marks an entry that may be positive. In other arrays or nested lists, a number fixes
+    an entry, None or NaN leaves it free, and a name ties it to the entries of the same name.
 
     Attributes:
-        initial, transition, emission, durations: (S,), (S, S), (S, V) and (S, D); with inputs (U, S, S) and (U, S, V), or
-            without the first axis for all inputs, over which names then tie entries.
+        initial, transition, emission, durations: Constraints of shapes (S,), (S, S), (S, V) and (S, D). With U inputs,
+            transition and emission have shapes (U, S, S) and (U, S, V); without the first axis they apply to all
+            inputs, and names tie entries across inputs.
     """
 
     initial: Any = None
@@ -54,7 +55,7 @@ class Constraints:
         """Return the checked constraints by part.
 
         Raises:
-            InputError: Another shape or entry, or constraints that no probabilities satisfy.
+            InputError: A shape or entry is invalid, or no probabilities satisfy the constraints.
         """
         usual = {
             "initial": (num_states,),
@@ -80,7 +81,7 @@ def _differences(num_states: int) -> NDArray[np.int64]:
 
 
 def as_constraints(constraints: Any, num_states: int | None = None) -> Constraints:
-    """Return the constraints; a function is called with the number of states; other types raise InputError."""
+    """Return the constraints, or the result of a function of the number of states; other types raise InputError."""
     if constraints is None:
         return Constraints()
     if callable(constraints):
@@ -95,10 +96,10 @@ class RowConstraints(Shown):
     """Constraints on rows that sum to 1.
 
     Attributes:
-        name: Name in errors.
+        name: Name of the constraints in errors.
         fixed: Fixed values, NaN where free (row, entry).
-        groups: Number of each free entry's group of equal entries, -1 where fixed.
-        shape: Shape of the part.
+        groups: For each free entry, the number of its group of tied entries; -1 where fixed (row, entry).
+        shape: Shape of the parameter array.
     """
 
     name: str
@@ -237,7 +238,7 @@ def row_constraints(
     classes: NDArray[np.int64] | None,
     support: Mapping[str, NDArray[np.bool_]],
 ) -> dict[str, RowConstraints]:
-    """Merge constraints: those `given`, fixed parts, tied emission classes, and zeros outside `support`."""
+    """Merge the constraints `given`, fixed parts, tied emission classes, and zeros outside `support`."""
     found = dict[str, RowConstraints]()
     for part, own in rows.items():
         entries = np.full(own.shape, None, object)

@@ -28,12 +28,12 @@ MAX_STEPS = 2**20
 
 @dataclass(frozen=True, repr=False)
 class Forecast(Shown):
-    """Forecast after a past of T observations; all zeros if the past has probability zero.
+    """Forecast after a past of T observations; distributions are zero if the past has probability zero.
 
     Attributes:
         observations: P(o_{T+k} | o_0..o_{T-1}) (batch, step, symbol).
         states: P(state T+k | o_0..o_{T-1}) (batch, step, state).
-        drawn_observations: Joint samples (draw, batch, step); -1 after an impossible past.
+        drawn_observations: Joint samples (draw, batch, step); -1 after a past of probability zero.
         drawn_states: Hidden paths of these samples (draw, batch, step).
     """
 
@@ -54,15 +54,15 @@ def forecast(
     observation t. A mixture's forecast averages the components by their probabilities given the past.
 
     Args:
-        hmm: S states, V symbols; or a mixture.
-        observed: The past, as for `filter_beliefs`; may be empty.
-        steps: 1 to 2^20.
-        lengths: As for `filter_beliefs`.
-        num_draws: Samples per continuation.
-        seed: In [0, 2^32); the samples of a sequence do not depend on the others.
+        hmm: HMM with S states and V symbols, or a mixture.
+        observed: Past observations, see `filter_beliefs`; may be empty.
+        steps: Number of future steps, 1 to 2^20.
+        lengths: See `filter_beliefs`.
+        num_draws: Number of sampled continuations per sequence.
+        seed: Seed in [0, 2^32); the samples of a sequence do not depend on other sequences.
 
     Raises:
-        InputError: As `filter_beliefs`, or samples of a `GeneralisedHMM`.
+        InputError: As for `filter_beliefs`; or samples of a `GeneralisedHMM` are requested.
         ResourceError: The results do not fit in memory.
     """
     hmm = as_process(hmm)

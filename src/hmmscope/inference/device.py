@@ -1,7 +1,7 @@
 """Likelihoods and mixture predictions in torch operations, for GPUs.
 
-Pairs (component, sequence) with underflow risk (a tiny belief entry in float64, a tiny sum in float32) are marked for
-the caller to recompute.
+Results mark the pairs (component, sequence) with underflow risk (a tiny belief in float64, a tiny norm in float32); the
+caller recomputes them.
 """
 
 import functools
@@ -48,7 +48,7 @@ def forward_logs(
     *,
     predictions: bool = False,
 ) -> tuple[Float64[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
-    """Compute the results of `forward_logs_torch`, by the fused GPU kernel if it works on this device."""
+    """Compute the results of `forward_logs_torch`, with the fused GPU kernel if it works on this device."""
     initial_MS, _, emission_MSV = rows
     if not fused_works(initial_MS.device, initial_MS.dtype, *emission_MSV.shape[1:]):
         return forward_logs_torch(rows, observations_BT, starts_T, predictions=predictions)
@@ -217,7 +217,7 @@ class RunningMixture:
                 log_weight_MB = log_weight_MB + logs_TMB[t]
 
     def result(self) -> tuple[Float64[Tensor, "batch time symbol"], Float64[Tensor, "batch time"]]:
-        """Return the mixture's predictions (zeros after an impossible prefix) and log P(o_t | past)."""
+        """Return the mixture's predictions (zeros after a prefix of probability zero) and log P(o_t | past)."""
         joint_TB = self.largest + self.total.log()
         total_TB1 = self.total[:-1, :, None]
         predicted = torch.where(total_TB1 > 0, self.mixed / total_TB1, 0.0)

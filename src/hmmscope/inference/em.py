@@ -37,7 +37,7 @@ class Model(NamedTuple):
     """Parameters of one HMM, or of several HMMs along a leading axis.
 
     Attributes:
-        initial, transition, emission: (..., S), (..., S, S), (..., S, V).
+        initial, transition, emission: Probabilities of shapes (..., S), (..., S, S) and (..., S, V).
     """
 
     initial: Array
@@ -68,11 +68,11 @@ class MStepSettings:
     """Settings of the M-step: constraints and pseudo-count.
 
     Attributes:
-        pseudo_count: Added to expected counts.
-        fixed: Unchanged parts.
+        pseudo_count: Number added to each expected count.
+        fixed: Names of the parameter arrays that stay unchanged.
         classes: Tied-emission class of each state, or None.
         support: Masks of entries that may be positive, or None.
-        constraints: Constraints of parts.
+        constraints: Constraints on parameter arrays.
     """
 
     pseudo_count: float
@@ -109,7 +109,7 @@ class MStepSettings:
         return Model(*(restricted(part, allowed) for part, allowed in zip(model, self.support, strict=True)))
 
     def constrained(self, model: Model) -> Model:
-        """Return the model that satisfies the constraints and is closest, in KL divergence of the rows."""
+        """Return the model closest to `model`, in KL divergence of the rows, that satisfies the constraints."""
         parts = zip(PARTS, model, strict=True)
         own = self.constraints
         return Model(*(own[part].maximise(probs) if part in own else probs for part, probs in parts))
@@ -139,7 +139,7 @@ class MStepSettings:
         return Model(*(given if part in self.fixed else own for part, given, own in parts))
 
     def log_prior(self, model: Model) -> Array:
-        """Return the log density under Dirichlet(1 + pseudo_count) rows, up to a constant (...)."""
+        """Return the log prior density, with Dirichlet(1 + pseudo_count) rows, up to a constant (...)."""
         kept = {*self.fixed, *self.constraints}
         free = [rows for part, rows in zip(PARTS, model, strict=True) if part not in kept]
         total = np.zeros(model.initial.shape[:-1])
@@ -159,9 +159,9 @@ class EMRunner:
     """EM on one set of sequences.
 
     Attributes:
-        work: Sequences; V is missing.
-        m_step: Constraints.
-        num_threads: E-step threads.
+        work: Packed sequences, with the symbol V for missing observations.
+        m_step: Settings of the M-step.
+        num_threads: Number of threads of the E-step.
     """
 
     work: PackedSequences
@@ -247,7 +247,7 @@ def expect(model: Model, work: PackedSequences, num_threads: int) -> Counts:
 def require_possible(logs: Array, rows: NDArray[np.int64]) -> None:
     for row in rows[logs == -np.inf].tolist():
         rule = "has probability zero under start, constraints and known_states, which EM cannot change"
-        raise InputError(f"observations[{row}]: {rule}; allow more")
+        raise InputError(f"observations[{row}]: {rule}; change these options")
 
 
 def counts_of_several(models: Model, work: PackedSequences, num_threads: int | None = None) -> Counts:
@@ -258,7 +258,7 @@ def counts_of_several(models: Model, work: PackedSequences, num_threads: int | N
 def counter_of_several(
     work: PackedSequences, num_states: int, num_symbols: int, num_threads: int | None = None
 ) -> Callable[[Model], Counts]:
-    """Return `counts_of_several` for one set of sequences, with work arrays that are made once."""
+    """Return a function that computes `counts_of_several` for one set of sequences and reuses its work arrays."""
     threads = torch.get_num_threads() if num_threads is None else num_threads
     if can_run_side_by_side(num_states, work):
         return _SideBySide(work, num_states, num_symbols, threads).counts

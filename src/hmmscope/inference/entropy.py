@@ -36,7 +36,7 @@ class BlockEntropies(Shown):
     """Entropies of the first n = 1, 2, .. observations, in nats.
 
     Attributes:
-        block: H(o_0..o_{n-1}) (length,).
+        block: Block entropies H(o_0..o_{n-1}) (length,).
         myopic: h_n = H(o_{n-1} | o_0..o_{n-2}), an upper bound on the entropy rate.
         informed: H(o_{n-1} | o_0..o_{n-2}, first state), a lower bound; None for a `GeneralisedHMM`.
         excess: H(block n) - n h_n, which converges to the excess entropy.
@@ -97,10 +97,10 @@ class EntropyRate:
     """Entropy of the next observation given the past, in nats.
 
     Attributes:
-        value: Rate or estimate.
+        value: Entropy rate, or its estimate.
         low, high: 95 % interval; equal to `value` if exact.
-        lower_bound, upper_bound: Certain bounds.
-        exact: Exact up to rounding.
+        lower_bound, upper_bound: Bounds that always hold.
+        exact: True if `value` is exact up to rounding.
         method: "unifilar", "mixed states" or "sampling".
     """
 
@@ -127,19 +127,19 @@ def entropy_rate(
 
         sum_s stationary[s] * H(symbols from s)
 
-    The rate is also exact with finitely many mixed states (reachable beliefs). Otherwise the estimate is the mean
-    entropy of exact predictions in the last two thirds of sampled sequences. For vector processes the result is the
-    differential entropy rate, without bounds.
+    The rate is also exact if there are finitely many mixed states (reachable beliefs). Otherwise the result is an
+    estimate, the mean entropy of exact predictions in the last two thirds of sampled sequences. For vector processes
+    the result is the differential entropy rate, without bounds.
 
     Source: Shannon (1948) for unifilar sources; Blackwell (1957) for mixed states.
 
     Args:
         process: HMM, labelled HMM, or vector process with an exact filter.
-        num_samples, length, seed: Sampled sequences; at least 2.
-        max_mixed_states: Search limit.
+        num_samples, length, seed: Number (at least 2), length and seed of the sampled sequences.
+        max_mixed_states: Largest number of mixed states to enumerate.
 
     Raises:
-        InputError: No unique stationary distribution, or a mixture.
+        InputError: The stationary distribution is not unique, or the process is a mixture.
     """
     process = as_process(process)
     require_count("num_samples", num_samples, 2)

@@ -49,30 +49,30 @@ class Emissions(Protocol):
         """Sequence lengths."""
 
     def nothing(self, count: int) -> Rows:
-        """Return expected counts that are zero."""
+        """Return expected counts of `count` models, all zero."""
 
     def likelihood(self, share: int) -> Law:
-        """Return a function from parameters to log-likelihood and counts of one in `share` observations."""
+        """Return a function from parameters to log-likelihood and expected counts of one in `share` observations."""
 
     def draw(self, counts: Rows, random: np.random.Generator) -> Rows:
         """Draw emission parameters given expected counts."""
 
     def natural(self, laws: Rows) -> Array:
-        """Return the factors of the counts in the log-likelihood (N, state, count)."""
+        """Return the natural parameters: the factors of the counts in the log-likelihood (N, state, count)."""
 
     def log_marginal(self, counts: Rows) -> Array:
-        """Return the log-probability of counts under the prior (N,)."""
+        """Return the log marginal likelihood of counts under the prior (N,)."""
 
     def likeness(self, laws: Rows, fit: Rows) -> Array:
         """Return E[log P(emissions of a state | state of the fit)] (N, state, fit state)."""
 
 
 class EvidenceStopped(Exception):
-    """Raised when the callback of an estimate requests a stop."""
+    """The exception raised when the callback of an estimate requests a stop."""
 
 
 class Evidence(NamedTuple):
-    """Log evidence in nats, and half the width of its 95 % interval."""
+    """The log evidence in nats, and half the width of its 95 % interval."""
 
     log: float
     error: float
@@ -91,14 +91,14 @@ def evidence(
     """Estimate log P(all observations | number of states), in nats, under uniform priors.
 
     Args:
-        work: Packed sequences; V is missing.
-        hmm: HMM fitted to most of the data.
-        most: Limit on observations times squared states.
-        callback: Receives a text at each step; True raises `EvidenceStopped`.
-        laws: Priors of parts that are not free, all in closed form.
+        work: Packed sequences, with the symbol V for missing observations.
+        hmm: HMM fitted to all or most of the data.
+        most: Largest (number of observations) * (number of states)^2 for which the evidence is computed.
+        callback: Function that gets a text at each step; if it returns True, `EvidenceStopped` is raised.
+        laws: Priors in closed form of the constrained parts of the parameters.
 
     Returns:
-        None if this is too costly: above eight states or `most`.
+        The evidence; None above eight states or `most`.
     """
     size, num_symbols = hmm.emission.shape
     if size == 1:
@@ -119,16 +119,16 @@ def sampled(
 ) -> Evidence:
     """Estimate log P(all observations | number of states) by sequential Monte Carlo.
 
-    Four runs anneal from the prior through 1/16, 1/4 and all observations. Four others start near the expected counts
-    of the fit and of particles of earlier runs; these cover one labelling of the S states, so their estimates are
-    multiplied by the number of equivalent labellings. `combined` joins both.
+    Four runs anneal from the prior through 1/16, 1/4 and all observations. Four other runs start near the expected
+    counts of the fit and of particles of earlier runs. The latter cover one labelling of the S states, so their
+    estimates are multiplied by the number of equivalent labellings. `combined` joins the estimates of both kinds.
 
     Source: Del Moral, Doucet and Jasra (2006); Cappe, Guillin, Marin and Robert (2004).
 
     Args:
         emissions: Emission family with data.
-        fit: Rows of one model without zeros (`floored`).
-        random: Generator.
+        fit: Parameters of the fitted model without zeros (see `floored`).
+        random: Random generator.
         callback, laws: See `evidence`.
     """
     return Evidence(*combined(*AnnealedSampler(emissions, fit, random, callback, laws or {}).estimates()))
@@ -194,7 +194,7 @@ def share_of(work: PackedSequences, share: int) -> PackedSequences:
 
 
 class Near(NamedTuple):
-    """Result of a run near given counts: log estimate, labelled particle counts, weights of fractions, powers."""
+    """Result of `AnnealedSampler.near`: log estimate, labelled counts of particles, weights of fractions, powers."""
 
     log: float
     counts: Rows
@@ -221,7 +221,7 @@ class AnnealedSampler(Shown):
         return self.laws.get("initial"), self.laws.get("transition")
 
     def estimates(self) -> tuple[list[float], list[float], float]:
-        """Return the log estimates of runs from the prior and near the fit, and their relative numbers of steps."""
+        """Return log estimates of runs from the prior and of runs near the fit, and the ratio of their step numbers."""
         total = int(self.emissions.lengths.sum())
         levels = [self.emissions.likelihood(share) for share in SHARES if total >= LEAST * share]
         high, wide = self.emissions.likelihood(1), []
@@ -242,7 +242,7 @@ class AnnealedSampler(Shown):
         return wide, [one.log for one in found], steps / len(found[0].powers or [1])
 
     def from_prior(self, levels: list[Law], bounds: list[float]) -> tuple[float, Rows | None, int]:
-        """Return a log estimate, labelled counts of some particles (None below a bound), and the number of steps."""
+        """Return a log estimate, labelled counts of some particles (None if below a bound), and the number of steps."""
         total, steps, rows = 0.0, 0, self._drawn(self.emissions.nothing(PARTICLES))
         low: Law = self._prior
         for high, bound in zip(levels, [*bounds, -math.inf], strict=True):
@@ -255,13 +255,13 @@ class AnnealedSampler(Shown):
     def near(
         self, centres: Rows, high: Law, shares: Array | None = None, powers: tuple[float, ...] | None = None
     ) -> Near:
-        """Anneal from mixtures of prior and Dirichlet densities near counts, within one labelling of the states.
+        """Anneal from Dirichlet densities that have fractions of `centres` as counts, within one labelling of states.
 
         Args:
-            centres: Counts.
-            high: Target.
-            shares: Weight of each fraction of the counts, 1, 1/4, ... and 0.
-            powers: Powers of the target; by default they adapt to the particles.
+            centres: Expected counts.
+            high: Log-likelihood that is the target of annealing.
+            shares: Weight of each fraction 1, 1/4, ... and 0 of the counts; 0 is the prior.
+            powers: Powers to which annealing raises the target (default: adapted to the particles).
         """
         seen = float(centres[2][0].sum())
         factors = np.append(4.0 ** -np.arange(1 + max(1, int(math.log(max(seen, 1), 4)))), 0.0)
@@ -326,7 +326,7 @@ class AnnealedSampler(Shown):
     def _climb(
         self, rows: Rows, low: Law, high: Law, powers: tuple[float, ...] | None = None
     ) -> tuple[Rows, Rows, float, tuple[float, ...]]:
-        """Anneal through low^(1 - power) high^power; return rows, their counts, the log mass ratio and the powers."""
+        """Anneal through low^(1 - power) high^power; return rows, counts, the log ratio of masses and the powers."""
         (before, pull), (after, push) = low(rows), high(rows)
         total, passed = 0.0, [0.0]
         while True:
@@ -376,13 +376,13 @@ def _step(gains: Array, most: float) -> float:
 def labelled_as(
     emissions: Emissions, rows: Rows, fit: Rows, orders: NDArray[np.int64] | None = None
 ) -> NDArray[np.bool_]:
-    """Return whether no other labelling of the states (in `orders`, if given) is closer to the fitted model."""
+    """Return whether each model's state labels are the closest to the fit's, among `orders` or all orders of states."""
     found: NDArray[np.bool_] = (labels(emissions, rows, fit, orders) == np.arange(fit[0].shape[1])).all(1)
     return found
 
 
 def labels(emissions: Emissions, rows: Rows, fit: Rows, orders: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-    """Return the model state matched to each state of the fit in the closest labelling; ties keep labels."""
+    """Return which state of each model matches each state of the fit in the closest labelling; ties keep labels."""
     stays, kept = (np.diagonal(part[1], axis1=1, axis2=2) for part in (rows, fit))
     likely = emissions.likeness(rows[2:], fit[2:])
     likely = likely + stays[..., None] * np.log(kept) + (1 - stays)[..., None] * np.log1p(-kept)

@@ -45,13 +45,13 @@ def log_likelihood(
     """Compute log P(o_0..o_{T-1}) in nats, on the device of the observations.
 
     Args:
-        hmm: S states, V symbols; components of a mixture or pool are summed over.
+        hmm: HMM with S states and V symbols, or a mixture, whose components are summed over.
         observations: Symbols in [0, V), shape (batch, time), or vectors.
-        lengths, known_states, inputs: As for `filter_beliefs`.
-        dtype: Parameter type; float32 has a relative error of about 1e-7.
+        lengths, known_states, inputs: See `filter_beliefs`.
+        dtype: Number type of the parameters; float32 gives a relative error of about 1e-7.
 
     Raises:
-        InputError: An invalid symbol, `lengths` or `dtype`, or a process without exact predictions.
+        InputError: A symbol, `lengths` or `dtype` is invalid, or the process has no exact predictions.
     """
     hmm = as_process(hmm)
     _check_dtype(dtype)
@@ -133,13 +133,13 @@ def mixture_predictions(
     P(o_t | o_0..o_{t-1}) = sum_m w_m P_m(o_0..o_t) / sum_m w_m P_m(o_0..o_{t-1})
 
     Args:
-        mixture: M components with state emissions.
+        mixture: Mixture of M components whose states emit.
         observations: Symbols in [0, V), shape (batch, time).
-        reset_mask, lengths: As in `filter_mixture`; results are zero in padding.
-        dtype: Parameter type if states are many; the rest is float64.
+        reset_mask, lengths: See `filter_mixture`; results are zero in padding.
+        dtype: Number type of the parameters if there are many states; all else is float64.
 
     Raises:
-        InputError: An invalid symbol or `dtype`.
+        InputError: A symbol or `dtype` is invalid.
         ResourceError: The result does not fit in memory.
 
     Cost: O(batch * time * M * S^2), memory O(batch * time * V).

@@ -67,19 +67,18 @@ def filter_beliefs(
     Source: [Limits] Eq. (A.3), transposed to row-stochastic matrices.
 
     Args:
-        hmm: S states, V symbols; state or edge emissions.
-        observations: Symbols in [0, V), shape (batch, time). Vectors: (batch, time, coordinate), NaN where missing;
-            predictions are then means.
+        hmm: HMM with S states and V symbols, whose states or transitions emit.
+        observations: Symbols in [0, V), shape (batch, time); or vectors (batch, time, coordinate), NaN where missing.
         reset_mask: True where a new sequence starts (time,); the first entry is true.
-        strict: Raise for a sequence of probability zero.
-        lengths: Observations per sequence (batch,); for a single column (time, 1), lengths to cut it into, as in
-            hmmlearn.
-        known_states: States, or sets of allowed states, at some times (`hmmscope.inference.known_states.as_allowed`);
-            results are conditional on those up to t, the likelihood is joint with them.
-        inputs: Inputs of an `InputOutputHMM` (batch, time). Predictions are then NaN, because the next input is open.
+        strict: True raises InputError for a sequence of probability zero.
+        lengths: Number of observations of each sequence (batch,). A single column (time, 1) is cut into sequences of
+            these lengths, as in hmmlearn.
+        known_states: States, or sets of allowed states, at some times (`hmmscope.inference.known_states.as_allowed`).
+            Results are conditional on the known states up to t; the likelihood is joint with them.
+        inputs: Inputs of an `InputOutputHMM` (batch, time); predictions are NaN, because the next input is unknown.
 
     Raises:
-        InputError: An invalid symbol, `reset_mask` or `lengths`, or with `strict` a prefix of probability zero.
+        InputError: A symbol, `reset_mask` or `lengths` is invalid, or with `strict` a prefix has probability zero.
 
     Cost: O(batch * time * S^2).
     """

@@ -32,7 +32,7 @@ class SemiMarkovParams(NamedTuple):
     """Parameters of a hidden semi-Markov model; `durations[i, d - 1]` = P(a visit of state i lasts d steps).
 
     Attributes:
-        initial, transition, durations, emission: (S,), (S, S), (S, D) and (S, V).
+        initial, transition, durations, emission: Probabilities of shapes (S,), (S, S), (S, D) and (S, V).
     """
 
     initial: Array
@@ -130,16 +130,17 @@ def fit_durations(
 
     Args:
         observations: Symbols in [0, V), shape (batch, time); `hmmscope.MISSING` is summed over.
-        num_states, num_symbols: S and V.
-        longest: Longest visit D.
-        family: "free" or "negative-binomial".
-        lengths, sequence_weights: Observations, and factor, of each sequence (batch,).
-        start: First start, a `SemiMarkovHMM` or its four arrays; its zeros stay zero in every restart.
+        num_states, num_symbols: Numbers S and V of states and symbols.
+        longest: Longest visit D, in steps.
+        family: Family of the duration distributions, "free" or "negative-binomial".
+        lengths, sequence_weights: Number of observations, and weight, of each sequence (batch,).
+        start: Parameters from which the first EM run starts, a `SemiMarkovHMM` or its four arrays; their zeros stay
+            zero in every restart.
         known_states, fixed, tied_emissions, constraints: See `FitOptions`.
-        num_restarts, max_iterations, tolerance, pseudo_count, seed, callback: As for `fit_baum_welch`.
+        num_restarts, max_iterations, tolerance, pseudo_count, seed, callback: See `fit_baum_welch`.
 
     Raises:
-        InputError: Invalid data or options, or a `start` that forbids a sequence.
+        InputError: Data or options are invalid, or a sequence has probability zero under `start`.
     """
     limits = {"num_states": num_states, "num_symbols": num_symbols, "longest": longest}
     check_limits(num_restarts, max_iterations, {"tolerance": tolerance, "pseudo_count": pseudo_count}, **limits)
@@ -190,7 +191,7 @@ def _given(start: Any, shapes: tuple[tuple[int, ...], ...]) -> SemiMarkovParams:
 
 
 def _without_repeats(rule: RowConstraints) -> RowConstraints:
-    """Forbid that a state follows itself, where the entry is free and another one is."""
+    """Forbid that a state follows itself, if this entry and another entry of the row are free."""
     size = len(rule.groups)
     count = np.bincount(rule.groups[rule.groups >= 0], minlength=rule.groups.size)
     alone = (rule.groups >= 0) & (count[rule.groups] == 1)
@@ -207,9 +208,9 @@ def _random(number: int, seed: int, *shapes: tuple[int, ...]) -> SemiMarkovParam
 
 
 def _negative_binomial(before: Array, counts: Array, kept: NDArray[np.bool_]) -> Array:
-    """Fit a negative binomial restricted to durations that are `kept`, no worse than `before`.
+    """Fit a negative binomial distribution, restricted to the durations in `kept`; return `before` if that fits better.
 
-    Golden-section search over log r.
+    The fit is a golden-section search over log r.
     """
     if counts.sum() <= 0 or kept.sum() == 1:
         return before
@@ -231,7 +232,7 @@ def _negative_binomial(before: Array, counts: Array, kept: NDArray[np.bool_]) ->
 
 
 def _with_mean(log_r: float, counts: Array, kept: NDArray[np.bool_]) -> Array:
-    """Return the distribution with this r and the mean nearest to the counts'."""
+    """Return the negative binomial with this log r, restricted to `kept`, that has the mean of the counts."""
     k, r = np.arange(len(counts)), math.exp(log_r)
     base = np.array([math.lgamma(n + r) - math.lgamma(n + 1) for n in k.tolist()])
     base[~kept] = -np.inf

@@ -35,7 +35,7 @@ class InputCounts(NamedTuple):
     """Expected counts given all observations and inputs.
 
     Attributes:
-        initial, transitions, emissions: (S,), (U, S, S) and (U, S, V).
+        initial, transitions, emissions: Expected counts of shapes (S,), (U, S, S) and (U, S, V).
         log_likelihood: log P(observations | inputs) (batch,), in nats.
     """
 
@@ -51,7 +51,7 @@ def expected_input_counts(
     """Compute the expected counts of initial states, transitions and emissions by input.
 
     Raises:
-        InputError: Invalid observations, inputs or lengths, or a sequence of probability zero.
+        InputError: Observations, inputs or lengths are invalid, or a sequence has probability zero.
     """
     checked, mask, inside = check_ragged(observations, hmm.alphabet, None, lengths)
     given = hmm.checked_inputs(inputs, tuple(checked.shape))
@@ -150,15 +150,15 @@ def fit_inputs(
 
     Args:
         observations: Symbols in [0, V), shape (batch, time); `hmmscope.MISSING` is summed over.
-        inputs: In [0, U), as observations.
-        num_states, num_symbols, num_inputs: S, V and U.
-        lengths, sequence_weights: Observations, and factor, of each sequence (batch,).
-        start: First start; its zeros stay zero in every restart.
+        inputs: Inputs in [0, U), with the shape of the observations.
+        num_states, num_symbols, num_inputs: Numbers S, V and U of states, symbols and inputs.
+        lengths, sequence_weights: Number of observations, and weight, of each sequence (batch,).
+        start: Parameters from which the first EM run starts; their zeros stay zero in every restart.
         known_states, fixed, tied_emissions, constraints: See `FitOptions`.
-        num_restarts, max_iterations, tolerance, pseudo_count, seed, callback: As for `fit_baum_welch`.
+        num_restarts, max_iterations, tolerance, pseudo_count, seed, callback: See `fit_baum_welch`.
 
     Raises:
-        InputError: Invalid data or options, or a `start` that forbids a sequence.
+        InputError: Data or options are invalid, or a sequence has probability zero under `start`.
     """
     limits = {"num_states": num_states, "num_symbols": num_symbols, "num_inputs": num_inputs}
     check_limits(num_restarts, max_iterations, {"tolerance": tolerance, "pseudo_count": pseudo_count}, **limits)
@@ -169,7 +169,7 @@ def fit_inputs(
     weights = as_weights(sequence_weights, len(checked))
     weights = np.ones(len(checked)) if weights is None else weights
     every, inside = inside, inside & torch.from_numpy(weights > 0)[:, None]
-    require(bool(inside.any()), "observations", "must hold at least one", tuple(checked.shape))
+    require(bool(inside.any()), "observations", "must contain at least one observation", tuple(checked.shape))
     drawn = _random(0, seed, *sizes)
     given = drawn.checked_inputs(inputs, tuple(checked.shape))
     allowed = None if known_states is None else as_allowed(known_states, num_states, every)

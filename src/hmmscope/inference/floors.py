@@ -1,6 +1,6 @@
 """Lower bounds on losses: the entropy of beliefs and of next observations, and variances.
 
-Position t follows t observations.
+Position t is the position after t observations.
 """
 
 import math

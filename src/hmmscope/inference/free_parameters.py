@@ -1,4 +1,4 @@
-"""Rows of probabilities: their maximum in EM, free parameters, and entries fixed at zero."""
+"""Rows of probabilities: M-step of EM, number of free parameters, and entries fixed at zero."""
 
 from typing import Any
 

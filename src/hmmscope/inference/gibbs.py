@@ -29,7 +29,7 @@ PIECE = 50
 
 
 class ChainsStopped(Exception):
-    """Raised when the callback ends the chains early."""
+    """The exception raised when the callback ends the chains early."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class DirichletPrior:
     """Concentrations of symmetric Dirichlet priors; a concentration of 1 is the uniform prior.
 
     Attributes:
-        initial, transition, emission: In [0.01, 1000].
+        initial, transition, emission: Concentration of each parameter array, in [0.01, 1000].
     """
 
     initial: float = 1.0
@@ -58,7 +58,7 @@ class Draws(Shown):
     Attributes:
         arrays: Parameters by name (chain, draw, ...).
         log_likelihood: log P(all observations) (chain, draw), in nats.
-        relabelled_fraction: Fraction of relabelled samples.
+        relabelled_fraction: Fraction of the samples whose state labels were permuted to match the fitted model.
     """
 
     arrays: dict[str, Array]
@@ -71,12 +71,12 @@ class Chains:
     """Settings of the Gibbs sampler's Markov chains.
 
     Attributes:
-        num_draws: Samples per chain.
-        num_chains: Independent chains.
-        warm_up: Discarded sweeps per chain.
-        every: Sweeps per sample.
-        seed: In [0, 2^32).
-        callback: Receives numbers of sweeps, from several threads; True ends the chains.
+        num_draws: Number of samples per chain.
+        num_chains: Number of independent chains.
+        warm_up: Number of discarded sweeps per chain.
+        every: Number of sweeps per sample.
+        seed: Seed in [0, 2^32).
+        callback: Function called from several threads with a number of sweeps; if it returns True, the chains end.
     """
 
     num_draws: int = 500
@@ -141,23 +141,23 @@ def symbol_draws(
 
     path ~ P(path | parameters, o);  row ~ Dirichlet(concentration + counts of the row along the path)
 
-    With `counts`, all chains but the first start from parameters sampled given a tenth of these counts. State labels
-    are matched to `reference`.
+    With `counts`, the first chain starts from `start`, and the others from parameters sampled given a tenth of these
+    counts. State labels are matched to `reference`.
 
     Source: Scott (2002); labels: Marin, Mengersen and Robert (2005).
 
     Args:
-        work: Packed sequences; V is missing.
-        start: Initial (S,), transition (S, S) and emission (S, V).
-        reference: State of each step (N,); empty to keep labels.
-        prior: Row prior.
-        chains: Settings.
+        work: Packed sequences, with the symbol V for missing observations.
+        start: Initial (S,), transition (S, S) and emission probabilities (S, V).
+        reference: State of each step (N,) in the reference path; empty to keep labels.
+        prior: Concentrations of the Dirichlet priors of rows.
+        chains: Settings of the Markov chains.
         counts: Expected counts.
         allowed: Masks of the entries that may be positive, by part.
-        orders: Orders of the states that may be matched (order, state); None for all.
+        orders: Permutations of the states that relabelling may use (order, state); None for all.
 
     Raises:
-        InputError: `start` forbids a sequence, or SciPy is missing.
+        InputError: A sequence has probability zero under `start`, or SciPy is missing.
         ResourceError: The samples do not fit in memory.
     """
     size, num_symbols = start[2].shape
@@ -204,10 +204,10 @@ def matched(
     """Match the state labels of posterior samples to the reference model.
 
     Args:
-        arrays: (chain, draw, S, ...); "transition" has two state axes.
+        arrays: Samples by name (chain, draw, S, ...); "transition" has two state axes.
         logs: Log-likelihoods (chain, draw).
-        agreement: As in `hmmscope.inference.chains.matching`; None keeps labels.
-        free: Arrays without a state axis.
+        agreement: See `hmmscope.inference.chains.matching`; None keeps labels.
+        free: Samples of arrays without a state axis.
         orders: See `symbol_draws`.
     """
     if agreement is None:

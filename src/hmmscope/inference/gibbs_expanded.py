@@ -29,16 +29,16 @@ class Expansion(Protocol):
 
     @property
     def codes(self) -> Path:
-        """Row of the likelihood table for each observation (N,)."""
+        """For each observation its row in the likelihood table (N,)."""
 
     def arrays(self, rows: Rows) -> tuple[Array, Array, Array]:
         """Return the initial, transition and likelihood (R, expanded) arrays of the expanded states."""
 
     def counts(self, first: Array, moves: Array, path: Path) -> Rows:
-        """Count starts, moves and emissions along an expanded path."""
+        """Count first states, transitions and emissions along a path of expanded states."""
 
     def shown(self, path: Path) -> Path:
-        """Return the state of each expanded state."""
+        """Return the states of the model along a path of expanded states."""
 
 
 def expanded_draws(
@@ -54,13 +54,13 @@ def expanded_draws(
     """Sample parameters given sequences, as `symbol_draws` does.
 
     Args:
-        expansion: Model.
-        data: Rows of the likelihood table (N,), offsets and lengths.
-        start: Positive parameters.
-        priors: Concentrations.
+        expansion: Model with expanded states.
+        data: For each observation its row in the likelihood table (N,); offsets and lengths of sequences.
+        start: Initial parameters, all positive.
+        priors: Dirichlet concentrations of the parameters.
         reference: State of each step (N,); empty to keep labels.
-        chains: Settings.
-        laws, orders: Priors of parts with constraints, and orders of states, see `symbol_draws`.
+        chains: Settings of the Markov chains.
+        laws, orders: Priors of constrained parts, and orders of states, see `symbol_draws`.
     """
     names, size = list(start), len(start["initial"])
 
@@ -120,11 +120,11 @@ def _with_missing(emission: Array) -> Array:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InputExpansion(Shown):
-    """Expanded states (input, state); states with another input than the given one have weight zero.
+    """Expanded states (input, state); at each time, only those with the given input have positive weight.
 
     Attributes:
-        symbols, inputs: Flat (N,); V is missing.
-        num_inputs, num_states, num_symbols: U, S and V.
+        symbols, inputs: Flat symbols, V where missing, and inputs (N,).
+        num_inputs, num_states, num_symbols: Numbers U, S and V.
     """
 
     symbols: Path

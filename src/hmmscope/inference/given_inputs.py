@@ -95,11 +95,11 @@ class GivenInputs(Process):
 class StateObserver(Process):
     """Beliefs about the state of an `InputOutputHMM`, on samples whose inputs follow a policy.
 
-    After an input, the belief is about the state that emits the next observation.
+    The belief after an input is the distribution of the state that emits the next observation.
 
     Args:
-        hmm: The model.
-        process: `hmm.with_policy(...)`, or `MultichannelHMM.of_inputs(hmm, ...)`.
+        hmm: Model whose states are observed.
+        process: Source of the samples: `hmm.with_policy(...)` or `MultichannelHMM.of_inputs(hmm, ...)`.
     """
 
     stored_name, observes_gaps = "StateObserver", True
@@ -117,7 +117,7 @@ class StateObserver(Process):
             held = (total - inputs) // (inputs * hmm.num_states) - 1
             after = own.repeat_interleave(max(held, 0), 0).repeat(inputs, 1)
             map_XS = torch.cat([hmm.initial.expand(inputs, -1), hmm.transition.flatten(0, 1), after])
-        require(len(map_XS) == total, "process", "must be made by with_policy of this model", repr(process))
+        require(len(map_XS) == total, "process", "must be the result of with_policy of this model", repr(process))
         self.map_XS = map_XS
 
     def observe(self, observations: Tensor, *, reset_mask: object = None) -> ObserverOutput:

@@ -28,7 +28,7 @@ class ConditionedProcess(Process):
     """HMM with one symbol for each pair of an observation and its allowed states.
 
     Attributes:
-        symbols_U: Observation of each pair; V is missing.
+        symbols_U: Observation of each pair; V means missing.
     """
 
     stored_name = "ConditionedProcess"
@@ -52,10 +52,10 @@ class Conditioned(NamedTuple):
     """A process and observations, conditioned on known states.
 
     Attributes:
-        process: Its symbols are pairs of an observation and its allowed states; or an `EmissionHMM`.
-        observations: These symbols (batch, time), or vectors.
-        options: `reset_mask` and `lengths`.
-        sets: The pairs of symbols.
+        process: Process whose symbols number pairs of an observation and its allowed states, or an `EmissionHMM`.
+        observations: Symbols of `process` (batch, time), or vectors.
+        options: Arguments `reset_mask` and `lengths`.
+        sets: The pairs that symbols number.
     """
 
     process: Any
@@ -76,7 +76,7 @@ def condition(
     """Condition a process on inputs, and on known states (see `as_allowed`).
 
     Raises:
-        InputError: Invalid observations or known states, or a process without hidden states.
+        InputError: Observations or known states are invalid, or the process has no hidden states.
     """
     require(COMPONENTS not in hmm.uses_hmm_inference, "known_states", "cannot be used with a mixture", repr(hmm))
     if hmm.real_valued:
@@ -145,14 +145,15 @@ def as_allowed(
     """Return the allowed states at each time; in padding all states are allowed.
 
     Args:
-        known_states: A state of each observation, (batch, time) or a list of sequences, -1 or `hmmscope.MISSING` where
-            unknown; in lists also None or a set of states. Booleans (batch, time, state) mark allowed states.
-        num_states: S.
-        inside_BT: True for observations.
-        names: Of states; may replace numbers.
+        known_states: State of each observation (batch, time), or a list of sequences, with -1 or `hmmscope.MISSING`
+            where the state is unknown. Entries of lists may also be None or a set of states. Booleans (batch, time,
+            state) mark allowed states.
+        num_states: Number of states S.
+        inside_BT: True for observations, False in padding.
+        names: Names of the states, which may replace numbers.
 
     Raises:
-        InputError: Another shape, a state outside [0, S), or a time at which no state is allowed.
+        InputError: The shape is wrong, a state is outside [0, S), or no state is allowed at some time.
     """
     (batch, time), counts = inside_BT.shape, inside_BT.sum(1).tolist()
     refuse_masked("known_states", known_states)
@@ -214,7 +215,7 @@ def _texts(known_states: Any) -> Iterator[str]:
 
 
 def _values(known_states: Any) -> Any:
-    """Return the list, set or array if it may hold names, else None."""
+    """Return `known_states` as a list, set or array if it may contain names, else None."""
     found = known_states.to_numpy() if hasattr(known_states, "to_numpy") else known_states
     may = (
         found.dtype.kind in "OUT"

@@ -39,7 +39,7 @@ def programs(emission: NDArray[np.float64]) -> Callable[[Vector], Vector]:
 
 
 def enumerate_signs(emission: NDArray[np.float64]) -> tuple[float, Vector]:
-    """Compute gamma and a vector that attains gamma, with one linear program for each sign pattern."""
+    """Compute gamma(E) and a vector v that attains it, with one linear program for each sign pattern of v."""
     solve = programs(emission)
     patterns = itertools.islice(itertools.product((1.0, -1.0), repeat=len(emission) - 1), 1, None)
     solved = (solve(np.array([1.0, *pattern])) for pattern in patterns)
@@ -47,7 +47,7 @@ def enumerate_signs(emission: NDArray[np.float64]) -> tuple[float, Vector]:
 
 
 def alternate(emission: NDArray[np.float64], starts: list[Vector]) -> tuple[float, Vector]:
-    """Compute an upper bound on gamma by optimizing the vector v and its signs in turn."""
+    """Compute an upper bound on gamma(E) by optimizing the vector v and its signs in turn."""
     solve = programs(emission)
     best = smallest(starts, lambda v: ratio(v, emission))
     for v in starts:
@@ -58,7 +58,7 @@ def alternate(emission: NDArray[np.float64], starts: list[Vector]) -> tuple[floa
 
 
 def certificate(emission: NDArray[np.float64]) -> float:
-    """Compute the lower bound 1 / t on gamma (see `observability`) by one linear program."""
+    """Compute the lower bound 1 / t on gamma(E) (see `observability`) by one linear program."""
     from scipy import sparse
 
     linprog = _linprog()

@@ -168,8 +168,8 @@ class StateSets(NamedTuple):
     """Pairs of a symbol and its allowed states.
 
     Attributes:
-        symbols: Of each pair (U,); V is missing.
-        allowed: (U, S).
+        symbols: Symbol of each pair (U,); V means missing.
+        allowed: Mask of the states of each pair (U, S).
     """
 
     symbols: NDArray[np.int64]
@@ -186,13 +186,13 @@ class PackedSequences(NamedTuple):
     """Sequences in one flat array, longest first.
 
     Attributes:
-        symbols: Integers (N,).
-        offsets: Start of each (n,).
-        lengths: At least 1 each (n,).
-        rows: Index of each in its batch (n,).
+        symbols: Symbols of all sequences (N,).
+        offsets: Index of each sequence's first symbol (n,).
+        lengths: Length of each sequence, at least 1 (n,).
+        rows: Index of each sequence in its batch (n,).
         starts: True where a new sequence of the same process starts (T,).
-        weights: Of each in sums (n,); None if all are 1.
-        sets: The pairs that `symbols` number, if states are known; else None.
+        weights: Weight of each sequence in sums (n,); None if all are 1.
+        sets: Pairs that the entries of `symbols` number, if states are known; else None.
     """
 
     symbols: NDArray[Any]
@@ -277,7 +277,7 @@ def in_blocks(
 
 
 def few(process: Tables, work: PackedSequences, *, sums: bool = False) -> bool:
-    """Return whether compiled loops are faster than torch; set `sums` if only likelihoods are needed."""
+    """Return whether compiled loops are faster than torch; `sums` means that only likelihoods are needed."""
     many = process.num_states > FEW_FOR_SUMS and len(work.rows) >= SEQUENCES_FOR_SUMS
     if sums and many and process.states_emit and not process.signed:
         return one_by_one(process)
@@ -308,7 +308,7 @@ def paths_side_by_side(process: Tables, work: PackedSequences) -> bool:
 
 @contextmanager
 def over_lanes() -> Iterator[None]:
-    """Disable SIMD over states and the sparse loops inside the block."""
+    """Disable SIMD over states and the sparse loops inside the ``with`` block."""
     global most_side_by_side, sparse_share
     before = most_side_by_side, sparse_share
     most_side_by_side, sparse_share = 0, 0.0

@@ -48,15 +48,15 @@ def memory_beliefs(
     Source: [MultiTask] section 2 (its P_L), with the stationary distribution in place of a G-optimal design.
 
     Args:
-        hmm: S states, V symbols.
+        hmm: HMM with S states and V symbols.
         observations: Symbols in [0, V), shape (batch, time).
-        memory_length: At least 1, including the current observation.
-        prior: Of a window's first emitting state (state,); default stationary.
-        lengths: As for `filter_beliefs`.
+        memory_length: Number of observations, including the current one, at least 1.
+        prior: Distribution of a window's first emitting state (state,) (default: the stationary distribution).
+        lengths: See `filter_beliefs`.
 
     Returns:
         Filter result. `log_likelihood_terms[t]` is log P(o_t | preceding memory_length observations). Beliefs are zero
-        where the prior forbids the window; later positions may be possible again.
+        where the window has probability zero, even if later beliefs are positive.
 
     Raises:
         InputError: A symbol, `memory_length` or `prior` is invalid, or the default prior is not unique.
@@ -96,9 +96,9 @@ class MemoryTable(Shown):
     """Best predictions from all windows of the last few observations.
 
     Attributes:
-        windows: (window, time), oldest first, in lexicographic order.
+        windows: Windows in lexicographic order (window, time), the oldest observation first.
         probability: P(window) (window,).
-        next_observation: P(next observation | window) (window, symbol); zeros if impossible.
+        next_observation: P(next observation | window) (window, symbol); zeros for windows of probability zero.
     """
 
     windows: Int64[Tensor, "window time"]

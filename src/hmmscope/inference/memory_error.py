@@ -1,4 +1,4 @@
-"""Error of prediction from the last few observations: exact, sampled and worst-case."""
+"""Error of predictions from the last few observations: exact, estimated by sampling, and bounded in the worst case."""
 
 import math
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ class MemoryLoss:
     """Expected distance of the finite-memory prediction from the exact prediction.
 
     Attributes:
-        total_variation: E 1/2 ||P(. | o_0..o_{t-1}) - P_L(. | last L of them)||_1.
+        total_variation: E 1/2 ||P - P_L||_1 for P = P(. | o_0..o_{t-1}) and P_L = P(. | last L observations).
         squared: E ||P - P_L||^2.
         low, high: 95 % interval of `total_variation`; equal to it if exact.
-        exact: All sequences were enumerated.
+        exact: True if all sequences were enumerated.
     """
 
     total_variation: float
@@ -41,13 +41,13 @@ class MemoryLoss:
 def memory_error(hmm: Process, memory_length: int, time: int, prior: object = None) -> MemoryLoss:
     """Compute the expected error of predictions from the last `memory_length` observations, over all V^time sequences.
 
-    Source: [MultiTask] Lemma 1 bounds it.
+    Source: [MultiTask], whose Lemma 1 bounds this error.
 
     Args:
         hmm: The process.
-        memory_length: Observations remembered, in [1, time].
-        time: Observations made; near memory_length, the error falls to 0.
-        prior: As in `memory_beliefs`.
+        memory_length: Number L of remembered observations, in [1, time].
+        time: Number of observations; the error is 0 if `time` equals `memory_length`.
+        prior: See `memory_beliefs`.
 
     Raises:
         InputError: A length or `prior` is invalid, or there are too many sequences.
@@ -121,8 +121,8 @@ def fit_decay(
     By default the fit starts at the second length. Choose `last` well below the `time` of `memory_error`.
 
     Args:
-        lengths: Ascending.
-        errors: Positive.
+        lengths: Memory lengths, ascending.
+        errors: Error at each length, positive.
         first, last: Range of lengths to fit.
     """
     first = lengths[min(1, len(lengths) - 1)] if first is None else first
@@ -145,8 +145,8 @@ def memory_certificate(hmm: Process, memory_length: int) -> float:
         state emissions:  A = transition;            TV <= tanh(D * c^L / 4)
         edge emissions:   A = labelled[v], each v;   TV <= tanh(D * c^(L - 1) / 4)
 
-    for a memory of L observations. The bound holds for the stationary prior. The bound is 1 if a zero probability makes
-    D infinite.
+    for a memory of L observations that starts from the stationary distribution. The bound is 1 if a zero probability
+    makes D infinite.
 
     Source: Birkhoff (1957); Atar and Zeitouni (1997) for filters.
     """

@@ -17,10 +17,10 @@ class Automaton(Shown):
     """Probabilistic automaton, with states in breadth-first order from the empty prefix.
 
     Attributes:
-        prefixes: First word that reached each state.
+        prefixes: Word that first reached each state.
         labelled: `[v, n, m]` = P(emit v and go to m given n) (symbol, node, node).
-        recurrent: States in closed classes.
-        complete: The search ended without a limit; otherwise unexplored states are absorbing.
+        recurrent: True for states in closed classes.
+        complete: True if the search reached no limit; otherwise unexplored states are absorbing.
     """
 
     prefixes: tuple[tuple[int, ...], ...]
@@ -50,16 +50,16 @@ def extract_automaton(
     Source: Crutchfield and Young (1989); Shalizi and Klinkner (2004).
 
     Args:
-        law: Word probabilities, such as `Operators.of(hmm).probabilities`.
-        num_symbols: V.
-        futures: Symbols ahead.
-        tolerance: Total variation.
-        rare: Probability up to which a symbol is dropped.
-        max_states: Limit of states.
-        max_depth: Limit of depth.
+        law: Function from words to their probabilities, such as `Operators.of(hmm).probabilities`.
+        num_symbols: Number of symbols V.
+        futures: Number of future symbols whose distributions are compared.
+        tolerance: Largest total variation between prefixes of one state.
+        rare: Symbols of at most this probability after a prefix are ignored.
+        max_states: Largest number of states.
+        max_depth: Length of the longest prefix.
 
     Raises:
-        InputError: An option is out of range, or too many futures.
+        InputError: An option is out of range, or there are too many future words.
     """
     require_count("futures", futures)
     require(0 < tolerance < 1, "tolerance", "must be in (0, 1)", tolerance)

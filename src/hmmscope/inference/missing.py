@@ -21,23 +21,23 @@ from hmmscope.sequences.gaps import MISSING
 def missing_probs(
     hmm: Process | str, observations: Symbols, *, reset_mask: object = None, lengths: object = None
 ) -> Float64[Tensor, "batch time symbol"]:
-    """Compute P(o_t = v | all observed) for missing observations o_t; rows of observed o_t are one-hot.
+    """Compute P(o_t = v | observed symbols) for missing observations o_t; rows of observed o_t are one-hot.
 
     State emissions:  P(o_t = v | o) = sum_i P(state t = i | o) emission[i, v]
     Edge emissions:   P(o_t = v | o) = sum_ij P(state t-1 = i, state t = j | o) labelled[v, i, j] / sum_u labelled[u, i,
     j]
 
-    For a mixture, components are averaged by their posterior given all observations.
+    For a mixture, the probabilities of the components are averaged with weights P(component | all observations).
 
     Args:
-        hmm, observations, reset_mask, lengths: As for `hmmscope.smooth_beliefs`; missing is `hmmscope.MISSING`.
+        hmm, observations, reset_mask, lengths: See `hmmscope.smooth_beliefs`; missing: `hmmscope.MISSING`.
 
     Raises:
-        InputError: As `hmmscope.smooth_beliefs`.
+        InputError: As for `hmmscope.smooth_beliefs`.
         ResourceError: The edge-emission posteriors do not fit in memory.
 
     Returns:
-        Probabilities; zeros if impossible and in padding.
+        Probabilities (batch, time, symbol); zeros in padding and in sequences of probability zero.
     """
     hmm = as_process(hmm)
     hmm.require_capability(GAPS)
@@ -85,12 +85,12 @@ def sample_missing(
     states ~ P(states | o);  o_t ~ emission[state t], or labelled[:, state t-1, state t]
 
     Args:
-        hmm, observations, reset_mask, lengths: As for `missing_probs`.
-        num_draws: Samples per sequence.
-        seed: In [0, 2^32).
+        hmm, observations, reset_mask, lengths: See `missing_probs`.
+        num_draws: Number of samples per sequence.
+        seed: Seed in [0, 2^32).
 
     Returns:
-        (draw, batch, time); -1 if impossible and in padding.
+        Symbols (draw, batch, time); -1 in padding and in sequences of probability zero.
     """
     hmm = as_process(hmm)
     hmm.require_capability(GAPS)

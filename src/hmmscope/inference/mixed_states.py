@@ -23,14 +23,14 @@ class MixedStates(Shown):
     A mixed state is the distribution of the next emitting state given an observed word.
 
     Attributes:
-        beliefs: (node, state); the first is the root.
-        depth: Shortest word length (node,).
-        expanded: Edges were followed (node,).
+        beliefs: Mixed states (node, state); the first is the root, before any observation.
+        depth: Length of the shortest word that leads to each node (node,).
+        expanded: True for nodes whose edges were followed (node,).
         probability: P(symbol | node) (node, symbol).
         successor: Next node (node, symbol); -1 if impossible or not followed.
-        complete: All nodes were expanded.
-        stopped_by: "", "max_states" or "max_depth".
-        largest_merge: Largest L1 distance of a belief from its node.
+        complete: True if all nodes were expanded.
+        stopped_by: Limit that ended the search: "max_states", "max_depth", or "" for none.
+        largest_merge: Largest L1 distance between a belief and the node into which it was merged.
     """
 
     beliefs: Float64[Tensor, "node state"]
@@ -72,11 +72,11 @@ def mixed_states(
     Source: Blackwell (1957); Crutchfield, Riechers and Ellison (2016).
 
     Args:
-        hmm: S states, V symbols.
-        prior: Root; default stationary.
-        max_states: Limit of nodes.
-        max_depth: Limit of depth.
-        tolerance: L1 distance.
+        hmm: HMM with S states and V symbols.
+        prior: Distribution of the root (state,) (default: the stationary distribution).
+        max_states: Largest number of nodes.
+        max_depth: Largest depth.
+        tolerance: L1 distance below which beliefs are merged.
 
     Raises:
         InputError: The default prior is not unique, or a limit is out of range.

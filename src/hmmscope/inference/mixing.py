@@ -24,9 +24,9 @@ class MixingTime:
     """Mixing time of [Limits].
 
     Attributes:
-        time: Smallest t with d_t <= threshold, or None; real for a linear system.
-        max_time: Search limit.
-        distances: d_0, d_1, ... with intervals; None for a linear system.
+        time: Smallest t with d_t <= threshold, or None if above `max_time`; a real number for a linear system.
+        max_time: Largest t that was tried.
+        distances: Distances d_0, d_1, ... with 95 % intervals; None for a linear system.
     """
 
     time: float | None
@@ -35,7 +35,7 @@ class MixingTime:
 
     @property
     def paper_indexing(self) -> float | None:
-        """Mixing time as in Table 1 of [Limits]: `time` - 2 (an inferred offset), or the search limit."""
+        """Mixing time as in Table 1 of [Limits]: `time` - 2 (an inferred offset), or `max_time` if `time` is None."""
         if self.time is None:
             return float(self.max_time)
         return self.time if self.distances is None else self.time - PAPER_OFFSET
@@ -44,7 +44,7 @@ class MixingTime:
 def mixing_time(
     process: Process | str, *, threshold: float = 0.1, num_samples: int = 1000, max_time: int = 120, seed: int = 0
 ) -> MixingTime:
-    """Compute the steps after which observers with different initial states agree on average.
+    """Compute the number of steps after which observers with different initial states agree on average.
 
     d_t = E max_{i,j} TV(P(state | o_1..o_t, start i), P(state | o_1..o_t, start j));  d_0 = 1
     mixing time = min {t : d_t <= threshold}
@@ -57,9 +57,9 @@ def mixing_time(
 
     Args:
         process: HMM, labelled HMM or linear system.
-        threshold: In (0, 1); not for linear systems.
-        num_samples: Sequences; 1000 give d_t to about 0.005.
-        max_time: Search limit, 120 in [Limits].
+        threshold: Threshold in (0, 1); not used for linear systems.
+        num_samples: Number of sampled sequences; 1000 give d_t to about 0.005.
+        max_time: Largest t to try; 120 in [Limits].
         seed: Random seed.
 
     Raises:

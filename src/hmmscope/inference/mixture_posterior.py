@@ -37,7 +37,7 @@ class MixtureResult(Shown):
         first_observation: P(o_0) (symbol,).
         log_likelihood: log P(o_0..o_{T-1}) (batch,), in nats; -inf if impossible.
         log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time).
-        impossible_at: First impossible t (batch,), or -1.
+        impossible_at: First t at which o_0..o_t has probability zero (batch,), or -1.
     """
 
     component_posterior: Float64[Tensor, "batch time component"]
@@ -57,12 +57,12 @@ def filter_mixture(
     P(o_{t+1} | o_0..o_t) = sum_m P(m | o_0..o_t) * P_m(o_{t+1} | o_0..o_t)
 
     Args:
-        mixture: M components of S states and V symbols.
-        observations, lengths: As for `filter_beliefs`.
+        mixture: Mixture of M components with S states and V symbols.
+        observations, lengths: See `filter_beliefs`.
         reset_mask: True where a new sequence of the same component starts, such as a prompt's demonstration (time,).
 
     Raises:
-        InputError: An invalid symbol, `reset_mask` or `lengths`.
+        InputError: A symbol, `reset_mask` or `lengths` is invalid.
         ResourceError: The result does not fit in memory.
 
     Cost: O(batch * time * M * S^2).
@@ -110,8 +110,8 @@ class PerComponentRequest(NamedTuple):
     """Sequences to evaluate under each component of a mixture.
 
     Attributes:
-        observations: (batch, time), with `MISSING`.
-        options: `starts` and `lengths`.
+        observations: Symbols, with `MISSING` where missing (batch, time).
+        options: Arguments `reset_mask` and `lengths`.
         weights: P(component | all observations) (batch, component).
     """
 
@@ -194,10 +194,10 @@ def filter_known_component(
     """Filter each sequence under its true component, which bounds the accuracy of in-context learners.
 
     Args:
-        mixture: M components.
-        observations: (batch, time).
+        mixture: Mixture of M components.
+        observations: Symbols (batch, time).
         components: Component of each sequence (batch,), in [0, M).
-        reset_mask, lengths: As in `filter_mixture`.
+        reset_mask, lengths: See `filter_mixture`.
     """
     mixture = as_process(mixture)
     observations, mask, inside = check_ragged(observations, mixture.alphabet, reset_mask, lengths)
@@ -220,6 +220,6 @@ def filter_known_component(
 def predicted_before(
     first_observation: Float64[Tensor, " symbol"], next_observation: Float64[Tensor, "batch time symbol"]
 ) -> Float64[Tensor, "batch time symbol"]:
-    """Shift the predictions `next_observation` by one step, to get P(o_t | o_0..o_{t-1})."""
+    """Return P(o_t | o_0..o_{t-1}), the predictions `next_observation` shifted by one step."""
     first = first_observation.expand(len(next_observation), 1, -1)
     return torch.cat([first, next_observation], 1)[:, :-1]

@@ -27,8 +27,8 @@ class MonteCarloEstimate:
     """Mean over sampled sequences.
 
     Attributes:
-        mean: The mean.
-        low, high: 95 % interval: bootstrap percentiles, or Student's t below `FEW` samples.
+        mean: Mean over the sequences.
+        low, high: 95 % interval, from bootstrap percentiles, or from Student's t for fewer than `FEW` samples.
         num_samples: Number of sequences.
     """
 
@@ -80,7 +80,7 @@ def student_quantile(degrees: float) -> float:
 
 
 class LogMean(NamedTuple):
-    """Logarithm of a mean, and its variance with degrees of freedom."""
+    """The logarithm of a mean, and the variance of this logarithm with its degrees of freedom."""
 
     log: float
     variance: float
@@ -92,7 +92,7 @@ class LogMean(NamedTuple):
 
 
 def log_mean(logs: Sequence[float]) -> LogMean | None:
-    """Return log mean exp of independent logarithms, minus its jackknife bias; None if one term dominates."""
+    """Return the log of the mean of exp(logs), minus its jackknife bias; None if one term dominates."""
     own, count = np.array(logs), len(logs)
     if count < 2 or own.max() == -np.inf:
         return None
@@ -107,13 +107,13 @@ def log_mean(logs: Sequence[float]) -> LogMean | None:
 def combined(wide: Sequence[float], near: Sequence[float], longer: float = 1.0) -> tuple[float, float]:
     """Combine log estimates of runs from a prior and near a fit; return the log and half of its 95 % interval.
 
-    The mean of estimates, without its jackknife bias, is over the runs near the fit if those from the prior take many
-    more steps, over the runs from the prior if those near the fit vary more, and over both otherwise. If the two means
-    disagree, the larger is returned, because a run that misses a mode is too low.
+    The result is the log mean (`log_mean`) of the runs near the fit if runs from the prior take many more steps, of the
+    runs from the prior if runs near the fit vary more, and of both otherwise. If the log means of the two kinds
+    disagree, the larger one is returned, because runs that miss a mode give too low an estimate.
 
     Args:
-        wide, near: Log estimates.
-        longer: Steps of a run from the prior, relative to one near the fit.
+        wide, near: Log estimates of the runs from the prior and of the runs near the fit.
+        longer: Number of steps of a run from the prior divided by that of a run near the fit.
     """
     found = [own for own in map(log_mean, (wide, near)) if own]
     if len(found) < 2:

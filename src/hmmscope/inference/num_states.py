@@ -39,8 +39,8 @@ class HeldOutScore:
     """Held-out log-likelihood, in nats per observation.
 
     Attributes:
-        mean: Sum of log P(sequence) / observations.
-        error: Its standard error; NaN for one part.
+        mean: Sum of log P(sequence), divided by the number of observations.
+        error: Standard error of `mean`; NaN if there is only one sequence or block.
     """
 
     mean: float
@@ -52,12 +52,12 @@ class NumStatesChoice:
     """Fitted HMMs of several sizes, and the selected number of states.
 
     Attributes:
-        num_states: Size with the smallest `bic`.
-        fits: Fit of each size.
-        held_out: Held-out log-likelihood, in nats per observation.
-        held_out_errors: Its standard errors.
-        reason: One-line explanation.
-        support: Posterior over sizes.
+        num_states: Number of states with the smallest `bic`.
+        fits: Fit for each number of states.
+        held_out: Held-out log-likelihood of each fit, in nats per observation.
+        held_out_errors: Standard errors of `held_out`.
+        reason: One-line explanation of the choice.
+        support: Posterior over the number of states.
     """
 
     num_states: int
@@ -73,7 +73,7 @@ class NumStatesChoice:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Fields of `hmmscope.runs.fitting.FitResult`."""
+        """Values for the fields of `hmmscope.runs.fitting.FitResult`."""
         return {name: value for name, value in vars(self).items() if name != "num_states"}
 
 
@@ -83,9 +83,9 @@ class StateCountPosterior:
 
     Attributes:
         log_evidence: log P(observations | number of states), in nats; -inf if not computed.
-        errors: Errors of the evidence, in nats.
-        why: Why BIC replaces the evidence, or empty.
-        seconds: Time that the evidence took.
+        errors: Half-widths of the 95 % intervals of `log_evidence`, in nats.
+        why: Reason for which BIC replaces the evidence, or empty.
+        seconds: Time taken to compute the evidence.
     """
 
     log_evidence: dict[int, float]
@@ -130,7 +130,7 @@ class StateCountPosterior:
 def fit_each(
     sizes: Iterable[int], fit: Callable[[int], Fit], callback: Callable[[int], object] | None
 ) -> dict[int, Fit]:
-    """Fit a model of each size; if the callback stops, omit the unfinished size unless it is the first."""
+    """Fit a model of each size; after a stop by the callback, omit the unfinished fit unless it is the first."""
     fits: dict[int, Fit] = {}
     for size in sizes:
         own = fit(size)
@@ -150,13 +150,15 @@ def support_of(
 ) -> StateCountPosterior:
     """Compute the posterior over the number of states.
 
-    Sizes are evaluated outwards from the smallest BIC until one is e^`FAR` times less probable than the best.
+    The evidence is computed outwards from the number of states with the smallest BIC, until one is e^`FAR` times less
+    probable than the best.
 
     Args:
-        bics: BIC of each size.
-        evidence_of: Evidence of a size; None, or a None result, selects BIC.
-        choose: "bic" computes no evidence; "evidence" needs it.
-        why: Reason of a missing `evidence_of`.
+        bics: BIC of each number of states.
+        evidence_of: Function from a number of states to its `Evidence`; BIC replaces the evidence if the function or
+            its result is None.
+        choose: "bic" computes no evidence; "evidence" raises an error if the evidence cannot be computed.
+        why: Reason for which `evidence_of` is None.
     """
     begun = time.monotonic()
     found = by_bic(bics, "choose is 'bic'") if choose == "bic" else _support(bics, evidence_of, why)
@@ -213,11 +215,11 @@ def choose_num_states(
     Args:
         observations, lengths: Training data.
         held_out, held_out_lengths: Held-out data; fewer than ten sequences are scored in blocks given their past.
-        whole: Data for `support`; default `observations`.
-        candidates: Numbers of states; ties prefer the smaller.
-        num_symbols: V.
+        whole: Data from which `support` is computed (default: `observations`).
+        candidates: Numbers of states to try; the smaller wins a tie.
+        num_symbols: Number of symbols V.
         choose: See `support_of`.
-        options: Options of `fit_baum_welch`.
+        options: Further options of `fit_baum_welch`.
     """
     require(len(candidates) > 0, "candidates", "must contain at least one number of states", list(candidates))
     judged = as_sequences(held_out, num_symbols, held_out_lengths, "held_out").packed()
@@ -240,10 +242,10 @@ def choice_of(
     lengths: NDArray[np.int64] | None = None,
     each: str = "a symbol",
 ) -> NumStatesChoice:
-    """Choose among fits; a single fit without held-out data gets no reason.
+    """Choose among fits of different numbers of states; `reason` is empty for a single fit without held-out data.
 
     Args:
-        fits: Fit of each size.
+        fits: Fit for each number of states.
         evidence_of, choose, why: See `support_of`.
         logs, lengths, each: See `choice_reason`.
     """
@@ -261,7 +263,7 @@ def choice_of(
 def evidence_of_fits(
     work: PackedSequences, fits: Mapping[int, BaumWelchFit], choose: str | None, callback: Any = None
 ) -> tuple[Callable[[int], Evidence | None] | None, str | None, str]:
-    """Return arguments of `support_of`: the evidence of a fit by size, without `choose` only if cheap."""
+    """Return `evidence_of`, `choose` and `why` of `support_of`; without `choose`, only cheap evidence is computed."""
     if work.weights is not None or work.sets is not None:
         return None, choose, "the sequences have weights" if work.weights is not None else "states are known"
     if choose == "bic":
@@ -336,15 +338,15 @@ def choice_reason(
     *,
     choose: str | None = None,
 ) -> tuple[int, str]:
-    """Return the size with the smallest BIC, or the largest evidence, and a one-line explanation.
+    """Return the number of states with the smallest BIC, or the largest evidence, and a one-line explanation.
 
     Args:
-        bics: BIC of each size.
-        logs: Held-out log-likelihoods (n,) under each, if any.
-        lengths: Sequence lengths (n,).
-        support: Posterior with the interval.
-        each: Unit of likelihoods.
-        choose: "evidence" selects by the evidence in `support`.
+        bics: BIC of each number of states.
+        logs: Held-out log-likelihoods (n,) of the sequences or blocks under each fit, if any.
+        lengths: Their lengths (n,).
+        support: Posterior over the number of states, for the interval.
+        each: Unit of the likelihoods, such as "per observation".
+        choose: "evidence" chooses by the evidence in `support`; otherwise BIC decides.
     """
     by_evidence = choose == "evidence" and support is not None and not support.why
     scores = {size: -2 * log for size, log in support.log_evidence.items()} if by_evidence and support else bics
@@ -379,10 +381,10 @@ def choice_reason(
 
 
 def best_predictor(bics: dict[int, float], logs: dict[int, NDArray[np.float64]], lengths: NDArray[np.int64]) -> int:
-    """Return BIC's size, or the size of best held-out likelihood if it gains more than a standard error.
+    """Return the number of states of smallest BIC, or of best held-out likelihood if it gains over a standard error.
 
     Args:
-        bics, logs, lengths: As for `choice_reason`.
+        bics, logs, lengths: See `choice_reason`.
     """
     chosen, _ = choice_reason(bics, {}, lengths)
     best = max(logs, key=lambda size: float(logs[size].sum()), default=chosen)

@@ -47,10 +47,10 @@ class Observability(Shown):
     """Observability coefficient, or bounds on it.
 
     Attributes:
-        lower, upper: Bounds.
-        exact: They agree to 1e-9.
-        method: Method of the bounds.
-        witness: v that attains `upper` (state,).
+        lower, upper: Bounds on gamma.
+        exact: True if the bounds agree to 1e-9.
+        method: Name of the method that gave the bounds.
+        witness: Vector v that attains `upper` (state,).
         steps: Number of observations.
     """
 
@@ -66,8 +66,8 @@ def observability(hmm: Process | str, steps: int = 1, *, method: str = "auto") -
     """Compute gamma of the distribution of the next `steps` observations given the first emitting state.
 
     Args:
-        hmm: S states, V symbols. For edge emissions the state precedes its observation.
-        steps: k; gamma_k never decreases in k.
+        hmm: HMM with S states and V symbols. For edge emissions the state precedes its observation.
+        steps: Number of observations k; gamma never decreases with k.
         method: "auto", "bounds" (no linear program), "certificate" (one program) or "enumeration" (at most 14 states).
 
     Raises:
@@ -98,7 +98,7 @@ def step_emission(hmm: Process, steps: int) -> Float64[Tensor, "state word"]:
     """Compute P(next `steps` observations | first emitting state), with words in lexicographic order.
 
     Raises:
-        InputError: A mixture, or too many words.
+        InputError: The process is a mixture, or there are too many words.
     """
     hmm.require_capability(WORDS)
     require_count("steps", steps)
@@ -126,13 +126,13 @@ def future_distribution(
     Source: [MultiTask] Theorem 2
 
     Args:
-        hmm: S states, V symbols.
+        hmm: HMM with S states and V symbols.
         observations: Symbols in [0, V), shape (batch, time).
-        num_futures: k >= 1; words are in lexicographic order.
-        reset_mask, lengths: As for `filter_beliefs`.
+        num_futures: Number of future observations k >= 1; their words are in lexicographic order.
+        reset_mask, lengths: See `filter_beliefs`.
 
     Raises:
-        InputError: As `filter_beliefs`, or V^k exceeds `MAX_ENUMERATED`.
+        InputError: As for `filter_beliefs`; or V^k exceeds `MAX_ENUMERATED`.
         ResourceError: The result does not fit in memory.
     """
     hmm = as_process(hmm)
@@ -182,9 +182,9 @@ def coefficient(emission_SV: Float64[Tensor, "state symbol"], *, method: str = "
 
 
 def numerical_rank(matrix: Float64[Tensor, "row column"], tolerance: float | None = None) -> int:
-    """Count the singular values above `tolerance`.
+    """Count the singular values above `tolerance` times the largest one.
 
-    By default it is the largest value to which quantization to 2^-32 can raise a zero singular value.
+    The default tolerance is the largest value to which quantization to 2^-32 can raise a zero singular value.
     """
     values = torch.linalg.svdvals(matrix)
     tolerance = max(1e-10, len(matrix) * 2.0**-31) if tolerance is None else tolerance

@@ -43,7 +43,7 @@ class OneBlock:
         return self._own.arrays
 
     def counts(self, model: Sequence[NDArray[np.float64]]) -> Counts | None:
-        """Compute expected counts; return None if a sequence is impossible or may underflow."""
+        """Compute expected counts; return None if a sequence has probability zero or may underflow."""
         size, work, (initial, transition, emission) = self.size, self.work, model
         kernels = simd_over_states.forward, simd_over_states.backward
         kinds = [simd_over_states.states_of(kernel, size, work.lengths) for kernel in kernels]

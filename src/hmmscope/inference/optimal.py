@@ -32,7 +32,7 @@ def observe(
     Args:
         process: Any process.
         observations: Symbols in [0, V) (batch, time), or vectors (batch, time, coordinate), NaN where missing.
-        reset_mask, lengths: As for `filter_beliefs`.
+        reset_mask, lengths: See `filter_beliefs`.
 
     Raises:
         InputError: The process has no exact inference.
@@ -40,7 +40,7 @@ def observe(
     process = as_process(process)
     if PREDICTIONS not in process.uses_hmm_inference:
         if lengths is not None:
-            raise InputError(f"lengths: must be None for a {type(process).__name__}; give sequences of one length")
+            raise InputError(f"lengths: must be omitted for a {type(process).__name__}; pass sequences of equal length")
         if PREDICTIONS not in process.capabilities():
             raise process.missing_capability_error(PREDICTIONS)
         if process.real_valued:
@@ -93,7 +93,7 @@ def optimal_predictions(
     """Predict with the Bayes-optimal predictor, which knows the process but not its hidden states.
 
     Args:
-        process, observations, reset_mask, lengths: As for `observe`.
+        process, observations, reset_mask, lengths: See `observe`.
 
     Raises:
         InputError: The process has no exact inference.
@@ -105,7 +105,7 @@ def optimal_predictions(
 def optimal_probs(
     process: Process, observations: Int[Tensor, "batch time"], *, reset_mask: object = None
 ) -> Float64[Tensor, "batch time symbol"]:
-    """Return the Bayes-optimal probabilities, in O(batch * time) memory."""
+    """Return the Bayes-optimal P(o_t | o_0..o_{t-1}) (batch, time, symbol), in O(batch * time) memory."""
     if COMPONENTS in process.uses_hmm_inference and len(process.component_weights) > _FEW_COMPONENTS:
         found = mixture_predictions(process, observations, reset_mask=reset_mask, dtype=torch.float64)
         return found.predicted_observation

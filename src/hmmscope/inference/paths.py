@@ -47,7 +47,7 @@ class PathResult(Shown):
     """Most likely hidden path (Viterbi path) of each sequence.
 
     Attributes:
-        states: (batch, time); -1 if impossible and in padding.
+        states: Most likely states (batch, time); -1 in padding and in sequences of probability zero.
         log_probability: log P(states, o_0..o_{T-1}), of a mixture jointly with the component (batch,), in nats.
         component: Component of each path of a mixture (batch,), else None.
     """
@@ -72,17 +72,17 @@ def most_likely_states(
     best_t(j) = max_i (best_{t-1}(i) + log transition[i, j]) + log emission[j, o_t]
 
     For a mixture, component and path are maximized jointly. For edge emissions, the probability is summed over the
-    start state. Among equally likely paths, the lowest component, then the lowest last state, then the lowest state
-    before win; logarithms are rounded to multiples of 2^-36.
+    start state. Among equally likely paths, the path with the lowest component wins, then the one with the lowest last
+    state, then with the lowest state before. Logarithms are rounded to multiples of 2^-36.
 
     Source: Viterbi (1967).
 
     Args:
-        hmm: S states, V symbols; or a mixture.
-        observations, reset_mask, lengths, known_states, inputs: As for `filter_beliefs`.
+        hmm: HMM with S states and V symbols, or a mixture.
+        observations, reset_mask, lengths, known_states, inputs: See `filter_beliefs`.
 
     Raises:
-        InputError: An invalid symbol, `reset_mask` or `lengths`.
+        InputError: A symbol, `reset_mask` or `lengths` is invalid.
     """
     hmm = as_process(hmm)
     if known_states is not None or inputs is not None:
@@ -132,12 +132,12 @@ def viterbi_paths(
     """Compute Viterbi paths from log-probabilities.
 
     Args:
-        exact: Tables for the probability.
-        compared: Rounded tables that rank paths.
-        work: Sequences.
-        shape: (batch, time).
-        narrow: Use SIMD over states.
-        highest_end: Break ties of the last state by the highest.
+        exact: Tables of log-probabilities, from which the result's probability is computed.
+        compared: Rounded tables, by which paths are ranked.
+        work: Packed sequences.
+        shape: Shape (batch, time) of the result.
+        narrow: Whether to use SIMD over states.
+        highest_end: Whether the highest last state wins a tie.
         entries: Sparse transitions of `compared` by target state.
     """
     first, step, emission = compared
@@ -197,13 +197,13 @@ def sample_state_paths(
     Source: forward filtering, backward sampling; Scott (2002).
 
     Args:
-        hmm, observations, reset_mask, lengths, known_states, inputs: As for `most_likely_states`.
-        num_paths: Samples per sequence.
-        seed: In [0, 2^32).
-        indices: Random stream of each sequence (batch,), default 0, 1, ..
+        hmm, observations, reset_mask, lengths, known_states, inputs: See `most_likely_states`.
+        num_paths: Number of paths per sequence.
+        seed: Seed in [0, 2^32).
+        indices: Number of each sequence's random stream (batch,) (default: 0, 1, ..).
 
     Returns:
-        (path, batch, time); -1 if impossible and in padding.
+        States (path, batch, time); -1 in padding and in sequences of probability zero.
     """
     hmm = as_process(hmm)
     if known_states is not None or inputs is not None:

@@ -31,9 +31,9 @@ class Facts(Shown):
 
     Attributes:
         stationary: Stationary distribution or vector (state,); None if not unique.
-        entropy: Entropy rate, or None.
+        entropy: Entropy rate in nats, or None.
         observability: Observability of one observation, or None.
-        rank: Rank of the transition matrix; minimal dimension of a generalised HMM.
+        rank: Rank of the transition matrix; for a generalised HMM the minimal dimension.
     """
 
     stationary: Float64[Tensor, " state"] | None

@@ -22,14 +22,14 @@ def check_ragged(
     Padding becomes symbol 0, and a missing observation becomes V.
 
     Args:
-        observations: (batch, time), symbols in [0, V) or `MISSING`; see `as_batch`.
+        observations: Symbols in [0, V) or `MISSING` (batch, time); see `as_batch`.
         alphabet: Alphabet of V symbols.
-        reset_mask: As in `check_observations`.
-        lengths: Observations per sequence (batch,), or lengths to cut a single column or row into.
+        reset_mask: See `check_observations`.
+        lengths: Number of observations of each sequence (batch,), or of each piece of a single column or row.
     """
     observations, known = as_batch(observations, alphabet, lengths)
     if known is not None and lengths is not None:
-        raise InputError("lengths: must be None, because these observations already have lengths")
+        raise InputError("lengths: must be omitted, because these observations already have lengths")
     lengths, num_symbols = known if lengths is None else lengths, alphabet.count or 0
     if lengths is None or observations.ndim != 2:
         found, mask = checked(observations, num_symbols, reset_mask, gaps=True)
@@ -70,7 +70,7 @@ def check_own(
     """Check observations of any process; return them with a mask that is false in padding (NaN)."""
     if not process.real_valued:
         if lengths is not None:
-            raise InputError(f"lengths: must be None for a {type(process).__name__}; give sequences of one length")
+            raise InputError(f"lengths: must be omitted for a {type(process).__name__}; pass sequences of equal length")
         batch = whole_batch(observations, process.alphabet)
         return batch, torch.ones(batch.shape[:2], dtype=torch.bool)
     vectors, known = as_vectors(observations, process.num_symbols, lengths, process.read_options)

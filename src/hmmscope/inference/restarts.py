@@ -35,19 +35,19 @@ M = TypeVar("M")
 class RestartSearch(Generic[End]):
     """Numbered restarts 0, 1, 2, ... until the best two results agree.
 
-    Restarts run in parallel groups, with the same results as sequential restarts.
+    Restarts run in parallel groups (waves), with the same results as sequential restarts.
 
     Args:
-        wave: Map from restart numbers to their results.
+        wave: Function from numbers of restarts to their results.
         most: Maximum number of restarts.
-        beside: Restarts in the first and later waves.
-        near: Log-likelihood difference, in nats, of results that agree.
-        stopped: Returns True, given 0, to end the search.
+        beside: Numbers of restarts in the first wave and in later waves.
+        near: Largest log-likelihood difference, in nats, between results that agree.
+        stopped: Function that is called with 0 and returns True to end the search.
 
     Attributes:
-        ends: Results that count, in order.
+        ends: Results up to the restart that ended the search, in order.
         made: Number of restarts run.
-        near: See above.
+        near: The argument of this name.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RestartSearch(Generic[End]):
 
     @property
     def restart_gap(self) -> float:
-        """Log-likelihood gap of the best two restarts; infinite for a single restart."""
+        """Log-likelihood difference between the best two restarts; infinite for a single restart."""
         scores = sorted((end.log_likelihood for end in self.ends), reverse=True)
         return scores[0] - scores[1] if len(scores) > 1 else math.inf
 
@@ -103,11 +103,11 @@ def on_threads(restart: Callable[[int], End], num_threads: int) -> Callable[[Seq
 
 @runtime_checkable
 class Steps(Protocol[M]):
-    """EM of one family on one data set; a log-likelihood is in nats."""
+    """Interface of EM for one family on one data set, with log-likelihoods in nats."""
 
     @property
     def num_steps(self) -> float:
-        """Number of observations, weighted."""
+        """Weighted number of observations."""
         ...
 
     def counts(self, model: M) -> tuple[Any, float]: ...
@@ -118,7 +118,7 @@ class Steps(Protocol[M]):
 
 
 class EMResult(NamedTuple):
-    """Result of an EM run; `history` is the log-likelihood by iteration, in nats."""
+    """Result of an EM run; `history` holds the log-likelihood after each iteration, in nats."""
 
     model: Any
     log_likelihood: float
@@ -127,12 +127,12 @@ class EMResult(NamedTuple):
     history: tuple[float, ...] = ()
 
     def after(self, first: "EMResult | None") -> "EMResult":
-        """Return this result with the history of an earlier run, which it continued."""
+        """Return this result with the history of the earlier run that it continued."""
         return self if first is None else self._replace(history=first.history[:-1] + self.history)
 
 
 def unheard(count: int) -> None:
-    """Ignore a count of iterations."""
+    """Ignore the number of iterations."""
 
 
 def climb(
@@ -169,10 +169,11 @@ def search(
     """Run restarts until the best two agree; return the best model and fields of `BaumWelchFit`.
 
     Args:
-        begins: Starting models of a restart; it continues from the best of several after ten iterations.
-        callback: Receives numbers of iterations completed or skipped; True stops the search.
-        agreement: Nats per observation within which results agree.
-        side_by_side: EM from several models in a batch.
+        begins: Function from a restart's number to its starting models; from several, the restart continues the best
+            one after ten iterations.
+        callback: Function called with a number of iterations completed or skipped; True as its result stops the search.
+        agreement: Largest log-likelihood difference between results that agree, in nats per observation.
+        side_by_side: Function that runs EM from several models in a batch.
     """
     hear = callback or unheard
 

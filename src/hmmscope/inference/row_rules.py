@@ -1,4 +1,4 @@
-"""M-step of rows under constraints."""
+"""M-step of rows of probabilities under constraints."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ def check_rules(
     tied: Sequence[int] | None,
     constraints: Mapping[str, RowConstraints],
 ) -> NDArray[np.int64] | None:
-    """Check options that restrict the parts of a fit; return the tied-emission class of each state, or None."""
+    """Check options that restrict a fit's parameters; return the tied-emission class of each state, or None."""
     require(set(fixed) <= set(parts), "fixed", f"must be among {', '.join(parts)}", sorted(fixed))
     require(start is not None or not fixed, "fixed", "needs start=, which contains the fixed parts", sorted(fixed))
     classes = None if tied is None else np.asarray(tied)
@@ -72,7 +72,7 @@ class RowRules(Shown):
         return cls(rules, float(pseudo_count), {part: int(own.sum()) for part, own in zeros.items()})
 
     def constrained(self, rows: Rows) -> dict[str, Any]:
-        """Return the closest rows, in KL divergence, that satisfy the constraints."""
+        """Return the rows closest to `rows`, in KL divergence, that satisfy the constraints."""
         return {part: self.rules[part].maximise(own) if part in self.rules else own for part, own in rows.items()}
 
     def maximise(self, before: Rows, counts: Rows) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class RowRules(Shown):
         return self.pseudo_count * sum(logs)
 
     def num_free(self, rows: Rows) -> dict[str, int]:
-        """Count the free probabilities of each part that are positive in `rows`."""
+        """Count the free probabilities of each parameter array that are positive in `rows`."""
         return {
             part: self.rules[part].num_free if part in self.rules else num_free(own > 0) for part, own in rows.items()
         }

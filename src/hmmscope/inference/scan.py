@@ -2,8 +2,8 @@
 
     product[i, :] = exp(log_scale_i) * row_i, where row_i >= 0 has sum 1, or is zero with log_scale_i = -inf
 
-The product of (row, a) and (other, b), with log scales a and b, has rows ∝ sum_k row_ik exp(b_k) other_k. Log scales
-are shifted so that the largest is 0.
+The product of matrices with rows row_i and other_k and log scales a and b has rows ∝ sum_k row_ik exp(b_k) other_k. Log
+scales are shifted so that the largest is 0.
 
 Source: Blelloch (1990) for the scan; Särkkä and García-Fernández (2021).
 """
@@ -30,14 +30,14 @@ def scan_beliefs(
 ) -> FilterResult:
     """Compute the beliefs of `filter_beliefs` in about 2 log2(time) batched matrix products.
 
-    A sequence with a positive entry below 1e-100 in a product is filtered sequentially instead.
+    Sequences with a positive entry below 1e-100 in a product are filtered step by step instead.
 
     Args:
-        hmm: S states, V symbols.
-        observations, reset_mask, lengths: As for `filter_beliefs`.
+        hmm: HMM with S states and V symbols.
+        observations, reset_mask, lengths: See `filter_beliefs`.
 
     Raises:
-        InputError: An invalid symbol, `reset_mask` or `lengths`.
+        InputError: A symbol, `reset_mask` or `lengths` is invalid.
         ResourceError: The products do not fit in memory.
 
     Cost: O(batch * time * S^3).

@@ -32,10 +32,10 @@ class SmoothResult(Shown):
     """Smoothed posteriors of states and adjacent pairs.
 
     Attributes:
-        beliefs: P(state t | o_0..o_{T-1}) (batch, time, state); zeros if impossible and in padding.
-        pairs: P(state t = i, state t+1 = j | o_0..o_{T-1}) (batch, time - 1, state, state); zeros likewise.
+        beliefs: P(state t | o_0..o_{T-1}) (batch, time, state); zeros in padding and in sequences of probability zero.
+        pairs: P(state t = i, state t+1 = j | o_0..o_{T-1}) (batch, time - 1, state, state); zeros in the same places.
         log_likelihood: log P(o_0..o_{T-1}) (batch,), in nats.
-        impossible_at: First impossible t (batch,), or -1.
+        impossible_at: First t at which o_0..o_t has probability zero (batch,), or -1.
     """
 
     beliefs: Float64[Tensor, "batch time state"]
@@ -63,14 +63,14 @@ def smooth_beliefs(
     Source: Rauch, Tung and Striebel (1965), for finitely many states.
 
     Args:
-        hmm: S states, V symbols; or a mixture.
-        observations, reset_mask, lengths, known_states, inputs: As for `filter_beliefs`.
+        hmm: HMM with S states and V symbols, or a mixture.
+        observations, reset_mask, lengths, known_states, inputs: See `filter_beliefs`.
 
     Returns:
-        P(state t | o_0..o_{T-1}) (batch, time, state); zeros if impossible and in padding.
+        P(state t | o_0..o_{T-1}) (batch, time, state); zeros in padding and in sequences of probability zero.
 
     Raises:
-        InputError: An invalid symbol, `reset_mask` or `lengths`.
+        InputError: A symbol, `reset_mask` or `lengths` is invalid.
     """
     hmm = as_process(hmm)
     if known_states is not None or inputs is not None:
@@ -130,9 +130,9 @@ class ExpectedCounts(Shown):
     """Expected counts given all observations (Baum-Welch statistics).
 
     Attributes:
-        initial: First states (state,).
-        transitions: (state, state).
-        emissions: (state, symbol), without missing observations.
+        initial: Expected number of first states (state,).
+        transitions: Expected number of transitions (state, state).
+        emissions: Expected number of emissions (state, symbol), without missing observations.
         log_likelihood: log P(o_0..o_{T-1}) (batch,), in nats.
     """
 
@@ -157,7 +157,7 @@ def expected_counts(
     the state at each sequence start counts as a first state.
 
     Raises:
-        InputError: As `smooth_beliefs`, a sequence of probability zero, or edge emissions.
+        InputError: As for `smooth_beliefs`; or a sequence has probability zero, or transitions emit.
     """
     hmm = as_process(hmm)
     hmm.require_capability(STATES)

@@ -30,10 +30,10 @@ class Operators(Shown):
     """Observable operators of a process with V symbols, as R x R matrices with entries of any sign.
 
     Attributes:
-        start: (rank,).
-        step: (symbol, rank, rank).
-        end: (rank,).
-        singular_values: Singular values of the Hankel matrix, if learned.
+        start: Row vector before the first symbol (rank,).
+        step: Matrix of each symbol (symbol, rank, rank).
+        end: Column vector after the last symbol (rank,).
+        singular_values: Singular values of the Hankel matrix, if the operators are learned.
     """
 
     start: Float64[Tensor, " rank"]
@@ -74,13 +74,13 @@ def learn_operators(law: WordLaw, num_symbols: int, *, length: int = 3, rank: in
     Source: Hsu, Kakade, Zhang (2009); Balle et al. (2014).
 
     Args:
-        law: Word probabilities, such as `Operators.of(hmm).probabilities`.
-        num_symbols: V.
-        length: Longest prefix and suffix; needs words up to 2 * length + 1.
-        rank: Dimensions; 0 for the rank of H.
+        law: Function from words to their probabilities, such as `Operators.of(hmm).probabilities`.
+        num_symbols: Number of symbols V.
+        length: Length of the longest prefix and suffix; the longest word has 2 * length + 1 symbols.
+        rank: Dimension R of the operators; 0 for the rank of H.
 
     Raises:
-        InputError: Too many words to enumerate.
+        InputError: There are too many words to enumerate.
     """
     require_count("length", length)
     words = [all_sequences(num_symbols, size) for size in range(length + 1)]

@@ -23,11 +23,10 @@ def stationary_distribution(
     """Compute the stationary distribution of a process or a row-stochastic matrix.
 
     Transient states have probability exactly zero; periodic chains are supported. For S states, entries have a relative
-    error of about S * 2^-53 (`hmmscope.processes.stationary`). For a `GeneralisedHMM` the result is the stationary
-    vector that sums to one.
+    error of about S * 2^-53. For a `GeneralisedHMM` the result is the stationary vector that sums to one.
 
     Raises:
-        InputError: There are several closed classes (listed), or the process is a mixture.
+        InputError: There are several closed classes, which the message lists, or the process is a mixture.
 
     Cost: O(S^3).
     """

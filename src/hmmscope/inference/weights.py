@@ -41,7 +41,7 @@ def weighted_sum(logs: Tensor, weights: Array | None) -> Tensor:
 
 
 def with_weights(work: PackedSequences, weights: Array | None) -> PackedSequences:
-    """Attach the weights of the batch rows, and leave out sequences of weight zero."""
+    """Return the sequences with the weights of their batch rows, without sequences of weight zero."""
     if weights is None:
         return work
     found = work._replace(weights=weights[work.rows])
@@ -53,7 +53,7 @@ def weighted_moves(work: PackedSequences, beliefs: Array, backward: Array, smoot
 
     Args:
         work: Sequences with weights.
-        beliefs, backward, smoothed: (N, S), see `hmmscope.kernels.simd_over_sequences.backward`.
+        beliefs, backward, smoothed: Arrays (N, S), see `hmmscope.kernels.simd_over_sequences.backward`.
     """
     assert work.weights is not None
     times = np.arange(int(work.lengths.max(initial=0)))

@@ -1,4 +1,4 @@
-"""Error of beliefs from a short context window, by position."""
+"""Error of beliefs that are computed from a short context window, by position."""
 
 from collections.abc import Sequence
 
@@ -36,8 +36,8 @@ def window_errors(
     Args:
         hmm: The process.
         windows: Window lengths w >= 0.
-        times: Positions t >= 1.
-        num_samples: Sequences.
+        times: Numbers of observations t >= 1.
+        num_samples: Number of sampled sequences.
         seed: Random seed.
     """
     require(len(windows) > 0 and min(windows) >= 0, "windows", "must contain only numbers of at least 0", windows)
@@ -76,15 +76,16 @@ def linear_window_errors(
     num_samples: int = 1000,
     seed: int = 0,
 ) -> MonteCarloEstimate:
-    """Estimate E |window's mean - mean| / max(1, |mean|) of Kalman means after `time` observations, (window,).
+    """Estimate E |window mean - mean| / max(1, |mean|) for Kalman means after `time` observations, (window,).
 
-    The window's mean starts from zero, or from the oldest observation o as B^+ o, with the output matrix B.
+    The window mean is the Kalman mean computed from the last observations only, starting from zero, or from B^+ o with
+    the oldest observation o of the window and the output matrix B.
 
     Args:
         process: Linear system with a steady gain.
-        windows: Lengths w <= time; at least 1 for `oldest`.
-        time: Observations made.
-        start: zero or oldest.
+        windows: Window lengths w <= time; at least 1 if `start` is "oldest".
+        time: Number of observations.
+        start: "zero" or "oldest".
         num_samples, seed: Random seed.
     """
     if start not in ("zero", "oldest"):
