@@ -228,7 +228,7 @@ def test_what_cannot_be_asked_is_said_in_a_line(tmp_path: Path) -> None:
         (lambda: hs.make_target("density-x", gaussian(), layout), "density-K for K mixture components"),
         (lambda: hs.make_target("density-0", gaussian(), layout), "must have 1 to 1024 mixture components"),
         (lambda: hs.make_target("densty", gaussian(), layout), "did you mean 'density'"),
-        (lambda: hs.make_target("density", odd, layout), "no density head for Odd; use belief"),
+        (lambda: hs.make_target("density", odd, layout), "Odd has no density target; use belief"),
         (
             lambda: hs.train(gaussian(), tmp_path / "a", length=5, training={"engine": "compiled"}),
             "does not support densities",

@@ -201,7 +201,7 @@ def test_what_is_given_is_asked_as_far_as_it_goes() -> None:
     assert float(asked.loss(even.log(), labels)) == pytest.approx(math.log(2), rel=1e-6)
     assert float(asked.loss(even[:1].log(), torch.full((1, 3), PADDING))) == 0
     assert asked.lower_bound(samples, 2) is None
-    with pytest.raises(InputError, match="the process of recorded sequences is unknown, so there is no exact answer"):
+    with pytest.raises(InputError, match="recorded sequences have no exact answer, because their process is unknown"):
         asked.optimum(batch)
     known = RecordedSequences(SequenceData([[0, 1, 1], [1]], symbols=2), UMBRELLA)
     beside = make_target("observation", known, layout)

@@ -224,7 +224,7 @@ VECTORS = np.arange(6.0).reshape(3, 2)
 @pytest.mark.parametrize(
     ("given", "coordinates", "lengths", "said"),
     [
-        ([VECTORS, VECTORS[:1]], 2, [3, 1], "lengths: must be omitted for a list of arrays, whose lengths are known"),
+        ([VECTORS, VECTORS[:1]], 2, [3, 1], "lengths: must be omitted, because the arrays of a list have lengths"),
         ("text", 2, None, r"^text: cannot read numbers from a file without ending; use one of .csv, .tsv"),
         (b"text", 2, None, r"observations: must be numbers \(batch, time, coordinate\), got b'text'"),
         (VECTORS > 1, 3, None, r"must have shape \(batch, time, 3\), or \(time, 3\) for one sequence, got \(3, 2\)$"),
@@ -334,7 +334,7 @@ ROW = [[0.5, 0.5]]
         (lambda: HMMPerSample.from_file({"spec": {"name": "mess3"}}), "spec: must describe an unbounded pool of HMMs, got"),
         (lambda: SwitchingLinearGaussian.from_file({"num_kept": "4"}), "num_kept: must be an integer, got '4'"),
         (lambda: check_observations([[0, 1], [1]], Alphabet(None, 2)), "must be sequences of one length here"),
-        (lambda: check_observations(torch.zeros(1, 0), Alphabet(None, 2)), "observations: are empty"),
+        (lambda: check_observations(torch.zeros(1, 0), Alphabet(None, 2)), "observations: must not be empty"),
         (lambda: check_observations(torch.zeros(1, 2, 3), Alphabet(None, 2)), r"shape \(batch, time\), got \(1, 2, 3\)"),
         (lambda: check_observations("01", Alphabet(None, 2)), r"observations: must be symbols .*: 01: cannot be read"),
         (lambda: check_observations([[0], [1]], Alphabet(None, 2)), "2 lists of one symbol can be read in two ways"),

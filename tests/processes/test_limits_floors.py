@@ -255,7 +255,7 @@ def test_numbers_in_lists_keep_all_their_digits():
 
 
 def test_bad_matrices_of_products_are_refused():
-    with pytest.raises(InputError, match="must have shape any x n x n"):
+    with pytest.raises(InputError, match=r"must have shape \(symbols, n, n\)"):
         hs.MatrixProduct(np.eye(2))
     with pytest.raises(InputError, match="must be finite"):
         hs.MatrixProduct(np.full((1, 2, 2), np.inf))

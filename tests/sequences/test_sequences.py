@@ -450,7 +450,7 @@ def test_lists_of_arrays_and_columns_of_other_libraries() -> None:
     ):
         assert numbers(SequenceData(rows)) == expected
         assert hs.log_likelihood(one, rows).tolist() == hs.log_likelihood(one, SequenceData(rows)).tolist()
-    refused(lambda: hs.log_likelihood(one, []), "observations: are empty")
+    refused(lambda: hs.log_likelihood(one, []), "observations: must not be empty")
     refused(lambda: SequenceData([np.array([[0.0], [1.0]])]), "must be a list of whole numbers")
     refused(lambda: SequenceData(Column(), column="s"), "column: 2 columns are named 's'")
     del Column.columns

@@ -19,7 +19,7 @@ _AT_ONCE = 64
 
 
 class ProcessStream(IterableDataset[dict[str, Tensor]]):
-    """Batches, or single samples, of a dataset in order; each iteration starts again.
+    """Batches, or single samples, of a dataset in order; each iteration starts from the first sample.
 
         for batch in dataset.stream(64): ...
         DataLoader(dataset.stream(64), batch_size=None, num_workers=2)   # the same batches in the same order
@@ -29,22 +29,22 @@ class ProcessStream(IterableDataset[dict[str, Tensor]]):
 
         tokens         model input (batch, column)
         observations   symbols without delimiters (batch, time)
-        beliefs        belief states after each observation (batch, time, state), if any
-        posterior      of the component, for mixtures (batch, time, component)
-        optimum        next-observation probabilities (batch, time, symbol)
+        beliefs        belief state after each observation (batch, time, state), if known
+        posterior      P(component) after each observation, for mixtures (batch, time, component)
+        optimum        Bayes-optimal probabilities of the next observation (batch, time, symbol)
 
     In distributed training, process `rank` of `world` processes gets an equal part of each batch.
 
     Args:
-        dataset: samples.
-        batch_size: over all processes; None for single samples.
-        rank, world: index and number of processes.
-        num_samples: the end; default: none, or the windows of recorded sequences.
-        first: first sample.
-        exact: add the exact answers, if known.
+        dataset: dataset of the samples.
+        batch_size: number of samples per batch, over all processes; None for single samples.
+        rank, world: index of this process, and number of processes.
+        num_samples: number of samples before the stream ends (default: endless; for recorded sequences, all windows).
+        first: number of the first sample.
+        exact: True adds beliefs, posterior and optimum where they are known.
 
     Raises:
-        InputError: a batch size that is not a multiple of the world, or an invalid rank.
+        InputError: the batch size is not a multiple of `world`, or the rank is invalid.
     """
 
     def __init__(

@@ -24,8 +24,8 @@ class DensityHead(ABC):
     """A mixture density with K components.
 
     Attributes:
-        num_mixture_components: K.
-        num_outputs: network outputs, K * (1 + parameters).
+        num_mixture_components: number of mixture components K.
+        num_outputs: number of network outputs, K * (1 + parameters per component).
     """
 
     def __init__(self, process: VectorProcess, num_laws: int) -> None:
@@ -66,7 +66,7 @@ class DensityHead(ABC):
 
 @registry.density("gaussian")
 class GaussianHead(DensityHead):
-    """Components N(mean, (AᵀA)^-1); a triangular A is given by a log diagonal and its other entries.
+    """Components N(mean, (AᵀA)^-1); a triangular A is given by outputs for its log diagonal and other entries.
 
     log density = sum_y log A_yy - |A (z - mean)|^2 / 2 - Y/2 log 2 pi - sum_y log width_y,   z = (vector - centre) /
     width,   A_yy^-2 = exp(-2 output_y) + least_variance_y
@@ -153,11 +153,11 @@ def head_of(process: VectorProcess, num_laws: int | None = None) -> DensityHead:
     """Return the density head for a process; by default it has the process's number of components, at most 16.
 
     Raises:
-        InputError: a process without a density head.
+        InputError: the process has no density head.
     """
     heads = registry.entries("density")
     if process.density not in heads:
-        raise InputError(f"target: there is no density head for {type(process).__name__}; use belief")
+        raise InputError(f"target: {type(process).__name__} has no density target; use belief")
     head: DensityHead = heads[process.density](
         process, min(process.num_mixture_components, MOST_LAWS) if num_laws is None else num_laws
     )

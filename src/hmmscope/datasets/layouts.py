@@ -25,7 +25,7 @@ class Layout:
     Observation t is the token at position `token_positions[t]`; the model's output one position earlier predicts it.
 
     Attributes:
-        needs_process: whether the number of tokens depends on the process.
+        needs_process: True if the number of tokens depends on the process.
         header_format: format of the header, or None.
     """
 
@@ -105,8 +105,8 @@ class Layout:
         """Convert observations to tokens; the delimiter is the token `num_symbols`, or a zero vector.
 
         Args:
-            observations: of each sample.
-            num_symbols: V.
+            observations: observations of each sample.
+            num_symbols: number of symbols V.
             header: header entries, if any.
         """
         delimiter = 0 if observations.is_floating_point() else num_symbols
@@ -127,8 +127,8 @@ class SequenceLayout(Layout):
     """One sequence per sample, optionally after a placeholder token (position 0 of [Limits]).
 
     Attributes:
-        length: observations per sample.
-        placeholder: start with the token `num_symbols`, or a zero vector.
+        length: number of observations per sample.
+        placeholder: True starts each sample with the token `num_symbols`, or with a zero vector.
     """
 
     digest_name: ClassVar[str] = "Sequences"
@@ -155,12 +155,12 @@ class HeaderLayout(Layout):
 
     e_1 .. e_H | o_0 .. o_{T-1}
 
-    An entry e of the header is token V + e, after V symbols. For the process `told-hmms` the entries are numerators of
-    transition and emission probabilities; each row omits its last. The Bayes-optimal predictor is the filter of the
-    header's HMM. Models do not predict the header.
+    An entry e of the header is the token V + e, because the tokens 0 .. V - 1 are the symbols. For the process
+    `told-hmms` the entries are numerators of transition and emission probabilities, without the last one of each row.
+    The Bayes-optimal predictor is the filter of the HMM in the header. Models do not predict the header.
 
     Attributes:
-        length: observations per sample.
+        length: number of observations per sample.
 
     Source: after Agarwal, Dalal and Misra (2025), arXiv 2512.22471.
     """
@@ -178,7 +178,7 @@ class HeaderLayout(Layout):
         """Return this layout with the header size of a process.
 
         Raises:
-            InputError: a process without headers.
+            InputError: the process has no headers.
         """
         process.require_capability(HEADERS, "layout header")
         bound = HeaderLayout(length=self.length)
@@ -219,7 +219,7 @@ class HeaderLayout(Layout):
         """Concatenate header and observations.
 
         Raises:
-            InputError: no header.
+            InputError: the header is missing.
         """
         if header is None:
             raise InputError("layout: header entries are missing; pass header=")
@@ -234,11 +234,11 @@ class PromptLayout(Layout):
     delimiter | o^1_1 .. o^1_M, delimiter | .. | o^n_1 .. o^n_M, delimiter | o_1 .. o_t
 
     Attributes:
-        num_demonstrations: before the test sequence.
-        demonstration_length: observations of each.
-        test_length: observations of the test sequence.
+        num_demonstrations: number of demonstrations before the test sequence.
+        demonstration_length: number of observations of each demonstration.
+        test_length: number of observations of the test sequence.
 
-    Source: [MultiTask] §3; the leading delimiter is ours.
+    Source: [MultiTask] §3; the delimiter before the first demonstration is an addition of hmmscope.
     """
 
     digest_name: ClassVar[str] = "Prompts"

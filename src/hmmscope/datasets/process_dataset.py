@@ -47,7 +47,7 @@ class LabelledBatch(Batch):
     """A batch with computed training labels.
 
     Attributes:
-        labels: those of a target, see `Target.labels`.
+        labels: labels of a target, see `Target.labels`.
     """
 
     labels: Tensor
@@ -61,18 +61,18 @@ class ProcessDataset:
     """Numbered samples 0, 1, 2, ... (up to 2^40) of a process, generated on demand.
 
     Args:
-        process: a process or recorded sequences, their name or path.
-        length: observations per sample; for recorded sequences by default the longest, up to 256.
-        seed: in [0, 2^32).
-        layout: a `Layout` instead of `length`.
+        process: process or recorded sequences, or their name or path.
+        length: number of observations per sample (default for recorded sequences: that of the longest, at most 256).
+        seed: seed in [0, 2^32).
+        layout: `Layout`, instead of `length`.
         stream: random stream ("corpus", "train", "evaluate", "probe").
-        device: of the batches; the bits do not depend on it.
+        device: device of the batches; it does not change the samples.
 
-    ``dataset[0:1024]``, ``dataset[[5, 3]]`` and ``dataset[7]`` return a `Batch`; ``dataset.stream(64)`` endless
-    batches.
+    ``dataset[0:1024]``, ``dataset[[5, 3]]`` and ``dataset[7]`` return a `Batch`; ``dataset.stream(64)`` returns an
+    endless stream of batches.
 
     Attributes:
-        stream_name: the random stream.
+        stream_name: name of the random stream.
     """
 
     __iter__ = None  # a dataset is infinite

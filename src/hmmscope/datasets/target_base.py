@@ -27,15 +27,15 @@ class Target(ABC):
     Attributes:
         kind: "law" (logits, cross-entropy), "vector" (mean squared error) or "density" (outputs of a `DensityHead`,
             -log density).
-        num_outputs: symbols, states or coordinates.
-        token_positions: tokens with evaluated outputs (evaluated,).
-        positions: earlier observations in the sequence (evaluated,).
-        sequences: earlier sequences in the sample (evaluated,).
-        unit: of the loss.
-        exact: whether there is an `optimum`.
-        ragged: whether samples differ in their number of labels.
-        no_optimum_reason: why there is none.
-        device: for probabilities of symbols; default: that of the samples.
+        num_outputs: number of model outputs: symbols, states or coordinates.
+        token_positions: positions of the tokens whose outputs are evaluated (evaluated,).
+        positions: number of earlier observations in the same sequence (evaluated,).
+        sequences: number of earlier sequences in the sample (evaluated,).
+        unit: unit of the loss.
+        exact: True if `optimum` is known.
+        ragged: True if samples differ in their number of labels.
+        no_optimum_reason: reason for which `optimum` is unknown.
+        device: device of symbol probabilities (default: that of the samples).
     """
 
     exact: bool = True
@@ -124,7 +124,7 @@ class Target(ABC):
         return distance
 
     def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
-        """Return the outcomes that occurred, whose probabilities are in `optimum`, or None."""
+        """Return the symbols or states that occurred, whose probabilities are in `optimum`, or None for vectors."""
         return None
 
     def counted(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
@@ -206,6 +206,6 @@ class AfterEachObservation(Target):
         return torch.cat([batch.states, first], 1)[:, self.order]
 
     def with_start(self, answers_BTN: Tensor, start_N: Tensor) -> Tensor:
-        """Insert the exact answer before any observation (`start_N`) at each delimiter."""
+        """Insert `start_N`, the exact answer before the first observation, at each delimiter."""
         before = start_N.to(answers_BTN.device).expand(len(answers_BTN), self.num_before, -1)
         return torch.cat([answers_BTN, before], 1)[:, self.order]

@@ -29,7 +29,7 @@ TARGETS = ("observation", "belief", "density")
 
 
 class NextObservation(BeforeEachObservation):
-    """The next observation; the exact answer is its distribution given the process or its prior."""
+    """The next observation; the exact answer is its distribution under the process, or under the process's prior."""
 
     kind = "law"
 
@@ -68,7 +68,7 @@ class UnknownNextObservation(NextObservation):
         return None
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        raise InputError(f"process: there is no exact answer for {self.process!r}: {self.no_optimum_reason}")
+        raise InputError(f"process: {self.process!r} has no exact answer: {self.no_optimum_reason}")
 
 
 class RecordedNextObservation(BeforeEachObservation):
@@ -106,7 +106,7 @@ class RecordedNextObservation(BeforeEachObservation):
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
         if self.process.prior is None:
             raise InputError(
-                "process: the process of recorded sequences is unknown, so there is no exact answer; fit an HMM first"
+                "process: recorded sequences have no exact answer, because their process is unknown; fit an HMM first"
             )
         padding = torch.eye(self.num_outputs, dtype=torch.float64)[0]
         return self.answer_of(self.process.prior.process, batch).where(self.evaluated(batch)[..., None], padding)
@@ -157,7 +157,7 @@ def make_target(name: str, process: Process, layout: Layout) -> Target:
     "density", "density-K": the density of the next vector, as a mixture of K components.
 
     Raises:
-        InputError: an unknown name, or a process without this answer.
+        InputError: the name is unknown, or the process has no such target.
 
     Source: [Limits] §2.2 and App. C (belief inference and next-observation prediction).
     """
@@ -199,14 +199,14 @@ def dataset_of(source: Any, process: Process, layout: Layout, *, seed: int = 0, 
     Sequences longer than the layout are truncated.
 
     Args:
-        source: `SequenceData`, or its source.
-        process: defines alphabet, reading options and optimum.
-        layout: of plain sequences.
-        seed: of their order.
-        reading: `unit`, `column`, `group`, `axis`, `missing` and `lengths`, as for `SequenceData`.
+        source: `SequenceData`, or anything that it reads.
+        process: assumed process, which defines the alphabet, the reading options and the optimum.
+        layout: layout of plain sequences.
+        seed: seed of the order of the sequences.
+        reading: options `unit`, `column`, `group`, `axis`, `missing` and `lengths` of `SequenceData`.
 
     Raises:
-        InputError: errors of `SequenceData`, another alphabet, prompts, or a process of vectors.
+        InputError: `source` is invalid, the alphabets differ, the layout has prompts, or the process emits vectors.
     """
     asked = make_target("observation", process, layout)
     if asked.kind != "law" or len(layout.sequence_lengths) > 1:

@@ -27,27 +27,27 @@ class TextLayout(Layout):
     prefix  name of o_0  separator  name of o_1  separator  ...  delimiter  name  separator  ...
 
     Symbol names and separators must have the same tokens in every context; other names raise an error. The logits of
-    `symbol_tokens` at the token before a name give the symbol's probabilities. Models do not predict observations
-    without an earlier token.
+    `symbol_tokens` at the token before a name give the symbol's probabilities. Models do not predict an observation
+    that is the first token.
 
     Args:
-        tokenizer: a fast one of transformers, or one of the library tokenizers.
-        names: of the symbols; or how many.
-        length: observations of the last sequence.
-        separator: between names: "spaces", "commas", "lines", "nothing", or any text.
-        prefix: before the first name.
-        num_demonstrations: sequences before the last one.
-        demonstration_length: observations of each.
-        delimiter: between sequences, as `separator`.
+        tokenizer: fast tokenizer of transformers, or a tokenizer of the package tokenizers.
+        names: names of the symbols, or their number.
+        length: number of observations of the last sequence.
+        separator: text between names: "spaces", "commas", "lines", "nothing", or any other text.
+        prefix: text before the first name.
+        num_demonstrations: number of sequences before the last one.
+        demonstration_length: number of observations of each demonstration.
+        delimiter: text between sequences, as for `separator`.
 
     Attributes:
         symbol_tokens: token of each symbol.
         first_tokens, start_tokens: token of each symbol at the start of the text, and after a delimiter.
         head, gap, turn: tokens before the first name, between names, and between sequences.
-        vocabulary: size of the vocabulary.
+        vocabulary: number of tokens of the tokenizer.
 
     Raises:
-        InputError: a tokenizer without character offsets, names that are not always one token, or too few of them.
+        InputError: the tokenizer reports no character offsets, a name is not always one token, or names are too few.
     """
 
     digest_name: ClassVar[str] = "Text"

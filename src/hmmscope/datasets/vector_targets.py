@@ -28,13 +28,13 @@ class NextVector(BeforeEachObservation):
 class NextDensity(BeforeEachObservation):
     """The probability density of the next vector.
 
-    An answer is the pair (log density of the observation, mean). The mean excess loss estimates the KL divergence from
-    the exact density.
+    An answer is a pair (log density of the observation, mean). The model's mean loss minus the optimum's estimates the
+    KL divergence from the exact density.
 
     Args:
-        process: of vectors.
-        layout: of the samples.
-        num_laws: mixture components; default: those of the process.
+        process: process that emits vectors.
+        layout: layout of the samples.
+        num_laws: number of mixture components (default: that of the process, at most 16).
     """
 
     kind = "density"

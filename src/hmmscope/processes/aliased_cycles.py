@@ -1,4 +1,4 @@
-"""Noisy cycles through states that share symbols evenly."""
+"""Noisy cycles through states; each symbol belongs to equally many states."""
 
 from dataclasses import dataclass
 
@@ -29,11 +29,11 @@ class NoisyCyclesSpec:
     Under the stationary distribution all symbols are equally likely.
 
     Attributes:
-        num_states: S, a multiple of num_symbols.
-        num_symbols: V.
+        num_states: number of states S, a multiple of num_symbols.
+        num_symbols: number of symbols V.
         follow: probability of following the cycle.
         show: probability of emitting the state's symbol.
-        seed: cycle m depends on (seed, m) only.
+        seed: seed of the cycles; cycle m depends on (seed, m) only.
     """
 
     num_states: int = 16
@@ -62,7 +62,7 @@ class NoisyCyclesSpec:
         return initial_S.expand(num_components, -1)
 
     def cycles(self, numbers: NDArray[np.int64]) -> Int64[Tensor, "cycle state"]:
-        """Return `[m, s]` = the state after s on cycle numbers[m], uniform over the (S - 1)! cycles."""
+        """Return `[m, s]` = the state after s on cycle numbers[m], drawn uniformly from the (S - 1)! cycles."""
         order = random_permutations(philox_key(self.seed, "cycle"), numbers, 1, self.num_states)[:, 0]
         following = np.empty_like(order)
         np.put_along_axis(following, order, np.roll(order, -1, 1), 1)
@@ -73,7 +73,7 @@ class NoisyCyclesSpec:
 
 
 def mostly(choices: Int64[Tensor, "*row"], num_outcomes: int, probability: float) -> Float64[Tensor, "*row outcome"]:
-    """Return rows with `probability` on the choice and the rest uniform, in multiples of 2^-32."""
+    """Return rows p * (the choice) + (1 - p) * uniform with p = `probability`, in multiples of 2^-32."""
     other = round(UNIT * (1 - probability) / num_outcomes)
     chosen = torch.nn.functional.one_hot(choices, num_outcomes).double()
     return (other + (UNIT - num_outcomes * other) * chosen) / UNIT
@@ -94,7 +94,7 @@ class AliasedSpec(NoisyCyclesSpec):
 @registry.process("aliased-cycles")
 @dataclass(frozen=True, kw_only=True)
 class AliasedCyclesSpec(AliasedSpec):
-    """One noisy cycle on S states, of which S / V emit each symbol.
+    """One noisy cycle on S states; each of V symbols belongs to S / V states.
 
     Source: this project.
     """
@@ -109,7 +109,7 @@ class AliasedCyclesSpec(AliasedSpec):
 class AliasedCyclesMixtureSpec(AliasedSpec):
     """A pool of equally likely noisy cycles in which state s emits symbol s mod V.
 
-    Component m depends on (seed, m) only; a `first_component` beyond the training pool gives held-out HMMs.
+    Component m depends on (seed, m) only; a `first_component` above the training pool's numbers gives held-out HMMs.
 
     Source: this project.
     """

@@ -59,7 +59,7 @@ class WordProblemSpec:
     State t = symbol_t * state_{t-1}; the first state is the identity (element 0). `num_generators` > 0 restricts
     symbols to that many random elements. The word problem of A5 or S5, which are not solvable, is complete for NC1.
 
-    Source: Barrington (1989); as a test of state tracking Merrill, Petty and Sabharwal (2024).
+    Source: Barrington (1989); used as a test of state tracking by Merrill, Petty and Sabharwal (2024).
     """
 
     group: Literal["Z2", "Z60", "A5", "S5", "S3"] = "A5"

@@ -49,7 +49,7 @@ class PriorProcess(NamedTuple):
 
     Attributes:
         process: the assumed source of samples.
-        weight: probability that a sample comes from the observed part.
+        weight: probability, under `process`, that a sample comes from the pool that is sampled.
     """
 
     process: Any
@@ -60,8 +60,8 @@ class HeaderFormat(NamedTuple):
     """The format of headers, an HMM's parameters as integers at the start of a sample.
 
     Attributes:
-        num_entries: integers in a header.
-        num_values: possible values of each.
+        num_entries: number of integers in a header.
+        num_values: number of possible values of each integer.
     """
 
     num_entries: int
@@ -77,8 +77,8 @@ class ObserverOutput(Shown):
     """Predictions and beliefs of the Bayes-optimal predictor after each observation.
 
     Attributes:
-        predicted_observation: P(o_t | o_0..o_{t-1}) (batch, time, symbol), or the mean vector.
-        next_observation: the same for o_{t+1}.
+        predicted_observation: P(o_t | o_0..o_{t-1}) (batch, time, symbol), or E[o_t | o_0..o_{t-1}] for vectors.
+        next_observation: P(o_{t+1} | o_0..o_t), or E[o_{t+1} | o_0..o_t] for vectors.
         log_likelihood_terms: log P(o_t | o_0..o_{t-1}) or log density (batch, time), nats.
         probs: other distributions (batch, time, outcome), such as "belief".
         vectors: other vectors (batch, time, ...), such as the "mean" of a state.
@@ -105,7 +105,7 @@ class ObserverOutput(Shown):
         """Build the output from T + 1 predictive distributions for T observations.
 
         Raises:
-            InputError: rows that do not sum to one (or zero, after an impossible past).
+            InputError: a row does not sum to one (or to zero, after an impossible past).
         """
         for name, law in {"predicted": predicted, **laws}.items():
             total = law.sum(-1)

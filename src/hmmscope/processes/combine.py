@@ -12,9 +12,9 @@ from hmmscope.processes.process import Process
 
 
 def product(first: HMM | LabelledHMM, second: HMM | LabelledHMM) -> HMM | LabelledHMM:
-    """Return the product of two processes, which run side by side and independently.
+    """Return the process that emits pairs of symbols of two independent processes.
 
-    The pair of symbols (v, w) has number v * (number of symbols of the second process) + w, and likewise for states.
+    The pair of symbols (v, w) has the number v * (number of symbols of the second process) + w, as for states.
     """
     title = f"{first.title or 'process'} x {second.title or 'process'}"
     initial = torch.kron(first.initial, second.initial)

@@ -1,4 +1,4 @@
-"""HMMs composed of a cycle and an emission, with held-out pairs and new parts."""
+"""HMMs composed of a cycle and an emission matrix, with pools of pairs, cycles and emissions unseen in training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,8 +27,8 @@ class ComposedCycles(Mixture):
     """A mixture of pairs (cycle, emission matrix) with equal probabilities.
 
     Attributes:
-        pairs_M: cycle and emission numbers of each component (component, 2).
-        spec: the spec.
+        pairs_M: cycle number and emission number of each component (component, 2).
+        spec: spec of the pool.
     """
 
     stored_name = "ComposedCycles"
@@ -69,9 +69,9 @@ class ComposedCyclesSpec(NoisyCyclesSpec):
     emission number b on (seed, b), and the split into training and held-out pairs on (seed, K).
 
     Attributes:
-        num_parts: K.
-        pool: "train" (a random half of the pairs), "held-out" (the other half), "all", "new-cycles", "new-emissions",
-            or "new" (both parts new).
+        num_parts: number K of cycles, and of emissions.
+        pool: "train" (a random half of the pairs), "held-out" (the other half), "all"; or pairs with K other cycles
+            ("new-cycles"), K other emissions ("new-emissions") or both ("new").
 
     Source: this project.
     """

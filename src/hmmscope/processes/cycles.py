@@ -23,11 +23,11 @@ class CyclesSpec:
     """Sizes and seed of the Cyclic processes: one cycle through all states for each action.
 
     Attributes:
-        num_states: n, states.
-        num_symbols: m, actions.
-        distinct: draw without replacement.
-        group_order: order of the generated group (60 for A5); 0 for any.
-        seed: of the instance.
+        num_states: number of states n.
+        num_symbols: number of actions m.
+        distinct: True if no two actions have the same cycle.
+        group_order: required order of the group that the cycles generate (60 for A5); 0 for any.
+        seed: seed of the cycles.
     """
 
     num_states: int = 5

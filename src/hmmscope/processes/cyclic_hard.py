@@ -15,18 +15,19 @@ from hmmscope.schema import require
 class CyclicHardSpec(CyclesSpec):
     """Cyclic-DET with rare queries of the state: after the symbol * comes the name of the state.
 
-    stage 0 -> 0 with 1 - prediction_rate: an action, uniform, moves the state
+    stage 0 -> 0 with 1 - prediction_rate: a uniform action moves the state
             -> 1 with prediction_rate: the symbol *
     stage 1 -> 2: the symbol that names the state
-    stage 2 -> 0: an action, uniform, moves the state
+    stage 2 -> 0: a uniform action moves the state
 
-    Symbols are the actions, `*`, then the states. The pair (s, stage) has hidden state number stage * num_states + s.
+    Symbols are the actions, then `*`, then the names of the states. Hidden state stage * num_states + s is the pair (s,
+    stage).
 
     Attributes:
-        prediction_rate: of the star after an action; 1 / length in [Limits].
+        prediction_rate: probability of `*` after an action; 1 / length in [Limits].
 
-    Source: [Limits] §2.2, App. B and C (Cyclic-HARD). As in App. B each action moves the state once, unlike the printed
-    definition.
+    Source: [Limits] §2.2, App. B and C (Cyclic-HARD). As in App. B, and unlike the definition in §2.2, each action
+    moves the state once.
     """
 
     prediction_rate: float = 1 / 120

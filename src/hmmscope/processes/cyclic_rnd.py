@@ -20,8 +20,8 @@ class CyclicRndSpec(CyclesSpec):
     Symbols are independent of the state, so the belief spreads to the uniform distribution.
 
     Attributes:
-        backward_probability: 0.01 in [Limits], and 0.03, 0.05, 0.1, 0.15 in its Table 1.
-        augmented: use hidden pairs (state, last action), number action * num_states + state.
+        backward_probability: probability of a backward step, 0.01 in [Limits], and 0.03 to 0.15 in its Table 1.
+        augmented: True for hidden states that are pairs (state, last action), numbered action * num_states + state.
 
     Source: [Limits] §2.2 and App. C (Cyclic-RND).
     """

@@ -11,18 +11,17 @@ from hmmscope.processes.labelled import LabelledHMM
 
 
 def augment(process: LabelledHMM, pairing: Literal["post", "pre"] = "post") -> HMM:
-    """Convert to an HMM with hidden pairs (s, v) that emit v; the pair has number v * num_states + s.
+    """Convert a system to an HMM whose hidden states are pairs (s, v), numbered v * num_states + s, that emit v.
 
     post: transition[(s, v), (s', v')] = labelled[v', s, s'];  initial[(s', v')] = sum_s initial[s] * labelled[v', s, s']
     pre:  transition[(s, v), (s', v')] = P(s' | s, v) * P(v' | s');  initial[(s, v)] = initial[s] * P(v | s)
 
     The state s in the pair at time t follows (`post`) or precedes (`pre`) observation t.
 
-    Source: [Limits] Prop. A.1, which prints the kernel of `pre` with the trajectory of `post`; both pairings have the
-    distribution of the system.
+    Both pairings have the system's distribution of observations.
 
     Raises:
-        InputError: another pairing.
+        InputError: the pairing is neither `post` nor `pre`.
     """
     num_symbols, num_states = process.num_symbols, process.num_states
     labelled_VSS = process.labelled

@@ -17,9 +17,9 @@ from hmmscope.schema import require
 class FactoredMess3Spec:
     """Several parallel Mess3 processes (factors); one symbol encodes all factors' symbols, the first as leading digit.
 
-    With the coupling ``independent``, factors do not interact. With ``conditional`` a factor switches with probability
-    `driven` when the previous factor emits symbol 0, with ``hidden`` when the previous factor enters state 0. Except
-    with ``hidden``, beliefs are products of the factors' beliefs.
+    Factors with the coupling ``independent`` do not interact. A factor's switch probability becomes `driven` when the
+    previous factor emits symbol 0 (``conditional``) or enters state 0 (``hidden``). Without ``hidden`` coupling, the
+    belief is the product of the factors' beliefs.
 
     Source: after Shai et al. (2026).
     """

@@ -1,4 +1,4 @@
-"""Processes from files, and processes shipped with the library. Reading never runs code from a file."""
+"""Processes from files, and processes shipped with the library; files are only read, never executed."""
 
 import os
 from importlib import resources
@@ -21,11 +21,11 @@ def shipped_processes() -> dict[str, Path]:
 def load_process(source: object, *, allow_drop_tiny: bool = False) -> Process:
     """Load a process from a shipped name (``"umbrella"``) or a .json, .npz or .safetensors file.
 
-    A mixture in safetensors stays memory-mapped: do not change the file meanwhile.
+    A mixture in safetensors stays memory-mapped: do not change the file while the mixture is in use.
 
     Raises:
-        InputError: no such file or name, an unknown ending, format or field, or invalid arrays.
-        DamagedError: the content does not match the ending.
+        InputError: the file or name does not exist, its ending, format or a field is unknown, or arrays are invalid.
+        DamagedError: the content does not match the file's ending.
     """
     shipped = shipped_processes()
     path = shipped.get(str(source), Path(str(source)))

@@ -15,9 +15,9 @@ class FileSpec:
     """A process from a file (.json, .npz, .safetensors), or a shipped process by name.
 
     Attributes:
-        path: the file, or the name.
-        allow_drop_tiny: as for `HMM`.
-        digest: required digest, or empty.
+        path: path of the file, or name of the process.
+        allow_drop_tiny: see `HMM`.
+        digest: digest that the process must have; empty for any.
     """
 
     #: A run stores a copy of the process in its folder.
@@ -41,8 +41,8 @@ class ObjectSpec:
     """A process given as an object; a run stores a copy.
 
     Attributes:
-        kind: HMM, Mixture, ...
-        digest: of the process.
+        kind: class name of the process, such as HMM or Mixture.
+        digest: digest of the process.
     """
 
     keeps_copy: ClassVar[bool] = True

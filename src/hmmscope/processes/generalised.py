@@ -38,15 +38,15 @@ class GeneralisedHMM(Process):
     states are zeros.
 
     Attributes:
-        initial, labelled: float64.
+        initial, labelled: float64 arrays.
 
     Args:
         initial: predictive vector before the first symbol (S,).
-        labelled: (V, S, S); for each i, the entries `[:, i, :]` sum to one.
+        labelled: matrix of each symbol (V, S, S); for each i, the entries `[:, i, :]` sum to one.
         title, source: free text.
 
     Raises:
-        InputError: wrong shapes or sums, or a negative probability among the 20,000 shortest words.
+        InputError: shapes or sums are wrong, or one of the 20,000 shortest words has a negative probability.
 
     Source: Upper (1997); the observable operator models of Jaeger (2000).
     """
@@ -83,10 +83,10 @@ class GeneralisedHMM(Process):
         """Build the process with P = start · step[o_0] ··· step[o_T] · end, in the basis of the rows of `frame`.
 
         Args:
-            start, end: (S,).
-            step: (V, S, S).
-            frame: (S, S), independent rows with row · end = 1.
-            named: title and source.
+            start, end: vectors (S,).
+            step: matrix of each symbol (V, S, S).
+            frame: basis (S, S) of independent rows with row · end = 1.
+            named: `title` and `source` of the process.
         """
         back = torch.linalg.pinv(frame)
         return cls(start @ back, frame @ step @ back, **named)
@@ -106,7 +106,7 @@ class GeneralisedHMM(Process):
     def sample_paths(
         self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """Draw symbols by inverting their conditional distribution; states are zeros."""
+        """Draw symbols by inverting their cumulative conditional distribution; states are zeros."""
         check_samples(indices)
         drawn = uniforms(philox_key(seed, stream), indices, len(reset_mask), 1)[..., 0]
         symbols = generalised_paths(self.initial.numpy(), self.labelled.numpy(), drawn, reset_mask, ROUNDING)

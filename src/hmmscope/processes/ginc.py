@@ -16,7 +16,7 @@ from hmmscope.seeds import check_seed, numpy_generator
 @registry.process("ginc")
 @dataclass(frozen=True, kw_only=True)
 class GINCSpec:
-    """A GINC-like mixture: hidden states are pairs (property, entity), which a random table maps to symbols.
+    """A mixture like GINC: hidden states are pairs (property, entity), which a random table maps to symbols.
 
     The components (concepts) have different property transitions, which are convex combinations of random permutations;
     an entity stays with probability `stay`. Property 0 always emits symbol 0.

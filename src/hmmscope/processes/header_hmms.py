@@ -60,7 +60,7 @@ class HeaderHMMs(HMMPerSample):
         """Decode headers into a mixture of HMMs.
 
         Raises:
-            InputError: a wrong number of entries, or an invalid row.
+            InputError: the number of entries is wrong, or a row is invalid.
         """
         assert self.header_format is not None
         if entries.ndim != 2 or entries.shape[1] != self.header_format.num_entries:
@@ -104,11 +104,11 @@ class HeaderSpec:
     """A family of numbered HMMs with probabilities rounded for a header.
 
     Attributes:
-        num_states: S.
-        num_symbols: V.
-        denominator: of all entries, a power of two.
-        least: smallest numerator.
-        seed: component m depends on (seed, m) only.
+        num_states: number of states S.
+        num_symbols: number of symbols V.
+        denominator: denominator of all probabilities, a power of two.
+        least: smallest numerator of a probability.
+        seed: seed of the HMMs; component m depends on (seed, m) only.
     """
 
     num_states: int = 2
@@ -150,7 +150,7 @@ class HeaderSpec:
     def lean(
         self, purpose: str, numbers: NDArray[np.int64], choices: NDArray[np.int64], least: float
     ) -> NDArray[np.float64]:
-        """Draw rows with a random share in [least, 1] on `choices` (component, S) and Dirichlet(1/2) for the rest."""
+        """Draw rows: a random probability in [least, 1] for `choices` (component, S), Dirichlet(1/2) for the rest."""
         rest = self.dirichlet(purpose, numbers, 0.5)
         column = 0 if purpose == "transition" else 1
         drawn = uniforms(philox_key(self.seed, "lean"), numbers, self.num_states, 2)[..., column, None]
@@ -170,10 +170,10 @@ class HeaderHMMsSpec(HeaderSpec):
     """A new HMM for each sample with Dirichlet rows rounded to sixteenths, which the layout `header` encodes exactly.
 
     Attributes:
-        transition_concentration, emission_concentration: of the Dirichlet rows.
+        transition_concentration, emission_concentration: concentrations of the Dirichlet rows.
         without: excluded regions: "slow" (mean self-transition >= 3/4), "sharp" (mean largest row entry >= 7/8).
 
-    Source: after Agarwal, Dalal and Misra (2025), arXiv 2512.22471, with hundredths >= 0.05.
+    Source: after Agarwal, Dalal and Misra (2025), arXiv 2512.22471, who use hundredths >= 0.05.
     """
 
     transition_concentration: float = 0.5
@@ -219,7 +219,7 @@ class HeaderSparseHMMsSpec(HeaderSpec):
     """Like `told-hmms`, with at most `support` nonzero entries in each row.
 
     Attributes:
-        support: nonzero entries in a row.
+        support: largest number of nonzero entries in a row.
     """
 
     support: int = 2
@@ -245,11 +245,11 @@ class HeaderSparseHMMsSpec(HeaderSpec):
 @registry.process("told-cycles")
 @dataclass(frozen=True, kw_only=True)
 class HeaderCyclesSpec(HeaderSpec):
-    """A new noisy cycle for each sample, with probabilities in sixteenths; states share symbols evenly.
+    """A new noisy cycle for each sample, with probabilities in sixteenths; each symbol belongs to equally many states.
 
     Attributes:
-        follow: each state follows the cycle with probability from [follow, 1].
-        show: and emits its symbol with probability from [show, 1].
+        follow: lower end of [follow, 1], from which each state's probability of following the cycle is drawn.
+        show: lower end of [show, 1], from which each state's probability of emitting its symbol is drawn.
     """
 
     follow: float = 0.75
@@ -273,7 +273,7 @@ class HeaderSharpHMMsSpec(HeaderSpec):
     """A new nearly deterministic HMM for each sample, with probabilities in sixteenths.
 
     Attributes:
-        sharp: largest entry of each row, drawn from [sharp, 1].
+        sharp: lower end of [sharp, 1], from which the largest entry of each row is drawn.
     """
 
     sharp: float = 0.875
@@ -298,8 +298,8 @@ class HeaderSlowHMMsSpec(HeaderSpec):
     """A new slowly mixing HMM for each sample, with probabilities in sixteenths.
 
     Attributes:
-        stay: self-transition probabilities, drawn from [stay, 1].
-        emission_concentration: of the Dirichlet emission rows.
+        stay: lower end of [stay, 1], from which the self-transition probabilities are drawn.
+        emission_concentration: concentration of the Dirichlet emission rows.
     """
 
     stay: float = 0.875

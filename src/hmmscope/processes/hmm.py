@@ -28,19 +28,19 @@ class HMM(Process):
     Attributes:
         initial, transition, emission: float64; `emission[i, v]` = P(symbol v given state i).
         quantisation_change: largest change of a probability.
-        quantisation_distance: KL bound to the given distribution, nats per symbol.
+        quantisation_distance: upper bound of the KL divergence from the given distribution, nats per symbol.
         symbols, states: names, or None.
         title, source: free text.
-        reading: how the data of a fitted HMM were read.
+        reading: options with which the data of a fitted HMM were read.
 
     Args:
-        initial, transition, emission: (S,), (S, S) and (S, V); rows sum to 1.
-        symbols, states: V and S names, or None.
+        initial, transition, emission: arrays (S,), (S, S) and (S, V) with rows that sum to 1.
+        symbols, states: names of the V symbols and S states, or None.
         title, source: free text.
-        allow_drop_tiny: round positive probabilities below 2^-32, mostly to zero, not up to 2^-32.
+        allow_drop_tiny: True rounds positive probabilities below 2^-32 to nearest, mostly to zero, and not up.
 
     Raises:
-        InputError: see `Quantiser`; invalid names.
+        InputError: names are invalid, or a row is (see `Quantiser`).
     """
 
     stored_name = "HMM"

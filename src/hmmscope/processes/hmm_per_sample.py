@@ -38,14 +38,13 @@ class HMMFamily(Protocol):
     @property
     def num_symbols(self) -> int: ...
     def components(self, indices: NDArray[np.int64], /) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the initial, transition and emission arrays."""
+        """Return the initial, transition and emission arrays of the HMMs with these numbers."""
 
 
 class HMMPerSample(Process):
     """A process that draws a new HMM for each sample, so a model cannot memorize HMMs.
 
-    The number of a sample's HMM is the sample's number plus 2^40 times the random stream's code. The Bayes optimum is
-    unknown.
+    A sample's HMM has the sample's number plus 2^40 times the random stream's code. The Bayes optimum is unknown.
     """
 
     stored_name = "FreshHMMs"
@@ -146,7 +145,7 @@ class MarkovChainPerSample(HMMPerSample):
     """A new observed Markov chain for each sample, with Dirichlet rows; see `polya_urn` for its exact optimum.
 
     Attributes:
-        concentration: of the Dirichlet rows.
+        concentration: concentration of the Dirichlet rows.
     """
 
     stored_name = "FreshMarkovChains"
@@ -170,7 +169,7 @@ class MarkovChainPerSample(HMMPerSample):
 class MarkovChainPerSampleSpec(DirichletSpec):
     """A new observed Markov chain with Dirichlet rows for each sample; the optimum is exact.
 
-    The process is `markov-mixture` with infinitely many components; `emission_concentration` is unused.
+    The process is `markov-mixture` with infinitely many components; `emission_concentration` is ignored.
 
     Source: Edelman et al. (2024).
     """

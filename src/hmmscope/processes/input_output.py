@@ -34,14 +34,15 @@ class InputOutputHMM(Process):
     Source: Bengio and Frasconi (1995), for finitely many inputs.
 
     Attributes:
-        initial, transition, emission: (S,), (U, S, S) and (U, S, V).
-        num_inputs: U.
-        symbols, states, inputs: Names, or None.
+        initial, transition, emission: Probabilities of shapes (S,), (U, S, S) and (U, S, V).
+        num_inputs: Number of different inputs U.
+        symbols, states, inputs: Names of symbols, states and inputs, or None.
 
     Args:
-        initial, transition, emission: Rows sum to 1. A transition (S, S) or an emission (S, V) serves all inputs.
-        symbols, states, title, source: As for `HMM`.
-        inputs: U names, or None.
+        initial, transition, emission: Arrays with rows that sum to 1. A transition matrix (S, S) or an emission matrix
+            (S, V) applies to all inputs.
+        symbols, states, title, source: See `HMM`.
+        inputs: Names of the U inputs, or None.
 
     Raises:
         InputError: A row is not a distribution, or the shapes disagree.
@@ -91,11 +92,11 @@ class InputOutputHMM(Process):
     def given_inputs(
         self, observations: Int64[Tensor, "batch time"], inputs: object, mask_T: Bool[Tensor, " time"]
     ) -> tuple[Process, Int64[Tensor, "batch time"]]:
-        """Return a process without inputs, and the triples (start, input, observation) that are its symbols.
+        """Return a process without inputs whose symbols are triples (start, input, observation), and these symbols.
 
         Args:
-            observations: Checked, V where missing.
-            inputs: In [0, U), as observations.
+            observations: Checked observations (batch, time), V where missing.
+            inputs: Inputs in [0, U), with the shape of the observations.
             mask_T: True where a new sequence starts.
         """
         inputs_BT = self.checked_inputs(inputs, tuple(observations.shape))
@@ -160,8 +161,8 @@ class InputOutputHMM(Process):
         The first U symbols are the inputs, and symbol U + v is observation v.
 
         Args:
-            policy, first: See `hmmscope.processes.policies.policy_rows`; what was seen is the observation.
-            together: Emit each input with its observation as the symbol u * V + v of a `LabelledHMM`.
+            policy, first: See `hmmscope.processes.policies.policy_rows`; the policy sees the last observation.
+            together: True returns a `LabelledHMM` that emits input u and observation v as the symbol u * V + v.
         """
         return (_as_pairs if together else _as_tokens)(self, policy, first)
 
@@ -215,7 +216,7 @@ def _as_tokens(hmm: InputOutputHMM, policy: Any, first: Any) -> HMM:
 def _as_pairs(hmm: InputOutputHMM, policy: Any, first: Any) -> LabelledHMM:
     """Return the process whose symbol u * V + v is input u with observation v.
 
-    State 0 starts a sequence; the others are the states (S), or pairs with what the policy depends on.
+    State 0 starts a sequence. The others are the S states, or pairs of a state and what the policy depends on.
     """
     size, count, num_seen = hmm.num_states, hmm.num_inputs, hmm.num_symbols
     rows_UVU, first_U = policy_rows(policy, first, count, num_seen)
@@ -247,10 +248,10 @@ class InputOutputSpec:
     Rows are Dirichlet(1); an input repeats with probability `repeat`; otherwise the next input is uniform.
 
     Attributes:
-        num_inputs, num_states, num_symbols: U, S and V.
-        repeat: Probability.
-        seed: Of the rows.
-        together: Emit each input with its observation, as one token.
+        num_inputs, num_states, num_symbols: Numbers U, S and V of inputs, states and symbols.
+        repeat: Probability that an input repeats.
+        seed: Seed of the rows.
+        together: True emits each input and its observation as one token.
     """
 
     num_inputs: int = 2

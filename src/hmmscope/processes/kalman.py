@@ -39,7 +39,7 @@ class KalmanResult(Shown):
         next_observation: E[o_{t+1} | o_0..o_t].
         innovation_covariances: Cov[o_t | o_0..o_{t-1}].
         log_likelihood_terms: log density of the observed part of o_t given the past (batch, time), nats.
-        log_likelihood: their sum (batch,).
+        log_likelihood: sum of the terms over time (batch,).
     """
 
     means: Float64[Tensor, "batch time state"]
@@ -57,7 +57,7 @@ class KalmanStep(Shown):
 
     Attributes:
         innovation_covariance: Cov[o_t | o_0..o_{t-1}].
-        gain: (state, observed).
+        gain: Kalman gain (state, observed).
         covariance: Cov[state t | o_0..o_t].
     """
 
@@ -113,15 +113,15 @@ def kalman_filter(
     Source: Kalman (1960); [Limits] App. C for RanLDS.
 
     Args:
-        process: n state and m observed coordinates.
-        observations: (batch, time, m) or (time, m); NaN if missing.
+        process: linear system with n state coordinates and m observed coordinates.
+        observations: vectors (batch, time, m) or (time, m), with NaN for missing entries.
         initial: state mean before time 0, (n,) or (batch, n).
-        initial_covariance: (n, n); default: zero.
+        initial_covariance: covariance of that state (n, n) (default: zero).
 
     Raises:
-        InputError: not a linear system; a wrong shape; an infinite number.
+        InputError: the process is not a linear system, a shape is wrong, or a number is infinite.
 
-    Cost: O(time * (n + m)^3 + batch * time * n * (n + m)); the first term for each pattern of gaps.
+    Cost: O(patterns * time * (n + m)^3 + batch * time * n * (n + m)), for different patterns of missing entries.
     """
     if not isinstance(process, LinearSystem):
         raise InputError(f"process: must be a linear system with Gaussian noise, got {shown(process)}")

@@ -29,8 +29,8 @@ class LabelledHMM(Process):
 
     Args:
         initial: start distribution (S,).
-        labelled: (V, S, S); for each state i the entries `[:, i, :]` sum to 1.
-        symbols, states, title, source, allow_drop_tiny: as for `HMM`.
+        labelled: labelled transition matrices (V, S, S); for each state i the entries `[:, i, :]` sum to 1.
+        symbols, states, title, source, allow_drop_tiny: see `HMM`.
 
     Raises:
         InputError: see `Quantiser`.
@@ -78,7 +78,7 @@ class LabelledHMM(Process):
         The symbols are the actions: labelled[a] = P(a | state) * kernel[a].
 
         Args:
-            policy, first: See `hmmscope.processes.policies.policy_rows`; what was seen is the state after the last action.
+            policy, first: See `hmmscope.processes.policies.policy_rows`; the policy sees the last state.
 
         Raises:
             InputError: An action is impossible in a state, or rows are invalid.

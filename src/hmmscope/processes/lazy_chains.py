@@ -19,7 +19,7 @@ from hmmscope.seeds import check_seed, numpy_generator, philox_key
 @registry.process("lazy-chain")
 @dataclass(frozen=True, kw_only=True)
 class LazyChainSpec:
-    """A chain that stays with probability >= `stay`; the symbol is the state, up to `noise`.
+    """A chain that stays in its state with probability >= `stay`, and emits its state with probability >= 1 - `noise`.
 
     transition = stay I + (1 - stay) D, emission = (1 - noise) I + noise D'; rows of D and D' are Dirichlet(1)
 

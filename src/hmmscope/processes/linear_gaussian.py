@@ -36,19 +36,20 @@ class LinearGaussian(VectorProcess):
 
     state_t = transition @ state_{t-1} + N(0, state_noise);  observation_t = output @ state_t + N(0, output_noise)
 
-    `num_states` is n, `num_symbols` is m. The last bits of samples depend on the platform.
+    `num_states` is n, the number of state coordinates; `num_symbols` is m, that of observed coordinates. Samples differ
+    between platforms by rounding.
 
     Attributes:
-        initial, transition, output, state_noise, output_noise: float64; the noises are covariances.
+        initial, transition, output, state_noise, output_noise: float64 arrays; the noises are covariance matrices.
 
     Args:
-        transition, output: (n, n) and (m, n).
-        initial: state before time 0 (n,); default: the first unit vector.
-        state_noise, output_noise: (n, n), positive semidefinite, and (m, m), definite; default: identities.
+        transition, output: matrices (n, n) and (m, n).
+        initial: state before time 0 (n,) (default: the first unit vector).
+        state_noise, output_noise: covariances (n, n), semidefinite, and (m, m), definite (default: identity).
         title, source: free text.
 
     Raises:
-        InputError: a wrong shape, a non-finite number, or an invalid covariance.
+        InputError: a shape is wrong, a number is not finite, or a covariance is invalid.
     """
 
     stored_name = "LinearGaussian"
@@ -123,7 +124,7 @@ class LinearGaussian(VectorProcess):
     def observe(
         self, observations: Float64[Tensor, "batch time observed"], *, reset_mask: object = None
     ) -> ObserverOutput:
-        """Run the Kalman filter; beliefs are "mean" and "covariance" of the state."""
+        """Run the Kalman filter; the output's `vectors` are "mean" and "covariance" of the state."""
         refuse_masked("starts", reset_mask)
         begins = [] if reset_mask is None else torch.as_tensor(reset_mask).nonzero()[1:, 0].tolist()
         parts = [kalman_filter(self, part) for part in observations.tensor_split(begins, 1)]

@@ -54,9 +54,10 @@ class _LowRankFields(DirichletSpec):
 @registry.process("low-rank-hmm")
 @dataclass(frozen=True, kw_only=True)
 class LowRankHMMSpec(_LowRankFields):
-    """An HMM with transition = left @ right, (S, rank) by (rank, S), of Dirichlet rows, and a stationary start.
+    """A stationary HMM with transition = left @ right, where left (S, rank) and right (rank, S) have Dirichlet rows.
 
-    `observability` > 0 selects the symmetric channel with that coefficient; 0 draws Dirichlet emission rows.
+    With `observability` > 0 the emission matrix is the symmetric channel with that coefficient, else it has Dirichlet
+    rows.
 
     Source: [MultiTask] Assumptions 1, 2 and 4.
     """

@@ -23,7 +23,7 @@ def make_process(name: str, **fields: Any) -> Process:
     """Build a registered process: ``make_process("random-mixture", num_components=256, seed=0)``.
 
     Raises:
-        InputError: an unknown name or field, or an invalid value.
+        InputError: the name or a field is unknown, or a value is invalid.
     """
     return built(registry.build_spec("process", {"name": name, **fields}, "process"))
 

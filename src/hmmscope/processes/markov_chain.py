@@ -18,7 +18,7 @@ from hmmscope.processes.stationary import stationary_law
 class MarkovChainSpec(DirichletSpec):
     """An observed Markov chain with Dirichlet rows and a stationary start.
 
-    `num_symbols` is `num_states`; `emission_concentration` is unused.
+    `num_symbols` must equal `num_states`; `emission_concentration` is ignored.
     """
 
     num_states: int = 5

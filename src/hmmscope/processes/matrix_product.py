@@ -25,15 +25,15 @@ class MatrixProduct(Process):
     vector_t = matrices[observation_t] @ vector_{t-1}, from the first unit vector
 
     Attributes:
-        matrices: float64.
-        dimension: of the vectors.
+        matrices: float64 array.
+        dimension: number of coordinates of the vector.
 
     Args:
-        matrices: (V, dimension, dimension).
+        matrices: matrix of each symbol (V, dimension, dimension).
         title, source: free text.
 
     Raises:
-        InputError: a wrong shape, or a non-finite number.
+        InputError: the shape is wrong, or a number is not finite.
     """
 
     stored_name = "MatrixProduct"
@@ -49,7 +49,7 @@ class MatrixProduct(Process):
         self.matrices = torch.as_tensor(matrices, dtype=torch.float64)
         shape = tuple(self.matrices.shape)
         if len(shape) != 3 or shape[1] != shape[2] or 0 in shape:
-            raise InputError(f"matrices: must have shape any x n x n, got {shape}")
+            raise InputError(f"matrices: must have shape (symbols, n, n), got {shape}")
         if not bool(self.matrices.isfinite().all()):
             raise InputError("matrices: must be finite")
         self.num_symbols, self.dimension = shape[:2]
@@ -74,7 +74,7 @@ class MatrixProduct(Process):
         """Return the vector after each observation; it is reset where `reset_mask` (time,) is True.
 
         Raises:
-            InputError: a symbol outside [0, V).
+            InputError: a symbol is outside [0, V).
         """
         if observations.numel() and not 0 <= int(observations.min()) <= int(observations.max()) < self.num_symbols:
             raise InputError(f"observations: must be symbols in [0, {self.num_symbols})")

@@ -19,17 +19,17 @@ class Mixture(Process):
     """A mixture of HMMs: each sample draws a component by the weights, then observations of this component.
 
     Attributes:
-        component_weights: distribution of the component.
-        law: the stacked parameters.
-        symbols, states: shared names, or None.
+        component_weights: probabilities of the components.
+        law: stacked parameters of the components.
+        symbols, states: names that all components share, or None.
 
     Args:
-        weights: (M,), sums to 1.
+        weights: probabilities of the components (M,).
         components: M HMMs or M labelled HMMs of equal sizes.
         title, source: free text.
 
     Raises:
-        InputError: no components, different sizes, or different symbol names.
+        InputError: there are no components, or their sizes or symbol names differ.
     """
 
     stored_name = "Mixture"
@@ -79,7 +79,7 @@ class Mixture(Process):
         title: str = "",
         source: str = "",
     ) -> "Mixture":
-        """Build a mixture from stacked arrays of multiples of 2^-32, without checks."""
+        """Build a mixture from stacked arrays, without checking that they are multiples of 2^-32."""
         mixture = cls.__new__(cls)
         mixture._set(weights, law)
         mixture.symbols = check_names("symbols", symbols, mixture.num_symbols)

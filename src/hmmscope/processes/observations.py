@@ -62,7 +62,7 @@ def as_counts(lengths: Any) -> Tensor:
 def as_batch(
     observations: Any, alphabet: Alphabet, lengths: object = None
 ) -> tuple[Tensor, Int64[Tensor, " batch"] | None]:
-    """Return unchecked symbols (batch, time), and the sequences' lengths if known.
+    """Return symbols (batch, time), which are not checked yet, and the sequences' lengths if known.
 
     Tensors are (batch, time); other input is read as `SequenceData` does. A 1-d array, a column (time, 1) or a list of
     names is one sequence. Masked entries become `MISSING`.
@@ -150,9 +150,9 @@ def check_observations(
     """Return int64 observations and the reset mask on the CPU.
 
     Args:
-        observations: sequences of one length, see `as_batch`.
-        alphabet: V symbols.
-        reset_mask: mask (time,), or None.
+        observations: sequences of equal length, see `as_batch`.
+        alphabet: alphabet of V symbols.
+        reset_mask: mask (time,), True where a new sequence starts, or None.
         gaps: if True, missing observations are allowed and become the symbol V.
     """
     return checked(whole_batch(observations, alphabet), alphabet.count or 0, reset_mask, gaps=gaps)
@@ -173,7 +173,7 @@ def checked(
     if observations.ndim != 2:
         raise InputError(f"observations: must have shape (batch, time), got {tuple(observations.shape)}")
     if observations.dtype.is_floating_point and not observations.numel():
-        raise InputError("observations: are empty; pass an integer array (batch, 0) for a batch of empty sequences")
+        raise InputError("observations: must not be empty; pass an integer array (batch, 0) for empty sequences")
     if observations.dtype.is_floating_point and bool(observations.isnan().any()):
         b, t = observations.isnan().nonzero()[0].tolist()
         how = "hmmscope.SequenceData(X, missing='nan', axis=1) reads it as a missing observation"
@@ -241,7 +241,7 @@ def as_vectors(
                 "with hmmscope.read_vectors(source, column=...)"
             )
         if lengths is not None:
-            raise InputError("lengths: must be None, because these observations already have lengths")
+            raise InputError("lengths: must be omitted, because these observations already have lengths")
         return observations.padded(), observations.lengths
     observations = observations.detach().cpu() if isinstance(observations, Tensor) else to_plain(observations)
     if isinstance(observations, list | tuple):
@@ -249,7 +249,7 @@ def as_vectors(
         if any(isinstance(one, np.ndarray) for one in rows):
             each = [as_vectors(one, num_coordinates)[0][0] for one in rows]
             if lengths is not None:
-                raise InputError("lengths: must be omitted for a list of arrays, whose lengths are known")
+                raise InputError("lengths: must be omitted, because the arrays of a list have lengths")
             return pad_sequence(each, batch_first=True, padding_value=torch.nan), torch.tensor(list(map(len, each)))
         observations = _nan_for_nothing(observations)
     try:  # torch would convert lists to float32

@@ -23,12 +23,12 @@ class HMMParams(Shown, ABC):
     """Parameter arrays of one or several HMMs over the same states and symbols.
 
     Attributes:
-        digest_name: fixed name of the form in digests; default: the class name.
+        digest_name: fixed name of the class in digests (default: the class name).
         file_arrays: names of the arrays in files.
-        initial_MS: distribution of the state before (edges) or at (states) the first emission.
+        initial_MS: distribution of the state at the first emission if states emit, else before the first emission.
         states_emit: True if states emit, False if transitions do.
         signed: True if entries may be negative, see `GeneralisedHMM`.
-        sample: the compiled sampler.
+        sample: compiled sampler of paths.
     """
 
     digest_name: ClassVar[str] = "Law"
@@ -50,7 +50,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def rows(self) -> tuple[Tensor, ...]:
-        """Return the arrays, each with distributions along the last axis; the initial distribution comes first."""
+        """Return the arrays by name, with distributions along the last axis; the initial distribution comes first."""
 
     @abstractmethod
     def symbols(self) -> Float64[Tensor, "component state symbol"]:
@@ -86,7 +86,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def tables(self, component: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return P(observation 0, state 0) (V, S), steps (1 or V, S, S) and factors after a step (V or 0, S)."""
+        """Return P(observation 0, state 0) (V, S), step matrices (1 or V, S, S) and factors after it (V or 0, S)."""
 
     def all_tables(self) -> tuple[Tensor, Tensor, Tensor]:
         each = [self.tables(component) for component in range(len(self.initial_MS))]
@@ -101,7 +101,7 @@ class HMMParams(Shown, ABC):
     def factors(
         self, components: Int64[Tensor, " row"], symbols: Int64[Tensor, " row"]
     ) -> tuple[Float64[Tensor, "row state state"], Float64[Tensor, "row state"]]:
-        """Return the matrix of a filter step, and the factor applied to the belief after it, by (component, symbol)."""
+        """Return the matrix of a filter step and the factors applied after it, for each component and symbol."""
 
     @abstractmethod
     def from_each_state(self) -> "HMMParams":
@@ -109,7 +109,7 @@ class HMMParams(Shown, ABC):
 
     @abstractmethod
     def contractions(self, memory_length: int) -> tuple[Float64[Tensor, "matrix state state"], int]:
-        """Return the matrices that update beliefs in a memory window (first component), and the number of updates."""
+        """Return the first component's matrices that update beliefs in a memory window, and the number of updates."""
 
     @abstractmethod
     def with_gaps(self) -> "HMMParams":

@@ -17,9 +17,10 @@ def policy_rows(
     """Return P(next input | input, observation or state), and the distribution of the first input.
 
     Args:
-        policy: Distribution of each input (U,), given the last input (U, U), or given the last input and what was seen
-            (U, V, U).
-        first: Distribution of the first input (U,); default: the policy, its stationary distribution, or uniform.
+        policy: Distribution of the next input (U,), given the last input (U, U), or given the last input and the last
+            observation or state (U, V, U).
+        first: Distribution of the first input (U,) (default: the policy if it has shape (U,), its stationary
+            distribution if (U, U), else uniform).
     """
     ndim = np.ndim(policy)
     require(ndim in (1, 2, 3), "policy", "must have the shape (input,), (input, input) or (input, seen, input)", policy)

@@ -16,14 +16,14 @@ def dirichlet_chain_predictions(
 
     P(o_t = j | o_0..o_{t-1}) = (concentration + n_ij) / (V * concentration + sum_j n_ij),  i = o_{t-1}
 
-    where n_ij counts earlier transitions i -> j within sequences; at a sequence start the probability is 1 / V.
+    n_ij counts earlier transitions i -> j within sequences. At a sequence start the probability is 1 / V.
 
     Source: the Pólya urn scheme; for in-context learning Edelman et al. (2024).
 
     Args:
         observations: symbols in [0, V), shape (batch, time), one chain for each row.
-        num_symbols: V.
-        concentration: positive.
+        num_symbols: number of symbols V.
+        concentration: concentration of the Dirichlet rows, positive.
         reset_mask: (time,), True where a new sequence of the chain starts, or None.
     """
     require(concentration > 0, "concentration", "must be positive", concentration)

@@ -29,12 +29,12 @@ class Quantiser:
     Zero probabilities stay zero. Positive entries below 2^-32 become 2^-32, and the row's largest entry shrinks.
 
     Args:
-        what: name of the process class, for the warning.
-        allow_drop_tiny: round tiny entries like all others.
+        what: name of the process class, used in the warning.
+        allow_drop_tiny: True rounds entries below 2^-32 to nearest, as all other entries.
 
     Attributes:
         change: largest change of an entry.
-        distance: bound on the KL divergence of the path distribution, nats per step.
+        distance: upper bound of the KL divergence between path distributions, nats per step.
     """
 
     def __init__(self, what: str, *, allow_drop_tiny: bool = False) -> None:
@@ -45,12 +45,12 @@ class Quantiser:
         """Validate and quantise rows.
 
         Args:
-            name: the matrix, for messages.
-            rows: numbers.
+            name: name of the matrix in messages.
+            rows: array of real numbers.
             shape: required shape; None for any positive size.
 
         Raises:
-            InputError: a wrong shape; a NaN, infinite or negative entry; row sums off by more than 1e-6.
+            InputError: the shape is wrong, an entry is NaN, infinite or negative, or a row sum is off by over 1e-6.
         """
         array = as_float64(name, rows)
         require_shape(name, array, shape)

@@ -69,23 +69,23 @@ class Process(StateMethods, ABC):
     (`smooth`, `viterbi`, ...) are optional capabilities.
 
     Attributes:
-        num_states, num_symbols: S and V; V is the number of coordinates of real-valued observations.
+        num_states, num_symbols: numbers S of states and V of symbols (of coordinates for real-valued observations).
         uses_hmm_inference: capabilities that inference computes from `params`.
-        group: name in errors of classes with the same capabilities.
+        group: name, used in errors, of the classes with the same capabilities.
         real_valued: True if observations are real vectors.
         observes_gaps: True if `observe` takes missing observations, as the symbol V.
         default_target: default training target, "observation" or "belief".
-        no_optimum_reason, suggestion: why exact predictions are unknown, and an alternative.
-        data: recorded sequences that samples are windows of, or None.
+        no_optimum_reason, suggestion: texts in errors: why exact predictions are unknown, and an alternative.
+        data: recorded sequences if samples are windows of them, else None.
         component_weights: probabilities of the components; (1,) for a single process.
-        params: parameter arrays, multiples of 2^-32.
+        params: parameter arrays, with entries that are multiples of 2^-32.
         evaluated_after: the only symbol after which predictions are evaluated, or None.
-        prior, header_format: process assumed by the optimum, and format of headers, or None.
-        symbols, states: names, or None.
+        prior, header_format: process that the Bayes-optimal predictor assumes, and format of headers, or None.
+        symbols, states: names of the symbols and states, or None.
         num_inputs: number of inputs that observations depend on, or None.
         visits: states with durations, for a process whose states are pairs (state, remaining steps), or None.
-        title, about, source: descriptions, not hashed.
-        read_options: how the data of a fit were read, not hashed.
+        title, about, source: descriptions, which do not affect the digest.
+        read_options: options with which the data of a fit were read; they do not affect the digest.
         file_format: format name in files.
         stored_name: fixed class name in configurations.
         file_arrays, file_fields: required arrays and optional fields of a file.
@@ -133,7 +133,7 @@ class Process(StateMethods, ABC):
 
     @cached_property
     def params(self) -> HMMParams:
-        """The parameter arrays; raises InputError without finitely many states."""
+        """The parameter arrays; raises InputError if the process does not have finitely many states."""
         instead = f"; {self.suggestion}" if self.suggestion else ""
         raise InputError(f"process: {type(self).__name__} has no finite state matrices{instead}")
 
@@ -195,7 +195,7 @@ class Process(StateMethods, ABC):
         raise self.missing_capability_error(MIXING)
 
     def vectors(self, observations: Tensor, *, reset_mask: object = None) -> Float64[Tensor, "batch time dimension"]:
-        """Compute the vector after each observation, for processes with a driven vector."""
+        """Compute the vector after each observation, for processes whose symbols multiply a vector by matrices."""
         raise self.missing_capability_error(VECTORS)
 
     def driving_matrices(
@@ -219,7 +219,7 @@ class Process(StateMethods, ABC):
         raise self.missing_capability_error(COMPONENTS)
 
     def select_components(self, components: Tensor) -> "tuple[Process, Tensor] | None":
-        """Return a mixture of the given components, and their indices in this mixture; None without components."""
+        """Return a mixture of the given components, and the components' indices in it; None without components."""
         return None
 
     def subsample_components(self, count: int) -> "Process | None":
@@ -235,7 +235,7 @@ class Process(StateMethods, ABC):
         raise self.missing_capability_error(HEADERS)
 
     def standardize(self, observations: Tensor) -> Tensor:
-        """Return observations in the scale that networks read."""
+        """Return observations centred and scaled as networks read them."""
         return observations
 
     def part(self, stream: str) -> Any:
@@ -306,7 +306,7 @@ class Process(StateMethods, ABC):
         return sha.hexdigest()
 
     def file_texts(self) -> dict[str, Any]:
-        """Return the non-default texts and plain data to write to a file."""
+        """Return the texts and plain data, other than defaults, to write to a file."""
         attribute = {"reading": "read_options"}
         texts = (name for name in self.file_fields if name not in self.file_tensors())
         found = {name: getattr(self, attribute.get(name, name), None) for name in texts}
@@ -363,23 +363,23 @@ class Process(StateMethods, ABC):
     def uniforms(
         self, indices: NDArray[np.int64], time: int, seed: int, stream: str = "corpus", count: int = 1
     ) -> NDArray[np.float64]:
-        """Return uniform numbers (batch, time, count) in [0, 1), keyed by (seed, stream, sample, time).
+        """Return uniform numbers (batch, time, count) in [0, 1), as functions of (seed, stream, sample, time).
 
         Raises:
-            InputError: sample numbers outside [0, 2^40).
+            InputError: a sample number is outside [0, 2^40).
         """
         return uniforms(philox_key(seed, stream), check_samples(indices), time, count)
 
     def sample_paths(
         self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """Draw samples `indices` of a stream; the bits do not depend on device, order or batch.
+        """Draw the samples `indices` of a stream; a sample does not depend on device, order or batch.
 
         Args:
             indices: sample numbers (B,) in [0, 2^40).
             reset_mask: (T,), True where a new sequence of the same component starts; `reset_mask[0]` is True.
-            seed: in [0, 2^32).
-            stream: a purpose in `seeds.PURPOSES`; streams of a seed are independent.
+            seed: seed in [0, 2^32).
+            stream: name in `seeds.PURPOSES`; streams of a seed are independent.
         """
         check_samples(indices)
         components = self.sample_components(indices, seed, stream)

@@ -17,17 +17,17 @@ from hmmscope.seeds import check_seed, philox_key
 class RanHMMSpec:
     """A random HMM that starts in state 0 and moves before it emits.
 
-    transition[i], emission[i] ~ law, independent rows; initial = transition[0]
+    transition[i] and emission[i] ~ law, independently for each i;  initial = transition[0]
 
     State t and observation t are called s_{t+1} and o_{t+1} in [Limits].
 
     Source: [Limits] §2.1 and App. C (RanHMM), which does not state the row distribution.
 
     Attributes:
-        num_states, num_symbols: n and m of the paper.
-        law: dirichlet (uniform over stochastic rows), softmax (of N(0, 1) numbers) or uniform (normalized U(0, 1)
-            numbers).
-        seed: of the instance.
+        num_states, num_symbols: numbers of states and symbols, n and m of the paper.
+        law: distribution of the rows: dirichlet (uniform over stochastic rows), softmax (of N(0, 1) numbers) or uniform
+            (normalized U(0, 1) numbers).
+        seed: seed of the rows.
     """
 
     num_states: int = 5

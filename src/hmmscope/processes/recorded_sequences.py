@@ -28,16 +28,16 @@ TRAINING, JUDGING = ("train", "counting"), ("evaluate", "probe", "test")
 class RecordedSequences(Process):
     """Windows of recorded sequences, with an unknown distribution.
 
-    The streams "train" and "test" read the parts of the same name, "evaluate" and "probe" the `validation` part.
-    Training windows are random; in other streams each window occurs once, in random order. Padding is symbol 0 with
-    state -1.
+    The data have three parts: streams "train" and "test" read the parts of that name, "evaluate" and "probe" the part
+    `validation`. Training windows are random; in other streams each window occurs once, in random order. Padding is
+    symbol 0 with state -1.
 
     Args:
-        data: the sequences.
-        law: their assumed process, which defines the optimum, or None.
+        data: recorded sequences.
+        law: process that the sequences are assumed to follow, which defines the Bayes optimum, or None.
 
     Raises:
-        InputError: another number of symbols than `law` has; too few sequences for a split.
+        InputError: the data and `law` differ in the number of symbols, or sequences are too few for three parts.
     """
 
     stored_name = "GivenSequences"
@@ -96,10 +96,10 @@ class RecordedSequences(Process):
     def sample_paths(
         self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """Draw windows; states are 0, and -1 in padding.
+        """Draw windows; states are 0, or -1 in padding.
 
         Raises:
-            InputError: more than one sequence in a sample.
+            InputError: a sample has more than one sequence.
         """
         check_samples(indices)
         if int(reset_mask.sum()) > 1:
@@ -154,12 +154,12 @@ class DataSpec:
     """Sequences from a file: text, FASTA, CSV, JSON lines, NPZ, safetensors, Parquet; their distribution is unknown.
 
     Attributes:
-        path: the file.
+        path: path of the file.
         unit, column, group, axis, missing: reading options, see `hmmscope.SequenceData`.
-        symbols: names of the symbols; default: those in the file.
+        symbols: names of the symbols (default: those in the file).
         cut: length of pieces before the split; 0 for whole sequences.
         split_seed: seed of the split.
-        digest: required digest, or empty.
+        digest: digest that the sequences must have; empty for any.
     """
 
     #: A run stores a copy of the process in its folder.

@@ -24,12 +24,12 @@ _SAME = 1e-9
 
 
 class RecordedVectors(RecordedSequences, VectorProcess):
-    """Windows of recorded numbers, with an unknown distribution; streams and windows as for `RecordedSequences`.
+    """Windows of recorded numbers, with an unknown distribution; streams and windows are those of `RecordedSequences`.
 
-    Networks read a missing entry as the last known entry, or as the mean.
+    Networks read the last known entry in place of a missing entry, or the mean if there is none.
 
     Args:
-        data: the sequences.
+        data: recorded sequences.
         split_seed: seed of the split into parts.
         title: free text.
         min_variance: least variance of a density, as a fraction of the coordinate's; default: that of rounding, gap²/12
@@ -55,7 +55,7 @@ class RecordedVectors(RecordedSequences, VectorProcess):
         self._pieces = {}
 
     def in_pieces(self, length: int | None = None) -> "RecordedVectors":
-        """Cut the sequences into pieces of `length`, or shorter for few pieces; by default, cut only few sequences."""
+        """Cut the sequences into pieces of at most `length` (default: cut only if there are fewer than three)."""
         lengths = self.data.lengths.tolist()
         if length is None:
             size = max(lengths) if len(lengths) >= 3 else block_length(sum(lengths))

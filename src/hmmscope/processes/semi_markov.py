@@ -23,9 +23,9 @@ class Durations(NamedTuple):
     """A Markov chain of pairs (state, remaining steps).
 
     Attributes:
-        initial, transition: (pair,) and (pair, pair).
+        initial, transition: probabilities (pair,) and (pair, pair).
         states: state of each pair (pair,).
-        left: remaining steps, this one included (pair,).
+        left: remaining steps of each pair, including the current step (pair,).
     """
 
     initial: Float64[Tensor, " pair"]
@@ -44,12 +44,12 @@ def with_durations(initial: object, transition: object, durations: object) -> Du
     Source: Yu (2010); as an HMM: Johnson (2005).
 
     Args:
-        initial: of the first state (S,).
-        transition: between visits (S, S).
-        durations: distributions of the lengths 1 to D (S, D).
+        initial: distribution of the first state (S,).
+        transition: probabilities of the next visit's state (S, S).
+        durations: distribution of a visit's length, 1 to D, for each state (S, D).
 
     Raises:
-        InputError: invalid rows, or a wrong shape.
+        InputError: a row is not a distribution, or a shape is wrong.
 
     Cost: up to S D pairs.
     """
@@ -85,18 +85,18 @@ class SemiMarkovHMM(Process):
     return results for the S states.
 
     Attributes:
-        initial, transition, durations, emission: (S,), (S, S), (S, D) and (S, V).
+        initial, transition, durations, emission: Probabilities of shapes (S,), (S, S), (S, D) and (S, V).
         visits: The S states and their names.
-        symbols, states: Names, or None; `states` of the pairs.
+        symbols, states: Names of the symbols and of the pairs, or None.
 
     Args:
         initial, transition, durations: As in `with_durations`.
-        emission: Rows sum to 1.
-        symbols, title, source: As for `HMM`.
-        states: S names.
+        emission: Emission probabilities (S, V); rows sum to 1.
+        symbols, title, source: See `HMM`.
+        states: Names of the S states.
 
     Raises:
-        InputError: As `with_durations`.
+        InputError: See `with_durations`.
     """
 
     stored_name = "SemiMarkovHMM"
@@ -158,10 +158,10 @@ class SemiMarkovSpec:
     Source: after Yu (2010).
 
     Attributes:
-        num_states: S, also the number of symbols.
-        longest: longest visit; 1 for no durations.
+        num_states: number of states S, and of symbols.
+        longest: longest visit in steps; with 1 the chain is a Markov chain.
         noise: probability of a uniform symbol instead of the state.
-        seed: of the rows.
+        seed: seed of the rows.
     """
 
     num_states: int = 3

@@ -11,27 +11,28 @@ def _defined(module: str) -> Any:
 class StateMethods:
     """Methods on observations, with the same names for all families.
 
-    `x` is any input of `hmmscope.fit`. Several sequences are consecutive rows with `lengths`; options such as `column`
-    apply to tables. A model with inputs needs `inputs`: an input for each row, or a column. `known_states` conditions
-    `predict`, `predict_proba` and `score` on states of some rows; `score` takes `sequence_weights`. Results are arrays with
-    a row for each row of `x`; their method `to_pandas()` adds the index of `x`.
+    `x` is any input of `hmmscope.fit`. Several sequences are passed as consecutive rows with their `lengths`; options
+    such as `column` apply to tables. A model with inputs needs `inputs`: an input for each row, or the name of a
+    column. `known_states` conditions `predict`, `predict_proba` and `score` on the states of some rows; `score` takes
+    `sequence_weights`. Results are arrays with a row for each row of `x`; their method `to_pandas()` adds the index of
+    `x`.
     """
 
     def predict(self, x: Any, *, names: bool = False, **reading: Any) -> Any:
-        """Compute the most likely state path (Viterbi), a state per row; -1 in a sequence of probability zero.
+        """Return each row's state on the most likely path (Viterbi), or -1 in a sequence of probability zero.
 
         Args:
             x, reading: See `StateMethods`.
-            names: Return names of states.
+            names: True returns names of states instead of numbers.
         """
         return _defined("state_answers").predict(self, x, names=names, **reading)
 
     def predict_proba(self, x: Any, **reading: Any) -> Any:
-        """Compute P(state | all observations) of each row, (row, state)."""
+        """Compute P(state | all observations) for each row of `x`, shape (row, state)."""
         return _defined("state_answers").predict_proba(self, x, **reading)
 
     def score(self, x: Any, *, per_sequence: bool = False, **reading: Any) -> Any:
-        """Compute log P(x) in nats: a number, or with `per_sequence` an array (sequence,)."""
+        """Compute log P(x) in nats, in total or, with `per_sequence`, for each sequence (sequence,)."""
         return _defined("state_answers").score(self, x, per_sequence=per_sequence, **reading)
 
     def sample(self, length: int, num_sequences: int = 1, *, seed: int = 0, inputs: Any = None) -> Any:
@@ -59,13 +60,13 @@ class StateMethods:
         return _defined("state_answers").state_table(self, x, **reading)
 
     def plot(self, kind: str = "overview", x: Any = None, *, ax: Any = None, **options: Any) -> Any:
-        """Plot a model and its observations with Matplotlib; return the Axes, or a Figure if there are several.
+        """Plot a model and its observations with Matplotlib; return the Axes, or the Figure if there are several Axes.
 
         Args:
             kind: "overview", "observations" (coloured by state), "probabilities" (of the states over time),
                 "transitions" (graph with dwell times), "emissions" or "durations" (of visits).
             x: Observations; required by "observations" and "probabilities".
             ax: Axes to draw on.
-            options: See the function in `hmmscope.runs.state_plots`, and options that read `x`.
+            options: Options of the plot's function in `hmmscope.runs.state_plots`, and of reading `x`.
         """
         return _defined("state_plots").plot(self, kind, x, ax=ax, **options)

@@ -14,12 +14,12 @@ _FEW = 8
 def stationary_law(transition_SS: Float64[Tensor, "state state"]) -> Float64[Tensor, " state"]:
     """Solve p = p @ transition for the stationary distribution p; transient states get exactly zero.
 
-    With S states each entry has a relative error of about S * 2^-53; the bits are the same on every CPU.
+    With S states each entry has a relative error of about S * 2^-53, and the same bits on every CPU.
 
     Source: Grassmann, Taksar and Heyman (1985).
 
     Raises:
-        InputError: several closed classes.
+        InputError: the chain has several closed classes, so the stationary distribution is not unique.
 
     Cost: O(S^3).
     """

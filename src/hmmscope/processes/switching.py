@@ -34,16 +34,17 @@ class SwitchingLinearGaussian(VectorProcess):
     Source: Ackerson and Fu, IEEE Trans. Automatic Control 15 (1970); Murphy (1998).
 
     Args:
-        mode_transition: (K, K), rows sum to one.
-        transition, output: (K, n, n) and (K, m, n).
-        mode_initial: (K,); default: uniform.
-        initial: state before time 0 (n,); default: zeros.
-        state_noise, output_noise: (K, n, n), positive semidefinite, and (K, m, m), definite; default: identities.
-        num_kept: Gaussians in the filter, at least K^2.
+        mode_transition: transition matrix of the modes (K, K); rows sum to one.
+        transition, output: matrices of each mode (K, n, n) and (K, m, n).
+        mode_initial: distribution of the first mode (K,) (default: uniform).
+        initial: state before time 0 (n,) (default: zeros).
+        state_noise, output_noise: covariances (K, n, n), positive semidefinite, and (K, m, m), positive definite
+            (default: identity).
+        num_kept: number of Gaussians in the filter, at least K^2.
         title, source: free text.
 
     Raises:
-        InputError: invalid shapes, rows or covariances, a non-finite number, or fewer Gaussians than K^2.
+        InputError: a shape, row or covariance is invalid, a number is not finite, or `num_kept` is below K^2.
     """
 
     stored_name = "SwitchingLinearGaussian"
@@ -129,7 +130,7 @@ class SwitchingLinearGaussian(VectorProcess):
     def observe(
         self, observations: Float64[Tensor, "batch time observed"], *, reset_mask: object = None
     ) -> ObserverOutput:
-        """Run `switching_filter`; beliefs are "belief" of the mode, "mean" and "covariance" of the state."""
+        """Run `switching_filter`; the output has the "belief" of the mode, and "mean" and "covariance" of the state."""
         refuse_masked("starts", reset_mask)
         begins = [] if reset_mask is None else torch.as_tensor(reset_mask).nonzero()[1:, 0].tolist()
         parts = [switching_filter(self, part, error=False) for part in observations.tensor_split(begins, 1)]

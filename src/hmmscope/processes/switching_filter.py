@@ -35,12 +35,13 @@ class SwitchingResult(Shown):
 
     Attributes:
         mode_beliefs: P(mode t | o_0..o_t) (batch, time, mode).
-        means, covariances: of the state given o_0..o_t.
+        means, covariances: mean and covariance of the state given o_0..o_t.
         predicted_observation, next_observation: E[o_t | o_0..o_{t-1}] and E[o_{t+1} | o_0..o_t].
         log_likelihood_terms: log density of o_t given the past (batch, time), nats.
-        log_likelihood: their sum (batch,).
+        log_likelihood: sum of the terms over time (batch,).
         num_exact: number of exactly filtered observations.
-        error: change of the log-likelihood (batch,) with one mode fewer, usually a bound of the merging error.
+        error: change of the log-likelihood (batch,) if Gaussians are merged by one mode fewer, usually an upper bound
+            of the error by merging; None if not requested.
     """
 
     mode_beliefs: Float64[Tensor, "batch time mode"]
@@ -91,13 +92,14 @@ def switching_filter(
     Source: Ackerson and Fu (1970); Bar-Shalom and Li, Estimation and Tracking (1993).
 
     Args:
-        process: K modes.
-        observations: vectors (batch, time, m) or (time, m); NaN if missing.
+        process: switching linear system with K modes.
+        observations: vectors (batch, time, m) or (time, m), with NaN for missing entries.
         num_kept: number of Gaussians, at least K^2.
-        error: also estimate the merging error.
+        error: True also estimates the error by merging.
 
     Raises:
-        InputError: not a switching system; wrong or infinite vectors; fewer Gaussians than K^2.
+        InputError: the process is not a switching linear system, the observations have a wrong shape or infinite
+            entries, or `num_kept` is below K^2.
 
     Cost: O(batch * time * num_kept * K * (n + m)^3) for n state coordinates.
     """

@@ -14,8 +14,8 @@ class VectorProcess(Process):
     """A process with real vectors as observations.
 
     Attributes:
-        density: components of its predictive density: "gaussian", "poisson" or "symbols".
-        num_mixture_components: number of components.
+        density: family of the predictive density's mixture components: "gaussian", "poisson" or "symbols".
+        num_mixture_components: number of these components.
         scale: centre and width of each coordinate.
         least_variances: lower bounds of a network's variances after division by width².
     """
