@@ -337,7 +337,7 @@ def test_pomegranate_refusals():
         lambda: from_pomegranate(pomegranate_like((HALF, [[0.5, 0.3], HALF], EYE))), "transition[0]: row sums to 0.8"
     )
     always = pomegranate_like((HALF, [[0.0, 0.0], HALF], EYE), [1.0, 0.0])
-    refuses(lambda: from_pomegranate(always, ends="continue"), "edges[0]: the sequence always ends after it")
+    refuses(lambda: from_pomegranate(always, ends="continue"), "edges[0]: the sequence always ends after this state")
     assert from_pomegranate(always, ends="symbol").transition[0].tolist() == [0, 0, 1]
 
 

@@ -107,7 +107,7 @@ def test_a_data_set_holds_the_samples_and_their_answers_to_the_bit(tmp_path: Pat
         export_dataset(HELD_OUT, folder)
     with pytest.raises(InputError, match="num_test: must be at least 1"):
         export_dataset(HELD_OUT, tmp_path / "other", num_test=0)
-    with pytest.raises(InputError, match="dataset: must have tokens"):
+    with pytest.raises(InputError, match="dataset: must contain tokens"):
         export_dataset(hs.ProcessDataset("ran-lds", 8), tmp_path / "other")
     assert not (tmp_path / "other").exists()
 

@@ -631,7 +631,7 @@ def test_results_state_their_measurement_and_instruments_take_a_device() -> None
     assert rows.about == score.about | {"samples": 16, "layers": ["layers.0"], "seed": 0}  # type: ignore[attr-defined]
     for device, line in [
         ("nowhere", "^device: 'nowhere' is not available here"),
-        ("meta", "^device: must hold numbers"),
+        ("meta", "^device: must be a device that stores values"),
     ]:
         with pytest.raises(InputError, match=line):
             hs.attention_map(Net(), DATASET, device=device)  # type: ignore[call-arg]

@@ -274,8 +274,8 @@ def test_parameters_are_counted_without_building(name: str, vectors: bool, feedb
 @pytest.mark.parametrize(
     "given, message",
     [
-        ({}, "vocab_size, input_width: give one of the two, because a model"),
-        ({"vocab_size": 3, "input_width": 3}, "vocab_size, input_width: give one of the two, because a model"),
+        ({}, "vocab_size, input_width: pass one of the two, because a model"),
+        ({"vocab_size": 3, "input_width": 3}, "vocab_size, input_width: pass one of the two, because a model"),
         ({"vocab_size": 0}, "vocab_size: must be at least 1, got 0"),
         ({"vocab_size": 3, "max_length": 0}, "max_length: must be at least 1, got 0"),
         ({"vocab_size": 3, "feedback_width": -1}, "feedback_width: must be at least 0, got -1"),
@@ -294,7 +294,7 @@ def test_make_model_is_checked() -> None:
         make_model("rnn", num_symbols=3, widht=8)
     with pytest.raises(InputError, match="vocab_size: must be at least 3, the number of symbols, got 2"):
         make_model("rnn", num_symbols=3, vocab_size=2)
-    with pytest.raises(InputError, match="vocab_size, input_width: give only one, because a model"):
+    with pytest.raises(InputError, match="vocab_size, input_width: pass only one, because a model"):
         make_model("rnn", num_symbols=3, vocab_size=4, input_width=2)
     model = make_model("rnn", num_symbols=3, input_width=2, feedback_width=4, max_length=7)
     assert model.model_io == ModelIO(num_outputs=3, input_width=2, feedback_width=4, max_length=7)
@@ -325,7 +325,7 @@ def test_without_transformers_one_line_says_what_to_install(name: str, monkeypat
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(ResourceError) as caught:
         make_model(name, num_symbols=5, num_layers=2, width=16)
-    assert str(caught.value) == "this model needs transformers: pip install 'hmmscope[models]'"
+    assert str(caught.value) == "model: this model needs transformers: pip install 'hmmscope[models]'"
 
 
 @pytest.mark.parametrize("name", FOREIGN)

@@ -129,7 +129,7 @@ def test_exchanged_axes_are_found_where_sizes_agree(model: Callable, length: int
         (lambda x: TABLE(x) + TABLE(x).mean(0, keepdim=True), "depend on other samples of the batch"),
         (TimeFirst(), "depend on other samples of the batch"),
         (lambda x: TABLE(x).softmax(-1), "the model returns probabilities"),
-        (lambda x: 9 * F.one_hot(x, 3).float(), "are its outputs shifted by one?"),
+        (lambda x: 9 * F.one_hot(x, 3).float(), "check whether its outputs are shifted"),
     ],
 )
 def test_a_model_that_would_mislead_is_warned_of(model: Callable, line: str) -> None:
@@ -397,7 +397,7 @@ def test_a_bidirectional_model_of_the_library_is_invalid() -> None:
     told = [hs.evaluate(model, CORPUS, **FEW).invalid for model in models]
     assert told == [
         None,
-        "the model is not causal: it has causal = false, so its losses are no predictions; mask later tokens",
+        "the model is not causal: it has causal = false, so its losses do not measure predictions; mask later tokens",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Hook points for models of any origin."""
+"""Hook points for models of hmmscope, other libraries and users."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,7 +26,7 @@ _TAPS = (".attention.logits", ".attention.pattern")
 def with_hook_points(model: Any, layers: Sequence[str] | None = None) -> Any:
     """Add hook points to a model of transformers, TransformerLens, or any module with layers.
 
-    A model with hook points, or for which `layers` names its own modules, is returned unchanged.
+    A model that already has hook points, or whose own modules `layers` names, is returned unchanged.
     """
     model = as_module(model)
     if isinstance(model, SequenceModel | HookedModule):

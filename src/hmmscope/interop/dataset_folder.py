@@ -21,17 +21,17 @@ def export_dataset(
     """Write samples as a folder for ``datasets.load_dataset(path)``; the package is not needed.
 
         train.jsonl, test.jsonl   samples of the streams "train" and "evaluate"
-        README.md the card, with instructions to reproduce the bits
+        README.md dataset card, with instructions to reproduce the samples exactly
         manifest.json             sizes and SHA-256 digests
 
     Args:
-        dataset: of tokens; its own stream is not used.
-        path: a new folder.
-        num_train, num_test: samples per split.
-        exact: add the exact answers, see `ProcessStream`.
+        dataset: dataset of tokens; its `stream` is ignored.
+        path: folder to create.
+        num_train, num_test: numbers of samples in the two files.
+        exact: add the Bayes-optimal posteriors and predictions as columns; see `ProcessStream`.
 
     Raises:
-        InputError: vectors instead of tokens, or no samples.
+        InputError: the dataset has vectors instead of tokens, or a number of samples is below 1.
         RefusedError: `path` exists.
     """
     path = Path(path)
@@ -40,7 +40,7 @@ def export_dataset(
     if not os.path.isdir(path.parent):
         raise InputError(f"path: the folder {path.parent} does not exist")
     if dataset.process.real_valued:
-        raise InputError("dataset: must have tokens to be exported, got vectors")
+        raise InputError("dataset: must contain tokens, because vectors cannot be exported")
     counts = {"train": num_train, "test": num_test}
     for split, count in counts.items():
         require(count >= 1, f"num_{split}", "must be at least 1", count)

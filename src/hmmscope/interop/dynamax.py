@@ -34,13 +34,13 @@ def from_dynamax(params: Any, *, allow_drop_tiny: bool = False) -> Any:
     """Convert the parameters of a dynamax HMM to a process.
 
     Args:
-        params: anything with `initial.probs` (S,), `transitions.transition_matrix` (S, S), and `emissions`: `probs` (S,
-            C, V); `rates` (S, Y); `means` (S, Y), or with `weights` (S, K) `means` (S, K, Y), with `covs`,
-            `scale_diags`, `cov` or `scales`.
+        params: object with `initial.probs` (S,), `transitions.transition_matrix` (S, S), and `emissions`, which has
+            `probs` (S, C, V), `rates` (S, Y), or `means` (S, Y) with `covs`, `scale_diags`, `cov` or `scales`; mixtures
+            also have `weights` (S, K), and `means` (S, K, Y).
         allow_drop_tiny: as for `hmmscope.HMM`.
 
     Raises:
-        InputError: other parameters, or invalid arrays.
+        InputError: parameters are missing, or arrays are invalid.
     """
     emissions, source = getattr(params, "emissions", None), source_of(params, "dynamax")
 
@@ -77,14 +77,15 @@ def to_dynamax(process: Process) -> dict[str, NDArray[np.float64]]:
     """Return arguments for ``model.initialize(key, **to_dynamax(process))`` in dynamax.
 
     Args:
-        process: an `HMM` (`CategoricalHMM(S, 1, V)`), a `MultichannelHMM` with equal channels (`CategoricalHMM(S, C,
-            V)`), a `PoissonHMM`, a `GaussianHMM` ("full" `GaussianHMM`, "diag" `DiagonalGaussianHMM`, "tied"
-            `SharedCovarianceGaussianHMM`, "spherical" `SphericalGaussianHMM`), or a `GaussianMixtureHMM` ("full"
-            `GaussianMixtureHMM`, "diag" `DiagonalGaussianMixtureHMM`), or a class registered with
-            `dynamax_emissions`. `jax_enable_x64` keeps the bits.
+        process: process of one of these classes, with dynamax's class in parentheses: `HMM` (`CategoricalHMM(S, 1,
+            V)`); `MultichannelHMM` with equal channels (`CategoricalHMM(S, C, V)`); `PoissonHMM`; `GaussianHMM` ("full"
+            `GaussianHMM`, "diag" `DiagonalGaussianHMM`, "tied" `SharedCovarianceGaussianHMM`, "spherical"
+            `SphericalGaussianHMM`); `GaussianMixtureHMM` ("full" `GaussianMixtureHMM`, "diag"
+            `DiagonalGaussianMixtureHMM`); or a class registered with `dynamax_emissions`. With `jax_enable_x64` the
+            numbers stay bit-identical.
 
     Raises:
-        InputError: another process.
+        InputError: dynamax has no HMM for the process.
     """
     arrays = {name: tensor.numpy().copy() for name, tensor in process.file_tensors().items()}
     shape = process.file_texts().get("covariance_type", "")

@@ -26,9 +26,9 @@ class Exported:
     """A model's configuration and weights in the layout of GPT-2 or GPT-NeoX.
 
     Attributes:
-        family: the layout.
-        config: of config.json.
-        tensors: of model.safetensors.
+        family: names of the parts in the target architecture.
+        config: content of config.json.
+        tensors: content of model.safetensors.
     """
 
     family: TransformersMapping
@@ -63,9 +63,9 @@ def blocks_of(decoder: Decoder) -> list[Any]:
 def as_exported(model: nn.Module, *, max_length: int | None = None) -> Exported:
     """Return the configuration and tensors of a GPT-2 or GPT-NeoX with the same logits.
 
-    Decoders with rotary positions become GPT-NeoX, other decoders GPT-2 with a position table. The head's bias c is
-    added to the last norm's bias as b' with W b' = c; queries of unscaled attention are multiplied by sqrt(head width);
-    a missing MLP gets zero weights.
+    Decoders with rotary positions become GPT-NeoX, other decoders GPT-2 with a position table. The bias c of the head
+    with weights W becomes a term b' of the last norm's bias, with W b' = c. Queries of unscaled attention are
+    multiplied by sqrt(head width); a missing MLP gets zero weights.
     """
     decoder = check_decoder(model)
     norm: Any = decoder.norm
@@ -96,7 +96,7 @@ def as_exported(model: nn.Module, *, max_length: int | None = None) -> Exported:
 
 
 def position_table(decoder: Decoder, length: int) -> Float64[Tensor, "position width"]:
-    """Return the sum of a model's position terms at each position."""
+    """Return the sum of a model's position embeddings (learned, sinusoidal and input features) at each position."""
     width = decoder.head.in_features
     positions = torch.arange(length)
     table = torch.zeros(length, width, dtype=torch.float64)
@@ -111,7 +111,7 @@ def position_table(decoder: Decoder, length: int) -> Float64[Tensor, "position w
 
 
 def folded_bias(head: nn.Linear, bias: Float[Tensor, " width"]) -> Float[Tensor, " width"]:
-    """Return the smallest b' with W b' = c, the head's bias, for the norm's bias."""
+    """Return the norm's bias plus the smallest b' with W b' = c, for a head with weights W and bias c."""
     weight, wanted = head.weight.detach().cpu().double(), head.bias.detach().cpu().double()
     before = bias.detach().cpu().double()
     shift = torch.linalg.lstsq(weight, wanted[:, None], driver="gelsd").solution[:, 0]

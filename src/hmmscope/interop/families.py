@@ -12,16 +12,17 @@ class TransformersMapping:
     """Names of the parts of `Decoder` in one architecture of transformers.
 
     Attributes:
-        model_type: of its configuration.
-        architecture: class of the model.
+        model_type: `model_type` of its configuration.
+        architecture: name of the model's class.
         title: display name.
-        embedding: of tokens.
-        positions: position table, or None.
-        blocks: list of blocks.
-        norm: the last one.
-        parts: of a block: our name -> theirs.
-        transposed: linear maps are (in, out).
-        fused_by_head: fused rows are (head, qkv, head width); ours (qkv, head, head width).
+        embedding: name of the token embedding.
+        positions: name of the position table, or None.
+        blocks: name of the list of blocks.
+        norm: name of the last norm.
+        parts: names of a block's parts: name in `Decoder` -> name in transformers.
+        transposed: True if weights of linear maps have shape (in, out).
+        fused_by_head: True if rows of the fused query-key-value map are ordered (head, qkv, head width); the order of
+            `Decoder` is (qkv, head, head width).
     """
 
     model_type: str

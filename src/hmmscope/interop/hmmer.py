@@ -9,7 +9,7 @@ The distribution of the first emitting state, or E, after D_k is
 
 enter[k] = DM_k [M_{k+1}] + DD_k enter[k+1].
 
-The result is the core model, without local alignment and flanking states.
+The resulting HMM is the core model, without local alignment and flanking states.
 
 Source: Durbin, Eddy, Krogh and Mitchison (1998), chapter 5; the HMMER User's Guide.
 """
@@ -42,14 +42,14 @@ def from_pyhmmer(hmm: Any, *, end: Literal["symbol", "repeat"] = "symbol", allow
     """Convert a HMMER profile to an HMM with states M1..Mn, I0..In, and an end state for "symbol".
 
     Args:
-        hmm: a `pyhmmer.plan7.HMM`, or anything with `M`, `alphabet.symbols`, `alphabet.K`, `match_emissions` (M+1, K),
+        hmm: `pyhmmer.plan7.HMM`, or an object with `M`, `alphabet.symbols`, `alphabet.K`, `match_emissions` (M+1, K),
             `insert_emissions` (M+1, K) and `transition_probabilities` (M+1, 7) in the order MM MI MD IM II DM DD.
         end: "symbol" makes the end state emit `*` forever, so P(x followed by `*`) is P(x) of the core model; "repeat"
-            restarts.
+            starts the profile again after its end.
         allow_drop_tiny: as for `hmmscope.HMM`.
 
     Raises:
-        InputError: not a profile, or a file with too few digits.
+        InputError: `hmm` is not a profile, or its probabilities do not sum to 1 because the file has too few digits.
     """
     if end not in _ENDS:
         raise unknown_name("end", end, _ENDS)
@@ -90,8 +90,8 @@ def load_hmmer(path: object, *, end: Literal["symbol", "repeat"] = "symbol", all
 
     Raises:
         ResourceError: pyhmmer is not installed.
-        InputError: no such file, or several profiles.
-        DamagedError: not a HMMER file.
+        InputError: the file does not exist, or has several profiles.
+        DamagedError: the file is not a HMMER file.
     """
     try:
         from pyhmmer.plan7 import HMMFile
@@ -105,7 +105,7 @@ def load_hmmer(path: object, *, end: Literal["symbol", "repeat"] = "symbol", all
     except Exception as error:  # pyhmmer raises EOFError, ValueError and errors of its own
         raise DamagedError(f"{path}: not a readable HMMER file ({' '.join(str(error).split())[:200]})") from None
     if len(profiles) != 1:
-        count = "more than one profile; split it with hmmfetch" if profiles else "no profile"
+        count = "more than one profile; extract one with hmmfetch" if profiles else "no profile"
         raise InputError(f"{path}: holds {count}")
     return from_pyhmmer(profiles[0], end=end, allow_drop_tiny=allow_drop_tiny)
 

@@ -21,12 +21,12 @@ def from_hmmlearn(model: Any, *, allow_drop_tiny: bool = False) -> Any:
     """Convert a fitted model of hmmlearn, or of `hmmscope.sklearn`, to a process.
 
     Args:
-        model: with `startprob_` (S,), `transmat_` (S, S), and `emissionprob_` (S, V), `means_` and covariances, these
-            and `weights_`, or `lambdas_`.
-        allow_drop_tiny: as for `hmmscope.HMM`.
+        model: model with `startprob_` (S,), `transmat_` (S, S), and emission parameters: `emissionprob_` (S, V);
+            `means_` and covariances, with `weights_` for mixtures; or `lambdas_`.
+        allow_drop_tiny: see `hmmscope.HMM`.
 
     Raises:
-        InputError: another type of model, one that is not fitted, or invalid arrays.
+        InputError: `model` has another type, is not fitted, or has invalid arrays.
     """
     for field, made in (("lambdas_", _poisson), ("weights_", _mixture), ("means_", _gaussian)):
         if getattr(model, field, None) is not None:
@@ -70,10 +70,10 @@ def to_hmmlearn(hmm: Process) -> Any:
     """Convert a process to a fitted hmmlearn model with bit-identical parameters.
 
     Args:
-        hmm: an `HMM`, `GaussianHMM`, `GaussianMixtureHMM` or `PoissonHMM`, or a class registered with `hmmlearn_model`.
+        hmm: `HMM`, `GaussianHMM`, `GaussianMixtureHMM`, `PoissonHMM`, or a class registered with `hmmlearn_model`.
 
     Raises:
-        InputError: another type of process.
+        InputError: the process has another type.
         ResourceError: hmmlearn is not installed.
     """
     try:

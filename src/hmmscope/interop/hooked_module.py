@@ -36,14 +36,14 @@ class HookedModule(nn.Module):
         blocks.<l>.attention.logits, .pattern (batch, head, query, key) and .mixed (batch, time, width), l from 0, in
         layers with one softmax over keys
 
-    Layers are the first that exist of: the longest list of modules that return (batch, time, feature); the layers of
-    recurrent modules; all top-level modules that return (batch, time, feature), without the last.
+    The layers are the longest list of modules that return (batch, time, feature). Without such a list they are the
+    layers of recurrent modules, else all top-level modules but the last that return (batch, time, feature).
 
     Args:
-        module: from tokens (batch, time) to logits.
+        module: map from tokens (batch, time) to logits.
 
     Raises:
-        InputError: it fails on a few tokens, or no layers are found.
+        InputError: the module fails on a few tokens, or no layers are found.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -28,24 +28,24 @@ def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None =
 
     Decoders with rotary positions become GPT-NeoX, other decoders GPT-2; see `as_exported`.
 
-        config.json             the architecture; ``hmmscope`` has the numbers of outputs and tokens
-        model.safetensors       the weights
-        generation_config.json  suppresses tokens that are not symbols, if any
-        hmmscope.json           `read_record`
+        config.json             architecture; the key ``hmmscope`` has the numbers of outputs and tokens
+        model.safetensors       weights
+        generation_config.json  settings of generation, which suppress tokens that are not symbols
+        hmmscope.json           record of the run, see `read_record`
         manifest.json           sizes and SHA-256 digests
 
-    Users must cut the exported model's logits to the symbols, because the other rows of ``lm_head`` are zero.
+    Keep only the symbols' logits of the exported model, because the other rows of ``lm_head`` are zero.
 
     Args:
-        thing: a `Run`, or a decoder.
-        path: a new folder.
-        max_length: size of GPT-2's position table, for a model without a limit.
+        thing: `Run` or decoder.
+        path: folder to create.
+        max_length: size of GPT-2's position table; required for a model without a limit of positions.
 
     Returns:
         The exported model.
 
     Raises:
-        InputError: no such layout.
+        InputError: GPT-2 and GPT-NeoX lack a part of the model.
         RefusedError: `path` exists.
     """
     path = Path(path)
@@ -87,11 +87,11 @@ def to_huggingface(thing: Any, *, max_length: int | None = None) -> Any:
 def read_record(path: str | Path) -> dict[str, Any]:
     """Read and verify the record of an exported folder.
 
-    Its keys are ``ports``; ``layout`` ("gpt2" or "gpt_neox"); and ``run``, None or with ``config`` (see
-    `hmmscope.runs.config.config_from_data`), ``process_digest`` and ``symbols``.
+    Its keys are ``ports`` (sizes of inputs and outputs), ``layout`` ("gpt2" or "gpt_neox") and ``run``. ``run`` is
+    None, or has the keys ``config`` (see `hmmscope.runs.config.config_from_data`), ``process_digest`` and ``symbols``.
 
     Raises:
-        InputError: no folder exported by hmmscope.
+        InputError: the folder was not exported by hmmscope.
         DamagedError: a file is missing or altered.
     """
     path = Path(path)
@@ -113,18 +113,18 @@ def from_huggingface(
 ) -> SequenceModel:
     """Import a causal language model of transformers, in memory or from a folder.
 
-    Models exported by hmmscope, and GPT-2 or GPT-NeoX models with exact GELU and only parts of `Decoder`, become a
-    `Decoder` with equal logits; transformers is not needed. Other models become a `HuggingFaceModel`.
+    Models exported by hmmscope, and GPT-2 or GPT-NeoX models with exact GELU and no part that `Decoder` lacks, become a
+    `Decoder` with equal logits, even if transformers is not installed. Other models become a `HuggingFaceModel`.
 
     Args:
-        source: a model, or a folder.
-        num_symbols: outputs to keep; default: as exported, or all.
-        layers: name of the list of layers.
+        source: model, or a folder with one.
+        num_symbols: number of outputs to keep, from the first (default: the exported number, or all).
+        layers: name of the model's list of layers (default: the first list of the configured length).
 
     Raises:
-        InputError: no folder, no causal model, more symbols than logits, or no layers.
-        DamagedError: an exported folder with altered or missing files.
-        ResourceError: transformers is needed and not installed.
+        InputError: the folder does not exist, or the model is not causal, has no layers or too few logits.
+        DamagedError: files of an exported folder are altered or missing.
+        ResourceError: transformers is needed but not installed.
     """
     if isinstance(source, nn.Module):
         config = getattr(source, "config", None)

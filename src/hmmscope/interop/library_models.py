@@ -37,18 +37,18 @@ class LibraryModel(SequenceModel):
     The library's configuration or hook points define layers, MLPs and positions; `HookedModule` instead finds the
     layers of a user's module by test calls and keeps its outputs.
 
-    Activations are named as in `Decoder`: ``residual.0`` is the input of the first layer, ``residual.<l>`` the output
-    of layer l; ``blocks.<l>.attention`` and ``blocks.<l>.mlp`` are contributions to the stream (l from 0),
-    ``blocks.<l>.attention.logits``, ``.pattern`` (batch, head, query, key) and ``.mixed`` (batch, time, width) are
-    inside attention.
+    Activations are named as in `Decoder`. ``residual.0`` is the input of the first layer, ``residual.<l>`` the output
+    of layer l. ``blocks.<l>.attention`` and ``blocks.<l>.mlp`` (l from 0) are the terms that block l adds to the
+    residual stream. ``blocks.<l>.attention.logits``, ``.pattern`` (batch, head, query, key) and ``.mixed`` (batch,
+    time, width) are the attention logits, the attention weights and the mixed values.
 
     Args:
-        model: of the other library.
-        vocabulary: its size.
-        max_length: number of positions, or None.
-        num_symbols: outputs to keep; default: all.
-        symbols: alternatively, the token of each symbol.
-        call: calls the model on tokens; default: by its own signature.
+        model: model of the other library.
+        vocabulary: number of tokens that the model reads.
+        max_length: number of positions that the model reads, or None for no limit.
+        num_symbols: number of outputs to keep, from the first (default: all).
+        symbols: token of each symbol, instead of `num_symbols`.
+        call: function from tokens to the model's result (default: `model` with its own signature).
     """
 
     wraps = "model"
@@ -122,7 +122,7 @@ class LibraryModel(SequenceModel):
 
     @abstractmethod
     def _connect(self, stack: ExitStack) -> None:
-        """Activate the hook points until the stack closes."""
+        """Activate the hook points until `stack` is closed."""
 
     @abstractmethod
     def _logits(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
@@ -135,15 +135,12 @@ class LibraryModel(SequenceModel):
 class HuggingFaceModel(LibraryModel):
     """A causal language model of transformers; see `LibraryModel`.
 
-    Each layer must have softmax attention, and an MLP as the only other part with matrices. While attention logits or
-    patterns are hooked, fused attention is replaced by "eager" attention.
+    Each layer must have softmax attention and an MLP, and no other part with matrices. While attention logits or
+    patterns are hooked, "eager" attention replaces fused attention.
 
     Args:
         model: maps ``input_ids`` to an object with ``.logits``.
-        num_symbols: outputs to keep; default: all.
-        symbols: alternatively, the token of each symbol.
-        layers: name of the list of layers; default: the first with the configured length.
-        call: see `LibraryModel`.
+        num_symbols, symbols, call: see `LibraryModel`.
 
     Raises:
         InputError: an encoder-decoder, invalid outputs, no layers, or a model that fails on a few tokens.

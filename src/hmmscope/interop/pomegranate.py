@@ -1,7 +1,7 @@
-"""pomegranate: HMMs of `Categorical` distributions with end probabilities.
+"""Conversion of pomegranate HMMs with `Categorical` distributions and end probabilities.
 
-A model of S states built without end probabilities has end probabilities 1/S and transition rows that sum to one; a
-fitted model has sum_j edges[i, j] = 1 - ends[i].
+In pomegranate, a model of S states built without end probabilities has end probabilities 1/S and transition rows that
+sum to one; a fitted model has transition rows with sum_j edges[i, j] = 1 - ends[i].
 """
 
 from typing import Any, Literal
@@ -35,14 +35,14 @@ def from_pomegranate(
     then follow no HMM.
 
     Args:
-        model: anything with `distributions` (each with `probs` (1, V)), and logarithms `starts` (S,), `edges` (S, S),
-            or the three lists of a sparse model, and `ends` (S,) or None.
+        model: object with `distributions` (each with `probs` (1, V)), and logarithms `starts` (S,), `edges` (S, S) or
+            the three lists of a sparse model, and `ends` (S,) or None.
         ends: for unequal ends, "symbol" adds an absorbing state with symbol `end`, which is exact; "continue" divides
             row i by 1 - e_i.
         allow_drop_tiny: as for `hmmscope.HMM`.
 
     Raises:
-        InputError: other distributions, unequal ends, or matrices that are not an HMM.
+        InputError: distributions are not categorical, end probabilities differ, or matrices are not those of an HMM.
     """
     if ends not in _WAYS:
         raise unknown_name("ends", ends, _WAYS)
@@ -58,7 +58,7 @@ def from_pomegranate(
         elif ends == "continue" or np.ptp(stop) <= _TOLERANCE:
             if (sums <= 0).any():
                 raise InputError(
-                    f"edges[{int(np.argmin(sums))}]: the sequence always ends after it; pass ends='symbol'"
+                    f"edges[{int(np.argmin(sums))}]: the sequence always ends after this state; pass ends='symbol'"
                 )
             transition = transition / sums[:, None]
         else:
@@ -89,7 +89,7 @@ def _edges(model: Any, size: int) -> NDArray[np.float64]:
 
 def _emission(model: Any) -> NDArray[np.float64]:
     laws = [
-        numbers(law, "probs", 2, "only HMMs of Categorical distributions emit symbols")
+        numbers(law, "probs", 2, "distributions must be Categorical, because only these emit symbols")
         for law in attribute(model, "distributions", _HINT)
     ]
     shapes = sorted({law.shape for law in laws})

@@ -27,15 +27,15 @@ def pretrained(
         score = hs.evaluate(model, hs.ProcessDataset(hmm, layout=text, stream="evaluate"))
 
     Args:
-        source: a causal model of transformers, or a folder.
-        names: of the symbols, or how many.
-        tokenizer: default: that in the folder.
-        length: observations of the last sequence.
-        gguf_file: GGUF file in the folder, read in float32.
+        source: causal language model of transformers, or a folder with one.
+        names: names of the symbols, or their number.
+        tokenizer: tokenizer of the model (default: the one in the folder).
+        length: number of observations of the last sequence in the text.
+        gguf_file: name of a GGUF file in the folder; its weights are converted to float32.
         text: other fields of `TextLayout`.
 
     Raises:
-        InputError: no model or tokenizer, names that are not one token, or a text that is too long.
+        InputError: model or tokenizer are missing, a name is not one token, or the text is too long for the model.
         ResourceError: transformers, or gguf or accelerate for a GGUF file, are not installed.
     """
     if gguf_file is not None:

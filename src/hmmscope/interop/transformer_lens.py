@@ -28,18 +28,18 @@ _POINTS = {
 def to_transformer_lens(thing: Any, *, max_length: int | None = None) -> Any:
     """Convert a run's model or a decoder to TransformerLens, with the same logits.
 
-    ``blocks.<l>.hook_resid_pre`` is ``residual.<l>``, the last block's ``hook_resid_post`` the last residual, and
-    ``blocks.<l>.attn.hook_pattern`` is ``blocks.<l>.attention.pattern``.
+    The hook ``blocks.<l>.hook_resid_pre`` of TransformerLens is hmmscope's ``residual.<l>``, ``hook_resid_post`` of the
+    last block is the last residual, and ``blocks.<l>.attn.hook_pattern`` is ``blocks.<l>.attention.pattern``.
 
     Args:
-        thing: a `Run`, or a decoder.
+        thing: `Run` or decoder.
         max_length: number of positions, for a model without a limit.
 
     Returns:
         A ``transformer_lens.model_bridge.TransformerBridge``.
 
     Raises:
-        InputError: no such layout.
+        InputError: GPT-2 and GPT-NeoX lack a part of the model.
         ResourceError: TransformerLens 4 is not installed.
     """
     try:
@@ -47,7 +47,7 @@ def to_transformer_lens(thing: Any, *, max_length: int | None = None) -> Any:
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("transformer_lens"):
             raise
-        raise ResourceError("this needs TransformerLens 4: pip install 'hmmscope[lens]'") from None
+        raise ResourceError("model: its conversion needs TransformerLens 4: pip install 'hmmscope[lens]'") from None
     model = to_huggingface(thing, max_length=max_length)
     architecture = type(model).__name__
     return sources.build_bridge_from_module(model, architecture, hf_config=model.config, model_name="hmmscope")
@@ -57,13 +57,13 @@ class TransformerLensModel(LibraryModel):
     """A TransformerLens model; see `LibraryModel`.
 
     Args:
-        model: a ``TransformerBridge``, or any model with ``cfg`` and ``hook_dict``.
-        num_symbols: outputs to keep; default: all.
-        symbols: alternatively, the token of each symbol.
-        call: see `LibraryModel`.
+        model: ``TransformerBridge``, or another model with ``cfg`` and ``hook_dict``.
+        num_symbols: number of outputs to keep, from the first (default: all).
+        symbols: token of each symbol, instead of `num_symbols`.
+        call: function that calls the model; see `LibraryModel`.
 
     Raises:
-        InputError: no such model, or invalid outputs.
+        InputError: the model has another type, or the outputs are invalid.
     """
 
     def __init__(

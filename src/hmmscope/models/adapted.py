@@ -40,11 +40,11 @@ Call = Callable[[Any, Tensor], Any]
 
 
 class AdaptedModule(nn.Module):
-    """A module or function that is called by `call`; its parts and weights keep their names.
+    """A wrapper of a module or function that calls it through `call`; parts and weights keep their names.
 
     Args:
         model: any module, or a function.
-        call: maps the model and tokens (batch, time) to logits or to an output that contains them.
+        call: function (model, tokens) that returns logits, or an output that contains them.
     """
 
     stored_name = "hmmscope.models.user_module.Function"  # of a function
@@ -127,12 +127,12 @@ def adapt(
     Args:
         model: any module, or a function.
         call: function (model, tokens) that returns the logits, or an output that contains them.
-        tokens: name of the argument that takes the tokens; default: the first.
+        tokens: name of the model's argument for tokens (default: the first argument).
         output: field, key or position of the logits in the output, or a function of the output.
         arguments: other arguments of `model`: values, or functions of the tokens.
 
     Raises:
-        InputError: no module or function, or both `call` and arguments.
+        InputError: `model` is not a module or function, or both `call` and arguments are passed.
     """
     if not callable(model) or isinstance(model, type):
         raise InputError(f"model: must be a torch module or a function of tokens, got {shown_model(model)}")
@@ -258,7 +258,7 @@ def require_signature(model: Any) -> None:
 def raw_logits(output: Any) -> Any:
     """Return the logits in a module's output: a tensor, the attribute or key ``logits``, or an element of a tuple.
 
-    In a tuple the logits come first, or follow a loss (a number or None).
+    In a tuple the logits are the first element, or the second after a loss (a number or None).
     """
     if isinstance(output, Mapping):
         output = output.get("logits", output)
@@ -321,13 +321,13 @@ def innermost(model: nn.Module) -> nn.Module:
 
 
 def named_module(model: nn.Module) -> nn.Module:
-    """Return the module whose parts have the user's names: the module that `adapt` calls, or `innermost`."""
+    """Return the module whose parts have the user's names: the module that `adapt` calls, else that of `innermost`."""
     return next((shell for shell in shells(model) if isinstance(shell, AdaptedModule)), innermost(model))
 
 
 @contextmanager
 def run_eagerly(model: nn.Module) -> Iterator[None]:
-    """Inside the block, run compiled parts (torch.compile) uncompiled, because compiled code ignores new hooks."""
+    """Run parts compiled by torch.compile uncompiled in the ``with`` block, because compiled code ignores new hooks."""
     compiled = any("_orig_mod" in part._modules or part._compiled_call_impl for part in parts_of(model))
     stance: Any = torch.compiler.set_stance
     with stance("force_eager") if compiled and not torch.compiler.is_compiling() else nullcontext():

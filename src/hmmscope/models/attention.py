@@ -15,16 +15,17 @@ Rotation = tuple[Tensor, Tensor]
 
 
 class Attention(Mixer):
-    """Multi-head attention, with rotary queries and keys if a rotation is given.
+    """Multi-head attention; if the forward pass gets a rotation, queries and keys are rotary.
 
-    Hook points: ``logits`` before the softmax (batch, head, query, key), -inf where masked; ``pattern`` after the
-    softmax; ``mixed`` (batch, time, width), the head outputs. Hooks on ``logits`` or ``pattern`` disable fused kernels.
+    The hook points are ``logits``, the attention logits before the softmax (batch, head, query, key), -inf where
+    masked; ``pattern``, the attention weights after the softmax; and ``mixed``, the outputs of all heads (batch, time,
+    width). Hooks on ``logits`` or ``pattern`` disable fused kernels.
 
     Args:
-        width: of the stream.
-        num_heads: heads of width / num_heads coordinates.
-        causal: mask future keys.
-        scaled: divide logits by the square root of the head width.
+        width: width of the residual stream.
+        num_heads: number of heads, each of width / num_heads coordinates.
+        causal: True masks future keys.
+        scaled: True divides attention logits by the square root of the head width.
     """
 
     def __init__(self, width: int, num_heads: int, *, causal: bool = True, scaled: bool = True) -> None:

@@ -40,7 +40,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def seeded_generators(seed: int) -> Iterator[None]:
-    """Seed the global random generators for user code inside the block, then restore them."""
+    """Seed the global random generators for user code in the ``with`` block, then restore them."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 - users' code draws from it
     try:
@@ -59,11 +59,11 @@ class ModelIO:
     """Input and output sizes of a model of tokens or vectors.
 
     Attributes:
-        num_outputs: logits, or regression coordinates.
-        vocab_size: input vocabulary, or None for vectors.
-        input_width: coordinates of an input vector, or None for tokens.
-        max_length: longest input; required by learned positions and input features.
-        feedback_width: extra inputs at each position (block chain-of-thought).
+        num_outputs: number of logits, or of regression coordinates.
+        vocab_size: number of input tokens, or None for vectors.
+        input_width: number of coordinates of an input vector, or None for tokens.
+        max_length: number of positions of the longest input; required by learned positions and input features.
+        feedback_width: number of extra inputs at each position (block chain-of-thought).
     """
 
     num_outputs: int
@@ -79,7 +79,7 @@ class ModelIO:
             require(value is None or value >= 1, name, "must be at least 1", value)
         require(self.feedback_width >= 0, "feedback_width", "must be at least 0", self.feedback_width)
         if (self.vocab_size is None) == (self.input_width is None):
-            raise InputError("vocab_size, input_width: give one of the two, because a model reads tokens or vectors")
+            raise InputError("vocab_size, input_width: pass one of the two, because a model reads tokens or vectors")
 
     @property
     def read_width(self) -> int:
@@ -101,14 +101,14 @@ class HookPoint(nn.Module):
 
 
 class Mixer(nn.Module):
-    """A module that mixes positions in a block; it is called with (stream, rotation, past)."""
+    """A module that mixes positions in a block; its arguments are the residual stream, rotary rotation and past."""
 
     def empty_past(self) -> Any:
         raise AssertionError("subclasses define empty_past")
 
 
 class Dropout(nn.Module):
-    """Dropout with masks that depend on (model seed, step, stream) and on the order of calls in a step.
+    """Dropout with masks that depend only on (model seed, step, stream) and on the order of calls in a step.
 
     In a compiled model the masks come from torch's generator.
     """
@@ -143,12 +143,12 @@ class SequenceModel(nn.Module):
     Attributes:
         model_io: input and output sizes.
         num_symbols: ``model_io.num_outputs``.
-        vocab_size: input vocabulary, or None for vectors.
-        outputs: "logits" (also for regression), or "law" for probabilities.
-        residual: taps ``residual.0`` (embedding) to ``residual.<layers>``.
-        spec: its spec, or None.
-        trained_length: sample length of its run, or None.
-        step_seed: of dropout in the current training step.
+        vocab_size: number of input tokens, or None for vectors.
+        outputs: type of the outputs, "logits" (also for regression) or "law" (probabilities).
+        residual: hook points ``residual.0`` (embedding) to ``residual.<layers>``.
+        spec: spec of the model, or None.
+        trained_length: length of the samples on which the model was trained, or None.
+        step_seed: seed of dropout in the current training step.
     """
 
     outputs: ClassVar[Literal["logits", "law"]] = "logits"
@@ -173,9 +173,10 @@ class SequenceModel(nn.Module):
 
         Args:
             inputs: tokens, or vectors (batch, time, ``model_io.input_width``).
-            positions: default: 0, 1, 2, ...; ignored by models without positions.
+            positions: position ids (default: 0, 1, 2, ...); ignored by models without positions.
             feedback: extra inputs (batch, time, ``model_io.feedback_width``); None for zeros.
-            cache: a dictionary, empty at first; later calls continue the inputs and return the new positions only.
+            cache: dictionary, empty at the first call; later calls continue the inputs and return outputs at the new
+                positions only.
         """
         raise AssertionError("subclasses define forward")
 
@@ -190,7 +191,7 @@ class SequenceModel(nn.Module):
         return html_table(type(self).__name__, facts | {"taps": ", ".join(taps[:12]) + ", ..." * (len(taps) > 12)})
 
     def set_step(self, step: int, stream: int = 0) -> None:
-        """Set the training step, which seeds dropout; parallel parts have different `stream`."""
+        """Set the training step, which seeds dropout; parts of a batch have different values of `stream`."""
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.set_step(step, stream)
@@ -201,8 +202,8 @@ class EncodedModel(SequenceModel):
     """A model with a linear or table embedding: x = embedding(input) + feedback(feedback).
 
     Attributes:
-        embedding: token table, or linear map of vectors.
-        feedback: linear map without a bias, or None.
+        embedding: embedding table of tokens, or linear map of vectors.
+        feedback: linear map without bias of the extra inputs, or None.
     """
 
     def __init__(self, model_io: ModelIO, width: int) -> None:
@@ -228,9 +229,9 @@ class Cost:
     """Training cost of a model, computed from its sizes.
 
     Attributes:
-        parameters: trainable parameters.
+        parameters: number of trainable parameters.
         flops: matrix-product FLOPs of a training sample; the backward pass counts twice.
-        kept: stored activations of a sample, within 10 % of torch.
+        kept: number of activations stored per sample, within 10 % of torch's.
     """
 
     parameters: int
@@ -320,17 +321,17 @@ def make_model(
     """Build a registered model with new weights: ``make_model("roformer", num_symbols=16, num_layers=4, ...)``.
 
     Args:
-        name: of the architecture.
+        name: name of the architecture.
         num_symbols: number of outputs.
-        vocab_size: input vocabulary, if larger (``dataset.vocab_size``).
-        seed: of the weights.
-        max_length: longest input, for learned positions or input features.
-        input_width: coordinates of vector inputs, instead of tokens.
-        feedback_width: extra inputs at each position.
-        fields: of the spec.
+        vocab_size: number of input tokens, such as ``dataset.vocab_size`` (default: `num_symbols`).
+        seed: seed of the weights.
+        max_length: number of positions of the longest input, for learned positions or input features.
+        input_width: number of coordinates of vector inputs, for models that do not read tokens.
+        feedback_width: number of extra inputs at each position.
+        fields: fields of the spec.
 
     Raises:
-        InputError: an unknown name or field, a value out of range, or a missing package.
+        InputError: the name or a field is unknown, a value is out of range, or a package is missing.
     """
     spec = registry.build_spec("model", {"name": name, **fields}, "model")
     require_count("num_symbols", num_symbols)
@@ -338,7 +339,7 @@ def make_model(
         vocab_size = num_symbols if vocab_size is None else vocab_size
         require_count("vocab_size", vocab_size, num_symbols, ", the number of symbols")
     elif vocab_size is not None:
-        raise InputError("vocab_size, input_width: give only one, because a model reads tokens or vectors")
+        raise InputError("vocab_size, input_width: pass only one, because a model reads tokens or vectors")
     ports = ModelIO(
         num_outputs=num_symbols,
         vocab_size=vocab_size,

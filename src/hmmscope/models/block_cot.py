@@ -1,9 +1,9 @@
 """Block chain-of-thought: after every `block_length` positions, the model reads its own prediction.
 
-The first position of every block but the first has extra input features [model's previous answer, 1]; other positions
-have zeros. The answer is the softmax of the outputs, or the output vector, and has no gradient.
+The first position of every block but the first has the extra input features [answer, 1]; other positions have zeros.
+The answer is the softmax of the model's outputs at the previous position, or the output vector, and has no gradient.
 
-Source: [Limits] §4.3 and App. C.2; the form of these features is ours.
+Source: [Limits] §4.3 and App. C.2; the paper does not specify these features.
 """
 
 import torch
@@ -35,11 +35,11 @@ def block_outputs(
     Outputs and gradients are equal without dropout.
 
     Args:
-        model: takes ``feedback=`` (batch, position, num_outputs + 1), and ``cache=`` for two-phase.
+        model: model with the arguments ``feedback`` (batch, position, num_outputs + 1), and ``cache`` for two-phase.
         inputs: tokens (batch, position) or vectors (batch, position, coordinate).
-        kind: "law" (softmax) or "vector".
-        block_length: b >= 1; no feedback if b >= the number of positions.
-        algorithm: "two-phase" or "naive".
+        kind: kind of the answer, "law" (softmax) or "vector".
+        block_length: number of positions per block, at least 1.
+        algorithm: "two-phase" or "naive", see above.
     """
     if algorithm == "naive":
         return _naive(model, inputs, kind, block_length)

@@ -18,7 +18,7 @@ _GROUP = 32  # heads of samples per group, so that their logits stay in the CPU 
 class BlockedAttention(torch.autograd.Function):
     """Causal softmax attention with rotary queries and keys, equal to ``scaled_dot_product_attention(is_causal=True)``.
 
-    The backward pass stores the pattern. Only first derivatives are supported.
+    The attention weights are stored for the backward pass. Only first derivatives are supported.
     """
 
     @staticmethod

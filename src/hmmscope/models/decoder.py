@@ -27,20 +27,21 @@ class DecoderSpec:
     outputs = head(norm(x))
 
     Attributes:
-        num_layers: blocks.
-        num_heads: heads in a block.
-        width: of the residual stream; a multiple of num_heads.
-        mlp_ratio: hidden MLP width / `width`.
+        num_layers: number of blocks.
+        num_heads: number of heads in a block.
+        width: width of the residual stream; a multiple of num_heads.
+        mlp_ratio: hidden width of the MLP divided by `width`.
         positions: "learned" (needs ``max_length``), "sinusoidal", "rotary" or "none".
-        input_features: add `input_features` (needs ``max_length``).
-        dropout: rate.
-        attention_only: no MLP.
-        causal: mask future positions.
-        norm: "pre" or "none".
-        scale_attention: divide logits by the square root of the head width.
+        input_features: True adds `input_features` of the position (needs ``max_length``).
+        dropout: dropout rate.
+        attention_only: True omits the MLPs.
+        causal: True masks future positions.
+        norm: "pre" (layer norm before attention and MLP) or "none".
+        scale_attention: True divides attention logits by the square root of the head width.
         rotary_base: pair i of a head rotates by position * rotary_base^(-2i/head width).
 
-    Source: [Limits] §2.2, A.1, C.1, without MLP width, dropout sites and attention scaling ("decoder-paper").
+    Source: [Limits] §2.2, A.1, C.1, which do not state MLP width, dropout sites and attention scaling
+    ("decoder-paper").
     """
 
     num_layers: int = 2
@@ -74,9 +75,9 @@ class DecoderSpec:
 
         Args:
             model_io: input and output sizes.
-            columns: positions of a sample.
-            device: short inputs on a CPU store attention patterns.
-            mixing: operations and activations of another mixer.
+            columns: number of positions of a sample.
+            device: device type; on a CPU, attention weights of short inputs are stored.
+            mixing: operations and activations of a mixer other than attention.
         """
         d, normed, mlp = self.width, self.norm == "pre", not self.attention_only
         hidden, norm, dropped = self.mlp_ratio * d, 2 * d * normed, self.dropout > 0
@@ -119,13 +120,13 @@ class RoFormerSpec:
     """A RoFormer-style decoder: `DecoderSpec` with rotary positions, no input features and no dropout.
 
     Attributes:
-        num_layers: blocks.
-        num_heads: heads in a block.
-        width: of the residual stream; a multiple of 2 * num_heads.
-        mlp_ratio: hidden MLP width / `width`.
+        num_layers: number of blocks.
+        num_heads: number of heads in a block.
+        width: width of the residual stream; a multiple of 2 * num_heads.
+        mlp_ratio: hidden width of the MLP divided by `width`.
         rotary_base: base of the rotation frequencies.
 
-    Source: [MultiTask] §5, without norm, MLP, rotary base and dropout ("roformer-paper").
+    Source: [MultiTask] §5, which does not state norm, MLP, rotary base and dropout ("roformer-paper").
     """
 
     num_layers: int = 2
@@ -180,7 +181,7 @@ class Decoder(EncodedModel):
     Args:
         spec: the architecture.
         model_io: input and output sizes.
-        generator: of the weights.
+        generator: random generator of the weights.
         mixer: factory of the module that mixes positions in a block.
 
     Raises:
@@ -232,7 +233,7 @@ class Decoder(EncodedModel):
         """Compute the outputs; see `SequenceModel.forward`.
 
         Raises:
-            InputError: inputs that do not match `model_io`, positions >= `max_length`, or a cache without causal attention.
+            InputError: inputs do not fit `model_io`, a position is >= `max_length`, or a cache lacks causal attention.
         """
         x_BTD = self.encode(inputs, feedback)
         begin, pasts = self._recall(cache)

@@ -27,12 +27,12 @@ class DeltaRuleSpec:
     are those of `DecoderSpec` without positions.
 
     Attributes:
-        num_layers: blocks.
-        num_heads: heads in a block.
-        width: of the residual stream; a multiple of num_heads.
-        mlp_ratio: hidden MLP width / `width`.
-        gated: learn a_t.
-        negative: allow eigenvalues a_t (1 - b_t) in (-1, 1) instead of (0, 1).
+        num_layers: number of blocks.
+        num_heads: number of heads in a block.
+        width: width of the residual stream; a multiple of num_heads.
+        mlp_ratio: hidden width of the MLP divided by `width`.
+        gated: True learns a_t, otherwise a_t = 1.
+        negative: True allows eigenvalues a_t (1 - b_t) in (-1, 1) instead of (0, 1).
 
     Source: Yang et al. 2024 (arXiv:2406.06484, 2412.06464); for `negative` Grazzi et al. 2025 (arXiv:2411.12537).
     """
@@ -67,8 +67,8 @@ class DeltaRuleSpec:
 class DeltaRule(Mixer):
     """Mixer of `DeltaRuleSpec`, computed in chunks.
 
-    With u_t = b_t (v_t - a_t S_{t-1}^T k_t), A_tj = a_{j+1} ... a_t and A_t the product of a from the start of the
-    chunk to t,
+    Let u_t = b_t (v_t - a_t S_{t-1}^T k_t), A_tj = a_{j+1} ... a_t, A_t the product of a from the start of the chunk to
+    t, and S the state before the chunk. Then
 
         u_t = b_t (v_t - A_t S^T k_t) - b_t Σ_{j<t} A_tj (k_t·k_j) u_j      a triangular system
         S_t = A_t S + Σ_{j≤t} A_tj k_j u_j^T

@@ -42,10 +42,10 @@ _WRAPPED = ("module", "model", "_orig_mod", "original_model")
 
 @contextmanager
 def explained(model: nn.Module, inputs: Tensor) -> Iterator[None]:
-    """Explain an index error in a model call; other errors pass through.
+    """Replace an index error in a model call by an InputError that explains it; leave other errors unchanged.
 
     Raises:
-        InputError: names the module that failed and its size, or the unknown token.
+        InputError: an index is out of range; the message names the module and its size, or the unknown token.
     """
     _require_known(model, inputs)
     try:
@@ -60,10 +60,10 @@ def failure(model: nn.Module, inputs: Tensor, error: Exception, call: Callable[[
     """Return an InputError for a failed model call, with the cause if known.
 
     Args:
-        model: the module.
+        model: module that failed.
         inputs: tokens (batch, time) or vectors.
-        error: the original error.
-        call: calls the model without hooks.
+        error: original error.
+        call: function that calls the model on inputs without hooks.
     """
     if isinstance(error, HmmscopeError | MemoryError | torch.OutOfMemoryError | ModuleNotFoundError):
         return error
@@ -74,7 +74,7 @@ def failure(model: nn.Module, inputs: Tensor, error: Exception, call: Callable[[
 
 
 class _Unexplained(InputError):
-    """A failure with a cause that is not in the traceback."""
+    """The cause of a failure whose traceback does not show a cause."""
 
 
 def _require_known(model: nn.Module, inputs: Tensor) -> None:
@@ -211,7 +211,7 @@ def require_values(model: nn.Module) -> None:
     """Raise InputError for a module with lazy or meta weights or buffers."""
     for where, weight in (*model.named_parameters(), *model.named_buffers()):
         if nn.parameter.is_lazy(weight):
-            rule = f"has lazy modules with uninitialized weights ({where}); give their sizes"
+            rule = f"has lazy modules with uninitialized weights ({where}); specify their sizes"
             raise InputError(f"model: {title_of(model)} {rule}")
         if weight.is_meta:
             fix = "load its weights" if isinstance(weight, nn.Parameter) else "build it on a device with values"

@@ -23,10 +23,10 @@ Pass = Callable[[Tensor], Tensor]
 
 
 class AttentionHookPoint(HookPoint):
-    """Hook point of the attention output; it contains the hook points of `Attention`.
+    """Hook point of the attention output, with the hook points of `Attention` as its parts.
 
     Args:
-        mixed: provide a tap for the head outputs.
+        mixed: True adds a hook point for the head outputs.
     """
 
     def __init__(self, *, mixed: bool = True) -> None:
@@ -45,7 +45,7 @@ class AttentionHookPoint(HookPoint):
 
 
 class ModuleHooks:
-    """Callbacks for functions called inside a module; by default they change nothing."""
+    """Callbacks for functions that a module calls; by default the callbacks change nothing."""
 
     def softmax(self, softmax: Pass, logits: Tensor) -> Tensor:
         return softmax(logits)
@@ -223,7 +223,7 @@ def _layer_by_layer(
 
 
 def minus_infinity(logits: Tensor) -> Tensor:
-    """Replace the lowest values by -inf, except where all keys are masked."""
+    """Replace the lowest finite values, which mark masked keys, by -inf, except where all keys are masked."""
     hidden = logits <= torch.finfo(logits.dtype).min / 2
     return logits.masked_fill(hidden & ~hidden.all(-1, keepdim=True), -torch.inf)
 
@@ -245,7 +245,7 @@ def eager(model: nn.Module) -> Iterator[None]:
 
 
 def writing(tap: Pass, *, time_first: bool = False) -> Callable[..., Any]:
-    """Return a hook that passes the (first) output through a hook point, in shape (batch, time, ...)."""
+    """Return a hook that passes a module's first output, as (batch, time, ...), through the hook point `tap`."""
 
     def wrote(module: nn.Module, args: tuple, output: Any) -> Any:
         if isinstance(output, tuple):
@@ -256,7 +256,7 @@ def writing(tap: Pass, *, time_first: bool = False) -> Callable[..., Any]:
 
 
 def reading(tap: Pass, *, time_first: bool = False) -> Callable[..., Any]:
-    """Return a hook that passes the first input through a hook point, in shape (batch, time, ...)."""
+    """Return a hook that passes a module's first input, as (batch, time, ...), through the hook point `tap`."""
 
     def read(module: nn.Module, args: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         if args:

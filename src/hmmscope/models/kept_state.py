@@ -92,7 +92,7 @@ class KeptState:
 
     @contextmanager
     def without_hooks(self) -> Iterator[None]:
-        """Disable the user's forward hooks inside the block, but not torch's own hooks, which compute weights."""
+        """Disable the user's forward hooks in the ``with`` block, but not torch's own hooks, which compute weights."""
         for part, name, hooks in self._hooks:
             own = _others(hooks)
             vars(part)[name] = OrderedDict((key, hook) for key, hook in hooks.items() if key not in own)
@@ -114,7 +114,7 @@ def _others(hooks: Mapping[int, Any]) -> list[int]:
 
 
 def _reachable(values: list[Any], known: set[int], own: set[str]) -> Iterator[Any]:
-    """Yield the mutable values inside some values, also in modules and in objects of the packages `own`."""
+    """Yield the mutable values inside `values`, in modules, and in objects of the packages `own`."""
     stack, seen = values, set(known)
     while stack:
         value = stack.pop()
@@ -172,7 +172,7 @@ def _restore(value: Any, copy: Any) -> None:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[KeptState]:
-    """Put a model in evaluation mode without gradients and hooks inside the block, then restore its state."""
+    """Put a model in evaluation mode without gradients and hooks in the ``with`` block, then restore its state."""
     kept = KeptState(model)
     with evaluating(model), torch.no_grad(), kept.without_hooks():
         try:

@@ -37,10 +37,10 @@ class LinearAttentionSpec:
     The other parts are those of `DecoderSpec`.
 
     Attributes:
-        num_layers: blocks.
-        num_heads: heads in a block.
-        width: of the residual stream; a multiple of num_heads.
-        mlp_ratio: hidden MLP width / `width`.
+        num_layers: number of blocks.
+        num_heads: number of heads in a block.
+        width: width of the residual stream; a multiple of num_heads.
+        mlp_ratio: hidden width of the MLP divided by `width`.
         positions: "learned", "sinusoidal" or "none".
 
     Source: Katharopoulos et al. 2020, Eq. 9-12.

@@ -18,12 +18,12 @@ class RecurrentSpec:
     """Options of recurrent networks.
 
     Attributes:
-        num_layers: stacked layers.
-        width: coordinates of a state.
-        learn_initial: learn the first state.
-        gates: products in a step.
-        kept: stored activations for each coordinate and step.
-        num_states: state vectors of a layer.
+        num_layers: number of stacked layers.
+        width: number of coordinates of a state.
+        learn_initial: True learns the first state.
+        gates: number of matrix products of each input in a step.
+        kept: number of activations stored for each coordinate and step.
+        num_states: number of state vectors of a layer.
     """
 
     num_layers: int = 1
@@ -68,13 +68,13 @@ class RNNSpec(RecurrentSpec):
 
     h_t = nonlinearity(W_i x_t + b_i + W_h h_{t-1} + b_h);  outputs_t = head(h_t)
 
-    x_t is the one-hot token, or the vector, followed by the feedback.
+    The input x_t is the one-hot token, or the vector, followed by the feedback.
 
     Attributes:
-        num_layers: stacked layers.
-        width: coordinates of a state.
-        nonlinearity: "relu" or "tanh".
-        learn_initial: learn h_{-1}, from zero.
+        num_layers: number of stacked layers.
+        width: number of coordinates of a state.
+        nonlinearity: nonlinearity of the states, "relu" or "tanh".
+        learn_initial: True learns h_{-1}, starting from zero.
 
     Source: [Limits] §2.2, §4.1: one layer of 64 ReLU units.
     """
@@ -93,9 +93,9 @@ class LSTMSpec(RecurrentSpec):
     """Long short-term memory, ``torch.nn.LSTM`` (Hochreiter and Schmidhuber 1997), with a linear head.
 
     Attributes:
-        num_layers: stacked layers.
-        width: coordinates of state and cell.
-        learn_initial: learn the first state and cell, from zero.
+        num_layers: number of stacked layers.
+        width: number of coordinates of state and cell.
+        learn_initial: True learns the first state and cell, starting from zero.
     """
 
     gates, kept, num_states = 4, 17, 2
@@ -110,9 +110,9 @@ class GRUSpec(RecurrentSpec):
     """Gated recurrent units, ``torch.nn.GRU`` (Cho et al. 2014), with a linear head.
 
     Attributes:
-        num_layers: stacked layers.
-        width: coordinates of a state.
-        learn_initial: learn the first state, from zero.
+        num_layers: number of stacked layers.
+        width: number of coordinates of a state.
+        learn_initial: True learns the first state, starting from zero.
     """
 
     gates, kept = 3, 8
@@ -129,7 +129,7 @@ class Recurrent(SequenceModel):
     Args:
         spec: RNN, LSTM or GRU.
         model_io: input and output sizes.
-        generator: of the weights.
+        generator: random generator of the weights.
     """
 
     def __init__(self, spec: RecurrentSpec, model_io: ModelIO, generator: torch.Generator) -> None:

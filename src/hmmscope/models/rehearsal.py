@@ -41,11 +41,11 @@ class Asked(Shown):
     """The outputs that a rehearsal expects of a model.
 
     Attributes:
-        num_outputs: least number of outputs.
-        columns: evaluated positions (position,); None for all.
-        is_law: True if outputs are logits.
-        next_symbols: True if they predict the next symbol.
-        strict: refuse a model without logits (batch, time, output).
+        num_outputs: least number of outputs per position.
+        columns: positions whose outputs are evaluated (position,); None for all.
+        is_law: True if outputs are logits of a probability distribution.
+        next_symbols: True if outputs predict the next symbol.
+        strict: True raises an error if the model does not return logits (batch, time, output).
     """
 
     num_outputs: int = 1
@@ -73,9 +73,9 @@ def rehearse(model: nn.Module, inputs: Tensor, asked: Asked) -> tuple[str, ...]:
     """Call a model on a few samples and return warnings, one line each.
 
     Args:
-        model: maps tokens (batch, time), or vectors, to logits (batch, time, output).
-        inputs: `SAMPLES` samples (sample, time) or (sample, time, coordinate).
-        asked: expected outputs.
+        model: map from tokens (batch, time), or vectors, to logits (batch, time, output).
+        inputs: tokens (sample, time) or vectors (sample, time, coordinate) of `SAMPLES` samples.
+        asked: outputs that are expected.
     """
     model = unwrapped(model)
     require_callable_on_tokens(model)
@@ -165,7 +165,7 @@ def _rehearse_gradients(module: nn.Module, inputs: Tensor) -> tuple[str, ...]:
 
 @contextmanager
 def _moved(weights: list[nn.Parameter]) -> Iterator[None]:
-    """Change weights inside the block, so that their running averages change too."""
+    """Change the weights in the ``with`` block, so that running averages of the weights change too."""
     moving = [weight for weight in weights if weight.is_floating_point()]
     kept = [weight.detach().clone() for weight in moving]
     try:
@@ -183,11 +183,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def leak_in(model: nn.Module, lines: Iterable[str]) -> str | None:
-    """Return why scores of a model that sees later tokens are invalid, or None; `lines` are its warnings."""
+    """Return why the model's scores are invalid if it sees later tokens, else None; `lines` are its warnings."""
     bidirectional = getattr(getattr(unwrapped(model), "spec", None), "causal", True) is False
     found = f"{_NOT_CAUSAL}: it has causal = false" if bidirectional else None
     found = next((line for line in lines if line.startswith(_NOT_CAUSAL)), found)
-    return found and f"{found}, so its losses are no predictions; mask later tokens"
+    return found and f"{found}, so its losses do not measure predictions; mask later tokens"
 
 
 def failure_on_few(model: nn.Module) -> str:
@@ -317,7 +317,7 @@ class _Rehearsed:
                 yield f"{_NOT_CAUSAL}: its output at position {int(early[-1])} changes when {what}"
                 break
         if differ[len(begins) :].any():
-            yield "the model's outputs depend on other samples of the batch (does it expect (time, batch)?)"
+            yield "the model's outputs depend on other samples of the batch; check whether it expects (time, batch)"
 
     def _differ(self, one: Tensor, other: Tensor) -> Bool[Tensor, "batch time"]:
         if one.shape != other.shape:
@@ -365,7 +365,7 @@ class _Rehearsed:
             return ""
         return (
             f"the model predicts the current token instead of the next ({echoes:.0%} of positions, mean probability "
-            f"{believed:.2f}; the next token repeats at {repeats:.0%}): are its outputs shifted by one?"
+            f"{believed:.2f}; the next token repeats at {repeats:.0%}): check whether its outputs are shifted by one"
         )
 
 

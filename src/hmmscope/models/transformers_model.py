@@ -24,19 +24,20 @@ _SPECIAL = ("dt_proj", "igate_preact", "fgate_preact")
 class TransformersModel(EncodedModel):
     """An architecture of Transformers between this library's embedding and head.
 
-    Hook points: ``residual.<layer>``, and with softmax attention those of `Decoder`. `initialise` sets linear maps;
-    decays, gates, convolutions and norms start as in Transformers. With a cache, the model rereads all inputs.
+    Hook points: ``residual.<layer>``, and with softmax attention those of `Decoder`. `initialise` draws the weights of
+    linear maps; decays, gates, convolutions and norms start as in Transformers. With a cache, each call reads all
+    inputs again.
 
     Args:
         config: name of the configuration class.
-        fields: of the configuration, without the width.
+        fields: fields of the configuration, without the width.
         body: class name of the layers.
-        width: of the residual stream.
+        width: width of the residual stream.
         model_io: input and output sizes.
-        generator: of the weights.
+        generator: random generator of the weights.
         reads_positions: True if the layers have positions.
-        attention: name of the attention in a layer, if any.
-        options: passed to the layers at every call.
+        attention: name of the attention module in a layer, if any.
+        options: options passed to the layers at every call.
 
     Raises:
         ResourceError: transformers is not installed.
@@ -144,7 +145,7 @@ def transformers() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "transformers":
             raise
-        raise ResourceError("this model needs transformers: pip install 'hmmscope[models]'") from None
+        raise ResourceError("model: this model needs transformers: pip install 'hmmscope[models]'") from None
 
 
 @contextmanager

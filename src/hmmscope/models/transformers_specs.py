@@ -16,11 +16,11 @@ class MambaSpec:
     """Mamba: a selective state space model (Gu and Dao 2023). Needs ``pip install 'hmmscope[models]'``.
 
     Attributes:
-        num_layers: blocks.
-        width: of the residual stream.
-        state_size: state numbers for each inner channel.
-        expand: inner channels / `width`.
-        kernel_size: of the convolution.
+        num_layers: number of blocks.
+        width: width of the residual stream.
+        state_size: number of state coordinates for each inner channel.
+        expand: number of inner channels divided by `width`.
+        kernel_size: width of the convolution.
     """
 
     num_layers: int = 4
@@ -50,13 +50,13 @@ class Mamba2Spec:
     """Mamba-2: state space duality (Dao and Gu 2024). Needs ``pip install 'hmmscope[models]'``.
 
     Attributes:
-        num_layers: blocks.
-        num_heads: heads of expand * width / num_heads channels.
-        width: of the residual stream.
-        state_size: state numbers for each inner channel.
-        expand: inner channels / `width`.
-        kernel_size: of the convolution.
-        chunk_length: positions in a chunk.
+        num_layers: number of blocks.
+        num_heads: number of heads, each of expand * width / num_heads channels.
+        width: width of the residual stream.
+        state_size: number of state coordinates for each inner channel.
+        expand: number of inner channels divided by `width`.
+        kernel_size: width of the convolution.
+        chunk_length: number of positions in a chunk.
     """
 
     num_layers: int = 4
@@ -94,9 +94,9 @@ class XLSTMSpec:
     """xLSTM with mLSTM blocks, which have a matrix memory (Beck et al. 2024). Needs ``pip install 'hmmscope[models]'``.
 
     Attributes:
-        num_layers: blocks.
-        num_heads: memories in a block.
-        width: of the residual stream; a multiple of 2 * num_heads.
+        num_layers: number of blocks.
+        num_heads: number of matrix memories in a block.
+        width: width of the residual stream; a multiple of 2 * num_heads.
     """
 
     num_layers: int = 4
@@ -126,9 +126,9 @@ class RWKVSpec:
     """RWKV, version 4 (Peng et al. 2023). Needs ``pip install 'hmmscope[models]'``.
 
     Attributes:
-        num_layers: blocks, at least 2.
-        width: of the residual stream, at least 2.
-        mlp_ratio: hidden width of the channel mixing / `width`.
+        num_layers: number of blocks, at least 2.
+        width: width of the residual stream, at least 2.
+        mlp_ratio: hidden width of the channel mixing divided by `width`.
     """
 
     num_layers: int = 4
@@ -160,12 +160,12 @@ class GatedDeltaNetSpec:
     Needs ``pip install 'hmmscope[models]'``.
 
     Attributes:
-        num_layers: blocks.
-        num_heads: heads of width / num_heads coordinates.
-        width: of the residual stream; a multiple of num_heads.
-        mlp_ratio: hidden MLP width / `width`.
-        kernel_size: of the convolution.
-        chunk_length: positions in a chunk.
+        num_layers: number of blocks.
+        num_heads: number of heads, each of width / num_heads coordinates.
+        width: width of the residual stream; a multiple of num_heads.
+        mlp_ratio: hidden width of the MLP divided by `width`.
+        kernel_size: width of the convolution.
+        chunk_length: number of positions in a chunk.
     """
 
     num_layers: int = 4
@@ -204,9 +204,9 @@ class LlamaSpec:
     """Llama (Touvron et al. 2023): rotary positions, gated MLP, RMS norms. Needs ``pip install 'hmmscope[models]'``.
 
     Attributes:
-        num_layers: blocks.
-        num_heads: heads in a block.
-        width: of the residual stream; a multiple of 2 * num_heads.
+        num_layers: number of blocks.
+        num_heads: number of heads in a block.
+        width: width of the residual stream; a multiple of 2 * num_heads.
         mlp_ratio: hidden MLP width / `width`; with 8/3 a block has as many weights as a `DecoderSpec` with 4.
     """
 

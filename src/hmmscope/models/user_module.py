@@ -63,9 +63,9 @@ class UserModule(SequenceModel):
     """A user's module, trained in place; its dropout depends on the run's seed and step.
 
     Args:
-        module: maps tokens (batch, time), or vectors, to logits; see `logits_of`.
+        module: map from tokens (batch, time), or vectors, to logits; see `logits_of`.
         model_io: input and output sizes.
-        seed: of its randomness.
+        seed: seed of dropout and other random numbers of the module.
     """
 
     def __init__(self, module: nn.Module, model_io: ModelIO, seed: int) -> None:
@@ -93,7 +93,7 @@ class UserModule(SequenceModel):
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time output"]:
         if feedback is not None or cache is not None:
-            raise InputError("model: a module of your own takes no feedback; train without block_length")
+            raise InputError("model: user modules accept no feedback; train without block_length")
         if not self.training or torch.compiler.is_compiling():  # training seeds the generators of a compiled model
             return logits_of(call_on_tokens(self.adapted, inputs), inputs, self.model_io.num_outputs)
         devices = [inputs.device] if inputs.device.type == "cuda" else []
@@ -112,9 +112,9 @@ class UserModuleSpec:
     """Spec of a user's module; configurations store the module's class and shapes, and runs also its initial weights.
 
     Attributes:
-        class_name: class with its package.
-        shapes: ``name 3x4`` of each parameter.
-        heads: ``h.*.attn.n_head=4`` for attributes that count heads; layers are numbered by ``*``.
+        class_name: name of the class, with its package.
+        shapes: name and shape of each parameter, such as ``name 3x4``.
+        heads: attributes that hold numbers of heads, such as ``h.*.attn.n_head=4``, where ``*`` stands for the layer.
     """
 
     class_name: str
@@ -125,7 +125,7 @@ class UserModuleSpec:
     @classmethod
     def of(cls, module: nn.Module) -> "UserModuleSpec":
         if any(nn.parameter.is_lazy(one) for one in module.parameters()):
-            raise InputError("model: has lazy modules with unknown shapes; give their sizes")
+            raise InputError("model: has lazy modules with unknown shapes; specify their sizes")
         parameters = list(named_module(module).named_parameters())
         if any(key.endswith("_flat_param") for key, _ in parameters):
             raise InputError("model: FSDP has joined its weights; pass use_orig_params=True, or use fully_shard")
@@ -138,11 +138,11 @@ class UserModuleSpec:
         """Return the spec with this module attached.
 
         Args:
-            module: the user's module.
-            strict: refuse other numbers of heads.
+            module: user's module.
+            strict: True raises an error if numbers of heads differ.
 
         Raises:
-            InputError: its parameters or heads differ.
+            InputError: the module's parameters or numbers of heads differ.
         """
         other = UserModuleSpec.of(module)
         own, found = ({one.rpartition(" ")[0]: one.rpartition(" ")[2] for one in spec.shapes} for spec in (other, self))

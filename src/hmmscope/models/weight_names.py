@@ -1,4 +1,4 @@
-"""Names of weights in wrapped and plain modules."""
+"""Names of weights in plain modules, and in modules with wrappers such as torch.compile."""
 
 from collections.abc import Collection, Iterable, Iterator
 
