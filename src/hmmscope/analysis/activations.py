@@ -43,7 +43,7 @@ def inference_mode(model: nn.Module) -> Iterator[torch.device]:
     """Put a model in evaluation mode without gradients; yield its device.
 
     Raises:
-        InputError: no module.
+        InputError: `model` is not a module.
     """
     require_module(model)
     count_pass()
@@ -61,8 +61,8 @@ def model_outputs(
 ) -> Float[Tensor, "batch time output"]:
     """Run a module and return its output tensor or ``.logits``.
 
-    Return the first `num_outputs` outputs. With `block_length` the model reads its own predictions as input (block
-    chain-of-thought).
+    The result has the first `num_outputs` outputs. With `block_length` the model reads its own predictions as input
+    (block chain-of-thought).
     """
     count_pass()
     with explained(model, inputs):
@@ -118,7 +118,7 @@ def residual_layers(model: nn.Module) -> list[str]:
     """Return the names ``residual.0``, ``residual.1``, ... of a model's residual-stream layers.
 
     Raises:
-        InputError: no layers are found.
+        InputError: no layers are found in the model.
     """
     require_module(model)
     model = registry.adapted(model)
@@ -179,18 +179,18 @@ def capture_activations(
     device: Any = None,
     **inputs: Any,
 ) -> dict[str, Tensor]:
-    """Run a model in evaluation mode and return the outputs of named modules, each reduced by `select`.
+    """Run a model in evaluation mode, and return `select` of the outputs of named modules.
 
     Args:
         model: any module.
         names: activations (``residual.1``, ``blocks.0.attention.pattern``) or modules.
-        tokens: (batch, time), or vectors (batch, time, input).
+        tokens: tokens (batch, time), or vectors (batch, time, input).
         select: function applied to each activation.
-        device: where the model runs.
-        inputs: more arguments of the model.
+        device: device on which the model runs.
+        inputs: further arguments of the model.
 
     Raises:
-        InputError: an unknown name, or a model that fails.
+        InputError: a name is unknown, or the model fails.
     """
     require_module(model)
     require_names(names)
@@ -269,10 +269,10 @@ def read_stream(
         model: any module.
         dataset: samples.
         times: observation indices (time,).
-        names: modules (layer,); narrower ones are padded with zeros.
+        names: names of modules (layer,); narrower activations are padded with zeros.
         num_samples: number of samples.
-        first: first sample.
-        stay: keep activations on the model's device.
+        first: number of the first sample.
+        stay: True keeps activations on the model's device.
     """
     columns = torch.from_numpy(dataset.layout.token_positions[times])
     features: list[Tensor] = []
@@ -295,7 +295,7 @@ def read_stream(
 
 
 def _require_axes(model: nn.Module, names: Sequence[str], tokens: Tensor) -> None:
-    """Raise InputError for exchanged axes of equal lengths, by a call of unequal ones."""
+    """Raise InputError if activations have exchanged axes, found by a call with unequal batch and time."""
     if is_of_library(model):
         return
     for time in (tokens.shape[1] - 1, tokens.shape[1]):

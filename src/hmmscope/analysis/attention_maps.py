@@ -19,19 +19,19 @@ from hmmscope.schema import require_count
 def attention_map(
     model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, max_offset: int = 32, seed: int = 0
 ) -> ResultTable:
-    """Average the attention that the last token pays to earlier tokens, for each layer and head.
+    """Average the attention weights of the last token on earlier tokens, for each layer and head.
 
     Args:
-        model: has taps ``blocks.<layer>.attention.pattern`` (batch, head, query, key).
+        model: model with hook points ``blocks.<layer>.attention.pattern`` (batch, head, query, key).
         dataset: samples.
-        num_samples: at most that of recorded sequences.
-        max_offset: largest distance to a key.
-        seed: of the bootstrap.
+        num_samples: number of samples, at most the number of windows of recorded sequences.
+        max_offset: largest distance between the last token and a key.
+        seed: seed of the bootstrap.
 
     Returns:
-        Rows (layer, head, kind, key, value, low, high, samples); layers count from 1. The key of ``offset`` is the
-        distance, of ``source`` ``same sequence``, ``earlier sequences`` or ``delimiters``. Intervals are 95 % over
-        samples.
+        Rows (layer, head, kind, key, value, low, high, samples); layers count from 1. For the kind ``offset``, `key` is
+        the distance; for ``source`` it is ``same sequence``, ``earlier sequences`` or ``delimiters``. Intervals are 95
+        % over samples.
 
     Source: [MultiTask] Fig. 7.
     """

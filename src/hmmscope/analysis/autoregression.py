@@ -17,16 +17,16 @@ _RIDGE = 1e-9
 class AutoRegression:
     """Gaussian vector autoregressions of orders 0 to `order`, fitted by least squares.
 
-    o_t = b + A_1 o_{t-1} + .. + A_k o_{t-k} + N(0, noise).  If fewer than k vectors follow the start or the last
-    missing entry, a lower order predicts.
+    o_t = b + A_1 o_{t-1} + .. + A_k o_{t-k} + N(0, noise). Where fewer than k vectors follow the start or the last
+    missing entry, a lower order is used.
 
     Args:
-        sequences: padded with NaN.
-        order: largest order; fewer if there are too few data.
-        least: least noise variances, as fractions of the variances of the data.
+        sequences: vectors (batch, time, coordinate), padded with NaN.
+        order: largest order; it is reduced if there are too few data.
+        least: least allowed noise variances, as fractions of the variances of the data.
 
     Attributes:
-        num_parameters: of each order.
+        num_parameters: number of parameters of each order.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ class InterventionOptions:
 
     Attributes:
         num_positions: Number of edited positions, evenly spaced in the last three quarters of the sequence.
-        num_random: Number of random subspaces, averaged.
+        num_random: Number of random subspaces, over which the control is averaged.
         ridge: Penalty of the regression that reads the belief.
 
     Raises:
@@ -73,9 +73,9 @@ def belief_interventions(
         swap     x + (read(x') - read(x)) G
         ablate   x - (read(x) - mean of b) G
 
-    The controls are a random map of equal rank in the whitened stream (for ``set``: a random change of equal norm) and
-    replacement of the whole stream. The value of ``set`` and ``swap`` is the fraction of the distance to the exact
-    answer that the edit closes,
+    The controls are a random map of equal rank in the whitened stream (for ``set``: a random change of equal norm), and
+    replacement of the whole stream by x'. The value of ``set`` and ``swap`` is the fraction of the distance to the
+    exact answer for b' that the edit closes,
 
         1 - D(exact(b'), model after) / D(exact(b'), model before);
 
@@ -86,22 +86,24 @@ def belief_interventions(
     Args:
         model: any module.
         dataset: samples of an HMM or a mixture.
-        layers: module names; default: the residual stream.
-        num_samples: the last quarter are edited.
-        answer: "observation", "belief", or "density" for vectors.
-        interventions: default: all.
-        seed: of subspaces and bootstrap.
+        layers: module names (default: the residual stream).
+        num_samples: number of samples; the last quarter are edited.
+        answer: target that the model predicts: "observation", "belief", or "density" for vectors.
+        interventions: names of interventions (default: all).
+        seed: seed of subspaces and bootstrap.
         options: see `InterventionOptions`.
 
     Returns:
         Rows (layer, layer_name, fitted, intervention, subspace, metric, value, low, high, error, before, after,
-        samples). `fitted` is training R²; metric is "kl", "total_variation" or, for vectors, "squared" (of standardised
-        means); before and after are means of D. Intervals are 95 % over edited samples.
+        samples). `fitted` is the R² on training samples; `metric` is "kl", "total_variation" or, for vectors, "squared"
+        (squared distance of standardised means); `before` and `after` are means of D. Intervals: 95 % over edited
+        samples.
 
     Raises:
-        InputError: no belief states, an unknown layer or answer, or no two edited samples of one component.
+        InputError: the process has no belief states, a layer or the answer is unknown, or no two edited samples have
+            the same component.
 
-    Source: ours; readouts as in Shai et al. (2024).
+    Source: this project; the affine maps follow Shai et al. (2024).
     """
     options = options_of(options, InterventionOptions)
     require_count("num_samples", num_samples, 16, " (some fit the map, the others are edited)")
@@ -276,9 +278,9 @@ def exact_answers(
 
     Args:
         law: parameters of the process.
-        beliefs: state probabilities.
-        components: of each sample; default: the first.
-        answer: "observation" or "belief".
+        beliefs: state probabilities (batch, ..., state).
+        components: component of each sample (default: the first).
+        answer: "observation" or "belief", which returns `beliefs`.
     """
     if answer == "belief":
         return beliefs

@@ -57,7 +57,7 @@ Points = NDArray[np.float64]
 
 @runtime_checkable
 class Trained(Protocol):
-    """A training run with stored checkpoints."""
+    """Interface of a training run with stored checkpoints."""
 
     @property
     def model(self) -> Any:
@@ -78,18 +78,18 @@ class BeliefMap(Shown, Tabular):
     """Beliefs read from one layer by an affine map, on samples held out from the fit.
 
     Attributes:
-        layer: its name.
+        layer: name of the layer.
         exact: exact belief after each observation (point, state).
-        read: the belief as read; entries may be negative.
-        control: the belief as read from the first untrained control, or None.
+        read: belief as read from the layer (point, state); entries may be negative.
+        control: belief as read from the first untrained control, or None.
         r2, low, high: held-out R², with its 95 % interval.
-        share: fraction explained beyond untrained controls.
-        from_prediction: R² from the exact prediction alone.
+        share: fraction of variance explained beyond untrained controls.
+        from_prediction: R² of an affine map from the exact prediction to the belief.
         step: training step, if known.
-        length: observations per sample.
+        length: number of observations per sample.
         warnings: problems found in a user's model.
-        about: how it was measured.
-        earlier: maps at stored steps, if requested.
+        about: settings of the measurement.
+        earlier: maps at stored checkpoints, if requested.
     """
 
     layer: str
@@ -120,8 +120,8 @@ class BeliefMap(Shown, Tabular):
     def coordinates(self, values: Points | None = None) -> NDArray[np.float64]:
         """Project beliefs (point, state), by default `read`, to the plane (point, 2).
 
-        Three states span the simplex, with state 0 on top, 1 left and 2 right. For two states the axes are the exact
-        P(state 0) and that in `values`; for four or more, two principal axes.
+        For three states the plane is that of the simplex, with state 0 on top, 1 left and 2 right. For two states the
+        axes are the exact P(state 0) and P(state 0) in `values`; for four or more, they are two principal axes.
         """
         values = self.read if values is None else values
         num_states = self.exact.shape[1]
@@ -154,7 +154,7 @@ class BeliefMap(Shown, Tabular):
         """Plot the exact beliefs next to the beliefs read from an untrained control and from the model.
 
         Args:
-            ax: Matplotlib axes for the model's beliefs alone.
+            ax: Matplotlib axes; if passed, only the model's beliefs are plotted.
         """
         from matplotlib.figure import Figure
 
@@ -225,20 +225,20 @@ def belief_map(
     """Fit an affine map from one layer to the exact belief, for a model and for untrained networks.
 
     The map is fitted and evaluated as in `geometry`; the plot shows other samples. For a mixture of HMMs, the exact
-    belief averages over the unknown component.
+    belief is P(state | observations), averaged over the unknown component.
 
     Args:
-        model: a module from tokens (batch, time) to logits, or a run.
-        process: object, name, file or dataset; default: that of the run.
-        layer: module name; default: the residual layer with the best training fit.
-        length: observations per sample, see `dataset_for`.
-        num_samples: samples that fit and measure the map.
-        seed: of controls, bootstrap and new samples.
-        over_checkpoints: add maps at the stored steps of a run.
+        model: module from tokens (batch, time) to logits, or a run.
+        process: process, name, file or dataset (default: process of the run).
+        layer: module name (default: the residual layer with the best training fit).
+        length: number of observations per sample, see `dataset_for`.
+        num_samples: number of samples that fit and test the map.
+        seed: seed of controls, bootstrap and new samples.
+        over_checkpoints: True adds maps at the stored checkpoints of a run.
         options: see `InstrumentOptions`.
 
     Raises:
-        InputError: no process or beliefs, no such layer, or a run without stored steps.
+        InputError: the process or its beliefs are missing, the layer is unknown, or the run has no checkpoints.
 
     Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream".
     """
@@ -281,10 +281,10 @@ def belief_map(
 def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed: int = 0) -> ProcessDataset:
     """Return a dataset of a process (object, name or file); return a dataset unchanged.
 
-    By default `length` is that of the recorded sequences, or that of the training (`TRAINED_LENGTHS`).
+    The default of `length` is the length of the recorded sequences, or of the training samples (`TRAINED_LENGTHS`).
 
     Raises:
-        InputError: no process, or no length.
+        InputError: the process or the length is missing.
     """
     if isinstance(process, ProcessDataset):
         require(length is None, "length", "is fixed by the dataset; to choose it, pass a process", length)
@@ -311,13 +311,13 @@ class BeliefReader(Shown):
     """Samples with exact beliefs, the targets of affine maps from a model's layers.
 
     Attributes:
-        dataset: samples.
-        times: observations after which beliefs are read.
-        num_samples: samples that fit and measure maps.
+        dataset: dataset of the samples.
+        times: indices of the observations after which beliefs are read.
+        num_samples: number of samples that fit and test maps.
         belief: exact beliefs of these samples (example, state).
-        drawn_samples: samples to plot.
+        drawn_samples: numbers of the samples to plot.
         points: exact beliefs of the plotted samples (point, state).
-        from_prediction: R² from the exact prediction.
+        from_prediction: R² of an affine map from the exact prediction to the belief.
         inside: masks without padding (example,) of fitted and plotted samples, or None.
     """
 
@@ -352,7 +352,7 @@ class BeliefReader(Shown):
         return cls(dataset, times, num_samples, belief, drawn, points, float(alone[0, 0]), (inside, shown))
 
     def measured(self, model: nn.Module, names: Sequence[str]) -> Readout:
-        """Fit the map from each layer to the belief, and measure its R²."""
+        """Fit the affine map from each layer to the belief, and measure its R² on test samples."""
         stream = self._stream(model, names, range(self.num_samples))
         return read_off(stream, self.belief, self.num_samples, inside=self.inside[0])
 

@@ -29,30 +29,30 @@ def belief_space(
 ) -> list[dict]:
     """Compute the dimension of the subspace that varies with the exact belief.
 
-    Least squares fit the residual stream as m + belief M. The quantities are:
+    A least-squares fit approximates the residual stream by m + belief M. The quantities are:
 
         dimension        effective dimension (Σ λ)² / Σ λ² of the principal variances λ of belief M
-        moved            fraction of the stream's variance that belief M explains
+        moved            fraction of the stream's variance that the belief explains through M
         joint            rank of the belief
-        factored         fraction that the factors' beliefs explain, divided by `moved`
+        factored         fraction of the stream's variance that the factors' beliefs explain, divided by `moved`
         sum              sum of the ranks of the factors' beliefs
         overlap          mean squared cosine of the principal angles between two factors' subspaces
-        random overlap   the same for random subspaces
+        random overlap   the value of `overlap` for random subspaces of the same dimensions
 
     The last four quantities need a process of several factors.
 
     Args:
         model: any module.
         dataset: samples of an HMM, a generalised HMM or a mixture.
-        layers: module names; default: the residual stream.
-        num_samples: of the dataset.
-        num_factors: factors of equal size, the first slowest.
+        layers: module names (default: the residual stream).
+        num_samples: number of samples.
+        num_factors: number of factors of equal size; the first is the leading digit of the state number.
 
     Returns:
         Rows (layer, layer_name, quantity, value, samples).
 
     Raises:
-        InputError: no belief states, or a number of states that is no such power.
+        InputError: the process has no belief states, or its number of states is not a power with this exponent.
 
     Source: Shai et al. (2026), "Transformers learn factored representations".
     """

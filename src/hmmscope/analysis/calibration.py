@@ -1,4 +1,4 @@
-"""Calibration: a sequential test whether probabilities that are claimed to be exact fit the outcomes.
+"""Calibration: a sequential test of whether probabilities that are claimed to be exact fit the outcomes.
 
 For the exact probabilities p_t of observation y_t and any other probabilities q_t, both given the past,
 
@@ -38,7 +38,7 @@ def bet(
     *,
     in_order: bool = True,
 ) -> Winnings:
-    """Return each bet's log winnings, log q(outcome) / p(outcome); sum them over batches."""
+    """Return the log winnings of each bet q, log q(outcome) / p(outcome), summed over the batch."""
     log_BJV = law.log()
     seen_BJ = log_BJV.gather(2, happened[..., None])[..., 0]
     if bool(torch.isinf(seen_BJ).any()):
@@ -82,8 +82,8 @@ def miscalibrated(won: Winnings, spare: float = 0.0) -> str | None:
     """Return why the tested probabilities cannot be exact, or None if they may be.
 
     Args:
-        won: winnings on all samples.
-        spare: allowance in nats, log(1 / prior weight) per sample.
+        won: log winnings of each bet on all samples.
+        spare: nats by which log winnings may exceed the threshold, log(1 / prior weight) per sample.
     """
     best = largest(won, won.__getitem__) if won else None
     if best is None or not won[best] - spare > math.log(len(won) / FALSE_ALARM):

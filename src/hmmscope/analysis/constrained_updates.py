@@ -1,6 +1,6 @@
 """Constrained belief updating: the best approximation of the exact filter by one attention layer.
 
-An attention layer adds one contribution for each observed symbol o_s:
+An attention layer adds one term for each observed symbol o_s:
 
     constrained_t = π + sum_{s <= t} (η[o_s] - π) T^(t - s),     η[v] = π labelled[v] / P(v)
 
@@ -35,23 +35,25 @@ def constrained_updates(
     - attention: mean attention to the key at distance d, divided by that at distance 1; prediction: ζ^(d - 1), where ζ
     is the modulus of the transition matrix's second eigenvalue;
     - rate: fitted decay of attention per step; prediction: ζ;
-    - values: cosine between the vector that attention writes for symbol v and η[v] - π, both centred; prediction: 1;
-    - constrained: held-out R² of the constrained belief after attention; prediction: 1;
-    - exact: held-out R² of the filter's belief; prediction: the constrained belief's R² for it.
+    - values: cosine between the vector that attention adds for symbol v and η[v] - π, both centred; prediction: 1;
+    - constrained: held-out R² of an affine map from the stream after attention to the constrained belief; prediction:
+    1;
+    - exact: held-out R² of an affine map from the stream to the exact belief; prediction: R² of an affine map from the
+    constrained to the exact belief.
 
     Attention is averaged over heads, and excludes that of a token to itself.
 
     Args:
-        model: has taps ``residual.0`` and ``blocks.0.attention.pattern``.
+        model: model with hook points ``residual.0`` and ``blocks.0.attention.pattern``.
         dataset: single sequences of an HMM with a unique stationary distribution.
-        num_samples: the last quarter tests.
-        num_distances: largest distance; only later queries are used.
+        num_samples: number of samples; the last quarter tests the maps.
+        num_distances: largest distance; only queries with keys at all distances are used.
 
     Returns:
         Rows (quantity, key, value, predicted, samples).
 
     Raises:
-        InputError: another process, layout or model.
+        InputError: the process, layout or model is of another type.
 
     Source: Piotrowski, Riechers, Filan and Shai (2025).
     """
@@ -105,7 +107,7 @@ def constrained_beliefs(
     """Compute the constrained belief π + sum_{s <= t} (η[o_s] - π) T^(t - s), whose entries may leave [0, 1].
 
     Raises:
-        InputError: no unique stationary distribution.
+        InputError: the stationary distribution is not unique.
     """
     transition, prior, said = _theory(process)
     total, found = torch.zeros(len(observations), len(prior), dtype=torch.float64), []

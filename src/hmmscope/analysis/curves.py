@@ -63,22 +63,24 @@ class Score(Measures):
     """Metrics of several predictors on the same samples and positions.
 
     Attributes:
-        measures: by predictor, then by metric, an array (sample, position); NaN marks padding.
-            Distributions: ``accuracy`` of the most likely symbol (lowest among equals) or state; ``loss``,
+        measures: for each predictor and metric an array (sample, position); NaN marks padding.
+            For distributions: ``accuracy`` of the most likely symbol (lowest among equals) or state; ``loss``, the
                 cross-entropy, and ``excess``, KL(optimum || predictor), in nats; ``total_variation``, half the L1
-                distance.
-            Vectors: ``loss`` and ``excess``, mean squared distance to the observation and to the optimum; ``distance``,
-                Euclidean, for linear processes divided by max(1, norm).
-            Densities: ``loss``, -log density in nats; ``excess``, its difference to the optimum; ``distance`` of the
-                means, in standard deviations.
+                distance from the optimum.
+            For vectors: ``loss`` and ``excess``, the mean squared distance to the observation and to the optimum;
+                ``distance``, the Euclidean distance to the optimum, for linear processes divided by max(1, norm of the
+                optimum).
+            For densities: ``loss``, -log density in nats; ``excess``, this loss minus the optimum's; ``distance``
+                between the means, in standard deviations.
             The evaluation loss of [Limits] is ``total_variation`` or ``distance``.
-        demonstrations: earlier sequences in the sample, by position.
-        positions: earlier observations in the sequence, by position.
-        invalid: why the scores cannot be right, or None: leaks, a loss below the optimum, or a miscalibrated optimum.
-        no_optimum: why the optimum is unknown, or None.
-        length: observations per sample.
+        demonstrations: number of earlier sequences in the sample (position,).
+        positions: number of earlier observations in the sequence (position,).
+        invalid: reason for which the scores cannot be right (the model sees later tokens, its loss is below the
+            optimum, or the optimum is miscalibrated), or None.
+        no_optimum: reason for which the optimum is unknown, or None.
+        length: number of observations per sample.
         warnings: problems found in a user's model.
-        about: how it was measured.
+        about: settings of the measurement.
     """
 
     invalid: str | None
@@ -94,12 +96,12 @@ class Score(Measures):
 
     @property
     def bayes_loss(self) -> float | None:
-        """Mean loss of the Bayes-optimal predictor, the lower bound of `loss`; None if unknown."""
+        """Mean loss of the Bayes-optimal predictor, a lower bound on `loss` up to sampling error; None if unknown."""
         return float(np.nanmean(self.measures["optimum"]["loss"])) if "optimum" in self.measures else None
 
     @property
     def baseline(self) -> tuple[str, float] | None:
-        """Name and mean loss of the best n-gram or autoregression; None without baselines."""
+        """Name and mean loss of the best n-gram or autoregression baseline; None without baselines."""
         losses = {name: float(np.nanmean(of["loss"])) for name, of in self.measures.items() if is_baseline(name)}
         if not losses:
             return None
@@ -150,9 +152,9 @@ class EvaluateOptions:
 
     Attributes:
         first: Index of the first sample.
-        block_length: Positions per block of block chain-of-thought; 0 for none.
-        ngram_order: Longest context of baselines fitted to the training part.
-        ngrams: Tuned baselines; default: tuned on other samples.
+        block_length: Number of positions per block of block chain-of-thought; 0 for none.
+        ngram_order: Length of the longest context of baselines fitted to the training part.
+        ngrams: Tuned n-gram baselines (default: tuned on other samples).
 
     Raises:
         InputError: An option is out of range.
@@ -186,22 +188,22 @@ def evaluate(
         ``model``;
         ``optimum``: the Bayes-optimal predictor, which knows the process or its prior;
         ``known-component``: the filter that knows the mixture component (for next symbols of mixtures and pools);
-        ``order-0``, ..., ``context-tree``: n-gram baselines in the sample (`TunedNgrams.tuned`); ``trained-order-0``,
-        ..., ``trained-context-tree``, for numbers ``autoregression-0``, ...: baselines fitted to the training part, for
-        other parts of recorded sequences.
+        ``order-0``, ..., ``context-tree``: n-gram baselines with counts from the sample (`TunedNgrams.tuned`);
+        ``trained-order-0``, ..., ``trained-context-tree``, or for vectors ``autoregression-0``, ...: baselines fitted
+        to the training part of recorded sequences, if another part is scored.
 
     Args:
-        model: maps tokens or vectors (batch, time, ...) to (batch, time, output).
+        model: map from tokens (batch, time) or vectors to outputs (batch, time, output).
         dataset: samples to score.
-        num_samples: at most the windows of recorded sequences.
-        baselines: add n-gram baselines.
+        num_samples: number of samples, at most the number of windows of recorded sequences.
+        baselines: True adds n-gram baselines.
         target: "observation", "belief" or a `Target`.
         observers: further predictors of next observations, by name, such as a fitted HMM.
         options: see `EvaluateOptions`.
 
     Raises:
-        InputError: wrong output shape, no exact inference, or an observer with a taken name or another number of
-            symbols.
+        InputError: outputs have a wrong shape, the process has no exact inference, or an observer has the name of a
+            predictor or another number of symbols.
     """
     check_dataset(dataset)
     options = options_of(options, EvaluateOptions)
@@ -320,7 +322,7 @@ def _checked(observers: Mapping[str, Process], process: Process, asked: Target) 
 def known_component_probs(dataset: ProcessDataset, batch: Batch) -> Float64[Tensor, "batch judged symbol"] | None:
     """Compute the observation probabilities of the filter that knows the mixture component.
 
-    Return None without components, or if a header (HMM parameters before the sequence) shows the component.
+    The result is None without components, or if a header (HMM parameters before the sequence) states the component.
     """
     process, components = dataset.process, batch.components
     pool = None if components is None or dataset.layout.header_format else process.select_components(components)
@@ -424,12 +426,12 @@ def curves(
     """Tabulate the metrics of `evaluate` by position and by demonstrations.
 
     Args:
-        model: as for `evaluate`.
+        model: see `evaluate`.
         dataset: samples to score.
-        num_samples: of the dataset.
-        first: first sample.
+        num_samples: number of samples.
+        first: number of the first sample.
         target: "observation" or "belief".
-        block_length: of block chain-of-thought.
+        block_length: number of positions per block of block chain-of-thought; 0 for none.
 
     Returns:
         Rows of `Score.rows`.

@@ -6,9 +6,10 @@ other sequences. Then
     E||P - W x||^2  =  E||P - P_L||^2  +  E||P_L - W_L x||^2  +  E||W_L x - W x||^2
     total              memory             misspecification       estimation
 
-where P are the exact probabilities, P_L is the best prediction from the window and W_L x the best linear prediction.
+where P is the exact prediction from the past, P_L the best prediction from the window, and W_L x the best linear
+prediction.
 
-Source: [MultiTask] Eq. (1) and (4), which assume linearity, without misspecification.
+Source: [MultiTask] Eq. (1) and (4), which assume linearity, so that there is no misspecification.
 """
 
 from dataclasses import dataclass
@@ -36,12 +37,12 @@ class Histories(Shown):
     """Observation histories of a stationary process, each with the exact belief and prediction after it.
 
     Attributes:
-        observations: (history, time), oldest first.
-        probability: weights (history,), with sum one.
+        observations: symbols (history, time), the oldest first.
+        probability: weight of each history (history,); the sum is one.
         beliefs: P(last state | history) (history, state).
         next_observation: P(next observation | history) (history, symbol).
-        law: parameters with stationary start.
-        exact: whether all histories are enumerated.
+        law: parameters of the process with stationary start.
+        exact: True if all histories are enumerated.
     """
 
     observations: Int64[Tensor, "history time"]
@@ -56,7 +57,7 @@ class Histories(Shown):
         """Enumerate histories of `time` observations with positive stationary probability.
 
         Raises:
-            InputError: more than `MAX_ENUMERATED` sequences, or no unique stationary distribution.
+            InputError: there are more than `MAX_ENUMERATED` sequences, or the stationary distribution is not unique.
         """
         require_count("time", time)
         params = with_prior(hmm)
@@ -118,7 +119,7 @@ class Histories(Shown):
         """Decompose the expected error of the linear predictor W x of windows x, for one matrix W or many.
 
         Args:
-            windows: of the same process, no longer than the histories.
+            windows: windows of the same process, no longer than the histories.
             weights: estimates of W_L, independent of the histories.
         """
         number_H = self.windows(windows.memory_length)
@@ -152,8 +153,8 @@ class MemoryDistances(Shown):
     """Distances between beliefs or predictions from the last L observations and from all observations.
 
     Attributes:
-        prediction: TV(P, P_L) (history,).
-        belief: TV of the beliefs (history,).
+        prediction: total variation between P and P_L (history,).
+        belief: total variation between the beliefs (history,).
         squared: ||P - P_L||^2 (history,).
     """
 
@@ -171,12 +172,12 @@ class Windows(Shown):
     """All windows of L observations, and the best predictions from them.
 
     Attributes:
-        memory_length: L.
-        features: x, most recent observation first (window, feature).
+        memory_length: number of observations L.
+        features: one-hot vectors x, the most recent observation first (window, feature).
         probability: P(window) (window,).
-        next_observation: P_L(. | window) (window, symbol); zeros for impossible windows.
+        next_observation: P_L(. | window) (window, symbol); zeros for windows of probability zero.
         linear: W_L and its moments.
-        process: with stationary start.
+        process: process with stationary start.
     """
 
     memory_length: int
@@ -188,7 +189,7 @@ class Windows(Shown):
 
     @classmethod
     def all(cls, hmm: HMM | LabelledHMM, memory_length: int) -> "Windows":
-        """Enumerate the windows; InputError for more than `MAX_ENUMERATED`."""
+        """Enumerate the windows; raise InputError if there are more than `MAX_ENUMERATED`."""
         table, linear = memory_table(hmm, memory_length), linear_predictor(hmm, memory_length)
         features = torch.nn.functional.one_hot(table.windows.flip(1), hmm.num_symbols).flatten(1).double()
         started = stationary_start(hmm)
@@ -233,5 +234,5 @@ class Decomposition(Shown):
 
     @property
     def gap(self) -> Float64[Tensor, "..."]:
-        """total - memory - misspecification - estimation, which is rounding error if histories are enumerated."""
+        """The total minus the three terms, which is zero up to rounding if histories are enumerated."""
         return self.total - self.memory - self.misspecification - self.estimation

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def takes_device(function: T) -> T:
-    """Add the keyword `device` to an instrument; the model is on that device for the measurement only."""
+    """Add the keyword `device` to an instrument, which moves the model to that device for the measurement only."""
     run = cast("Callable[..., Any]", function)
     own = inspect.signature(run)
 
@@ -59,7 +59,7 @@ def on_device(model: Any, device: Any) -> Iterator[None]:
     held = [one for part in parts_of(module) for one in (*part.parameters(False), *part.buffers(False))]
     before = {one.device for one in held}
     if len(before) > 1:
-        raise InputError(f"device: the model lies on {len(before)} devices; leave device out")
+        raise InputError(f"device: the model is on {len(before)} devices; leave device out")
     if not before or before == {wanted}:
         yield
         return
@@ -78,7 +78,7 @@ def _device(device: Any) -> torch.device:
         reason = " ".join(str(error).split())[:100]
         raise InputError(f"device: {shown(device)} is not available here ({reason}); use cpu") from None
     if found.type == "meta":
-        raise InputError("device: must hold numbers, got 'meta'; use cpu")
+        raise InputError("device: must be a device that stores values, got 'meta'; use cpu")
     return (
         torch.device(found.type, torch.cuda.current_device()) if found.type == "cuda" and found.index is None else found
     )

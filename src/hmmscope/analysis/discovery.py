@@ -29,7 +29,7 @@ def model_words(model: nn.Module, dataset: ProcessDataset) -> WordLaw:
     """Return a function that maps words (symbol sequences) to their probabilities under a model.
 
     Raises:
-        InputError: a layout of several sequences, or without a placeholder.
+        InputError: the layout has several sequences, or no placeholder.
     """
     layout = dataset.layout
     if len(layout.sequence_lengths) > 1 or not layout.has_delimiter:
@@ -51,23 +51,24 @@ def automaton(
 ) -> list[dict]:
     """Estimate how many hidden states a model's predictions distinguish.
 
-    - rank: rank of the Hankel matrix [P(prefix suffix)], at the largest ratio of consecutive singular values;
-    - states, recurrent: number of classes of prefixes with different futures, and number of recurrent classes;
+    - rank: rank of the Hankel matrix [P(prefix suffix)], cut at the largest ratio of consecutive singular values;
+    - states, recurrent: number of classes of prefixes whose future distributions differ, and number of these classes
+    that recur;
     - distance: mean total variation between the process's predictions and those of observable operators learned from
     the model.
 
     Args:
-        model: any module of tokens.
-        dataset: single sequences of an HMM or a generalised one, with a placeholder.
-        length: of prefixes, suffixes and futures; 0 for at most 4096 words.
-        tolerance: total variation up to which futures are equal.
-        num_samples: samples to evaluate the operators.
+        model: any module from tokens to logits.
+        dataset: single sequences of an HMM or generalised HMM, with a placeholder.
+        length: length of prefixes, suffixes and futures; 0 for the largest length with at most 4096 words.
+        tolerance: total variation up to which two future distributions count as equal.
+        num_samples: number of samples on which the operators are evaluated.
 
     Returns:
-        Rows (quantity, value, exact, samples); `exact` is that of the process.
+        Rows (quantity, value, exact, samples); `exact` is the value for the process itself.
 
     Raises:
-        InputError: another process or layout, or words longer than the samples.
+        InputError: the process or layout is of another type, or words are longer than the samples.
 
     Source: Hsu, Kakade, Zhang (2009) for the operators; see `extract_automaton`.
     """
@@ -114,9 +115,9 @@ def dictionary(
     methods: Sequence[str] = ("principal", "simplex", "random"),
     seed: int = 0,
 ) -> list[dict]:
-    """Find coordinates in a layer without using the belief, and measure how well they match the belief.
+    """Find coordinates in a layer without using the belief, and measure how well the coordinates match the belief.
 
-    For S hidden states:
+    The methods for S hidden states are:
 
     - principal: the first S - 1 principal components;
     - simplex: barycentric coordinates for the S most extreme points of the principal components (successive
@@ -124,22 +125,22 @@ def dictionary(
     - sparse: codes of a sparse dictionary of S atoms (scikit-learn);
     - random: S - 1 random directions, as a control.
 
-    ``read`` is held-out R² of the belief from the coordinates; ``matched`` is the mean absolute correlation of belief
-    entries with greedily matched coordinates.
+    ``read`` is the held-out R² of an affine map from the coordinates to the belief; ``matched`` is the mean absolute
+    correlation between entries of the belief and coordinates, which are paired greedily.
 
     Args:
         model: any module.
         dataset: samples of an HMM, a generalised HMM or a mixture.
-        layers: module names; default: the residual stream.
-        num_samples: the last quarter tests.
-        methods: default: all.
-        seed: of directions and dictionaries.
+        layers: module names (default: the residual stream).
+        num_samples: number of samples; the last quarter tests the maps.
+        methods: names of methods (default: all).
+        seed: seed of random directions and dictionaries.
 
     Returns:
         Rows (layer, layer_name, method, quantity, value, samples).
 
     Raises:
-        InputError: an unknown method, no belief states, or scikit-learn is missing.
+        InputError: a method is unknown, the process has no belief states, or scikit-learn is missing.
 
     Source: successive projection: Araújo et al. (2001), Gillis and Vavasis (2014); dictionaries: Mairal et al. (2009).
     """

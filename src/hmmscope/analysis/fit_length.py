@@ -34,29 +34,29 @@ def evaluation_losses(
     least_count: int = 1,
     block_length: int = 0,
 ) -> list[dict]:
-    """Compute the distance of a model's predictions from the exact ones by position, called el_t in [Limits].
+    """Compute the distance between a model's and the exact predictions by position, called el_t in [Limits].
 
-    The distance is that of `Target.distance_terms`. Position t follows t observations. Cyclic-HARD evaluates only state
-    queries; up to 64 rounds of `num_samples` samples run until each position has `least_count` queries. The baseline
-    ``constant`` always predicts the mean exact answer over the second half of the positions.
+    The distance is that of `Target.distance_terms`. Position t is the position after t observations. For Cyclic-HARD
+    only queries of the state are evaluated: up to 64 rounds of `num_samples` samples are drawn until each position has
+    `least_count` queries. The baseline ``constant`` predicts the mean exact answer over the second half of positions.
 
-    Source: [Limits] §4.1 and App. C.1; E = 256 trajectories there.
+    Source: [Limits] §4.1 and App. C.1, with 256 trajectories.
 
     Args:
-        model: as for `evaluate`.
+        model: map from tokens or vectors to outputs, see `evaluate`.
         dataset: samples of a process with exact inference.
-        num_samples: samples per round.
-        first: first sample.
+        num_samples: number of samples per round.
+        first: number of the first sample.
         target: "observation" or "belief".
-        least_count: least evaluated samples per position.
-        block_length: of block chain-of-thought.
+        least_count: least number of evaluated samples per position.
+        block_length: number of positions per block of block chain-of-thought; 0 for none.
 
     Returns:
         Rows ``predictor``, ``position``, ``value``, ``low``, ``high``, ``samples``, with normal 95 % intervals.
         Positions without samples have no row.
 
     Raises:
-        InputError: numbers out of range, wrong output shape, or no exact inference.
+        InputError: a number is out of range, outputs have a wrong shape, or the process has no exact inference.
     """
     require_count("num_samples", num_samples)
     require_count("least_count", least_count, 0)
@@ -144,25 +144,25 @@ def fit_length(
 ) -> int:
     """Return the length up to which the evaluation loss is below `error_rate` in the last epochs.
 
-    A position is fitted if its loss is below `error_rate` in each of the last epochs that evaluated it.
+    A position is fitted if its loss is below `error_rate` in each of the last epochs in which it was evaluated.
 
     prefix: the largest F such that all positions up to F are fitted
     max:    the largest fitted position
 
-    Source: [Limits] §4.1, which may mean either.
+    Source: [Limits] §4.1, which fits both definitions.
 
     Args:
-        losses: by epoch and position, None without samples.
-        positions: ascending, from 1.
-        error_rate: above 0; [Limits] takes 0.05 and 0.1.
+        losses: loss by epoch and position; None where there are no samples.
+        positions: positions of the losses, ascending from 1.
+        error_rate: threshold of the loss, above 0; 0.05 and 0.1 in [Limits].
         last: number of last epochs.
-        definition: prefix or max.
+        definition: "prefix" or "max".
 
     Returns:
-        The length, or 0.
+        The fit length, 0 if no position is fitted.
 
     Raises:
-        InputError: unequal lengths, no epoch, wrong positions, or numbers out of range.
+        InputError: lengths differ, there are no epochs, or positions or numbers are invalid.
     """
     if definition not in DEFINITIONS:
         raise InputError(f"definition: must be prefix or max, got {definition!r}")
@@ -185,10 +185,10 @@ def crossing_length(
     last: int = 3,
     definition: str = "prefix",
 ) -> float:
-    """Compute the fit length, interpolated where the loss crosses the error rate between two positions.
+    """Compute the interpolated position at which the loss crosses the error rate, a fit length that is not an integer.
 
     The loss of a position is its largest loss in the last epochs; position 0 has loss 0. If no loss crosses the error
-    rate, return the last evaluated position.
+    rate, the result is the last evaluated position.
     """
     if definition not in DEFINITIONS:
         raise InputError(f"definition: must be prefix or max, got {definition!r}")
@@ -211,7 +211,7 @@ def crossing_length(
 def fit_start(
     losses: Sequence[Sequence[float | None]], positions: Sequence[int], error_rate: float, *, last: int = 3
 ) -> int | None:
-    """Return the least position such that it and all later positions are fitted, or None."""
+    """Return the least position from which all positions are fitted, or None."""
     start = None
     fitted = fitted_positions(losses, positions, error_rate, last=last)
     for position, good in zip(reversed(positions), reversed(fitted), strict=True):

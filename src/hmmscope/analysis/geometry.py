@@ -47,9 +47,9 @@ class AffineFit(Shown):
     """Affine maps from features to a target, one per layer.
 
     Attributes:
-        centre, scale: of the features (layer, 1, feature).
-        weights: (layer, feature, coordinate).
-        mean: of the target (coordinate,).
+        centre, scale: mean and standard deviation of the features (layer, 1, feature).
+        weights: weights of the standardised features (layer, feature, coordinate).
+        mean: mean of the target (coordinate,).
     """
 
     centre: Float64[Tensor, "layer 1 feature"]
@@ -67,9 +67,9 @@ class Readout(Shown):
 
     Attributes:
         errors: squared errors by sample (sample, layer).
-        spread: squared errors of the training mean (sample,).
-        fitted: training R² (layer,).
-        values: the target as read (layer, example, coordinate).
+        spread: squared errors of predicting the training mean (sample,).
+        fitted: R² on the training samples (layer,).
+        values: outputs of the maps (layer, example, coordinate).
     """
 
     errors: Curves
@@ -105,7 +105,7 @@ class ExactBeliefs(Shown):
         num_samples: number of samples.
         times: observation indices (time,).
         values: non-constant targets by name (example, coordinate).
-        inside: mask without padding (example,), or None.
+        inside: mask of the examples that are not padding (example,), or None.
     """
 
     dataset: ProcessDataset
@@ -140,7 +140,7 @@ class ExactBeliefs(Shown):
         return read_off(features, self.values[target], self.num_samples, inside=self.inside, **options)
 
     def mapped(self, features: Float[Tensor, "layer example feature"]) -> Float64[Tensor, "layer example state"]:
-        """Return beliefs estimated from activations by an affine map that is fitted to all examples."""
+        """Return the outputs of an affine map from activations to beliefs that is fitted to all examples."""
         return fit_affine(features, self.belief)(features)
 
     def from_prediction(self, target: str = BELIEF, **options: Any) -> Curves:
@@ -172,32 +172,33 @@ def geometry(
 ) -> list[dict]:
     """Compute held-out R² of beliefs and next-observation probabilities as affine functions of each layer.
 
-    Targets, after every observation of the last sequence:
-        ``belief``: P(state | observations) given the true component; the predictive vector of a `GeneralisedHMM`; the
-            Kalman mean of a `LinearGaussian`;
-        ``belief, component unknown``: P(state | observations) without the component (mixtures);
-        ``next observation``: next-observation probabilities, without the component.
+    The targets, after every observation of the last sequence, are
+        ``belief``: P(state | observations) given the true component; for a `GeneralisedHMM` the predictive vector; for
+            a `LinearGaussian` the Kalman mean;
+        ``belief, component unknown``: for mixtures, P(state | observations) without knowledge of the component;
+        ``next observation``: next-observation probabilities, without knowledge of the component.
 
-    R² = 1 - Σ |target - map(stream)|² / Σ |target - mean|². Ridge regression on standardised features fits the map to
-    three quarters of the samples. The controls are permuted targets and untrained networks.
+    R² = 1 - Σ |target - map(stream)|² / Σ |target - mean|². Ridge regression on standardised features fits the affine
+    map to three quarters of the samples; the others test it. The controls are permuted targets and untrained networks.
 
     Args:
         model: any module.
-        dataset: samples with beliefs, or any with an observer.
-        layers: module names; default: the residual stream.
-        num_samples: at most the windows of recorded sequences.
-        ridge: penalty.
-        seed: of permutation and bootstrap.
+        dataset: samples of a process with beliefs, or any samples if `options` has an observer.
+        layers: module names (default: the residual stream).
+        num_samples: number of samples, at most the number of windows of recorded sequences.
+        ridge: penalty of the regression.
+        seed: seed of permutation and bootstrap.
         options: see `InstrumentOptions`.
 
     Returns:
         Rows (target, targets "true" or "shuffled", layer, layer_name, r2, low, high, fitted, ceiling, from_prediction,
-            samples, twins, share, share_low, share_high, beyond_twins): `fitted` is training R², `ceiling` that of the
-            best observer, `from_prediction` that of the exact prediction, `twins` that of controls, `share` the
-            fraction explained beyond them. Intervals are 95 % over test samples, for `share` also over controls.
+            samples, twins, share, share_low, share_high, beyond_twins). `fitted` is the R² on training samples,
+            `ceiling` the R² of the best estimate from the observations, `from_prediction` the R² of an affine map from
+            the exact prediction, `twins` the mean R² of the controls, and `share` the fraction of variance explained
+            beyond the controls. Intervals are 95 % over test samples, for `share` also over controls.
 
     Raises:
-        InputError: no belief states, or an unknown layer.
+        InputError: the process has no belief states, or a layer is unknown.
 
     Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream".
     """
@@ -253,7 +254,7 @@ def belief_targets(
 def unpadded(
     dataset: ProcessDataset, times: NDArray[np.int64], num_samples: int, *, first: int = 0
 ) -> Bool[Tensor, " example"] | None:
-    """Return a mask of the `belief_targets` examples that are not padding; None if all are."""
+    """Return a mask of the examples of `belief_targets` that are not padding; None if there is no padding."""
     if dataset.process.data is None:
         return None
     return torch.cat([batch.states[:, times].flatten() for batch in _batches(dataset, num_samples, first)]) >= 0
@@ -301,9 +302,9 @@ def mixed_beliefs(
     """Compute the belief if component m is unknown, sum_m P(m | o_0..o_t) P_m(state t | o_0..o_t).
 
     Args:
-        mixture: M components.
-        observations: (batch, time).
-        posterior: P(component | o_0..o_t).
+        mixture: mixture of M components.
+        observations: symbols (batch, time).
+        posterior: P(component | o_0..o_t) (batch, time, component).
         reset_mask: True where a sequence starts (time,).
     """
     steps = forward_steps(mixture.params, observations[None], reset_mask)
@@ -323,13 +324,13 @@ def read_off(
     """Fit an affine map from each layer on three quarters of the samples, and compute its errors on the rest.
 
     Args:
-        features: (layer, example, feature); examples of a sample are adjacent.
+        features: activations (layer, example, feature); examples of a sample are adjacent.
         target: values to fit.
-        num_samples: of the features.
-        ridge: penalty.
-        shuffle: permute the training targets.
-        seed: of the permutation.
-        inside: mask of valid examples.
+        num_samples: number of samples to which the examples belong.
+        ridge: penalty of the regression.
+        shuffle: True permutes the training targets.
+        seed: seed of the permutation.
+        inside: mask of the examples that are not padding, or None.
     """
     test = _split(len(target), num_samples)
     train = ~test if inside is None else ~test & inside
@@ -375,7 +376,7 @@ def explained(errors: Curves, spread: Curves, *, seed: int = 0) -> Curves:
     """Return R² = 1 - mean error / mean spread, for all samples (row 0) and resamples (1 + NUM_RESAMPLES, layer).
 
     Raises:
-        InputError: a target that does not vary.
+        InputError: the target does not vary.
     """
     require(bool(spread.sum() > 0), "dataset", "must have a target that varies between positions", float(spread.sum()))
     means = resampled_curves(np.concatenate([errors, spread[:, None]], 1), seed=seed)

@@ -36,10 +36,10 @@ class HeaderOptions:
     """Options of `header`.
 
     Attributes:
-        num_hmms, num_pools: HMMs per pool for ``bayes``, and pools, or 0.
-        num_fits: Samples for Baum-Welch, or 0.
-        positions: Numbers of observations for Baum-Welch; default: 1, 2, 4, ...
-        ngrams: Add n-gram baselines.
+        num_hmms, num_pools: Number of HMMs per pool for ``bayes``, and number of pools; 0 omits ``bayes``.
+        num_fits: Number of samples to which Baum-Welch is applied; 0 omits ``baum-welch``.
+        positions: Numbers of observations after which Baum-Welch predicts (default: 1, 2, 4, ...).
+        ngrams: True adds n-gram baselines.
 
     Raises:
         InputError: An option is out of range.
@@ -73,29 +73,30 @@ def header(
         ``wrong-header``    the exact filter with another sample's header
         ``order-k``, ``context-tree``   n-gram baselines (`TunedNgrams.tuned`)
         ``baum-welch``      an HMM of equal size fitted to earlier observations, at `positions`
-        ``bayes``           the Bayes predictor that knows only the family of HMMs, by `num_pools` pools of `num_hmms`
-        draws
+        ``bayes`` the Bayes predictor that knows only the family of HMMs, estimated from `num_pools` pools of `num_hmms`
+        HMMs
 
     The quantities are ``excess``, KL(optimum || predictor) in nats, and ``entropy-error`` and ``entropy-bias``, the
     absolute and signed difference H(predictor) - H(optimum) of entropies in bits. If the target is the belief, only the
     first two predictors are scored.
 
     Args:
-        model: any module of tokens.
-        dataset: in the layout `header`.
-        num_samples: of the dataset.
+        model: any module from tokens to logits.
+        dataset: dataset in the layout `header`.
+        num_samples: number of samples.
         target: "observation" or "belief".
-        seed: of bootstrap and fits.
+        seed: seed of bootstrap and fits.
         options: see `HeaderOptions`.
 
     Returns:
-        Rows (predictor, position, quantity, value, low, high, error, samples); position counts known observations, None
-        is the mean. Intervals are 95 % over samples, for ``bayes`` also over pools. Infinite excess has no rows.
+        Rows (predictor, position, quantity, value, low, high, error, samples). `position` is the number of known
+        observations; None marks the mean over positions. Intervals are 95 % over samples, for ``bayes`` also over
+        pools. An infinite excess has no row.
 
     Raises:
-        InputError: a dataset in another layout.
+        InputError: the dataset is in another layout.
 
-    Source: the entropy by position as in Agarwal, Dalal and Misra (2025), arXiv 2512.22471.
+    Source: this project; entropy by position as in Agarwal, Dalal and Misra (2025), arXiv 2512.22471.
     """
     options = options_of(options, HeaderOptions)
     behind_headers(dataset)
@@ -165,10 +166,10 @@ def bayes_predictions(
     sum_m P_m(o_0..o_t) / sum_m P_m(o_0..o_{t-1}),    m = 1 .. num_hmms
 
     Args:
-        process: one HMM per sample.
+        process: process with a new HMM for each sample.
         observations: symbols (batch, time).
-        num_hmms: draws.
-        number: independent pool of draws.
+        num_hmms: number of HMMs drawn.
+        number: number of the pool; pools are independent.
     """
     pool = prior_pool(process, num_hmms, number)
     return mixture_predictions(pool, observations, dtype=torch.float64).predicted_observation

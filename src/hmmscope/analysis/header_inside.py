@@ -1,4 +1,4 @@
-"""Header representation: test whether a network stores the HMM parameters that the header gives."""
+"""Header representation: test whether a network stores the HMM parameters that the header states."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,23 +42,23 @@ def header_memory(
     controls: Controls | None = None,
     seed: int = 0,
 ) -> list[dict]:
-    """Compute the held-out R² of affine maps to the header from each layer after the last observation.
+    """Compute the held-out R² of affine maps from each layer, after the last observation, to the header's entries.
 
     Args:
         model: any module.
-        dataset: in the layout `header`.
-        layers: module names; default: the residual stream.
-        num_samples: the last quarter tests.
+        dataset: dataset in the layout `header`.
+        layers: module names (default: the residual stream).
+        num_samples: number of samples; the last quarter tests the maps.
         num_controls: number of untrained controls, 0 or at least 3.
-        controls: function that makes an untrained module; default: `draw_controls`.
-        seed: of bootstrap and controls.
+        controls: function that returns an untrained module (default: `draw_controls`).
+        seed: seed of bootstrap and controls.
 
     Returns:
         Rows (part "transition" or "emission", layer, layer_name, r2, low, high, samples, twins, share, share_low,
         share_high, beyond_twins), see `geometry`.
 
     Raises:
-        InputError: another layout, or an unknown layer.
+        InputError: the dataset is in another layout, or a layer is unknown.
     """
     length = behind_headers(dataset)
     require_count("num_samples", num_samples, 8, " (some fit the map, the others test it)")
@@ -95,9 +95,9 @@ def header_edits(
 ) -> list[dict]:
     """Edit one entry of the header, and measure whether the model then predicts as the edited HMM's filter.
 
-    The entry is exchanged with the last entry of its row, which is not written because rows sum to one. The edit is
-    made in the tokens, or in the residual stream of one layer at the header. The value is the fraction of the distance
-    to the edited HMM's filter, in the second half of positions, that the edit closes,
+    The entry is exchanged with the last entry of its row, which the header omits because rows sum to one. The edit is
+    made in the tokens, or in the residual stream of one layer at the header's positions. The value is the fraction of
+    the distance to the edited HMM's filter, in the second half of positions, that the edit closes,
 
         1 - D(new filter, model after) / D(new filter, model before),
 
@@ -105,17 +105,17 @@ def header_edits(
 
     Args:
         model: any module.
-        dataset: in the layout `header`.
-        layers: module names; default: the residual stream.
-        num_samples: those that the new HMM cannot emit are left out.
-        seed: of entries and bootstrap.
+        dataset: dataset in the layout `header`.
+        layers: module names (default: the residual stream).
+        num_samples: number of samples; those of probability zero under the edited HMM are left out.
+        seed: seed of the exchanged entries and of the bootstrap.
 
     Returns:
-        Rows (where, layer, edit "own" or "other", value, low, high, error, before, after, samples); where is "tokens"
+        Rows (where, layer, edit "own" or "other", value, low, high, error, before, after, samples); `where` is "tokens"
         or a layer.
 
     Raises:
-        InputError: another layout, an unknown layer, or fewer than two possible samples.
+        InputError: the dataset is in another layout, a layer is unknown, or fewer than two samples are left.
     """
     length = behind_headers(dataset)
     target = make_target("observation", dataset.process, dataset.layout)
@@ -158,7 +158,7 @@ def header_edits(
 def exchanged(
     dataset: ProcessDataset, tokens: Int64[Tensor, "batch column"], seed: int
 ) -> Int64[Tensor, "batch column"]:
-    """Exchange one entry of each header with its row's last entry, if possible where they differ by a quarter."""
+    """Exchange one entry of each header with its row's last entry, preferring pairs that differ by a quarter."""
     told = dataset.process.decode_header(tokens[:, : behind_headers(dataset)] - dataset.num_symbols).params
     values, lasts = [], []
     for matrix in (told.transition_MSS, told.emission_MSV):

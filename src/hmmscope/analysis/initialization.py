@@ -46,7 +46,7 @@ def made_controls(controls: Controls, model: nn.Module, seeds: Sequence[int]) ->
         except Exception as error:
             line = error if isinstance(error, HmmscopeError) else f"{type(error).__name__}: {error}"
             reason = " ".join(str(line).split())[:200]
-            raise InputError(f"controls: fails ({reason}); it must make the untrained module") from error
+            raise InputError(f"controls: fails ({reason}); it must return the untrained module") from error
         if not isinstance(one, nn.Module):
             raise InputError(f"controls: {rule}; it returned {shown(one)}")
         _require_same_shapes(one, model)
@@ -92,8 +92,8 @@ def other_law(own: Mapping[str, Tensor], drawn: Sequence[Mapping[str, Tensor]], 
     """Return a parameter whose initial distribution differs from that of the controls, or "".
 
     Training hardly changes a matrix's median singular value; another initialization changes both the median singular
-    value and the root mean square. Trained modules are judged by the smaller of these two changes, initial weights by
-    the larger.
+    value and the root mean square. The test uses the smaller of these two changes for trained modules, and the larger
+    for initial weights.
     """
     for name, weight in own.items():
         found = _ratio(weight.detach(), [one[name].detach() for one in drawn], trained=trained)

@@ -17,7 +17,7 @@ def bootstrap_means(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Compute means (...,) with 95 % intervals over the samples of values (sample, ...).
 
-    The interval's ends are bootstrap percentiles, or Student's t quantiles for fewer than `FEW` samples.
+    Interval ends are bootstrap percentiles, or Student's t quantiles for fewer than `FEW` samples.
     """
     values = np.asarray(values, np.float64)
     flat = values.reshape(len(values), -1)
@@ -66,8 +66,8 @@ def bootstrap_ratio(
 def least_z(count: int, alarm: float) -> float:
     """Return the z such that a mean of `count` normal samples exceeds z standard errors with probability `alarm`.
 
-    Student's tail beyond sqrt(degrees) / tan(u) is the integral of sin(v)^(degrees - 1) over 0 < v < u, divided by that
-    over 0 < v < π.
+    The tail of Student's t beyond sqrt(degrees) / tan(u) is the integral of sin(v)^(degrees - 1) over 0 < v < u,
+    divided by the integral over 0 < v < π.
     """
     if count < 2:
         return np.inf

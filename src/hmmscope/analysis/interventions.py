@@ -46,16 +46,16 @@ Index = int | slice | Sequence[int] | Tensor | None
 def intervene(
     model: nn.Module, edits: Mapping[str, Edit | Sequence[Edit]], *, device: Any = None
 ) -> Iterator[nn.Module]:
-    """Edit the outputs of named modules inside the block.
+    """Edit the outputs of named modules in the ``with`` block.
 
     Args:
         model: any module.
-        edits: one edit or several in order, by name of an activation (``residual.1``) or of a module.
-        device: where the model runs inside the block.
+        edits: for each name of an activation (``residual.1``) or module, one edit or several in order.
+        device: device on which the model runs in the block.
 
     Raises:
-        InputError: an unknown name, or an edit that is not callable; in the forward pass, an output that is not a
-            tensor, an edit that returns none or another shape, or activation checkpointing.
+        InputError: a name is unknown, or an edit is not callable; in the forward pass, an output is not a tensor, an
+            edit returns no tensor or another shape, or activation checkpointing is on.
     """
     require_module(model)
     taken = registry.adapted(model, list(edits))
@@ -90,7 +90,7 @@ def _rehearse_once() -> Callable[[nn.Module, tuple[Any, ...]], None]:
 def _hook(name: str, edits: tuple[Edit, ...]) -> Callable[[nn.Module, Any, Any], Any]:
     def change(module: nn.Module, inputs: Any, output: Any) -> Any:
         if _recomputed():
-            rule = "backward() would recompute it without this edit (activation checkpointing)"
+            rule = "backward() would recompute this activation without the edit (activation checkpointing)"
             ways = (
                 "turn checkpointing off, for example by model.gradient_checkpointing_disable(), or use torch.no_grad()"
             )
@@ -133,9 +133,9 @@ def edited(change: Edit, *, samples: Index = None, positions: Index = None) -> E
     """Return an edit restricted to some samples (axis 0) and positions (axis 1).
 
     Args:
-        change: edit of the whole activation.
-        samples: of the batch.
-        positions: of the sequence.
+        change: function from an activation to an activation of the same shape.
+        samples: indices of the edited samples (default: all).
+        positions: indices of the edited positions (default: all).
     """
 
     def apply(x: Tensor) -> Tensor:
@@ -210,12 +210,12 @@ def ablate_head(
     samples: Index = None,
     positions: Index = None,
 ) -> Edit:
-    """Return an edit of ``attention.mixed`` that replaces one head's output by zeros or by its output in `by`.
+    """Return an edit of ``attention.mixed`` that replaces one head's output by zeros, or by the head's part of `by`.
 
     Args:
-        head: from 0.
-        num_heads: heads of the layer.
-        by: mean or other activation, broadcast to (batch, time, width).
+        head: index of the head, from 0.
+        num_heads: number of heads in the layer.
+        by: activation such as a mean, broadcast to (batch, time, width) (default: zeros).
     """
     if not 0 <= head < num_heads:
         raise InputError(f"head: must be in [0, {num_heads}), got {head}")

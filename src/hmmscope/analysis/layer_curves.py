@@ -15,7 +15,7 @@ Curves = NDArray[np.float64]
 
 
 def resampled_curves(by_sample: Curves, *, seed: int = 0) -> Curves:
-    """Return means of values (sample, layer) over samples (row 0) and bootstrap resamples (further rows).
+    """Return means of values (sample, layer) over all samples (row 0) and over bootstrap resamples (further rows).
 
     Equal seeds and sample counts give the same resamples, so the curves of two models can be compared in pairs.
     """

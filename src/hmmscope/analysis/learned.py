@@ -27,12 +27,12 @@ CONSTANT, LAST = "the best constant answer", "the best prediction from the last 
 
 @dataclass(frozen=True, repr=False)
 class Learned(Shown):
-    """Held-out losses, nats per symbol, and the closed fraction of the gap from a memoryless baseline to the optimum.
+    """Held-out losses, nats per symbol, and the fraction of the gap from a baseline to the optimum that is closed.
 
     Attributes:
-        loss: of the network.
-        bar: the baseline: `LAST`, or `CONSTANT` if better or if `LAST` is the optimum.
-        at_bar: its loss.
+        loss: loss of the network.
+        bar: name of the baseline: `LAST`, or `CONSTANT` if it is better or if `LAST` is the optimum.
+        at_bar: loss of the baseline.
         optimum: Bayes loss.
         share, low, high: (at_bar - loss) / (at_bar - optimum) with its 95 % interval, or None.
     """
@@ -68,9 +68,9 @@ def learned(model: nn.Module, held_out: ProcessDataset, training: ProcessDataset
 
     Args:
         model: any module.
-        held_out: samples of a process with exact inference.
-        training: samples for the baseline.
-        num_samples: held-out samples.
+        held_out: held-out samples of a process with exact inference.
+        training: samples to which the baselines are fitted.
+        num_samples: number of held-out samples.
 
     Raises:
         InputError: see `evaluate`.

@@ -21,17 +21,17 @@ def fit_logistic(
     tolerance: float = 1e-4,
     max_steps: int = _MAX_STEPS,
 ) -> Float[Tensor, "layer feature_and_one class"]:
-    """Fit the weights W (last row: bias) for each layer l by ridge-penalised logistic regression.
+    """Fit, for each layer l, weights W_l with the bias in the last row by ridge-penalised logistic regression.
 
     minimise  mean_n [ -log softmax(x_n W_l)[y_n] ]  +  ridge / 2 * |W_l without bias|^2
 
     Args:
-        features: x, without the constant.
-        labels: y in [0, num_classes).
+        features: features x without a constant (layer, example, feature).
+        labels: classes y in [0, num_classes) (example,).
         num_classes: number of classes.
-        ridge: penalty.
-        tolerance: of gradient entries.
-        max_steps: most steps.
+        ridge: penalty on the weights.
+        tolerance: largest gradient entry at which the fit ends.
+        max_steps: largest number of steps.
     """
     x = torch.cat([features, features.new_ones(*features.shape[:2], 1)], 2)
     penalty = x.new_full((x.shape[2], 1), ridge)
@@ -125,7 +125,7 @@ def _lbfgs(problem: _Problem, w: Tensor, tolerance: float, max_steps: int) -> Te
 
 
 class _Pair(NamedTuple):
-    """A step, its gradient change, 1 / curvature and the scale of the inverse Hessian."""
+    """A step of L-BFGS, the change of the gradient, 1 / curvature and the scale of the inverse Hessian."""
 
     change: Tensor
     difference: Tensor
@@ -141,7 +141,7 @@ def _pair(change: Tensor, difference: Tensor, problem: _Problem) -> _Pair:
 
 
 def _two_loop(gradient: Tensor, pairs: list[_Pair], problem: _Problem) -> Tensor:
-    """Return H gradient by the two-loop recursion (Nocedal 1980)."""
+    """Return the approximate inverse Hessian times the gradient, by the two-loop recursion (Nocedal 1980)."""
     weights = []
     for pair in reversed(pairs):
         weights.append(pair.inverse * _dot(pair.change, gradient))

@@ -15,9 +15,9 @@ class Measures(Tabular):
     """Metrics of several predictors at the same positions.
 
     Attributes:
-        measures: by predictor, then by metric, (sample, position); NaN marks padding.
-        demonstrations: earlier sequences in the sample, by position.
-        positions: earlier observations of the sequence, by position.
+        measures: values by predictor, then by metric (sample, position); NaN marks padding.
+        demonstrations: number of earlier sequences in the sample (position,).
+        positions: number of earlier observations in the sequence (position,).
     """
 
     measures: dict[str, dict[str, NDArray[np.float64]]]
@@ -33,7 +33,7 @@ class Measures(Tabular):
     def rows(self, axis: str, kept: NDArray[np.bool_] | None = None) -> list[dict]:
         """Return a table (axis, x, predictor, metric, value, low, high, samples) by "demonstrations" or "positions".
 
-        Low and high are 95 % intervals over samples; the mask `kept` selects positions. Infinite means become None.
+        Low and high are ends of 95 % intervals over samples. `kept` is a mask of positions. Infinite means become None.
         """
         kept = np.ones(len(self.positions), bool) if kept is None else kept
         along = (self.demonstrations if axis == "demonstrations" else self.positions)[kept]

@@ -52,9 +52,9 @@ class Component:
 
     Attributes:
         tap: name of the module.
-        layer: its block, from 1.
+        layer: number of its block, from 1.
         head: index of the head, or None.
-        num_heads: of the layer; 0 for an MLP.
+        num_heads: number of heads in the layer; 0 for an MLP.
     """
 
     tap: str
@@ -88,7 +88,7 @@ def components(model: nn.Module) -> list[Component]:
     """List the heads, multi-head attentions and MLPs of a model, by layer.
 
     Raises:
-        InputError: a model without taps ``blocks.<n>.attention.mixed``.
+        InputError: the model has no hook points ``blocks.<n>.attention.mixed``.
     """
     model, found = registry.adapted(model), []
     for name, _ in model.named_modules():
@@ -119,29 +119,30 @@ def _num_heads(model: nn.Module, attention: str) -> int:
 def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, seed: int = 0) -> list[dict]:
     """Ablate each head, attention and MLP; measure the loss and R² of features in the residual stream after its layer.
 
-    The ablation ``mean`` replaces an activation by its mean over samples at each position, and ``resample`` by another
-    sample's activation. The value of ``loss`` is the rise of the cross-entropy in nats; the other values are decreases
-    of held-out R² of refitted affine maps from the residual stream after the layer to:
+    The ablation ``mean`` replaces an activation by its mean over samples at each position; ``resample`` replaces it by
+    another sample's activation. The value of ``loss`` is the increase of the cross-entropy in nats. The other values
+    are decreases of the held-out R² of affine maps, fitted again after the ablation, from the residual stream after the
+    layer to
 
-        previous-k   the observation k back
-        unigram      frequencies of symbols in the context
-        bigram       frequencies after earlier occurrences of the present symbol
-        belief       of the filter, given the component
+        previous-k   the observation k steps back
+        unigram      the frequencies of symbols in the context
+        bigram       the frequencies of symbols after earlier occurrences of the present symbol
+        belief       the exact belief, given the component
 
     Args:
-        model: has taps ``blocks.<n>.attention.mixed`` and residual taps.
+        model: model with hook points ``blocks.<n>.attention.mixed`` and ``residual.<n>``.
         dataset: samples; the last sequence, of at least five observations, is read.
-        num_samples: at most the windows of recorded sequences; the last quarter tests.
+        num_samples: number of samples, at most that of windows of recorded sequences; the last quarter tests maps.
         seed: of the bootstrap.
 
     Returns:
-        Rows (component, layer, head, ablation, quantity, value, low, high, error, before, samples); `before` is that of
-        the intact model. Intervals are 95 % over samples.
+        Rows (component, layer, head, ablation, quantity, value, low, high, error, before, samples); `before` is the
+        loss or R² of the intact model. Intervals are 95 % over samples.
 
     Raises:
-        InputError: a model without these taps, or short sequences.
+        InputError: the model lacks these hook points, or sequences are too short.
 
-    Source: ours; ablations as in Wang et al. (2023).
+    Source: this project; ablations as in Wang et al. (2023).
     """
     check_dataset(dataset)
     require_count("num_samples", num_samples, 16, " (some are used to fit, the others to test)")
@@ -170,8 +171,8 @@ def paths(
 
     Args:
         model: a decoder of this library.
-        dataset: as for `mechanisms`.
-        num_samples: the last quarter tests.
+        dataset: samples, see `mechanisms`.
+        num_samples: number of samples; the last quarter tests the maps.
         ablation: "mean" or "resample".
         seed: of the bootstrap.
 
@@ -179,9 +180,9 @@ def paths(
         Rows (sender, receiver, quantity, value, low, high, error, before, samples). Intervals are 95 % over samples.
 
     Raises:
-        InputError: another type of model, an unknown ablation, or short sequences.
+        InputError: the model is of another type, the ablation is unknown, or sequences are too short.
 
-    Source: ours; path patching as in Wang et al. (2023) and Goldowsky-Dill et al. (2023).
+    Source: this project; path patching as in Wang et al. (2023) and Goldowsky-Dill et al. (2023).
     """
     require_count("num_samples", num_samples, 16, " (some are used to fit, the others to test)")
     if ablation not in ABLATIONS:
@@ -220,13 +221,13 @@ def _places(given: Float[Tensor, " batch *shape"]) -> dict[str, Tensor]:
 
 
 def roles(rows: Iterable[Mapping[str, Any]], *, ablation: str = "mean") -> dict[str, str]:
-    """Name heads and attention layers ("induction head") by the target whose R² falls most in their ablation.
+    """Name each head and attention layer, such as "induction head", by the target whose R² its ablation lowers most.
 
     The name is "none" if the ablation hardly lowers R² or does not raise the loss.
 
     Args:
-        rows: of `mechanisms`, for one model.
-        ablation: the ablation to use.
+        rows: rows of `mechanisms` for one model.
+        ablation: name of the ablation to use.
     """
     names: dict[str, str] = {}
     kept = [row for row in rows if row["ablation"] == ablation and not row["component"].startswith("mlp")]
@@ -260,9 +261,9 @@ class _AblationData:
     def run(
         self, taps: Sequence[str], changed: Mapping[str, tuple[Callable[[Tensor], Edit], Tensor]] = MappingProxyType({})
     ) -> dict[str, Tensor]:
-        """Return the loss of each sample, the residual streams at read positions, and the taps' activations.
+        """Return the loss of each sample, the residual streams at the read positions, and the activations of `taps`.
 
-        `changed` maps a module to (function from values to an edit, values of all samples).
+        `changed` maps a module's name to a pair: a function from values to an edit, and the values of all samples.
         """
         kept: dict[str, list[Tensor]] = {}
         judged = self._dataset.layout.predicted_observations

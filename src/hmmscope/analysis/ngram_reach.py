@@ -43,14 +43,14 @@ class NgramReach(Shown):
     """Scores of baselines and of the Bayes-optimal predictor on a process.
 
     Attributes:
-        accuracy: by predictor: ``optimum``, ``known-component``, ``order-0`` to ``order-4``, ``context-tree``, and
-            observers.
-        loss: cross-entropy, nats.
-        component: accuracy of linear probes of the component, from ``symbol counts`` and ``untrained layer 0``, ...
+        accuracy: accuracy of each predictor: ``optimum``, ``known-component``, ``order-0`` to ``order-4``,
+            ``context-tree``, and the observers.
+        loss: cross-entropy of each predictor, nats.
+        component: accuracy of linear probes of the component, from ``symbol counts``, ``untrained layer 0``, ...
         chance: frequency of the most common component, or None.
-        num_components: components in the probe, or None.
-        num_samples: samples behind the accuracies.
-        no_optimum: why the optimum is unknown, or None.
+        num_components: number of components that the probe distinguishes, or None.
+        num_samples: number of samples on which the accuracies were measured.
+        no_optimum: reason for which the optimum is unknown, or None.
     """
 
     accuracy: dict[str, Level]
@@ -112,17 +112,17 @@ def ngram_reach(
     """Score n-gram baselines, an untrained network and the Bayes optimum on a process.
 
     Args:
-        process: of symbols.
-        layout: of prompts or sequences.
-        num_samples: samples to predict.
+        process: process that emits symbols.
+        layout: layout of prompts or sequences.
+        num_samples: number of samples to predict.
         first_position: first evaluated position of the last sequence.
-        num_components: most components in the probe.
-        probe_samples: samples for the probe; the last quarter tests.
-        observers: further predictors by name, as in `evaluate`.
-        seed: of samples and untrained weights.
+        num_components: largest number of components that the probe distinguishes.
+        probe_samples: number of samples for the probe; the last quarter tests it.
+        observers: further predictors by name, see `evaluate`.
+        seed: seed of samples and untrained weights.
 
     Raises:
-        InputError: a process of vectors, no evaluated position, or an observer with other symbols.
+        InputError: the process emits vectors, no position is evaluated, or an observer has other symbols.
     """
     require_count("num_samples", num_samples, 2)
     dataset = ProcessDataset(process, layout=layout, seed=seed, stream="probe")

@@ -38,12 +38,12 @@ class TunedNgrams:
     """Hyperparameters of the n-gram baselines.
 
     Attributes:
-        strengths: of the n-gram of each order, by order, see `ngram_laws`.
+        strengths: prior strength of the n-gram of each order, see `ngram_laws`.
         order: least order with a loss within `MARGIN` of the best.
-        ngram_reaches: whether n-gram contexts cross sequence starts.
-        depth, pseudo_count, weight: of the context trees, see `context_tree_laws`.
-        tree_reaches: whether tree contexts cross sequence starts.
-        num_samples: prompts used for tuning.
+        ngram_reaches: True if n-gram contexts extend across sequence starts.
+        depth, pseudo_count, weight: hyperparameters of the context trees, see `context_tree_laws`.
+        tree_reaches: True if tree contexts extend across sequence starts.
+        num_samples: number of prompts used for tuning.
     """
 
     strengths: tuple[tuple[float, ...], ...]
@@ -68,12 +68,12 @@ class TunedNgrams:
 
         Args:
             dataset: prompts of the training pool.
-            num_samples: number of prompts; default: about `OBSERVATIONS` observations.
-            orders: tune n-grams at least up to this order.
-            asked: mask of observations for the loss (predicted,).
+            num_samples: number of prompts (default: about `OBSERVATIONS` observations).
+            orders: order up to which n-grams are tuned at least.
+            asked: mask of the predicted observations that the loss includes (predicted,).
 
         Raises:
-            InputError: vector observations, or numbers out of range.
+            InputError: observations are vectors, or a number is out of range.
         """
         check_dataset(dataset)
         target = make_target("observation", dataset.process, dataset.layout)
@@ -119,7 +119,7 @@ class TunedNgrams:
         """Return the best n-gram baseline, by mean loss or accuracy.
 
         Raises:
-            InputError: no n-gram baseline.
+            InputError: there is no n-gram baseline.
         """
         means = {name: float(np.nanmean(found)) for name, found in values.items() if is_ngram(name)}
         require(len(means) > 0, "predictors", "must include an n-gram baseline", sorted(values))
@@ -148,7 +148,7 @@ UNTUNED = TunedNgrams(tuple((1.0,) * (order + 1) for order in range(4)), 3, Fals
 
 
 def other_samples(dataset: ProcessDataset) -> ProcessDataset | None:
-    """Return a dataset of the same process (or prior over processes), drawn from the random stream "counting".
+    """Return a dataset of the same process, or of its prior, with the random stream "counting".
 
     For recorded sequences, samples are windows of the training part; without a training part the result is None.
     """
@@ -164,7 +164,7 @@ def other_samples(dataset: ProcessDataset) -> ProcessDataset | None:
 def plain_ngrams(
     dataset: ProcessDataset, batch: Batch, max_order: int
 ) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-    """Compute observation probabilities by n-grams (orders 0 to `max_order`, prior strength 1) within a sequence."""
+    """Compute observation probabilities by n-grams of orders 0 to `max_order` and prior strength 1 in a sequence."""
     layout = dataset.layout
     seen = batch.observations.cpu().numpy()
     counts = context_counts(seen, layout.position_in_sequence, dataset.num_symbols, max_order)[
@@ -209,7 +209,7 @@ def _examples(
 def tuned_ngrams(
     seen_ND: NDArray[np.float64], total_ND: NDArray[np.float64], num_symbols: int, orders: int
 ) -> tuple[list[tuple[float, ...]], list[float]]:
-    """Tune the n-gram prior strength of each order after that of the lower orders; return strengths and losses."""
+    """Tune the prior strengths of n-grams, from the lowest order up; return strengths and losses."""
     found: list[tuple[float, ...]] = []
     losses: list[float] = []
     start: list[float] = []
@@ -250,7 +250,7 @@ def _at_rest(losses: Sequence[float]) -> bool:
 
 
 def least_within_margin(losses: Sequence[float]) -> int:
-    """Return the smallest index with a loss within `MARGIN` of the smallest loss."""
+    """Return the smallest index whose loss is within `MARGIN` of the smallest loss."""
     return next(number for number, loss in enumerate(losses) if loss <= min(losses) + MARGIN)
 
 
@@ -318,8 +318,8 @@ def evaluate_ngrams(
     Args:
         ngrams: tuned baselines.
         dataset: samples to evaluate.
-        num_samples: of the dataset.
-        others: returns probabilities of further predictors for a batch.
+        num_samples: number of samples.
+        others: function from a batch to the probabilities of further predictors, by name.
     """
     target = make_target("observation", dataset.process, dataset.layout)
     num_samples = dataset.different(num_samples)
@@ -346,9 +346,9 @@ def gain_over_ngrams(
     """Compute a predictor's gain over the best n-gram baseline, by metric.
 
     Args:
-        found: with the baselines.
-        predictor: its name.
-        kept: mask of positions.
+        found: metrics of the predictor and of the baselines.
+        predictor: name of the predictor.
+        kept: mask of the positions to average over.
 
     Returns:
         Gains in ``loss``, nats, and ``accuracy`` (sample,).

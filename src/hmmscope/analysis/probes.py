@@ -45,10 +45,10 @@ class ProbeData(Shown):
     Attributes:
         features: activations (layer, example, feature).
         labels: classes (example,).
-        samples: sample index (example,); splits are by sample.
+        samples: sample index of each example (example,); examples are split by sample.
         num_classes: number of classes.
         ceiling: accuracy of the exact posterior's most likely class; 1 for observed labels.
-        inside: mask without padding and missing values (every,), or None.
+        inside: mask of the examples without padding and missing values (every,), or None.
     """
 
     features: Float[Tensor, "layer example feature"]
@@ -110,8 +110,8 @@ class ProbeData(Shown):
         """Train the probe and return its accuracy in each test sample (sample, layer).
 
         Args:
-            shuffle: permute the training labels.
-            seed: of the permutation.
+            shuffle: True permutes the training labels.
+            seed: seed of the permutation.
         """
         num_samples = int(self.samples[-1]) + 1
         train, where = self.samples < (3 * num_samples) // 4, self.features.device
@@ -154,23 +154,23 @@ def probe(
 ) -> list[dict]:
     """Train a linear probe at each layer, and measure its accuracy on held-out samples.
 
-    Targets in the last sequence of a sample:
-        ``component``: the mixture component, at the last observation;
-        ``state``: the hidden state, at positions >= 4 (probe mixtures by component);
+    The targets, in the last sequence of a sample, are
+        ``component``: the mixture component, read after the last observation;
+        ``state``: the hidden state of a single HMM, at positions >= 4;
         ``previous-k``: the observation k steps back, at positions >= 4;
-        ``belief``: the filtered posterior at every observation; the rows are those of `geometry`, with R² as accuracy.
+        ``belief``: the filtered posterior after every observation; rows are those of `geometry`, with R² as accuracy.
 
-    The probe is multinomial logistic regression on standardised features with ridge 1e-3, trained on three quarters of
-    the samples. The controls are permuted training labels and untrained networks.
+    The probe is a multinomial logistic regression on standardised features with ridge penalty 1e-3, trained on three
+    quarters of the samples. The controls are permuted training labels and untrained networks.
 
     Args:
         model: any module.
-        dataset: samples, with components for ``component``.
-        target: default: ``component`` for a mixture, otherwise ``belief``.
-        layers: module names; default: the residual stream.
-        num_samples: at most the windows of recorded sequences.
-        shuffled_labels: add the control with permuted labels.
-        seed: of permutation and bootstrap.
+        dataset: samples; the target ``component`` needs a mixture.
+        target: name of the target (default: ``component`` for a mixture, otherwise ``belief``).
+        layers: module names (default: the residual stream).
+        num_samples: number of samples, at most the number of windows of recorded sequences.
+        shuffled_labels: True adds the control with permuted labels.
+        seed: seed of permutation and bootstrap.
         options: see `InstrumentOptions`.
 
     Returns:
@@ -179,10 +179,10 @@ def probe(
         `share` also over controls.
 
     Raises:
-        InputError: an unknown or impossible target, or an unknown layer.
-        NonFiniteError: activations that are NaN or infinite.
+        InputError: the target is unknown or does not apply to the process, or a layer is unknown.
+        NonFiniteError: activations are NaN or infinite.
 
-    Source: [MultiTask] Fig. 3; sizes and controls are ours.
+    Source: [MultiTask] Fig. 3; sizes and controls are choices of this project.
     """
     check_dataset(dataset)
     if target is None:

@@ -1,4 +1,4 @@
-"""Rehearsals (test calls of a user's model before a measurement), and warnings from its losses."""
+"""Rehearsals (test calls of a user's model before a measurement), and warnings about the model's losses."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -92,8 +92,8 @@ def rising(
     """Return a warning if the loss rises from the middle third to the last third of positions.
 
     Args:
-        model, optimum: losses (sample, position), nats.
-        positions: in their sequence (position,).
+        model, optimum: losses of the model and of the optimum, or None, in nats (sample, position).
+        positions: number of earlier observations in the sequence (position,).
     """
     above = model if optimum is None else model - optimum
     finite = np.where(np.isfinite(above), above, np.nan)

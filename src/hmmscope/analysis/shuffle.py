@@ -35,7 +35,7 @@ def shuffle_test(
     mode: str = "blocks",
     seed: int = 0,
 ) -> ResultTable:
-    """Permute the demonstrations, and measure how the last token's attention logits change.
+    """Permute the demonstrations of prompts, and measure how the last token's attention logits change.
 
     The attended keys are the observations of the demonstrations.
 
@@ -45,12 +45,12 @@ def shuffle_test(
     position ids: "layer" (C) in one layer at a time, on the original hidden states; "everywhere" (B) in all layers.
 
     Args:
-        model: has taps ``blocks.<layer>.attention.logits`` (batch, head, query, key).
-        dataset: of prompts, or of text, with at least two demonstrations.
-        num_samples: prompts.
-        num_permutations: including the original order.
+        model: model with hook points ``blocks.<layer>.attention.logits`` (batch, head, query, key).
+        dataset: dataset of prompts, or of text, with at least two demonstrations.
+        num_samples: number of prompts.
+        num_permutations: number of permutations, including the original order.
         mode: "blocks", "layer" or "everywhere".
-        seed: of the permutations.
+        seed: seed of the permutations.
 
     Returns:
         Rows (layer, head, metric, value, low, high, samples); layers count from 1. Metrics: ``cv``; ``cv_centred``,
@@ -58,7 +58,8 @@ def shuffle_test(
         -1 has ``prediction_change`` (not in mode "layer"). Intervals are 95 % over prompts.
 
     Raises:
-        InputError: no such taps, too few demonstrations, an unknown mode, or mode "layer" without positions.
+        InputError: the hook points are missing, there are fewer than two demonstrations, the mode is unknown, or mode
+            "layer" is used without rotary positions.
 
     Source: [MultiTask] Fig. 2, which does not state the metric.
     """
@@ -69,7 +70,7 @@ def shuffle_test(
 
 
 class ShuffleValues(dict[str, dict[int, Tensor]]):
-    """Results of `shuffle_test` by metric and layer (sample, head)."""
+    """Values of `shuffle_test` by metric and layer, with axes (sample, head)."""
 
     @classmethod
     def of(
@@ -162,7 +163,7 @@ def attention_taps(model: nn.Module, what: str) -> list[str]:
     """Return the hook points of attention "logits" or "pattern", by layer.
 
     Raises:
-        InputError: no softmax attention is found.
+        InputError: the model has no softmax attention.
     """
     names = [name for name, _ in model.named_modules() if name.endswith(f".attention.{what}")]
     if not names:

@@ -15,7 +15,7 @@ def linear_cka(
 
         ‖Yᵀ X‖² / (‖Xᵀ X‖ ‖Yᵀ Y‖)      Frobenius norms, centred columns
 
-    X and Y are the features of two layers; a constant layer gives NaN.
+    X and Y are the features of two layers; the result for a constant layer is NaN.
 
     Source: Kornblith et al. 2019, Eq. (5) (squared HSIC form for linear kernels).
     """
@@ -38,10 +38,10 @@ def explained_change(
     """Compute held-out squared errors of two predictions of `change`: linear in `causes`, and constant.
 
     Args:
-        change: values to explain.
-        causes: explanatory values.
+        change: values to explain (example, coordinate).
+        causes: explanatory values (example, feature).
         train: mask of training examples (example,).
-        ridge: penalty.
+        ridge: penalty of the regression.
 
     Returns:
         Squared errors of the map and of the training mean (test,).

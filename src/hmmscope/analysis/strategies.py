@@ -28,21 +28,21 @@ from hmmscope.schema import require, require_count
 def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, max_order: int = 2) -> list[dict]:
     """Compute how far a model's predictions are from simple predictors and the optimum.
 
-    The predictors are ``uniform``; for one sequence of a known HMM ``window-k``, exact predictions from the last k
-    observations; for other datasets ``order-k``, in-context n-grams; and ``optimum``, if known. The value is
-    D(predictor, model), the KL divergence in nats, or total variation if KL may be infinite.
+    The predictors are ``uniform``; ``window-k``, exact predictions from the last k observations, for single sequences
+    of a known HMM; ``order-k``, in-context n-grams, for other datasets; and ``optimum``, if known. The value is
+    D(predictor, model), the KL divergence in nats, or the total variation if KL may be infinite.
 
     Args:
-        model: as for `evaluate`.
+        model: map from tokens to logits, see `evaluate`.
         dataset: samples.
-        num_samples: at most the windows of recorded sequences.
+        num_samples: number of samples, at most the number of windows of recorded sequences.
         max_order: largest k.
 
     Returns:
         Rows (predictor, metric, value, low, high, samples), intervals 95 % over samples.
 
     Raises:
-        InputError: no unique stationary distribution, or a real-valued process.
+        InputError: the stationary distribution is not unique, or observations are vectors.
 
     Source: Edelman et al. (2024), for in-context Markov chains.
     """
@@ -101,7 +101,7 @@ class LevelCrossing(NamedTuple):
 
     Attributes:
         log2_step: base-2 logarithm of the step.
-        error: its standard error.
+        error: standard error of `log2_step`.
     """
 
     log2_step: float
@@ -115,14 +115,14 @@ class LevelCrossing(NamedTuple):
     def of(
         cls, steps: Sequence[int], values: Sequence[float], errors: Sequence[float] | None = None, *, level: float = 0.0
     ) -> "LevelCrossing | None":
-        """Return the step from which a curve stays above a level (interpolated in log step), or None if there is none.
+        """Return the step (interpolated in log step) from which a curve stays above a level, or None if there is none.
 
         Step 0 counts as 0.5 in the logarithm. A curve that is above the level from the start gives None.
 
         Args:
-            steps: ascending.
-            values: by step.
-            errors: their standard errors.
+            steps: training steps, ascending.
+            values: value of the curve at each step.
+            errors: standard error of each value.
         """
         places = [math.log2(max(step, 0.5)) for step in steps]
         above = [value > level for value in values]
@@ -143,9 +143,9 @@ class LevelCrossing(NamedTuple):
         """Return the step from which a model stays closer to the predictor `after` than to `before`.
 
         Args:
-            rows: of `strategies` with a column ``step``.
-            before, after: predictors.
-            metric: of the distance.
+            rows: rows of `strategies` with an added column ``step``.
+            before, after: names of two predictors.
+            metric: metric of the distance.
         """
         found = {(row["predictor"], row["step"]): row for row in rows if row["metric"] == metric}
         steps = sorted(step for name, step in found if name == before and (after, step) in found)

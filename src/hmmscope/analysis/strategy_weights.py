@@ -26,10 +26,10 @@ class StrategyWeights(Shown):
     """The weighted mixture of simple predictors that is closest to a model.
 
     Attributes:
-        value: weights by predictor.
-        error: jackknife standard errors.
-        left: KL divergence from the mixture, nats.
-        single_kl: KL divergence from each predictor, nats.
+        value: weight of each predictor.
+        error: jackknife standard error of each weight.
+        left: KL divergence of the model from the mixture, nats.
+        single_kl: KL divergence of the model from each predictor, nats.
     """
 
     value: dict[str, float]
@@ -44,13 +44,13 @@ def strategy_weights(
     """Fit the mixture of predictors that is closest to a model.
 
     Args:
-        model: probabilities of at least two samples.
-        predictors: probabilities by name.
+        model: the model's probabilities (sample, place, symbol), for at least two samples.
+        predictors: probabilities of each predictor, by name.
 
     Raises:
-        InputError: one sample, no predictor, or an outcome of the model that no predictor allows.
+        InputError: there is one sample or no predictor, or an outcome has positive probability under the model only.
 
-    Source: ours; sequential quadratic programming as of Kim, Carbonetto, Stephens and Anitescu (2020).
+    Source: this project; sequential quadratic programming by Kim, Carbonetto, Stephens and Anitescu (2020).
     """
     require(isinstance(predictors, Mapping), "predictors", "must be a mapping of names to probabilities", predictors)
     for name, probs in {"model": model, **predictors}.items():
@@ -63,7 +63,7 @@ def strategy_weights(
     require(
         possible,
         "predictors",
-        "must together give a positive probability to every outcome that the model considers possible",
+        "must together give a positive probability to every outcome of positive probability under the model",
         "an outcome to which no predictor gives a positive probability",
     )
     start = np.full(len(p_KBN), 1 / len(p_KBN))
@@ -113,7 +113,7 @@ def _fit(q: NDArray[np.float64], p: NDArray[np.float64], start: NDArray[np.float
 
 
 def _least(h: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Minimise v h v / 2 - b v over v >= 0 by active sets (Lawson and Hanson 1974; Bro and de Jong 1997)."""
+    """Minimise v·h v / 2 - b·v over v >= 0 by active sets (Lawson and Hanson 1974; Bro and de Jong 1997)."""
     v, free = np.zeros(len(b)), np.zeros(len(b), bool)
     for _ in range(10 * len(b)):
         rise = np.where(free, -np.inf, b - h @ v)

@@ -45,34 +45,34 @@ def task_patching(
 ) -> list[dict]:
     """Patch the mixture component (task) of prompt A into the run on prompt B, one layer at a time.
 
-    On three quarters of the pairs (A, B), the task subspace is spanned by the leading directions of the change of the
-    residual stream when A's demonstrations replace B's. In the remaining pairs, the stream's projection onto the
+    In three quarters of the pairs (A, B), A's demonstrations replace B's; the leading directions of the resulting
+    change of the residual stream span the task subspace. In the remaining pairs, the stream's projection onto the
     subspace is replaced by its value under A's demonstrations. Controls patch the ``whole`` stream and ``random``
-    subspaces. The value is how much of the distance to a reference the patch closes, 1 - D(reference, model after) /
-    D(reference, model before).
+    subspaces. The value is the fraction of the distance to a reference that the patch closes, 1 - D(reference, model
+    after) / D(reference, model before).
 
-    The reference is the ``filter`` of A's component on B's test sequence, or the ``model`` that reads A's
-    demonstrations. D is the KL divergence in nats (if finite) or the total variation, where B's test sequence is
-    possible under A's component.
+    The reference is the prediction of the exact filter with A's component on B's test sequence (``filter``), or of the
+    model after A's demonstrations (``model``). D is the KL divergence in nats if it is finite, else the total
+    variation. Positions count only where B's test sequence has positive probability under A's component.
 
     Args:
         model: any module.
         dataset: prompts of a mixture, with demonstrations.
-        layers: module names; default: the residual stream.
-        num_samples: prompts, each paired with one of another component.
-        rank: of the task subspace; 0 for all directions.
-        columns: patched positions: "test" sequence or "all".
-        num_random: random subspaces, averaged.
-        seed: of subspaces and bootstrap.
+        layers: module names (default: the residual stream).
+        num_samples: number of prompts, each paired with a prompt of another component.
+        rank: dimension of the task subspace; 0 for all directions.
+        columns: positions to patch: those of the "test" sequence, or "all".
+        num_random: number of random subspaces, over which the control is averaged.
+        seed: seed of subspaces and bootstrap.
 
     Returns:
         Rows (layer, layer_name, subspace, rank, reference, metric, value, low, high, error, before, after, samples).
         Intervals are 95 % over patched prompts.
 
     Raises:
-        InputError: no mixture, no demonstrations, or a single component.
+        InputError: the process is not a mixture, or there are no demonstrations or fewer than two components.
 
-    Source: ours; task vectors as in Hendel et al. (2023).
+    Source: this project; task vectors as in Hendel et al. (2023).
     """
     require_count("num_samples", num_samples, 16, " (some fit the map, the others are edited)")
     require_count("rank", rank, 0)

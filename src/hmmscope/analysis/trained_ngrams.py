@@ -64,14 +64,14 @@ class TrainedNgrams:
     The hyperparameters of `ngram_laws` and `context_tree_laws` are chosen to minimise the leave-one-out loss.
 
     Args:
-        process: its stream "train" is used.
-        max_order: longest context; reduced if codes would exceed 2^62.
+        process: recorded sequences, whose stream "train" is used.
+        max_order: length of the longest context; reduced if numbers of contexts would exceed 2^62.
 
     Attributes:
-        strengths: of the n-gram of each order, by order.
+        strengths: prior strength of the n-gram of each order.
         order: least order with a loss within `MARGIN` of the best.
-        depth, pseudo_count: of the context trees.
-        shares: posterior probability that a context is a leaf if reached, by length.
+        depth, pseudo_count: hyperparameters of the context trees.
+        shares: posterior probability that a context in the tree is a leaf, by length of the context.
     """
 
     def __init__(self, process: Process, max_order: int) -> None:
@@ -138,9 +138,9 @@ class TrainedNgrams:
     def posterior(self, depth: int, pseudo: float, odds: float) -> list[NDArray[np.float64]]:
         """Compute P(context is a leaf | the tree contains it), by context length.
 
-        Let D be the log Dirichlet-multinomial probability of the symbols after a context, D' the part of D from
-        occurrences with an earlier symbol before the context, w the prior weight of a leaf, and W the weighted
-        probability of longer contexts:
+        Let D be the log Dirichlet-multinomial probability of the symbols after a context, D' the same for occurrences
+        of the context with a symbol before it, w the prior weight of a leaf, and W the weighted probability of a
+        context that is longer by one symbol:
 
             log odds of a leaf = odds + D' - sum W,   log W = log(w e^D + (1 - w) e^{D - D'} prod W)
         """
@@ -249,14 +249,15 @@ def ngram_baselines(
     fitted to their training part, ``trained-order-<k>`` and ``trained-context-tree``.
 
     Args:
-        train: a dataset of training prompts; or, without `test`, `SequenceData` or its source.
+        train: dataset of training prompts; or, without `test`, `SequenceData` or anything that it reads.
         test: dataset to score, with the same layout.
-        num_samples: samples or windows to score.
-        orders: score n-grams at least up to this order.
+        num_samples: number of samples or windows to score.
+        orders: order up to which n-grams are scored at least.
         reading: options of `SequenceData`, such as `column` or `missing`.
 
     Raises:
-        InputError: datasets of different symbols or layouts, or of the same samples; no `test`; too few sequences.
+        InputError: the datasets differ in symbols or layout, or have the same samples; `test` is missing; or there are
+            too few sequences.
     """
     if test is None and not isinstance(train, ProcessDataset):
         return _count_data(train, num_samples, orders, reading)
@@ -264,7 +265,7 @@ def ngram_baselines(
     require(
         test is not None,
         "test",
-        "must be a dataset with the same layout as train; only recorded sequences need no test",
+        "must be a dataset with the same layout as train; it may be omitted for recorded sequences only",
         test,
     )
     check_dataset(test)

@@ -46,10 +46,10 @@ class InstrumentOptions:
     """Options that `belief_map`, `look`, `probe` and `geometry` share.
 
     Attributes:
-        num_controls: Number of untrained controls, 0 or at least 3; default: 8 for `belief_map`, else 3.
-        controls: Function that returns an untrained module, ``lambda: Mine()``; default: `draw_controls`.
-        observer: HMM that defines the belief; default: the process. Recorded sequences need one. Not for `look`.
-        num_points: Number of plotted beliefs, for `belief_map` (default 100,000) and `look` (default 4000).
+        num_controls: Number of untrained controls, 0 or at least 3 (default: 8 for `belief_map`, else 3).
+        controls: Function that returns an untrained module, such as ``lambda: Mine()`` (default: `draw_controls`).
+        observer: HMM that defines the belief (default: the process); required for recorded sequences, not for `look`.
+        num_points: Number of plotted beliefs in `belief_map` (default: 100,000) and `look` (default: 4000).
 
     Raises:
         InputError: An option is out of range.
@@ -79,8 +79,8 @@ class UntrainedControls(Shown):
     """Untrained networks of one architecture.
 
     Attributes:
-        models: the networks, if any.
-        reason: why there are none.
+        models: the networks; empty if there are none.
+        reason: reason for which there are no networks.
     """
 
     models: tuple[nn.Module, ...]
@@ -89,14 +89,14 @@ class UntrainedControls(Shown):
 
 @dataclass(frozen=True, repr=False)
 class ExplainedFraction(Shown):
-    """Fraction of the variance (or errors) unexplained by untrained controls that the trained network explains.
+    """Fraction of the variance (or errors) left unexplained by untrained controls that the trained network explains.
 
     Attributes:
         read: R² or accuracy of the network.
-        controls: mean of the controls, or None.
+        controls: mean R² or accuracy of the controls, or None.
         num_controls: number of controls.
-        value, low, high: the fraction with its 95 % interval, if identifiable.
-        reason: why it is not identifiable.
+        value, low, high: the fraction with its 95 % interval, or None if not identifiable.
+        reason: reason for which the fraction is not identifiable.
     """
 
     read: float
@@ -143,21 +143,21 @@ def draw_controls(
 
     Without `controls`, models of this library are rebuilt from their spec, transformers from their configuration,
     TransformerLens models by the inner initializers, and other modules by the ``reset_parameters`` of each submodule.
-    The result has no controls if the weight scales of model and copies differ or a buffer may be learned (see
-    `initialization`).
+    The result has no controls if the weights of model and copies have different scales, or if a buffer may be learned
+    (see `initialization`).
 
     Args:
         model: any module.
-        num_controls: number of controls, or 0.
-        seed: in [0, 2^32).
+        num_controls: number of controls, 0 or at least 3.
+        seed: seed in [0, 2^32).
         controls: function that makes an untrained module.
-        first: the network with its initial weights, if known.
+        first: network with its initial weights, if known.
 
     Returns:
-        Controls on the network's device, or none with the reason.
+        Controls on the network's device, or no controls and the reason.
 
     Raises:
-        InputError: fewer than three controls, or `controls` returns a different type of module.
+        InputError: one or two controls are requested, or `controls` returns a different type of module.
     """
     rule = f"must be at least {NUM_TWINS} to measure the spread of controls, or 0 for no controls"
     require(num_controls == 0 or num_controls >= NUM_TWINS, "num_controls", rule, num_controls)
@@ -259,16 +259,16 @@ def explained_beyond_controls(
 ) -> ExplainedFraction:
     """Compute the fraction explained beyond controls, from the unexplained fractions on test samples and resamples.
 
-    The interval is Student's t for the log ratio, with Satterthwaite's degrees of freedom; the variance is that over
-    resamples plus (1 + 1 / controls) times that between controls.
+    The interval is that of Student's t for the log ratio, with Satterthwaite's degrees of freedom. Its variance is the
+    variance over resamples plus (1 + 1 / controls) times the variance between controls.
 
     Args:
-        left: of the network (1 + resamples,).
-        twins_left: of each control (1 + resamples, control).
-        num_samples: test samples.
-        reason: why there are no controls.
+        left: unexplained fraction of the network (1 + resamples,).
+        twins_left: unexplained fraction of each control (1 + resamples, control).
+        num_samples: number of test samples.
+        reason: reason for which there are no controls.
 
-    Source: ours.
+    Source: this project.
     """
     read, num_twins = 1 - float(left[0]), twins_left.shape[1]
     if num_twins == 0:
